@@ -1,0 +1,38 @@
+# The first target that needs something installs it; nothing has to be set up by hand.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install -c constraints.txt
+
+.PHONY: demo test check bench clean
+
+demo: .venv/.demo
+	$(BIN)/python examples/demo.py
+
+test: .venv/.test
+	TENSORTAP_STRICT=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: .venv/.test
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(MAKE) test
+
+bench: .venv/.test
+	$(BIN)/python benchmarks/ground.py
+
+clean:
+	rm -rf .venv build src/*.egg-info .mypy_cache .ruff_cache .hypothesis
+
+# torch first and pinned: what comes after finds it satisfied and fetches no other build.
+.venv/.torch: constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	touch $@
+
+.venv/.demo: .venv/.torch pyproject.toml
+	$(PIP) -e '.[fast]'
+	touch $@
+
+.venv/.test: .venv/.torch pyproject.toml
+	$(PIP) -e '.[fast,test]'
+	touch $@

@@ -1,0 +1,94 @@
+"""Which process this is, among how many: asked of the process group, the launcher, or jax."""
+
+import os
+import sys
+from dataclasses import dataclass
+
+# Per launcher: rank, world size. SLURM's step variables exist only inside a step.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+_IDENTITY = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_RESTART_COUNT",
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+)
+_ONE_HOST = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    rank: int = 0
+    world: int = 1
+
+
+SINGLE = Ranks()
+
+
+def ranks() -> Ranks:
+    """This process's rank and the world size, as far as they are known now."""
+    return from_process_group() or from_launcher() or _from_jax() or SINGLE
+
+
+def from_process_group() -> Ranks | None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return Ranks(distributed.get_rank(), distributed.get_world_size())
+
+
+def from_launcher() -> Ranks | None:
+    for rank, world in _LAUNCHERS:
+        found = _numbers(os.environ.get(rank), os.environ.get(world))
+        if found is not None:
+            return found
+    return None
+
+
+def launch_identity() -> str:
+    """What all processes of one launch share, and no other launch does.
+
+    On one host the parent process is part of it: a fixed port and the run id `none` come back
+    in the next launch, a parent with the same number and start time does not.
+    """
+    known = [f"{name}={os.environ[name]}" for name in _IDENTITY if name in os.environ]
+    if _is_one_host():
+        known.append(f"parent={os.getppid()}@{_start_time(os.getppid())}")
+    return "\n".join(known)
+
+
+def _numbers(rank: str | None, world: str | None) -> Ranks | None:
+    if rank is None or world is None or not (rank.isdigit() and world.isdigit()):
+        return None
+    return Ranks(int(rank), int(world))
+
+
+def _from_jax() -> Ranks | None:
+    distributed = getattr(sys.modules.get("jax"), "distributed", None)
+    # Asking jax for its process index would start its backends; a distributed one is started already.
+    if distributed is None or not getattr(distributed, "is_initialized", bool)():
+        return None
+    jax = sys.modules["jax"]
+    return Ranks(jax.process_index(), jax.process_count())
+
+
+def _is_one_host() -> bool:
+    local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
+    return (local is not None and local == world) or os.environ.get("MASTER_ADDR") in _ONE_HOST
+
+
+def _start_time(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return "unknown"

@@ -1,0 +1,66 @@
+"""What flows from sources to sinks (Record) and what is read back (Series)."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["value", "input", "output", "grad_input", "grad_output", "param", "local", "call", "return"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where in the code a value was seen."""
+
+    function: str
+    file: str
+    line: int
+    depth: int = 0
+    callers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a piece sits in the whole: one word per mesh dimension, and where the piece begins."""
+
+    mesh: tuple[int, ...]
+    coordinate: tuple[int, ...]
+    parts: tuple[str, ...]  # "shard(0)", "replicate", "partial(sum)"
+    shape: tuple[int, ...]  # of the whole
+    offset: tuple[int, ...]  # of this piece in the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One value, seen at one place, at one moment, by one process."""
+
+    name: str
+    value: Any
+    kind: Kind = "value"
+    step: int | tuple[int, ...] = 0
+    rank: int | tuple[int, ...] = 0
+    call: int = 0
+    order: int = 0
+    time: float = 0.0
+    site: Site | None = None
+    placement: Placement | None = None
+
+
+@dataclass(slots=True)
+class Series:
+    """All records of one name, as columns; callbacks may edit the lists in place."""
+
+    name: str
+    values: list[Any] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list)
+    ranks: list[Any] = field(default_factory=list)
+
+    @property
+    def iterations(self) -> list[Any]:
+        return self.steps
+
+    def add(self, record: Record) -> None:
+        self.values.append(record.value)
+        self.steps.append(record.step)
+        self.ranks.append(record.rank)
+
+    def __len__(self) -> int:
+        return len(self.values)

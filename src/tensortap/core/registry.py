@@ -1,0 +1,61 @@
+"""Parts that others may add: by a call, or by an entry point that is loaded when first missed."""
+
+import logging
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+Part = TypeVar("Part")
+log = logging.getLogger("tensortap.registry")
+
+
+class Registry(Generic[Part]):
+    """Parts by key. A key is a type, a suffix or a name; an entry point of the group
+    `tensortap.<what>` holds a pair `(key or keys, part)`."""
+
+    def __init__(self, what: str) -> None:
+        self._group = f"tensortap.{what}"
+        self._parts: dict[object, Part] = {}
+        self._has_loaded = False
+
+    def add(self, keys: object, part: Part) -> None:
+        """The part added last wins."""
+        for key in keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,):
+            self._parts[key] = part
+
+    def get(self, key: object) -> Part | None:
+        part = self._parts.get(key)
+        if part is None and self._load():
+            part = self._parts.get(key)
+        return part
+
+    def for_type(self, kind: type) -> Part | None:
+        """The part of the nearest class in the method resolution order."""
+        part = self._nearest(kind)
+        if part is None and self._load():
+            part = self._nearest(kind)
+        return part
+
+    def parts(self) -> list[Part]:
+        self._load()
+        return list(self._parts.values())
+
+    def _nearest(self, kind: type) -> Part | None:
+        return next((self._parts[parent] for parent in kind.__mro__ if parent in self._parts), None)
+
+    def _load(self) -> bool:
+        if self._has_loaded:
+            return False
+        self._has_loaded = True
+        for point in entry_points(group=self._group):
+            self._load_one(point)
+        return True
+
+    def _load_one(self, point: EntryPoint) -> None:
+        try:
+            keys, part = point.load()
+        except Exception:
+            # Somebody else's broken plug-in must not take ours, or the user's program, with it.
+            log.exception("the entry point %s of group %s does not load", point.name, self._group)
+            return
+        wanted = keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,)
+        self.add([key for key in wanted if key not in self._parts], part)

@@ -1,0 +1,91 @@
+"""The questions an array library must answer, and who answers them for a given value."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tensortap.core.record import Placement
+from tensortap.core.registry import Registry
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a value is, without its numbers. `dtype` is a name of the table of number types where there
+    is one; `layout` is "strided" for an ordinary array, else why its bytes are not one block."""
+
+    type: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    device: str = "cpu"
+    layout: str = "strided"
+
+
+class Framework(Protocol):
+    name: str
+    suffix: str  # of the file that a value of this framework is dumped to
+
+    def owns(self, kind: type) -> bool:
+        """Whether values of this class are this framework's."""
+
+    def describe(self, value: Any) -> Description: ...
+
+    def snapshot(self, value: Any) -> Any:
+        """A copy that nothing written later can reach."""
+
+    def mark(self, value: Any) -> Callable[[Any], bool]:
+        """A test that tells whether another value is this same, unmodified one."""
+
+    def bits(self, value: Any) -> np.ndarray[Any, Any]:
+        """The bytes as an array of the storage type; shares memory where it can."""
+
+    def to_numpy(self, value: Any) -> np.ndarray[Any, Any]:
+        """The numbers, exactly: a type numpy lacks becomes the smallest that holds every value."""
+
+    def from_bits(self, bits: np.ndarray[Any, Any], dtype: str) -> Any: ...
+
+    def placement(self, value: Any) -> Placement | None: ...
+
+
+frameworks: Registry[Framework] = Registry("frameworks")
+
+_BUILT_IN = ("torch", "jax", "numpy")
+
+
+def framework_of(value: Any) -> Framework:
+    """Who answers for this value; plain Python answers for what nobody else owns."""
+    kind: type = type(value)
+    return _framework_of_type(kind)
+
+
+def framework_named(name: str) -> Framework:
+    """The framework of that name; asking for a built-in one imports its library."""
+    added = frameworks.get(name)
+    return added if added is not None else _built_in(name)
+
+
+def register_framework(framework: Framework) -> None:
+    """Let a framework of your own answer for the values it owns."""
+    frameworks.add(framework.name, framework)
+    _framework_of_type.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def _framework_of_type(kind: type) -> Framework:
+    candidates = [*frameworks.parts(), *(_built_in(name) for name in _BUILT_IN if name in sys.modules)]
+    return next((framework for framework in candidates if framework.owns(kind)), _built_in("python"))
+
+
+@lru_cache(maxsize=8)
+def _built_in(name: str) -> Framework:
+    # A value of a framework exists only where the program has imported its library already.
+    framework: Framework = import_module(f"tensortap.frameworks.{name}").FRAMEWORK
+    return framework

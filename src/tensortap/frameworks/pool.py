@@ -1,0 +1,74 @@
+"""Recycled buffers: a fresh allocation costs several times the copy it is made for."""
+
+import mmap
+import threading
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+_SMALL = 1 << 16
+_PAGE = 2 << 20
+
+
+class Buffer:
+    """Bytes lent by a pool; `release` gives them back, and nobody may touch them afterwards."""
+
+    __slots__ = ("_bytes", "_pool", "array")
+
+    def __init__(self, pool: "Pool", data: np.ndarray[Any, Any], nbytes: int) -> None:
+        self._pool = pool
+        self._bytes = data
+        self.array = data[:nbytes]
+
+    def release(self) -> None:
+        self._pool.take_back(self._bytes)
+
+
+class Pool:
+    """Buffers by size class. Kept ones are bounded by `keep` bytes; the rest goes back to the system."""
+
+    def __init__(self, keep: int = 256 << 20) -> None:
+        self._keep = keep
+        self._kept = 0
+        self._free: dict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def lend(self, nbytes: int) -> Buffer:
+        size = size_class(nbytes)
+        with self._lock:
+            free = self._free[size]
+            data = free.pop() if free else None
+            if data is not None:
+                self._kept -= size
+        return Buffer(self, _allocate(size) if data is None else data, nbytes)
+
+    def copy(self, bits: np.ndarray[Any, Any]) -> Buffer:
+        """A lent buffer that holds these bytes in C order."""
+        buffer = self.lend(bits.nbytes)
+        np.copyto(buffer.array.view(bits.dtype).reshape(bits.shape), bits)
+        return buffer
+
+    def take_back(self, data: np.ndarray[Any, Any]) -> None:
+        with self._lock:
+            if self._kept + data.nbytes <= self._keep:
+                self._kept += data.nbytes
+                self._free[data.nbytes].append(data)
+
+
+def size_class(nbytes: int) -> int:
+    """The next of four sizes per power of two, so that at most a quarter is lent for nothing."""
+    if nbytes <= _SMALL:
+        return _SMALL
+    step = 1 << (nbytes.bit_length() - 3)
+    return -(-nbytes // step) * step
+
+
+def _allocate(size: int) -> np.ndarray[Any, Any]:
+    if size < _PAGE:
+        return np.empty(size, np.uint8)
+    # Private, not the default shared mapping: shared memory faults slower and gets no huge pages.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
