@@ -1,0 +1,65 @@
+"""Catch, keep, compare and reproduce the tensors of a running model: `import tensortap as tt`."""
+
+from typing import TYPE_CHECKING, Any
+
+# Public names and where they live. Nothing is imported before it is used.
+_HOMES = {
+    "init": "tensortap.faces.tensor_dumper",
+    "dump": "tensortap.faces.tensor_dumper",
+    "enable": "tensortap.faces.tensor_dumper",
+    "disable": "tensortap.faces.tensor_dumper",
+    "update_metadata": "tensortap.faces.tensor_dumper",
+    "flush": "tensortap.faces.tensor_dumper",
+    "close": "tensortap.faces.tensor_dumper",
+    "compare": "tensortap.comparison.values",
+    "difference": "tensortap.comparison.values",
+    "register_comparator": "tensortap.comparison.values",
+    "register_serializer": "tensortap.formats.serializers",
+    "register_framework": "tensortap.frameworks.base",
+    "load": "tensortap.formats.serializers",
+    "Run": "tensortap.readers.run",
+    "Tap": "tensortap.core.tap",
+    "Record": "tensortap.core.record",
+    "Series": "tensortap.core.record",
+    "Memory": "tensortap.sinks.memory",
+    "RunDirectory": "tensortap.sinks.run_directory",
+    "TensortapError": "tensortap.core.errors",
+}
+__all__ = sorted(_HOMES)
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tensortap.comparison.values import compare as compare
+    from tensortap.comparison.values import difference as difference
+    from tensortap.comparison.values import register_comparator as register_comparator
+    from tensortap.core.errors import TensortapError as TensortapError
+    from tensortap.core.record import Record as Record
+    from tensortap.core.record import Series as Series
+    from tensortap.core.tap import Tap as Tap
+    from tensortap.faces.tensor_dumper import close as close
+    from tensortap.faces.tensor_dumper import disable as disable
+    from tensortap.faces.tensor_dumper import dump as dump
+    from tensortap.faces.tensor_dumper import enable as enable
+    from tensortap.faces.tensor_dumper import flush as flush
+    from tensortap.faces.tensor_dumper import init as init
+    from tensortap.faces.tensor_dumper import update_metadata as update_metadata
+    from tensortap.formats.serializers import load as load
+    from tensortap.formats.serializers import register_serializer as register_serializer
+    from tensortap.frameworks.base import register_framework as register_framework
+    from tensortap.readers.run import Run as Run
+    from tensortap.sinks.memory import Memory as Memory
+    from tensortap.sinks.run_directory import RunDirectory as RunDirectory
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tensortap' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(home), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

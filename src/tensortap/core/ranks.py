@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 # Per launcher: rank, world size. SLURM's step variables exist only inside a step.
 _LAUNCHERS = (
@@ -22,7 +23,6 @@ _IDENTITY = (
     "PMIX_NAMESPACE",
     "OMPI_MCA_ess_base_jobid",
 )
-_ONE_HOST = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,11 @@ SINGLE = Ranks()
 def ranks() -> Ranks:
     """This process's rank and the world size, as far as they are known now."""
     return from_process_group() or from_launcher() or _from_jax() or SINGLE
+
+
+def current(launched: Ranks) -> Ranks:
+    """What the process group says now, else what the launcher said before; cheap enough to ask each time."""
+    return from_process_group() or launched
 
 
 def from_process_group() -> Ranks | None:
@@ -57,13 +62,26 @@ def from_launcher() -> Ranks | None:
 def launch_identity() -> str:
     """What all processes of one launch share, and no other launch does.
 
-    On one host the parent process is part of it: a fixed port and the run id `none` come back
-    in the next launch, a parent with the same number and start time does not.
+    Under one torchrun agent the agent itself is part of it: a fixed port and the run id `none` come
+    back in the next launch, a parent with the same number and start time does not.
     """
     known = [f"{name}={os.environ[name]}" for name in _IDENTITY if name in os.environ]
-    if _is_one_host():
-        known.append(f"parent={os.getppid()}@{_start_time(os.getppid())}")
+    if has_one_agent():
+        known.append(f"agent={os.getppid()}@{_start_time(os.getppid())}")
     return "\n".join(known)
+
+
+def has_one_agent() -> bool:
+    """Whether every process of the launch is a child of the same agent on this host."""
+    local = os.environ.get("LOCAL_WORLD_SIZE")
+    return local is not None and local == os.environ.get("WORLD_SIZE")
+
+
+def from_rank_zero(value: Any) -> Any:
+    """Rank 0's value, on every rank of the process group; a collective."""
+    box = [value]
+    sys.modules["torch.distributed"].broadcast_object_list(box, src=0)
+    return box[0]
 
 
 def _numbers(rank: str | None, world: str | None) -> Ranks | None:
@@ -79,11 +97,6 @@ def _from_jax() -> Ranks | None:
         return None
     jax = sys.modules["jax"]
     return Ranks(jax.process_index(), jax.process_count())
-
-
-def _is_one_host() -> bool:
-    local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
-    return (local is not None and local == world) or os.environ.get("MASTER_ADDR") in _ONE_HOST
 
 
 def _start_time(pid: int) -> str:

@@ -15,12 +15,14 @@ class Registry(Generic[Part]):
     def __init__(self, what: str) -> None:
         self._group = f"tensortap.{what}"
         self._parts: dict[object, Part] = {}
+        self._by_type: dict[type, Part | None] = {}
         self._has_loaded = False
 
     def add(self, keys: object, part: Part) -> None:
         """The part added last wins."""
         for key in keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,):
             self._parts[key] = part
+        self._by_type.clear()
 
     def get(self, key: object) -> Part | None:
         part = self._parts.get(key)
@@ -30,10 +32,12 @@ class Registry(Generic[Part]):
 
     def for_type(self, kind: type) -> Part | None:
         """The part of the nearest class in the method resolution order."""
-        part = self._nearest(kind)
-        if part is None and self._load():
-            part = self._nearest(kind)
-        return part
+        try:
+            return self._by_type[kind]
+        except KeyError:
+            self._load()
+            part = self._by_type[kind] = self._nearest(kind)
+            return part
 
     def parts(self) -> list[Part]:
         self._load()

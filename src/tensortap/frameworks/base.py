@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tensortap.core.record import Placement
 from tensortap.core.registry import Registry
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(NamedTuple):
     """What a value is, without its numbers. `dtype` is a name of the table of number types where there
     is one; `layout` is "strided" for an ordinary array, else why its bytes are not one block."""
 

@@ -1,0 +1,116 @@
+"""A leaf as a comparison sees it: numbers in an array, or a value that only knows ==."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.frameworks.base import framework_of
+from tensortap.kernels.numbers import Array
+
+_INT64 = range(-(2**63), 2**63)
+_UINT64 = range(2**64)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Numbers to compute with: an array of the storage type of `dtype`."""
+
+    bits: Array
+    dtype: str
+
+
+def shape_of_numbers(value: Any) -> tuple[int, ...] | None:
+    """The shape of a number or an array; None for any other value, numpy's single strings among them."""
+    if is_number(value):
+        return ()
+    if isinstance(value, (str, bytes)):
+        return None
+    framework = framework_of(value)
+    return None if framework.name == "python" else framework.describe(value).shape
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
+
+
+def operand(value: Any) -> Operand | None:
+    """The numbers of an array, a tensor or a Python number; None for an array of something else."""
+    if is_number(value):
+        return _of_number(value)
+    framework = framework_of(value)
+    description = framework.describe(value)
+    if description.layout == "strided" and description.dtype in NUMBER_TYPES:
+        return Operand(framework.bits(value), description.dtype)
+    return _of_array(framework.to_numpy(value))
+
+
+def _of_number(value: complex) -> Operand:
+    if isinstance(value, bool):
+        return Operand(np.asarray(value), "bool")
+    if isinstance(value, int):
+        return _of_integer(int(value))
+    if isinstance(value, float):
+        return Operand(np.asarray(float(value)), "float64")
+    return Operand(np.asarray(complex(value)), "complex128")
+
+
+def _of_integer(value: int) -> Operand:
+    if value in _INT64:
+        return Operand(np.asarray(value, np.int64), "int64")
+    if value in _UINT64:
+        return Operand(np.asarray(value, np.uint64), "uint64")
+    try:
+        return Operand(np.asarray(float(value)), "float64")
+    except OverflowError:
+        return Operand(np.asarray(np.inf if value > 0 else -np.inf), "float64")
+
+
+def _of_array(array: Array) -> Operand | None:
+    """Types outside the table: longer floats lose what float64 cannot hold, other kinds are no numbers."""
+    if str(array.dtype) in NUMBER_TYPES:
+        return Operand(array, str(array.dtype))
+    if array.dtype.kind == "f":
+        return Operand(array.astype(np.float64), "float64")
+    if array.dtype.kind == "c":
+        return Operand(array.astype(np.complex128), "complex128")
+    return None
+
+
+def are_equal(a: Any, b: Any) -> tuple[bool, str]:
+    """What == says, and a sentence for when it says no; an answer that is an array must be all true."""
+    if a is b:
+        return True, ""
+    try:
+        answer = a == b
+        equal = answer if isinstance(answer, bool) else bool(np.all(np.asarray(answer)))
+    except Exception as error:  # noqa: BLE001 - any class may fail in its own way; all mean no answer
+        return False, f"== of {type(a).__name__} raised {type(error).__name__}: {error}"
+    return equal, f"{_shown(a)} against {_shown(b)}"
+
+
+def are_close_integers(a: int, b: int, atol: float, rtol: float) -> tuple[bool, str]:
+    """Integers of any length, exactly; floats could not even hold them."""
+    if math.isinf(atol) or math.isinf(rtol):
+        return True, ""
+    return abs(a - b) <= Fraction(atol) + Fraction(rtol) * abs(b), f"{_shown(a)} against {_shown(b)}"
+
+
+def are_equal_arrays(a: Array, b: Array, *, equal_nan: bool) -> bool:
+    """Arrays of text or times, by value."""
+    if a.dtype.kind != b.dtype.kind:
+        return False
+    return bool(np.array_equal(a, b, equal_nan=equal_nan and a.dtype.kind in "mM"))
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a repr that fails must not hide the answer
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,172 @@
+"""Whether two values, files or structures of them are equal, and how they differ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tensortap.comparison.operands import (
+    Operand,
+    are_close_integers,
+    are_equal,
+    are_equal_arrays,
+    operand,
+    shape_of_numbers,
+)
+from tensortap.comparison.report import Difference, LeafDifference
+from tensortap.comparison.structure import Pair, describe, pairs
+from tensortap.core.registry import Registry
+from tensortap.formats import serializers
+from tensortap.kernels.differences import DEFAULT_ATOL, DEFAULT_RTOL, differences, within
+from tensortap.kernels.tally import Tolerance
+
+Comparator = Callable[[Any, Any, float, float], bool]
+
+comparators: Registry[Comparator] = Registry("comparators")
+
+
+def register_comparator(types: type | tuple[type, ...], function: Comparator) -> None:
+    """Compare values of these classes, and of classes below them, with `function(a, b, atol, rtol)`."""
+    comparators.add(types, function)
+
+
+def compare(
+    a: Any,
+    b: Any,
+    atol: float = DEFAULT_ATOL,
+    rtol: float = DEFAULT_RTOL,
+    *,
+    equal_nan: bool = False,
+    trust: bool = False,
+) -> bool:
+    """Whether two values, or files of values, are equal: `|a - b| <= atol + rtol * |b|` everywhere.
+
+    >>> compare(torch.zeros(2), np.zeros(2))
+    True
+    >>> compare("experiments/20251028_143041/loss.pt", "loss.npy")
+    True
+
+    Shapes must be the same. Integers are equal only exactly, unless you give a tolerance of your own.
+    """
+    tolerance = Tolerance(atol, rtol, equal_nan)
+    found = pairs(_loaded(a, trust), _loaded(b, trust), _is_leaf)
+    return all(pair.reason is None and _is_equal(pair, tolerance) for pair in found)
+
+
+def difference(
+    a: Any,
+    b: Any,
+    atol: float = DEFAULT_ATOL,
+    rtol: float = DEFAULT_RTOL,
+    *,
+    equal_nan: bool = False,
+    trust: bool = False,
+) -> Difference:
+    """How two values, or files of values, differ; printing it shows a table.
+
+    >>> print(difference(before, after))
+    different: 37 of 1,024 numbers (3.6 %) beyond atol + rtol*|b|; ...
+    """
+    tolerance = Tolerance(atol, rtol, equal_nan)
+    found = pairs(_loaded(a, trust), _loaded(b, trust), _is_leaf)
+    return Difference(tuple(_leaf(pair, tolerance) for pair in found), tolerance)
+
+
+def _loaded(value: Any, trust: bool) -> Any:
+    """The value itself, or what is in the file it names."""
+    if not _is_path(value):
+        return value
+    path = Path(value)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the path of a file in it, or a value")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give the path of a dumped value, or a value")
+    return serializers.load(path, trust=trust)
+
+
+def _is_path(value: Any) -> bool:
+    if not isinstance(value, str):
+        return isinstance(value, os.PathLike)
+    return value.lower().endswith(tuple(serializers.known_suffixes())) or os.path.exists(value)
+
+
+def _comparator(a: Any, b: Any) -> Comparator | None:
+    own = comparators.for_type(type(a))
+    return own if own is not None else comparators.for_type(type(b))
+
+
+def _is_leaf(a: Any, b: Any) -> bool:
+    return _comparator(a, b) is not None
+
+
+def _is_equal(pair: Pair, tolerance: Tolerance) -> bool:
+    numbers = _operands(pair)
+    if numbers is None or isinstance(numbers, str):
+        return _judge(pair, numbers, tolerance)[0]
+    a, b = numbers
+    return within(a.bits, a.dtype, b.bits, b.dtype, **_keywords(tolerance))
+
+
+def _leaf(pair: Pair, tolerance: Tolerance) -> LeafDifference:
+    a, b = describe(pair.a), describe(pair.b)
+    if pair.reason is not None:
+        return LeafDifference(pair.path, a, b, is_equal=False, reason=pair.reason)
+    numbers = _operands(pair)
+    if numbers is None or isinstance(numbers, str):
+        equal, reason = _judge(pair, numbers, tolerance)
+        return LeafDifference(pair.path, a, b, is_equal=equal, reason=None if equal else reason)
+    left, right = numbers
+    found = differences(left.bits, left.dtype, right.bits, right.dtype, **_keywords(tolerance))
+    return LeafDifference(pair.path, a, b, is_equal=not found.mismatches, numbers=found)
+
+
+def _operands(pair: Pair) -> tuple[Operand, Operand] | str | None:
+    """The numbers of both sides; a sentence when they cannot be set against each other; None when
+    something else must judge."""
+    if _is_leaf(pair.a, pair.b) or _are_large_integers(pair):
+        return None
+    a_shape, b_shape = shape_of_numbers(pair.a), shape_of_numbers(pair.b)
+    if a_shape is None and b_shape is None:
+        return None
+    if a_shape is None or b_shape is None:
+        return f"a {type(pair.a).__name__} against a {type(pair.b).__name__}"
+    if a_shape != b_shape:
+        return f"shapes differ: {list(a_shape)} against {list(b_shape)}"
+    a, b = operand(pair.a), operand(pair.b)
+    if a is None or b is None:
+        return None if a is b else f"a {type(pair.a).__name__} against a {type(pair.b).__name__}"
+    return a, b
+
+
+def _are_large_integers(pair: Pair) -> bool:
+    """Integers beyond 64 bits, which only Python can tell apart."""
+    both = isinstance(pair.a, int) and isinstance(pair.b, int)
+    return both and max(pair.a.bit_length(), pair.b.bit_length()) > 63
+
+
+def _judge(pair: Pair, reason: str | None, tolerance: Tolerance) -> tuple[bool, str]:
+    """The answer for what is not numbers against numbers, and why it is no."""
+    if reason is not None:
+        return False, reason
+    own = _comparator(pair.a, pair.b)
+    if own is not None:
+        return bool(own(pair.a, pair.b, tolerance.atol, tolerance.rtol)), f"{_name(own)} says they differ"
+    if _are_large_integers(pair):
+        return are_close_integers(pair.a, pair.b, *tolerance.for_integers())
+    if hasattr(pair.a, "dtype") and hasattr(pair.b, "dtype"):
+        return _judge_arrays(pair, tolerance)
+    return are_equal(pair.a, pair.b)
+
+
+def _judge_arrays(pair: Pair, tolerance: Tolerance) -> tuple[bool, str]:
+    return are_equal_arrays(pair.a, pair.b, equal_nan=tolerance.equal_nan), "the elements differ"
+
+
+def _name(function: Comparator) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _keywords(tolerance: Tolerance) -> dict[str, Any]:
+    return {"atol": tolerance.atol, "rtol": tolerance.rtol, "equal_nan": tolerance.equal_nan}

@@ -1,0 +1,116 @@
+"""Tensor Dumper: dump values into a timestamped run with everything needed to reproduce it, and compare."""
+
+import atexit
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from tensortap.comparison.values import compare, difference
+from tensortap.core.errors import NotInitialisedError
+from tensortap.core.ranks import ranks
+from tensortap.core.settings import is_on
+from tensortap.core.tap import Tap
+from tensortap.formats.run_layout import agree_on_run
+from tensortap.metadata.collect import Metadata
+from tensortap.metadata.runtime import timestamp_zone
+from tensortap.sinks.run_directory import Layout, RunDirectory
+from tensortap.sources.manual import Manual
+
+__all__ = ["close", "compare", "difference", "disable", "dump", "enable", "flush", "init", "update_metadata"]
+
+_is_enabled = is_on()
+_source = Manual()
+_tap: Tap | None = None
+_metadata: Metadata | None = None
+_attempts = 0
+
+
+def init(
+    folder_name: str | os.PathLike[str],
+    *,
+    background: bool = False,
+    on_full: Literal["wait", "drop"] = "wait",
+    budget: int = 256 << 20,
+    layout: Layout = "files",
+    stats: bool = False,
+    timezone: str | None = None,
+    env: Literal["all", "redact", "names"] = "redact",
+) -> Path | None:
+    """Start a run in a new timestamped folder under `folder_name`, with its metadata; return its path.
+
+    Calling it again starts another run. All ranks share one folder.
+
+    >>> tt.init("experiments")
+    >>> tt.dump(output, "layer1_output")
+    """
+    global _tap, _metadata, _source, _attempts
+    if not is_on():
+        return None
+    zone = timestamp_zone(timezone)
+    close()
+    here = ranks()
+    _attempts += 1
+    run = agree_on_run(Path(folder_name), zone, here, _attempts)
+    metadata = Metadata(run, timezone=timezone, env=env) if here.rank == 0 else None
+    if metadata is not None:
+        metadata.write()
+    sink = RunDirectory(
+        run, layout=layout, background=background, on_full=on_full, budget=budget, stats=stats
+    )
+    _source = Manual()
+    _tap, _metadata = Tap(sinks=[sink]).attach(_source), metadata
+    atexit.register(close)
+    return run
+
+
+def dump(obj: Any, name: str | None = None, update_metadata: bool = True, *, tap: Tap | None = None) -> None:
+    """Write a value to the run: tensors as .pt, arrays as .npy, anything else as .pkl.
+
+    Without a name the caller's variable gives it. When `dump` returns the file is complete (with
+    `init(background=True)`: the value is safe from later changes). `update_metadata` looks whether the
+    git repository moved since the last call, and collects its facts again if it did.
+    """
+    if not _is_enabled:
+        return
+    if _tap is None:
+        raise NotInitialisedError("dump() needs a run: call init('experiments') first, once per process")
+    if update_metadata and _metadata is not None:
+        _metadata.refresh()
+    _source.emit(obj, name, depth=1, tap=tap)
+
+
+def enable() -> None:
+    """Let `dump` write again; `TENSORTAP=0` in the environment is stronger."""
+    global _is_enabled
+    _is_enabled = is_on()
+
+
+def disable() -> None:
+    """Make `dump` return at once, whatever it is given."""
+    global _is_enabled
+    _is_enabled = False
+
+
+def update_metadata() -> None:
+    """Collect the facts of the run again; files are rewritten only where something changed."""
+    if not is_on():
+        return
+    if _tap is None:
+        raise NotInitialisedError("update_metadata() needs a run: call init('experiments') first")
+    if _metadata is not None:
+        _metadata.write()
+
+
+def flush() -> None:
+    """Return when everything dumped so far is on disk."""
+    if _tap is not None:
+        _tap.flush()
+
+
+def close() -> None:
+    """End the run: write what waits and close its files. `init` starts the next one."""
+    global _tap, _metadata
+    tap, _tap, _metadata = _tap, None, None
+    atexit.unregister(close)
+    if tap is not None:
+        tap.close()

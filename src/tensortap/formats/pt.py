@@ -1,0 +1,163 @@
+"""The .pt format: the zip that `torch.load(weights_only=True)` reads, written without torch's detour."""
+
+import io
+import math
+import pickle
+import struct
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import CorruptRunError, UntrustedFileError
+from tensortap.formats.payload import Payload, from_bytes
+from tensortap.formats.zip_stored import Member, descriptor, directory, local_header
+from tensortap.kernels.hashing import crc32
+
+SUFFIX = ".pt"
+
+# The storage classes that torch's own files name; types that came later have their name in the description.
+_STORAGES = {
+    "float32": "FloatStorage",
+    "float64": "DoubleStorage",
+    "float16": "HalfStorage",
+    "bfloat16": "BFloat16Storage",
+    "int64": "LongStorage",
+    "int32": "IntStorage",
+    "int16": "ShortStorage",
+    "int8": "CharStorage",
+    "uint8": "ByteStorage",
+    "bool": "BoolStorage",
+    "complex64": "ComplexFloatStorage",
+    "complex128": "ComplexDoubleStorage",
+}
+
+
+def encode(bits: np.ndarray[Any, Any], dtype: str) -> Payload:
+    """A strided tensor: head and tail depend on its type and shape alone, but for the checksum."""
+    size = bits.nbytes
+    head, members = _head(dtype, bits.shape, size)
+    return Payload(SUFFIX, bits, head, lambda crc: _tail(len(head), size, crc, members))
+
+
+def encode_any(value: Any) -> Payload:
+    """What only torch knows how to save: sparse, quantized, nested, rare types."""
+    stream = io.BytesIO()
+    torch.save(value.detach(), stream)
+    return from_bytes(SUFFIX, stream.getvalue())
+
+
+def load(path: Path, is_trusted: bool) -> Any:
+    """The tensor, memory-mapped where the file allows it."""
+    return _load(str(path), str(path), is_trusted, may_map=True)
+
+
+def read(stream: BinaryIO, label: str, is_trusted: bool) -> Any:
+    return _load(stream, label, is_trusted, may_map=False)
+
+
+def _load(source: Any, label: str, is_trusted: bool, may_map: bool) -> Any:
+    try:
+        return _torch_load(source, may_map, weights_only=True)
+    except pickle.UnpicklingError as error:
+        if not is_trusted:
+            raise UntrustedFileError(
+                f"{label} holds more than tensors ({_first_line(error)}), and it is not known who made it; "
+                f"pass trust=True if you do"
+            ) from None
+        return _torch_load(source, may_map, weights_only=False)
+    except (RuntimeError, EOFError) as error:
+        raise CorruptRunError(
+            f"{label} is not a whole .pt file ({_first_line(error)}); dump it again"
+        ) from None
+
+
+def _torch_load(source: Any, may_map: bool, *, weights_only: bool) -> Any:
+    if may_map and zipped(source):
+        return torch.load(source, map_location="cpu", weights_only=weights_only, mmap=True)
+    if hasattr(source, "seek"):
+        source.seek(0)
+    return torch.load(source, map_location="cpu", weights_only=weights_only)
+
+
+def zipped(path: str) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read(4) == b"PK\3\4"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".")[:120]
+
+
+@lru_cache(maxsize=1024)
+def _head(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[bytes, tuple[Member, ...]]:
+    """Everything before the numbers: the description, the byte order, and the header of the data."""
+    out = bytearray()
+    members = [
+        _add(out, b"archive/data.pkl", _description(dtype, shape)),
+        _add(out, b"archive/version", b"3\n"),
+        _add(out, b"archive/byteorder", b"little"),
+    ]
+    members.append(Member(b"archive/data/0", 0, nbytes, len(out)))
+    out += local_header(b"archive/data/0", len(out), nbytes)
+    return bytes(out), tuple(members)
+
+
+def _add(out: bytearray, name: bytes, data: bytes) -> Member:
+    member = Member(name, crc32(data), len(data), len(out))
+    out += local_header(name, len(out), len(data)) + data + descriptor(member.crc, len(data))
+    return member
+
+
+def _tail(start: int, nbytes: int, crc: int, members: tuple[Member, ...]) -> bytes:
+    numbers = members[-1]
+    closing = descriptor(crc, nbytes)
+    whole = [*members[:-1], Member(numbers.name, crc, nbytes, numbers.offset)]
+    return closing + directory(whole, start + nbytes + len(closing))
+
+
+def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The pickle of `_rebuild_tensor_v2(storage, 0, shape, stride, False, OrderedDict())`, or of `_v3` with
+    the type behind it."""
+    count, name = math.prod(shape), _STORAGES.get(dtype)
+    if name is None:
+        kind, rebuild = _global("torch.storage", "UntypedStorage"), "_rebuild_tensor_v3"
+        count, last = count * NUMBER_TYPES[dtype].itemsize, _global("torch", dtype)
+    else:
+        kind, rebuild, last = _global("torch", name), "_rebuild_tensor_v2", b""
+    storage = _mark + _text("storage") + kind + _text("0") + _text("cpu") + _int(count) + b"tQ"
+    arguments = storage + _int(0) + _ints(shape) + _ints(_strides(shape)) + b"\x89"
+    arguments += _global("collections", "OrderedDict") + b")R" + last
+    return b"\x80\x02" + _global("torch._utils", rebuild) + _mark + arguments + b"tR."
+
+
+_mark = b"("
+
+
+def _global(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def _text(text: str) -> bytes:
+    return b"X" + struct.pack("<L", len(text)) + text.encode()
+
+
+def _int(number: int) -> bytes:
+    if number < 1 << 31:
+        return b"J" + struct.pack("<l", number)
+    return b"\x8a\x08" + struct.pack("<q", number)
+
+
+def _ints(numbers: tuple[int, ...]) -> bytes:
+    return _mark + b"".join(_int(number) for number in numbers) + b"t"
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

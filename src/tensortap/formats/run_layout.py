@@ -1,0 +1,135 @@
+"""Where things lie in a run directory: folders, file names that are safe to read, our own corner."""
+
+import hashlib
+import logging
+import os
+import re
+import time
+from datetime import datetime, tzinfo
+from pathlib import Path
+
+from tensortap.core.errors import WriteFailedError
+from tensortap.core.ranks import Ranks, from_process_group, from_rank_zero, has_one_agent, launch_identity
+
+OWN = ".tensortap"  # everything in a run that is not the user's
+PACKS = "packs"
+CACHE = "cache"
+_LONGEST_STEM = 180  # bytes; leaves room for a rank, a number and a suffix within 255
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|%]|^\.')
+_WAIT_SECONDS = 30.0
+_LAUNCH_SKEW_SECONDS = 300.0
+log = logging.getLogger("tensortap.runs")
+
+
+def file_stem(name: str) -> str:
+    """A file name for eyes: what a file system cannot hold is written as %XX, what is too long ends in a
+    digest. The index knows the true name."""
+    if len(name) * 4 <= _LONGEST_STEM and name and name.isascii() and not _UNSAFE.search(name):
+        return name
+    stem = _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name) or "%empty"
+    encoded = stem.encode("utf-8", "backslashreplace")
+    if len(encoded) <= _LONGEST_STEM:
+        return encoded.decode()
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    return encoded[: _LONGEST_STEM - 13].decode(errors="ignore") + "~" + digest
+
+
+def ranked_stem(name: str, ranks: Ranks) -> str:
+    return file_stem(name) + (f"_rank{ranks.rank}" if ranks.world > 1 else "")
+
+
+def is_own_run(path: Path) -> bool:
+    """Whether the file lies in a run directory that the current user made."""
+    folder = path.parents[2] if path.parent.name == PACKS else path.parent
+    try:
+        return (folder / OWN).is_dir() and path.stat().st_uid == folder.stat().st_uid == os.getuid()
+    except (OSError, AttributeError):
+        return False
+
+
+def create_run(base: Path, zone: tzinfo) -> Path:
+    """A new folder named after the moment; a second one in the same second gets a suffix."""
+    stamp = datetime.now(zone).strftime("%Y%m%d_%H%M%S")
+    number = 1
+    while True:
+        run = base / (stamp if number == 1 else f"{stamp}_{number}")
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            run.mkdir()
+        except FileExistsError as error:
+            if not base.is_dir():
+                raise _cannot_create(run, error) from None
+            number += 1
+            continue
+        except OSError as error:
+            raise _cannot_create(run, error) from None
+        (run / OWN).mkdir()
+        return run
+
+
+def agree_on_run(base: Path, zone: tzinfo, ranks: Ranks, attempt: int) -> Path:
+    """One folder for all ranks: rank 0 creates it, the others are told or find out."""
+    if ranks.world == 1:
+        return create_run(base, zone)
+    if from_process_group() is not None:
+        return _agree_in_group(base, zone, ranks)
+    meeting = base / OWN / f"{_digest(launch_identity())}-{attempt}"
+    return (
+        _announce(meeting, create_run(base, zone)) if ranks.rank == 0 else _find(meeting, base, zone, ranks)
+    )
+
+
+def _agree_in_group(base: Path, zone: tzinfo, ranks: Ranks) -> Path:
+    # Rank 0's failure travels too: nobody may be left waiting in the collective.
+    answer: str | WriteFailedError = ""
+    if ranks.rank == 0:
+        try:
+            answer = str(create_run(base, zone).absolute())
+        except WriteFailedError as error:
+            answer = error
+    answer = from_rank_zero(answer)
+    if isinstance(answer, WriteFailedError):
+        raise answer
+    return Path(answer)
+
+
+def _announce(meeting: Path, run: Path) -> Path:
+    meeting.parent.mkdir(exist_ok=True)
+    draft = meeting.with_suffix(f".{os.getpid()}")
+    draft.write_text(run.name, encoding="utf-8")
+    draft.replace(meeting)
+    return run
+
+
+def _find(meeting: Path, base: Path, zone: tzinfo, ranks: Ranks) -> Path:
+    """Wait for rank 0's word; without it, keep our own values rather than stop the job."""
+    oldest = 0.0 if has_one_agent() else time.time() - _LAUNCH_SKEW_SECONDS
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if meeting.stat().st_mtime >= oldest:
+                return base / meeting.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            pass
+        time.sleep(0.02)
+    log.warning(
+        "rank %d waited %d s for rank 0 to create a run under %s and makes a folder of its own; "
+        "call init() on every rank, or after the process group exists",
+        ranks.rank,
+        _WAIT_SECONDS,
+        base,
+    )
+    return create_run(base, zone)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _cannot_create(run: Path, error: OSError) -> WriteFailedError:
+    reason = (error.strerror or str(error)).lower()
+    failed = WriteFailedError(
+        f"cannot create the run folder {run}: {reason}; init() with a folder you can write to"
+    )
+    failed.errno = error.errno
+    return failed

@@ -1,0 +1,164 @@
+"""Which bytes a value becomes, and which value a file gives back: by type, and by suffix."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import MissingExtraError, UnknownFormatError
+from tensortap.core.registry import Registry
+from tensortap.formats import npy, pkl
+from tensortap.formats.payload import Payload, from_bytes
+from tensortap.formats.run_layout import is_own_run
+from tensortap.frameworks.base import Description, Framework, framework_of
+
+
+class Serializer(Protocol):
+    """How values of a type of your own become bytes, and come back."""
+
+    suffix: str
+
+    def save(self, value: Any, stream: BinaryIO) -> None: ...
+
+    def load(self, stream: BinaryIO) -> Any: ...
+
+
+@dataclass(slots=True)
+class Encoded:
+    payload: Payload
+    description: Description
+    framework: str
+
+
+serializers: Registry[Serializer] = Registry("serializers")
+
+
+def register_serializer(types: type | tuple[type, ...], serializer: Serializer) -> None:
+    """Write values of these classes, and read files of its suffix, with a serializer of your own."""
+    serializers.add(types, serializer)
+
+
+def encode(value: Any, *, plain: bool = False) -> Encoded:
+    """The value as bytes. `plain` prefers .npy for every array, as packs do."""
+    own = serializers.for_type(type(value))
+    framework = framework_of(value)
+    description = framework.describe(value)
+    payload = _encode_own(own, value) if own is not None else _encode(value, framework, description, plain)
+    return Encoded(payload, description, framework.name)
+
+
+def load(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
+    """The value in a file of any known suffix.
+
+    Pickles run code when they are read: those of your own runs are trusted, others build nothing but
+    numbers, containers, arrays and tensors unless you say `trust=True`.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in known_suffixes():
+        raise UnknownFormatError(
+            f"no serializer reads {suffix or 'a file without suffix'!r} ({path}); "
+            f"known are {', '.join(known_suffixes())}; register_serializer adds one"
+        )
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"{path} {what}; give the path of a dumped value")
+    return _load_file(path, suffix, trust or is_own_run(path))
+
+
+def read(suffix: str, data: bytes | memoryview, label: str, *, is_trusted: bool) -> Any:
+    """The value in these bytes, which stood in a pack under that suffix."""
+    stream = io.BytesIO(data)
+    own = _own_suffixes().get(suffix)
+    return own.load(stream) if own is not None else _reader(suffix)(stream, label, is_trusted)
+
+
+def known_suffixes() -> list[str]:
+    return [*_BUILT_IN, *_own_suffixes()]
+
+
+def _encode_own(own: Serializer, value: Any) -> Payload:
+    stream = io.BytesIO()
+    own.save(value, stream)
+    return from_bytes(own.suffix, stream.getvalue())
+
+
+def _encode(value: Any, framework: Framework, description: Description, plain: bool) -> Payload:
+    if framework.suffix == pkl.SUFFIX:
+        return pkl.encode(value)
+    is_block = description.layout == "strided" and description.dtype in NUMBER_TYPES
+    if framework.suffix == ".pt" and not (plain and is_block):
+        return _encode_tensor(value, framework, description, is_block)
+    if description.layout != "strided":
+        return _encode_objects(value) if description.layout == "object" else pkl.encode(value)
+    payload = npy.encode(framework.bits(value))
+    payload.is_raw = is_block
+    return payload
+
+
+def _encode_tensor(value: Any, framework: Framework, description: Description, is_block: bool) -> Payload:
+    pt = _torch_format()
+    if is_block:
+        return pt.encode(framework.bits(value), description.dtype)  # type: ignore[no-any-return]
+    if description.layout == "strided":
+        framework.bits(value)  # a tensor without values says so here, before torch writes stray memory
+    return pt.encode_any(value)  # type: ignore[no-any-return]
+
+
+def _encode_objects(value: np.ndarray[Any, Any]) -> Payload:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, value, allow_pickle=True)
+    return from_bytes(npy.SUFFIX, stream.getvalue())
+
+
+def _load_file(path: Path, suffix: str, is_trusted: bool) -> Any:
+    own = _own_suffixes().get(suffix)
+    if own is None and suffix in _MAPPED:
+        return _MAPPED[suffix]()(path, is_trusted)
+    with open(path, "rb") as stream:
+        return own.load(stream) if own is not None else _reader(suffix)(stream, str(path), is_trusted)
+
+
+def _own_suffixes() -> dict[str, Serializer]:
+    return {part.suffix: part for part in serializers.parts()}
+
+
+def _reader(suffix: str) -> Callable[[BinaryIO, str, bool], Any]:
+    return _BUILT_IN[suffix]()
+
+
+def _torch_format() -> Any:
+    try:
+        from tensortap.formats import pt
+    except ImportError:
+        raise MissingExtraError(
+            "a .pt file is read and written with torch, so: pip install 'tensortap[torch]'"
+        ) from None
+    return pt
+
+
+def _read_npz(stream: BinaryIO, label: str, is_trusted: bool) -> dict[str, Any]:
+    with np.load(stream, allow_pickle=is_trusted) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+_BUILT_IN: dict[str, Callable[[], Callable[[BinaryIO, str, bool], Any]]] = {
+    ".pt": lambda: _torch_format().read,
+    ".pth": lambda: _torch_format().read,
+    ".npy": lambda: npy.read,
+    ".npz": lambda: _read_npz,
+    ".pkl": lambda: pkl.read,
+    ".pickle": lambda: pkl.read,
+}
+_MAPPED: dict[str, Callable[[], Callable[[Path, bool], Any]]] = {
+    ".pt": lambda: _torch_format().load,
+    ".pth": lambda: _torch_format().load,
+    ".npy": lambda: npy.load,
+}

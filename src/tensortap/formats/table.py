@@ -1,0 +1,24 @@
+"""Tables as text for a terminal and as HTML for a notebook."""
+
+from html import escape
+
+_WIDEST = 60
+
+
+def table_text(rows: list[list[str]]) -> str:
+    """Columns as wide as they must be, up to a limit; a longer cell is never cut, it only pushes its line."""
+    widths = [min(_WIDEST, max(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def table_html(caption: str, rows: list[list[str]]) -> str:
+    """A static table, everything escaped, nothing that runs."""
+    head, *body = rows
+    lines = [_row("th", head), *(_row("td", row) for row in body)]
+    return f"<table><caption>{escape(caption)}</caption>{''.join(lines)}</table>"
+
+
+def _row(tag: str, cells: list[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"

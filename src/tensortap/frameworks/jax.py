@@ -1,0 +1,99 @@
+"""What jax says about an array."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.record import Placement
+from tensortap.frameworks.base import Description
+from tensortap.frameworks.numpy import FRAMEWORK as NUMPY
+from tensortap.frameworks.numpy import dtype_name, storage_view
+
+_Array = np.ndarray[Any, Any]
+_WIDE = ("int64", "uint64", "float64", "complex128")
+
+
+class _Jax:
+    name = "jax"
+    suffix = ".npy"
+
+    def owns(self, kind: type) -> bool:
+        return issubclass(kind, (jax.Array, jax.core.Tracer))
+
+    def describe(self, value: Any) -> Description:
+        dtype = str(value.dtype) if _is_key(value) else dtype_name(value.dtype)
+        nbytes = int(value.size) * int(value.dtype.itemsize)
+        layout = "key" if _is_key(value) else "strided"
+        return Description(type(value).__name__, dtype, tuple(value.shape), nbytes, _device(value), layout)
+
+    def snapshot(self, value: Any) -> Any:
+        """Itself: a jax array never changes."""
+        _refuse_without_values(value)
+        return value
+
+    def mark(self, value: Any) -> Callable[[Any], bool]:
+        found = weakref.ref(value)
+        return lambda other: other is not None and other is found()
+
+    def bits(self, value: Any) -> _Array:
+        """The array's own memory, read-only, when it is on the CPU."""
+        _refuse_without_values(value)
+        return storage_view(np.asarray(value))
+
+    def to_numpy(self, value: Any) -> _Array:
+        _refuse_without_values(value)
+        return NUMPY.to_numpy(np.asarray(value))
+
+    def from_bits(self, bits: _Array, dtype: str) -> Any:
+        """A jax array; while jax's 64-bit types are off, one of 64-bit numbers stays a numpy array, because
+        jax would cut it to 32 bits."""
+        if dtype in _WIDE and not getattr(jax.config, "jax_enable_x64", False):
+            return NUMPY.from_bits(bits, dtype)
+        try:
+            return jnp.asarray(NUMPY.from_bits(bits, dtype))
+        except TypeError as error:
+            raise UnsupportedValueError(
+                f"jax has no number type {dtype!r}; numpy's from_bits() makes an array of it"
+            ) from error
+
+    def placement(self, value: Any) -> Placement | None:
+        return None
+
+
+FRAMEWORK = _Jax()
+
+
+def _is_key(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jax.dtypes.extended))
+
+
+def _device(value: Any) -> str:
+    """The platform and the numbers of the devices; just `cpu` for the one CPU."""
+    if isinstance(value, jax.core.Tracer):
+        return "traced"
+    devices = sorted(value.devices(), key=lambda device: int(device.id))
+    if len(devices) > 1:
+        return f"{devices[0].platform}:{','.join(str(device.id) for device in devices)}"
+    return "cpu" if devices[0].platform == "cpu" else f"{devices[0].platform}:{devices[0].id}"
+
+
+def _refuse_without_values(value: Any) -> None:
+    shape = list(value.shape)
+    if isinstance(value, jax.core.Tracer):
+        what = f"a jax tracer of shape {shape} has no values; capture outside of jit, grad and vmap"
+    elif value.is_deleted():
+        what = f"a jax array of shape {shape} was deleted or donated; capture it before that"
+    elif not value.is_fully_addressable:
+        what = f"a jax array of shape {shape} lies partly on other processes; capture its addressable shards"
+    elif _is_key(value):
+        what = f"a jax key array of shape {shape} is not numbers; capture jax.random.key_data(key)"
+    else:
+        return
+    raise UnsupportedValueError(what)

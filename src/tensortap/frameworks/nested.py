@@ -1,0 +1,252 @@
+"""Values inside values: walk a structure to its leaves, and build it again around others."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections import OrderedDict, UserDict, UserList, deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from types import MemberDescriptorType
+from typing import Any, Literal, NamedTuple
+
+from tensortap.frameworks.base import framework_of
+
+MAX_DEPTH = 1000
+log = logging.getLogger("tensortap.nested")
+
+Shape = Literal["sequence", "named", "mapping", "fields", "output"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """Stands where a walk went no further: the value contains itself, or is nested too deeply."""
+
+    reason: Literal["cycle", "depth"]
+
+
+class _Part(NamedTuple):
+    step: str  # how it reads in a path
+    key: Any
+    value: Any
+
+
+class _Level:
+    """One container on the way down, and what has been built of it."""
+
+    __slots__ = ("built", "parts", "path", "shape", "todo", "value")
+
+    def __init__(self, value: Any, shape: Shape, path: str) -> None:
+        self.value, self.shape, self.path = value, shape, path
+        self.parts = _parts(value, shape)
+        self.todo = iter(self.parts)
+        self.built: list[Any] = []
+
+
+def leaves(value: Any) -> Iterator[tuple[str, Any]]:
+    """Each leaf with its path: `""`, `[0]`, `['k'][0]`, `.logits`.
+
+    >>> list(leaves({"a": [1, 2]}))
+    [("['a'][0]", 1), ("['a'][1]", 2)]
+    """
+    shape = _shape_of(value)
+    if shape is None:
+        yield "", value
+        return
+    levels, above = [_Level(value, shape, "")], {id(value)}
+    while levels:
+        part = next(levels[-1].todo, None)
+        if part is None:
+            above.discard(id(levels.pop().value))
+            continue
+        path, found = levels[-1].path + part.step, _open(part.value, above, len(levels))
+        if found is None or isinstance(found, Cut):
+            yield path, found or part.value
+            continue
+        levels.append(_Level(part.value, found, path))
+        above.add(id(part.value))
+
+
+def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The same structure with `function` applied to each leaf; what was shared stays shared."""
+    shape = _shape_of(value)
+    if shape is None:
+        return function(value)
+    levels, done = [_Level(value, shape, "")], {}
+    above = {id(value)}
+    while True:
+        level = levels[-1]
+        part = next(level.todo, None)
+        if part is None:
+            above.discard(id(level.value))
+            levels.pop()
+            done[id(level.value)] = built = _build(level)
+            if not levels:
+                return built
+            levels[-1].built.append(built)
+        elif id(part.value) in done:
+            level.built.append(done[id(part.value)])
+        else:
+            found = _open(part.value, above, len(levels))
+            if found is None:
+                done[id(part.value)] = function(part.value)
+                level.built.append(done[id(part.value)])
+            elif isinstance(found, Cut):
+                level.built.append(function(found))
+            else:
+                levels.append(_Level(part.value, found, ""))
+                above.add(id(part.value))
+
+
+def snapshot(value: Any) -> Any:
+    """The same structure around a snapshot of each leaf."""
+    return rebuild(value, lambda leaf: framework_of(leaf).snapshot(leaf))
+
+
+def is_container(value: Any) -> bool:
+    """Whether it has leaves of its own; a set has none, because it has no paths."""
+    return _shape_of(value) is not None
+
+
+def _shape_of(value: Any) -> Shape | None:
+    kind: type = type(value)
+    return _shape_of_type(kind)
+
+
+@lru_cache(maxsize=1024)
+def _shape_of_type(kind: type) -> Shape | None:
+    """How values of this class hold others; None for a leaf."""
+    if kind is Cut:
+        return None
+    if hasattr(kind, "__dataclass_fields__"):
+        # transformers' ModelOutput is a dictionary of the fields that are not None.
+        return "output" if issubclass(kind, dict) else "fields"
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return "named"
+    if issubclass(kind, (list, tuple, deque, UserList)):
+        return "sequence"
+    return "mapping" if issubclass(kind, Mapping) else None
+
+
+def _open(value: Any, above: set[int], depth: int) -> Shape | Cut | None:
+    shape = _shape_of(value)
+    if shape is None:
+        return None
+    if id(value) in above:
+        return Cut("cycle")
+    return Cut("depth") if depth >= MAX_DEPTH else shape
+
+
+def _parts(value: Any, shape: Shape) -> list[_Part]:
+    if shape == "sequence":
+        return [_Part(f"[{i}]", i, item) for i, item in enumerate(value)]
+    if shape == "named":
+        return [_Part(f".{name}", name, item) for name, item in zip(value._fields, value, strict=False)]
+    if shape == "fields":
+        return [_Part(f".{name}", name, item) for name, item in _fields(value)]
+    if shape == "output":
+        return [_Part(f".{name}", name, item) for name, item in dict.items(value)]
+    return [_Part(f"[{_shown(key)}]", key, item) for key, item in _items(value)]
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a dataclass instance holds, without running a property or a descriptor of the user's."""
+    held = getattr(value, "__dict__", {})
+    for field in dataclasses.fields(value):
+        slot = getattr(type(value), field.name, None)
+        if field.name in held:
+            yield field.name, held[field.name]
+        elif isinstance(slot, MemberDescriptorType):
+            try:
+                yield field.name, slot.__get__(value)
+            except AttributeError:
+                continue
+
+
+def _items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return list(dict.items(value))
+    if isinstance(value, UserDict):
+        return list(value.data.items())
+    try:
+        return list(value.items())
+    except Exception:
+        log.debug("the items of a %s cannot be read", type(value).__name__, exc_info=True)
+        return []
+
+
+def _shown(key: Any) -> str:
+    try:
+        return repr(key)
+    except Exception:
+        log.debug("a key of type %s has no repr", type(key).__name__, exc_info=True)
+        return f"<{type(key).__name__}>"
+
+
+def _build(level: _Level) -> Any:
+    """A container of the same class; where that class cannot be made again, the nearest plain one."""
+    keys = [part.key for part in level.parts]
+    try:
+        return _BUILDERS[level.shape](level.value, keys, level.built)
+    except Exception:
+        log.debug("a %s is kept as a plain container", type(level.value).__name__, exc_info=True)
+        if level.shape == "sequence":
+            return tuple(level.built) if isinstance(level.value, tuple) else list(level.built)
+        return dict(zip(keys, level.built, strict=True))
+
+
+def _build_sequence(value: Any, keys: list[Any], built: list[Any]) -> Any:
+    kind = type(value)
+    if kind in (list, tuple):
+        return kind(built)
+    if kind is deque:
+        return deque(built, value.maxlen)
+    if isinstance(value, tuple):
+        return kind(built)
+    made = copy.copy(value)
+    made.clear()
+    made.extend(built)
+    return made
+
+
+def _build_named(value: Any, keys: list[Any], built: list[Any]) -> Any:
+    return tuple.__new__(type(value), built)
+
+
+def _build_mapping(value: Any, keys: list[Any], built: list[Any]) -> Any:
+    made = {} if type(value) is dict else copy.copy(value)
+    for key, item in zip(keys, built, strict=True):
+        made[key] = item
+    return made
+
+
+def _build_fields(value: Any, keys: list[Any], built: list[Any]) -> Any:
+    """Without `__init__`, which may ask for other arguments or do more than keep them."""
+    kind: Any = type(value)
+    made = object.__new__(kind)
+    if hasattr(value, "__dict__"):
+        made.__dict__.update(value.__dict__)
+    for name, item in zip(keys, built, strict=True):
+        object.__setattr__(made, name, item)
+    return made
+
+
+def _build_output(value: Any, keys: list[Any], built: list[Any]) -> Any:
+    kind: Any = type(value)
+    made = kind.__new__(kind)
+    made.__dict__.update(value.__dict__)
+    base = OrderedDict if isinstance(value, OrderedDict) else dict
+    for name, item in zip(keys, built, strict=True):
+        base.__setitem__(made, name, item)
+        object.__setattr__(made, name, item)
+    return made
+
+
+_BUILDERS: dict[Shape, Callable[[Any, list[Any], list[Any]], Any]] = {
+    "sequence": _build_sequence,
+    "named": _build_named,
+    "mapping": _build_mapping,
+    "fields": _build_fields,
+    "output": _build_output,
+}

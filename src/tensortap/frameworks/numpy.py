@@ -1,0 +1,139 @@
+"""What numpy says about an array or one of its scalars."""
+
+from __future__ import annotations
+
+import ast
+import weakref
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.record import Placement
+from tensortap.frameworks.base import Description
+from tensortap.frameworks.content import fingerprint
+from tensortap.kernels.numbers import decode
+
+_Array = np.ndarray[Any, Any]
+_DType = np.dtype[Any]
+
+
+class _Numpy:
+    name = "numpy"
+    suffix = ".npy"
+
+    def owns(self, kind: type) -> bool:
+        return issubclass(kind, (np.ndarray, np.generic))
+
+    def describe(self, value: Any) -> Description:
+        kind, dtype = type(value), value.dtype
+        return Description(kind.__name__, dtype_name(dtype), value.shape, value.nbytes, "cpu", _layout(value))
+
+    def snapshot(self, value: Any) -> Any:
+        """A copy of the same class; an array of objects keeps the objects."""
+        return value if isinstance(value, np.generic) else value.copy(order="K")
+
+    def mark(self, value: Any) -> Callable[[Any], bool]:
+        if isinstance(value, np.generic):
+            content = _content(value)
+            return lambda other: type(other) is type(value) and _content(other) == content
+        return _mark_array(value)
+
+    def bits(self, value: Any) -> _Array:
+        layout = _layout(value)
+        if layout != "strided":
+            raise UnsupportedValueError(
+                f"a numpy array of shape {list(value.shape)} ({layout}) is not one block of bytes; "
+                "capture its parts, or pickle it"
+            )
+        return storage_view(np.asarray(value))
+
+    def to_numpy(self, value: Any) -> _Array:
+        bits, name = self.bits(value), dtype_name(value.dtype)
+        known = NUMBER_TYPES.get(name)
+        if known is None and value.dtype.kind == "V" and value.dtype.names is None:
+            return np.asarray(value).astype(np.float32)
+        return bits if known is None or known.native else decode(bits, name)
+
+    def from_bits(self, bits: _Array, dtype: str) -> _Array:
+        """The array itself, seen as that type. One that numpy lacks needs `ml_dtypes`; without it the numbers
+        come back wider."""
+        if dtype in NUMBER_TYPES and not NUMBER_TYPES[dtype].native:
+            found = _extended(dtype)
+            return decode(bits, dtype) if found is None else bits.view(found)
+        wanted = _dtype_named(dtype)
+        return bits if bits.dtype == wanted else bits.view(wanted)
+
+    def placement(self, value: Any) -> Placement | None:
+        return None
+
+
+FRAMEWORK = _Numpy()
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: _DType) -> str:
+    """The name in the table of number types, else numpy's own spelling."""
+    return str(dtype if dtype.isnative else dtype.newbyteorder("="))
+
+
+def storage_view(array: _Array) -> _Array:
+    """The array's own memory as its storage type, little-endian."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    known = NUMBER_TYPES.get(dtype_name(array.dtype))
+    if known is not None and not known.native:
+        return array.view(known.storage)
+    if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.type is not np.void:
+        return array.view(f"u{array.dtype.itemsize}")
+    return array
+
+
+def _layout(value: Any) -> str:
+    if value.dtype.hasobject or value.dtype.kind == "T":
+        return "object"
+    return "masked" if isinstance(value, np.ma.MaskedArray) else "strided"
+
+
+def _mark_array(value: _Array) -> Callable[[Any], bool]:
+    found, content = weakref.ref(value), _content(value)
+
+    def is_same(other: Any) -> bool:
+        return other is not None and other is found() and _content(other) == content
+
+    return is_same
+
+
+def _content(value: Any) -> tuple[Any, ...]:
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        # The addresses of the objects: one that was put in is seen, one that changed inside is not.
+        return (array.shape, tuple(map(id, array.flat)))
+    mask = np.ma.getmaskarray(value).tobytes() if isinstance(value, np.ma.MaskedArray) else b""
+    if array.dtype.kind == "T":
+        return (array.shape, array.tolist())
+    return (str(array.dtype), array.shape, fingerprint(array), mask)
+
+
+def _dtype_named(name: str) -> _DType:
+    if name in NUMBER_TYPES:
+        return np.dtype(NUMBER_TYPES[name].storage)
+    try:
+        return np.dtype(ast.literal_eval(name) if name[:1] in "[{(" else name)
+    except TypeError:
+        found = _extended(name)
+    if found is None:
+        raise UnsupportedValueError(f"numpy has no type {name!r}; installing ml_dtypes adds more of them")
+    return found
+
+
+def _extended(name: str) -> _DType | None:
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    kind = getattr(ml_dtypes, name, None)
+    return None if kind is None else np.dtype(kind)

@@ -1,0 +1,146 @@
+"""What can be said of any other value: Python's numbers, containers and objects."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.record import Placement
+from tensortap.frameworks import nested
+from tensortap.frameworks.base import Description, framework_of
+
+log = logging.getLogger("tensortap.python")
+
+_Array = np.ndarray[Any, Any]
+_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+_CONSTANT = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
+_INT64 = range(-(2**63), 2**63)
+
+
+class _Python:
+    name = "python"
+    suffix = ".pkl"
+
+    def owns(self, kind: type) -> bool:
+        return True
+
+    def describe(self, value: Any) -> Description:
+        """`dtype` is empty for what is not a number that 64 bits can hold."""
+        dtype = _dtype(value)
+        nbytes = np.dtype(dtype).itemsize if dtype else _size(value)
+        return Description(type(value).__name__, dtype, (), nbytes, "cpu", "python")
+
+    def snapshot(self, value: Any) -> Any:
+        """Containers around a snapshot of each leaf; of other objects a deep copy, else the object itself."""
+        if nested.is_container(value):
+            return nested.snapshot(value)
+        if type(value) in _CONSTANT:
+            return value
+        try:
+            return copy.deepcopy(value)
+        except Exception:
+            log.debug("a %s cannot be copied and is kept as it is", type(value).__name__, exc_info=True)
+            return value
+
+    def mark(self, value: Any) -> Callable[[Any], bool]:
+        """Constants are the same when they are equal; a container when it is the same one with the same
+        leaves; any other object when it is the same one, whatever happened inside it."""
+        if type(value) in _CONSTANT:
+            exact = _exact(value)
+            return lambda other: type(other) is type(value) and _exact(other) == exact
+        if nested.is_container(value):
+            return _mark_container(value)
+        return _mark_object(value)
+
+    def bits(self, value: Any) -> _Array:
+        return self.to_numpy(value)
+
+    def to_numpy(self, value: Any) -> _Array:
+        dtype = _dtype(value)
+        if not dtype:
+            raise UnsupportedValueError(
+                f"a {type(value).__name__} is not a number of at most 64 bits; "
+                "capture the arrays inside it, or pickle it"
+            )
+        return np.asarray(value, dtype)
+
+    def from_bits(self, bits: _Array, dtype: str) -> Any:
+        return bits.tolist()
+
+    def placement(self, value: Any) -> Placement | None:
+        return None
+
+
+FRAMEWORK = _Python()
+
+
+def _dtype(value: Any) -> str:
+    if type(value) is int and value not in _INT64:
+        return ""
+    return _NUMBERS.get(type(value), "")
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return len(value)
+    return sys.getsizeof(value, 0)
+
+
+def _exact(value: Any) -> Any:
+    """Equal exactly when the values are: NaN to itself, and 0.0 not to -0.0."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, complex):
+        return value.real.hex(), value.imag.hex()
+    return value
+
+
+def _mark_container(value: Any) -> Callable[[Any], bool]:
+    marks = [(path, framework_of(leaf).mark(leaf)) for path, leaf in nested.leaves(value)]
+    is_it = _identity(value, holds=all(type(leaf) in _CONSTANT for _, leaf in nested.leaves(value)))
+
+    def is_same(other: Any) -> bool:
+        if not is_it(other):
+            return False
+        now = list(nested.leaves(other))
+        return len(now) == len(marks) and all(
+            path == before and test(leaf) for (before, test), (path, leaf) in zip(marks, now, strict=True)
+        )
+
+    return is_same
+
+
+def _mark_object(value: Any) -> Callable[[Any], bool]:
+    is_it, content = _identity(value, holds=True), _inside(value)
+    return lambda other: is_it(other) and _inside(other) == content
+
+
+def _inside(value: Any) -> Any:
+    if isinstance(value, (set, frozenset)):
+        return set(value)
+    return bytes(value) if isinstance(value, bytearray) else None
+
+
+def _identity(value: Any, holds: bool) -> Callable[[Any], bool]:
+    """A list or a dict takes no weak reference. It is held while its leaves are constants; holding one with
+    tensors would keep their memory, and there the leaves tell a new container from the old one."""
+    if isinstance(value, tuple):
+        kind = type(value)
+        return lambda other: type(other) is kind
+    try:
+        found: Callable[[], Any] = weakref.ref(value)
+    except TypeError:
+        address = id(value)
+        return (lambda other: other is value) if holds else _at(address, type(value))
+    return lambda other: other is not None and other is found()
+
+
+def _at(address: int, kind: type) -> Callable[[Any], bool]:
+    return lambda other: id(other) == address and type(other) is kind

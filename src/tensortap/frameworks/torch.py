@@ -1,0 +1,307 @@
+"""What torch says about a tensor, asked without disturbing the program's modes, graph or generator."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch._C import (
+    DisableTorchFunction,
+    _DisableTorchDispatch,
+    _functorch,
+    _is_torch_function_mode_enabled,
+    _len_torch_dispatch_stack,
+)
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.record import Placement
+from tensortap.frameworks import sharded
+from tensortap.frameworks.base import Description
+from tensortap.frameworks.content import fingerprint
+from tensortap.frameworks.layouts import layout_of, pieces, refuse_without_block, shape_of
+from tensortap.kernels.numbers import decode
+
+_Array = np.ndarray[Any, Any]
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_STRIDED = torch.strided
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
+_WORDS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+_DTYPES = {name: getattr(torch, name) for name in NUMBER_TYPES if hasattr(torch, name)}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_NATIVE = frozenset(_DTYPES[name] for name, row in NUMBER_TYPES.items() if row.native)
+
+
+class _Torch:
+    name = "torch"
+    suffix = ".pt"
+
+    def owns(self, kind: type) -> bool:
+        return issubclass(kind, torch.Tensor)
+
+    def describe(self, value: torch.Tensor) -> Description:
+        """A distributed tensor is described by its local piece."""
+        kind = type(value)
+        if kind in _PLAIN and _is_quiet():
+            return _describe(value, kind.__name__)
+        with _aside():
+            return _describe(_local(value), kind.__name__)
+
+    def snapshot(self, value: torch.Tensor) -> torch.Tensor:
+        """A detached clone on the same device; a parameter or an ordinary subclass becomes a plain tensor."""
+        with _aside(), _outside_inference():
+            return _clone(value)
+
+    def mark(self, value: torch.Tensor) -> Callable[[Any], bool]:
+        """The version counter is the quick no; `x.data.add_()` and numpy aliases only show in the content."""
+        version, content = _version(value), _content(value)
+        found: Callable[[], Any] = weakref.ref(value)
+
+        def is_same(other: Any) -> bool:
+            if other is None or other is not found() or _version(other) != version:
+                return False
+            return _content(other) == content
+
+        return is_same
+
+    def bits(self, value: torch.Tensor) -> _Array:
+        if type(value) in _PLAIN and _is_quiet():
+            return _bits(value)
+        with _aside():
+            return _bits(_plain(_local(value)))
+
+    def to_numpy(self, value: torch.Tensor) -> _Array:
+        with _aside():
+            return _numbers(_local(value))
+
+    def from_bits(self, bits: _Array, dtype: str) -> torch.Tensor:
+        """A tensor on the array's own memory, or on a copy where torch cannot write to or step through it."""
+        wanted = getattr(torch, dtype, None)
+        if not isinstance(wanted, torch.dtype):
+            raise UnsupportedValueError(
+                f"torch has no number type {dtype!r}; use one of {', '.join(_DTYPES)}"
+            )
+        with _aside():
+            words = torch.from_numpy(_shareable(bits))
+            return words if words.dtype == wanted else words.view(wanted)
+
+    def placement(self, value: torch.Tensor) -> Placement | None:
+        if type(value) in _PLAIN or not sharded.is_distributed(type(value)):
+            return None
+        with _aside():
+            return sharded.placement(value)
+
+
+FRAMEWORK = _Torch()
+
+
+def _is_quiet() -> bool:
+    """Whether no mode and no function transform of the program would see or change what we do."""
+    return not (
+        _len_torch_dispatch_stack()
+        or _is_torch_function_mode_enabled()
+        or _functorch.peek_interpreter_stack() is not None
+    )
+
+
+def _aside() -> contextlib.AbstractContextManager[Any]:
+    """Step out of the program's function overrides, dispatch modes and function transforms."""
+    return DisableTorchFunction() if _is_quiet() else _outside_modes()
+
+
+@contextlib.contextmanager
+def _outside_modes() -> Iterator[None]:
+    # Imported late: both live in private modules that a program without modes never loads.
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with DisableTorchFunction(), _disable_current_modes(), temporarily_clear_interpreter_stack():
+        yield
+
+
+def _outside_inference() -> contextlib.AbstractContextManager[Any]:
+    """A copy made in inference mode could not be written to after it."""
+    is_inside = torch.is_inference_mode_enabled()
+    return torch.inference_mode(False) if is_inside else contextlib.nullcontext()
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    """The tensor that this process holds below a distributed one or below `torch.func.grad`."""
+    tensor: torch.Tensor = sharded.local(value)
+    while _functorch.is_gradtrackingtensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _describe(tensor: torch.Tensor, kind: str) -> Description:
+    if tensor.layout is not _STRIDED or tensor.is_quantized or tensor.is_nested or type(tensor) not in _PLAIN:
+        return _describe_odd(tensor, kind)
+    device = "cpu" if tensor.is_cpu else str(tensor.device)
+    return Description(kind, _dtype_name(tensor), tuple(tensor.shape), tensor.nbytes, device)
+
+
+def _describe_odd(tensor: torch.Tensor, kind: str) -> Description:
+    layout = layout_of(tensor)
+    if layout in ("strided", "quantized", "mkldnn"):
+        count = tensor.numel()
+        nbytes = count * tensor.element_size() if isinstance(count, int) else 0
+    else:
+        nbytes = sum(part.numel() * part.element_size() for part in pieces(tensor))
+    device = str(tensor.device)
+    return Description(kind, _dtype_name(tensor), tuple(shape_of(tensor)), nbytes, device, layout)
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return _NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+
+
+def _bits(tensor: torch.Tensor) -> _Array:
+    try:
+        return _share(tensor)
+    except (RuntimeError, TypeError):
+        return _share(_readable(tensor))
+
+
+def _share(tensor: torch.Tensor) -> _Array:
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not _is_backed(tensor):
+        raise RuntimeError("no memory behind the tensor")
+    words = tensor if tensor.dtype in _NATIVE else _words(tensor)
+    array: _Array = words.numpy()
+    return array
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """Seen as integers of the same width, for types that numpy lacks."""
+    if tensor.is_quantized:
+        raise TypeError("its bytes mean nothing without their scale")
+    return tensor.view(_WORDS[tensor.dtype.itemsize])
+
+
+def _is_backed(tensor: torch.Tensor) -> bool:
+    """Whether the storage holds what shape and strides promise; past its end there is stray memory."""
+    count, itemsize = tensor.numel(), tensor.itemsize
+    if count == 0:
+        return True
+    if not tensor.is_contiguous():
+        count = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + count) * itemsize
+    return end <= tensor.untyped_storage().nbytes() and tensor.data_ptr() != 0
+
+
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers where numpy can read them, or a sentence that says why there are none."""
+    _refuse_without_values(tensor)
+    refuse_without_block(tensor)
+    if not _is_backed(tensor):
+        raise UnsupportedValueError(
+            f"the storage of a tensor of shape {shape_of(tensor)} was freed; capture it while it is in use"
+        )
+    return tensor.detach().cpu().resolve_conj().resolve_neg()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The ordinary tensor below a subclass, on the same memory."""
+    if type(tensor) in _PLAIN:
+        return tensor
+    if not _has_dispatch(tensor):
+        return tensor.as_subclass(torch.Tensor)
+    _refuse_without_values(tensor)
+    refuse_without_block(tensor)
+    with _DisableTorchDispatch():
+        below = tensor.as_subclass(torch.Tensor)
+    if not _is_backed(below):
+        raise UnsupportedValueError(
+            f"a {type(tensor).__name__} of shape {shape_of(tensor)} has no bytes of its own; "
+            "capture the tensors it is made of"
+        )
+    return below
+
+
+def _refuse_without_values(tensor: torch.Tensor) -> None:
+    if type(tensor).__name__ == "FakeTensor" or torch._is_functional_tensor(tensor):
+        what, remedy = "a fake tensor", "capture outside of tracing and compiling"
+    elif tensor.is_meta:
+        what, remedy = "a meta tensor", "materialise it first (e.g. model.to_empty(device='cpu'))"
+    elif _functorch.is_functorch_wrapped_tensor(tensor):
+        what, remedy = "a tensor inside vmap", "capture outside of it"
+    else:
+        return
+    raise UnsupportedValueError(f"{what} of shape {shape_of(tensor)} has no values; {remedy}")
+
+
+def _has_dispatch(tensor: torch.Tensor) -> bool:
+    return type(tensor).__torch_dispatch__ is not _NO_DISPATCH
+
+
+def _clone(value: torch.Tensor) -> torch.Tensor:
+    tensor = _local(value)
+    if sharded.is_distributed(type(value)):
+        copy: torch.Tensor = sharded.around(value.detach(), _clone(tensor))
+        return copy
+    if _has_dispatch(tensor):
+        return _clone_by_its_own_rules(tensor)
+    tensor = _plain(tensor)
+    if layout_of(tensor) == "strided" and not tensor.is_meta and not _is_owned(tensor):
+        _readable(tensor)
+    return tensor.detach().clone()
+
+
+def _clone_by_its_own_rules(tensor: torch.Tensor) -> torch.Tensor:
+    try:
+        return tensor.detach().clone()
+    except (RuntimeError, TypeError) as error:
+        raise UnsupportedValueError(f"a {type(tensor).__name__} cannot be copied: {error}") from error
+
+
+def _is_owned(tensor: torch.Tensor) -> bool:
+    try:
+        return _is_backed(tensor)
+    except RuntimeError:
+        return False
+
+
+def _version(value: torch.Tensor) -> int | None:
+    with _aside():
+        tensor = _local(value)
+        return None if tensor.is_inference() else tensor._version
+
+
+def _content(value: torch.Tensor) -> tuple[Any, ...] | None:
+    """None where there are no values to look at; identity and version decide alone then."""
+    with _aside():
+        tensor = _local(value)
+        try:
+            if layout_of(tensor) == "strided":
+                return (tensor.dtype, tuple(tensor.shape), fingerprint(_bits(_plain(tensor))))
+            return tuple(fingerprint(_bits(part)) for part in pieces(tensor))
+        except UnsupportedValueError:
+            return None
+
+
+def _numbers(tensor: torch.Tensor) -> _Array:
+    layout = layout_of(tensor)
+    if layout == "quantized":
+        tensor = tensor.dequantize()
+    elif layout not in ("strided", "nested"):
+        tensor = tensor.detach().cpu().to_dense()
+    bits = _bits(_plain(tensor))
+    if tensor.dtype in _NATIVE:
+        return bits
+    if tensor.dtype in _NAMES:
+        return decode(bits, _NAMES[tensor.dtype])
+    raise UnsupportedValueError(f"numpy cannot hold the numbers of {tensor.dtype}; bits() gives its bytes")
+
+
+def _shareable(bits: _Array) -> _Array:
+    """The array itself where torch can build on it; torch refuses read-only memory and odd strides."""
+    steps_evenly = all(step >= 0 and step % bits.itemsize == 0 for step in bits.strides)
+    if bits.flags.writeable and steps_evenly and bits.dtype.isnative:
+        return bits
+    return np.array(bits, bits.dtype.newbyteorder("="), order="C")

@@ -1,0 +1,66 @@
+"""Differences of integers and bools, in integer arithmetic that cannot overflow."""
+
+import math
+
+import numpy as np
+
+from tensortap.kernels.norms import norm, total
+from tensortap.kernels.numbers import Array
+from tensortap.kernels.tally import Tally, Tolerance, raise_peak
+
+_TOP = 2.0**64
+
+
+def add(tally: Tally, a: Array, b: Array, tolerance: Tolerance) -> None:
+    """Account for one block of integers."""
+    a, b = _integers(a), _integers(b)
+    tally.finite += a.size
+    tally.base.add(norm(b.astype(np.float64)))
+    where = np.flatnonzero(a != b)
+    if where.size:
+        _add_differing(tally, a[where], b[where], where, tolerance)
+
+
+def _add_differing(tally: Tally, a: Array, b: Array, where: Array, tolerance: Tolerance) -> None:
+    gap, beyond = _gap(a, b)
+    wide, size = gap.astype(np.float64), np.abs(b.astype(np.float64))
+    wide[beyond] += _TOP
+    tally.total += total(wide)
+    tally.gap.add(norm(wide))
+    at = _largest(gap, beyond)
+    exact = abs(int(a[at]) - int(b[at]))
+    raise_peak(tally.absolute, exact, tally.start + int(where[at]), a, b, at)
+    ratio = wide / size
+    at = int(ratio.argmax())
+    raise_peak(tally.relative, float(ratio[at]), tally.start + int(where[at]), a, b, at)
+    tally.mismatches += _mismatches(gap, beyond, wide, size, tolerance)
+
+
+def _gap(a: Array, b: Array) -> tuple[Array, Array]:
+    """|a - b| modulo 2**64, and where the true one is larger: a large unsigned against a negative number."""
+    is_greater = a > b
+    a_bits, b_bits = _wrapped(a), _wrapped(b)
+    high, low = np.where(is_greater, a_bits, b_bits), np.where(is_greater, b_bits, a_bits)
+    gap = high - low
+    opposite = np.where(is_greater, (a >= 0) & (b < 0), (b >= 0) & (a < 0))
+    return gap, opposite & (gap < high)
+
+
+def _integers(values: Array) -> Array:
+    return values.view(np.uint8) if values.dtype == np.bool_ else values
+
+
+def _wrapped(values: Array) -> Array:
+    return values.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
+
+
+def _largest(gap: Array, beyond: Array) -> int:
+    among = np.flatnonzero(beyond) if beyond.any() else np.arange(gap.size)
+    return int(among[gap[among].argmax()])
+
+
+def _mismatches(gap: Array, beyond: Array, wide: Array, size: Array, tolerance: Tolerance) -> int:
+    atol, rtol = tolerance.for_integers()
+    if rtol == 0.0 and atol < _TOP:
+        return int(np.count_nonzero(beyond | (gap > np.uint64(math.floor(atol)))))
+    return int(np.count_nonzero(wide > atol + rtol * size))

@@ -1,0 +1,94 @@
+"""Numbers from bytes: every type of the table as something numpy can compute with."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES, NumberType
+from tensortap.core.errors import UnsupportedValueError
+
+Array = np.ndarray[Any, Any]
+
+_FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+
+
+def number_type(dtype: str) -> NumberType:
+    """The row of the table; a name that is not in it is refused."""
+    known = NUMBER_TYPES.get(dtype)
+    if known is None:
+        raise UnsupportedValueError(f"no number type {dtype!r}; known are {', '.join(NUMBER_TYPES)}")
+    return known
+
+
+def decode(bits: Array, dtype: str) -> Array:
+    """The numbers behind an array of the storage type: the array itself where numpy has the type,
+    else the smallest numpy type that holds every value of it."""
+    if number_type(dtype).native:
+        return bits
+    if dtype == "bfloat16":
+        return _from_bfloat16(bits)
+    if dtype == "complex32":
+        return _from_complex32(bits)
+    # Every code is in the table; "clip" and a ready array spare numpy checks that cost three times the rest.
+    return np.take(float8_table(dtype), bits, out=np.empty(bits.shape, np.float32), mode="clip")
+
+
+@lru_cache(maxsize=len(_FLOAT8))
+def float8_table(dtype: str) -> Array:
+    """The value of each of the 256 codes, from the definition of the format."""
+    value = _VALUE_OF[dtype]
+    table = np.array([value(code) for code in range(256)], np.float32)
+    table.flags.writeable = False
+    return table
+
+
+def _from_bfloat16(bits: Array) -> Array:
+    wide = np.asarray(bits.astype(np.uint32))
+    np.left_shift(wide, 16, out=wide)
+    return wide.view(np.float32)
+
+
+def _from_complex32(bits: Array) -> Array:
+    halves = np.ascontiguousarray(bits).view(np.float16).astype(np.float32)
+    return halves.view(np.complex64).reshape(bits.shape)
+
+
+def _small_float(code: int, mantissa_bits: int, bias: int) -> float:
+    """Sign, exponent, fraction: a zero exponent means no leading one."""
+    sign = -1.0 if code & 0x80 else 1.0
+    exponent, fraction = (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
+    scale = 1 << mantissa_bits
+    if exponent == 0:
+        return float(sign * fraction / scale * 2.0 ** (1 - bias))
+    return float(sign * (1 + fraction / scale) * 2.0 ** (exponent - bias))
+
+
+def _e4m3fn(code: int) -> float:
+    return np.nan if code & 0x7F == 0x7F else _small_float(code, 3, 7)
+
+
+def _e4m3fnuz(code: int) -> float:
+    return np.nan if code == 0x80 else _small_float(code, 3, 8)
+
+
+def _e5m2(code: int) -> float:
+    if code & 0x7C != 0x7C:
+        return _small_float(code, 2, 15)
+    if code & 0x03:
+        return np.nan
+    return -np.inf if code & 0x80 else np.inf
+
+
+def _e5m2fnuz(code: int) -> float:
+    return np.nan if code == 0x80 else _small_float(code, 2, 16)
+
+
+def _e8m0fnu(code: int) -> float:
+    return np.nan if code == 0xFF else float(2.0 ** (code - 127))
+
+
+_VALUE_OF: dict[str, Callable[[int], float]] = dict(
+    zip(_FLOAT8, (_e4m3fn, _e4m3fnuz, _e5m2, _e5m2fnuz, _e8m0fnu), strict=True)
+)

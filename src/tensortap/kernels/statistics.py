@@ -1,0 +1,121 @@
+"""Statistics of an array in one pass over its bytes."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensortap.kernels.blocks import block_size, blocks, numbers
+from tensortap.kernels.norms import Norm, norm, scaled, total
+from tensortap.kernels.numbers import Array
+
+# Below this share of the squares the spread is mostly rounding, and is computed from the deviations.
+_CANCELLED = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What the numbers are like. Everything but the counts speaks of the finite ones; where there are
+    none, `min`, `max`, `mean` and `std` are None. Complex numbers count by their absolute value, bools as
+    0 and 1; integers keep their exact `min` and `max`."""
+
+    count: int
+    min: int | float | None
+    max: int | float | None
+    mean: float | None
+    std: float | None  # of the population: divided by the count
+    norm: float
+    nan: int = 0
+    inf: int = 0
+
+    @property
+    def finite(self) -> int:
+        return self.count - self.nan - self.inf
+
+
+def statistics(bits: Array, dtype: str, *, block: int | None = None) -> Statistics:
+    """Statistics of an array of the storage type of `dtype`; scratch memory does not grow with it."""
+    size = block or block_size(dtype)
+    moments = _Moments(min(size, bits.size))
+    with np.errstate(all="ignore"):
+        for (part,) in blocks([bits], size):
+            moments.add(_real(numbers(part, dtype)))
+        return moments.finish()
+
+
+def _real(values: Array) -> Array:
+    return np.abs(values.astype(np.complex128)) if values.dtype.kind == "c" else values
+
+
+class _Moments:
+    """Running count, mean and deviations; blocks are merged pairwise, so nothing cancels."""
+
+    def __init__(self, size: int) -> None:
+        self._scratch = np.empty(size)
+        self._count = self._finite = self._nan = self._inf = 0
+        self._min: int | float | None = None
+        self._max: int | float | None = None
+        self._total = self._mean = 0.0
+        self._spread, self._norm = Norm(), Norm()
+
+    def add(self, values: Array) -> None:
+        self._count += values.size
+        low, high = values.min().item(), values.max().item()
+        if not (math.isfinite(low) and math.isfinite(high)):
+            values = self._without_nonfinite(values)
+            if not values.size:
+                return
+            low, high = values.min().item(), values.max().item()
+        self._min = low if self._min is None else min(self._min, low)
+        self._max = high if self._max is None else max(self._max, high)
+        self._merge(self._widened(values))
+
+    def finish(self) -> Statistics:
+        norm, count = self._norm.value, self._finite
+        if not count:
+            return Statistics(self._count, None, None, None, None, norm, self._nan, self._inf)
+        mean = self._total / count if math.isfinite(self._total) else self._mean
+        std = self._spread.value / math.sqrt(count)
+        low, high = _plain(self._min), _plain(self._max)
+        return Statistics(self._count, low, high, mean, std, norm, self._nan, self._inf)
+
+    def _without_nonfinite(self, values: Array) -> Array:
+        nan, finite = np.isnan(values), np.isfinite(values)
+        found = int(np.count_nonzero(nan))
+        self._nan += found
+        self._inf += values.size - found - int(np.count_nonzero(finite))
+        return values[finite]
+
+    def _widened(self, values: Array) -> Array:
+        if values.dtype == np.float64:
+            return values
+        wide = self._scratch[: values.size]
+        np.copyto(wide, values)
+        return wide
+
+    def _merge(self, values: Array) -> None:
+        count, whole, length = values.size, total(values), norm(values)
+        mean = whole / count if math.isfinite(whole) else _scaled_mean(values)
+        self._spread.add(_deviation(values, mean, length))
+        self._norm.add(length)
+        joined = self._finite + count
+        self._spread.add(abs(mean - self._mean) * math.sqrt(self._finite * (count / joined)))
+        self._mean = self._mean * (self._finite / joined) + mean * (count / joined)
+        self._total += whole
+        self._finite = joined
+
+
+def _deviation(values: Array, mean: float, length: float) -> float:
+    """The norm of what is left when the mean is taken away."""
+    share = abs(mean) * math.sqrt(values.size) / length if length else 0.0
+    squares = (1.0 - share) * (1.0 + share)
+    return length * math.sqrt(squares) if squares > _CANCELLED else norm(values - mean)
+
+
+def _scaled_mean(values: Array) -> float:
+    small, exponent = scaled(values)
+    return float(np.ldexp(total(small) / values.size, exponent))
+
+
+def _plain(value: int | float | None) -> int | float | None:
+    return int(value) if isinstance(value, bool) else value

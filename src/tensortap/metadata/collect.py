@@ -1,0 +1,155 @@
+"""Collect the facts beside a run, and write those that changed."""
+
+import json
+import os
+import sys
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from tensortap.metadata.digest_key import digest_key
+from tensortap.metadata.git import NoRepositoryError, Repository
+from tensortap.metadata.machine import hardware, interpreter, system
+from tensortap.metadata.packages import Package, installed, package_details, packages_info
+from tensortap.metadata.patched import Modifications, runtime_modifications
+from tensortap.metadata.problems import Problems
+from tensortap.metadata.project import (
+    PATCH,
+    Project,
+    describe_project,
+    editable_packages,
+    find_project,
+    watched_paths,
+)
+from tensortap.metadata.randomness import randomness
+from tensortap.metadata.redact import Policy, Redactor
+from tensortap.metadata.runtime import runtime_info, timestamp_zone
+from tensortap.metadata.watch import Watch
+
+OWN_FOLDER = ".tensortap"
+
+
+class Metadata:
+    """The facts beside a run: collected once, written when they changed."""
+
+    def __init__(self, folder: Path, *, timezone: str | None = None, env: Policy = "redact") -> None:
+        if env not in get_args(Policy):
+            raise ValueError(f"env is {env!r}; give 'all', 'redact' or 'names'")
+        # Absolute, because the program may change its working directory before the next write.
+        self._folder = Path(os.path.abspath(folder))
+        self._policy = env
+        self._moment = datetime.now(timestamp_zone(timezone))
+        self._redactor = Redactor(digest_key)
+        self._logged: set[tuple[str, str]] = set()
+        self._randomness: dict[str, Any] | None = None
+        self._watch: Watch | None = None
+
+    def write(self) -> None:
+        """Collect everything, and write the files whose content changed."""
+        problems = Problems(self._logged)
+        repository, reason = problems.attempt("project", _find) or (None, "git could not be asked")
+        project = self._describe(repository, problems)
+        packages = problems.attempt("installed packages", installed) or []
+        modified = problems.attempt("runtime modifications", runtime_modifications) or Modifications()
+        self._write_json("runtime_info.json", self._runtime(problems))
+        self._write_json("packages.json", problems.attempt("packages", lambda: packages_info(packages)) or {})
+        self._write_json("git_info.json", _git_info(project, packages, repository, modified, problems))
+        self._write(PATCH, project.patch)
+        git = project.extras if repository is not None else {"reason": reason}
+        self._write_json(
+            f"{OWN_FOLDER}/environment.json", self._environment(git, packages, modified, problems)
+        )
+
+    def refresh(self) -> bool:
+        """Write again if the repository moved since the last look; cheap enough for every dump."""
+        if self._watch is None or not self._watch.has_moved():
+            return False
+        self.write()
+        return True
+
+    def _describe(self, repository: Repository | None, problems: Problems) -> Project:
+        self._watch = None
+        if repository is None:
+            return Project()
+        # Looked at before collecting: a commit made meanwhile is then noticed by the next refresh.
+        self._watch = problems.attempt("repository files", lambda: Watch(watched_paths(repository)))
+        folder = str(self._folder)
+        return problems.attempt("git", lambda: describe_project(repository, folder, problems)) or Project()
+
+    def _runtime(self, problems: Problems) -> dict[str, Any]:
+        collect = partial(runtime_info, self._redactor, self._policy, self._moment)
+        return problems.attempt("runtime", collect) or {}
+
+    def _environment(
+        self, git: dict[str, Any], packages: list[Package], modified: Modifications, problems: Problems
+    ) -> dict[str, Any]:
+        """What is worth knowing beyond the documented files."""
+        attempt = problems.attempt
+        if self._randomness is None:  # as the run began: later states would differ at every write
+            self._randomness = attempt("random states", lambda: randomness(attempt)) or {}
+        return {
+            "orig_argv": attempt("orig_argv", lambda: self._redactor.arguments(sys.orig_argv)),
+            "interpreter": attempt("interpreter", interpreter),
+            "system": attempt("system", system),
+            "hardware": attempt("hardware", hardware),
+            "randomness": self._randomness,
+            "packages": attempt("package details", lambda: package_details(packages)),
+            "git": git,
+            "modules_looked_at": modified.looked_at,
+            "modules_not_looked_at": modified.not_looked_at,
+            "problems": problems.found,
+        }
+
+    def _write_json(self, name: str, content: dict[str, Any]) -> None:
+        self._write(name, _json(content))
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Replace a file whose content changed; a file without content is removed."""
+        path = self._folder / name
+        if not content:
+            path.unlink(missing_ok=True)
+        elif not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, content)
+
+
+def _find() -> tuple[Repository | None, str]:
+    try:
+        return find_project(), ""
+    except NoRepositoryError as error:
+        return None, str(error)
+
+
+def _git_info(
+    project: Project,
+    packages: list[Package],
+    repository: Repository | None,
+    modified: Modifications,
+    problems: Problems,
+) -> dict[str, Any]:
+    """The content of git_info.json."""
+    status = project.info.get("status", "unknown")
+    return {
+        "project_git_info": project.info,
+        "packages_git_info": editable_packages(packages, repository, status, problems),
+        "runtime_modifications": modified.found,
+    }
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    try:
+        return (json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n").encode()
+    except UnicodeEncodeError:  # a name that is not UTF-8, kept by escapes
+        return (json.dumps(content, indent=2, default=str) + "\n").encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -1,0 +1,187 @@
+"""Recognise secrets in variables, commands and addresses, and put a keyed digest in their place."""
+
+import hashlib
+import hmac
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Literal
+
+Policy = Literal["all", "redact", "names"]
+
+NOT_RECORDED = "<not recorded>"
+
+_SECRET_WORDS = frozenset((
+    "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASS", "PWD",
+    "CREDENTIAL", "CREDENTIALS", "CREDS", "KEY", "KEYS", "APIKEY", "APIKEYS", "PAT", "AUTH", "AUTHORIZATION",
+    "COOKIE", "COOKIES", "BEARER", "JWT", "SSHPASS", "DBPASS", "USERPASS", "PRIVATEKEY",
+))  # fmt: skip
+_SECRET_ENDINGS = ("PASSWORD", "PASSWD", "APIKEY", "SECRETKEY", "ACCESSKEY", "AUTHTOKEN", "ACCESSTOKEN")
+# A word beside these is about text or tables, not about access: MAX_TOKENS, EOS_TOKEN, SORT_KEY.
+_ABOUT_TEXT = frozenset((
+    "MAX", "MIN", "NUM", "N", "PAD", "EOS", "BOS", "UNK", "MASK", "CLS", "SEP", "SPECIAL", "STOP", "PER",
+    "NEW", "IMAGE", "BUDGET", "TOTAL", "PROMPT",
+))  # fmt: skip
+_ABOUT_TABLES = frozenset((
+    "PUBLIC", "SORT", "PRIMARY", "FOREIGN", "PARTITION", "CACHE", "HOT", "GROUP", "LOOKUP", "INDEX",
+))  # fmt: skip
+_HARMLESS_BESIDE = {"TOKEN": _ABOUT_TEXT, "TOKENS": _ABOUT_TEXT, "KEY": _ABOUT_TABLES, "KEYS": _ABOUT_TABLES}
+# A name that ends in one of these describes a secret, but its value is not one.
+_HARMLESS_ENDINGS = frozenset((
+    "FILE", "PATH", "DIR", "SOCK", "SOCKET", "HOST", "PORT", "TYPE", "METHOD", "MODE", "COUNT", "LIMIT",
+    "LENGTH", "SIZE", "TTL", "ENABLED", "DISABLED", "TIMEOUT", "BACKEND", "PROVIDER", "PARALLELISM", "VERSION",
+    "ENDPOINT", "URL", "URI", "REGION", "ALGORITHM", "EXPIRY",
+))  # fmt: skip
+_HARMLESS_VALUES = frozenset(("", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"))
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+_PATTERNS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|\Z))",
+        r"\b[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s/:@'\"<>]{0,200}:(?!\d{1,5}(?:[/?#]|$))(?P<secret>[^\s'\"<>]{1,500})@",
+        r"\b[A-Za-z][A-Za-z0-9+.-]{0,20}://(?P<secret>[A-Za-z0-9_-]{20,500})@",
+        r"(?<![A-Za-z0-9_-])(?P<secret>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?)",
+        r"(?<![A-Za-z0-9])(?P<secret>(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16})(?![A-Za-z0-9])",
+        r"(?<![A-Za-z0-9])(?P<secret>gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|gl[a-z]{2,4}-[A-Za-z0-9_-]{20,})",
+        r"(?<![A-Za-z0-9])(?P<secret>(?:hf|npm|gsk|r8|dckr_pat|dop_v1|lin_api|rpa|tvly)_[A-Za-z0-9]{16,})",
+        r"(?<![A-Za-z0-9])(?P<secret>(?:sk|rk|pk|nvapi|xapp|pypi|fw|tskey)-(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,})",
+        r"(?<![A-Za-z0-9])(?P<secret>(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,})",
+        r"(?<![A-Za-z0-9])(?P<secret>xox[abeoprs]-[A-Za-z0-9-]{10,})",
+        r"(?<![A-Za-z0-9])(?P<secret>AIza[0-9A-Za-z_-]{30,}|ya29\.[0-9A-Za-z_-]{16,}|SG\.[\w-]{16,}\.[\w-]{16,})",
+        r"hooks\.slack\.com/services/(?P<secret>[A-Za-z0-9/]{16,})",
+        r"(?i)\b(?:bearer|basic)\s+(?!<)(?P<secret>[A-Za-z0-9+/._~=-]{8,})",
+        r"(?i)\"(?:auth|password|passwd|secret|token|api_?key|identitytoken)\"\s*:\s*\"(?!<)(?P<secret>[^\"]+)\"",
+    )
+)
+_PASSWORD_PAIR = re.compile(
+    r"(?i)(?<![a-z])(?:password|passwd|passphrase|pwd|secret)[\"']?\s*[=:]\s*[\"']?(?P<secret>[^\s\"';&,<>${}()\[\]]{4,})"
+)
+_KEY_PAIR = re.compile(
+    r"(?i)(?:key|token|secret|password|signature|sig)[\"']?\s*[=:]\s*[\"']?(?P<secret>[A-Za-z0-9+/_.=%-]{16,})"
+)
+_REDACTED = re.compile(r"<redacted:[0-9a-f]{16}>")
+_USERINFO = re.compile(r"(?P<scheme>^[A-Za-z][A-Za-z0-9+.-]*://)(?P<userinfo>\S*)@")
+
+
+class Redactor:
+    """Replace secrets with `<redacted:DIGEST>`: equal secrets, equal digests, under one key."""
+
+    def __init__(self, find_key: Callable[[], bytes]) -> None:
+        self._find_key = find_key
+
+    @cached_property
+    def _key(self) -> bytes:
+        # Found when the first secret is, so that a program without secrets leaves no key file.
+        return self._find_key()
+
+    def hide(self, secret: str) -> str:
+        if _REDACTED.fullmatch(secret):
+            return secret
+        message = secret.encode("utf-8", "surrogatepass")
+        return f"<redacted:{hmac.new(self._key, message, hashlib.blake2b).hexdigest()[:16]}>"
+
+    def text(self, text: str) -> str:
+        """The same text with every secret span hidden."""
+        pieces, end = [], 0
+        for start, stop in secret_spans(text):
+            pieces += [text[end:start], self.hide(text[start:stop])]
+            end = stop
+        return "".join(pieces) + text[end:]
+
+    def variables(self, variables: Mapping[str, str], policy: Policy = "redact") -> dict[str, str]:
+        """Every name, sorted; the value of a variable that looks secret is hidden as a whole."""
+        if policy == "all":
+            return dict(sorted(variables.items()))
+        if policy == "names":
+            return dict.fromkeys(sorted(variables), NOT_RECORDED)
+        return {name: self._value(name, value) for name, value in sorted(variables.items())}
+
+    def arguments(self, arguments: Iterable[str]) -> list[str]:
+        """A command line with the values of secret options hidden: `--token=V`, `--api-key V`, `key=V`."""
+        hidden: list[str] = []
+        option = ""
+        for argument in map(str, arguments):
+            hidden.append(self._argument(option, argument))
+            option = argument if argument.startswith("-") and "=" not in argument else ""
+        return hidden
+
+    def _value(self, name: str, value: str) -> str:
+        return self.hide(value) if is_secret(name, value) or secret_spans(value) else value
+
+    def _argument(self, option: str, argument: str) -> str:
+        is_value = bool(option) and not argument.startswith("--")
+        if is_value and is_secret(option, argument):
+            return self.hide(argument)
+        name, equals, value = argument.partition("=")
+        if equals and re.fullmatch(r"[-+~]*[\w.@/-]+", name) and is_secret(name, value):
+            return f"{name}={self.hide(value)}"
+        return self.text(argument)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable or option of that name holds a secret, judged by whole words of the name."""
+    if value.lower() in _HARMLESS_VALUES:
+        return False
+    words = [word.upper() for word in _WORDS.findall(name)]
+    if not words or words == ["PWD"] or words[-1] in _HARMLESS_ENDINGS:
+        return False
+    # A number after a plural counts: `--tokens 4096`.
+    return any(
+        _is_secret_word(word, words) and not (word.endswith("S") and value.isdigit()) for word in words
+    )
+
+
+def secret_spans(text: str) -> list[tuple[int, int]]:
+    """Where secrets stand in a text: start and end of each, in order, never overlapping."""
+    if len(text) < 6:
+        return []
+    spans = [match.span("secret") for pattern in _PATTERNS for match in pattern.finditer(text)]
+    spans += [match.span("secret") for match in _PASSWORD_PAIR.finditer(text) if _is_literal(match["secret"])]
+    spans += [match.span("secret") for match in _KEY_PAIR.finditer(text) if is_random(match["secret"])]
+    return _joined(span for span in spans if not _REDACTED.search(text[slice(*span)]))
+
+
+def is_random(text: str) -> bool:
+    """Whether the characters are too varied for words: digits among letters, over 3.2 bits each."""
+    if not any(c.isdigit() for c in text) or not any(c.isalpha() for c in text):
+        return False
+    counts = Counter(text).values()
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in counts) > 3.2
+
+
+def without_credentials(address: str) -> str:
+    """A remote's address without user and password: `https://u:p@host/x` becomes `https://host/x`.
+
+    The user of an ssh address (`ssh://git@host`) is part of the address and stays.
+    """
+    match = _USERINFO.match(address)
+    if match is None:
+        return address
+    user = match["userinfo"].partition(":")[0] if match["scheme"].startswith(("ssh", "git+ssh")) else ""
+    return match["scheme"] + (f"{user}@" if user else "") + address[match.end() :]
+
+
+def _is_secret_word(word: str, words: list[str]) -> bool:
+    if word not in _SECRET_WORDS and not word.endswith(_SECRET_ENDINGS):
+        return False
+    return not _HARMLESS_BESIDE.get(word, frozenset()) & set(words)
+
+
+def _is_literal(value: str) -> bool:
+    # `password=os.environ...` and `password: str` in code are not the password itself.
+    return not re.match(
+        r"(?:os\.|self\.|args\.|config\.|getpass|None\b|True\b|False\b|str\b|\*+$|\.\.\.)", value
+    )
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if joined and start < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined

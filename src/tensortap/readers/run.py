@@ -1,0 +1,195 @@
+"""A run on disk, read lazily: which records it holds, what they are, and their values."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensortap.core.errors import NoRunError, UnknownNameError
+from tensortap.core.paths import nearest, sort_key
+from tensortap.core.record import Kind, Series
+from tensortap.formats.columns import Columns
+from tensortap.formats.run_layout import CACHE, OWN
+from tensortap.formats.table import table_html, table_text
+from tensortap.readers.statistics_cache import StatisticsCache
+from tensortap.readers.stored import Stored
+from tensortap.readers.values import Values
+
+_SHOWN = 20
+_METADATA = ("runtime_info", "packages", "git_info")
+
+
+class Run:
+    """The records of a run directory; readable while it is still being written.
+
+    >>> run = tt.Run("experiments/20251028_143041")
+    >>> run.names
+    >>> run.load("layer1_output")
+    >>> for stored in run.filter("layers.*.out", step=3): stored.statistics
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if not (self.path / OWN).is_dir():
+            raise NoRunError(_no_run(self.path))
+        own = self.path / OWN
+        self._columns = Columns(own, own / CACHE)
+        self._values = Values(self.path)
+        self._statistics = StatisticsCache(own / CACHE)
+        self._rows: np.ndarray[Any, Any] | None = None
+
+    def filter(
+        self,
+        path: str | None = None,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        kind: Kind | None = None,
+    ) -> Run:
+        """The records that match all that is given; `path` is a name, or has `*` and `**`."""
+        mask = np.ones(len(self._columns), bool)
+        if path is not None:
+            mask &= self._columns.coded["name"].rows_like(path)
+        if kind is not None:
+            mask &= self._columns.coded["kind"].rows_like(kind)
+        for column, wanted in (("step", step), ("rank", rank)):
+            if wanted is not None:
+                mask &= self._columns.plain[column] == wanted
+        return self._narrowed(np.flatnonzero(mask) if self._rows is None else self._rows[mask[self._rows]])
+
+    @property
+    def names(self) -> list[str]:
+        """Every name once; numbers in names sort as numbers."""
+        column = self._columns.coded["name"]
+        codes = column.codes if self._rows is None else column.codes[self._rows]
+        return sorted((column.texts[code] for code in np.unique(codes)), key=sort_key)
+
+    def load(
+        self, name: str, *, step: int | None = None, rank: int | None = None, trust: bool = False
+    ) -> Any:
+        """The latest value of that name, of the lowest rank that has it; nothing is copied before it is
+        touched, and writing to it changes no file."""
+        return self.find(name, step=step, rank=rank).load(trust=trust)
+
+    def find(self, name: str, *, step: int | None = None, rank: int | None = None) -> Stored:
+        """The record that `load` would read."""
+        found = self._named(name)
+        if step is not None or rank is not None:
+            found = [one for one in found if step in (None, one.step) and rank in (None, one.rank)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise UnknownNameError(self._unknown(name, step, rank))
+        return min(reversed(found), key=lambda one: _first(one.rank))
+
+    def series(self, name: str) -> Series:
+        """All values of that name, in the order of steps."""
+        found = sorted(self._named(name), key=lambda one: (_first(one.step), one.order, _first(one.rank)))
+        if not found:
+            raise UnknownNameError(self._unknown(name, None, None))
+        values = [one.load() for one in found]
+        return Series(name, values, [one.step for one in found], [one.rank for one in found])
+
+    def refresh(self) -> int:
+        """Look for records that were written since; return how many there are."""
+        return self._columns.refresh()
+
+    @property
+    def problems(self) -> list[str]:
+        """Lines of the index that are damaged; all others are readable."""
+        return list(self._columns.problems)
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """The facts beside the values: `runtime_info`, `packages`, `git_info`, `environment`, `patch`."""
+        facts: dict[str, Any] = {name: _json(self.path / f"{name}.json") for name in _METADATA}
+        facts["environment"] = _json(self.path / OWN / "environment.json")
+        patch = self.path / "project.patch"
+        facts["patch"] = patch.read_bytes() if patch.exists() else b""
+        return facts
+
+    def __len__(self) -> int:
+        return len(self._columns) if self._rows is None else len(self._rows)
+
+    def __iter__(self) -> Iterator[Stored]:
+        for row in range(len(self)) if self._rows is None else self._rows:
+            yield self._stored(int(row))
+
+    def __getitem__(self, position: int) -> Stored:
+        row = range(len(self))[position]
+        return self._stored(row if self._rows is None else int(self._rows[row]))
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._named(name))
+
+    def __repr__(self) -> str:
+        return "\n".join([self._headline(), table_text(self._table())])
+
+    def _repr_html_(self) -> str:
+        return table_html(self._headline(), self._table())
+
+    def _headline(self) -> str:
+        names, nbytes = len(self.names), sum(one.nbytes for one in self) if len(self) < 10_000 else None
+        size = f", {_size(nbytes)}" if nbytes is not None else ""
+        damaged = f", {len(self.problems)} damaged" if self.problems else ""
+        return f"run {self.path}: {len(self)} records of {names} names{size}{damaged}"
+
+    def _table(self) -> list[list[str]]:
+        head = ["name", "step", "rank", "dtype", "shape", "size", "file"]
+        rows = [self[position].row() for position in range(min(len(self), _SHOWN))]
+        more = [[f"... {len(self) - _SHOWN} more", *[""] * 6]] if len(self) > _SHOWN else []
+        return [head, *rows, *more]
+
+    def _stored(self, row: int) -> Stored:
+        return Stored(row, self._columns, self._values, self._statistics)
+
+    def _named(self, name: str) -> list[Stored]:
+        rows = self._columns.coded["name"].rows_of(name)
+        if self._rows is not None:
+            rows = np.intersect1d(rows, self._rows)
+        return [self._stored(row) for row in rows.tolist()]
+
+    def _narrowed(self, rows: np.ndarray[Any, Any]) -> Run:
+        narrowed = Run.__new__(Run)
+        narrowed.__dict__.update({key: cell for key, cell in self.__dict__.items() if key != "metadata"})
+        narrowed._rows = rows
+        return narrowed
+
+    def _unknown(self, name: str, step: int | None, rank: int | None) -> str:
+        if name in self:
+            return f"{name!r} has no record with step={step}, rank={rank}; filter({name!r}) lists what it has"
+        near = nearest(name, self.names)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        return f"no record {name!r} in {self.path}; {hint}names lists all {len(self.names)}"
+
+
+def _first(number: int | tuple[int, ...]) -> int:
+    return number if isinstance(number, int) else number[0]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _no_run(path: Path) -> str:
+    if not path.exists():
+        return f"{path} does not exist; give the folder that init() made"
+    inside = sorted(entry.parent.name for entry in path.glob(f"*/{OWN}"))
+    if inside:
+        return f"{path} is not a run but holds {len(inside)}: {', '.join(inside[-3:])}; give one of them"
+    return f"{path} is not a run directory: it has no {OWN} folder; give the folder that init() made"
+
+
+def _size(nbytes: int) -> str:
+    size, unit = float(nbytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g} {unit}"

@@ -1,0 +1,51 @@
+"""Statistics that were asked for once, kept beside the index."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensortap.kernels.statistics import Statistics, statistics
+
+
+class StatisticsCache:
+    """Lines of `[key, row]`, appended; a run that cannot be written is only computed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "statistics.jsonl"
+        self._known: dict[str, list[Any]] | None = None
+
+    def get(self, key: str, bits: Callable[[], np.ndarray[Any, Any]], dtype: str) -> Statistics:
+        known = self._load()
+        if key not in known:
+            known[key] = list(astuple(statistics(bits(), dtype)))
+            self._append(key, known[key])
+        return Statistics(*known[key])
+
+    def _load(self) -> dict[str, list[Any]]:
+        if self._known is None:
+            lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+            self._known = dict(filter(None, map(_parsed, lines)))
+        return self._known
+
+    def _append(self, key: str, row: list[Any]) -> None:
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(exist_ok=True)
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                os.write(fd, json.dumps([key, row]).encode() + b"\n")
+            finally:
+                os.close(fd)
+
+
+def _parsed(line: str) -> tuple[str, list[Any]] | None:
+    try:
+        key, row = json.loads(line)
+    except ValueError:
+        return None
+    return key, row

@@ -1,0 +1,148 @@
+"""One record on disk: its facts at once, its value when asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tensortap.core.record import Kind, Placement, Record, Site
+from tensortap.formats.columns import Columns
+from tensortap.formats.index import placement_from, site_from
+from tensortap.kernels.statistics import Statistics
+from tensortap.readers.statistics_cache import StatisticsCache
+from tensortap.readers.values import Values
+
+
+class Stored:
+    """A record of a run; `load` gives the value, and everything else is known without it."""
+
+    __slots__ = ("_columns", "_row", "_statistics", "_values")
+
+    def __init__(self, row: int, columns: Columns, values: Values, statistics: StatisticsCache) -> None:
+        self._row = row
+        self._columns = columns
+        self._values = values
+        self._statistics = statistics
+
+    def load(self, *, trust: bool = False) -> Any:
+        """The value, in the framework it came from; memory-mapped where it is an array."""
+        columns, row = self._columns, self._row
+        offset = int(columns.plain["offset"][row])
+        if offset >= 0:
+            dtype, shape = columns.coded["dtype"][row], self.shape
+            return self._values.array(self.file, offset, self.nbytes, dtype, shape, self.framework)
+        start, length = int(columns.plain["start"][row]), int(columns.plain["length"][row])
+        return self._values.other(self.file, start, length, self.suffix, trust)
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Of the numbers; computed when first asked for and kept. None for what is not an array."""
+        columns, row = self._columns, self._row
+        known = columns.coded["statistics"][row]
+        if known is not None:
+            return Statistics(*json.loads(known))
+        offset = int(columns.plain["offset"][row])
+        if offset < 0:
+            return None
+        key = f"{self.file}:{offset}"
+        bits = lambda: self._values.bits(self.file, offset, self.nbytes, self.dtype, self.shape)  # noqa: E731
+        return self._statistics.get(key, bits, self.dtype)
+
+    def record(self) -> Record:
+        """The record as it was written, with its value."""
+        place = (self.step, self.rank, self.call, self.order, self.time, self.site, self.placement)
+        return Record(self.name, self.load(), self.kind, *place)
+
+    @property
+    def name(self) -> str:
+        return str(self._columns.coded["name"][self._row])
+
+    @property
+    def kind(self) -> Kind:
+        kind: Kind = self._columns.coded["kind"][self._row]
+        return kind
+
+    @property
+    def step(self) -> int | tuple[int, ...]:
+        return self._columns.step(self._row)
+
+    @property
+    def rank(self) -> int | tuple[int, ...]:
+        return self._columns.rank(self._row)
+
+    @property
+    def call(self) -> int:
+        return int(self._columns.plain["call"][self._row])
+
+    @property
+    def order(self) -> int:
+        return int(self._columns.plain["order"][self._row])
+
+    @property
+    def time(self) -> float:
+        return float(self._columns.plain["time"][self._row])
+
+    @property
+    def framework(self) -> str:
+        return str(self._columns.coded["framework"][self._row])
+
+    @property
+    def type(self) -> str:
+        return str(self._columns.coded["type"][self._row])
+
+    @property
+    def dtype(self) -> str:
+        return str(self._columns.coded["dtype"][self._row])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        text = self._columns.coded["shape"][self._row]
+        return tuple(map(int, text.split(","))) if text else ()
+
+    @property
+    def device(self) -> str:
+        return str(self._columns.coded["device"][self._row])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._columns.plain["nbytes"][self._row])
+
+    @property
+    def file(self) -> str:
+        return str(self._columns.coded["file"][self._row])
+
+    @property
+    def suffix(self) -> str:
+        return str(self._columns.coded["suffix"][self._row])
+
+    @property
+    def checksum(self) -> str | None:
+        return self._columns.plain["checksum"][self._row].decode() or None
+
+    @property
+    def site(self) -> Site | None:
+        text = self._columns.coded["site"][self._row]
+        return None if text is None else site_from(text)
+
+    @property
+    def placement(self) -> Placement | None:
+        text = self._columns.coded["placement"][self._row]
+        return None if text is None else placement_from(json.loads(text))
+
+    def row(self) -> list[str]:
+        """The record as a line of a table."""
+        shape = str(list(self.shape)) if self.dtype else ""
+        return [
+            self.name,
+            str(self.step),
+            str(self.rank),
+            self.dtype or self.type,
+            shape,
+            str(self.nbytes),
+            self.file,
+        ]
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.name} step {self.step} rank {self.rank}: {self.dtype or self.type} {list(self.shape)}>"
+        )

@@ -1,0 +1,85 @@
+"""Values out of the files of a run: arrays are mapped, not read; other things go through their serializer."""
+
+import mmap
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import CorruptRunError
+from tensortap.formats import serializers
+from tensortap.formats.run_layout import OWN, is_own_run
+from tensortap.frameworks.base import Framework, framework_named
+
+_OPEN_FILES = 64
+Array = np.ndarray[Any, Any]
+
+
+class Values:
+    """Keeps the files it mapped last open; a pack that has grown is mapped again."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._mapped = lru_cache(maxsize=_OPEN_FILES)(self._map)
+
+    def array(
+        self, file: str, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...], framework: str
+    ) -> Any:
+        """An array or tensor over the file's own bytes; writing to it stays in this process."""
+        bits = self.bits(file, offset, nbytes, dtype, shape)
+        return _framework(framework).from_bits(bits, dtype)
+
+    def bits(self, file: str, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> Array:
+        storage = NUMBER_TYPES[dtype].storage
+        if nbytes == 0:
+            return np.empty(shape, storage)
+        memory = self._memory(file, offset + nbytes)
+        count = nbytes // NUMBER_TYPES[dtype].itemsize
+        return np.frombuffer(memory, storage, count, offset).reshape(shape)
+
+    def other(self, file: str, start: int, length: int, suffix: str, trust: bool) -> Any:
+        path = self._run / file
+        if not file.startswith(OWN):
+            return serializers.load(path, trust=trust)
+        data = memoryview(self._memory(file, start + length))[start : start + length]
+        trusted = trust or is_own_run(path)
+        return serializers.read(suffix, data, f"{file} at byte {start}", is_trusted=trusted)
+
+    def _memory(self, file: str, end: int) -> mmap.mmap:
+        memory = self._mapped(file)
+        if len(memory) < end:
+            self._mapped.cache_clear()
+            memory = self._mapped(file)
+        if len(memory) < end:
+            raise CorruptRunError(
+                f"{self._run / file} ends at byte {len(memory)} before a value that should reach to {end}; "
+                f"the other values of the run can still be read"
+            )
+        return memory
+
+    def _map(self, file: str) -> mmap.mmap:
+        path = os.path.join(self._run, file)
+        try:
+            with open(path, "rb") as stream:
+                # Private: whoever writes to a value gets a page of its own, the file stays as it is.
+                return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        except FileNotFoundError:
+            raise CorruptRunError(
+                f"{path} is in the index but not on disk; the other values of the run can still be read"
+            ) from None
+        except ValueError:
+            raise CorruptRunError(
+                f"{path} is empty although the index lists a value in it; the others can still be read"
+            ) from None
+
+
+@lru_cache(maxsize=16)
+def _framework(name: str) -> Framework:
+    """The framework a value came from, or numpy where that is not installed."""
+    try:
+        return framework_named(name)
+    except ImportError:
+        return framework_named("numpy")

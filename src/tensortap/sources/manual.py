@@ -1,0 +1,51 @@
+"""Values that the program hands over itself, one call each."""
+
+import itertools
+import time
+from collections import Counter
+from typing import Any
+
+from tensortap.core.ranks import current, ranks
+from tensortap.core.record import Record
+from tensortap.core.tap import Tap
+from tensortap.frameworks.base import framework_of
+from tensortap.sources.frames import argument_name, caller, site_of
+
+
+class Manual:
+    """Turns calls into records: numbered, timed, and named after the caller's variable if need be."""
+
+    def __init__(self) -> None:
+        self._taps: list[Tap] = []
+        self._order = itertools.count()
+        self._calls: Counter[str] = Counter()
+        self._launched = ranks()
+
+    def start(self, tap: Tap) -> None:
+        self._taps.append(tap)
+
+    def stop(self) -> None:
+        self._taps.clear()
+
+    def emit(self, value: Any, name: str | None = None, *, depth: int = 0, tap: Tap | None = None) -> None:
+        """Pour a value into every tap this source is attached to, and into `tap`; `depth` counts the
+        calls between here and the user's line."""
+        frame = caller(depth + 1)
+        if name is None:
+            name = argument_name(frame) or "value"
+        elif not isinstance(name, str):
+            raise TypeError(f"a name is a text, not {name!r}; dump(value, name) takes the value first")
+        call = self._calls[name]
+        self._calls[name] = call + 1
+        record = Record(
+            name,
+            value,
+            rank=current(self._launched).rank,
+            call=call,
+            order=next(self._order),
+            time=time.time(),
+            site=site_of(frame),
+            placement=framework_of(value).placement(value),
+        )
+        for target in self._taps if tap is None else [*self._taps, tap]:
+            target.emit(record)
