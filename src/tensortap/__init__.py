@@ -16,6 +16,7 @@ _HOMES = {
     "register_comparator": "tensortap.comparison.values",
     "register_serializer": "tensortap.formats.serializers",
     "register_framework": "tensortap.frameworks.base",
+    "register_sink": "tensortap.sinks.addresses",
     "load": "tensortap.formats.serializers",
     "Run": "tensortap.readers.run",
     "Tap": "tensortap.core.tap",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tensortap.formats.serializers import register_serializer as register_serializer
     from tensortap.frameworks.base import register_framework as register_framework
     from tensortap.readers.run import Run as Run
+    from tensortap.sinks.addresses import register_sink as register_sink
     from tensortap.sinks.memory import Memory as Memory
     from tensortap.sinks.run_directory import RunDirectory as RunDirectory
 

@@ -104,9 +104,9 @@ def test_processes_of_one_launch_share_an_identity_and_launches_differ():
     assert first != restarted
 
 
-def test_on_one_host_the_parent_is_part_of_the_identity():
-    identity = json.loads(run(IDENTITY, MASTER_ADDR="localhost", MASTER_PORT="29500"))
-    assert f"parent={os.getpid()}@" in identity
+def test_under_one_agent_the_agent_is_part_of_the_identity():
+    identity = json.loads(run(IDENTITY, LOCAL_WORLD_SIZE="2", WORLD_SIZE="2", MASTER_PORT="29500"))
+    assert f"agent={os.getpid()}@" in identity
 
 
 def test_without_a_launcher_there_is_no_identity():

@@ -46,7 +46,7 @@ def test_a_real_entry_point_is_loaded_when_first_missed(installed):
 
 
 def test_an_entry_point_does_not_replace_what_was_added_by_hand(installed):
-    installed("things", "mine = plugin_parts:PART", module="plugin_parts_two".replace("_two", ""))
+    installed("things", "mine = plugin_parts:PART")
     parts = Registry("things")
     parts.add(".abc", "own")
     assert parts.get(".abd") == "from the plug-in"

@@ -128,8 +128,9 @@ def test_closing_twice_closes_once_and_a_closed_tap_takes_nothing():
 
 def test_leaving_by_an_exception_closes_the_sinks_without_draining():
     kept, holding = Kept(), Holding("a")
-    with pytest.raises(KeyError), Tap(stages=[holding], sinks=[kept]) as tap:
-        tap.emit(text())
+    tap = Tap(stages=[holding], sinks=[kept])
+    tap.emit(text())
+    with pytest.raises(KeyError), tap:
         raise KeyError
     assert not holding.is_closed
     assert kept.calls == ["close"]
@@ -162,6 +163,14 @@ def test_a_failing_stage_is_taken_out_and_later_records_pass_by_it(tolerant, cap
     tap.emit(text("1"))
     tap.emit(text("2"))
     assert kept.values == ["2a"]
+    assert len(caplog.records) == 1
+
+
+def test_a_stage_that_fails_on_the_first_of_several_is_logged_once(tolerant, caplog):
+    kept = Kept()
+    tap = Tap(stages=[Twice(), Failing()], sinks=[kept], on_error="log")
+    tap.emit(text("v"))
+    assert kept.values == ["v"]
     assert len(caplog.records) == 1
 
 

@@ -113,6 +113,24 @@ def test_a_doubling_structure_is_rebuilt_in_a_moment():
         value = [value, value]
     copy = snapshot(value)
     assert copy[0] is copy[1]
+    assert Cut("shared") in (leaf for _, leaf in leaves(value))
+
+
+def test_a_mapping_that_cannot_be_read_has_no_leaves():
+    class Broken(UserDict):
+        def __getattribute__(self, name):
+            if name == "data":
+                raise RuntimeError
+            return super().__getattribute__(name)
+
+    assert list(leaves([1, object.__new__(Broken)])) == [("[0]", 1)]
+
+
+def test_an_ordered_dictionary_is_walked_in_its_own_order():
+    value = OrderedDict(a=1, b=2)
+    value.move_to_end("a")
+    assert [path for path, _ in leaves(value)] == ["['b']", "['a']"]
+    assert list(snapshot(value)) == ["b", "a"]
 
 
 @pytest.mark.parametrize(

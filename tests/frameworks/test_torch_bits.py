@@ -147,7 +147,7 @@ def test_zero_dimensional_and_empty_shapes_survive():
 
 
 def test_an_unknown_number_type_is_refused_with_the_known_ones():
-    with pytest.raises(TypeError, match="torch has no number type 'float7'; use one of bool, uint8"):
+    with pytest.raises(TypeError, match="torch has no number type 'float7'; it has bool, uint8"):
         FRAMEWORK.from_bits(np.zeros(1), "float7")
 
 

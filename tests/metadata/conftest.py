@@ -100,7 +100,9 @@ def restored_tree(home: Path) -> Any:
 
     def restore(repo: Repo, run: Run) -> str:
         clone = Repo(home / "clone")
-        subprocess.run(["git", "clone", "-q", str(repo.path), str(clone.path)], check=True, capture_output=True)
+        subprocess.run(
+            ["git", "clone", "-q", str(repo.path), str(clone.path)], check=True, capture_output=True
+        )
         clone.git("checkout", "-q", run.project["commit_id"])
         if run.patch:
             clone.git("apply", str(run.folder / "project.patch"))

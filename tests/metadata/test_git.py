@@ -75,9 +75,7 @@ def test_the_main_script_is_asked_when_the_folder_has_no_repository(
 ) -> None:
     (home / "plain").mkdir()
     monkeypatch.chdir(home / "plain")
-    monkeypatch.setattr(
-        sys.modules["__main__"], "__file__", str(repo.write("train.py", b"")), raising=False
-    )
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(repo.write("train.py", b"")), raising=False)
     assert write_run().environment["git"]["root"] == str(repo.path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -12,7 +13,9 @@ import numpy as np
 from tensortap.core.dtypes import NUMBER_TYPES
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.numbers import Array
+from tensortap.kernels.tally import Tolerance
 
+PLAIN = (bool, int, float)
 _INT64 = range(-(2**63), 2**63)
 _UINT64 = range(2**64)
 
@@ -29,10 +32,11 @@ def shape_of_numbers(value: Any) -> tuple[int, ...] | None:
     """The shape of a number or an array; None for any other value, numpy's single strings among them."""
     if is_number(value):
         return ()
-    if isinstance(value, (str, bytes)):
-        return None
-    framework = framework_of(value)
-    return None if framework.name == "python" else framework.describe(value).shape
+    return framework_of(value).describe(value).shape if is_array_like(value) else None
+
+
+def is_array_like(value: Any) -> bool:
+    return not isinstance(value, (str, bytes)) and framework_of(value).name != "python"
 
 
 def is_number(value: Any) -> bool:
@@ -65,10 +69,15 @@ def _of_integer(value: int) -> Operand:
         return Operand(np.asarray(value, np.int64), "int64")
     if value in _UINT64:
         return Operand(np.asarray(value, np.uint64), "uint64")
+    return Operand(np.asarray(_as_float(value)), "float64")
+
+
+def _as_float(value: float) -> float:
+    """An integer beyond the reach of float64 becomes its largest number, not infinity."""
     try:
-        return Operand(np.asarray(float(value)), "float64")
+        return float(value)
     except OverflowError:
-        return Operand(np.asarray(np.inf if value > 0 else -np.inf), "float64")
+        return sys.float_info.max if value > 0 else -sys.float_info.max
 
 
 def _of_array(array: Array) -> Operand | None:
@@ -92,6 +101,18 @@ def are_equal(a: Any, b: Any) -> tuple[bool, str]:
     except Exception as error:  # noqa: BLE001 - any class may fail in its own way; all mean no answer
         return False, f"== of {type(a).__name__} raised {type(error).__name__}: {error}"
     return equal, f"{_shown(a)} against {_shown(b)}"
+
+
+def are_close(a: float, b: float, tolerance: Tolerance) -> bool:
+    """Two plain numbers by the rule, without the cost of an array around each."""
+    if type(a) is not float and type(b) is not float:
+        return a == b or are_close_integers(int(a), int(b), *tolerance.for_integers())[0]
+    a, b = _as_float(a), _as_float(b)
+    if a == b:
+        return True
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return tolerance.equal_nan and math.isnan(a) and math.isnan(b)
+    return abs(a - b) <= tolerance.atol + tolerance.rtol * abs(b)
 
 
 def are_close_integers(a: int, b: int, atol: float, rtol: float) -> tuple[bool, str]:

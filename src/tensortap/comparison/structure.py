@@ -13,6 +13,7 @@ import numpy as np
 from tensortap.frameworks.base import Description, framework_of
 
 _SEQUENCES = (list, tuple, deque, UserList)
+_ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _HEAP_TYPE = 1 << 9  # a class made by a `class` statement
 
 
@@ -44,7 +45,8 @@ def pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iterator[Pair]
             levels.pop()
             above.pop()
             continue
-        below = None if pair.reason or is_leaf(pair.a, pair.b) else _below(pair)
+        is_whole = pair.reason or _are_atoms(pair) or is_leaf(pair.a, pair.b)
+        below = None if is_whole else _below(pair)
         if below is None:
             yield pair
         elif isinstance(below, str):
@@ -52,6 +54,11 @@ def pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iterator[Pair]
         elif (id(pair.a), id(pair.b)) not in above:
             levels.append(iter(below))
             above.append((id(pair.a), id(pair.b)))
+
+
+def _are_atoms(pair: Pair) -> bool:
+    """What is most common, and has nothing inside, is not looked at further."""
+    return type(pair.a) in _ATOMS and type(pair.b) in _ATOMS
 
 
 def describe(value: Any) -> Description:
@@ -66,6 +73,8 @@ def _below(pair: Pair) -> list[Pair] | str | None:
     a_parts, b_parts = _parts(pair.a), _parts(pair.b)
     if a_parts is None and b_parts is None:
         return _below_objects(pair)
+    a_parts = _elements(pair.a) if a_parts is None else a_parts
+    b_parts = _elements(pair.b) if b_parts is None else b_parts
     if a_parts is None or b_parts is None or _is_keyed(pair.a) != _is_keyed(pair.b):
         return f"{_called(pair.a)} against {_called(pair.b)}"
     if not _is_keyed(pair.a):
@@ -129,9 +138,14 @@ def _array_parts(value: np.ndarray[Any, Any]) -> _Parts | None:
         return {"mask": (".mask", mask), "data": (".data", data)}
     if value.dtype.names is not None:
         return {name: (f"[{name!r}]", value[name]) for name in value.dtype.names}
-    if not value.dtype.hasobject:
+    return _elements(value) if value.dtype.hasobject else None
+
+
+def _elements(value: Any) -> _Parts | None:
+    """An array of numbers one by one, as it meets an array of objects."""
+    if not isinstance(value, np.ndarray) or _is_keyed(value):
         return None
-    return {index: (f"[{', '.join(map(str, index))}]", part) for index, part in np.ndenumerate(value)}
+    return {index: (f"{list(index)}", part) for index, part in np.ndenumerate(value)}
 
 
 def _is_keyed(value: Any) -> bool:
@@ -146,6 +160,8 @@ def _extent(value: Any) -> Any:
 
 def _state(value: Any) -> _Parts | None:
     """What an object without an equality of its own consists of; None where == is all there is to ask."""
+    if isinstance(value, BaseException):
+        return {name: (f".{name}", part) for name, part in {**vars(value), "args": value.args}.items()}
     kind = type(value)
     has_equality = any("__eq__" in vars(parent) for parent in kind.__mro__ if parent is not object)
     if has_equality or not kind.__flags__ & _HEAP_TYPE or isinstance(value, type):
@@ -164,5 +180,4 @@ def _is_slot(slot: Any, parent: type) -> bool:
 
 def _called(value: Any) -> str:
     kind = type(value).__name__
-    is_sized = isinstance(value, (*_SEQUENCES, Mapping))
-    return f"a {kind} of {len(value)}" if is_sized else f"a {kind}"
+    return f"{kind} of {len(value)}" if isinstance(value, (*_SEQUENCES, Mapping)) else kind

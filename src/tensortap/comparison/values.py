@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.comparison.operands import (
+    PLAIN,
     Operand,
+    are_close,
     are_close_integers,
     are_equal,
     are_equal_arrays,
+    is_array_like,
     operand,
     shape_of_numbers,
 )
@@ -102,6 +105,8 @@ def _is_leaf(a: Any, b: Any) -> bool:
 
 
 def _is_equal(pair: Pair, tolerance: Tolerance) -> bool:
+    if type(pair.a) in PLAIN and type(pair.b) in PLAIN and not _is_leaf(pair.a, pair.b):
+        return are_close(pair.a, pair.b, tolerance)
     numbers = _operands(pair)
     if numbers is None or isinstance(numbers, str):
         return _judge(pair, numbers, tolerance)[0]
@@ -128,15 +133,15 @@ def _operands(pair: Pair) -> tuple[Operand, Operand] | str | None:
     if _is_leaf(pair.a, pair.b) or _are_large_integers(pair):
         return None
     a_shape, b_shape = shape_of_numbers(pair.a), shape_of_numbers(pair.b)
-    if a_shape is None and b_shape is None:
-        return None
     if a_shape is None or b_shape is None:
-        return f"a {type(pair.a).__name__} against a {type(pair.b).__name__}"
+        # A tensor's == would answer with a tensor, or raise; a plain number's can be asked.
+        is_array = is_array_like(pair.a) or is_array_like(pair.b)
+        return f"{type(pair.a).__name__} against {type(pair.b).__name__}" if is_array else None
     if a_shape != b_shape:
         return f"shapes differ: {list(a_shape)} against {list(b_shape)}"
     a, b = operand(pair.a), operand(pair.b)
     if a is None or b is None:
-        return None if a is b else f"a {type(pair.a).__name__} against a {type(pair.b).__name__}"
+        return None if a is b else f"{describe(pair.a).dtype} against {describe(pair.b).dtype}"
     return a, b
 
 

@@ -11,7 +11,7 @@ _TOKEN = re.compile(r"\*\*|\*|\{[^{}]*\}")
 
 def sort_key(name: str) -> list[tuple[int, int, str]]:
     """Numbers inside names sort as numbers: `layers.2` before `layers.10`."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _DIGITS.split(name) if part]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _DIGITS.split(name) if part]
 
 
 @lru_cache(maxsize=256)

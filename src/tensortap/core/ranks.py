@@ -85,7 +85,7 @@ def from_rank_zero(value: Any) -> Any:
 
 
 def _numbers(rank: str | None, world: str | None) -> Ranks | None:
-    if rank is None or world is None or not (rank.isdigit() and world.isdigit()):
+    if rank is None or world is None or not (rank.isdecimal() and world.isdecimal()):
         return None
     return Ranks(int(rank), int(world))
 

@@ -24,6 +24,10 @@ class Registry(Generic[Part]):
             self._parts[key] = part
         self._by_type.clear()
 
+    def remove(self, key: object) -> None:
+        self._parts.pop(key, None)
+        self._by_type.clear()
+
     def get(self, key: object) -> Part | None:
         part = self._parts.get(key)
         if part is None and self._load():

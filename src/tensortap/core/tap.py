@@ -47,14 +47,15 @@ class Tap:
     def emit(self, record: Record) -> None:
         with self._pouring() as may_pour:
             if may_pour:
-                self._pour((record,), 0)
+                self._pour((record,), self._stages)
 
     def tick(self, step: int) -> None:
         """Tell every stage that a step is over; what a stage releases goes on to the next."""
         with self._pouring() as may_pour:
             if may_pour:
-                for position, stage in enumerate(self._stages):
-                    self._pour(self._ask(stage, stage.tick, step), position + 1)
+                stages = self._stages
+                for position, stage in enumerate(stages):
+                    self._pour(self._ask(stage, stage.tick, step), stages[position + 1 :])
 
     def flush(self) -> None:
         with self._pouring():
@@ -87,20 +88,25 @@ class Tap:
         finally:
             self._thread.is_pouring = False
 
-    def _pour(self, records: Iterable[Record], start: int) -> None:
-        for stage in self._stages[start:]:
-            records = [out for record in records for out in self._ask(stage, stage.push, record)]
+    def _pour(self, records: Iterable[Record], stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            records = [out for record in records for out in self._push(stage, record)]
         for record in records:
             for sink in list(self._sinks):
                 self._guard(sink, sink.write, record)
 
+    def _push(self, stage: Stage, record: Record) -> Iterable[Record]:
+        """What passes; a stage that was taken out a moment ago lets everything pass."""
+        is_in = any(present is stage for present in self._stages)
+        return self._ask(stage, stage.push, record) if is_in else (record,)
+
     def _ask(
         self, stage: Stage, method: Callable[..., Iterable[Record]], *arguments: Any
     ) -> Iterable[Record]:
-        answer = self._guard(stage, method, *arguments)
-        return () if answer is None else answer
+        # Made a list within the guard: a stage written as a generator fails only when it is read.
+        return self._guard(stage, lambda: list(method(*arguments))) or ()
 
-    def _guard(self, part: Stage | Sink, method: Callable[..., T], *arguments: Any) -> T | None:
+    def _guard(self, part: Stage | Sink | Source, method: Callable[..., T], *arguments: Any) -> T | None:
         try:
             return method(*arguments)
         except Exception:
@@ -110,27 +116,32 @@ class Tap:
             self._take_out(part)
             return None
 
-    def _take_out(self, part: Stage | Sink) -> None:
+    def _take_out(self, part: Stage | Sink | Source) -> None:
         self._stages = [stage for stage in self._stages if stage is not part]
-        if any(sink is part for sink in self._sinks):
-            self._sinks = [sink for sink in self._sinks if sink is not part]
+        failed = [sink for sink in self._sinks if sink is part]
+        self._sinks = [sink for sink in self._sinks if sink is not part]
+        for sink in failed:
             with contextlib.suppress(Exception):
-                part.close()
+                sink.close()
 
     def _end(self, *, drain: bool) -> None:
-        for source in self._sources:
-            source.stop()
-        with self._pouring() as may_pour:
+        """Every part is ended even when one fails; the first failure is what the caller sees."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._end_pouring, drain)
+            for source in reversed(self._sources):
+                stack.callback(self._guard, source, source.stop)
+
+    def _end_pouring(self, drain: bool) -> None:
+        with self._pouring() as may_pour, contextlib.ExitStack() as stack:
             if not may_pour:
                 return
             self._is_open = False
-            if drain:
-                for position, stage in enumerate(list(self._stages)):
-                    self._pour(self._ask(stage, stage.close), position + 1)
-            self._close_sinks()
+            stack.callback(self._close_sinks)
+            stages = self._stages if drain else []
+            for position, stage in enumerate(stages):
+                self._pour(self._ask(stage, stage.close), stages[position + 1 :])
 
     def _close_sinks(self) -> None:
-        """Close every sink even when one fails; the first failure is what the caller sees."""
         with contextlib.ExitStack() as stack:
             for sink in reversed(list(self._sinks)):
                 stack.callback(self._guard, sink, sink.close)

@@ -37,6 +37,15 @@ def pieces(tensor: Any) -> list[Any]:
     return [tensor.to_dense()]
 
 
+def nbytes_of(tensor: Any) -> int:
+    """The bytes of the tensor or of all its pieces; 0 while a symbolic size leaves it open."""
+    parts = [tensor] if layout_of(tensor) in ("strided", "quantized", "mkldnn") else pieces(tensor)
+    counts = [part.numel() for part in parts]
+    if not all(isinstance(count, int) for count in counts):
+        return 0
+    return sum(count * int(part.element_size()) for count, part in zip(counts, parts, strict=True))
+
+
 def refuse_without_block(tensor: Any) -> None:
     layout = layout_of(tensor)
     if layout != "strided":

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from tensortap.frameworks.base import framework_of
 
 MAX_DEPTH = 1000
+MAX_SHARED = 10_000  # containers opened a second time within one walk
 log = logging.getLogger("tensortap.nested")
 
 Shape = Literal["sequence", "named", "mapping", "fields", "output"]
@@ -21,15 +22,20 @@ Shape = Literal["sequence", "named", "mapping", "fields", "output"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cut:
-    """Stands where a walk went no further: the value contains itself, or is nested too deeply."""
+    """Stands where a walk went no further: the value contains itself, is nested too deeply, or
+    is a container that was met too often."""
 
-    reason: Literal["cycle", "depth"]
+    reason: Literal["cycle", "depth", "shared"]
 
 
 class _Part(NamedTuple):
     step: str  # how it reads in a path
     key: Any
     value: Any
+
+
+class _Found(NamedTuple):
+    leaf: Any
 
 
 class _Level:
@@ -39,9 +45,55 @@ class _Level:
 
     def __init__(self, value: Any, shape: Shape, path: str) -> None:
         self.value, self.shape, self.path = value, shape, path
-        self.parts = _parts(value, shape)
+        self.parts = _parts_of(value, shape)
         self.todo = iter(self.parts)
         self.built: list[Any] = []
+
+
+class _Way:
+    """The containers from the top down to where a walk is."""
+
+    def __init__(self, value: Any, shape: Shape) -> None:
+        self.levels = [_Level(value, shape, "")]
+        self._above = {id(value)}
+        self._opened = {id(value)}
+        self._opened_again = 0
+
+    def enter(self, value: Any, path: str) -> _Found | None:
+        """Step into a container; a leaf, or what stands for one, is handed back."""
+        shape = _shape_of(value)
+        if shape is None:
+            return _Found(value)
+        if id(value) in self._above:
+            return _Found(Cut("cycle"))
+        if len(self.levels) >= MAX_DEPTH:
+            return _Found(Cut("depth"))
+        # A list of two lists of two lists ... of shared ones has more leaves than anyone can visit.
+        self._opened_again += id(value) in self._opened
+        if self._opened_again > MAX_SHARED:
+            return _Found(Cut("shared"))
+        self._opened.add(id(value))
+        self._above.add(id(value))
+        self.levels.append(_Level(value, shape, path))
+        return None
+
+    def leave(self) -> _Level:
+        level = self.levels.pop()
+        self._above.discard(id(level.value))
+        return level
+
+
+class _Done:
+    """What has been built for which value. The values are held: an address may be used again."""
+
+    def __init__(self) -> None:
+        self.results: dict[int, Any] = {}
+        self._held: list[Any] = []
+
+    def keep(self, value: Any, result: Any) -> Any:
+        self._held.append(value)
+        self.results[id(value)] = result
+        return result
 
 
 def leaves(value: Any) -> Iterator[tuple[str, Any]]:
@@ -54,18 +106,17 @@ def leaves(value: Any) -> Iterator[tuple[str, Any]]:
     if shape is None:
         yield "", value
         return
-    levels, above = [_Level(value, shape, "")], {id(value)}
-    while levels:
-        part = next(levels[-1].todo, None)
+    way = _Way(value, shape)
+    while way.levels:
+        level = way.levels[-1]
+        part = next(level.todo, None)
         if part is None:
-            above.discard(id(levels.pop().value))
+            way.leave()
             continue
-        path, found = levels[-1].path + part.step, _open(part.value, above, len(levels))
-        if found is None or isinstance(found, Cut):
-            yield path, found or part.value
-            continue
-        levels.append(_Level(part.value, found, path))
-        above.add(id(part.value))
+        path = level.path + part.step
+        found = way.enter(part.value, path)
+        if found is not None:
+            yield path, found.leaf
 
 
 def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -73,30 +124,21 @@ def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
     shape = _shape_of(value)
     if shape is None:
         return function(value)
-    levels, done = [_Level(value, shape, "")], {}
-    above = {id(value)}
-    while True:
-        level = levels[-1]
+    way, done = _Way(value, shape), _Done()
+    while way.levels:
+        level = way.levels[-1]
         part = next(level.todo, None)
         if part is None:
-            above.discard(id(level.value))
-            levels.pop()
-            done[id(level.value)] = built = _build(level)
-            if not levels:
-                return built
-            levels[-1].built.append(built)
-        elif id(part.value) in done:
-            level.built.append(done[id(part.value)])
+            built = done.keep(level.value, _build(way.leave()))
+            if way.levels:
+                way.levels[-1].built.append(built)
+        elif id(part.value) in done.results:
+            level.built.append(done.results[id(part.value)])
         else:
-            found = _open(part.value, above, len(levels))
-            if found is None:
-                done[id(part.value)] = function(part.value)
-                level.built.append(done[id(part.value)])
-            elif isinstance(found, Cut):
-                level.built.append(function(found))
-            else:
-                levels.append(_Level(part.value, found, ""))
-                above.add(id(part.value))
+            found = way.enter(part.value, "")
+            if found is not None:
+                level.built.append(done.keep(found.leaf, function(found.leaf)))
+    return built
 
 
 def snapshot(value: Any) -> Any:
@@ -129,13 +171,12 @@ def _shape_of_type(kind: type) -> Shape | None:
     return "mapping" if issubclass(kind, Mapping) else None
 
 
-def _open(value: Any, above: set[int], depth: int) -> Shape | Cut | None:
-    shape = _shape_of(value)
-    if shape is None:
-        return None
-    if id(value) in above:
-        return Cut("cycle")
-    return Cut("depth") if depth >= MAX_DEPTH else shape
+def _parts_of(value: Any, shape: Shape) -> list[_Part]:
+    try:
+        return _parts(value, shape)
+    except Exception:
+        log.debug("a %s cannot be walked", type(value).__name__, exc_info=True)
+        return []
 
 
 def _parts(value: Any, shape: Shape) -> list[_Part]:
@@ -146,7 +187,7 @@ def _parts(value: Any, shape: Shape) -> list[_Part]:
     if shape == "fields":
         return [_Part(f".{name}", name, item) for name, item in _fields(value)]
     if shape == "output":
-        return [_Part(f".{name}", name, item) for name, item in dict.items(value)]
+        return [_Part(f".{name}", name, item) for name, item in _items(value)]
     return [_Part(f"[{_shown(key)}]", key, item) for key, item in _items(value)]
 
 
@@ -165,15 +206,12 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    """What a dictionary stores, in its order, whatever its class makes of `items`."""
+    if isinstance(value, OrderedDict):
+        return list(OrderedDict.items(value))
     if isinstance(value, dict):
         return list(dict.items(value))
-    if isinstance(value, UserDict):
-        return list(value.data.items())
-    try:
-        return list(value.items())
-    except Exception:
-        log.debug("the items of a %s cannot be read", type(value).__name__, exc_info=True)
-        return []
+    return list(value.data.items() if isinstance(value, UserDict) else value.items())
 
 
 def _shown(key: Any) -> str:

@@ -103,8 +103,9 @@ def _exact(value: Any) -> Any:
 
 
 def _mark_container(value: Any) -> Callable[[Any], bool]:
-    marks = [(path, framework_of(leaf).mark(leaf)) for path, leaf in nested.leaves(value)]
-    is_it = _identity(value, holds=all(type(leaf) in _CONSTANT for _, leaf in nested.leaves(value)))
+    leaves = list(nested.leaves(value))
+    marks = [(path, framework_of(leaf).mark(leaf)) for path, leaf in leaves]
+    is_it = _identity(value, holds=all(type(leaf) in _CONSTANT for _, leaf in leaves))
 
     def is_same(other: Any) -> bool:
         if not is_it(other):

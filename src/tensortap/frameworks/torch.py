@@ -23,7 +23,7 @@ from tensortap.core.record import Placement
 from tensortap.frameworks import sharded
 from tensortap.frameworks.base import Description
 from tensortap.frameworks.content import fingerprint
-from tensortap.frameworks.layouts import layout_of, pieces, refuse_without_block, shape_of
+from tensortap.frameworks.layouts import layout_of, nbytes_of, pieces, refuse_without_block, shape_of
 from tensortap.kernels.numbers import decode
 
 _Array = np.ndarray[Any, Any]
@@ -83,9 +83,7 @@ class _Torch:
         """A tensor on the array's own memory, or on a copy where torch cannot write to or step through it."""
         wanted = getattr(torch, dtype, None)
         if not isinstance(wanted, torch.dtype):
-            raise UnsupportedValueError(
-                f"torch has no number type {dtype!r}; use one of {', '.join(_DTYPES)}"
-            )
+            raise UnsupportedValueError(f"torch has no number type {dtype!r}; it has {', '.join(_DTYPES)}")
         with _aside():
             words = torch.from_numpy(_shareable(bits))
             return words if words.dtype == wanted else words.view(wanted)
@@ -102,16 +100,16 @@ FRAMEWORK = _Torch()
 
 def _is_quiet() -> bool:
     """Whether no mode and no function transform of the program would see or change what we do."""
-    return not (
-        _len_torch_dispatch_stack()
-        or _is_torch_function_mode_enabled()
-        or _functorch.peek_interpreter_stack() is not None
-    )
+    return not (_is_torch_function_mode_enabled() or _has_modes())
+
+
+def _has_modes() -> bool:
+    return _len_torch_dispatch_stack() > 0 or _functorch.peek_interpreter_stack() is not None
 
 
 def _aside() -> contextlib.AbstractContextManager[Any]:
     """Step out of the program's function overrides, dispatch modes and function transforms."""
-    return DisableTorchFunction() if _is_quiet() else _outside_modes()
+    return _outside_modes() if _has_modes() else DisableTorchFunction()
 
 
 @contextlib.contextmanager
@@ -146,14 +144,8 @@ def _describe(tensor: torch.Tensor, kind: str) -> Description:
 
 
 def _describe_odd(tensor: torch.Tensor, kind: str) -> Description:
-    layout = layout_of(tensor)
-    if layout in ("strided", "quantized", "mkldnn"):
-        count = tensor.numel()
-        nbytes = count * tensor.element_size() if isinstance(count, int) else 0
-    else:
-        nbytes = sum(part.numel() * part.element_size() for part in pieces(tensor))
-    device = str(tensor.device)
-    return Description(kind, _dtype_name(tensor), tuple(shape_of(tensor)), nbytes, device, layout)
+    shape, nbytes, device = tuple(shape_of(tensor)), nbytes_of(tensor), str(tensor.device)
+    return Description(kind, _dtype_name(tensor), shape, nbytes, device, layout_of(tensor))
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:
@@ -164,7 +156,8 @@ def _bits(tensor: torch.Tensor) -> _Array:
     try:
         return _share(tensor)
     except (RuntimeError, TypeError):
-        return _share(_readable(tensor))
+        pass
+    return _share(_readable(tensor))
 
 
 def _share(tensor: torch.Tensor) -> _Array:
@@ -199,21 +192,17 @@ def _readable(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers where numpy can read them, or a sentence that says why there are none."""
     _refuse_without_values(tensor)
     refuse_without_block(tensor)
-    if not _is_backed(tensor):
-        raise UnsupportedValueError(
-            f"the storage of a tensor of shape {shape_of(tensor)} was freed; capture it while it is in use"
-        )
+    _refuse_freed(tensor)
     return tensor.detach().cpu().resolve_conj().resolve_neg()
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The ordinary tensor below a subclass, on the same memory."""
-    if type(tensor) in _PLAIN:
+    if type(tensor) in _PLAIN or tensor.layout is not _STRIDED:
         return tensor
     if not _has_dispatch(tensor):
         return tensor.as_subclass(torch.Tensor)
     _refuse_without_values(tensor)
-    refuse_without_block(tensor)
     with _DisableTorchDispatch():
         below = tensor.as_subclass(torch.Tensor)
     if not _is_backed(below):
@@ -236,6 +225,14 @@ def _refuse_without_values(tensor: torch.Tensor) -> None:
     raise UnsupportedValueError(f"{what} of shape {shape_of(tensor)} has no values; {remedy}")
 
 
+def _refuse_freed(tensor: torch.Tensor) -> None:
+    # Other devices may have no storage to ask, and cannot be read past its end from here.
+    if tensor.device.type in ("cpu", "cuda") and not _is_backed(tensor):
+        raise UnsupportedValueError(
+            f"the storage of a tensor of shape {shape_of(tensor)} was freed; capture it while it is in use"
+        )
+
+
 def _has_dispatch(tensor: torch.Tensor) -> bool:
     return type(tensor).__torch_dispatch__ is not _NO_DISPATCH
 
@@ -248,8 +245,9 @@ def _clone(value: torch.Tensor) -> torch.Tensor:
     if _has_dispatch(tensor):
         return _clone_by_its_own_rules(tensor)
     tensor = _plain(tensor)
-    if layout_of(tensor) == "strided" and not tensor.is_meta and not _is_owned(tensor):
-        _readable(tensor)
+    if layout_of(tensor) == "strided" and not tensor.is_meta:
+        _refuse_without_values(tensor)
+        _refuse_freed(tensor)
     return tensor.detach().clone()
 
 
@@ -258,13 +256,6 @@ def _clone_by_its_own_rules(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone()
     except (RuntimeError, TypeError) as error:
         raise UnsupportedValueError(f"a {type(tensor).__name__} cannot be copied: {error}") from error
-
-
-def _is_owned(tensor: torch.Tensor) -> bool:
-    try:
-        return _is_backed(tensor)
-    except RuntimeError:
-        return False
 
 
 def _version(value: torch.Tensor) -> int | None:

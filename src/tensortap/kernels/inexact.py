@@ -10,7 +10,7 @@ from tensortap.kernels.tally import Tally, Tolerance, raise_peak
 
 # Shortcuts decide only what no rounding could turn around; anything closer takes the long way.
 _SURELY = 1.0 - 1e-6
-_LEAST_ATOL = 1e-30
+_LEAST_ATOL, _MOST = 1e-30, float(np.finfo(np.float64).max)
 
 
 class Scratch:
@@ -45,8 +45,8 @@ class Scratch:
         np.abs(b, out=slack)
         np.multiply(slack, tolerance.rtol * _SURELY, out=slack)
         np.subtract(gap, slack, out=gap)
-        # NaN, from a NaN or an infinity on either side, compares as not within.
-        return bool(gap.max() <= tolerance.atol * _SURELY)
+        # A NaN or an infinity on either side shows as one here, and is left to the long way.
+        return float(gap.max()) <= min(tolerance.atol * _SURELY, _MOST)
 
 
 def add(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:

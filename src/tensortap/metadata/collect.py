@@ -131,9 +131,10 @@ def _git_info(
 ) -> dict[str, Any]:
     """The content of git_info.json."""
     status = project.info.get("status", "unknown")
+    editable = partial(editable_packages, packages, repository, status, problems)
     return {
         "project_git_info": project.info,
-        "packages_git_info": editable_packages(packages, repository, status, problems),
+        "packages_git_info": problems.attempt("editable packages", editable) or {},
         "runtime_modifications": modified.found,
     }
 

@@ -38,14 +38,17 @@ class Package:
     @cached_property
     def origin(self) -> dict[str, Any]:
         """What direct_url.json says: editable, version control or archive; empty for an index."""
-        origin = json.loads(self.source.read_text("direct_url.json") or "{}")
-        if "url" in origin:
-            origin["url"] = without_credentials(origin["url"])
-        return dict(origin)
+        try:
+            origin = json.loads(_read(self.source, "direct_url.json") or "{}")
+        except ValueError:
+            return {}
+        if not isinstance(origin, dict) or not isinstance(origin.get("url"), str):
+            return {}
+        return origin | {"url": without_credentials(origin["url"])}
 
     @property
     def installer(self) -> str:
-        return (self.source.read_text("INSTALLER") or "").strip()
+        return _read(self.source, "INSTALLER").strip()
 
     @property
     def is_editable(self) -> bool:
@@ -60,10 +63,10 @@ class Package:
     @cached_property
     def tops(self) -> set[str]:
         """The names under which its modules are imported."""
-        listed = self.source.read_text("top_level.txt")
-        if listed is not None:
-            return set(listed.split())
-        names = _TOP.findall(self.source.read_text("RECORD") or "")
+        listed = _read(self.source, "top_level.txt").split()
+        if listed:
+            return set(listed)
+        names = _TOP.findall(_read(self.source, "RECORD"))
         return {name.partition(".")[0] for name in names} | {self.name.replace("-", "_")}
 
     @property
@@ -124,11 +127,19 @@ def normalised(name: str) -> str:
 
 def _package(source: Distribution) -> Package | None:
     # Reading two lines is ten times faster than parsing the whole file as mail, which `.metadata` does.
-    text = source.read_text("METADATA") or source.read_text("PKG-INFO") or ""
+    text = _read(source, "METADATA") or _read(source, "PKG-INFO")
     fields = dict(reversed(_FIELD.findall(text.split("\n\n", 1)[0])))
     if "Name" not in fields:
         return None
     return Package(fields["Name"], fields.get("Version", ""), source)
+
+
+def _read(source: Distribution, name: str) -> str:
+    """A file of the distribution's own facts; nothing when it is missing or damaged."""
+    try:
+        return source.read_text(name) or ""
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _is_loaded_from(package: Package, loaded: Iterable[str]) -> bool:

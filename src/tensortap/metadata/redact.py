@@ -31,36 +31,61 @@ _HARMLESS_BESIDE = {"TOKEN": _ABOUT_TEXT, "TOKENS": _ABOUT_TEXT, "KEY": _ABOUT_T
 # A name that ends in one of these describes a secret, but its value is not one.
 _HARMLESS_ENDINGS = frozenset((
     "FILE", "PATH", "DIR", "SOCK", "SOCKET", "HOST", "PORT", "TYPE", "METHOD", "MODE", "COUNT", "LIMIT",
-    "LENGTH", "SIZE", "TTL", "ENABLED", "DISABLED", "TIMEOUT", "BACKEND", "PROVIDER", "PARALLELISM", "VERSION",
-    "ENDPOINT", "URL", "URI", "REGION", "ALGORITHM", "EXPIRY",
+    "LENGTH", "SIZE", "TTL", "ENABLED", "DISABLED", "TIMEOUT", "BACKEND", "PROVIDER", "PARALLELISM",
+    "VERSION", "ENDPOINT", "URL", "URI", "REGION", "ALGORITHM", "EXPIRY",
 ))  # fmt: skip
 _HARMLESS_VALUES = frozenset(("", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
+# Each pattern with words of which one must be there (in lower case) before it is worth trying.
+_URL = r"\b[A-Za-z][A-Za-z0-9+.-]{0,20}://"
+_START = r"(?<![A-Za-z0-9])"
 _PATTERNS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|\Z))",
-        r"\b[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s/:@'\"<>]{0,200}:(?!\d{1,5}(?:[/?#]|$))(?P<secret>[^\s'\"<>]{1,500})@",
-        r"\b[A-Za-z][A-Za-z0-9+.-]{0,20}://(?P<secret>[A-Za-z0-9_-]{20,500})@",
-        r"(?<![A-Za-z0-9_-])(?P<secret>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?)",
-        r"(?<![A-Za-z0-9])(?P<secret>(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16})(?![A-Za-z0-9])",
-        r"(?<![A-Za-z0-9])(?P<secret>gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|gl[a-z]{2,4}-[A-Za-z0-9_-]{20,})",
-        r"(?<![A-Za-z0-9])(?P<secret>(?:hf|npm|gsk|r8|dckr_pat|dop_v1|lin_api|rpa|tvly)_[A-Za-z0-9]{16,})",
-        r"(?<![A-Za-z0-9])(?P<secret>(?:sk|rk|pk|nvapi|xapp|pypi|fw|tskey)-(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,})",
-        r"(?<![A-Za-z0-9])(?P<secret>(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,})",
-        r"(?<![A-Za-z0-9])(?P<secret>xox[abeoprs]-[A-Za-z0-9-]{10,})",
-        r"(?<![A-Za-z0-9])(?P<secret>AIza[0-9A-Za-z_-]{30,}|ya29\.[0-9A-Za-z_-]{16,}|SG\.[\w-]{16,}\.[\w-]{16,})",
-        r"hooks\.slack\.com/services/(?P<secret>[A-Za-z0-9/]{16,})",
-        r"(?i)\b(?:bearer|basic)\s+(?!<)(?P<secret>[A-Za-z0-9+/._~=-]{8,})",
-        r"(?i)\"(?:auth|password|passwd|secret|token|api_?key|identitytoken)\"\s*:\s*\"(?!<)(?P<secret>[^\"]+)\"",
+    (hints.split(), re.compile(pattern))
+    for hints, pattern in (
+        (
+            "-----begin",
+            r"(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY[A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|\Z))",
+        ),
+        # Not a port: http://host:80/a@b.
+        ("://", _URL + r"[^\s/:@'\"<>]{0,200}:(?!\d{1,5}(?:[/?#]|$))(?P<secret>[^\s'\"<>]{1,500})@"),
+        ("://", _URL + r"(?P<secret>[A-Za-z0-9_-]{20,500})@"),
+        (
+            "eyj",
+            r"(?<![A-Za-z0-9_-])(?P<secret>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?)",
+        ),
+        ("akia asia abia acca", _START + r"(?P<secret>A(?:KIA|SIA|BIA|CCA)[0-9A-Z]{16})(?![A-Za-z0-9])"),
+        ("ghp_ gho_ ghu_ ghs_ ghr_", _START + r"(?P<secret>gh[pousr]_[A-Za-z0-9]{16,})"),
+        ("github_pat_", _START + r"(?P<secret>github_pat_[A-Za-z0-9_]{16,})"),
+        ("glpat- gldt- glrt- glptt-", _START + r"(?P<secret>gl(?:pat|dt|rt|ptt)-[A-Za-z0-9_-]{20,})"),
+        ("hf_ npm_ gsk_ r8_ rpa_", _START + r"(?P<secret>(?:hf|npm|gsk|r8|rpa)_[A-Za-z0-9]{16,})"),
+        (
+            "dckr_pat_ dop_v1_ lin_api_",
+            _START + r"(?P<secret>(?:dckr_pat|dop_v1|lin_api)_[A-Za-z0-9_-]{16,})",
+        ),
+        ("sk- rk- pk-", _START + r"(?P<secret>[srp]k-(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,})"),
+        ("nvapi- xapp- pypi- tskey-", _START + r"(?P<secret>(?:nvapi|xapp|pypi|tskey)-[A-Za-z0-9_-]{16,})"),
+        ("sk_ rk_ whsec_", _START + r"(?P<secret>(?:sk|rk|whsec)_(?:live_|test_)?[A-Za-z0-9]{16,})"),
+        ("xox", _START + r"(?P<secret>xox[abeoprs]-[A-Za-z0-9-]{10,})"),
+        ("aiza", _START + r"(?P<secret>AIza[0-9A-Za-z_-]{30,})"),
+        ("ya29. sg.", _START + r"(?P<secret>ya29\.[0-9A-Za-z_-]{16,}|SG\.[\w-]{16,}\.[\w-]{16,})"),
+        ("hooks.slack.com", r"hooks\.slack\.com/services/(?P<secret>[A-Za-z0-9/]{16,})"),
+        ("bearer basic", r"(?i)\b(?:bearer|basic)\s+(?!<)(?P<secret>[A-Za-z0-9+/._~=-]{8,})"),
+        (
+            "auth passw secret token key",
+            r"(?i)\"(?:auth|passw(?:or)?d|secret|token|api_?key|identitytoken)\"\s*:\s*\"(?!<)(?P<secret>[^\"]+)\"",
+        ),
     )
 )
+_PASSWORD_HINTS = ("passw", "passphrase", "pwd", "secret")
 _PASSWORD_PAIR = re.compile(
-    r"(?i)(?<![a-z])(?:password|passwd|passphrase|pwd|secret)[\"']?\s*[=:]\s*[\"']?(?P<secret>[^\s\"';&,<>${}()\[\]]{4,})"
+    r"(?i)(?:passw(?:or)?d|passphrase|(?<![a-z])(?:pwd|secret))[\"']?\s*[=:]\s*[\"']?"
+    r"(?P<secret>[^\s\"';&,<>${}()\[\]]{4,})"
 )
+_KEY_HINTS = ("key", "token", "secret", "password", "sig")
 _KEY_PAIR = re.compile(
-    r"(?i)(?:key|token|secret|password|signature|sig)[\"']?\s*[=:]\s*[\"']?(?P<secret>[A-Za-z0-9+/_.=%-]{16,})"
+    r"(?i)(?:key|token|secret|password|signature|sig)[\"']?\s*[=:]\s*[\"']?"
+    r"(?P<secret>[A-Za-z0-9+/_.=%-]{16,})"
 )
 _REDACTED = re.compile(r"<redacted:[0-9a-f]{16}>")
 _USERINFO = re.compile(r"(?P<scheme>^[A-Za-z][A-Za-z0-9+.-]*://)(?P<userinfo>\S*)@")
@@ -138,9 +163,13 @@ def secret_spans(text: str) -> list[tuple[int, int]]:
     """Where secrets stand in a text: start and end of each, in order, never overlapping."""
     if len(text) < 6:
         return []
-    spans = [match.span("secret") for pattern in _PATTERNS for match in pattern.finditer(text)]
-    spans += [match.span("secret") for match in _PASSWORD_PAIR.finditer(text) if _is_literal(match["secret"])]
-    spans += [match.span("secret") for match in _KEY_PAIR.finditer(text) if is_random(match["secret"])]
+    lowered = text.lower()
+    patterns = [pattern for hints, pattern in _PATTERNS if _any_in(hints, lowered)]
+    spans = [match.span("secret") for pattern in patterns for match in pattern.finditer(text)]
+    if _any_in(_PASSWORD_HINTS, lowered):
+        spans += [m.span("secret") for m in _PASSWORD_PAIR.finditer(text) if _is_literal(m["secret"])]
+    if _any_in(_KEY_HINTS, lowered):
+        spans += [m.span("secret") for m in _KEY_PAIR.finditer(text) if is_random(m["secret"])]
     return _joined(span for span in spans if not _REDACTED.search(text[slice(*span)]))
 
 
@@ -162,6 +191,10 @@ def without_credentials(address: str) -> str:
         return address
     user = match["userinfo"].partition(":")[0] if match["scheme"].startswith(("ssh", "git+ssh")) else ""
     return match["scheme"] + (f"{user}@" if user else "") + address[match.end() :]
+
+
+def _any_in(hints: Iterable[str], text: str) -> bool:
+    return any(hint in text for hint in hints)
 
 
 def _is_secret_word(word: str, words: list[str]) -> bool:

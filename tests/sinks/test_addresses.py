@@ -1,0 +1,32 @@
+import re
+
+import pytest
+
+from tensortap.core.errors import UnknownFormatError
+from tensortap.core.record import Record
+from tensortap.readers.run import Run
+from tensortap.sinks.addresses import open_sink, register_sink, sinks
+from tensortap.sinks.memory import Memory
+
+
+def test_a_folder_means_a_timestamped_run_in_it(tmp_path):
+    sink = open_sink(f"{tmp_path}/runs")
+    sink.write(Record("x", 1))
+    sink.close()
+    (run,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"\d{8}_\d{6}", run.name)
+    assert Run(run).load("x") == 1
+
+
+def test_a_scheme_means_the_sink_that_was_registered_for_it():
+    made = Memory()
+    register_sink("shelf", lambda address: made if address == "shelf://third" else Memory())
+    try:
+        assert open_sink("shelf://third") is made
+    finally:
+        sinks.remove("shelf")
+
+
+def test_an_unknown_scheme_says_what_to_do():
+    with pytest.raises(UnknownFormatError, match=r"no sink is known for fax:// .*register_sink"):
+        open_sink("fax://office")
