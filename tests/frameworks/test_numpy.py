@@ -1,5 +1,7 @@
 """Arrays and scalars of numpy, plain and odd."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,12 @@ def test_types_of_ml_dtypes_have_torchs_names_and_widen_exactly(name):
     back = FRAMEWORK.from_bits(FRAMEWORK.bits(value), name)
     assert back.dtype == value.dtype
     assert np.shares_memory(back, value)
+
+
+def test_without_ml_dtypes_the_numbers_come_back_wider(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    back = FRAMEWORK.from_bits(np.array([0x3F80, 0xC000], np.uint16), "bfloat16")
+    assert (back.dtype, back.tolist()) == (np.float32, [1, -2])
 
 
 def test_small_types_outside_the_table_still_give_bytes_and_numbers():

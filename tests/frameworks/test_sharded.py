@@ -48,7 +48,8 @@ dist.destroy_process_group()
 
 
 @pytest.fixture
-def mesh(tmp_path):
+def mesh(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # torch installs its own and leaves it
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()

@@ -50,6 +50,8 @@ def test_small_floats_widen_to_exactly_what_torch_says(name):
 def test_half_complex_numbers_widen_to_complex64():
     value = torch.tensor([1.5, -2.0, 3.0, 0.25], dtype=torch.float16).view(torch.complex32)
     assert FRAMEWORK.to_numpy(value).tolist() == [1.5 - 2j, 3 + 0.25j]
+    assert FRAMEWORK.to_numpy(value.conj()).tolist() == [1.5 + 2j, 3 - 0.25j]
+    assert FRAMEWORK.to_numpy(FRAMEWORK.snapshot(value)).tolist() == [1.5 - 2j, 3 + 0.25j]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,12 @@ def test_conjugated_and_negated_views_are_resolved():
     value = torch.tensor([1 + 2j, 3 - 4j])
     assert FRAMEWORK.bits(value.conj()).tolist() == [1 - 2j, 3 + 4j]
     assert FRAMEWORK.bits(value.conj().imag).tolist() == [-2, 4]
+
+
+def test_zeros_that_autograd_never_stored_are_zeros():
+    value = torch._efficientzerotensor(3)
+    assert FRAMEWORK.bits(value).tolist() == [0, 0, 0]
+    assert FRAMEWORK.snapshot(value).tolist() == [0, 0, 0]
 
 
 def test_inference_tensors_are_read_and_their_snapshot_can_be_written():

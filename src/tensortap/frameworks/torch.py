@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch._C import (
-    DisableTorchFunction,
-    _DisableTorchDispatch,
-    _functorch,
-    _is_torch_function_mode_enabled,
-    _len_torch_dispatch_stack,
-)
+from torch._C import DisableTorchFunction, _DisableTorchDispatch, _functorch
 
 from tensortap.core.dtypes import NUMBER_TYPES
 from tensortap.core.errors import UnsupportedValueError
@@ -24,6 +19,7 @@ from tensortap.frameworks import sharded
 from tensortap.frameworks.base import Description
 from tensortap.frameworks.content import fingerprint
 from tensortap.frameworks.layouts import layout_of, nbytes_of, pieces, refuse_without_block, shape_of
+from tensortap.frameworks.numpy import shareable
 from tensortap.kernels.numbers import decode
 
 _Array = np.ndarray[Any, Any]
@@ -31,6 +27,8 @@ _Array = np.ndarray[Any, Any]
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
+_count_dispatch_modes = torch._C._len_torch_dispatch_stack
+_has_function_mode = torch._C._is_torch_function_mode_enabled
 _WORDS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 _DTYPES = {name: getattr(torch, name) for name in NUMBER_TYPES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -85,7 +83,7 @@ class _Torch:
         if not isinstance(wanted, torch.dtype):
             raise UnsupportedValueError(f"torch has no number type {dtype!r}; it has {', '.join(_DTYPES)}")
         with _aside():
-            words = torch.from_numpy(_shareable(bits))
+            words = torch.from_numpy(shareable(bits))
             return words if words.dtype == wanted else words.view(wanted)
 
     def placement(self, value: torch.Tensor) -> Placement | None:
@@ -100,11 +98,11 @@ FRAMEWORK = _Torch()
 
 def _is_quiet() -> bool:
     """Whether no mode and no function transform of the program would see or change what we do."""
-    return not (_is_torch_function_mode_enabled() or _has_modes())
+    return not (_has_function_mode() or _has_modes())
 
 
 def _has_modes() -> bool:
-    return _len_torch_dispatch_stack() > 0 or _functorch.peek_interpreter_stack() is not None
+    return _count_dispatch_modes() > 0 or _functorch.peek_interpreter_stack() is not None
 
 
 def _aside() -> contextlib.AbstractContextManager[Any]:
@@ -193,7 +191,9 @@ def _readable(tensor: torch.Tensor) -> torch.Tensor:
     _refuse_without_values(tensor)
     refuse_without_block(tensor)
     _refuse_freed(tensor)
-    return tensor.detach().cpu().resolve_conj().resolve_neg()
+    with _silence(tensor):
+        stored = tensor.detach().clone() if tensor._is_zerotensor() else tensor.detach()
+        return stored.cpu().resolve_conj().resolve_neg()
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -227,7 +227,8 @@ def _refuse_without_values(tensor: torch.Tensor) -> None:
 
 def _refuse_freed(tensor: torch.Tensor) -> None:
     # Other devices may have no storage to ask, and cannot be read past its end from here.
-    if tensor.device.type in ("cpu", "cuda") and not _is_backed(tensor):
+    has_storage = tensor.device.type in ("cpu", "cuda") and not tensor._is_zerotensor()
+    if has_storage and not _is_backed(tensor):
         raise UnsupportedValueError(
             f"the storage of a tensor of shape {shape_of(tensor)} was freed; capture it while it is in use"
         )
@@ -248,7 +249,14 @@ def _clone(value: torch.Tensor) -> torch.Tensor:
     if layout_of(tensor) == "strided" and not tensor.is_meta:
         _refuse_without_values(tensor)
         _refuse_freed(tensor)
-    return tensor.detach().clone()
+    with _silence(tensor):
+        return tensor.detach().clone()
+
+
+def _silence(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Torch warns once that half complex numbers are experimental; a guest's copy is no occasion for it."""
+    is_half = tensor.dtype is torch.complex32
+    return warnings.catch_warnings(action="ignore") if is_half else contextlib.nullcontext()
 
 
 def _clone_by_its_own_rules(tensor: torch.Tensor) -> torch.Tensor:
@@ -288,11 +296,3 @@ def _numbers(tensor: torch.Tensor) -> _Array:
     if tensor.dtype in _NAMES:
         return decode(bits, _NAMES[tensor.dtype])
     raise UnsupportedValueError(f"numpy cannot hold the numbers of {tensor.dtype}; bits() gives its bytes")
-
-
-def _shareable(bits: _Array) -> _Array:
-    """The array itself where torch can build on it; torch refuses read-only memory and odd strides."""
-    steps_evenly = all(step >= 0 and step % bits.itemsize == 0 for step in bits.strides)
-    if bits.flags.writeable and steps_evenly and bits.dtype.isnative:
-        return bits
-    return np.array(bits, bits.dtype.newbyteorder("="), order="C")

@@ -21,11 +21,12 @@ from tensortap.metadata.project import (
     describe_project,
     editable_packages,
     find_project,
+    project_folders,
     watched_paths,
 )
 from tensortap.metadata.randomness import randomness
 from tensortap.metadata.redact import Policy, Redactor
-from tensortap.metadata.runtime import runtime_info, timestamp_zone
+from tensortap.metadata.runtime import runtime_info, timestamp_zone, working_directory
 from tensortap.metadata.watch import Watch
 
 OWN_FOLDER = ".tensortap"
@@ -37,10 +38,12 @@ class Metadata:
     def __init__(self, folder: Path, *, timezone: str | None = None, env: Policy = "redact") -> None:
         if env not in get_args(Policy):
             raise ValueError(f"env is {env!r}; give 'all', 'redact' or 'names'")
-        # Absolute, because the program may change its working directory before the next write.
+        # The place is that of the start, though the program may change its working directory later.
         self._folder = Path(os.path.abspath(folder))
         self._policy = env
         self._moment = datetime.now(timestamp_zone(timezone))
+        self._working_directory = working_directory()
+        self._project_folders = project_folders()
         self._redactor = Redactor(digest_key)
         self._logged: set[tuple[str, str]] = set()
         self._randomness: dict[str, Any] | None = None
@@ -49,14 +52,15 @@ class Metadata:
     def write(self) -> None:
         """Collect everything, and write the files whose content changed."""
         problems = Problems(self._logged)
-        repository, reason = problems.attempt("project", _find) or (None, "git could not be asked")
+        repository, reason = self._find(problems)
         project = self._describe(repository, problems)
         packages = problems.attempt("installed packages", installed) or []
         modified = problems.attempt("runtime modifications", runtime_modifications) or Modifications()
         self._write_json("runtime_info.json", self._runtime(problems))
         self._write_json("packages.json", problems.attempt("packages", lambda: packages_info(packages)) or {})
         self._write_json("git_info.json", _git_info(project, packages, repository, modified, problems))
-        self._write(PATCH, project.patch)
+        if project.patch is not None:
+            self._write(PATCH, project.patch)
         git = project.extras if repository is not None else {"reason": reason}
         self._write_json(
             f"{OWN_FOLDER}/environment.json", self._environment(git, packages, modified, problems)
@@ -69,6 +73,15 @@ class Metadata:
         self.write()
         return True
 
+    def _find(self, problems: Problems) -> tuple[Repository | None, str]:
+        try:
+            return find_project(self._project_folders), ""
+        except NoRepositoryError as error:
+            return None, str(error)
+        except (OSError, ValueError) as error:
+            problems.note("project", f"{type(error).__name__}: {error}")
+            return None, "git gave an answer that could not be read"
+
     def _describe(self, repository: Repository | None, problems: Problems) -> Project:
         self._watch = None
         if repository is None:
@@ -79,7 +92,7 @@ class Metadata:
         return problems.attempt("git", lambda: describe_project(repository, folder, problems)) or Project()
 
     def _runtime(self, problems: Problems) -> dict[str, Any]:
-        collect = partial(runtime_info, self._redactor, self._policy, self._moment)
+        collect = partial(runtime_info, self._redactor, self._policy, self._working_directory, self._moment)
         return problems.attempt("runtime", collect) or {}
 
     def _environment(
@@ -113,13 +126,6 @@ class Metadata:
         elif not path.exists() or path.read_bytes() != content:
             path.parent.mkdir(parents=True, exist_ok=True)
             _replace(path, content)
-
-
-def _find() -> tuple[Repository | None, str]:
-    try:
-        return find_project(), ""
-    except NoRepositoryError as error:
-        return None, str(error)
 
 
 def _git_info(

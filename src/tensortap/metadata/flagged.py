@@ -4,10 +4,10 @@ import os
 import re
 from typing import Any
 
-from tensortap.metadata.redact import secret_spans
+from tensortap.metadata.redact import count_secrets
 from tensortap.metadata.untracked import is_secret_file
 
-MAX_SCANNED = 2 << 20
+MAX_SCANNED = 1 << 20
 _ADDED = re.compile(rb"^\+(?!\+\+ )(.*)$", re.MULTILINE)
 
 
@@ -21,7 +21,7 @@ def flagged(patch: bytes) -> list[dict[str, Any]]:
         if reason:
             found.append({"path": _path(header), "reason": reason})
     if scanned > MAX_SCANNED:
-        found.append({"path": "...", "reason": "the rest of the patch was not scanned: over 2 MB"})
+        found.append({"path": "...", "reason": "the rest of the patch was not scanned: over 1 MB"})
     return found
 
 
@@ -30,9 +30,8 @@ def _reason(path: str, body: bytes) -> str:
         return "files of this name usually hold secrets"
     if b"\nGIT binary patch\n" in body:
         return ""
-    # Line by line: most hold none of the words that make the search worth its while.
-    lines = (line.decode("utf-8", "replace") for line in _ADDED.findall(body[:MAX_SCANNED]))
-    count = sum(len(secret_spans(line)) for line in lines)
+    added = b"\n".join(_ADDED.findall(body[:MAX_SCANNED])).decode("utf-8", "replace")
+    count = count_secrets(added)
     return f"added passages that look secret: {count}" if count else ""
 
 

@@ -23,13 +23,20 @@ class Project:
 
     info: dict[str, Any] = field(default_factory=dict)
     extras: dict[str, Any] = field(default_factory=dict)
-    patch: bytes = b""
+    patch: bytes | None = None  # None: not known, as opposed to empty
 
 
-def find_project() -> Repository:
-    """The repository of the working directory, else of the main script."""
+def project_folders() -> list[str]:
+    """Where the project may be: the working directory, else the folder of the main script."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = [working_directory(), os.path.dirname(os.path.abspath(script)) if script else ""]
+    return list(dict.fromkeys(folder for folder in folders if folder))
+
+
+def find_project(folders: Iterable[str]) -> Repository:
+    """The first repository that one of the folders lies in."""
     reasons = []
-    for folder in _candidates():
+    for folder in folders:
         try:
             return git.find_repository(folder)
         except NoRepositoryError as error:
@@ -50,7 +57,7 @@ def describe_project(repository: Repository, run_folder: str, problems: Problems
         "git_diff": f"See {PATCH}" if worktree and worktree.patch else "",
         "log_entries_count": len(commits),
     }
-    return Project(info, extras | _about(worktree), worktree.patch if worktree else b"")
+    return Project(info, extras | _about(worktree), worktree.patch if worktree else None)
 
 
 def _commits(repository: Repository, problems: Problems) -> list[dict[str, str]]:
@@ -79,12 +86,6 @@ def editable_packages(
             facts = problems.attempt(f"git of {package.name}", lambda p=package: _package(p, project, status))  # type: ignore[misc]
             described.update({package.name: facts} if facts else {})
     return described
-
-
-def _candidates() -> list[str]:
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = [working_directory(), os.path.dirname(os.path.abspath(script)) if script else ""]
-    return list(dict.fromkeys(folder for folder in folders if folder))
 
 
 def _about(worktree: Worktree | None) -> dict[str, Any]:

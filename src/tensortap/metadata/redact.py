@@ -70,7 +70,11 @@ _PATTERNS = tuple(
         ("aiza", _START + r"(?P<secret>AIza[0-9A-Za-z_-]{30,})"),
         ("ya29. sg.", _START + r"(?P<secret>ya29\.[0-9A-Za-z_-]{16,}|SG\.[\w-]{16,}\.[\w-]{16,})"),
         ("hooks.slack.com", r"hooks\.slack\.com/services/(?P<secret>[A-Za-z0-9/]{16,})"),
-        ("bearer basic", r"(?i)\b(?:bearer|basic)\s+(?!<)(?P<secret>[A-Za-z0-9+/._~=-]{8,})"),
+        (
+            "authorization",
+            r"(?i)authorization[\"']?\s*[:=]\s*[\"']?(?:\w+\s+)?(?!<)(?P<secret>[\w+/.~=-]{6,})",
+        ),
+        ("bearer basic", r"(?i)\b(?:bearer|basic)\s+(?=\S{0,80}\d)(?!<)(?P<secret>[\w+/.~=-]{16,})"),
         (
             "auth passw secret token key",
             r"(?i)\"(?:auth|passw(?:or)?d|secret|token|api_?key|identitytoken)\"\s*:\s*\"(?!<)(?P<secret>[^\"]+)\"",
@@ -87,6 +91,7 @@ _KEY_PAIR = re.compile(
     r"(?i)(?:key|token|secret|password|signature|sig)[\"']?\s*[=:]\s*[\"']?"
     r"(?P<secret>[A-Za-z0-9+/_.=%-]{16,})"
 )
+_HINTS = {hint for hints, _ in _PATTERNS for hint in hints} | {*_PASSWORD_HINTS, *_KEY_HINTS}
 _REDACTED = re.compile(r"<redacted:[0-9a-f]{16}>")
 _USERINFO = re.compile(r"(?P<scheme>^[A-Za-z][A-Za-z0-9+.-]*://)(?P<userinfo>\S*)@")
 
@@ -171,6 +176,14 @@ def secret_spans(text: str) -> list[tuple[int, int]]:
     if _any_in(_KEY_HINTS, lowered):
         spans += [m.span("secret") for m in _KEY_PAIR.finditer(text) if is_random(m["secret"])]
     return _joined(span for span in spans if not _REDACTED.search(text[slice(*span)]))
+
+
+def count_secrets(text: str) -> int:
+    """How many secrets stand in a long text, where most lines hold none of the words that hint at one."""
+    lowered = text.lower()
+    present = [hint for hint in _HINTS if hint in lowered]
+    lines = zip(text.split("\n"), lowered.split("\n"), strict=True)
+    return sum(len(secret_spans(line)) for line, low in lines if _any_in(present, low))
 
 
 def is_random(text: str) -> bool:

@@ -40,12 +40,12 @@ def timestamp(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def runtime_info(redactor: Redactor, policy: Policy, moment: datetime) -> dict[str, Any]:
+def runtime_info(redactor: Redactor, policy: Policy, folder: str, moment: datetime) -> dict[str, Any]:
     """The content of runtime_info.json."""
     return {
         "command": command(redactor),
         "environment_variables": redactor.variables(os.environ, policy),
-        "working_directory": working_directory(),
+        "working_directory": folder,
         "timestamp": timestamp(moment),
     }
 
