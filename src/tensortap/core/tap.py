@@ -45,9 +45,17 @@ class Tap:
         return self
 
     def emit(self, record: Record) -> None:
-        with self._pouring() as may_pour:
-            if may_pour:
-                self._pour((record,), self._stages)
+        # `_pouring` written out: this is the one call that is made for every value.
+        thread = self._thread
+        if getattr(thread, "is_pouring", False):
+            return
+        thread.is_pouring = True
+        try:
+            with self._lock:
+                if self._is_open:
+                    self._pour((record,), self._stages)
+        finally:
+            thread.is_pouring = False
 
     def tick(self, step: int) -> None:
         """Tell every stage that a step is over; what a stage releases goes on to the next."""

@@ -2,38 +2,33 @@
 
 import io
 import pickle
+import struct
 import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
+from tensortap.formats.careful import CarefulUnpickler
 from tensortap.formats.payload import Payload, from_bytes
 
 SUFFIX = ".pkl"
 _PROTOCOL = 4
 _DEEPEST = 6
 
-_SAFE = {
-    "builtins": "bool int float complex str bytes bytearray list tuple dict set frozenset slice range object",
-    "collections": "OrderedDict defaultdict deque Counter",
-    "copyreg": "_reconstructor",
-    "datetime": "datetime date time timedelta timezone",
-    "pathlib": "Path PosixPath PurePosixPath PurePath",
-    "numpy": "ndarray dtype float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool_ "
-    "bool complex64 complex128 str_ bytes_ datetime64 timedelta64",
-    "numpy._core.multiarray": "_reconstruct scalar",
-    "numpy.core.multiarray": "_reconstruct scalar",
-    "numpy._core.numeric": "_frombuffer",
-    "numpy.core.numeric": "_frombuffer",
-    "torch": "Size device dtype Tensor FloatStorage DoubleStorage HalfStorage BFloat16Storage LongStorage "
-    "IntStorage ShortStorage CharStorage ByteStorage BoolStorage ComplexFloatStorage ComplexDoubleStorage",
-    "torch.nn.parameter": "Parameter Buffer",
-    "torch._utils": "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter "
-    "_rebuild_sparse_tensor _rebuild_qtensor",
-    "torch.serialization": "_get_layout",
-    "_codecs": "encode",
-}
-_SAFE_NAMES = {(module, name) for module, names in _SAFE.items() for name in names.split()}
+# What a stream that is no pickle, or only half of one, makes the interpreter stumble over.
+_DAMAGE = (
+    pickle.UnpicklingError,
+    EOFError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+    AssertionError,
+    struct.error,
+)
 
 
 def encode(value: Any) -> Payload:
@@ -51,13 +46,32 @@ def encode(value: Any) -> Payload:
 
 def read(stream: BinaryIO, label: str, is_trusted: bool) -> Any:
     """The object in an open file."""
-    unpickler = pickle.Unpickler(stream) if is_trusted else _Careful(stream, label)
+    return _read_trusted(stream, label) if is_trusted else _read_careful(stream, label)
+
+
+def _read_trusted(stream: BinaryIO, label: str) -> Any:
     try:
-        return unpickler.load()
+        return pickle.load(stream)
+    except (pickle.UnpicklingError, EOFError, IndexError, ValueError) as error:
+        raise _damaged(label, error) from None
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedValueError(
+            f"{label} needs a class that is not here ({error}); define or import it, then load again"
+        ) from error
+
+
+def _read_careful(stream: BinaryIO, label: str) -> Any:
+    try:
+        return CarefulUnpickler(stream, label).load()
     except UntrustedFileError:
         raise
-    except (pickle.UnpicklingError, EOFError, IndexError, UnicodeDecodeError, ValueError) as error:
-        raise CorruptRunError(f"{label} is not a whole pickle ({error}); dump it again") from None
+    except _DAMAGE as error:
+        raise _damaged(label, error) from None
+
+
+def _damaged(label: str, error: BaseException) -> CorruptRunError:
+    reason = str(error).split("\n")[0] or type(error).__name__
+    return CorruptRunError(f"{label} is not a whole pickle ({reason}); dump it again")
 
 
 class _Pickler(pickle.Pickler):
@@ -79,42 +93,19 @@ def _is_wasteful(torch: Any, value: Any) -> bool:
     )
 
 
-class _Careful(pickle.Unpickler):
-    """Builds numbers, containers, arrays and tensors; refuses every other class."""
-
-    def __init__(self, stream: BinaryIO, label: str) -> None:
-        super().__init__(stream)
-        self._label = label
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _SAFE_NAMES:
-            return super().find_class(module, name)
-        if (module, name) == ("torch.storage", "_load_from_bytes"):
-            return _load_storage
-        raise UntrustedFileError(
-            f"{self._label} wants to load {module}.{name}, and it is not known who made the file; "
-            f"pass trust=True if you do"
-        )
-
-
-def _load_storage(data: bytes) -> Any:
-    # torch's own loader for tensors inside a pickle, but for weights only.
-    return sys.modules["torch"].load(io.BytesIO(data), weights_only=True)
-
-
 def _cannot(value: Any, error: Exception) -> str:
-    culprit = next(_culprits(value, _called(value), 0), _called(value))
+    culprit = next(_culprits(value, _called(value), 0, set()), _called(value))
     return (
         f"{culprit} cannot be pickled ({error}); dump the parts you need, or register_serializer for its type"
     )
 
 
-def _culprits(value: Any, label: str, depth: int) -> Iterator[str]:
+def _culprits(value: Any, label: str, depth: int, above: set[int]) -> Iterator[str]:
     """Parts that fail on their own, the deepest first."""
-    if depth > _DEEPEST or _pickles(value):
+    if depth > _DEEPEST or id(value) in above or _pickles(value):
         return
     for name, part in _parts(value):
-        yield from _culprits(part, f"{label}{name}", depth + 1)
+        yield from _culprits(part, f"{label}{name}", depth + 1, {*above, id(value)})
     yield f"{label} of type {type(value).__name__}"
 
 
@@ -131,7 +122,14 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         return [(f"[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
         return [(f"[{index}]", part) for index, part in enumerate(value)]
-    return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+    held = [*getattr(value, "__dict__", {}), *_slots(type(value))]
+    return [(f".{name}", getattr(value, name)) for name in held if hasattr(value, name)]
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for parent in kind.__mro__:
+        slots = parent.__dict__.get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots
 
 
 def _called(value: Any) -> str:

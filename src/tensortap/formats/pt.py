@@ -3,6 +3,7 @@
 import io
 import math
 import pickle
+import re
 import struct
 from functools import lru_cache
 from pathlib import Path
@@ -12,12 +13,28 @@ import numpy as np
 import torch
 
 from tensortap.core.dtypes import NUMBER_TYPES
-from tensortap.core.errors import CorruptRunError, UntrustedFileError
+from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
 from tensortap.formats.payload import Payload, from_bytes
 from tensortap.formats.zip_stored import Member, descriptor, directory, local_header
 from tensortap.kernels.hashing import crc32
 
 SUFFIX = ".pt"
+
+# torch's reader stumbles in many ways over a stream that is no pickle; only a refused name is not damage.
+_DAMAGE = (
+    pickle.UnpicklingError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    AssertionError,
+    struct.error,
+)
+_REFUSED = re.compile(r"(?:GLOBAL|Unsupported class|load) ([\w.]+) was not an allowed|Unsupported (?:class|type) (\S+)")
 
 # The storage classes that torch's own files name; types that came later have their name in the description.
 _STORAGES = {
@@ -62,17 +79,31 @@ def read(stream: BinaryIO, label: str, is_trusted: bool) -> Any:
 def _load(source: Any, label: str, is_trusted: bool, may_map: bool) -> Any:
     try:
         return _torch_load(source, may_map, weights_only=True)
-    except pickle.UnpicklingError as error:
-        if not is_trusted:
-            raise UntrustedFileError(
-                f"{label} holds more than tensors ({_first_line(error)}), and it is not known who made it; "
-                f"pass trust=True if you do"
-            ) from None
+    except _DAMAGE as error:
+        foreign = _foreign(error)
+        if foreign is None:
+            raise _damaged(label, error) from None
+    if not is_trusted:
+        raise UntrustedFileError(
+            f"{label} holds more than tensors ({foreign}), and it is not known who made it; "
+            f"pass trust=True if you do"
+        )
+    try:
         return _torch_load(source, may_map, weights_only=False)
-    except (RuntimeError, EOFError) as error:
-        raise CorruptRunError(
-            f"{label} is not a whole .pt file ({_first_line(error)}); dump it again"
-        ) from None
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedValueError(
+            f"{label} needs a class that is not here ({error}); define or import it, then load again"
+        ) from error
+
+
+def _foreign(error: Exception) -> str | None:
+    """The class or function that torch refused to load, when that was the reason."""
+    found = _REFUSED.search(str(error))
+    return None if found is None else found.group(1)
+
+
+def _damaged(label: str, error: Exception) -> CorruptRunError:
+    return CorruptRunError(f"{label} is not a whole .pt file ({_first_line(error)}); dump it again")
 
 
 def _torch_load(source: Any, may_map: bool, *, weights_only: bool) -> Any:
@@ -89,7 +120,11 @@ def zipped(path: str) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".")[:120]
+    """What torch says of its stream; its advice about weights_only is of no use here."""
+    text = str(error).strip()
+    if not text or "Weights only load failed" in text or isinstance(error, KeyError):
+        return "its description cannot be read"
+    return text.split("\n")[0].rstrip(".")[:120]
 
 
 @lru_cache(maxsize=1024)
