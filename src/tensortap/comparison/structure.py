@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import UserList, deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MemberDescriptorType
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensortap.frameworks.base import Description, framework_of
+from tensortap.frameworks.nested import parts
 
 _SEQUENCES = (list, tuple, deque, UserList)
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))
@@ -114,21 +114,8 @@ def _parts(value: Any) -> _Parts | None:
     """What a container holds, by key or position; None for a leaf."""
     if isinstance(value, np.ndarray):
         return _array_parts(value)
-    if hasattr(type(value), "__dataclass_fields__"):
-        return _field_parts(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {
-            i: (f".{name}", part) for i, (name, part) in enumerate(zip(value._fields, value, strict=True))
-        }
-    if isinstance(value, _SEQUENCES):
-        return {i: (f"[{i}]", part) for i, part in enumerate(value)}
-    return {key: (f"[{key!r}]", part) for key, part in value.items()} if isinstance(value, Mapping) else None
-
-
-def _field_parts(value: Any) -> _Parts:
-    # A ModelOutput is a dictionary of the fields that are not None.
-    names = list(value) if isinstance(value, dict) else [field.name for field in dataclasses.fields(value)]
-    return {name: (f".{name}", getattr(value, name, MISSING)) for name in names}
+    held = parts(value)
+    return None if held is None else {part.key: (part.step, part.value) for part in held}
 
 
 def _array_parts(value: np.ndarray[Any, Any]) -> _Parts | None:

@@ -2,6 +2,8 @@
 
 from functools import lru_cache
 from pathlib import Path
+from pickle import UnpicklingError
+from tokenize import TokenError
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -11,6 +13,7 @@ from tensortap.formats.payload import Payload
 
 SUFFIX = ".npy"
 _ALIGNMENT = 64
+_DAMAGE = (EOFError, SyntaxError, TokenError, TypeError, OverflowError, MemoryError, UnpicklingError)
 
 
 def encode(bits: np.ndarray[Any, Any]) -> Payload:
@@ -19,19 +22,21 @@ def encode(bits: np.ndarray[Any, Any]) -> Payload:
 
 @lru_cache(maxsize=1024)
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Version 1.0, padded so that the numbers begin aligned."""
+    """Version 1.0, or 3.0 where field names or their number need it; the numbers begin aligned."""
     descr = np.lib.format.dtype_to_descr(dtype)
-    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode("latin1")
-    padding = -(10 + len(text) + 1) % _ALIGNMENT
-    body = text + b" " * padding + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    is_plain = text.isascii() and len(text) < 65000
+    magic, width = (b"\x93NUMPY\x01\x00", 2) if is_plain else (b"\x93NUMPY\x03\x00", 4)
+    body = text.encode()
+    body += b" " * (-(len(magic) + width + len(body) + 1) % _ALIGNMENT) + b"\n"
+    return magic + len(body).to_bytes(width, "little") + body
 
 
 def load(path: Path, is_trusted: bool) -> np.ndarray[Any, Any]:
     """The array, memory-mapped: nothing is read before it is touched, and writing stays private."""
     try:
-        return np.load(path, mmap_mode="c", allow_pickle=False)  # type: ignore[no-any-return]
-    except ValueError:
+        return np.lib.format.open_memmap(path, mode="c")
+    except (ValueError, *_DAMAGE):
         with open(path, "rb") as stream:
             return read(stream, str(path), is_trusted)
 
@@ -40,7 +45,7 @@ def read(stream: BinaryIO, label: str, is_trusted: bool) -> np.ndarray[Any, Any]
     """The array in an open file; arrays of Python objects are pickles and want trust."""
     try:
         return np.lib.format.read_array(stream, allow_pickle=is_trusted)
-    except (ValueError, EOFError) as error:
+    except (ValueError, *_DAMAGE) as error:
         if not is_trusted and "allow_pickle" in str(error):
             raise UntrustedFileError(
                 f"{label} holds pickled Python objects, and it is not known who made it; "

@@ -34,7 +34,7 @@ _DAMAGE = (
     AssertionError,
     struct.error,
 )
-_REFUSED = re.compile(r"(?:GLOBAL|Unsupported class|load) ([\w.]+) was not an allowed|Unsupported (?:class|type) (\S+)")
+_REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")
 
 # The storage classes that torch's own files name; types that came later have their name in the description.
 _STORAGES = {
@@ -80,26 +80,37 @@ def _load(source: Any, label: str, is_trusted: bool, may_map: bool) -> Any:
     try:
         return _torch_load(source, may_map, weights_only=True)
     except _DAMAGE as error:
-        foreign = _foreign(error)
-        if foreign is None:
+        refused = _refused(error, _is_zipped(source))
+        if refused is None:
             raise _damaged(label, error) from None
     if not is_trusted:
         raise UntrustedFileError(
-            f"{label} holds more than tensors ({foreign}), and it is not known who made it; "
+            f"{label} holds more than tensors ({refused}), and it is not known who made it; "
             f"pass trust=True if you do"
         )
+    return _load_trusted(source, label, may_map)
+
+
+def _load_trusted(source: Any, label: str, may_map: bool) -> Any:
     try:
         return _torch_load(source, may_map, weights_only=False)
     except (ImportError, AttributeError) as error:
         raise UnsupportedValueError(
             f"{label} needs a class that is not here ({error}); define or import it, then load again"
         ) from error
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise _damaged(label, error) from None
 
 
-def _foreign(error: Exception) -> str | None:
-    """The class or function that torch refused to load, when that was the reason."""
-    found = _REFUSED.search(str(error))
-    return None if found is None else found.group(1)
+def _refused(error: Exception, is_zipped: bool) -> str | None:
+    """What torch would not load, when that was the reason; None for a damaged file."""
+    text = str(error)
+    if not isinstance(error, pickle.UnpicklingError):
+        return None
+    if found := _REFUSED.search(text):
+        return found.group(1)
+    is_sound = is_zipped or "Can only" in text or "must be imported" in text
+    return "more than weights_only reads" if is_sound else None
 
 
 def _damaged(label: str, error: Exception) -> CorruptRunError:
@@ -107,15 +118,18 @@ def _damaged(label: str, error: Exception) -> CorruptRunError:
 
 
 def _torch_load(source: Any, may_map: bool, *, weights_only: bool) -> Any:
-    if may_map and zipped(source):
+    if may_map and _is_zipped(source):
         return torch.load(source, map_location="cpu", weights_only=weights_only, mmap=True)
     if hasattr(source, "seek"):
         source.seek(0)
     return torch.load(source, map_location="cpu", weights_only=weights_only)
 
 
-def zipped(path: str) -> bool:
-    with open(path, "rb") as stream:
+def _is_zipped(source: Any) -> bool:
+    if hasattr(source, "seek"):
+        source.seek(0)
+        return bool(source.read(4) == b"PK\3\4")
+    with open(source, "rb") as stream:
         return stream.read(4) == b"PK\3\4"
 
 

@@ -14,6 +14,7 @@ from tensortap.core.ranks import Ranks, from_process_group, from_rank_zero, has_
 OWN = ".tensortap"  # everything in a run that is not the user's
 PACKS = "packs"
 CACHE = "cache"
+LAUNCHES = ".tensortap-launches"  # beside the runs: where ranks without a process group meet
 _LONGEST_STEM = 180  # bytes; leaves room for a rank, a number and a suffix within 255
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|%]|^\.')
 _WAIT_SECONDS = 30.0
@@ -40,7 +41,8 @@ def ranked_stem(name: str, ranks: Ranks) -> str:
 
 def is_own_run(path: Path) -> bool:
     """Whether the file lies in a run directory that the current user made."""
-    folder = path.parents[2] if path.parent.name == PACKS else path.parent
+    path = path.absolute()
+    folder = path.parents[2] if path.parts[-3:-1] == (OWN, PACKS) else path.parent
     try:
         return (folder / OWN).is_dir() and path.stat().st_uid == folder.stat().st_uid == os.getuid()
     except (OSError, AttributeError):
@@ -56,6 +58,7 @@ def create_run(base: Path, zone: tzinfo) -> Path:
         try:
             base.mkdir(parents=True, exist_ok=True)
             run.mkdir()
+            (run / OWN).mkdir()
         except FileExistsError as error:
             if not base.is_dir():
                 raise _cannot_create(run, error) from None
@@ -63,7 +66,6 @@ def create_run(base: Path, zone: tzinfo) -> Path:
             continue
         except OSError as error:
             raise _cannot_create(run, error) from None
-        (run / OWN).mkdir()
         return run
 
 
@@ -73,7 +75,7 @@ def agree_on_run(base: Path, zone: tzinfo, ranks: Ranks, attempt: int) -> Path:
         return create_run(base, zone)
     if from_process_group() is not None:
         return _agree_in_group(base, zone, ranks)
-    meeting = base / OWN / f"{_digest(launch_identity())}-{attempt}"
+    meeting = base / LAUNCHES / f"{_digest(launch_identity())}-{attempt}"
     return (
         _announce(meeting, create_run(base, zone)) if ranks.rank == 0 else _find(meeting, base, zone, ranks)
     )
@@ -103,7 +105,7 @@ def _announce(meeting: Path, run: Path) -> Path:
 
 def _find(meeting: Path, base: Path, zone: tzinfo, ranks: Ranks) -> Path:
     """Wait for rank 0's word; without it, keep our own values rather than stop the job."""
-    oldest = 0.0 if has_one_agent() else time.time() - _LAUNCH_SKEW_SECONDS
+    oldest = 0.0 if has_one_agent() else _process_start() - _LAUNCH_SKEW_SECONDS
     deadline = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -120,6 +122,16 @@ def _find(meeting: Path, base: Path, zone: tzinfo, ranks: Ranks) -> Path:
         base,
     )
     return create_run(base, zone)
+
+
+def _process_start() -> float:
+    """When this process began: rank 0 may have spoken long before we ask, but not long before we were."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _digest(text: str) -> str:

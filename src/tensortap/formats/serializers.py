@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 
 from tensortap.core.dtypes import NUMBER_TYPES
-from tensortap.core.errors import MissingExtraError, UnknownFormatError
+from tensortap.core.errors import (
+    CorruptRunError,
+    MissingExtraError,
+    UnknownFormatError,
+    UntrustedFileError,
+)
 from tensortap.core.registry import Registry
 from tensortap.formats import npy, pkl
 from tensortap.formats.payload import Payload, from_bytes
@@ -61,12 +68,9 @@ def load(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
     numbers, containers, arrays and tensors unless you say `trust=True`.
     """
     path = Path(path)
-    suffix = path.suffix.lower()
+    suffix = _suffix_of(path.name)
     if suffix not in known_suffixes():
-        raise UnknownFormatError(
-            f"no serializer reads {suffix or 'a file without suffix'!r} ({path}); "
-            f"known are {', '.join(known_suffixes())}; register_serializer adds one"
-        )
+        raise _unknown(suffix, str(path))
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise FileNotFoundError(f"{path} {what}; give the path of a dumped value")
@@ -76,6 +80,8 @@ def load(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
 def read(suffix: str, data: bytes | memoryview, label: str, *, is_trusted: bool) -> Any:
     """The value in these bytes, which stood in a pack under that suffix."""
     stream = io.BytesIO(data)
+    if suffix not in known_suffixes():
+        raise _unknown(suffix, label)
     own = _own_suffixes().get(suffix)
     return own.load(stream) if own is not None else _reader(suffix)(stream, label, is_trusted)
 
@@ -113,9 +119,11 @@ def _encode_tensor(value: Any, framework: Framework, description: Description, i
 
 
 def _encode_objects(value: np.ndarray[Any, Any]) -> Payload:
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, value, allow_pickle=True)
-    return from_bytes(npy.SUFFIX, stream.getvalue())
+    """As numpy does: a header, then the pickled array."""
+    payload = pkl.encode(np.asarray(value))
+    dtype = value.dtype if value.dtype.kind != "T" else np.dtype(object)
+    payload.suffix, payload.head = npy.SUFFIX, npy.header(dtype, value.shape)
+    return payload
 
 
 def _load_file(path: Path, suffix: str, is_trusted: bool) -> Any:
@@ -124,6 +132,19 @@ def _load_file(path: Path, suffix: str, is_trusted: bool) -> Any:
         return _MAPPED[suffix]()(path, is_trusted)
     with open(path, "rb") as stream:
         return own.load(stream) if own is not None else _reader(suffix)(stream, str(path), is_trusted)
+
+
+def _suffix_of(name: str) -> str:
+    """The longest suffix of a serializer that was added, else what stands behind the last dot."""
+    own = [suffix for suffix in _own_suffixes() if name.endswith(suffix)]
+    return max(own, key=len) if own else Path(name).suffix.lower()
+
+
+def _unknown(suffix: str, label: str) -> UnknownFormatError:
+    return UnknownFormatError(
+        f"no serializer reads {suffix or 'a file without suffix'!r} ({label}); "
+        f"known are {', '.join(known_suffixes())}; register_serializer adds one"
+    )
 
 
 def _own_suffixes() -> dict[str, Serializer]:
@@ -145,8 +166,16 @@ def _torch_format() -> Any:
 
 
 def _read_npz(stream: BinaryIO, label: str, is_trusted: bool) -> dict[str, Any]:
-    with np.load(stream, allow_pickle=is_trusted) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    try:
+        with np.load(stream, allow_pickle=is_trusted) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, TypeError, EOFError, BadZipFile, zlib.error, NotImplementedError) as error:
+        if not is_trusted and "allow_pickle" in str(error):
+            raise UntrustedFileError(
+                f"{label} holds pickled Python objects, and it is not known who made it; "
+                f"pass trust=True if you do"
+            ) from None
+        raise CorruptRunError(f"{label} is not a whole .npz file ({error}); dump it again") from None
 
 
 _BUILT_IN: dict[str, Callable[[], Callable[[BinaryIO, str, bool], Any]]] = {

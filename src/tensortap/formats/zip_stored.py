@@ -22,7 +22,7 @@ class Member(NamedTuple):
 
 def local_header(name: bytes, offset: int, size: int, inside: int = 0) -> bytes:
     """The header of a member whose data, less `inside` bytes of its own header, begins aligned."""
-    wide = struct.pack("<2H2Q", 1, 16, 0, 0) if size > _FULL_32 else b""
+    wide = struct.pack("<2H2Q", 1, 16, 0, 0) if size >= _FULL_32 else b""
     start = offset + _LOCAL.size + len(name) + len(wide) + 4 + inside
     padding = -start % ALIGNMENT
     extra = wide + struct.pack("<2H", _PADDING_ID, padding) + b"\0" * padding
@@ -32,11 +32,11 @@ def local_header(name: bytes, offset: int, size: int, inside: int = 0) -> bytes:
 
 def descriptor(crc: int, size: int) -> bytes:
     """What stands behind the data, because its checksum is not known before."""
-    return struct.pack("<4sLQQ" if size > _FULL_32 else "<4s3L", b"PK\7\x08", crc, size, size)
+    return struct.pack("<4sLQQ" if size >= _FULL_32 else "<4s3L", b"PK\7\x08", crc, size, size)
 
 
 def descriptor_size(size: int) -> int:
-    return 24 if size > _FULL_32 else 16
+    return 24 if size >= _FULL_32 else 16
 
 
 def directory(members: list[Member], offset: int) -> bytes:
@@ -48,7 +48,7 @@ def directory(members: list[Member], offset: int) -> bytes:
 
 def _central(member: Member) -> bytes:
     name, crc, size, offset = member
-    if size > _FULL_32 or offset > _FULL_32:
+    if size >= _FULL_32 or offset >= _FULL_32:
         extra = struct.pack("<2H3Q", 1, 24, size, size, offset)
         return _central_row(name, crc, _FULL_32, _FULL_32, 45, len(extra)) + extra
     return _central_row(name, crc, size, offset, 20, 0)

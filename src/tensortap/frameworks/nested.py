@@ -28,7 +28,7 @@ class Cut:
     reason: Literal["cycle", "depth", "shared"]
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     step: str  # how it reads in a path
     key: Any
     value: Any
@@ -151,6 +151,12 @@ def is_container(value: Any) -> bool:
     return _shape_of(value) is not None
 
 
+def parts(value: Any) -> list[Part] | None:
+    """What a container holds, one level down; None for a leaf."""
+    shape = _shape_of(value)
+    return None if shape is None else _parts_of(value, shape)
+
+
 def _shape_of(value: Any) -> Shape | None:
     kind: type = type(value)
     return _shape_of_type(kind)
@@ -171,7 +177,7 @@ def _shape_of_type(kind: type) -> Shape | None:
     return "mapping" if issubclass(kind, Mapping) else None
 
 
-def _parts_of(value: Any, shape: Shape) -> list[_Part]:
+def _parts_of(value: Any, shape: Shape) -> list[Part]:
     try:
         return _parts(value, shape)
     except Exception:
@@ -179,16 +185,16 @@ def _parts_of(value: Any, shape: Shape) -> list[_Part]:
         return []
 
 
-def _parts(value: Any, shape: Shape) -> list[_Part]:
+def _parts(value: Any, shape: Shape) -> list[Part]:
     if shape == "sequence":
-        return [_Part(f"[{i}]", i, item) for i, item in enumerate(value)]
+        return [Part(f"[{i}]", i, item) for i, item in enumerate(value)]
     if shape == "named":
-        return [_Part(f".{name}", name, item) for name, item in zip(value._fields, value, strict=False)]
+        return [Part(f".{name}", name, item) for name, item in zip(value._fields, value, strict=False)]
     if shape == "fields":
-        return [_Part(f".{name}", name, item) for name, item in _fields(value)]
+        return [Part(f".{name}", name, item) for name, item in _fields(value)]
     if shape == "output":
-        return [_Part(f".{name}", name, item) for name, item in _items(value)]
-    return [_Part(f"[{_shown(key)}]", key, item) for key, item in _items(value)]
+        return [Part(f".{name}", name, item) for name, item in _items(value)]
+    return [Part(f"[{_shown(key)}]", key, item) for key, item in _items(value)]
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
