@@ -12,14 +12,15 @@ import pytest
 
 import tensortap as tt
 
-RunPython = Callable[..., subprocess.CompletedProcess[str]]
+Done = subprocess.CompletedProcess[str]
+RunPython = Callable[..., Done]
 
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> RunPython:
     """Run a program in a process of its own, outside any repository; the folder for runs is argv[1]."""
 
-    def run(code: str, *arguments: str, check: bool = True, **settings: str) -> subprocess.CompletedProcess[str]:
+    def run(code: str, *arguments: str, check: bool = True, **settings: str) -> Done:
         program = tmp_path / "program.py"
         program.write_text(textwrap.dedent(code))
         return subprocess.run(
@@ -55,9 +56,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if reason:
         print(reason)
         pytest.skip(reason)
-    yield disk
-    tt.close()
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    try:
+        yield disk
+        tt.close()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.fixture

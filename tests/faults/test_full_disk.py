@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_in_the_background_a_full_disk_is_told_at_the_next_call(small_disk, numb
     run = tt.init(small_disk, background=True, layout=layout)
     tt.dump(numbers(1), "before")
     tt.dump(BIG, "big")
-    with pytest.raises(WriteFailedError, match="cannot write 'big' to .*: no space left on device"):
+    with pytest.raises(WriteFailedError, match=r"cannot write 'big' to .*: no space left on device"):
         tt.flush()
     tt.dump(numbers(2), "after")
     tt.close()
@@ -78,9 +79,13 @@ def test_in_the_background_the_next_dump_tells_of_the_failure(small_disk, number
     tt.init(small_disk, background=True)
     tt.dump(BIG, "big")
     with pytest.raises(WriteFailedError, match="cannot write 'big'"):
-        for number in range(100_000):  # until the writer has got there
-            tt.dump(number, "small")
+        dump_until_told()
     tt.flush()
+
+
+def dump_until_told():
+    for number in range(100_000):  # until the writer has got to the value that fails
+        tt.dump(number, "small")
 
 
 def test_in_the_background_close_tells_of_every_failure_that_nobody_was_told(small_disk):
@@ -99,30 +104,25 @@ def test_in_the_background_close_tells_of_every_failure_that_nobody_was_told(sma
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_value_whose_index_row_does_not_fit_is_refused_and_taken_back(small_disk, numbers, fill, layout):
+def test_small_values_until_the_disk_is_full_are_all_there_but_the_one_refused(small_disk, fill, layout):
     run = tt.init(small_disk, layout=layout)
-    tt.dump(0, "before")
-    ballast = fill(small_disk)
-    # Beside the full disk: a tmpfs counts pages, so what still fits into the last page of each file fits.
-    told, number = None, 0
-    while told is None:
-        number += 1
-        try:
-            tt.dump(None, f"n{number}" + "x" * 100, update_metadata=False)
-        except WriteFailedError as error:
-            told = error
-    assert told.errno == errno.ENOSPC
-    files = value_files(run)
-    ballast.unlink()
-    tt.dump(1, "after")
-    tt.close()
+    ballast = fill(small_disk, leave=32768)
+    accepted = dump_until_refused()
     opened = tt.Run(run)
     assert opened.problems == []
-    assert len(opened) == number + 1
-    assert all(stored.load() in (None, 0, 1) for stored in opened)
-    assert files == {stored.file for stored in opened if stored.name != "after"} - {
-        stored.file for stored in opened if layout == "pack"
-    }
+    assert opened.names == [f"n{number}" for number in range(accepted)]
+    assert [stored.load() for stored in opened] == list(range(accepted))
+    assert value_files(run) == (set() if layout == "pack" else {stored.file for stored in opened})
+    ballast.unlink()
+
+
+def dump_until_refused() -> int:
+    for number in range(10_000):
+        try:
+            tt.dump(number, f"n{number}")
+        except WriteFailedError:
+            return number
+    raise AssertionError("the disk has no end")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -168,6 +168,49 @@ LIMITED = """
     tt.dump(np.arange(20.0), "after")
     tt.close()
 """
+
+
+ROW_TOO_LONG = """
+    import resource, signal, sys
+    from pathlib import Path
+    import tensortap as tt
+
+    run = tt.init(sys.argv[1], layout=sys.argv[2])
+    for number in range(50):
+        tt.dump(number, "before")
+    (index,) = (run / ".tensortap").glob("index-*.jsonl")
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (index.stat().st_size + 20, limit[1]))
+    for _ in range(2):
+        try:
+            tt.dump(0, "x")
+        except tt.TensortapError as error:
+            print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    print(sorted(file.name for file in run.glob("x*")))
+    tt.dump(1, "x")
+    tt.close()
+"""
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_value_whose_index_row_does_not_fit_is_refused_and_taken_back(run_python, only_run, layout):
+    first, second, left = run_python(ROW_TOO_LONG, layout).stdout.splitlines()
+    run = only_run()
+    assert first == second
+    assert first.startswith(f"cannot write 'x' to {run.path}: ")
+    assert left == "[]"
+    assert run.problems == []
+    assert run.series("before").values == list(range(50))
+    assert run.series("x").values == [1]
+    if layout == "files":
+        assert run.find("x").file == "x.pkl"
+    else:
+        (pack,) = (run.path / ".tensortap" / "packs").iterdir()
+        with zipfile.ZipFile(pack) as members:
+            assert members.testzip() is None
+            assert len(members.namelist()) == 51
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -87,7 +87,7 @@ def check_run(path: Path, promised: range, way: str) -> None:
 
 
 def check_files(path: Path, way: str, count: int) -> None:
-    """Every plain file, listed or not, is whole for the libraries it is meant for; nothing else lies there."""
+    """Every plain file, listed or not, is whole for the libraries it is meant for; there is nothing else."""
     suffix = ".pt" if way == "pt" else ".npy"
     files = [file for file in path.iterdir() if file.name not in METADATA and file.name != ".tensortap"]
     assert len(files) >= (0 if way == "pack" else count)

@@ -33,8 +33,7 @@ def test_a_folder_that_becomes_read_only_is_told_by_dump_and_may_become_writable
     with pytest.raises(WriteFailedError) as caught:
         tt.dump(np.ones(3), "x")
     assert str(caught.value) == (
-        f"cannot write 'x' to {run}: read-only file system; "
-        f"check the folder, what was written before is safe"
+        f"cannot write 'x' to {run}: read-only file system; check the folder, what was written before is safe"
     )
     assert caught.value.errno == errno.EROFS
     remount(small_disk, "rw")
@@ -44,9 +43,9 @@ def test_a_folder_that_becomes_read_only_is_told_by_dump_and_may_become_writable
 
 def test_init_where_a_file_stands_says_so(tmp_path):
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(WriteFailedError, match="cannot create the run folder .*: "):
+    with pytest.raises(WriteFailedError, match=r"cannot create the run folder .*: "):
         tt.init(tmp_path / "runs")
-    with pytest.raises(WriteFailedError, match="cannot create the run folder .*: not a directory"):
+    with pytest.raises(WriteFailedError, match=r"cannot create the run folder .*: not a directory"):
         tt.init(tmp_path / "runs" / "below")
 
 
@@ -58,8 +57,7 @@ def test_a_folder_deleted_in_mid_run_is_told_and_a_new_init_works(tmp_path, layo
     tt.flush()
     shutil.rmtree(run)
     with pytest.raises(WriteFailedError) as caught:
-        tt.dump(np.ones(3), "x")
-        tt.flush()
+        dump_and_flush()
     assert str(caught.value) == (
         f"cannot write 'x' to {run}: the run folder is gone; "
         f"call init() again, what was written before is safe"
@@ -72,6 +70,11 @@ def test_a_folder_deleted_in_mid_run_is_told_and_a_new_init_works(tmp_path, layo
     assert tt.Run(again).names == ["y"]
 
 
+def dump_and_flush():
+    tt.dump(np.ones(3), "x")
+    tt.flush()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_folder_deleted_and_made_again_is_told_because_its_index_is_gone(tmp_path, layout):
     run = tt.init(tmp_path, layout=layout)
@@ -80,6 +83,20 @@ def test_a_folder_deleted_and_made_again_is_told_because_its_index_is_gone(tmp_p
     (run / ".tensortap" / "packs").mkdir(parents=True)
     with pytest.raises(WriteFailedError, match="the run folder is gone; call init\\(\\) again"):
         tt.dump(2, "x")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_program_that_changes_its_working_directory_goes_on_writing_to_its_run(
+    tmp_path, monkeypatch, layout
+):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / tt.init("runs", layout=layout)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    tt.dump(1, "x")
+    tt.close()
+    assert tt.Run(run).load("x") == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_metadata_of_a_deleted_run_is_told_and_does_not_bring_the_folder_back(tmp_path):

@@ -1,5 +1,7 @@
 """The errors a user can meet; each is also the built-in error that fits."""
 
+from typing import Any
+
 
 class TensortapError(Exception):
     """The root: `except tt.TensortapError` catches whatever tensortap raises on purpose."""
@@ -43,6 +45,10 @@ class NoRunError(TensortapError, FileNotFoundError):
 
 class WriteFailedError(TensortapError, OSError):
     """A value could not be written (full disk, no permission, folder gone); `errno` says why."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # It travels from rank 0 to the others, and OSError would leave its number behind.
+        return type(self), self.args, {**self.__dict__, "errno": self.errno}
 
 
 class NotServingError(TensortapError, RuntimeError):

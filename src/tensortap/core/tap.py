@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -35,7 +36,7 @@ class Tap:
         self._sinks = list(sinks)
         self._sources: list[Source] = []
         self._raises = on_error == "raise" or is_strict()
-        self._lock = threading.RLock()
+        self._lock, self._process = threading.RLock(), os.getpid()
         self._thread = threading.local()
         self._is_open = True
 
@@ -44,16 +45,18 @@ class Tap:
         source.start(self)
         return self
 
-    def emit(self, record: Record) -> None:
+    def emit(self, record: Record) -> bool:
+        """Pour one record; False when the tap is closed, or this very thread is pouring already."""
         # `_pouring` written out: this is the one call that is made for every value.
         thread = self._thread
         if getattr(thread, "is_pouring", False):
-            return
+            return False
         thread.is_pouring = True
         try:
-            with self._lock:
+            with self._lock if self._process == os.getpid() else self._renewed_lock():
                 if self._is_open:
                     self._pour((record,), self._stages)
+                return self._is_open
         finally:
             thread.is_pouring = False
 
@@ -91,10 +94,15 @@ class Tap:
             return
         self._thread.is_pouring = True
         try:
-            with self._lock:
+            with self._lock if self._process == os.getpid() else self._renewed_lock():
                 yield self._is_open
         finally:
             self._thread.is_pouring = False
+
+    def _renewed_lock(self) -> threading.RLock:
+        """A forked child has no other threads, but the lock may have been held by one when it was born."""
+        self._lock, self._process = threading.RLock(), os.getpid()
+        return self._lock
 
     def _pour(self, records: Iterable[Record], stages: Sequence[Stage]) -> None:
         for stage in stages:

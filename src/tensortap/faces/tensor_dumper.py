@@ -2,6 +2,8 @@
 
 import atexit
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +12,7 @@ from tensortap.core.errors import NotInitialisedError
 from tensortap.core.ranks import ranks
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.formats.run_layout import agree_on_run
+from tensortap.formats.run_layout import agree_on_run, cannot_write
 from tensortap.metadata.collect import Metadata
 from tensortap.metadata.runtime import timestamp_zone
 from tensortap.sinks.run_directory import Layout, RunDirectory
@@ -53,13 +55,13 @@ def init(
     run = agree_on_run(Path(folder_name), zone, here, _attempts)
     metadata = Metadata(run, timezone=timezone, env=env) if here.rank == 0 else None
     if metadata is not None:
-        metadata.write()
+        _collect(metadata, metadata.write)
     sink = RunDirectory(
         run, layout=layout, background=background, on_full=on_full, budget=budget, stats=stats
     )
     _source = Manual()
     _tap, _metadata = Tap(sinks=[sink]).attach(_source), metadata
-    atexit.register(close)
+    _close_at_exit()
     return run
 
 
@@ -72,11 +74,15 @@ def dump(obj: Any, name: str | None = None, update_metadata: bool = True, *, tap
     """
     if not _is_enabled:
         return
-    if _tap is None:
-        raise NotInitialisedError("dump() needs a run: call init('experiments') first, once per process")
-    if update_metadata and _metadata is not None:
-        _metadata.refresh()
-    _source.emit(obj, name, depth=1, tap=tap)
+    is_taken = False
+    while not is_taken:
+        current, source, metadata = _tap, _source, _metadata
+        if current is None:
+            raise NotInitialisedError("dump() needs a run: call init('experiments') first, once per process")
+        if update_metadata and metadata is not None:
+            _collect(metadata, metadata.refresh)
+        # Another thread may have begun a new run meanwhile: then the value belongs there.
+        is_taken = source.emit(obj, name, depth=1, tap=tap) or _tap is current
 
 
 def enable() -> None:
@@ -98,7 +104,7 @@ def update_metadata() -> None:
     if _tap is None:
         raise NotInitialisedError("update_metadata() needs a run: call init('experiments') first")
     if _metadata is not None:
-        _metadata.write()
+        _collect(_metadata, _metadata.write)
 
 
 def flush() -> None:
@@ -114,3 +120,18 @@ def close() -> None:
     atexit.unregister(close)
     if tap is not None:
         tap.close()
+
+
+def _collect(metadata: Metadata, collect: Callable[[], object]) -> None:
+    try:
+        collect()
+    except OSError as error:
+        raise cannot_write("the metadata", metadata.folder, error) from error
+
+
+def _close_at_exit() -> None:
+    atexit.register(close)
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        # A child of multiprocessing that was forked ends without the usual exit, but runs these.
+        sys.modules["multiprocessing.util"].Finalize(None, close, exitpriority=0)

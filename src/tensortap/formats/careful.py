@@ -49,6 +49,7 @@ class CarefulUnpickler(pickle._Unpickler):
         self._filled: dict[int, Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
+        module = "builtins" if module == "__builtin__" else module  # in pickles for Python 2
         if (module, name) in _SAFE_NAMES:
             return super().find_class(module, name)
         if (module, name) in _SCALARS:

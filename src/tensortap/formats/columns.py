@@ -11,18 +11,21 @@ from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from tensortap.core.paths import regex
-from tensortap.formats.index import COLUMNS, index_files, read_rows
+from tensortap.formats.index import COLUMNS, index_files, is_sound, read_rows
 
 _CODED = ("name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix", "site")
 _JSON = ("placement", "statistics")
 _WHOLE = ("call", "order", "nbytes", "start", "length")
-_ODD = np.iinfo(np.int64).min  # stands for a step or rank that is a tuple
+_ODD = np.iinfo(np.int64).min  # stands for a step or rank that is a tuple, or too large a number
+_SMALL = range(_ODD + 1, -_ODD)
 _WORTH_CACHING = 2000
 _TAIL = 256
+_BAD_CACHE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error)
 _NO_ROWS = np.empty(0, np.int64)
 Array = np.ndarray[Any, Any]
 
@@ -65,6 +68,8 @@ class Coded:
             pattern = re.compile(regex(path))
             return [code for code, text in enumerate(self.texts) if pattern.fullmatch(text)]
         # One search over all texts, a line each, costs a tenth of a match per text.
+        if not self.texts:
+            return _NO_ROWS
         blob = "\n".join(self.texts)
         found = [hit.start() for hit in re.finditer(f"^{regex(path)}$", blob, re.MULTILINE)]
         lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
@@ -95,7 +100,7 @@ class Columns:
         for path in index_files(self._own):
             rows += self._new_rows(path)
         if rows:
-            self._take(rows)
+            self._take_sound(rows)
         if len(rows) >= _WORTH_CACHING:
             self._save_cache()
         return len(rows)
@@ -108,7 +113,10 @@ class Columns:
 
     def _number(self, column: str, row: int) -> int | tuple[int, ...]:
         number = int(self.plain[column][row])
-        return number if number != _ODD else tuple(json.loads(self.coded[f"odd_{column}"][row]))
+        if number != _ODD:
+            return number
+        odd = json.loads(self.coded[f"odd_{column}"][row])
+        return odd if isinstance(odd, int) else tuple(odd)
 
     def _new_rows(self, path: Path) -> list[list[Any]]:
         end = self._files.get(path.name, [0, 0])[0]
@@ -118,6 +126,17 @@ class Columns:
         self._files[path.name] = [end, _fingerprint(path, end)]
         self.problems += problems
         return rows
+
+    def _take_sound(self, rows: list[list[Any]]) -> None:
+        """Add rows; a row of the right length with wrong cells must not cost the others."""
+        before = dict(self.plain), dict(self.coded)
+        try:
+            self._take(rows)
+        except (TypeError, ValueError, OverflowError):
+            self.plain, self.coded = before
+            sound = [row for row in rows if is_sound(row)]
+            self.problems.append(f"{len(rows) - len(sound)} rows of the index have cells of a wrong type")
+            self._take(sound)
 
     def _take(self, rows: list[list[Any]]) -> None:
         columns = (
@@ -141,12 +160,12 @@ class Columns:
 
     def _extend_numbers(self, name: str, cells: Iterable[Any]) -> None:
         cells = list(cells)
-        try:
-            numbers = np.array(cells, np.int64).reshape(len(cells))
-            odd: list[Any] = [None] * len(cells)
-        except ValueError:
-            numbers = np.array([cell if isinstance(cell, int) else _ODD for cell in cells], np.int64)
-            odd = [None if isinstance(cell, int) else json.dumps(cell) for cell in cells]
+        odd: list[Any] = [None] * len(cells)
+        if set(map(type, cells)) <= {int} and all(map(_SMALL.__contains__, cells)):
+            numbers = np.array(cells, np.int64)
+        else:
+            numbers = np.array([cell if _is_small(cell) else _ODD for cell in cells], np.int64)
+            odd = [None if _is_small(cell) else json.dumps(cell) for cell in cells]
         self._extend(name, numbers)
         self._extend_coded(f"odd_{name}", odd)
 
@@ -154,6 +173,8 @@ class Columns:
         known = self.coded.get(name)
         seen = dict(known._codes_by_text) if known else {}
         codes = np.array([seen.setdefault(cell, len(seen)) for cell in cells], np.int32)
+        if not {str, type(None)} >= set(map(type, seen)):
+            raise TypeError(f"{name} holds more than texts")
         joined = np.concatenate([known.codes, codes]) if known else codes
         self.coded[name] = Coded(joined, list(seen))
 
@@ -178,18 +199,20 @@ class Columns:
 
     def _load_cache(self) -> None:
         try:
-            with np.load(self._cache / "columns.npz") as stored:
+            with open(self._cache / "columns.npz", "rb") as stream, np.load(stream) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             facts = json.loads(arrays.pop("facts").tobytes())
-        except (OSError, ValueError, KeyError, EOFError, zlib.error):
+            if facts["columns"] != list(COLUMNS) or not self._is_current(facts["files"]):
+                return
+            coded = {
+                name: Coded(arrays.pop(f"codes_{name}"), texts) for name, texts in facts["texts"].items()
+            }
+            files, problems = facts["files"], facts["problems"]
+        except _BAD_CACHE:
             return
-        if facts["columns"] != list(COLUMNS) or not self._is_current(facts["files"]):
+        if set(coded) != set(self.coded) or set(arrays) != set(self.plain):
             return
-        self._files, self.problems = facts["files"], facts["problems"]
-        self.coded = {
-            name: Coded(arrays.pop(f"codes_{name}"), texts) for name, texts in facts["texts"].items()
-        }
-        self.plain = arrays
+        self._files, self.problems, self.coded, self.plain = files, problems, coded, arrays
 
     def _is_current(self, files: dict[str, list[int]]) -> bool:
         return all(
@@ -198,6 +221,10 @@ class Columns:
             and _fingerprint(path, end) == mark
             for name, (end, mark) in files.items()
         )
+
+
+def _is_small(cell: Any) -> bool:
+    return type(cell) is int and cell in _SMALL
 
 
 def _fingerprint(path: Path, end: int) -> int:

@@ -96,7 +96,7 @@ def can_reserve(path: str) -> bool:
 
 def one_block(bits: np.ndarray[Any, Any]) -> memoryview:
     """The bytes of a C-contiguous array, without a copy."""
-    if not bits.size:
+    if not bits.nbytes:
         return memoryview(b"")
     try:
         return memoryview(bits).cast("B")  # type: ignore[arg-type]

@@ -1,15 +1,17 @@
 """The index of a run: one line of JSON per record, appended when the value is safe; the truth of a run."""
 
 import contextlib
+import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
 
+from tensortap.core.errors import UnknownFormatError
 from tensortap.core.record import Placement, Record, Site
 from tensortap.frameworks.base import Description
 
@@ -39,34 +41,37 @@ COLUMNS = (
     "statistics",
 )
 _HEADER = json.dumps({"tensortap_index": VERSION, "columns": COLUMNS}).encode() + b"\n"
+_TEXTS = {"name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix"}
+_COUNTS = {"call", "order", "nbytes", "start", "length"}
+_OPTIONAL = {"offset": int, "checksum": str, "site": str, "placement": list, "statistics": list}
 
 
 class IndexWriter:
     """Appends rows, one `write` each: a killed process loses none that was acknowledged."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        self._size = os.fstat(self._fd).st_size
-        if self._size == 0:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        size = os.fstat(self._fd).st_size
+        if size == 0:
             self.append(_HEADER)
+        elif os.pread(self._fd, 1, size - 1) != b"\n":
+            self.append(b"\n")  # a killed writer left half a line: ours must not continue it
 
     def append(self, row: bytes) -> None:
-        written = 0
-        try:
-            written = os.write(self._fd, row)
-        finally:
-            if written < len(row):
-                self._restore()
+        written = os.write(self._fd, row)
         if written < len(row):
-            raise OSError(28, "no space left for the index")
-        self._size += written
+            self._take_back(written)
+            raise OSError(errno.ENOSPC, "no space left for the index")
 
     def close(self) -> None:
         os.close(self._fd)
 
-    def _restore(self) -> None:
+    def _take_back(self, written: int) -> None:
+        """Remove half a row, unless another process has appended behind it."""
         with contextlib.suppress(OSError):
-            os.ftruncate(self._fd, self._size)
+            end = os.lseek(self._fd, 0, os.SEEK_CUR)
+            if os.fstat(self._fd).st_size == end:
+                os.ftruncate(self._fd, end - written)
 
 
 def row_start(record: Record, framework: str, description: Description, nbytes: int) -> str:
@@ -109,29 +114,86 @@ def facts(record: Record, statistics: tuple[Any, ...] | None) -> str:
 def read_rows(path: Path, start: int = 0) -> tuple[list[list[Any]], int, list[str]]:
     """Rows from byte `start` on, where the last whole line ends, and what was damaged."""
     with open(path, "rb") as stream:
-        stream.seek(start)
+        header = stream.readline()
+        columns = _columns_of(header, path)
+        stream.seek(max(start, len(header)))
         data = stream.read()
-    data = data[: data.rfind(b"\n") + 1]
-    end = start + len(data)
-    body = data[data.find(b"\n") + 1 :] if start == 0 else data
+    if not header.endswith(b"\n"):
+        return [], start, []
+    body = data[: data.rfind(b"\n") + 1]
+    begin = max(start, len(header))
+    rows, problems = _parse(body, columns or COLUMNS, path.name, begin)
+    if columns is None and start == 0:
+        problems.insert(0, f"the header of {path.name} is damaged")
+    return rows, begin + len(body), problems
+
+
+def _columns_of(header: bytes, path: Path) -> Sequence[str] | None:
+    """The columns that the header names; None when it cannot be read."""
     try:
-        return json.loads(b"[" + body[:-1].replace(b"\n", b",") + b"]"), end, []
+        known = json.loads(header)
+        version, columns = known["tensortap_index"], known["columns"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    if version != VERSION or not set(COLUMNS) <= set(columns):
+        raise UnknownFormatError(
+            f"{path} is an index of version {version}, this tensortap reads version {VERSION}; "
+            f"upgrade tensortap to read the run"
+        )
+    return tuple(columns)
+
+
+def _parse(body: bytes, columns: Sequence[str], name: str, start: int) -> tuple[list[list[Any]], list[str]]:
+    try:
+        rows = json.loads(b"[" + body[:-1].replace(b"\n", b",") + b"]")
     except ValueError:
-        return _read_damaged(body, path.name, end)
+        rows = None
+    if rows is None or not _are_rows(rows, columns):
+        return _parse_damaged(body, columns, name, start)
+    return [_in_order(row, columns) for row in rows] if columns != COLUMNS else rows, []
 
 
-def _read_damaged(body: bytes, name: str, end: int) -> tuple[list[list[Any]], int, list[str]]:
-    rows, problems = [], []
-    for number, line in enumerate(body.splitlines(), 2):
+def _parse_damaged(
+    body: bytes, columns: Sequence[str], name: str, at: int
+) -> tuple[list[list[Any]], list[str]]:
+    rows: list[list[Any]] = []
+    problems = []
+    for line in body.splitlines(keepends=True):
         try:
             row = json.loads(line)
-            if not isinstance(row, list) or len(row) != len(COLUMNS):
-                raise ValueError("not a row")
         except ValueError:
-            problems.append(f"line {number} of {name} is damaged")
-        else:
-            rows.append(row)
-    return rows, end, problems
+            row = None
+        if _are_rows([row], columns):
+            rows.append(_in_order(row, columns))
+        elif not line.startswith(_HEADER[:19]):  # two writers that began at once each wrote one
+            problems.append(f"the line at byte {at} of {name} is damaged")
+        at += len(line)
+    return rows, problems
+
+
+def _are_rows(rows: list[Any], columns: Sequence[str]) -> bool:
+    width = len(columns)
+    return all(type(row) is list and len(row) == width for row in rows)
+
+
+def is_sound(row: list[Any]) -> bool:
+    """Whether each cell is of its column's type; asked only where the columns could not be made."""
+    return all(_fits(column, cell) for column, cell in zip(COLUMNS, row, strict=True))
+
+
+def _fits(column: str, cell: Any) -> bool:
+    if column in _TEXTS:
+        return isinstance(cell, str)
+    if column in _COUNTS:
+        return isinstance(cell, int) and abs(cell) < 1 << 63
+    if column in _OPTIONAL:
+        return cell is None or isinstance(cell, _OPTIONAL[column])
+    return isinstance(cell, (int, float) if column == "time" else (int, list))
+
+
+def _in_order(row: list[Any], columns: Sequence[str]) -> list[Any]:
+    """The cells we know, in our order: a later tensortap may have added others."""
+    return row if columns == COLUMNS else [row[columns.index(column)] for column in COLUMNS]
 
 
 def index_files(own: Path) -> Iterator[Path]:
@@ -148,7 +210,9 @@ def placement_from(fields: list[Any]) -> Placement:
 
 
 def _numbers(number: int | tuple[int, ...]) -> str:
-    return f"{number}" if type(number) is int else json.dumps(number)
+    if type(number) is int:
+        return f"{number}"
+    return json.dumps([int(one) for one in number] if isinstance(number, tuple) else int(number))
 
 
 def _site(site: Site | None) -> str:

@@ -35,7 +35,7 @@ def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def load(path: Path, is_trusted: bool) -> np.ndarray[Any, Any]:
     """The array, memory-mapped: nothing is read before it is touched, and writing stays private."""
     try:
-        return np.lib.format.open_memmap(path, mode="c")
+        return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
     except (ValueError, *_DAMAGE):
         with open(path, "rb") as stream:
             return read(stream, str(path), is_trusted)

@@ -28,6 +28,7 @@ class PackWriter:
         self._may_reserve = can_reserve(os.path.dirname(path))
         self._members: list[Member] = []
         self._seen: dict[str, int] = {}
+        self._names: set[str] = set()
         self.size = 0
 
     @property
@@ -50,12 +51,18 @@ class PackWriter:
                 self.size,
                 crc32(payload.head),
             )
-        except OSError:
+        except BaseException:
+            # Also an interrupt: what follows must begin where the index says.
             self._restore()
             raise
         self._members.append(Member(name, crc, length, self.size))
         self.size = start + length + descriptor_size(length)
         return Place(start, start + len(payload.head), length, checksum)
+
+    def take_back(self) -> None:
+        """Undo the last append."""
+        self.size = self._members.pop().offset
+        self._restore()
 
     def close(self) -> None:
         """Write the directory: from now on `np.load` opens the file."""
@@ -65,8 +72,12 @@ class PackWriter:
             os.close(self._fd)
 
     def _member_name(self, stem: str, suffix: str) -> bytes:
-        number = self._seen[stem] = self._seen.get(stem, 0) + 1
-        return (f"{stem}{suffix}" if number == 1 else f"{stem}.{number}{suffix}").encode()
+        name = stem + suffix
+        while name in self._names:  # `x` for the second time is `x.2`, unless that is somebody's name
+            number = self._seen[stem] = self._seen.get(stem, 1) + 1
+            name = f"{stem}.{number}{suffix}"
+        self._names.add(name)
+        return name.encode()
 
     def _restore(self) -> None:
         with contextlib.suppress(OSError):

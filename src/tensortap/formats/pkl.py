@@ -77,15 +77,24 @@ def _damaged(label: str, error: BaseException) -> CorruptRunError:
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
-        if torch is None or not isinstance(value, torch.Tensor) or not _is_wasteful(torch, value):
+        if torch is None or not isinstance(value, torch.Tensor) or not _is_plain(torch, value):
             return NotImplemented
-        return value.detach().cpu().clone().__reduce_ex__(_PROTOCOL)
+        if _is_wasteful(value):
+            value = value.detach().cpu().clone()
+        function, (storage, *rest), *state = value.__reduce_ex__(_PROTOCOL)
+        if isinstance(storage, torch.UntypedStorage):
+            # Storages of fp8 and uint16: torch pickles them in a form that it cannot read back.
+            storage = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.uint8, _internal=True)
+        return function, (storage, *rest), *state
 
 
-def _is_wasteful(torch: Any, value: Any) -> bool:
+def _is_plain(torch: Any, value: Any) -> bool:
+    is_dense = value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_nested)
+    return type(value) is torch.Tensor and is_dense
+
+
+def _is_wasteful(value: Any) -> bool:
     """A view would drag its whole storage along; a device may not be there when it is read."""
-    if value.layout != torch.strided or value.is_meta or type(value) is not torch.Tensor:
-        return False
     return bool(
         value.device.type != "cpu"
         or value.untyped_storage().nbytes() > value.numel() * value.element_size()

@@ -63,7 +63,13 @@ def encode(bits: np.ndarray[Any, Any], dtype: str) -> Payload:
 def encode_any(value: Any) -> Payload:
     """What only torch knows how to save: sparse, quantized, nested, rare types."""
     stream = io.BytesIO()
-    torch.save(value.detach(), stream)
+    try:
+        torch.save(value.detach().clone(), stream)  # torch saves a view with its whole storage
+    except (RuntimeError, KeyError, TypeError, AttributeError, pickle.PicklingError) as error:
+        raise UnsupportedValueError(
+            f"torch cannot save a {type(value).__name__} of {value.dtype} ({_first_line(error)}); "
+            f"dump the tensors it is made of, or convert it"
+        ) from error
     return from_bytes(SUFFIX, stream.getvalue())
 
 

@@ -1,5 +1,6 @@
 """Where things lie in a run directory: folders, file names that are safe to read, our own corner."""
 
+import errno
 import hashlib
 import logging
 import os
@@ -16,7 +17,7 @@ PACKS = "packs"
 CACHE = "cache"
 LAUNCHES = ".tensortap-launches"  # beside the runs: where ranks without a process group meet
 _LONGEST_STEM = 180  # bytes; leaves room for a rank, a number and a suffix within 255
-_UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|%]|^\.')
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|%\ud800-\udfff]|^\.')
 _WAIT_SECONDS = 30.0
 _LAUNCH_SKEW_SECONDS = 300.0
 log = logging.getLogger("tensortap.runs")
@@ -28,7 +29,7 @@ def file_stem(name: str) -> str:
     if len(name) * 4 <= _LONGEST_STEM and name and name.isascii() and not _UNSAFE.search(name):
         return name
     stem = _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name) or "%empty"
-    encoded = stem.encode("utf-8", "backslashreplace")
+    encoded = stem.encode()
     if len(encoded) <= _LONGEST_STEM:
         return encoded.decode()
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
@@ -61,11 +62,11 @@ def create_run(base: Path, zone: tzinfo) -> Path:
             (run / OWN).mkdir()
         except FileExistsError as error:
             if not base.is_dir():
-                raise _cannot_create(run, error) from None
+                raise cannot_create(run, error) from None
             number += 1
             continue
         except OSError as error:
-            raise _cannot_create(run, error) from None
+            raise cannot_create(run, error) from None
         return run
 
 
@@ -96,10 +97,13 @@ def _agree_in_group(base: Path, zone: tzinfo, ranks: Ranks) -> Path:
 
 
 def _announce(meeting: Path, run: Path) -> Path:
-    meeting.parent.mkdir(exist_ok=True)
     draft = meeting.with_suffix(f".{os.getpid()}")
-    draft.write_text(run.name, encoding="utf-8")
-    draft.replace(meeting)
+    try:
+        meeting.parent.mkdir(exist_ok=True)
+        draft.write_text(run.name, encoding="utf-8")
+        draft.replace(meeting)
+    except OSError as error:
+        raise cannot_create(run, error) from None
     return run
 
 
@@ -138,10 +142,26 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _cannot_create(run: Path, error: OSError) -> WriteFailedError:
-    reason = (error.strerror or str(error)).lower()
+def cannot_create(run: Path, error: OSError) -> WriteFailedError:
     failed = WriteFailedError(
-        f"cannot create the run folder {run}: {reason}; init() with a folder you can write to"
+        f"cannot create the run folder {run}: {_reason(error)}; init() with a folder you can write to"
     )
     failed.errno = error.errno
     return failed
+
+
+def cannot_write(what: str, run: Path, error: OSError) -> WriteFailedError:
+    reason, remedy = _reason(error), "check the folder"
+    if error.errno == errno.ENOSPC:
+        remedy = "free some space"
+    elif error.errno == errno.ENOENT:
+        reason, remedy = "the run folder is gone", "call init() again"
+    failed = WriteFailedError(
+        f"cannot write {what} to {run}: {reason}; {remedy}, what was written before is safe"
+    )
+    failed.errno = error.errno
+    return failed
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, get_args
 
 from tensortap.metadata.digest_key import digest_key
@@ -39,7 +40,7 @@ class Metadata:
         if env not in get_args(Policy):
             raise ValueError(f"env is {env!r}; give 'all', 'redact' or 'names'")
         # The place is that of the start, though the program may change its working directory later.
-        self._folder = Path(os.path.abspath(folder))
+        self.folder = Path(os.path.abspath(folder))
         self._policy = env
         self._moment = datetime.now(timestamp_zone(timezone))
         self._working_directory = working_directory()
@@ -48,9 +49,13 @@ class Metadata:
         self._logged: set[tuple[str, str]] = set()
         self._randomness: dict[str, Any] | None = None
         self._watch: Watch | None = None
+        self._has_begun = False
 
     def write(self) -> None:
         """Collect everything, and write the files whose content changed."""
+        if not self._has_begun:  # a folder that somebody deletes later does not come back by itself
+            (self.folder / OWN_FOLDER).mkdir(parents=True, exist_ok=True)
+            self._has_begun = True
         problems = Problems(self._logged)
         repository, reason = self._find(problems)
         project = self._describe(repository, problems)
@@ -88,7 +93,7 @@ class Metadata:
             return Project()
         # Looked at before collecting: a commit made meanwhile is then noticed by the next refresh.
         self._watch = problems.attempt("repository files", lambda: Watch(watched_paths(repository)))
-        folder = str(self._folder)
+        folder = str(self.folder)
         return problems.attempt("git", lambda: describe_project(repository, folder, problems)) or Project()
 
     def _runtime(self, problems: Problems) -> dict[str, Any]:
@@ -120,11 +125,10 @@ class Metadata:
 
     def _write(self, name: str, content: bytes) -> None:
         """Replace a file whose content changed; a file without content is removed."""
-        path = self._folder / name
+        path = self.folder / name
         if not content:
             path.unlink(missing_ok=True)
         elif not path.exists() or path.read_bytes() != content:
-            path.parent.mkdir(parents=True, exist_ok=True)
             _replace(path, content)
 
 
@@ -153,7 +157,7 @@ def _json(content: dict[str, Any]) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
         os.replace(temporary, path)

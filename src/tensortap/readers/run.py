@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.errors import NoRunError, UnknownNameError
+from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.paths import nearest, sort_key
 from tensortap.core.record import Kind, Series
 from tensortap.formats.columns import Columns
@@ -174,7 +174,12 @@ def _first(number: int | tuple[int, ...]) -> int:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        return json.loads(path.read_bytes()) if path.exists() else {}
+    except ValueError as error:
+        raise CorruptRunError(
+            f"{path} is not whole ({error}); the values of the run can still be read"
+        ) from None
 
 
 def _no_run(path: Path) -> str:

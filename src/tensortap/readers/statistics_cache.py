@@ -18,18 +18,18 @@ class StatisticsCache:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "statistics.jsonl"
-        self._known: dict[str, list[Any]] | None = None
+        self._known: dict[str, Statistics] | None = None
 
     def get(self, key: str, bits: Callable[[], np.ndarray[Any, Any]], dtype: str) -> Statistics:
         known = self._load()
         if key not in known:
-            known[key] = list(astuple(statistics(bits(), dtype)))
-            self._append(key, known[key])
-        return Statistics(*known[key])
+            known[key] = statistics(bits(), dtype)
+            self._append(key, list(astuple(known[key])))
+        return known[key]
 
-    def _load(self) -> dict[str, list[Any]]:
+    def _load(self) -> dict[str, Statistics]:
         if self._known is None:
-            lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+            lines = self._path.read_bytes().splitlines() if self._path.exists() else []
             self._known = dict(filter(None, map(_parsed, lines)))
         return self._known
 
@@ -43,9 +43,10 @@ class StatisticsCache:
                 os.close(fd)
 
 
-def _parsed(line: str) -> tuple[str, list[Any]] | None:
+def _parsed(line: bytes) -> tuple[str, Statistics] | None:
+    """A line, or None for one that is damaged: what it said is computed again."""
     try:
         key, row = json.loads(line)
-    except ValueError:
+        return str(key), Statistics(*row)
+    except (ValueError, TypeError):
         return None
-    return key, row

@@ -133,7 +133,7 @@ class Stored:
         """The record as a line of a table."""
         shape = str(list(self.shape)) if self.dtype else ""
         return [
-            self.name,
+            self.name if self.name.isprintable() else repr(self.name),
             str(self.step),
             str(self.rank),
             self.dtype or self.type,

@@ -5,6 +5,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from tensortap.formats.run_layout import OWN, is_own_run
 from tensortap.frameworks.base import Framework, framework_named
 
 _OPEN_FILES = 64
+_MAPPED_FILES = 256  # a process may often open no more than 1024
+Memory = mmap.mmap | bytearray
 Array = np.ndarray[Any, Any]
 
 
@@ -24,6 +27,7 @@ class Values:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._mapped = lru_cache(maxsize=_OPEN_FILES)(self._map)
+        self._alive: WeakSet[mmap.mmap] = WeakSet()
 
     def array(
         self, file: str, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...], framework: str
@@ -43,12 +47,14 @@ class Values:
     def other(self, file: str, start: int, length: int, suffix: str, trust: bool) -> Any:
         path = self._run / file
         if not file.startswith(OWN):
+            if not path.exists():
+                raise _missing(str(path))
             return serializers.load(path, trust=trust)
         data = memoryview(self._memory(file, start + length))[start : start + length]
         trusted = trust or is_own_run(path)
         return serializers.read(suffix, data, f"{file} at byte {start}", is_trusted=trusted)
 
-    def _memory(self, file: str, end: int) -> mmap.mmap:
+    def _memory(self, file: str, end: int) -> Memory:
         memory = self._mapped(file)
         if len(memory) < end:
             self._mapped.cache_clear()
@@ -60,20 +66,29 @@ class Values:
             )
         return memory
 
-    def _map(self, file: str) -> mmap.mmap:
+    def _map(self, file: str) -> Memory:
         path = os.path.join(self._run, file)
         try:
             with open(path, "rb") as stream:
+                # A mapping holds its file open as long as a value of it lives, and files are few.
+                if len(self._alive) >= _MAPPED_FILES and not file.startswith(OWN):
+                    return bytearray(stream.read())
                 # Private: whoever writes to a value gets a page of its own, the file stays as it is.
-                return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+                memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+                self._alive.add(memory)
+                return memory
         except FileNotFoundError:
-            raise CorruptRunError(
-                f"{path} is in the index but not on disk; the other values of the run can still be read"
-            ) from None
+            raise _missing(path) from None
         except ValueError:
             raise CorruptRunError(
                 f"{path} is empty although the index lists a value in it; the others can still be read"
             ) from None
+
+
+def _missing(path: str) -> CorruptRunError:
+    return CorruptRunError(
+        f"{path} is in the index but not on disk; the other values of the run can still be read"
+    )
 
 
 @lru_cache(maxsize=16)

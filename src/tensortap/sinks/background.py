@@ -22,7 +22,7 @@ class Writer:
         self._count = 0
         self._changed = threading.Condition()
         self._failures: list[Exception] = []
-        self._is_open = True
+        self.is_open = True
         self.dropped = 0
         # A daemon, so that a program that never closes can still end; the face closes at exit.
         self._thread = threading.Thread(target=self._run, name="tensortap-writer", daemon=True)
@@ -51,12 +51,14 @@ class Writer:
         self.raise_failure()
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self._jobs.put(None)
             self._thread.join()
-        if self.dropped:
-            log.warning("%d values were dropped because the disk was slower than the program", self.dropped)
+            if self.dropped:
+                log.warning(
+                    "%d values were dropped because the disk was slower than the program", self.dropped
+                )
         self.raise_failure()
 
     def raise_failure(self) -> None:
@@ -80,7 +82,8 @@ class Writer:
             try:
                 job()
             except Exception as error:  # noqa: BLE001 - kept and raised in the caller's thread
-                self._failures.append(error)
+                with self._changed:
+                    self._failures.append(error)
             finally:
                 del entry, job
                 self._done(nbytes)

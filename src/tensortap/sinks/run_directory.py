@@ -1,5 +1,7 @@
 """A sink that keeps every record on disk: a file each, or packed, and a row in the index when it is safe."""
 
+import contextlib
+import errno
 import itertools
 import os
 import threading
@@ -11,14 +13,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensortap.core.errors import WriteFailedError
 from tensortap.core.ranks import Ranks, current, ranks
 from tensortap.core.record import Record
 from tensortap.formats.files import Folder, one_block
 from tensortap.formats.index import IndexWriter, facts, row_end, row_start
 from tensortap.formats.pack import PackWriter
 from tensortap.formats.payload import Payload
-from tensortap.formats.run_layout import OWN, PACKS, ranked_stem
+from tensortap.formats.run_layout import OWN, PACKS, cannot_create, cannot_write, ranked_stem
 from tensortap.formats.serializers import Encoded, encode
 from tensortap.frameworks.pool import Buffer, Pool
 from tensortap.kernels.statistics import statistics
@@ -48,24 +49,34 @@ class RunDirectory:
         budget: int = 256 << 20,
         stats: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(os.path.abspath(path))  # the program may change its working directory
+        if layout not in ("files", "pack"):
+            raise ValueError(f"layout is 'files' or 'pack', not {layout!r}")
         self._layout = layout
         self._stats = stats
         self._launched = ranks()
-        self._pool = Pool(keep=budget)
-        self._open()
+        self._budget = budget
+        self._folder = self._make_folder()
+        self._numbers: defaultdict[str, int] = defaultdict(lambda: 1)
+        self._forked = ""
+        self._begin()
         self._writer = Writer(budget, on_full) if background else None
 
-    def _open(self) -> None:
+    def _make_folder(self) -> Folder:
         own = self.path / OWN
-        (own / PACKS if self._layout == "pack" else own).mkdir(parents=True, exist_ok=True)
-        self._folder = Folder(os.fspath(self.path), os.fspath(own))
+        try:
+            (own / PACKS if self._layout == "pack" else own).mkdir(parents=True, exist_ok=True)
+            return Folder(os.fspath(self.path), os.fspath(own))
+        except OSError as error:
+            raise cannot_create(self.path, error) from None
+
+    def _begin(self) -> None:
+        """What a process has for itself; the locks too, since another thread may hold them in a fork."""
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._pool = Pool(keep=self._budget)
         self._indexes: dict[str, IndexWriter] = {}
         self._pack: PackWriter | None = None
-        self._numbers: defaultdict[str, int] = defaultdict(lambda: 1)
-        self._process = os.getpid()
-        self._forked = ""
-        self._lock = threading.Lock()
 
     @property
     def dropped(self) -> int:
@@ -73,10 +84,11 @@ class RunDirectory:
         return self._writer.dropped if self._writer else 0
 
     def write(self, record: Record) -> None:
-        if os.getpid() != self._process:
-            self._reopen_in_child()
+        self._begin_in_child()
         if self._writer is not None:
             self._writer.raise_failure()
+            if not self._writer.is_open:  # after close() nobody would fetch it: it is written at once
+                self._writer = None
         encoded = encode(record.value, plain=self._layout == "pack")
         here = current(self._launched)
         item = _Item(record, encoded, here, self._facts(record, encoded))
@@ -87,11 +99,13 @@ class RunDirectory:
 
     def flush(self) -> None:
         """Return when every accepted value is on disk; raise what failed meanwhile."""
+        self._begin_in_child()
         if self._writer is not None:
             self._writer.flush()
 
     def close(self) -> None:
         """Write what waits, close the files; packs become ordinary .npz files."""
+        self._begin_in_child()
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -101,14 +115,25 @@ class RunDirectory:
     def _close_files(self) -> None:
         with self._lock:
             pack, self._pack = self._pack, None
-            indexes, self._indexes = list(self._indexes.values()), {}
-        for part in ([pack] if pack is not None else []) + indexes:
-            part.close()
+            indexes, self._indexes = self._indexes, {}
+        with contextlib.ExitStack() as stack:
+            for index in indexes.values():
+                stack.callback(index.close)
+            if pack is not None:
+                self._close_pack(pack)
 
-    def _reopen_in_child(self) -> None:
-        """A forked process shares no thread and no file position with its parent: it starts its own files,
-        and writes at once, because such processes often end without a farewell."""
-        self._open()
+    def _close_pack(self, pack: PackWriter) -> None:
+        try:
+            pack.close()
+        except OSError as error:
+            raise cannot_write(f"the end of {pack.name}", self.path, error) from error
+
+    def _begin_in_child(self) -> None:
+        """A forked process has no writer thread, and its parent's files are not its own: it begins new
+        ones, and writes at once, because such processes often end without a farewell."""
+        if os.getpid() == self._process:
+            return
+        self._begin()
         self._forked = f"-pid{self._process}"
         self._writer = None
 
@@ -123,7 +148,7 @@ class RunDirectory:
         payload = encoded.payload
         if not self._writer.admit(payload.bits.nbytes):
             return
-        if payload.is_private or encoded.description.device != "cpu":
+        if payload.is_private or not payload.bits.nbytes or encoded.description.device != "cpu":
             self._writer.put(lambda: self._store(item, self._body(payload)), payload.bits.nbytes)
             return
         buffer = self._pool.copy(payload.bits)
@@ -140,26 +165,38 @@ class RunDirectory:
             with self._lock:
                 self._store_packed(item, data) if self._layout == "pack" else self._store_file(item, data)
         except OSError as error:
-            raise _failed(item.name, self.path, error) from error
+            raise cannot_write(_short(item.name), self.path, error) from error
         finally:
             if isinstance(body, Buffer):
                 body.release()
 
     def _store_file(self, item: "_Item", data: memoryview) -> None:
         payload = item.payload
+        index = self._index(item)
         stem = ranked_stem(item.name, item.ranks)
         names = self._names(stem, payload.suffix)
         file, checksum = self._folder.put(names, payload, data)
         start = len(payload.head)
         offset = start if payload.is_raw else None
-        self._index(item).append(item.row(file, 0, start + len(data), offset, checksum))
+        try:
+            index.append(item.row(file, 0, start + len(data), offset, checksum))
+        except OSError:
+            self._numbers[stem + payload.suffix] -= 1
+            with contextlib.suppress(OSError):
+                os.unlink(self.path / file)
+            raise
 
     def _store_packed(self, item: "_Item", data: memoryview) -> None:
+        index = self._index(item)
         pack = self._current_pack(item.ranks)
         place = pack.append(ranked_stem(item.name, item.ranks), item.payload, data)
         offset = place.offset if item.payload.is_raw else None
         file = f"{OWN}/{PACKS}/{pack.name}"
-        self._index(item).append(item.row(file, place.start, place.length, offset, place.checksum))
+        try:
+            index.append(item.row(file, place.start, place.length, offset, place.checksum))
+        except OSError:
+            pack.take_back()
+            raise
 
     def _names(self, stem: str, suffix: str) -> Iterator[str]:
         """The plain name first, then numbered ones; the next number is remembered."""
@@ -169,10 +206,12 @@ class RunDirectory:
             yield key if number == 1 else f"{stem}.{number}{suffix}"
 
     def _index(self, item: "_Item") -> IndexWriter:
-        name = f"index-rank{item.ranks.rank}{self._forked}.jsonl"
-        index = self._indexes.get(name)
+        path = f"{self.path}/{OWN}/index-rank{item.ranks.rank}{self._forked}.jsonl"
+        index = self._indexes.get(path)
         if index is None:
-            index = self._indexes[name] = IndexWriter(os.fspath(self.path / OWN / name))
+            index = self._indexes[path] = IndexWriter(path)
+        elif not os.access(path, os.F_OK):  # a deleted file would take every row, and nobody would see it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return index
 
     def _current_pack(self, here: Ranks) -> PackWriter:
@@ -211,18 +250,6 @@ class _Item:
     def row(self, file: str, start: int, length: int, offset: int | None, checksum: str | None) -> bytes:
         end = row_end(file, self.payload.suffix, start, length, offset, checksum, self._facts)
         return self._row.encode() + end
-
-
-def _failed(name: str, run: Path, error: OSError) -> WriteFailedError:
-    reason = (error.strerror or str(error)).lower()
-    remedy = "free some space" if error.errno == 28 else "check the folder"
-    if not run.exists():
-        reason, remedy = "the run folder is gone", "call init() again"
-    failed = WriteFailedError(
-        f"cannot write {_short(name)} to {run}: {reason}; {remedy}, what was written before is safe"
-    )
-    failed.errno = error.errno
-    return failed
 
 
 def _short(name: Any) -> str:

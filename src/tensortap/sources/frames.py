@@ -15,21 +15,22 @@ def caller(depth: int) -> FrameType:
 
 
 def site_of(frame: FrameType) -> Site:
-    return _site(frame.f_code, frame.f_lineno)
+    # Not by the code object: two that differ in nothing but their file are equal.
+    return _site(frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno)
 
 
 def argument_name(frame: FrameType) -> str | None:
     """The text of the first argument of the call this frame is making, when it is a plain name or path."""
-    return _argument_name(frame.f_code, frame.f_lasti)
+    return _argument_name(frame.f_code, frame.f_code.co_filename, frame.f_lasti)
 
 
 @lru_cache(maxsize=4096)
-def _site(code: CodeType, line: int) -> Site:
-    return Site(code.co_qualname, code.co_filename, line)
+def _site(function: str, file: str, line: int) -> Site:
+    return Site(function, file, line)
 
 
 @lru_cache(maxsize=1024)
-def _argument_name(code: CodeType, instruction: int) -> str | None:
+def _argument_name(code: CodeType, file: str, instruction: int) -> str | None:
     source = _call_source(code, instruction)
     try:
         call = ast.parse(source, mode="eval").body if source else None
@@ -37,7 +38,10 @@ def _argument_name(code: CodeType, instruction: int) -> str | None:
         return None
     if not isinstance(call, ast.Call) or not call.args:
         return None
-    return ast.unparse(call.args[0]) if _is_path(call.args[0]) else None
+    root = _root(call.args[0])
+    # A file that was edited since it was imported shows other names than the code uses.
+    is_known = root in (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
+    return ast.unparse(call.args[0]) if is_known else None
 
 
 def _call_source(code: CodeType, instruction: int) -> str | None:
@@ -54,7 +58,8 @@ def _call_source(code: CodeType, instruction: int) -> str | None:
     return b"".join(lines).decode()
 
 
-def _is_path(node: ast.expr) -> bool:
+def _root(node: ast.expr) -> str | None:
+    """The first name of a plain name or a dotted path."""
     while isinstance(node, ast.Attribute):
         node = node.value
-    return isinstance(node, ast.Name)
+    return node.id if isinstance(node, ast.Name) else None

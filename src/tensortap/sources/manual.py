@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 from tensortap.core.ranks import current, ranks
@@ -18,7 +18,7 @@ class Manual:
     def __init__(self) -> None:
         self._taps: list[Tap] = []
         self._order = itertools.count()
-        self._calls: Counter[str] = Counter()
+        self._calls: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._launched = ranks()
 
     def start(self, tap: Tap) -> None:
@@ -27,25 +27,25 @@ class Manual:
     def stop(self) -> None:
         self._taps.clear()
 
-    def emit(self, value: Any, name: str | None = None, *, depth: int = 0, tap: Tap | None = None) -> None:
+    def emit(self, value: Any, name: str | None = None, *, depth: int = 0, tap: Tap | None = None) -> bool:
         """Pour a value into every tap this source is attached to, and into `tap`; `depth` counts the
-        calls between here and the user's line."""
+        calls between here and the user's line. False when no tap that it is attached to took it."""
         frame = caller(depth + 1)
         if name is None:
             name = argument_name(frame) or "value"
         elif not isinstance(name, str):
             raise TypeError(f"a name is a text, not {name!r}; dump(value, name) takes the value first")
-        call = self._calls[name]
-        self._calls[name] = call + 1
         record = Record(
             name,
             value,
             rank=current(self._launched).rank,
-            call=call,
+            call=next(self._calls[name]),
             order=next(self._order),
             time=time.time(),
             site=site_of(frame),
             placement=framework_of(value).placement(value),
         )
-        for target in self._taps if tap is None else [*self._taps, tap]:
-            target.emit(record)
+        taken = [target.emit(record) for target in self._taps]
+        if tap is not None:
+            tap.emit(record)
+        return any(taken)

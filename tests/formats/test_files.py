@@ -1,0 +1,128 @@
+"""A folder of files: each appears whole under a name of its own, or not at all."""
+
+import errno
+import itertools
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from tensortap.formats import files
+from tensortap.formats.files import Folder, one_block
+from tensortap.formats.payload import Payload
+from tensortap.kernels.hashing import checksum
+
+
+@pytest.fixture(params=["nameless", "renamed"])
+def folder(request, tmp_path):
+    (tmp_path / "scratch").mkdir()
+    folder = Folder(str(tmp_path), str(tmp_path / "scratch"))
+    if request.param == "renamed":
+        folder._has_tmpfile = False
+    elif not folder._has_tmpfile:
+        pytest.skip("this file system has no nameless files")
+    return folder
+
+
+def _names():
+    return itertools.chain(["x.bin"], (f"x.{number}.bin" for number in itertools.count(2)))
+
+
+def _put(folder, data=b"abc", tail=None):
+    payload = Payload(".bin", np.frombuffer(data, np.uint8), b"head", tail)
+    return folder.put(_names(), payload, memoryview(data))
+
+
+def _files(folder):
+    return sorted(os.listdir(folder.path)), os.listdir(folder._scratch)
+
+
+def test_a_file_holds_head_body_and_tail(folder, tmp_path):
+    name, summed = _put(folder, b"abc", lambda crc: f"{crc:08x}".encode())
+    assert (tmp_path / name).read_bytes() == b"headabc352441c2"
+    assert summed == checksum(b"abc")
+
+
+def test_taken_names_are_left_alone(folder, tmp_path):
+    (tmp_path / "x.2.bin").write_bytes(b"mine")
+    assert [_put(folder)[0] for _ in range(3)] == ["x.bin", "x.3.bin", "x.4.bin"]
+    assert (tmp_path / "x.2.bin").read_bytes() == b"mine"
+    assert _files(folder)[1] == []
+
+
+def test_a_large_body_is_written_in_blocks(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_BLOCK", 1000)
+    data = os.urandom(3500)
+    name, summed = _put(folder, data, lambda crc: crc.to_bytes(4, "little"))
+    written = (tmp_path / name).read_bytes()
+    assert written[4:-4] == data
+    assert int.from_bytes(written[-4:], "little") == files.crc32(data)
+    assert summed == checksum(data)
+
+
+def test_a_failed_write_leaves_nothing(folder):
+    def full(crc):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        _put(folder, b"abc", full)
+    assert _files(folder) == (["scratch"], [])
+    assert _put(folder)[0] == "x.bin"
+
+
+def test_a_folder_that_is_gone_is_an_error(tmp_path):
+    (tmp_path / "run").mkdir()
+    folder = Folder(str(tmp_path / "run"), str(tmp_path / "run"))
+    (tmp_path / "run").rmdir()
+    with pytest.raises(FileNotFoundError):
+        _put(folder)
+
+
+def test_a_file_system_without_nameless_files_is_noticed_once(tmp_path, monkeypatch):
+    folder = Folder(str(tmp_path), str(tmp_path))
+    folder._has_tmpfile = True
+    calls = []
+
+    def unsupported(self):
+        calls.append(1)
+        raise files._Unsupported
+
+    monkeypatch.setattr(Folder, "_open_nameless", unsupported)
+    assert [_put(folder)[0], _put(folder)[0]] == ["x.bin", "x.2.bin"]
+    assert len(calls) == 1
+
+
+def test_a_file_system_without_links_renames(folder, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EPERM, "no links here")
+
+    folder._has_tmpfile = False
+    monkeypatch.setattr(os, "link", refuse)
+    assert [_put(folder)[0], _put(folder)[0]] == ["x.bin", "x.2.bin"]
+    assert _files(folder)[1] == []
+
+
+def test_threads_that_want_one_name_each_get_one(folder):
+    found = []
+    work = lambda: found.extend(_put(folder)[0] for _ in range(20))  # noqa: E731
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == len(found) == 80
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c16", "?", "M8[s]", "U3", "V0", "f2", "S0"])
+def test_any_array_is_one_block_of_bytes(dtype):
+    array = np.zeros((2, 3), dtype)
+    assert one_block(array).nbytes == array.nbytes
+
+
+def test_a_short_write_is_continued(tmp_path, monkeypatch):
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, [bytes(parts[0])[:2]]))
+    folder = Folder(str(tmp_path), str(tmp_path))
+    name, _ = _put(folder)
+    assert (tmp_path / name).read_bytes() == b"headabc"

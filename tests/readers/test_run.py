@@ -1,0 +1,287 @@
+"""A run: found by name, narrowed by filters, read lazily, and honest about what is damaged."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
+from tensortap.core.record import Placement, Record, Site
+from tensortap.readers import values
+from tensortap.readers.run import Run
+from tensortap.readers.values import Values
+from tensortap.sinks.run_directory import RunDirectory
+
+LAYOUTS = pytest.mark.parametrize("layout", ["files", "pack"])
+
+
+# Finding
+
+
+def test_numbers_in_names_sort_as_numbers(written):
+    names = ["layers.10.out", "layers.2.out", "a", "layers.2.in", ""]
+    assert Run(written(*names)).names == ["", "a", "layers.2.in", "layers.2.out", "layers.10.out"]
+
+
+def test_a_name_that_is_a_lone_digit_of_another_kind_sorts_too(written):
+    assert Run(written("x²", "²", "1²")).names == ["1²", "x²", "²"]
+
+
+def test_a_filter_takes_what_matches_everything(written):
+    records = [
+        Record(f"layers.{layer}.{kind}", np.zeros(1), step=step, rank=rank, kind=kind)
+        for layer in (1, 2)
+        for kind in ("input", "output")
+        for step in (0, 1)
+        for rank in (0, 1)
+    ]
+    run = Run(written(*records))
+    assert len(run) == 16
+    assert len(run.filter("layers.*.output")) == len(run.filter(kind="output")) == 8
+    assert run.filter("layers.1.**", step=1, rank=0).names == ["layers.1.input", "layers.1.output"]
+    assert len(run.filter("layers.1.*").filter(step=0).filter(rank=1, kind="input")) == 1
+    assert len(run.filter("nothing")) == 0
+    assert run.filter("layers.1.output").names == ["layers.1.output"]
+
+
+def test_a_filter_of_an_empty_run_is_empty(written):
+    run = Run(written())
+    assert (len(run), run.names, len(run.filter("**")), len(run.filter(kind="value"))) == (0, [], 0, 0)
+
+
+def test_load_gives_the_latest_value_of_the_lowest_rank(written):
+    run = Run(written(*(Record("x", np.array([step, rank]), step=step, rank=rank)
+                        for step in (0, 1) for rank in (2, 1))))  # fmt: skip
+    assert run.load("x").tolist() == [1, 1]
+    assert run.load("x", rank=2).tolist() == [1, 2]
+    assert run.load("x", step=0).tolist() == [0, 1]
+    assert run.filter(rank=2).load("x", step=0).tolist() == [0, 2]
+
+
+def test_a_merged_record_is_found_by_its_steps(written):
+    run = Run(written(Record("x", np.zeros(1), step=(1, 2), rank=(0, 1)), Record("x", np.ones(1), step=3)))
+    assert [stored.step for stored in run] == [(1, 2), 3]
+    assert run.series("x").steps == [(1, 2), 3]
+
+
+def test_a_series_is_in_the_order_of_steps(written):
+    run = Run(written(*(Record("x", np.array([step]), step=step, order=9 - step) for step in (2, 0, 1))))
+    series = run.series("x")
+    assert ([value[0] for value in series.values], series.steps, series.ranks) == (
+        [0, 1, 2],
+        [0, 1, 2],
+        [0] * 3,
+    )
+
+
+def test_membership_length_and_position(written):
+    run = Run(written("a", "b", "c"))
+    assert "a" in run
+    assert "d" not in run
+    assert "a" not in run.filter("b")
+    assert [run[0].name, run[-1].name, run.filter("b")[0].name] == ["a", "c", "b"]
+    with pytest.raises(IndexError):
+        run[3]
+
+
+def test_an_unknown_name_tells_the_nearest(written):
+    run = Run(written("layers.0.out", "layers.1.out"))
+    with pytest.raises(UnknownNameError) as caught:
+        run.load("layer.0.out")
+    assert str(caught.value) == (
+        f"no record 'layer.0.out' in {run.path}; "
+        "did you mean 'layers.0.out' or 'layers.1.out'? names lists all 2"
+    )
+    with pytest.raises(UnknownNameError, match=r"^no record 'zzz' in .*; names lists all 2$"):
+        run.series("zzz")
+
+
+def test_a_known_name_without_that_step_says_so(written):
+    with pytest.raises(UnknownNameError) as caught:
+        Run(written("x")).load("x", step=7)
+    assert str(caught.value) == "'x' has no record with step=7, rank=None; filter('x') lists what it has"
+
+
+def test_what_is_not_a_run_says_what_it_is(tmp_path, written):
+    written("x")
+    (tmp_path / "other").mkdir()
+    for path, told in {
+        tmp_path / "gone": "does not exist; give the folder that init() made",
+        tmp_path: "is not a run but holds 1: run; give one of them",
+        tmp_path
+        / "other": "is not a run directory: it has no .tensortap folder; give the folder that init() made",
+    }.items():
+        with pytest.raises(NoRunError) as caught:
+            Run(path)
+        assert str(caught.value) == f"{path} {told}"
+
+
+# Records and values
+
+
+def test_a_record_comes_back_whole(written):
+    site = Site("f", "train.py", 12, 1, ("main", "f"))
+    place = Placement((2,), (1,), ("shard(0)",), (4, 3), (2, 0))
+    record = Record("x", {"a": 1}, "output", 3, 1, 2, 5, 12.5, site, place)
+    assert Run(written(record))[0].record() == record
+
+
+def test_iterating_reads_no_value(written, monkeypatch):
+    run = Run(written("a", "b"))
+    monkeypatch.setattr(Values, "_map", None)
+    assert [(stored.name, stored.shape, stored.nbytes) for stored in run] == [("a", (1,), 8), ("b", (1,), 8)]
+
+
+@LAYOUTS
+@pytest.mark.parametrize("value", [torch.arange(1000), np.arange(1000)])
+def test_a_loaded_value_lies_over_the_file_and_writing_to_it_stays_private(written, layout, value):
+    path = written(Record("x", value), layout=layout)
+    stored = Run(path).find("x")
+    before = (path / stored.file).read_bytes()
+    loaded = stored.load()
+    assert _is_mapped(np.asarray(loaded).ctypes.data, path / stored.file)
+    loaded[:] = -1
+    assert (path / stored.file).read_bytes() == before
+    assert Run(path).load("x")[5] == 5
+
+
+def _is_mapped(address, path):
+    """Whether the memory at that address is a private mapping of the file."""
+    with open("/proc/self/maps") as maps:
+        lines = [line.split() for line in maps if line.rstrip().endswith(str(path))]
+    spans = [[int(end, 16) for end in line[0].split("-")] for line in lines if line[1].endswith("p")]
+    return any(start <= address < end for start, end in spans)
+
+
+def test_many_values_at_once_do_not_use_up_the_open_files(written, monkeypatch):
+    monkeypatch.setattr(values, "_MAPPED_FILES", 10)
+    run = Run(written(*["x"] * 100, layout="files"))
+    before = len(os.listdir("/proc/self/fd"))
+    series = run.series("x")
+    assert len(os.listdir("/proc/self/fd")) - before <= 10
+    assert [value[0] for value in series.values] == list(range(100))
+    series.values[50][0] = -1
+    assert Run(run.path).series("x").values[50][0] == 50
+
+
+def test_a_run_is_read_while_it_is_written(tmp_path):
+    sink = RunDirectory(tmp_path)
+    run = Run(tmp_path)
+    for number in range(3):
+        sink.write(Record(f"x{number}", np.full(1000, number)))
+        assert run.refresh() == 1
+        assert run.load(f"x{number}")[999] == number
+    sink.close()
+    assert run.load("x0")[0] == 0
+
+
+@LAYOUTS
+def test_a_torch_value_is_read_where_torch_is_not_installed(written, layout):
+    path = written(Record("x", torch.tensor([1.5, -2.0], dtype=torch.bfloat16)), layout=layout)
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from tensortap.readers.run import Run\n"
+        f"print(Run({str(path)!r}).load('x').astype(float).tolist())\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert told.strip() == "[1.5, -2.0]"
+
+
+# Damage
+
+
+@pytest.mark.parametrize("value", [np.arange(3), {"a": 1}, torch.eye(2).to_sparse()])
+def test_a_missing_file_is_named_and_the_others_are_read(written, value):
+    path = written(Record("lost", value), "kept", layout="files")
+    run = Run(path)
+    (path / run.find("lost").file).unlink()
+    with pytest.raises(
+        CorruptRunError, match=r"lost.* is in the index but not on disk; the other values of the run"
+    ):
+        run.load("lost")
+    assert run.load("kept").tolist() == [1]
+
+
+@LAYOUTS
+def test_a_file_that_is_too_short_is_named_and_the_others_are_read(written, layout):
+    path = written("kept", Record("cut", np.arange(10_000)), layout=layout)
+    stored = Run(path).find("cut")
+    with open(path / stored.file, "r+b") as file:
+        file.truncate(5000)
+    run = Run(path)
+    with pytest.raises(CorruptRunError, match="ends at byte 5000 before a value that should reach to"):
+        run.load("cut")
+    assert run.load("kept").tolist() == [0]
+
+
+def test_an_empty_file_is_named(written):
+    path = written("x", layout="files")
+    (path / "x.npy").write_bytes(b"")
+    with pytest.raises(CorruptRunError, match="is empty although the index lists a value in it"):
+        Run(path).load("x")
+
+
+def test_damaged_lines_are_counted_where_the_run_is_shown(written):
+    path = written("a")
+    with open(path / ".tensortap" / "index-rank0.jsonl", "ab") as file:
+        file.write(b"oops\n")
+    run = Run(path)
+    assert len(run.problems) == 1
+    assert ", 1 damaged" in repr(run)
+    assert run.load("a").tolist() == [0]
+
+
+# Metadata and showing
+
+
+def test_metadata_stands_beside_the_values(written):
+    path = written("x")
+    (path / "runtime_info.json").write_text(json.dumps({"command": {"argv": ["é"]}}), encoding="utf-8")
+    (path / "project.patch").write_bytes(b"\xff diff")
+    (path / ".tensortap" / "environment.json").write_text("{}")
+    metadata = Run(path).metadata
+    assert metadata["runtime_info"]["command"]["argv"] == ["é"]
+    assert (metadata["packages"], metadata["patch"]) == ({}, b"\xff diff")
+
+
+def test_damaged_metadata_is_named(written):
+    path = written("x")
+    (path / "packages.json").write_text('{"half": ')
+    with pytest.raises(
+        CorruptRunError, match=r"packages\.json is not whole .*; the values of the run can still"
+    ):
+        _ = Run(path).metadata
+
+
+def test_a_run_shows_what_it_holds(written):
+    path = written(Record("a", torch.zeros(2, 3), step=4), Record("d", {"k": 1}), layout="files")
+    lines = repr(Run(path)).splitlines()
+    assert re.fullmatch(rf"run {path}: 2 records of 2 names, \d+ B", lines[0])
+    assert [line.split() for line in lines[1:3]] == [
+        ["name", "step", "rank", "dtype", "shape", "size", "file"],
+        ["a", "4", "0", "float32", "[2,", "3]", "24", "a.pt"],
+    ]
+    assert lines[3].split()[:4] == ["d", "0", "0", "dict"]
+
+
+def test_a_long_run_shows_its_beginning(written):
+    assert repr(Run(written(*"x" * 30))).splitlines()[-1] == "... 10 more"
+
+
+def test_a_notebook_shows_names_as_text(written):
+    html = Run(written("<script>alert(1)</script>"))._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_a_name_that_cannot_be_printed_is_shown_in_escapes(written):
+    run = Run(written("a\nb", "\ud800", "\x1b[31m"))
+    for shown in (repr(run), run._repr_html_()):
+        shown.encode()
+        assert "\x1b" not in shown
+    assert len(repr(run).splitlines()) == 5
