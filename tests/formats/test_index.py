@@ -70,7 +70,7 @@ def _names(columns):
     return [columns.coded["name"][row] for row in range(len(columns))]
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(records, descriptions), min_size=1, max_size=4))
 def test_a_record_comes_back_as_it_went_in(tmp_path_factory, written):
     folder = tmp_path_factory.mktemp("own")
@@ -113,7 +113,7 @@ def _everything(columns):
     return [[getattr(stored, fact) for fact in asked] for stored in _stored(columns)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(records, min_size=1, max_size=5))
 def test_the_cache_gives_the_same_answers(tmp_path_factory, written):
     folder = tmp_path_factory.mktemp("own")
@@ -297,6 +297,7 @@ def test_an_empty_run_answers_every_question(tmp_path):
     assert column.rows_like("**").tolist() == column.rows_of("x").tolist() == []
 
 
+@settings(deadline=None)
 @given(st.lists(any_text, max_size=6, unique=True), st.sampled_from(["*", "**", "a*", "{a,b}", ""]))
 def test_a_path_selects_what_it_matches(names, path):
     column = module.Coded(np.arange(len(names), dtype=np.int32), names)

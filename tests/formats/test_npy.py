@@ -7,7 +7,7 @@ import mmap
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -53,6 +53,7 @@ def test_numpy_reads_every_kind_of_array(saved, case):
         np.testing.assert_array_equal(back, value)
 
 
+@settings(deadline=None)
 @given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))
 def test_any_array_comes_back_bit_for_bit(value):
     payload = encode(value).payload
@@ -111,6 +112,7 @@ def test_a_shorter_file_is_named_in_one_sentence(saved):
             load(path)
 
 
+@settings(deadline=None)
 @given(at=st.integers(0, 127), byte=st.integers(0, 255), trust=st.booleans())
 def test_a_damaged_header_gives_an_array_or_a_sentence(at, byte, trust):
     data = bytearray(npy.header(np.dtype("f8"), (3,)) + bytes(24))

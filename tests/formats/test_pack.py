@@ -82,6 +82,16 @@ def test_an_append_that_fails_halfway_leaves_the_others_sound(pack, tmp_path, mo
     assert (tmp_path / "pack.npz").read_bytes()[place.offset :].startswith(np.arange(4).tobytes())
 
 
+def test_what_is_taken_back_leaves_its_place_and_its_name(pack, tmp_path):
+    for value in (1, 2):
+        _append(pack, "x", np.array([value]))
+        if value == 1:
+            pack.take_back()
+    pack.close()
+    with np.load(tmp_path / "pack.npz") as stored:
+        assert {name: stored[name].tolist() for name in stored.files} == {"x": [2]}
+
+
 def test_a_pack_never_continues_another(pack, tmp_path):
     with pytest.raises(FileExistsError):
         PackWriter(str(tmp_path / "pack.npz"))

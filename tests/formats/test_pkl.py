@@ -110,6 +110,7 @@ def test_a_tensor_of_a_graph_inside_a_container_comes_back_without_it():
 # Reading without trust: what loads
 
 
+@settings(deadline=None)
 @given(plain)
 def test_plain_containers_need_no_trust(value):
     assert pkl.read(io.BytesIO(pkl.encode(value).bits.tobytes()), "x", False) == value
@@ -303,7 +304,7 @@ def test_a_scalar_is_made_of_bytes_only():
         _untrusted(Calls(scalar, (dtype, np.zeros(8, np.uint8))))
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_give_a_value_or_a_sentence(data):
     with contextlib.suppress(CorruptRunError, UntrustedFileError):

@@ -8,7 +8,7 @@ from datetime import UTC
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensortap.core.errors import NoRunError, WriteFailedError
@@ -27,12 +27,14 @@ from tensortap.readers.run import Run
 any_text = st.text(st.characters(codec=None, categories=None))
 
 
+@settings(deadline=None)
 @given(any_text, any_text)
 def test_different_short_names_give_different_files(one, other):
     if one != other and max(len(one), len(other)) <= 40:
         assert file_stem(one) != file_stem(other)
 
 
+@settings(deadline=None)
 @given(any_text | st.text("./\\%\0", max_size=400) | st.text("ä", min_size=50, max_size=400))
 def test_a_file_name_is_safe(name):
     stem = ranked_stem(name, Ranks(12345, 100_000))
@@ -157,6 +159,14 @@ def test_a_rank_that_comes_ten_minutes_later_still_finds_the_folder(tmp_path, mo
     (meeting,) = (tmp_path / LAUNCHES).iterdir()
     os.utime(meeting, (time.time() - 600,) * 2)
     assert agree_on_run(tmp_path, UTC, Ranks(1, 2), 1) == run
+
+
+def test_a_rank_that_can_never_find_the_folder_does_not_wait(tmp_path):
+    (tmp_path / "file").touch()
+    began = time.monotonic()
+    with pytest.raises(WriteFailedError, match="cannot create the run folder"):
+        agree_on_run(tmp_path / "file", UTC, Ranks(1, 2), 1)
+    assert time.monotonic() - began < 5
 
 
 def test_a_process_knows_when_it_began():

@@ -5,7 +5,7 @@ import zipfile
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensortap.formats.zip_stored import (
@@ -36,6 +36,7 @@ def _archive(contents):
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(names, st.binary()))
 def test_python_reads_back_any_members(contents):
     data, _, _ = _archive(contents.items())
@@ -45,6 +46,7 @@ def test_python_reads_back_any_members(contents):
         assert [file.read(info) for info in file.infolist()] == list(contents.values())
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", "bb", "äöü", "x" * 100]), st.binary()), max_size=5))
 def test_data_begin_aligned(contents):
     assert all(start % ALIGNMENT == 0 for start in _archive(contents)[2])

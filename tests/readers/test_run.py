@@ -63,6 +63,19 @@ def test_load_gives_the_latest_value_of_the_lowest_rank(written):
     assert run.filter(rank=2).load("x", step=0).tolist() == [0, 2]
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_the_latest_value_may_be_a_forked_childs(tmp_path):
+    sink = RunDirectory(tmp_path)
+    sink.write(Record("x", np.array([0]), time=1.0))
+    child = os.fork()
+    if child == 0:
+        sink.write(Record("x", np.array([1]), time=2.0))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    sink.close()
+    assert Run(tmp_path).load("x").tolist() == [1]
+
+
 def test_a_merged_record_is_found_by_its_steps(written):
     run = Run(written(Record("x", np.zeros(1), step=(1, 2), rank=(0, 1)), Record("x", np.ones(1), step=3)))
     assert [stored.step for stored in run] == [(1, 2), 3]

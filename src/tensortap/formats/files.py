@@ -150,7 +150,9 @@ def _write_blocks(
 
 
 def write_all(fd: int, parts: list[Any]) -> None:
-    total = sum(map(len, parts))
+    total = 0
+    for part in parts:
+        total += len(part)
     written = os.writev(fd, parts)
     if written < total:
         _write_rest(fd, memoryview(b"".join(parts))[written:])

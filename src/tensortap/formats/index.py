@@ -58,6 +58,8 @@ class IndexWriter:
             self.append(b"\n")  # a killed writer left half a line: ours must not continue it
 
     def append(self, row: bytes) -> None:
+        if not os.fstat(self._fd).st_nlink:  # a deleted file would take every row, and nobody would see it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         written = os.write(self._fd, row)
         if written < len(row):
             self._take_back(written)
@@ -76,9 +78,12 @@ class IndexWriter:
 
 def row_start(record: Record, framework: str, description: Description, nbytes: int) -> str:
     """The part of a row that is known before the value is written."""
+    step, rank = record.step, record.rank
+    if type(step) is not int or type(rank) is not int:
+        step, rank = _numbers(step), _numbers(rank)  # type: ignore[assignment]
     return (
-        f'[{quoted(record.name)},"{record.kind}",{_numbers(record.step)},{_numbers(record.rank)},'
-        f"{record.call},{record.order},{record.time:.6f},{_described(framework, description)},{nbytes}"
+        f'[{quoted(record.name)},"{record.kind}",{step},{rank},{record.call},{record.order},{record.time:.6f},'
+        f"{_described(framework, description)},{nbytes}"
     )
 
 
@@ -210,8 +215,7 @@ def placement_from(fields: list[Any]) -> Placement:
 
 
 def _numbers(number: int | tuple[int, ...]) -> str:
-    if type(number) is int:
-        return f"{number}"
+    """As JSON; a step may come as a number of numpy's."""
     return json.dumps([int(one) for one in number] if isinstance(number, tuple) else int(number))
 
 

@@ -61,7 +61,9 @@ class PackWriter:
 
     def take_back(self) -> None:
         """Undo the last append."""
-        self.size = self._members.pop().offset
+        last = self._members.pop()
+        self._names.discard(last.name.decode())
+        self.size = last.offset
         self._restore()
 
     def close(self) -> None:

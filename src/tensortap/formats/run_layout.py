@@ -115,8 +115,10 @@ def _find(meeting: Path, base: Path, zone: tzinfo, ranks: Ranks) -> Path:
         try:
             if meeting.stat().st_mtime >= oldest:
                 return base / meeting.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            pass
+        except (NotADirectoryError, PermissionError) as error:
+            raise cannot_create(base, error) from None
+        except OSError:
+            pass  # not there yet, or a network file system that lags behind
         time.sleep(0.02)
     log.warning(
         "rank %d waited %d s for rank 0 to create a run under %s and makes a folder of its own; "

@@ -86,7 +86,8 @@ class Run:
             return found[0]
         if not found:
             raise UnknownNameError(self._unknown(name, step, rank))
-        return min(reversed(found), key=lambda one: _first(one.rank))
+        # By time, because forked processes of one rank write an index each.
+        return min(reversed(found), key=lambda one: (_first(one.rank), -one.time))
 
     def series(self, name: str) -> Series:
         """All values of that name, in the order of steps."""

@@ -1,7 +1,6 @@
 """A sink that keeps every record on disk: a file each, or packed, and a row in the index when it is safe."""
 
 import contextlib
-import errno
 import itertools
 import os
 import threading
@@ -75,7 +74,7 @@ class RunDirectory:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._pool = Pool(keep=self._budget)
-        self._indexes: dict[str, IndexWriter] = {}
+        self._indexes: dict[int, IndexWriter] = {}
         self._pack: PackWriter | None = None
 
     @property
@@ -206,12 +205,11 @@ class RunDirectory:
             yield key if number == 1 else f"{stem}.{number}{suffix}"
 
     def _index(self, item: "_Item") -> IndexWriter:
-        path = f"{self.path}/{OWN}/index-rank{item.ranks.rank}{self._forked}.jsonl"
-        index = self._indexes.get(path)
+        rank = item.ranks.rank
+        index = self._indexes.get(rank)
         if index is None:
-            index = self._indexes[path] = IndexWriter(path)
-        elif not os.access(path, os.F_OK):  # a deleted file would take every row, and nobody would see it
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            path = f"{self.path}/{OWN}/index-rank{rank}{self._forked}.jsonl"
+            index = self._indexes[rank] = IndexWriter(path)
         return index
 
     def _current_pack(self, here: Ranks) -> PackWriter:
