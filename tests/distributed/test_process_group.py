@@ -2,6 +2,7 @@
 
 import errno
 import json
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -43,11 +44,20 @@ JOB = """
 """
 
 
-@pytest.fixture(scope="module", params=[2, 4], ids=["two ranks", "four ranks"])
-def job(request, run_ranks, tmp_path_factory):
-    """One job serves every test below; returns the world, the folder and the ranks' reports."""
-    folder = tmp_path_factory.mktemp("job")
-    return request.param, folder / "runs", run_ranks(folder, JOB, request.param)
+@pytest.fixture(scope="session")  # not module: xdist may run other modules in between
+def jobs(run_ranks, tmp_path_factory):
+    @lru_cache
+    def run(world):
+        folder = tmp_path_factory.mktemp("job")
+        return world, folder / "runs", run_ranks(folder, JOB, world)
+
+    return run
+
+
+@pytest.fixture(params=[2, 4], ids=["two ranks", "four ranks"])
+def job(request, jobs):
+    """One job of each size serves every test below: the world, the folder and the ranks' reports."""
+    return jobs(request.param)
 
 
 def test_every_call_of_init_makes_exactly_one_folder_that_all_ranks_share(job):

@@ -1,6 +1,8 @@
 """Real processes and a real small disk for the tests of this room."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -23,15 +25,23 @@ def run_python(tmp_path: Path) -> RunPython:
     def run(code: str, *arguments: str, check: bool = True, **settings: str) -> Done:
         program = tmp_path / "program.py"
         program.write_text(textwrap.dedent(code))
-        return subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-W", "error", str(program), str(tmp_path / "runs"), *arguments],
             cwd=tmp_path,
             env={**os.environ, **settings},
-            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
-            check=check,
+            start_new_session=True,
         )
+        try:
+            out, errors = process.communicate(timeout=45)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # its children too, should they hang
+                os.killpg(process.pid, signal.SIGKILL)
+        assert not check or process.returncode == 0, errors
+        return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
     return run
 

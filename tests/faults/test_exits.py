@@ -76,7 +76,10 @@ FORKS = """
     import tensortap as tt
     tt.init(sys.argv[1], background={background}, layout={layout!r})
     for n in range(20): tt.dump(np.full(1000, n), f"before{{n}}")
-    children = []
+    idle = os.fork()
+    if idle == 0:
+        sys.exit(0)  # has nothing to say, and must not end its parent's files
+    children = [idle]
     for number in range(3):
         child = os.fork()
         if child == 0:
@@ -86,7 +89,7 @@ FORKS = """
             sys.exit(0)  # runs the exit handlers of its parent too
         children.append(child)
         for n in range(20): tt.dump(np.full(1000, n), f"meanwhile{{number}}.{{n}}")
-    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     for n in range(20): tt.dump(np.full(1000, n), f"after{{n}}")
 """
 
@@ -113,10 +116,13 @@ def test_a_fork_while_other_threads_dump_does_not_hang_the_child(run_python, onl
         import numpy as np
         import tensortap as tt
         tt.init(sys.argv[1], background=True)
+        tt.dump(np.ones((2, 2)), "first")  # Python itself hangs in a fork while another thread imports
         is_over = threading.Event()
         def dump_on():
-            while not is_over.is_set():
-                tt.dump(np.ones((300, 300)).T, "parent")
+            for _ in range(2000):
+                tt.dump(np.ones((30, 30)).T, "parent")
+                if is_over.is_set():
+                    return
         threads = [threading.Thread(target=dump_on) for _ in range(3)]
         for thread in threads: thread.start()
         for number in range(20):
@@ -131,6 +137,28 @@ def test_a_fork_while_other_threads_dump_does_not_hang_the_child(run_python, onl
         for thread in threads: thread.join()
     """)
     assert sorted(int(value[0, 0]) for value in only_run().series("child").values) == list(range(20))
+
+
+@pytest.mark.parametrize("layout", ["files", "pack"])
+def test_the_writer_thread_imports_nothing_because_a_fork_meanwhile_would_hang_the_child(run_python, layout):
+    done = run_python(f"""
+        import sys, threading
+        import numpy as np
+        import torch
+        import tensortap as tt
+
+        class Noted:
+            def find_spec(self, name, path=None, target=None):
+                if threading.current_thread().name.startswith("tensortap-"):
+                    print(name)
+
+        sys.meta_path.insert(0, Noted())
+        tt.init(sys.argv[1], background=True, layout={layout!r})
+        for value in (np.ones(3), torch.ones(3), torch.ones(3, 3).T, [1], np.ones(1_000_000)):
+            tt.dump(value, "x")
+        tt.close()
+    """)
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

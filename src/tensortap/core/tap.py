@@ -108,7 +108,7 @@ class Tap:
         for stage in stages:
             records = [out for record in records for out in self._push(stage, record)]
         for record in records:
-            for sink in list(self._sinks):
+            for sink in self._sinks:  # never changed in place: a sink that is taken out leaves a new list
                 self._guard(sink, sink.write, record)
 
     def _push(self, stage: Stage, record: Record) -> Iterable[Record]:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -64,17 +64,23 @@ class Coded:
         return hits[self.codes]
 
     def _texts_like(self, path: str) -> list[int] | Array:
-        if any("\n" in text for text in self.texts):
+        lines, starts = self._lines
+        if starts is None:
             pattern = re.compile(regex(path))
             return [code for code, text in enumerate(self.texts) if pattern.fullmatch(text)]
-        # One search over all texts, a line each, costs a tenth of a match per text.
-        if not self.texts:
-            return _NO_ROWS
-        blob = "\n".join(self.texts)
-        found = [hit.start() for hit in re.finditer(f"^{regex(path)}$", blob, re.MULTILINE)]
-        lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
-        starts = np.cumsum(lengths + 1) - lengths - 1
+        # One search over all texts, a line each, costs a tenth of a match per text; the line break as a
+        # letter of the pattern lets the search jump to the next place that can match at all.
+        found = [hit.start() for hit in re.finditer(rf"\n{regex(path)}(?=\n)", lines)]
         return np.searchsorted(starts, found)
+
+    @cached_property
+    def _lines(self) -> tuple[str, Array | None]:
+        """All texts, a line each, and where each begins; nothing where a text itself has line breaks."""
+        lines = "\n".join(["", *self.texts, ""])
+        if lines.count("\n") != len(self.texts) + 1:
+            return "", None
+        lengths = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
+        return lines, np.cumsum(lengths + 1) - lengths - 1
 
 
 class Columns:
@@ -169,10 +175,11 @@ class Columns:
         self._extend(name, numbers)
         self._extend_coded(f"odd_{name}", odd)
 
-    def _extend_coded(self, name: str, cells: Iterable[Any]) -> None:
+    def _extend_coded(self, name: str, cells: Sequence[Any]) -> None:
         known = self.coded.get(name)
-        seen = dict(known._codes_by_text) if known else {}
-        codes = np.array([seen.setdefault(cell, len(seen)) for cell in cells], np.int32)
+        texts = dict.fromkeys([*(known.texts if known else ()), *dict.fromkeys(cells)])
+        seen = {text: code for code, text in enumerate(texts)}
+        codes = np.fromiter(map(seen.__getitem__, cells), np.int32, len(cells))
         if not {str, type(None)} >= set(map(type, seen)):
             raise TypeError(f"{name} holds more than texts")
         joined = np.concatenate([known.codes, codes]) if known else codes

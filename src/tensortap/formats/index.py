@@ -9,6 +9,7 @@ from dataclasses import astuple
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from tensortap.core.errors import UnknownFormatError
@@ -16,6 +17,7 @@ from tensortap.core.record import Placement, Record, Site
 from tensortap.frameworks.base import Description
 
 VERSION = 1
+_BETWEEN_LOOKS = 0.0001  # seconds: a look costs as much as the row
 COLUMNS = (
     "name",
     "kind",
@@ -51,6 +53,7 @@ class IndexWriter:
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._next_look = 0.0
         size = os.fstat(self._fd).st_size
         if size == 0:
             self.append(_HEADER)
@@ -58,12 +61,19 @@ class IndexWriter:
             self.append(b"\n")  # a killed writer left half a line: ours must not continue it
 
     def append(self, row: bytes) -> None:
-        if not os.fstat(self._fd).st_nlink:  # a deleted file would take every row, and nobody would see it
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        now = monotonic()
+        if now > self._next_look:
+            self._check()
+            self._next_look = now + _BETWEEN_LOOKS
         written = os.write(self._fd, row)
         if written < len(row):
             self._take_back(written)
             raise OSError(errno.ENOSPC, "no space left for the index")
+
+    def _check(self) -> None:
+        """Raise when the file was deleted: it would take every row, and nobody would see it."""
+        if not os.fstat(self._fd).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
     def close(self) -> None:
         os.close(self._fd)
@@ -177,8 +187,7 @@ def _parse_damaged(
 
 
 def _are_rows(rows: list[Any], columns: Sequence[str]) -> bool:
-    width = len(columns)
-    return all(type(row) is list and len(row) == width for row in rows)
+    return set(map(type, rows)) <= {list} and set(map(len, rows)) <= {len(columns)}
 
 
 def is_sound(row: list[Any]) -> bool:

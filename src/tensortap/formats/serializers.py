@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from zipfile import BadZipFile
@@ -155,6 +156,7 @@ def _reader(suffix: str) -> Callable[[BinaryIO, str, bool], Any]:
     return _BUILT_IN[suffix]()
 
 
+@lru_cache(maxsize=1)
 def _torch_format() -> Any:
     try:
         from tensortap.formats import pt

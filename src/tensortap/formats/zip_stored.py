@@ -20,10 +20,10 @@ class Member(NamedTuple):
     offset: int  # of the local header
 
 
-def local_header(name: bytes, offset: int, size: int, inside: int = 0) -> bytes:
-    """The header of a member whose data, less `inside` bytes of its own header, begins aligned."""
+def local_header(name: bytes, offset: int, size: int) -> bytes:
+    """The header of a member whose data begins aligned."""
     wide = struct.pack("<2H2Q", 1, 16, 0, 0) if size >= _FULL_32 else b""
-    start = offset + _LOCAL.size + len(name) + len(wide) + 4 + inside
+    start = offset + _LOCAL.size + len(name) + len(wide) + 4
     padding = -start % ALIGNMENT
     extra = wide + struct.pack("<2H", _PADDING_ID, padding) + b"\0" * padding
     version = 45 if wide else 20

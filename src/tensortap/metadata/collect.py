@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import get_ident
+from time import monotonic
 from typing import Any, get_args
 
 from tensortap.metadata.digest_key import digest_key
@@ -31,6 +32,7 @@ from tensortap.metadata.runtime import runtime_info, timestamp_zone, working_dir
 from tensortap.metadata.watch import Watch
 
 OWN_FOLDER = ".tensortap"
+_BETWEEN_LOOKS = 0.002
 
 
 class Metadata:
@@ -50,6 +52,7 @@ class Metadata:
         self._randomness: dict[str, Any] | None = None
         self._watch: Watch | None = None
         self._has_begun = False
+        self._next_look = 0.0
 
     def write(self) -> None:
         """Collect everything, and write the files whose content changed."""
@@ -72,8 +75,13 @@ class Metadata:
         )
 
     def refresh(self) -> bool:
-        """Write again if the repository moved since the last look; cheap enough for every dump."""
-        if self._watch is None or not self._watch.has_moved():
+        """Write again if the repository moved since the last look; cheap enough for every dump, because
+        files are looked at once in a few milliseconds at most: no commit is quicker."""
+        now = monotonic()
+        if now < self._next_look or self._watch is None:
+            return False
+        self._next_look = now + _BETWEEN_LOOKS
+        if not self._watch.has_moved():
             return False
         self.write()
         return True

@@ -37,7 +37,7 @@ def randomness(attempt: Attempt) -> dict[str, Any]:
     """State hashes of random, and of numpy, torch and jax where the program has imported them."""
     facts: dict[str, Any] = {"random": {"state": _digest(repr(random.getstate()).encode())}}
     for name, collect in (("numpy.random", _numpy), ("torch", _torch), ("jax", _jax)):
-        if name in sys.modules:
+        if sys.modules.get(name) is not None:
             facts[name.partition(".")[0]] = collect(sys.modules[name], attempt)
     return facts
 

@@ -47,8 +47,7 @@ class Values:
     def other(self, file: str, start: int, length: int, suffix: str, trust: bool) -> Any:
         path = self._run / file
         if not file.startswith(OWN):
-            if not path.exists():
-                raise _missing(str(path))
+            self._mapped(file)  # says what is wrong with a file that is not there, or not in the run
             return serializers.load(path, trust=trust)
         data = memoryview(self._memory(file, start + length))[start : start + length]
         trusted = trust or is_own_run(path)
@@ -68,6 +67,8 @@ class Values:
 
     def _map(self, file: str) -> Memory:
         path = os.path.join(self._run, file)
+        if os.path.isabs(file) or ".." in file.split("/"):
+            raise CorruptRunError(f"the index names {file!r}, which lies outside the run; it is not read")
         try:
             with open(path, "rb") as stream:
                 # A mapping holds its file open as long as a value of it lives, and files are few.

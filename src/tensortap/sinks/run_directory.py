@@ -21,6 +21,7 @@ from tensortap.formats.payload import Payload
 from tensortap.formats.run_layout import OWN, PACKS, cannot_create, cannot_write, ranked_stem
 from tensortap.formats.serializers import Encoded, encode
 from tensortap.frameworks.pool import Buffer, Pool
+from tensortap.kernels.hashing import checksum, crc32
 from tensortap.kernels.statistics import statistics
 from tensortap.sinks.background import Writer
 
@@ -59,6 +60,8 @@ class RunDirectory:
         self._numbers: defaultdict[str, int] = defaultdict(lambda: 1)
         self._forked = ""
         self._begin()
+        # Found now, since a fork while the writer thread imports them would hang the child.
+        checksum(b""), crc32(b"")
         self._writer = Writer(budget, on_full) if background else None
 
     def _make_folder(self) -> Folder:

@@ -2,16 +2,10 @@
 
 import ast
 import linecache
-import sys
 from functools import lru_cache
 from types import CodeType, FrameType
 
 from tensortap.core.record import Site
-
-
-def caller(depth: int) -> FrameType:
-    """The frame that many calls above whoever asks."""
-    return sys._getframe(depth + 1)
 
 
 def site_of(frame: FrameType) -> Site:

@@ -3,13 +3,14 @@
 import itertools
 import time
 from collections import defaultdict
+from sys import _getframe
 from typing import Any
 
 from tensortap.core.ranks import current, ranks
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
-from tensortap.sources.frames import argument_name, caller, site_of
+from tensortap.sources.frames import argument_name, site_of
 
 
 class Manual:
@@ -30,7 +31,7 @@ class Manual:
     def emit(self, value: Any, name: str | None = None, *, depth: int = 0, tap: Tap | None = None) -> bool:
         """Pour a value into every tap this source is attached to, and into `tap`; `depth` counts the
         calls between here and the user's line. False when no tap that it is attached to took it."""
-        frame = caller(depth + 1)
+        frame = _getframe(depth + 1)
         if name is None:
             name = argument_name(frame) or "value"
         elif not isinstance(name, str):
@@ -45,7 +46,9 @@ class Manual:
             site=site_of(frame),
             placement=framework_of(value).placement(value),
         )
-        taken = [target.emit(record) for target in self._taps]
+        is_taken = False
+        for target in self._taps:
+            is_taken |= target.emit(record)
         if tap is not None:
             tap.emit(record)
-        return any(taken)
+        return is_taken
