@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tensortap.formats.payload import Payload, Tail
 from tensortap.kernels.hashing import Checksum, checksum, crc32
 
 _LARGE = 1 << 20
+_HUGE = 16 << 20  # from here on a thread of its own costs less than it saves
 _BLOCK = 4 << 20  # hashed, then written while still in the cache
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _NO_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
@@ -23,11 +25,11 @@ _O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 class Folder:
     """A folder that new files are put into; remembers what its file system can do."""
 
-    def __init__(self, path: str, scratch: str) -> None:
+    def __init__(self, path: str, scratch: str, *, has_spare_core: bool = False) -> None:
         self.path = path
         self._scratch = scratch
         self._has_tmpfile = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
-        self._may_reserve = can_reserve(path)
+        self._drive = drive_for(path, has_spare_core=has_spare_core)
         self._counter = itertools.count()
 
     def put(self, names: Iterable[str], payload: Payload, body: memoryview) -> tuple[str, str | None]:
@@ -44,7 +46,7 @@ class Folder:
         # A file without a name until it is whole: even a kill leaves no litter.
         fd = self._open_nameless()
         try:
-            checksum = write_payload(fd, payload, body, self._may_reserve)
+            checksum, _ = write_parts(fd, payload.head, body, payload.tail, self._drive)
             # A directory descriptor makes Python use linkat, which follows the link in /proc.
             source = f"/proc/self/fd/{fd}"
             return self._claim(names, lambda path: os.link(source, path, src_dir_fd=fd)), checksum
@@ -66,7 +68,7 @@ class Folder:
         try:
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
-                checksum = write_payload(fd, payload, body, self._may_reserve)
+                checksum, _ = write_parts(fd, payload.head, body, payload.tail, self._drive)
             finally:
                 os.close(fd)
             return self._claim(names, lambda path: _link_or_rename(draft, path)), checksum
@@ -88,12 +90,6 @@ class _Unsupported(Exception):
     """The file system has no nameless files."""
 
 
-def can_reserve(path: str) -> bool:
-    """Whether reserving space pays: only where a block device stands behind the file system, since the
-    C library imitates it by writing on those that cannot."""
-    return hasattr(os, "posix_fallocate") and os.major(os.stat(path).st_dev) != 0
-
-
 def one_block(bits: np.ndarray[Any, Any]) -> memoryview:
     """The bytes of a C-contiguous array, without a copy."""
     if not bits.nbytes:
@@ -104,49 +100,81 @@ def one_block(bits: np.ndarray[Any, Any]) -> memoryview:
         return bits.reshape(-1).view(np.uint8).data
 
 
-def write_payload(fd: int, payload: Payload, body: memoryview, may_reserve: bool) -> str | None:
-    """Write head, body and tail; return the checksum of the body."""
-    return write_parts(fd, payload.head, body, payload.tail, may_reserve)[0]
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """How to write here: whether reserving space pays, and whether a second core may help with checksums,
+    as it may when the program waits for us anyway."""
+
+    may_reserve: bool = False
+    has_spare_core: bool = False
+
+
+def drive_for(path: str, *, has_spare_core: bool) -> Drive:
+    """Reserving pays only where a block device stands behind the file system: the C library imitates it by
+    writing on those that cannot."""
+    may_reserve = hasattr(os, "posix_fallocate") and os.major(os.stat(path).st_dev) != 0
+    return Drive(may_reserve, has_spare_core and (os.cpu_count() or 1) > 1)
 
 
 def write_parts(
-    fd: int,
-    head: bytes,
-    body: memoryview,
-    tail: Tail | None,
-    may_reserve: bool = False,
-    offset: int = 0,
-    crc: int = 0,
+    fd: int, head: bytes, body: memoryview, tail: Tail | None, drive: Drive, offset: int = 0, crc: int = 0
 ) -> tuple[str | None, int]:
     """Write from `offset` on; the tail is made from the CRC, which goes on from `crc`. The checksum and the
     CRC of the body are returned."""
-    if len(body) > _BLOCK:
-        return _write_blocks(fd, head, body, tail, may_reserve, offset, crc)
+    if len(body) >= _LARGE:
+        return _write_large(fd, head, body, tail, drive, offset, crc)
     parts: list[Any] = [head, body]
     if tail is not None:
         crc = crc32(body, crc)
         parts.append(tail(crc))
-    if may_reserve and len(body) >= _LARGE:
-        os.posix_fallocate(fd, offset, len(head) + len(body))
     write_all(fd, parts)
     return checksum(body), crc
 
 
-def _write_blocks(
-    fd: int, head: bytes, body: memoryview, tail: Tail | None, may_reserve: bool, offset: int, crc: int
+def _write_large(
+    fd: int, head: bytes, body: memoryview, tail: Tail | None, drive: Drive, offset: int, crc: int
 ) -> tuple[str | None, int]:
-    if may_reserve:
+    if drive.may_reserve:
         os.posix_fallocate(fd, offset, len(head) + len(body))
-    summed = Checksum()
+    sums = Sums(crc if tail is not None else None)
+    if drive.has_spare_core and len(body) >= _HUGE:
+        _write_beside(fd, head, body, sums)
+    else:
+        _write_blocks(fd, head, body, sums)
+    if tail is not None:
+        write_all(fd, [tail(sums.crc)])
+    return sums.checksum.text(), sums.crc
+
+
+class Sums:
+    """The checksum of what passes, and its CRC where that is wanted."""
+
+    def __init__(self, crc: int | None) -> None:
+        self.checksum = Checksum()
+        self._wants_crc = crc is not None
+        self.crc = crc or 0
+
+    def add(self, block: memoryview) -> None:
+        self.checksum.update(block)
+        if self._wants_crc:
+            self.crc = crc32(block, self.crc)
+
+
+def _write_blocks(fd: int, head: bytes, body: memoryview, sums: Sums) -> None:
     for at in range(0, len(body), _BLOCK):
         block = body[at : at + _BLOCK]
-        summed.update(block)
-        if tail is not None:
-            crc = crc32(block, crc)
+        sums.add(block)
         write_all(fd, [block] if at else [head, block])
-    if tail is not None:
-        write_all(fd, [tail(crc)])
-    return summed.text(), crc
+
+
+def _write_beside(fd: int, head: bytes, body: memoryview, sums: Sums) -> None:
+    """Write here while another thread sums up; both are single calls without the interpreter's lock."""
+    adding = threading.Thread(target=sums.add, args=(body,), name="tensortap-sums")
+    adding.start()
+    try:
+        write_all(fd, [head, body])
+    finally:
+        adding.join()
 
 
 def write_all(fd: int, parts: list[Any]) -> None:
@@ -155,12 +183,16 @@ def write_all(fd: int, parts: list[Any]) -> None:
         total += len(part)
     written = os.writev(fd, parts)
     if written < total:
-        _write_rest(fd, memoryview(b"".join(parts))[written:])
+        _write_rest(fd, parts, written)
 
 
-def _write_rest(fd: int, rest: memoryview) -> None:
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+def _write_rest(fd: int, parts: list[Any], written: int) -> None:
+    """One call takes 2 GiB at the most, and less when a disk fills up."""
+    for part in parts:
+        rest = memoryview(part)[written:]
+        written = max(0, written - len(part))
+        while rest:
+            rest = rest[os.write(fd, rest) :]
 
 
 def _link_or_rename(draft: str, path: str) -> None:

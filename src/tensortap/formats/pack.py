@@ -4,7 +4,7 @@ import contextlib
 import os
 from typing import NamedTuple
 
-from tensortap.formats.files import can_reserve, write_all, write_parts
+from tensortap.formats.files import drive_for, write_all, write_parts
 from tensortap.formats.payload import Payload
 from tensortap.formats.zip_stored import Member, descriptor, descriptor_size, directory, local_header
 from tensortap.kernels.hashing import crc32
@@ -22,10 +22,10 @@ class Place(NamedTuple):
 class PackWriter:
     """Appends members to a new file. Until `close`, the index alone knows where they are."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, has_spare_core: bool = False) -> None:
         self.name = os.path.basename(path)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        self._may_reserve = can_reserve(os.path.dirname(path))
+        self._drive = drive_for(os.path.dirname(path), has_spare_core=has_spare_core)
         self._members: list[Member] = []
         self._seen: dict[str, int] = {}
         self._names: set[str] = set()
@@ -47,7 +47,7 @@ class PackWriter:
                 header + payload.head,
                 body,
                 lambda whole: descriptor(whole, length),
-                self._may_reserve,
+                self._drive,
                 self.size,
                 crc32(payload.head),
             )

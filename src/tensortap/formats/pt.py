@@ -14,11 +14,19 @@ import torch
 
 from tensortap.core.dtypes import NUMBER_TYPES
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
-from tensortap.formats.payload import Payload, from_bytes
-from tensortap.formats.zip_stored import Member, descriptor, directory, local_header
+from tensortap.formats.payload import Payload, Tail, from_bytes
+from tensortap.formats.zip_stored import (
+    Member,
+    central,
+    descriptor,
+    descriptor_size,
+    directory_rest,
+    local_header,
+)
 from tensortap.kernels.hashing import crc32
 
 SUFFIX = ".pt"
+_NUMBERS = b"archive/data/0"
 
 # torch's reader stumbles in many ways over a stream that is no pickle; only a refused name is not damage.
 _DAMAGE = (
@@ -55,9 +63,8 @@ _STORAGES = {
 
 def encode(bits: np.ndarray[Any, Any], dtype: str) -> Payload:
     """A strided tensor: head and tail depend on its type and shape alone, but for the checksum."""
-    size = bits.nbytes
-    head, members = _head(dtype, bits.shape, size)
-    return Payload(SUFFIX, bits, head, lambda crc: _tail(len(head), size, crc, members))
+    head, tail = _frame(dtype, bits.shape, bits.nbytes)
+    return Payload(SUFFIX, bits, head, tail)
 
 
 def encode_any(value: Any) -> Payload:
@@ -148,30 +155,29 @@ def _first_line(error: Exception) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _head(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[bytes, tuple[Member, ...]]:
-    """Everything before the numbers: the description, the byte order, and the header of the data."""
+def _frame(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[bytes, Tail]:
+    """Everything before the numbers, and what makes the rest from their CRC."""
     out = bytearray()
     members = [
         _add(out, b"archive/data.pkl", _description(dtype, shape)),
         _add(out, b"archive/version", b"3\n"),
         _add(out, b"archive/byteorder", b"little"),
     ]
-    members.append(Member(b"archive/data/0", 0, nbytes, len(out)))
-    out += local_header(b"archive/data/0", len(out), nbytes)
-    return bytes(out), tuple(members)
+    at = len(out)
+    out += local_header(_NUMBERS, at, nbytes)
+    start = len(out) + nbytes + descriptor_size(nbytes)
+    rest = directory_rest(members, Member(_NUMBERS, 0, nbytes, at), start)
+
+    def tail(crc: int) -> bytes:
+        return descriptor(crc, nbytes) + central(Member(_NUMBERS, crc, nbytes, at)) + rest
+
+    return bytes(out), tail
 
 
 def _add(out: bytearray, name: bytes, data: bytes) -> Member:
     member = Member(name, crc32(data), len(data), len(out))
     out += local_header(name, len(out), len(data)) + data + descriptor(member.crc, len(data))
     return member
-
-
-def _tail(start: int, nbytes: int, crc: int, members: tuple[Member, ...]) -> bytes:
-    numbers = members[-1]
-    closing = descriptor(crc, nbytes)
-    whole = [*members[:-1], Member(numbers.name, crc, nbytes, numbers.offset)]
-    return closing + directory(whole, start + nbytes + len(closing))
 
 
 def _description(dtype: str, shape: tuple[int, ...]) -> bytes:

@@ -41,12 +41,18 @@ def descriptor_size(size: int) -> int:
 
 def directory(members: list[Member], offset: int) -> bytes:
     """The end of the file, from `offset` on: after it, any zip reader opens the file."""
-    rows = b"".join(_central(member) for member in members)
-    count, start, size = len(members), offset, len(rows)
-    return rows + _wide_end(count, size, start) + _end(count, size, start)
+    rows = b"".join(central(member) for member in members)
+    return rows + _ending(len(members), len(rows), offset)
 
 
-def _central(member: Member) -> bytes:
+def directory_rest(members: list[Member], first: Member, offset: int) -> bytes:
+    """What follows the row of `first` in a directory that begins with it."""
+    rows = b"".join(central(member) for member in members)
+    return rows + _ending(len(members) + 1, len(central(first)) + len(rows), offset)
+
+
+def central(member: Member) -> bytes:
+    """The row of a member in the directory."""
     name, crc, size, offset = member
     if size >= _FULL_32 or offset >= _FULL_32:
         extra = struct.pack("<2H3Q", 1, 24, size, size, offset)
@@ -57,6 +63,10 @@ def _central(member: Member) -> bytes:
 def _central_row(name: bytes, crc: int, size: int, offset: int, version: int, extra: int) -> bytes:
     date = (b"PK\1\2", _UNIX | version, version, _FLAGS, 0, 0, _DATE)
     return _CENTRAL.pack(*date, crc, size, size, len(name), extra, 0, 0, 0, _MODE, offset) + name
+
+
+def _ending(count: int, size: int, start: int) -> bytes:
+    return _wide_end(count, size, start) + _end(count, size, start)
 
 
 def _wide_end(count: int, size: int, start: int) -> bytes:

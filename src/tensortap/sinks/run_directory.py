@@ -53,6 +53,7 @@ class RunDirectory:
         if layout not in ("files", "pack"):
             raise ValueError(f"layout is 'files' or 'pack', not {layout!r}")
         self._layout = layout
+        self._waits = not background  # the program waits for each write, so a core is free
         self._stats = stats
         self._launched = ranks()
         self._budget = budget
@@ -68,7 +69,7 @@ class RunDirectory:
         own = self.path / OWN
         try:
             (own / PACKS if self._layout == "pack" else own).mkdir(parents=True, exist_ok=True)
-            return Folder(os.fspath(self.path), os.fspath(own))
+            return Folder(os.fspath(self.path), os.fspath(own), has_spare_core=self._waits)
         except OSError as error:
             raise cannot_create(self.path, error) from None
 
@@ -229,7 +230,8 @@ class RunDirectory:
         folder = self.path / OWN / PACKS
         for number in itertools.count():
             try:
-                return PackWriter(f"{folder}/rank{here.rank}{self._forked}-{number:04}.npz")
+                path = f"{folder}/rank{here.rank}{self._forked}-{number:04}.npz"
+                return PackWriter(path, has_spare_core=self._waits)
             except FileExistsError:
                 continue
         raise AssertionError("unreachable")
