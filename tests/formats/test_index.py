@@ -48,7 +48,7 @@ def _row(record, description=None, **place):
     known = {"file": "x.pt", "suffix": ".pt", "start": 0, "length": 24, "offset": 0, "checksum": None}
     known |= place
     start = row_start(record, "torch", description, 24)
-    return start.encode() + row_end(facts=facts(record, None), **known)
+    return (start + row_end(facts=facts(record, None), **known)).encode()
 
 
 def _write(folder, rows, name="index-rank0.jsonl"):

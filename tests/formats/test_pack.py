@@ -53,6 +53,7 @@ def test_a_place_leads_to_the_numbers_and_they_are_aligned(pack, tmp_path):
     for length in (1, 3, 100):
         value = np.arange(length, dtype=np.float32)
         place = _append(pack, "x", value)
+        pack.flush()
         data = (tmp_path / "pack.npz").read_bytes()
         assert place.offset % 64 == 0
         assert data[place.offset : place.start + place.length] == value.tobytes()
@@ -73,13 +74,27 @@ def test_an_append_that_fails_halfway_leaves_the_others_sound(pack, tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(packs, "write_parts", _halfway(error))
         with pytest.raises(type(error)):
-            _append(pack, "lost", np.arange(1000))
+            _append(pack, "lost", np.arange(10_000))
     place = _append(pack, "after", np.arange(4))
     pack.close()
     with np.load(tmp_path / "pack.npz") as stored:
         assert stored.files == ["before", "after"]
         assert stored["after"].tolist() == [0, 1, 2, 3]
     assert (tmp_path / "pack.npz").read_bytes()[place.offset :].startswith(np.arange(4).tobytes())
+
+
+@pytest.mark.parametrize("error", [OSError(28, "full"), KeyboardInterrupt()])
+def test_a_flush_that_fails_halfway_is_made_up_for_by_the_next(pack, tmp_path, monkeypatch, error):
+    _append(pack, "x", np.arange(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(packs, "write_all", lambda fd, parts: _halfway(error)(fd, parts[0][:40], None))
+        with pytest.raises(type(error)):
+            pack.flush()
+    assert os.path.getsize(tmp_path / "pack.npz") == 0
+    _append(pack, "y", np.arange(4))
+    pack.close()
+    with np.load(tmp_path / "pack.npz") as stored:
+        assert {name: stored[name].tolist() for name in stored.files} == {"x": [0, 1, 2], "y": [0, 1, 2, 3]}
 
 
 def test_what_is_taken_back_leaves_its_place_and_its_name(pack, tmp_path):

@@ -183,7 +183,7 @@ def test_many_values_at_once_do_not_use_up_the_open_files(written, monkeypatch):
 
 
 def test_a_run_is_read_while_it_is_written(tmp_path):
-    sink = RunDirectory(tmp_path)
+    sink = RunDirectory(tmp_path, write_through=True)
     run = Run(tmp_path)
     for number in range(3):
         sink.write(Record(f"x{number}", np.full(1000, number)))

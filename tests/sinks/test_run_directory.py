@@ -15,9 +15,10 @@ import torch
 
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.record import Record
+from tensortap.formats import pack
 from tensortap.formats.files import Folder
 from tensortap.readers.run import Run
-from tensortap.sinks import run_directory
+from tensortap.sinks import shelves
 from tensortap.sinks.run_directory import RunDirectory
 
 VALUES = {
@@ -307,20 +308,20 @@ def test_numpy_opens_a_pack_after_closing(tmp_path, background):
     sink.write(Record("a/b", np.arange(3)))
     sink.write(Record("t", torch.ones(2)))
     sink.close()
-    (pack,) = (tmp_path / ".tensortap" / "packs").iterdir()
-    with np.load(pack) as stored:
+    (file,) = (tmp_path / ".tensortap" / "packs").iterdir()
+    with np.load(file) as stored:
         assert {name: stored[name].tolist() for name in stored.files} == {"a%2Fb": [0, 1, 2], "t": [1, 1]}
 
 
-@pytest.mark.parametrize("limit", ["_PACK_BYTES", "_PACK_MEMBERS"])
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_MEMBERS"])
 def test_a_pack_is_followed_by_another_when_it_is_full(tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(run_directory, limit, 3)
-    sink = RunDirectory(tmp_path)
+    monkeypatch.setattr(pack, limit, 3)
+    sink = RunDirectory(tmp_path, write_through=True)
     for number in range(8):
         sink.write(Record(f"x{number}", np.array([number])))
     packs = sorted((tmp_path / ".tensortap" / "packs").iterdir())
-    assert len(packs) == (8 if limit == "_PACK_BYTES" else 3)
-    assert all(zipfile.is_zipfile(pack) for pack in packs[:-1])
+    assert len(packs) == (8 if limit == "MOST_BYTES" else 3)
+    assert all(zipfile.is_zipfile(one) for one in packs[:-1])
     assert [stored.load()[0] for stored in Run(tmp_path)] == list(range(8))
     sink.close()
 
@@ -330,14 +331,14 @@ def test_packed_values_are_readable_before_closing_and_after_a_crash(tmp_path):
         "import os, sys, numpy as np\n"
         "from tensortap.core.record import Record\n"
         "from tensortap.sinks.run_directory import RunDirectory\n"
-        f"sink = RunDirectory({str(tmp_path)!r})\n"
+        f"sink = RunDirectory({str(tmp_path)!r}, write_through=True)\n"
         "for number in range(5): sink.write(Record(f'x{number}', np.full(100, number)))\n"
         "os._exit(1)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=False)
     assert [stored.load()[0] for stored in Run(tmp_path)] == [0, 1, 2, 3, 4]
-    (pack,) = (tmp_path / ".tensortap" / "packs").iterdir()
-    os.truncate(pack, pack.stat().st_size - 200)  # the last value lost its tail
+    (file,) = (tmp_path / ".tensortap" / "packs").iterdir()
+    os.truncate(file, file.stat().st_size - 200)  # the last value lost its tail
     index = tmp_path / ".tensortap" / "index-rank0.jsonl"
     with open(index, "ab") as file:
         file.write(b'["half a row')
@@ -345,6 +346,36 @@ def test_packed_values_are_readable_before_closing_and_after_a_crash(tmp_path):
     assert [run.load(f"x{number}")[0] for number in range(4)] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match=r"ends at byte .* before a value that should reach to"):
         run.load("x4")
+
+
+def test_small_packed_values_wait_for_company_but_not_for_ever(tmp_path, monkeypatch):
+    sink = RunDirectory(tmp_path)
+    sink.write(Record("first", np.ones(3)))  # nothing has been written for long
+    sink.write(Record("second", np.ones(3)))
+    assert Run(tmp_path).names == ["first"]
+    sink.flush()
+    assert Run(tmp_path).names == ["first", "second"]
+    monkeypatch.setattr(shelves, "monotonic", lambda: float("inf"))
+    sink.write(Record("third", np.ones(3)))
+    assert Run(tmp_path).names == ["first", "second", "third"]
+    sink.close()
+
+
+def test_what_waits_is_on_disk_when_the_program_ends_without_closing(tmp_path, layout):
+    code = (
+        "import sys, numpy as np\n"
+        "from tensortap.core.record import Record\n"
+        "from tensortap.sinks.run_directory import RunDirectory\n"
+        f"plain = RunDirectory({str(tmp_path / 'plain')!r}, layout={layout!r})\n"
+        f"aside = RunDirectory({str(tmp_path / 'aside')!r}, layout={layout!r}, background=True)\n"
+        "for number in range(50):\n"
+        "    plain.write(Record('x', np.full(100, number)))\n"
+        "    aside.write(Record('x', np.full(100, number)))\n"
+        "raise SystemExit(3)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 3
+    for name in ("plain", "aside"):
+        assert [value[0] for value in Run(tmp_path / name).series("x").values] == list(range(50))
 
 
 def test_a_second_sink_in_the_same_run_adds_to_it(tmp_path, layout):
@@ -415,5 +446,5 @@ def test_a_forked_child_that_only_closes_leaves_the_parents_files_alone(sink, tm
     sink.write(Record("x", np.array([1])))
     sink.close()
     assert [value[0] for value in Run(tmp_path).series("x").values] == [0, 1]
-    for pack in tmp_path.glob(".tensortap/packs/*"):
-        assert np.load(pack).files == ["x", "x.2"]
+    for one in tmp_path.glob(".tensortap/packs/*"):
+        assert np.load(one).files == ["x", "x.2"]

@@ -57,7 +57,13 @@ def init(
     if metadata is not None:
         _collect(metadata, metadata.write)
     sink = RunDirectory(
-        run, layout=layout, background=background, on_full=on_full, budget=budget, stats=stats
+        run,
+        layout=layout,
+        background=background,
+        on_full=on_full,
+        budget=budget,
+        stats=stats,
+        write_through=True,
     )
     _source = Manual()
     _tap, _metadata = Tap(sinks=[sink]).attach(_source), metadata

@@ -14,7 +14,7 @@ import numpy as np
 from tensortap.formats.payload import Payload, Tail
 from tensortap.kernels.hashing import Checksum, checksum, crc32
 
-_LARGE = 1 << 20
+LARGE = 1 << 20
 _HUGE = 16 << 20  # from here on a thread of its own costs less than it saves
 _BLOCK = 4 << 20  # hashed, then written while still in the cache
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
@@ -121,7 +121,7 @@ def write_parts(
 ) -> tuple[str | None, int]:
     """Write from `offset` on; the tail is made from the CRC, which goes on from `crc`. The checksum and the
     CRC of the body are returned."""
-    if len(body) >= _LARGE:
+    if len(body) >= LARGE:
         return _write_large(fd, head, body, tail, drive, offset, crc)
     parts: list[Any] = [head, body]
     if tail is not None:

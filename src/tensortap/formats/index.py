@@ -112,15 +112,17 @@ def row_end(
     offset: int | None,
     checksum: str | None,
     facts: str,
-) -> bytes:
+) -> str:
     """The rest: where the value lies now."""
     sum_text = "null" if checksum is None else f'"{checksum}"'
     at = "null" if offset is None else offset
-    return f',{quoted(file)},"{suffix}",{start},{length},{at},{sum_text},{facts}]\n'.encode()
+    return f',{quoted(file)},"{suffix}",{start},{length},{at},{sum_text},{facts}]\n'
 
 
 def facts(record: Record, statistics: tuple[Any, ...] | None) -> str:
     """Site, placement and statistics, as they stand in a row."""
+    if record.site is None and record.placement is None and statistics is None:
+        return "null,null,null"
     if record.placement is None and statistics is None:
         return f"{_site(record.site)},null,null"
     return f"{_site(record.site)},{_placement(record.placement)},{json.dumps(statistics)}"

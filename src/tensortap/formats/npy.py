@@ -1,5 +1,6 @@
 """The .npy format: a cached header in front of the numbers, as `np.load` reads it."""
 
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
@@ -35,7 +36,8 @@ def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def load(path: Path, is_trusted: bool) -> np.ndarray[Any, Any]:
     """The array, memory-mapped: nothing is read before it is touched, and writing stays private."""
     try:
-        return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
+        with _old_files_are_welcome():
+            return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
     except (ValueError, *_DAMAGE):
         with open(path, "rb") as stream:
             return read(stream, str(path), is_trusted)
@@ -44,7 +46,8 @@ def load(path: Path, is_trusted: bool) -> np.ndarray[Any, Any]:
 def read(stream: BinaryIO, label: str, is_trusted: bool) -> np.ndarray[Any, Any]:
     """The array in an open file; arrays of Python objects are pickles and want trust."""
     try:
-        return np.lib.format.read_array(stream, allow_pickle=is_trusted)
+        with _old_files_are_welcome():
+            return np.lib.format.read_array(stream, allow_pickle=is_trusted)
     except (ValueError, *_DAMAGE) as error:
         if not is_trusted and "allow_pickle" in str(error):
             raise UntrustedFileError(
@@ -52,3 +55,8 @@ def read(stream: BinaryIO, label: str, is_trusted: bool) -> np.ndarray[Any, Any]
                 f"pass trust=True if you do"
             ) from None
         raise CorruptRunError(f"{label} is not a whole .npy file ({error}); dump it again") from None
+
+
+def _old_files_are_welcome() -> "warnings.catch_warnings[None]":
+    """numpy warns of a header that Python 2 may have written, or that is damaged so as to look like it."""
+    return warnings.catch_warnings(action="ignore", category=UserWarning)

@@ -2,12 +2,18 @@
 
 import contextlib
 import os
+from functools import lru_cache
 from typing import NamedTuple
 
 from tensortap.formats.files import drive_for, write_all, write_parts
 from tensortap.formats.payload import Payload
 from tensortap.formats.zip_stored import Member, descriptor, descriptor_size, directory, local_header
-from tensortap.kernels.hashing import crc32
+from tensortap.kernels.hashing import checksum, crc32
+
+MOST_BYTES = 1 << 30
+MOST_MEMBERS = 60_000
+_CHUNK = 1 << 20
+_ALONE = 64 << 10  # bytes: what is larger gains nothing by waiting for company
 
 
 class Place(NamedTuple):
@@ -20,7 +26,8 @@ class Place(NamedTuple):
 
 
 class PackWriter:
-    """Appends members to a new file. Until `close`, the index alone knows where they are."""
+    """Appends members to a new file. Small ones wait for `flush`, which writes them all at once; until
+    `close`, the index alone knows where they are."""
 
     def __init__(self, path: str, *, has_spare_core: bool = False) -> None:
         self.name = os.path.basename(path)
@@ -28,60 +35,113 @@ class PackWriter:
         self._drive = drive_for(os.path.dirname(path), has_spare_core=has_spare_core)
         self._members: list[Member] = []
         self._seen: dict[str, int] = {}
-        self._names: set[str] = set()
+        self._names: set[bytes] = set()
+        self._buffer = memoryview(bytearray(_CHUNK))
+        self._filled = 0
+        self._written = 0
         self.size = 0
 
     @property
-    def count(self) -> int:
-        return len(self._members)
+    def is_full(self) -> bool:
+        return self.size >= MOST_BYTES or len(self._members) >= MOST_MEMBERS
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes are not on disk yet."""
+        return self._filled
 
     def append(self, stem: str, payload: Payload, body: memoryview) -> Place:
-        """Add a value; when it cannot be written whole, the file is as it was before."""
+        """Add a value; when it cannot be written whole, everything is as it was before."""
         name = self._member_name(stem, payload.suffix)
-        length = len(payload.head) + len(body)
+        head = payload.head
+        length = len(head) + len(body)
         header = local_header(name, self.size, length)
+        if length >= _ALONE:
+            summed, crc = self._write_now(header, head, body)
+        else:
+            summed, crc = checksum(body), crc32(body, _head_crc(head))
+            self._keep(header + head, body, descriptor(crc, length))
+        self._members.append(Member(name, crc, length, self.size))
+        self._names.add(name)
         start = self.size + len(header)
+        self.size = start + length + descriptor_size(length)
+        if not self._filled:
+            self._written = self.size
+        return Place(start, start + len(head), length, summed)
+
+    def flush(self) -> None:
+        """Write what waits; when that fails, it goes on waiting."""
+        if not self._filled:
+            return
         try:
-            checksum, crc = write_parts(
+            write_all(self._fd, [self._buffer[: self._filled]])
+        except BaseException:
+            self._restore()
+            raise
+        self._written += self._filled
+        self._filled = 0
+
+    def take_back(self) -> None:
+        """Undo the last append."""
+        member = self._members.pop()
+        self._names.discard(member.name)
+        self.size = member.offset
+        if self.size >= self._written:
+            self._filled = self.size - self._written
+        else:
+            self._written = self.size
+            self._restore()
+
+    def close(self) -> None:
+        """Write the directory: from now on `np.load` opens the file."""
+        try:
+            self.flush()
+            write_all(self._fd, [directory(self._members, self.size)])
+        finally:
+            os.close(self._fd)
+
+    def _keep(self, header: bytes, body: memoryview, closing: bytes) -> None:
+        """Copy into the buffer, which is never given back: fresh memory costs more than the copy."""
+        end = len(header) + len(body) + len(closing)
+        if self._filled + end > _CHUNK:
+            self.flush()
+        room = self._buffer[self._filled : self._filled + end]
+        room[: len(header)] = header
+        room[len(header) : end - len(closing)] = body
+        room[end - len(closing) :] = closing
+        self._filled += end
+
+    def _write_now(self, header: bytes, head: bytes, body: memoryview) -> tuple[str | None, int]:
+        self.flush()
+        length = len(head) + len(body)
+        try:
+            return write_parts(
                 self._fd,
-                header + payload.head,
+                header + head,
                 body,
-                lambda whole: descriptor(whole, length),
+                lambda crc: descriptor(crc, length),
                 self._drive,
                 self.size,
-                crc32(payload.head),
+                _head_crc(head),
             )
         except BaseException:
             # Also an interrupt: what follows must begin where the index says.
             self._restore()
             raise
-        self._members.append(Member(name, crc, length, self.size))
-        self.size = start + length + descriptor_size(length)
-        return Place(start, start + len(payload.head), length, checksum)
-
-    def take_back(self) -> None:
-        """Undo the last append."""
-        last = self._members.pop()
-        self._names.discard(last.name.decode())
-        self.size = last.offset
-        self._restore()
-
-    def close(self) -> None:
-        """Write the directory: from now on `np.load` opens the file."""
-        try:
-            write_all(self._fd, [directory(self._members, self.size)])
-        finally:
-            os.close(self._fd)
 
     def _member_name(self, stem: str, suffix: str) -> bytes:
-        name = stem + suffix
+        name = (stem + suffix).encode()
         while name in self._names:  # `x` for the second time is `x.2`, unless that is somebody's name
             number = self._seen[stem] = self._seen.get(stem, 1) + 1
-            name = f"{stem}.{number}{suffix}"
-        self._names.add(name)
-        return name.encode()
+            name = f"{stem}.{number}{suffix}".encode()
+        return name
 
     def _restore(self) -> None:
         with contextlib.suppress(OSError):
-            os.ftruncate(self._fd, self.size)
-            os.lseek(self._fd, self.size, os.SEEK_SET)
+            os.ftruncate(self._fd, self._written)
+            os.lseek(self._fd, self._written, os.SEEK_SET)
+
+
+@lru_cache(maxsize=1024)
+def _head_crc(head: bytes) -> int:
+    return crc32(head)

@@ -19,6 +19,8 @@ from tensortap.kernels.numbers import decode
 
 _Array = np.ndarray[Any, Any]
 _DType = np.dtype[Any]
+# The native types, which need no second look.
+_EVERYDAY = {np.dtype(row.storage): name for name, row in NUMBER_TYPES.items() if row.native}
 
 
 class _Numpy:
@@ -30,6 +32,8 @@ class _Numpy:
 
     def describe(self, value: Any) -> Description:
         kind, dtype = type(value), value.dtype
+        if kind is np.ndarray and dtype in _EVERYDAY:
+            return Description("ndarray", _EVERYDAY[dtype], value.shape, value.nbytes)
         return Description(kind.__name__, dtype_name(dtype), value.shape, value.nbytes, "cpu", _layout(value))
 
     def snapshot(self, value: Any) -> Any:
@@ -43,6 +47,8 @@ class _Numpy:
         return _mark_array(value)
 
     def bits(self, value: Any) -> _Array:
+        if type(value) is np.ndarray and value.dtype in _EVERYDAY:
+            return value
         layout = _layout(value)
         if layout != "strided":
             raise UnsupportedValueError(

@@ -46,7 +46,8 @@ class Pool:
     def copy(self, bits: np.ndarray[Any, Any]) -> Buffer:
         """A lent buffer that holds these bytes in C order."""
         buffer = self.lend(bits.nbytes)
-        np.copyto(buffer.array.view(bits.dtype).reshape(bits.shape), bits)
+        if bits.nbytes:
+            np.copyto(buffer.array.view(bits.dtype).reshape(bits.shape), bits)
         return buffer
 
     def take_back(self, data: np.ndarray[Any, Any]) -> None:

@@ -1,19 +1,30 @@
 """Checksums of bytes, with the fastest library that is installed."""
 
 import zlib
-from collections.abc import Callable
-from functools import lru_cache
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 Data = Any  # a C-contiguous buffer: bytes, a memoryview, a numpy array of any type
+_xxh3: Any = None
+_digest: Any = None
+_crc32: Any = zlib.crc32
+with suppress(ImportError):
+    import xxhash
+
+    _xxh3, _digest = xxhash.xxh3_64, xxhash.xxh3_64_hexdigest
+with suppress(ImportError):
+    from isal import isal_zlib
+
+    _crc32 = isal_zlib.crc32
 
 
 def checksum(data: Data) -> str | None:
     """`xxh3:` and 16 hexadecimal digits, or None where xxhash is not installed."""
-    make = _xxh3()
-    return None if make is None else _text(make(_bytes(data)))
+    if _digest is None:
+        return None
+    return f"xxh3:{_digest(data if type(data) is memoryview else _bytes(data))}"
 
 
 class Checksum:
@@ -22,8 +33,7 @@ class Checksum:
     __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        make = _xxh3()
-        self._state = None if make is None else make()
+        self._state = None if _xxh3 is None else _xxh3()
 
     def update(self, data: Data) -> None:
         if self._state is not None:
@@ -31,36 +41,12 @@ class Checksum:
 
     def text(self) -> str | None:
         """The checksum of all pieces so far; the same as that of the whole."""
-        return None if self._state is None else _text(self._state)
+        return None if self._state is None else f"xxh3:{self._state.hexdigest()}"
 
 
 def crc32(data: Data, start: int = 0) -> int:
     """The CRC-32 of zip files; `start` is that of the bytes before."""
-    return _crc32()(_bytes(data), start)
-
-
-@lru_cache(maxsize=1)
-def _xxh3() -> Callable[..., Any] | None:
-    try:
-        from xxhash import xxh3_64
-    except ImportError:
-        return None
-    make: Callable[..., Any] = xxh3_64
-    return make
-
-
-@lru_cache(maxsize=1)
-def _crc32() -> Callable[[Any, int], int]:
-    try:
-        from isal.isal_zlib import crc32 as fast
-    except ImportError:
-        return zlib.crc32
-    quick: Callable[[Any, int], int] = fast
-    return quick
-
-
-def _text(state: Any) -> str:
-    return f"xxh3:{state.hexdigest()}"
+    return int(_crc32(data if type(data) is memoryview else _bytes(data), start))
 
 
 def _bytes(data: Data) -> Any:
