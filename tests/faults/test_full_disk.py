@@ -12,6 +12,7 @@ import pytest
 
 import tensortap as tt
 from tensortap.core.errors import WriteFailedError
+from tensortap.faces import tensor_dumper
 
 BIG = np.arange(400_000.0)  # 3.2 MB, more than the disk
 LAYOUTS = ("files", "pack")
@@ -78,14 +79,12 @@ def test_in_the_background_a_full_disk_is_told_at_the_next_call(small_disk, numb
 def test_in_the_background_the_next_dump_tells_of_the_failure(small_disk, numbers):
     tt.init(small_disk, background=True)
     tt.dump(BIG, "big")
+    writer = tensor_dumper._tap._sinks[0]._writer
+    with writer._changed:  # until the writer has got to the value that fails
+        assert writer._changed.wait_for(lambda: not writer._count, timeout=30)
     with pytest.raises(WriteFailedError, match="cannot write 'big'"):
-        dump_until_told()
+        tt.dump(1, "small")
     tt.flush()
-
-
-def dump_until_told():
-    for number in range(100_000):  # until the writer has got to the value that fails
-        tt.dump(number, "small")
 
 
 def test_in_the_background_close_tells_of_every_failure_that_nobody_was_told(small_disk):
