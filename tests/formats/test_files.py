@@ -4,13 +4,17 @@ import errno
 import itertools
 import os
 import threading
+import zipfile
 
 import numpy as np
 import pytest
+import torch
 
 from tensortap.formats import files
-from tensortap.formats.files import Folder, one_block
+from tensortap.formats.files import DIRECT_ROOM, Folder, one_block
 from tensortap.formats.payload import Payload
+from tensortap.formats.serializers import encode
+from tensortap.frameworks.pool import Pool
 from tensortap.kernels.hashing import checksum
 
 
@@ -126,3 +130,25 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
     folder = Folder(str(tmp_path), str(tmp_path))
     name, _ = _put(folder)
     assert (tmp_path / name).read_bytes() == b"headabc"
+
+
+def _staged(value, shift=0):
+    """A payload whose bits lie in staging memory, as the background writer prepares it."""
+    payload = encode(value).payload
+    room = Pool().copy(payload.bits, len(payload.head) + shift, 2 * DIRECT_ROOM)
+    payload.staging = room.whole[shift:].data
+    return payload, room.array.data
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["past the cache", "misaligned, so through it"])
+@pytest.mark.parametrize("size", [1 << 18, (1 << 18) + 1, 1_000_003])
+def test_a_staged_value_is_written_whole(tmp_path, size, shift):
+    folder = Folder(str(tmp_path), str(tmp_path))
+    tensor = torch.arange(size, dtype=torch.float32)
+    folder.put(["x.pt"], *_staged(tensor, shift))
+    folder.put(["x.npy"], *_staged(tensor.numpy(), shift))
+    assert torch.equal(torch.load(tmp_path / "x.pt", weights_only=True), tensor)
+    assert zipfile.ZipFile(tmp_path / "x.pt").testzip() is None
+    assert np.array_equal(np.load(tmp_path / "x.npy"), tensor.numpy())
+    if shift:
+        assert not folder._has_direct

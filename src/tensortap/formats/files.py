@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import os
 import threading
@@ -15,6 +16,7 @@ from tensortap.formats.payload import Payload, Tail
 from tensortap.kernels.hashing import Checksum, checksum, crc32
 
 LARGE = 1 << 20
+DIRECT_ROOM = 4096  # direct writing wants whole pages
 _HUGE = 16 << 20  # from here on a thread of its own costs less than it saves
 _BLOCK = 4 << 20  # hashed, then written while still in the cache
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
@@ -30,6 +32,7 @@ class Folder:
         self._scratch = scratch
         self._has_tmpfile = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
         self._drive = drive_for(path, has_spare_core=has_spare_core)
+        self._has_direct = hasattr(os, "O_DIRECT")
         self._counter = itertools.count()
 
     def put(self, names: Iterable[str], payload: Payload, body: memoryview) -> tuple[str, str | None]:
@@ -46,7 +49,7 @@ class Folder:
         # A file without a name until it is whole: even a kill leaves no litter.
         fd = self._open_nameless()
         try:
-            checksum, _ = write_parts(fd, payload.head, body, payload.tail, self._drive)
+            checksum = self._write(fd, payload, body)
             # A directory descriptor makes Python use linkat, which follows the link in /proc.
             source = f"/proc/self/fd/{fd}"
             return self._claim(names, lambda path: os.link(source, path, src_dir_fd=fd)), checksum
@@ -68,13 +71,20 @@ class Folder:
         try:
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             try:
-                checksum, _ = write_parts(fd, payload.head, body, payload.tail, self._drive)
+                checksum = self._write(fd, payload, body)
             finally:
                 os.close(fd)
             return self._claim(names, lambda path: _link_or_rename(draft, path)), checksum
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
+
+    def _write(self, fd: int, payload: Payload, body: memoryview) -> str | None:
+        if payload.staging is not None and self._has_direct:
+            with contextlib.suppress(_Unsupported):
+                return write_direct(fd, payload, payload.staging, body)
+            self._has_direct = False
+        return write_parts(fd, payload.head, body, payload.tail, self._drive)[0]
 
     def _claim(self, names: Iterable[str], link: Any) -> str:
         for name in names:
@@ -87,7 +97,7 @@ class Folder:
 
 
 class _Unsupported(Exception):
-    """The file system has no nameless files."""
+    """The file system has no nameless files, or no writing past its cache."""
 
 
 def one_block(bits: np.ndarray[Any, Any]) -> memoryview:
@@ -175,6 +185,35 @@ def _write_beside(fd: int, head: bytes, body: memoryview, sums: Sums) -> None:
         write_all(fd, [head, body])
     finally:
         adding.join()
+
+
+def write_direct(fd: int, payload: Payload, staging: memoryview, body: memoryview) -> str | None:
+    """Write past the page cache, which costs a tenth of the processor's time that a training step wants:
+    everything in one block from the staging memory, then the file is cut to its length."""
+    sums = Sums(0 if payload.tail is not None else None)
+    sums.add(body)
+    tail = payload.tail(sums.crc) if payload.tail is not None else b""
+    end = len(payload.head) + len(body)
+    staging[: len(payload.head)] = payload.head
+    staging[end : end + len(tail)] = tail
+    size = end + len(tail)
+    _write_aligned(fd, staging[: -(-size // DIRECT_ROOM) * DIRECT_ROOM])
+    os.ftruncate(fd, size)
+    return sums.checksum.text()
+
+
+def _write_aligned(fd: int, blocks: memoryview) -> None:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT)
+        written = os.write(fd, blocks)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags)
+        raise _Unsupported from None
+    while written < len(blocks):
+        written += os.write(fd, blocks[written:])
 
 
 def write_all(fd: int, parts: list[Any]) -> None:

@@ -23,6 +23,7 @@ class Payload:
     tail: Tail | None = None
     is_raw: bool = True
     is_private: bool = False  # nobody else can write to the bits
+    staging: memoryview | None = None  # memory around the bits, with room for the head before and more after
 
 
 def from_bytes(suffix: str, data: bytes) -> Payload:

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 _SMALL = 1 << 16
-_PAGE = 2 << 20
+_MAPPED = 1 << 20  # from here on buffers begin at a page
 
 
 class Buffer:
     """Bytes lent by a pool; `release` gives them back, and nobody may touch them afterwards."""
 
-    __slots__ = ("_bytes", "_pool", "array")
+    __slots__ = ("_pool", "array", "whole")
 
-    def __init__(self, pool: "Pool", data: np.ndarray[Any, Any], nbytes: int) -> None:
+    def __init__(self, pool: "Pool", data: np.ndarray[Any, Any], start: int, nbytes: int) -> None:
         self._pool = pool
-        self._bytes = data
-        self.array = data[:nbytes]
+        self.whole = data
+        self.array = data[start : start + nbytes]
 
     def release(self) -> None:
-        self._pool.take_back(self._bytes)
+        self._pool.take_back(self.whole)
 
 
 class Pool:
@@ -34,18 +34,19 @@ class Pool:
         self._free: dict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def lend(self, nbytes: int) -> Buffer:
-        size = size_class(nbytes)
+    def lend(self, nbytes: int, before: int = 0, after: int = 0) -> Buffer:
+        """That many bytes, with room before and after them in `whole`."""
+        size = size_class(before + nbytes + after)
         with self._lock:
             free = self._free[size]
             data = free.pop() if free else None
             if data is not None:
                 self._kept -= size
-        return Buffer(self, _allocate(size) if data is None else data, nbytes)
+        return Buffer(self, _allocate(size) if data is None else data, before, nbytes)
 
-    def copy(self, bits: np.ndarray[Any, Any]) -> Buffer:
+    def copy(self, bits: np.ndarray[Any, Any], before: int = 0, after: int = 0) -> Buffer:
         """A lent buffer that holds these bytes in C order."""
-        buffer = self.lend(bits.nbytes)
+        buffer = self.lend(bits.nbytes, before, after)
         if bits.nbytes:
             np.copyto(buffer.array.view(bits.dtype).reshape(bits.shape), bits)
         return buffer
@@ -66,7 +67,7 @@ def size_class(nbytes: int) -> int:
 
 
 def _allocate(size: int) -> np.ndarray[Any, Any]:
-    if size < _PAGE:
+    if size < _MAPPED:
         return np.empty(size, np.uint8)
     # Private, not the default shared mapping: shared memory faults slower and gets no huge pages.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,11 +1,15 @@
 """A thread that writes while the program goes on, with a bound on what may wait."""
 
+import contextlib
 import logging
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Literal
 
+_NICE = 10
 log = logging.getLogger("tensortap.background")
 
 
@@ -77,6 +81,7 @@ class Writer:
             log.warning("the disk is slower than the program: values are dropped (on_full='drop')")
 
     def _run(self) -> None:
+        _step_back()
         while (entry := self._jobs.get()) is not None:
             job, nbytes = entry
             try:
@@ -93,3 +98,10 @@ class Writer:
             self._waiting -= nbytes
             self._count -= 1
             self._changed.notify_all()
+
+
+def _step_back() -> None:
+    """Let the program's own threads go first: one of them held up holds up a whole parallel operation."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

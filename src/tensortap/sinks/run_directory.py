@@ -11,7 +11,7 @@ import numpy as np
 
 from tensortap.core.ranks import current, ranks
 from tensortap.core.record import Record
-from tensortap.formats.files import one_block
+from tensortap.formats.files import DIRECT_ROOM, LARGE, one_block
 from tensortap.formats.index import facts
 from tensortap.formats.payload import Payload
 from tensortap.formats.run_layout import OWN, PACKS, cannot_create, cannot_write
@@ -139,9 +139,17 @@ class RunDirectory:
         if payload.is_private or encoded.description.device != "cpu":
             writer.put(lambda: self._store(item, self._body(payload)), payload.bits.nbytes)
             return
-        buffer = self._pool.copy(payload.bits)
+        buffer = self._staged(payload)
         payload.bits = _NOTHING  # what waits must not keep the program's memory alive
         writer.put(lambda: self._store(item, buffer), buffer.array.nbytes)
+
+    def _staged(self, payload: Payload) -> Buffer:
+        """A copy of the bits; for a large file with room around it, so that one block can be written."""
+        if self._is_packed or payload.bits.nbytes < LARGE:
+            return self._pool.copy(payload.bits)
+        buffer = self._pool.copy(payload.bits, len(payload.head), 2 * DIRECT_ROOM)
+        payload.staging = buffer.whole.data
+        return buffer
 
     def _body(self, payload: Payload) -> Buffer | memoryview:
         """The bits as one block: themselves, or a lent copy."""
