@@ -45,8 +45,10 @@ def current(launched: Ranks) -> Ranks:
 
 
 def from_process_group() -> Ranks | None:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    distributed: Any = sys.modules.get("torch.distributed")
+    # A torch without distributed support has the module, but not this function.
+    is_initialized = getattr(distributed, "is_initialized", None)
+    if is_initialized is None or not is_initialized():
         return None
     return Ranks(distributed.get_rank(), distributed.get_world_size())
 

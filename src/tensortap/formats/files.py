@@ -38,9 +38,10 @@ class Folder:
     def put(self, names: Iterable[str], payload: Payload, body: memoryview) -> tuple[str, str | None]:
         """Write a new file under the first of these names that is free; return it and the checksum."""
         if self._has_tmpfile:
-            with contextlib.suppress(_Unsupported):
+            try:
                 return self._put_nameless(names, payload, body)
-            self._has_tmpfile = False
+            except _Unsupported:
+                self._has_tmpfile = False
         return self._put_renamed(names, payload, body)
 
     def _put_nameless(
@@ -50,9 +51,15 @@ class Folder:
         fd = self._open_nameless()
         try:
             checksum = self._write(fd, payload, body)
-            # A directory descriptor makes Python use linkat, which follows the link in /proc.
             source = f"/proc/self/fd/{fd}"
-            return self._claim(names, lambda path: os.link(source, path, src_dir_fd=fd)), checksum
+            for name in names:
+                try:
+                    # A directory descriptor makes Python use linkat, which follows the link in /proc.
+                    os.link(source, f"{self.path}/{name}", src_dir_fd=fd)
+                except FileExistsError:
+                    continue
+                return name, checksum
+            raise _all_taken(self.path)
         finally:
             os.close(fd)
 
@@ -74,7 +81,7 @@ class Folder:
                 checksum = self._write(fd, payload, body)
             finally:
                 os.close(fd)
-            return self._claim(names, lambda path: _link_or_rename(draft, path)), checksum
+            return self._claim(names, draft), checksum
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
@@ -86,18 +93,20 @@ class Folder:
             self._has_direct = False
         return write_parts(fd, payload.head, body, payload.tail, self._drive)[0]
 
-    def _claim(self, names: Iterable[str], link: Any) -> str:
+    def _claim(self, names: Iterable[str], draft: str) -> str:
         for name in names:
-            try:
-                link(f"{self.path}/{name}")
-            except FileExistsError:
-                continue
-            return name
-        raise FileExistsError(errno.EEXIST, "every name is taken", self.path)
+            with contextlib.suppress(FileExistsError):
+                _link_or_rename(draft, f"{self.path}/{name}")
+                return name
+        raise _all_taken(self.path)
 
 
 class _Unsupported(Exception):
     """The file system has no nameless files, or no writing past its cache."""
+
+
+def _all_taken(path: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "every name is taken", path)
 
 
 def one_block(bits: np.ndarray[Any, Any]) -> memoryview:
