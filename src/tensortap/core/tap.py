@@ -109,7 +109,10 @@ class Tap:
             records = [out for record in records for out in self._push(stage, record)]
         for record in records:
             for sink in self._sinks:  # never changed in place: a sink that is taken out leaves a new list
-                self._guard(sink, sink.write, record)
+                try:
+                    sink.write(record)
+                except Exception:  # noqa: BLE001 - the failure policy lives here
+                    self._fail(sink)
 
     def _push(self, stage: Stage, record: Record) -> Iterable[Record]:
         """What passes; a stage that was taken out a moment ago lets everything pass."""
@@ -125,12 +128,16 @@ class Tap:
     def _guard(self, part: Stage | Sink | Source, method: Callable[..., T], *arguments: Any) -> T | None:
         try:
             return method(*arguments)
-        except Exception:
-            if self._raises:
-                raise
-            log.exception("%s failed and is taken out; the program goes on", type(part).__name__)
-            self._take_out(part)
+        except Exception:  # noqa: BLE001
+            self._fail(part)
             return None
+
+    def _fail(self, part: Stage | Sink | Source) -> None:
+        """Called while an exception is being handled: raise it on, or log it and go on without the part."""
+        if self._raises:
+            raise
+        log.exception("%s failed and is taken out; the program goes on", type(part).__name__)
+        self._take_out(part)
 
     def _take_out(self, part: Stage | Sink | Source) -> None:
         self._stages = [stage for stage in self._stages if stage is not part]

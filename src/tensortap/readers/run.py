@@ -73,8 +73,8 @@ class Run:
     def load(
         self, name: str, *, step: int | None = None, rank: int | None = None, trust: bool = False
     ) -> Any:
-        """The latest value of that name, of the lowest rank that has it; nothing is copied before it is
-        touched, and writing to it changes no file."""
+        """The latest value of that name, of the lowest rank that has it. Nothing is copied before it is
+        touched; writing to it changes no file, but shows in what this `Run` loads later."""
         return self.find(name, step=step, rank=rank).load(trust=trust)
 
     def find(self, name: str, *, step: int | None = None, rank: int | None = None) -> Stored:
