@@ -67,7 +67,7 @@ def import_time() -> None:
 
 
 def complete_dumps() -> None:
-    for size, rounds in ((4 * KB, 60), (64 * KB, 40), (MB, 60), (64 * MB, 12), (512 * MB, 5)):
+    for size, rounds in ((4 * KB, 60), (64 * KB, 40), (MB, 60), (64 * MB, 20), (512 * MB, 7)):
         complete_dump(size, rounds)
 
 

@@ -28,7 +28,7 @@ class Placement:
     offset: tuple[int, ...]  # of this piece in the whole
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Record:
     """One value, seen at one place, at one moment, by one process."""
 
@@ -42,6 +42,36 @@ class Record:
     time: float = 0.0
     site: Site | None = None
     placement: Placement | None = None
+
+    def __init__(
+        self,
+        name: str,
+        value: Any,
+        kind: Kind = "value",
+        step: int | tuple[int, ...] = 0,
+        rank: int | tuple[int, ...] = 0,
+        call: int = 0,
+        order: int = 0,
+        time: float = 0.0,
+        site: Site | None = None,
+        placement: Placement | None = None,
+    ) -> None:
+        # What a frozen dataclass would write here takes twice as long, and this runs for every value.
+        _set_name(self, name)
+        _set_value(self, value)
+        _set_kind(self, kind)
+        _set_step(self, step)
+        _set_rank(self, rank)
+        _set_call(self, call)
+        _set_order(self, order)
+        _set_time(self, time)
+        _set_site(self, site)
+        _set_placement(self, placement)
+
+
+_SETTERS = [vars(Record)[name].__set__ for name in Record.__slots__]
+_set_name, _set_value, _set_kind, _set_step, _set_rank, *_REST = _SETTERS
+_set_call, _set_order, _set_time, _set_site, _set_placement = _REST
 
 
 @dataclass(slots=True)
