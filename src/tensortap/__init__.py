@@ -24,16 +24,36 @@ _HOMES = {
     "Series": "tensortap.core.record",
     "Memory": "tensortap.sinks.memory",
     "RunDirectory": "tensortap.sinks.run_directory",
+    "Difference": "tensortap.comparison.report",
     "TensortapError": "tensortap.core.errors",
+    "NotInitialisedError": "tensortap.core.errors",
+    "UnknownNameError": "tensortap.core.errors",
+    "UnknownFormatError": "tensortap.core.errors",
+    "UnsupportedValueError": "tensortap.core.errors",
+    "UntrustedFileError": "tensortap.core.errors",
+    "CorruptRunError": "tensortap.core.errors",
+    "NoRunError": "tensortap.core.errors",
+    "WriteFailedError": "tensortap.core.errors",
+    "MissingExtraError": "tensortap.core.errors",
 }
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tensortap.comparison.report import Difference as Difference
     from tensortap.comparison.values import compare as compare
     from tensortap.comparison.values import difference as difference
     from tensortap.comparison.values import register_comparator as register_comparator
+    from tensortap.core.errors import CorruptRunError as CorruptRunError
+    from tensortap.core.errors import MissingExtraError as MissingExtraError
+    from tensortap.core.errors import NoRunError as NoRunError
+    from tensortap.core.errors import NotInitialisedError as NotInitialisedError
     from tensortap.core.errors import TensortapError as TensortapError
+    from tensortap.core.errors import UnknownFormatError as UnknownFormatError
+    from tensortap.core.errors import UnknownNameError as UnknownNameError
+    from tensortap.core.errors import UnsupportedValueError as UnsupportedValueError
+    from tensortap.core.errors import UntrustedFileError as UntrustedFileError
+    from tensortap.core.errors import WriteFailedError as WriteFailedError
     from tensortap.core.record import Record as Record
     from tensortap.core.record import Series as Series
     from tensortap.core.tap import Tap as Tap
@@ -64,4 +84,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOMES]
+    return sorted({*globals(), *_HOMES})

@@ -10,7 +10,7 @@ import pytest
 import tensortap
 from tensortap.core import errors
 
-SEED_NAMES = ["init", "dump", "compare", "enable", "disable", "update_metadata"]
+DOCUMENTED = ["init", "dump", "compare", "enable", "disable", "update_metadata"]
 BUILT_INS = {
     "NotInitialisedError": RuntimeError,
     "UnknownModuleError": ValueError,
@@ -48,8 +48,8 @@ def test_an_unknown_name_is_refused_like_any_modules():
         _ = tensortap.nonsense
 
 
-@pytest.mark.parametrize("name", SEED_NAMES)
-def test_the_seeds_names_are_in_the_front_door_and_in_the_face(name):
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_documented_names_are_in_the_front_door_and_in_the_face(name):
     face = importlib.import_module("tensortap.faces.tensor_dumper")
     assert getattr(face, name) is getattr(tensortap, name)
     assert name in tensortap.__all__

@@ -236,3 +236,43 @@ def test_the_readme_commands_find_what_they_look_for(run):
     assert packages["all_packages"]["torch"].startswith(torch.__version__.split("+")[0])
     assert packages["packages"]["torch"].keys() >= {"version", "location"}
     assert git.keys() == {"project_git_info", "packages_git_info", "runtime_modifications"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"layout": "zip"}, {"on_full": "no"}, {"env": "some"}, {"budget": "1GB"}, {"budget": 0}]
+)
+def test_a_wrong_argument_of_init_leaves_the_run_and_the_folder_as_they_were(run, wrong):
+    before = os.listdir("experiments")
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        tensor_dumper.init("experiments", **wrong)
+    tensor_dumper.dump(1, "still")
+    assert os.listdir("experiments") == before
+    assert tensor_dumper.Run(run).names == ["still"]
+
+
+def test_a_tap_takes_a_value_without_a_run():
+    memory = tensor_dumper.Memory()
+    with tensor_dumper.Tap(sinks=[memory]) as tap:
+        tensor_dumper.dump(5, "x", tap=tap)
+    assert memory.series["x"].values == [5]
+
+
+def test_the_first_and_the_latest_of_a_name_can_be_asked_for(run):
+    for number in range(3):
+        tensor_dumper.dump(number, "loss")
+    stored = tensor_dumper.Run(run)
+    assert [stored.load("loss"), stored.load("loss", call=0), stored.load("loss", call=1)] == [2, 0, 1]
+
+
+def test_a_run_written_twice_is_read_in_the_order_of_writing(tmp_path):
+    for start in (0, 10):
+        with tensor_dumper.Tap(sinks=[tensor_dumper.RunDirectory(tmp_path)]) as tap:
+            for number in range(start, start + 3):
+                tensor_dumper.dump(number, "v", tap=tap)
+    assert tensor_dumper.Run(tmp_path).series("v").values == [0, 1, 2, 10, 11, 12]
+
+
+def test_turning_everything_off_before_a_second_init_is_heard(run, monkeypatch):
+    monkeypatch.setenv("TENSORTAP", "0")
+    assert tensor_dumper.init("experiments") is None
+    assert tensor_dumper.dump(1, "x") is None

@@ -79,9 +79,7 @@ def test_in_the_background_a_full_disk_is_told_at_the_next_call(small_disk, numb
 def test_in_the_background_the_next_dump_tells_of_the_failure(small_disk, numbers):
     tt.init(small_disk, background=True)
     tt.dump(BIG, "big")
-    writer = tensor_dumper._tap._sinks[0]._writer
-    with writer._changed:  # until the writer has got to the value that fails
-        assert writer._changed.wait_for(lambda: not writer._count, timeout=30)
+    tensor_dumper._tap._sinks[0]._writer.wait()  # until it has got to the value that fails
     with pytest.raises(WriteFailedError, match="cannot write 'big'"):
         tt.dump(1, "small")
     tt.flush()

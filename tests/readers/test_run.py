@@ -117,7 +117,7 @@ def test_an_unknown_name_tells_the_nearest(written):
 def test_a_known_name_without_that_step_says_so(written):
     with pytest.raises(UnknownNameError) as caught:
         Run(written("x")).load("x", step=7)
-    assert str(caught.value) == "'x' has no record with step=7, rank=None; filter('x') lists what it has"
+    assert str(caught.value) == "'x' has no record with step=7; filter('x') lists what it has"
 
 
 def test_what_is_not_a_run_says_what_it_is(tmp_path, written):

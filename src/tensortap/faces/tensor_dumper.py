@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tensortap.comparison.values import compare, difference
 from tensortap.core.errors import NotInitialisedError
@@ -22,6 +22,7 @@ __all__ = ["close", "compare", "difference", "disable", "dump", "enable", "flush
 
 _is_enabled = is_on()
 _source = Manual()
+_unattached = Manual()  # for values that go into the user's own tap alone
 _tap: Tap | None = None
 _metadata: Metadata | None = None
 _attempts = 0
@@ -40,15 +41,22 @@ def init(
 ) -> Path | None:
     """Start a run in a new timestamped folder under `folder_name`, with its metadata; return its path.
 
-    Calling it again starts another run. All ranks share one folder.
+    Calling it again starts another run. All ranks share one folder. With `TENSORTAP=0` it does nothing and
+    returns None.
 
     >>> tt.init("experiments")
     >>> tt.dump(output, "layer1_output")
     """
-    global _tap, _metadata, _source, _attempts
+    global _tap, _metadata, _source, _attempts, _is_enabled
     if not is_on():
+        _is_enabled = False
         return None
     zone = timestamp_zone(timezone)
+    _check("layout", layout, get_args(Layout))
+    _check("on_full", on_full, ("wait", "drop"))
+    _check("env", env, ("all", "redact", "names"))
+    if not isinstance(budget, int) or budget <= 0:
+        raise ValueError(f"budget is a number of bytes above zero, not {budget!r}")
     close()
     here = ranks()
     _attempts += 1
@@ -83,6 +91,9 @@ def dump(obj: Any, name: str | None = None, update_metadata: bool = True, *, tap
     is_taken = False
     while not is_taken:
         current, source, metadata = _tap, _source, _metadata
+        if current is None and tap is not None:
+            _unattached.emit(obj, name, depth=1, tap=tap)
+            return
         if current is None:
             raise NotInitialisedError("dump() needs a run: call init('experiments') first, once per process")
         if update_metadata and metadata is not None:
@@ -126,6 +137,11 @@ def close() -> None:
     atexit.unregister(close)
     if tap is not None:
         tap.close()
+
+
+def _check(name: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise ValueError(f"{name} is {given!r}; give {' or '.join(map(repr, known))}")
 
 
 def _collect(metadata: Metadata, collect: Callable[[], object]) -> None:

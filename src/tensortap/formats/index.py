@@ -75,6 +75,9 @@ class IndexWriter:
         if not os.fstat(self._fd).st_nlink:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
     def close(self) -> None:
         os.close(self._fd)
 
@@ -233,9 +236,8 @@ def _numbers(number: int | tuple[int, ...]) -> str:
 def _site(site: Site | None) -> str:
     if site is None:
         return "null"
-    return str(
-        quoted(f"{site.file}\t{site.line}\t{site.function}\t{site.depth}\t{' <- '.join(site.callers)}")
-    )
+    file = site.file.replace("\t", " ")  # a tab parts the fields
+    return str(quoted(f"{file}\t{site.line}\t{site.function}\t{site.depth}\t{' <- '.join(site.callers)}"))
 
 
 def _placement(placement: Placement | None) -> str:

@@ -37,8 +37,7 @@ class PackWriter:
         self._seen: dict[str, int] = {}
         self._names: set[bytes] = set()
         self._buffer = memoryview(bytearray(_CHUNK))
-        self._filled = 0
-        self._written = 0
+        self._written = 0  # what lies between this and `size` waits in the buffer
         self.size = 0
 
     @property
@@ -48,47 +47,49 @@ class PackWriter:
     @property
     def waiting(self) -> int:
         """How many bytes are not on disk yet."""
-        return self._filled
+        return self.size - self._written
 
     def append(self, stem: str, payload: Payload, body: memoryview) -> Place:
-        """Add a value; when it cannot be written whole, everything is as it was before."""
+        """Add a value; when it cannot be written whole, everything is as it was before.
+
+        An interrupt may come between any two lines: `size` says what counts, and is set last.
+        """
         name = self._member_name(stem, payload.suffix)
-        head = payload.head
+        head, at = payload.head, self.size
         length = len(head) + len(body)
-        header = local_header(name, self.size, length)
+        header = local_header(name, at, length)
+        start = at + len(header)
+        end = start + length + descriptor_size(length)
         if length >= _ALONE:
             summed, crc = self._write_now(header, head, body)
+            self.size = self._written = end
         else:
             summed, crc = checksum(body), crc32(body, _head_crc(head))
             self._keep(header + head, body, descriptor(crc, length))
-        self._members.append(Member(name, crc, length, self.size))
+            self.size = end
+        self._members.append(Member(name, crc, length, at))
         self._names.add(name)
-        start = self.size + len(header)
-        self.size = start + length + descriptor_size(length)
-        if not self._filled:
-            self._written = self.size
         return Place(start, start + len(head), length, summed)
 
     def flush(self) -> None:
         """Write what waits; when that fails, it goes on waiting."""
-        if not self._filled:
+        waiting = self.size - self._written
+        if not waiting:
             return
+        os.lseek(self._fd, self._written, os.SEEK_SET)
         try:
-            write_all(self._fd, [self._buffer[: self._filled]])
+            write_all(self._fd, [self._buffer[:waiting]])
         except BaseException:
             self._restore()
             raise
-        self._written += self._filled
-        self._filled = 0
+        self._written = self.size
 
     def take_back(self) -> None:
         """Undo the last append."""
         member = self._members.pop()
         self._names.discard(member.name)
         self.size = member.offset
-        if self.size >= self._written:
-            self._filled = self.size - self._written
-        else:
+        if self.size < self._written:
             self._written = self.size
             self._restore()
 
@@ -96,6 +97,7 @@ class PackWriter:
         """Write the directory: from now on `np.load` opens the file."""
         try:
             self.flush()
+            self._restore()
             write_all(self._fd, [directory(self._members, self.size)])
         finally:
             os.close(self._fd)
@@ -103,16 +105,16 @@ class PackWriter:
     def _keep(self, header: bytes, body: memoryview, closing: bytes) -> None:
         """Copy into the buffer, which is never given back: fresh memory costs more than the copy."""
         end = len(header) + len(body) + len(closing)
-        if self._filled + end > _CHUNK:
+        if self.waiting + end > _CHUNK:
             self.flush()
-        room = self._buffer[self._filled : self._filled + end]
+        room = self._buffer[self.waiting : self.waiting + end]
         room[: len(header)] = header
         room[len(header) : end - len(closing)] = body
         room[end - len(closing) :] = closing
-        self._filled += end
 
     def _write_now(self, header: bytes, head: bytes, body: memoryview) -> tuple[str | None, int]:
         self.flush()
+        os.lseek(self._fd, self._written, os.SEEK_SET)
         length = len(head) + len(body)
         try:
             return write_parts(

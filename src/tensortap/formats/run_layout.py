@@ -158,9 +158,8 @@ def cannot_write(what: str, run: Path, error: OSError) -> WriteFailedError:
         remedy = "free some space"
     elif error.errno == errno.ENOENT:
         reason, remedy = "the run folder is gone", "call init() again"
-    failed = WriteFailedError(
-        f"cannot write {what} to {run}: {reason}; {remedy}, what was written before is safe"
-    )
+    safe = "" if error.errno == errno.ENOENT else ", what was written before is safe"
+    failed = WriteFailedError(f"cannot write {what} to {run}: {reason}; {remedy}{safe}")
     failed.errno = error.errno
     return failed
 

@@ -52,7 +52,7 @@ class Run:
         rank: int | None = None,
         kind: Kind | None = None,
     ) -> Run:
-        """The records that match all that is given; `path` is a name, or has `*` and `**`."""
+        """The records that match all that is given, as of now; `path` is a name, or has `*` and `**`."""
         mask = np.ones(len(self._columns), bool)
         if path is not None:
             mask &= self._columns.coded["name"].rows_like(path)
@@ -71,21 +71,37 @@ class Run:
         return sorted((column.texts[code] for code in np.unique(codes)), key=sort_key)
 
     def load(
-        self, name: str, *, step: int | None = None, rank: int | None = None, trust: bool = False
+        self,
+        name: str,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        call: int | None = None,
+        trust: bool = False,
     ) -> Any:
-        """The latest value of that name, of the lowest rank that has it. Nothing is copied before it is
-        touched; writing to it changes no file, but shows in what this `Run` loads later."""
-        return self.find(name, step=step, rank=rank).load(trust=trust)
+        """The latest value of that name, of the lowest rank that has it; `call=0` is the first of the name
+        in its step. Nothing is copied before it is touched; writing to it changes no file, but shows in
+        what this `Run` loads later."""
+        return self.find(name, step=step, rank=rank, call=call).load(trust=trust)
 
-    def find(self, name: str, *, step: int | None = None, rank: int | None = None) -> Stored:
+    def find(
+        self, name: str, *, step: int | None = None, rank: int | None = None, call: int | None = None
+    ) -> Stored:
         """The record that `load` would read."""
         found = self._named(name)
-        if step is not None or rank is not None:
-            found = [one for one in found if step in (None, one.step) and rank in (None, one.rank)]
+        wanted = {
+            key: number
+            for key, number in (("step", step), ("rank", rank), ("call", call))
+            if number is not None
+        }
+        if wanted:
+            found = [
+                one for one in found if all(getattr(one, key) == number for key, number in wanted.items())
+            ]
         if len(found) == 1:
             return found[0]
         if not found:
-            raise UnknownNameError(self._unknown(name, step, rank))
+            raise UnknownNameError(self._unknown(name, wanted))
         # By time, because forked processes of one rank write an index each.
         return min(reversed(found), key=lambda one: (_first(one.rank), -one.time))
 
@@ -93,7 +109,7 @@ class Run:
         """All values of that name, in the order of steps."""
         found = sorted(self._named(name), key=lambda one: (_first(one.step), one.order, _first(one.rank)))
         if not found:
-            raise UnknownNameError(self._unknown(name, None, None))
+            raise UnknownNameError(self._unknown(name, {}))
         values = [one.load() for one in found]
         return Series(name, values, [one.step for one in found], [one.rank for one in found])
 
@@ -162,9 +178,10 @@ class Run:
         narrowed._rows = rows
         return narrowed
 
-    def _unknown(self, name: str, step: int | None, rank: int | None) -> str:
+    def _unknown(self, name: str, wanted: dict[str, int]) -> str:
         if name in self:
-            return f"{name!r} has no record with step={step}, rank={rank}; filter({name!r}) lists what it has"
+            these = ", ".join(f"{key}={number}" for key, number in wanted.items())
+            return f"{name!r} has no record with {these}; filter({name!r}) lists what it has"
         near = nearest(name, self.names)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         return f"no record {name!r} in {self.path}; {hint}names lists all {len(self.names)}"

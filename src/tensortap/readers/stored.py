@@ -143,6 +143,5 @@ class Stored:
         ]
 
     def __repr__(self) -> str:
-        return (
-            f"<{self.name} step {self.step} rank {self.rank}: {self.dtype or self.type} {list(self.shape)}>"
-        )
+        what = f"{self.dtype} {list(self.shape)}" if self.dtype else self.type
+        return f"<{self.name} step {self.step} rank {self.rank}: {what}>"

@@ -6,15 +6,21 @@ import os
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
 _NICE = 10
+_LOOK_AGAIN = 0.05  # seconds
 log = logging.getLogger("tensortap.background")
 
 
 class Writer:
-    """Runs jobs in order. A job that fails is reported at the next call, and at the latest in `close`."""
+    """Runs jobs in order. A job that fails is reported at the next call, and at the latest in `close`.
+
+    The two threads share queues and counters that only one of them writes: a lock could be left taken by
+    an interrupt in the caller's thread, and the other would wait for ever.
+    """
 
     def __init__(self, budget: int, on_full: Literal["wait", "drop"]) -> None:
         if on_full not in ("wait", "drop"):
@@ -22,58 +28,67 @@ class Writer:
         self._budget = budget
         self._drops = on_full == "drop"
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
-        self._waiting = 0
-        self._count = 0
-        self._changed = threading.Condition()
-        self._failures: list[Exception] = []
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._put = self._done = 0  # bytes: counted by the caller, counted by the thread
+        self._failures: deque[Exception] = deque()
         self.is_open = True
         self.dropped = 0
-        # A daemon, so that a program that never closes can still end; the face closes at exit.
+        # A daemon, so that a program that never closes can still end; the sink is closed at exit.
         self._thread = threading.Thread(target=self._run, name="tensortap-writer", daemon=True)
         self._thread.start()
 
     def admit(self, nbytes: int) -> bool:
         """Make room for that many bytes: True when they may come, False when they are dropped. What is
         larger than the whole budget comes alone."""
-        if self._waiting and self._waiting + nbytes > self._budget:
-            if self._drops:
-                self._drop()
-                return False
-            with self._changed:
-                self._changed.wait_for(lambda: not self._waiting or self._waiting + nbytes <= self._budget)
+        if self._has_room(nbytes):
+            return True
+        if self._drops:
+            self._drop()
+            return False
+        while not self._has_room(nbytes):
+            with contextlib.suppress(queue.Empty):
+                self._room.get(timeout=_LOOK_AGAIN)
         return True
 
     def put(self, job: Callable[[], None], nbytes: int) -> None:
-        with self._changed:
-            self._waiting += nbytes
-            self._count += 1
+        # Counted afterwards: an interrupt between the two makes the budget larger, never a wait without end.
         self._jobs.put((job, nbytes))
+        self._put += nbytes
+
+    def wait(self) -> None:
+        """Return when everything that was put so far is done."""
+        if self.is_open:
+            reached: queue.SimpleQueue[None] = queue.SimpleQueue()
+            self._jobs.put((lambda: reached.put(None), 0))
+            reached.get()
 
     def flush(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._count)
+        self.wait()
         self.raise_failure()
 
     def close(self) -> None:
         if self.is_open:
             self.is_open = False
             self._jobs.put(None)
-            self._thread.join()
             if self.dropped:
                 log.warning(
                     "%d values were dropped because the disk was slower than the program", self.dropped
                 )
+        self._thread.join()  # also when the first call was interrupted here
         self.raise_failure()
 
     def raise_failure(self) -> None:
         """Raise the first failure that has not been reported; the count of the rest goes with it."""
         if not self._failures:
             return
-        with self._changed:
-            failures, self._failures = self._failures, []
+        failures = [self._failures.popleft() for _ in range(len(self._failures))]
         if len(failures) > 1:
             failures[0].add_note(f"{len(failures) - 1} more values failed after it")
         raise failures[0]
+
+    def _has_room(self, nbytes: int) -> bool:
+        waiting = self._put - self._done
+        return waiting <= 0 or waiting + nbytes <= self._budget
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -87,17 +102,12 @@ class Writer:
             try:
                 job()
             except Exception as error:  # noqa: BLE001 - kept and raised in the caller's thread
-                with self._changed:
-                    self._failures.append(error)
+                self._failures.append(error)
             finally:
                 del entry, job
-                self._done(nbytes)
-
-    def _done(self, nbytes: int) -> None:
-        with self._changed:
-            self._waiting -= nbytes
-            self._count -= 1
-            self._changed.notify_all()
+                self._done += nbytes
+                if self._room.empty():
+                    self._room.put(None)
 
 
 def _step_back() -> None:

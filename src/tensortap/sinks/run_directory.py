@@ -30,10 +30,10 @@ class RunDirectory:
     """Write records under `path`, which is created when it is not there.
 
     `layout="files"` gives each value a file of its own; `"pack"` appends them to packs, where small values
-    wait for company, a second at the longest, unless `write_through` is set. With `background=True` a write
-    takes one snapshot and returns; at most `budget` bytes wait, and then the caller waits too
-    (`on_full="wait"`) or the value is dropped and counted (`"drop"`). Whatever waits is on disk after
-    `flush`, `close` and the end of the program.
+    wait for company until one comes after a second has passed, unless `write_through` is set. With
+    `background=True` a write takes one snapshot and returns; at most `budget` bytes wait, and then the caller
+    waits too (`on_full="wait"`) or the value is dropped and counted (`"drop"`). Whatever waits is on disk
+    after `flush`, `close` and the end of the program.
     """
 
     def __init__(
@@ -177,9 +177,11 @@ def _end(process: int, writer: Writer | None, shelf: Shelf) -> None:
     """When the sink is forgotten, or the program ends without closing it."""
     if process != os.getpid():
         return
-    if writer is not None:
-        writer.close()
-    shelf.close()
+    try:
+        if writer is not None:
+            writer.close()
+    finally:
+        shelf.close()
 
 
 def _short(name: Any) -> str:

@@ -97,8 +97,8 @@ class FileShelf:
 
 
 class PackShelf:
-    """Values in packs. Small ones wait until there are many or a second has passed, unless `write_through`:
-    then each is on disk when `store` returns."""
+    """Values in packs. Small ones wait until there are many, or until one comes after a second has passed,
+    unless `write_through`: then each is on disk when `store` returns."""
 
     def __init__(self, run: Path, mark: str, *, has_spare_core: bool, write_through: bool) -> None:
         self._run = run
@@ -132,9 +132,19 @@ class PackShelf:
         """Values first, then the rows that speak of them."""
         if self._pack is not None and self._index is not None and self._rows:
             self._pack.flush()
-            self._index.append(b"".join(self._rows))
-            self._rows.clear()
+            self._append_rows(self._index)
         self._deadline = monotonic() + _LONGEST_WAIT
+
+    def _append_rows(self, index: IndexWriter) -> None:
+        """Not twice, whatever interrupts: rows wait again only when they were not written."""
+        size = None if self._write_through else index.size()
+        rows, self._rows = self._rows, []
+        try:
+            index.append(b"".join(rows))
+        except BaseException as error:
+            if isinstance(error, OSError) or index.size() == size:
+                self._rows = rows
+            raise
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:

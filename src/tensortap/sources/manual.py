@@ -3,8 +3,9 @@
 import itertools
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from sys import _getframe
-from typing import Any
+from typing import Any, ClassVar
 
 from tensortap.core.ranks import current, ranks
 from tensortap.core.record import Record
@@ -16,21 +17,26 @@ from tensortap.sources.frames import argument_name, site_of
 class Manual:
     """Turns calls into records: numbered, timed, and named after the caller's variable if need be."""
 
+    # One for the process: a folder that two taps write, one after the other, is read in that order.
+    _order: ClassVar[Iterator[int]] = itertools.count()
+
     def __init__(self) -> None:
         self._taps: list[Tap] = []
-        self._order = itertools.count()
         self._calls: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._launched = ranks()
+        self._has_started = False
 
     def start(self, tap: Tap) -> None:
+        self._has_started = True
         self._taps.append(tap)
 
     def stop(self) -> None:
         self._taps.clear()
 
     def emit(self, value: Any, name: str | None = None, *, depth: int = 0, tap: Tap | None = None) -> bool:
-        """Pour a value into every tap this source is attached to, and into `tap`; `depth` counts the
-        calls between here and the user's line. False when no tap that it is attached to took it."""
+        """Pour a value into every tap this source is attached to, and, when one of them took it or there is
+        none, into `tap`; `depth` counts the calls between here and the user's line. False when nobody took
+        it."""
         frame = _getframe(depth + 1)
         if name is None:
             name = argument_name(frame) or "value"
@@ -46,9 +52,9 @@ class Manual:
             site=site_of(frame),
             placement=framework_of(value).placement(value),
         )
-        is_taken = False
+        is_taken = not self._has_started
         for target in self._taps:
             is_taken |= target.emit(record)
-        if tap is not None:
+        if tap is not None and is_taken:
             tap.emit(record)
         return is_taken
