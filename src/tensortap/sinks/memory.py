@@ -1,5 +1,7 @@
 """A sink that keeps records in memory, as one series per name."""
 
+from dataclasses import replace
+
 from tensortap.core.record import Record, Series
 from tensortap.frameworks.nested import snapshot
 
@@ -12,9 +14,7 @@ class Memory:
 
     def write(self, record: Record) -> None:
         series = self.series.setdefault(record.name, Series(record.name))
-        series.values.append(snapshot(record.value))
-        series.steps.append(record.step)
-        series.ranks.append(record.rank)
+        series.add(replace(record, value=snapshot(record.value)))
 
     def flush(self) -> None:
         pass
