@@ -18,6 +18,17 @@ _HOMES = {
     "register_framework": "tensortap.frameworks.base",
     "register_sink": "tensortap.sinks.addresses",
     "load": "tensortap.formats.serializers",
+    "capture": "tensortap.recording.capture",
+    "Capture": "tensortap.recording.capture",
+    "sites": "tensortap.recording.looking",
+    "tap": "tensortap.recording.tapping",
+    "edit": "tensortap.recording.editing",
+    "step": "tensortap.core.steps",
+    "every": "tensortap.stages.select",
+    "first": "tensortap.stages.select",
+    "nonfinite": "tensortap.stages.select",
+    "changed": "tensortap.stages.select",
+    "whole": "tensortap.readers.whole",
     "Run": "tensortap.readers.run",
     "Tap": "tensortap.core.tap",
     "Record": "tensortap.core.record",
@@ -27,6 +38,7 @@ _HOMES = {
     "Difference": "tensortap.comparison.report",
     "TensortapError": "tensortap.core.errors",
     "NotInitialisedError": "tensortap.core.errors",
+    "UnknownModuleError": "tensortap.core.errors",
     "UnknownNameError": "tensortap.core.errors",
     "UnknownFormatError": "tensortap.core.errors",
     "UnsupportedValueError": "tensortap.core.errors",
@@ -50,12 +62,14 @@ if TYPE_CHECKING:
     from tensortap.core.errors import NotInitialisedError as NotInitialisedError
     from tensortap.core.errors import TensortapError as TensortapError
     from tensortap.core.errors import UnknownFormatError as UnknownFormatError
+    from tensortap.core.errors import UnknownModuleError as UnknownModuleError
     from tensortap.core.errors import UnknownNameError as UnknownNameError
     from tensortap.core.errors import UnsupportedValueError as UnsupportedValueError
     from tensortap.core.errors import UntrustedFileError as UntrustedFileError
     from tensortap.core.errors import WriteFailedError as WriteFailedError
     from tensortap.core.record import Record as Record
     from tensortap.core.record import Series as Series
+    from tensortap.core.steps import step as step
     from tensortap.core.tap import Tap as Tap
     from tensortap.faces.tensor_dumper import close as close
     from tensortap.faces.tensor_dumper import disable as disable
@@ -68,9 +82,19 @@ if TYPE_CHECKING:
     from tensortap.formats.serializers import register_serializer as register_serializer
     from tensortap.frameworks.base import register_framework as register_framework
     from tensortap.readers.run import Run as Run
+    from tensortap.readers.whole import whole as whole
+    from tensortap.recording.capture import Capture as Capture
+    from tensortap.recording.capture import capture as capture
+    from tensortap.recording.editing import edit as edit
+    from tensortap.recording.looking import sites as sites
+    from tensortap.recording.tapping import tap as tap
     from tensortap.sinks.addresses import register_sink as register_sink
     from tensortap.sinks.memory import Memory as Memory
     from tensortap.sinks.run_directory import RunDirectory as RunDirectory
+    from tensortap.stages.select import changed as changed
+    from tensortap.stages.select import every as every
+    from tensortap.stages.select import first as first
+    from tensortap.stages.select import nonfinite as nonfinite
 
 
 def __getattr__(name: str) -> Any:

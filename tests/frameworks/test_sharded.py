@@ -8,12 +8,19 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.distributed._functional_collectives import all_reduce
+from torch.distributed._local_tensor import LocalTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tensortap.core.record import Placement
 from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.sharded import by_rank, indices, piece_shape, placed, placement_of_local
 from tensortap.frameworks.torch import FRAMEWORK
 
 TWO_PROCESSES = """
@@ -109,3 +116,104 @@ def test_two_processes_tell_their_own_pieces(tmp_path):
     assert first["partial"][:4] == [[1, 1], ["partial(sum)"], [2], [0]]
     assert second["strided"][:4] == [[[2, 3], [6, 7]], ["strided_shard(0, 2)"], [4, 2], [1, 0]]
     assert second["few"][0] == []
+
+
+def word(part):
+    if isinstance(part, Replicate):
+        return "replicate"
+    groups = getattr(part, "split_factor", None)
+    return f"shard({part.dim})" if groups is None else f"strided_shard({part.dim}, {groups})"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_piece_lies_where_torch_puts_it(data):
+    shape = tuple(data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=2)))
+    mesh = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
+    coordinate = tuple(data.draw(st.integers(0, size - 1)) for size in mesh)
+    dimension = st.integers(0, len(shape) - 1)
+    part = st.one_of(
+        st.just(Replicate()),
+        dimension.map(Shard),
+        st.builds(lambda dim, groups: _StridedShard(dim, split_factor=groups), dimension, st.integers(1, 3)),
+    )
+    parts = [data.draw(part) for _ in mesh]
+    sizes, offset = _compute_local_shape_and_global_offset(shape, mesh, list(coordinate), parts)
+    found = placed(mesh, coordinate, tuple(word(one) for one in parts), shape)
+    assert piece_shape(found) == tuple(sizes)
+    if 0 not in sizes:
+        assert found.offset == tuple(offset)
+
+
+def test_the_rows_of_a_strided_shard_are_those_that_torch_gives():
+    found = placed((2,), (1,), ("strided_shard(0, 3)",), (8,))
+    shards, _ = _StridedShard(0, split_factor=3)._split_tensor(torch.arange(8), 2, with_padding=False)
+    assert indices(found)[0].tolist() == shards[1].tolist()
+
+
+def test_a_partial_result_that_hides_rows_is_not_called_a_sum(mesh):
+    embedding = torch.nn.Embedding.from_pretrained(torch.ones(4, 2))
+    distributed = distribute_tensor(embedding.weight, mesh, [Shard(0)])
+    value = torch.nn.functional.embedding(DTensor.from_local(torch.tensor([1]), mesh), distributed)
+    assert FRAMEWORK.placement(value).parts == ("maskpartial",)
+
+
+def test_a_tensor_made_local_keeps_its_placement_in_the_graph(mesh):
+    value = distribute_tensor(torch.ones(4, 3, requires_grad=True), mesh, [Shard(0)]) * 2
+    expected = Placement((1,), (0,), ("shard(0)",), (4, 3), (0, 0))
+    assert placement_of_local(None, value.to_local()) == expected
+    assert placement_of_local(value, value.to_local()) == expected
+    assert placement_of_local(None, value.to_local() * 2) is None
+    assert placement_of_local(value, value) is None
+
+
+def test_without_a_graph_the_memory_tells(mesh):
+    value = DTensor.from_local(torch.ones(4, 3), mesh, [Partial()])
+    assert placement_of_local(value, value.to_local()).parts == ("partial(sum)",)
+    assert placement_of_local(value, value.to_local().clone()) is None
+
+
+def test_a_mesh_of_one_allows_every_placement_and_none_is_guessed(mesh):
+    value = DTensor.from_local(torch.ones(4, 3), mesh, [Shard(0)])
+    assert placement_of_local(value, value.to_local().clone()) is None
+
+
+@pytest.fixture
+def simulated_mesh(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    with LocalTensorMode(4):
+        yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    dist.destroy_process_group()
+
+
+def test_simulated_ranks_each_have_their_piece_and_place(simulated_mesh):
+    value = distribute_tensor(torch.arange(15.0).reshape(5, 3), simulated_mesh, [Shard(0), Shard(1)])
+    found = by_rank(value)
+    assert [rank for rank, _, _ in found] == [0, 1, 2, 3]
+    assert [placement.coordinate for _, _, placement in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [placement.offset for _, _, placement in found] == [(0, 0), (0, 2), (3, 0), (3, 2)]
+    assert all(type(piece) is torch.Tensor for _, piece, _ in found)
+    assert all(tuple(piece.shape) == piece_shape(placement) for _, piece, placement in found)
+    assert FRAMEWORK.placement(value) == found[0][2]
+
+
+def test_simulated_ranks_know_their_place_in_part_of_a_mesh(simulated_mesh):
+    value = distribute_tensor(torch.arange(4.0), simulated_mesh["tp"], [Shard(0)])
+    assert [placement.coordinate for _, _, placement in by_rank(value)] == [(0,), (1,), (0,), (1,)]
+
+
+def test_simulated_pieces_of_a_plain_tensor_follow_a_known_placement(simulated_mesh):
+    value = distribute_tensor(torch.arange(8.0), simulated_mesh, [Replicate(), Shard(0)])
+    plain = value.to_local()
+    known = FRAMEWORK.placement(value)
+    assert [placement for _, _, placement in by_rank(plain, known)] == [
+        placement for _, _, placement in by_rank(value)
+    ]
+    assert [placement for _, _, placement in by_rank(plain)] == [None] * 4
+
+
+def test_an_ordinary_tensor_has_no_simulated_ranks(mesh):
+    assert by_rank(torch.ones(2)) is None
+    assert by_rank(distribute_tensor(torch.ones(2), mesh, [Shard(0)])) is None
+    assert by_rank(3) is None

@@ -3,7 +3,18 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["value", "input", "output", "grad_input", "grad_output", "param", "local", "call", "return"]
+Kind = Literal[
+    "value",
+    "input",
+    "output",
+    "grad_input",
+    "grad_output",
+    "param",
+    "grad_param",
+    "local",
+    "call",
+    "return",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,21 @@ class Record:
         _set_time(self, time)
         _set_site(self, site)
         _set_placement(self, placement)
+
+    def with_value(self, value: Any) -> "Record":
+        """The same moment with another value; `dataclasses.replace` takes four times as long."""
+        return Record(
+            self.name,
+            value,
+            self.kind,
+            self.step,
+            self.rank,
+            self.call,
+            self.order,
+            self.time,
+            self.site,
+            self.placement,
+        )
 
 
 _SETTERS = [vars(Record)[name].__set__ for name in Record.__slots__]

@@ -112,7 +112,7 @@ class Tap:
                 try:
                     sink.write(record)
                 except Exception:  # noqa: BLE001 - the failure policy lives here
-                    self._fail(sink)
+                    self.fail(sink)
 
     def _push(self, stage: Stage, record: Record) -> Iterable[Record]:
         """What passes; a stage that was taken out a moment ago lets everything pass."""
@@ -129,10 +129,10 @@ class Tap:
         try:
             return method(*arguments)
         except Exception:  # noqa: BLE001
-            self._fail(part)
+            self.fail(part)
             return None
 
-    def _fail(self, part: Stage | Sink | Source) -> None:
+    def fail(self, part: Stage | Sink | Source) -> None:
         """Called while an exception is being handled: raise it on, or log it and go on without the part."""
         if self._raises:
             raise
@@ -141,6 +141,10 @@ class Tap:
 
     def _take_out(self, part: Stage | Sink | Source) -> None:
         self._stages = [stage for stage in self._stages if stage is not part]
+        for source in [source for source in self._sources if source is part]:
+            self._sources = [one for one in self._sources if one is not source]
+            with contextlib.suppress(Exception):
+                source.stop()
         failed = [sink for sink in self._sinks if sink is part]
         self._sinks = [sink for sink in self._sinks if sink is not part]
         for sink in failed:

@@ -6,24 +6,35 @@ Their classes are looked up among the loaded modules: a program that has not imp
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from math import prod
 from typing import Any
 
+import numpy as np
+
 from tensortap.core.record import Placement
+
+_Index = np.ndarray[Any, Any]
+_SHARD = re.compile(r"(?:strided_)?shard\((-?\d+)(?:, (\d+))?\)")
 
 
 def is_distributed(kind: type) -> bool:
     return _is_a(kind, "torch.distributed.tensor", "DTensor")
 
 
+def is_simulated(kind: type) -> bool:
+    """Whether one such tensor holds the pieces of many ranks, as under torch's `LocalTensorMode`."""
+    return _is_a(kind, "torch.distributed._local_tensor", "LocalTensor")
+
+
 def local(value: Any) -> Any:
     """The piece that this process holds, waited for."""
     if is_distributed(type(value)):
         value = value._local_tensor
-    if _is_a(type(value), "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
-        value = value.wait()
-    return value
+    return value.wait() if _is_under_way(type(value)) else value
 
 
 def around(value: Any, piece: Any) -> Any:
@@ -34,37 +45,195 @@ def around(value: Any, piece: Any) -> Any:
 
 
 def placement(value: Any) -> Placement:
-    """How the local piece of a distributed tensor sits in the whole."""
-    mesh = value.device_mesh
-    coordinate = mesh.get_coordinate()
-    shape = tuple(value.shape)
-    return Placement(
-        mesh=tuple(mesh.shape),
-        coordinate=tuple(coordinate or ()),
-        parts=tuple(_word(part) for part in value.placements),
-        shape=shape,
+    """How the local piece of a distributed tensor sits in the whole; of simulated ranks, the lowest one's."""
+    return _placed(value, value.device_mesh, value.placements, value.shape)
+
+
+def by_rank(value: Any, known: Placement | None = None) -> list[tuple[int, Any, Placement | None]] | None:
+    """Each simulated rank with its ordinary tensor and how that sits; None where nothing is simulated.
+
+    `known` is how the lowest rank's piece of a tensor that is not distributed sits in the whole.
+    """
+    held = local(value)
+    if not is_simulated(type(held)):
+        return None
+    pieces = sorted(held._local_tensors.items())
+    if is_distributed(type(value)):
+        mesh, parts, shape = value.device_mesh, _words(value.placements), tuple(value.shape)
+        return [
+            (rank, piece, placed(tuple(mesh.shape), _simulated_coordinate(mesh, rank), parts, shape))
+            for rank, piece in pieces
+        ]
+    if known is not None and prod(known.mesh) == len(pieces):
+        return [(rank, piece, _moved(known, position)) for position, (rank, piece) in enumerate(pieces)]
+    return [(rank, piece, None) for rank, piece in pieces]
+
+
+def placement_of_local(raw: Any, local: Any, module: Any = None) -> Placement | None:
+    """How the plain tensor that left a module sits in the whole, where it was a distributed one before.
+
+    `raw` is what the module's own forward returned, before the hooks of a parallel style made it local. What
+    torch itself keeps is asked first: the graph, the layout that the style of `module` asks for, the memory.
+    The shape decides only where it leaves one answer; None means that there are several.
+    """
+    if is_distributed(type(local)):
+        return None
+    for mesh, placements, shape in _clues(raw, local, module):
+        found = _placed(local, mesh, placements, shape)
+        if is_simulated(type(local)) or piece_shape(found) == tuple(local.shape):
+            return found
+    return _by_shape(raw, local) if is_distributed(type(raw)) else None
+
+
+@lru_cache(maxsize=4096)
+def placed(
+    mesh: tuple[int, ...], coordinate: tuple[int, ...], parts: tuple[str, ...], shape: tuple[int, ...]
+) -> Placement:
+    """The placement of the piece at that coordinate, with the offset worked out."""
+    if not coordinate:
         # A process outside the mesh holds an empty piece, which begins nowhere.
-        offset=(0,) * len(shape) if coordinate is None else _offset(shape, mesh, value.placements),
-    )
+        return Placement(mesh, (), parts, shape, (0,) * len(shape))
+    where = indices(Placement(mesh, coordinate, parts, shape, ()))
+    offset = tuple(int(at[0]) if len(at) else size for at, size in zip(where, shape, strict=True))
+    return Placement(mesh, coordinate, parts, shape, offset)
 
 
-def _word(part: Any) -> str:
+def indices(placement: Placement) -> list[_Index]:
+    """Which rows of each dimension of the whole the piece holds, in its order.
+
+    Torch splits from the first mesh dimension to the last, into parts of equal size as far as they go.
+    """
+    where = [np.arange(size) for size in placement.shape]
+    for ranks, at, part in zip(placement.mesh, placement.coordinate, placement.parts, strict=True):
+        shard = shard_of(part)
+        if shard is not None:
+            dimension, groups = shard
+            split = [_part(rows, ranks, at) for rows in _parts(where[dimension], groups)]
+            where[dimension] = np.concatenate(split)
+    return where
+
+
+def piece_shape(placement: Placement) -> tuple[int, ...]:
+    """The shape of the piece, as its placement tells it."""
+    return tuple(map(len, indices(placement))) if placement.coordinate else ()
+
+
+def shard_of(part: str) -> tuple[int, int] | None:
+    """The dimension that is split and into how many groups it is split before; None when none is."""
+    found = _SHARD.fullmatch(part)
+    return None if found is None else (int(found[1]), int(found[2] or 1))
+
+
+def _placed(value: Any, mesh: Any, placements: Sequence[Any], shape: Any) -> Placement:
+    # Not waited for: the program may want to go on while its collective is under way.
+    held = value._local_tensor if is_distributed(type(value)) else value
+    held = held.elem if _is_under_way(type(held)) else held
+    if is_simulated(type(held)):
+        coordinate = _simulated_coordinate(mesh, min(held._local_tensors))
+    else:
+        coordinate = tuple(mesh.get_coordinate() or ())
+    return placed(tuple(mesh.shape), coordinate, _words(placements, len(shape)), tuple(shape))
+
+
+def _words(placements: Sequence[Any], dimensions: int = 0) -> tuple[str, ...]:
+    return tuple(_word(part, dimensions) for part in placements)
+
+
+def _word(part: Any, dimensions: int) -> str:
     """Torch's own names differ between versions; these do not."""
     kind = type(part).__name__
+    # A parallel style may still say -1.
+    dimension = part.dim + dimensions if getattr(part, "dim", 0) < 0 else getattr(part, "dim", 0)
     if kind == "_StridedShard":
-        return f"strided_shard({part.dim}, {part.split_factor})"
+        return f"strided_shard({dimension}, {part.split_factor})"
     if part.is_shard():
-        return f"shard({part.dim})"
+        return f"shard({dimension})"
     if part.is_replicate():
         return "replicate"
-    return f"partial({part.reduce_op})" if part.is_partial() else kind.lower()
+    # Its subclasses are not reduced by their operation alone: a masked one hides rows first.
+    return f"partial({part.reduce_op})" if kind == "Partial" else kind.strip("_").lower()
 
 
-def _offset(shape: tuple[int, ...], mesh: Any, placements: Sequence[Any]) -> tuple[int, ...]:
-    """Torch knows how it splits unevenly and in strides; only its private module says it."""
-    torch_layout = sys.modules["torch.distributed.tensor._utils"]
-    _, offset = torch_layout.compute_local_shape_and_global_offset(shape, mesh, placements)
-    return tuple(int(start) for start in offset)
+def _parts(rows: _Index, count: int) -> list[_Index]:
+    return [_part(rows, count, number) for number in range(count)]
+
+
+def _part(rows: _Index, count: int, number: int) -> _Index:
+    size = -(-len(rows) // count)
+    return rows[size * number : size * (number + 1)]
+
+
+def _simulated_coordinate(mesh: Any, rank: int) -> tuple[int, ...]:
+    """Where a simulated rank sits in its own copy of the mesh; torch tells it only in a number per rank."""
+    # The first dimension counts the copies: a part of a mesh exists once for each group of ranks.
+    copies = np.asarray(mesh._layout.remap_to_tensor(mesh._rank_map).tolist())
+    found = np.argwhere(copies == rank)
+    return tuple(int(number) for number in found[0][1:]) if len(found) else ()
+
+
+def _moved(known: Placement, position: int) -> Placement:
+    coordinate = tuple(int(number) for number in np.unravel_index(position, known.mesh))
+    return placed(known.mesh, coordinate, known.parts, known.shape)
+
+
+def _clues(raw: Any, local: Any, module: Any) -> Iterator[tuple[Any, Sequence[Any], Any]]:
+    """Mesh, placements and shape, from the surest source to the least."""
+    kept = getattr(local.grad_fn, "dtensor_spec", None)  # by the step that made it local
+    if kept is not None:
+        yield kept.mesh, kept.placements, kept.shape
+    if not is_distributed(type(raw)):
+        return
+    wanted = _layout_of_style(module)
+    if wanted is not None and len(wanted) == raw.device_mesh.ndim:
+        yield raw.device_mesh, wanted, raw.shape
+    if _is_same_memory(raw._local_tensor, local):
+        yield raw.device_mesh, raw.placements, raw.shape
+
+
+def _layout_of_style(module: Any) -> Sequence[Any] | None:
+    """The layout that ColwiseParallel or RowwiseParallel gave the module's output; None without one."""
+    for hook in getattr(module, "_forward_hooks", {}).values():
+        names = getattr(getattr(hook, "__code__", None), "co_freevars", ())
+        if "output_fn" in names:
+            ask = hook.__closure__[names.index("output_fn")].cell_contents
+            given = getattr(ask, "args", ())
+            if given and isinstance(given[0], tuple):
+                layout: Sequence[Any] = given[0]
+                return layout
+    return None
+
+
+def _is_same_memory(one: Any, other: Any) -> bool:
+    is_alike = one.shape == other.shape and one.stride() == other.stride() and other.numel() > 0
+    return is_alike and 0 != _address(one) == _address(other)
+
+
+def _address(tensor: Any) -> int:
+    """Where its memory begins; 0 for a tensor that only wraps others."""
+    if is_simulated(type(tensor)):
+        return 0
+    try:
+        return int(tensor.data_ptr())
+    except RuntimeError:
+        return 0
+
+
+def _by_shape(raw: Any, local: Any) -> Placement | None:
+    """The one way to place it that its shape allows."""
+    shape, mesh = tuple(raw.shape), raw.device_mesh
+    if is_simulated(type(local)) or any(part.is_partial() for part in raw.placements):
+        return None
+    ways = [("replicate",) * mesh.ndim]
+    if mesh.ndim == 1:
+        ways += [(f"shard({dimension})",) for dimension in range(len(shape))]
+    coordinate = tuple(mesh.get_coordinate() or ())
+    candidates = [placed(tuple(mesh.shape), coordinate, parts, shape) for parts in ways]
+    fitting = [one for one in candidates if coordinate and piece_shape(one) == tuple(local.shape)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _is_under_way(kind: type) -> bool:
+    return _is_a(kind, "torch.distributed._functional_collectives", "AsyncCollectiveTensor")
 
 
 def _is_a(kind: type, module: str, name: str) -> bool:

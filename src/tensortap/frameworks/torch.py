@@ -24,7 +24,7 @@ from tensortap.kernels.numbers import decode
 
 _Array = np.ndarray[Any, Any]
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -45,14 +45,14 @@ class _Torch:
     def describe(self, value: torch.Tensor) -> Description:
         """A distributed tensor is described by its local piece."""
         kind = type(value)
-        if kind in _PLAIN and _is_quiet():
+        if kind in PLAIN and is_quiet():
             return _describe(value, kind.__name__)
-        with _aside():
-            return _describe(_local(value), kind.__name__)
+        with aside():
+            return _describe(local_piece(value), kind.__name__)
 
     def snapshot(self, value: torch.Tensor) -> torch.Tensor:
         """A detached clone on the same device; a parameter or an ordinary subclass becomes a plain tensor."""
-        with _aside(), _outside_inference():
+        with aside(), _outside_inference():
             return _clone(value)
 
     def mark(self, value: torch.Tensor) -> Callable[[Any], bool]:
@@ -68,35 +68,35 @@ class _Torch:
         return is_same
 
     def bits(self, value: torch.Tensor) -> _Array:
-        if type(value) in _PLAIN and _is_quiet():
+        if type(value) in PLAIN and is_quiet():
             return _bits(value)
-        with _aside():
-            return _bits(_plain(_local(value)))
+        with aside():
+            return _bits(_plain(local_piece(value)))
 
     def to_numpy(self, value: torch.Tensor) -> _Array:
-        with _aside():
-            return _numbers(_local(value))
+        with aside():
+            return _numbers(local_piece(value))
 
     def from_bits(self, bits: _Array, dtype: str) -> torch.Tensor:
         """A tensor on the array's own memory, or on a copy where torch cannot write to or step through it."""
         wanted = getattr(torch, dtype, None)
         if not isinstance(wanted, torch.dtype):
             raise UnsupportedValueError(f"torch has no number type {dtype!r}; it has {', '.join(_DTYPES)}")
-        with _aside():
+        with aside():
             words = torch.from_numpy(shareable(bits))
             return words if words.dtype == wanted else words.view(wanted)
 
     def placement(self, value: torch.Tensor) -> Placement | None:
-        if type(value) in _PLAIN or not sharded.is_distributed(type(value)):
+        if type(value) in PLAIN or not sharded.is_distributed(type(value)):
             return None
-        with _aside():
+        with aside():
             return sharded.placement(value)
 
 
 FRAMEWORK = _Torch()
 
 
-def _is_quiet() -> bool:
+def is_quiet() -> bool:
     """Whether no mode and no function transform of the program would see or change what we do."""
     return not (_has_function_mode() or _has_modes())
 
@@ -105,7 +105,7 @@ def _has_modes() -> bool:
     return _count_dispatch_modes() > 0 or _functorch.peek_interpreter_stack() is not None
 
 
-def _aside() -> contextlib.AbstractContextManager[Any]:
+def aside() -> contextlib.AbstractContextManager[Any]:
     """Step out of the program's function overrides, dispatch modes and function transforms."""
     return _outside_modes() if _has_modes() else DisableTorchFunction()
 
@@ -126,7 +126,7 @@ def _outside_inference() -> contextlib.AbstractContextManager[Any]:
     return torch.inference_mode(False) if is_inside else contextlib.nullcontext()
 
 
-def _local(value: torch.Tensor) -> torch.Tensor:
+def local_piece(value: torch.Tensor) -> torch.Tensor:
     """The tensor that this process holds below a distributed one or below `torch.func.grad`."""
     tensor: torch.Tensor = sharded.local(value)
     while _functorch.is_gradtrackingtensor(tensor):
@@ -135,7 +135,7 @@ def _local(value: torch.Tensor) -> torch.Tensor:
 
 
 def _describe(tensor: torch.Tensor, kind: str) -> Description:
-    if tensor.layout is not _STRIDED or tensor.is_quantized or tensor.is_nested or type(tensor) not in _PLAIN:
+    if tensor.layout is not _STRIDED or tensor.is_quantized or tensor.is_nested or type(tensor) not in PLAIN:
         return _describe_odd(tensor, kind)
     device = "cpu" if tensor.is_cpu else str(tensor.device)
     return Description(kind, _dtype_name(tensor), tuple(tensor.shape), tensor.nbytes, device)
@@ -188,7 +188,7 @@ def _is_backed(tensor: torch.Tensor) -> bool:
 
 def _readable(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers where numpy can read them, or a sentence that says why there are none."""
-    _refuse_without_values(tensor)
+    refuse_without_values(tensor)
     refuse_without_block(tensor)
     _refuse_freed(tensor)
     with _silence(tensor):
@@ -198,11 +198,11 @@ def _readable(tensor: torch.Tensor) -> torch.Tensor:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The ordinary tensor below a subclass, on the same memory."""
-    if type(tensor) in _PLAIN or tensor.layout is not _STRIDED:
+    if type(tensor) in PLAIN or tensor.layout is not _STRIDED:
         return tensor
     if not _has_dispatch(tensor):
         return tensor.as_subclass(torch.Tensor)
-    _refuse_without_values(tensor)
+    refuse_without_values(tensor)
     with _DisableTorchDispatch():
         below = tensor.as_subclass(torch.Tensor)
     if not _is_backed(below):
@@ -213,7 +213,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return below
 
 
-def _refuse_without_values(tensor: torch.Tensor) -> None:
+def refuse_without_values(tensor: torch.Tensor) -> None:
     if type(tensor).__name__ == "FakeTensor" or torch._is_functional_tensor(tensor):
         what, remedy = "a fake tensor", "capture outside of tracing and compiling"
     elif tensor.is_meta:
@@ -239,7 +239,7 @@ def _has_dispatch(tensor: torch.Tensor) -> bool:
 
 
 def _clone(value: torch.Tensor) -> torch.Tensor:
-    tensor = _local(value)
+    tensor = local_piece(value)
     if sharded.is_distributed(type(value)):
         copy: torch.Tensor = sharded.around(value.detach(), _clone(tensor))
         return copy
@@ -247,7 +247,7 @@ def _clone(value: torch.Tensor) -> torch.Tensor:
         return _clone_by_its_own_rules(tensor)
     tensor = _plain(tensor)
     if layout_of(tensor) == "strided" and not tensor.is_meta:
-        _refuse_without_values(tensor)
+        refuse_without_values(tensor)
         _refuse_freed(tensor)
     with _silence(tensor):
         return tensor.detach().clone()
@@ -267,15 +267,15 @@ def _clone_by_its_own_rules(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _version(value: torch.Tensor) -> int | None:
-    with _aside():
-        tensor = _local(value)
+    with aside():
+        tensor = local_piece(value)
         return None if tensor.is_inference() else tensor._version
 
 
 def _content(value: torch.Tensor) -> tuple[Any, ...] | None:
     """None where there are no values to look at; identity and version decide alone then."""
-    with _aside():
-        tensor = _local(value)
+    with aside():
+        tensor = local_piece(value)
         try:
             if layout_of(tensor) == "strided":
                 return (tensor.dtype, tuple(tensor.shape), fingerprint(_bits(_plain(tensor))))

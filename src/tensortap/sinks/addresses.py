@@ -1,16 +1,23 @@
 """Which sink an address means: a folder for runs, or a scheme that a plug-in has added."""
 
+from collections import defaultdict
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 from tensortap.core.errors import UnknownFormatError
 from tensortap.core.parts import Sink
+from tensortap.core.ranks import ranks
 from tensortap.core.registry import Registry
-from tensortap.formats.run_layout import create_run
+from tensortap.formats.run_layout import agree_on_run, cannot_write
+from tensortap.metadata.collect import Metadata
 from tensortap.metadata.runtime import timestamp_zone
 from tensortap.sinks.run_directory import RunDirectory
 
 sinks: Registry[Callable[[str], Sink]] = Registry("sinks")
+# Ranks without a process group meet under the number of the call, so all of them count alike. Downwards:
+# init() counts upwards in the same folder, and the two must not meet.
+_attempts: defaultdict[Path, "count[int]"] = defaultdict(lambda: count(-1, -1))
 
 
 def register_sink(scheme: str, make: Callable[[str], Sink]) -> None:
@@ -19,13 +26,26 @@ def register_sink(scheme: str, make: Callable[[str], Sink]) -> None:
 
 
 def open_sink(address: str) -> Sink:
-    """The sink behind an address; a plain path is a folder in which a timestamped run is made."""
+    """The sink behind an address; a plain path is a folder in which a timestamped run is made.
+
+    All ranks share one run, so every rank opens it."""
     scheme, mark, _ = address.partition("://")
     if not mark:
-        return RunDirectory(create_run(Path(address), timestamp_zone(None)))
+        return _new_run(Path(address).absolute())
     make = sinks.get(scheme)
     if make is None:
         raise UnknownFormatError(
             f"no sink is known for {scheme}:// (in {address!r}); give a folder, or add one with register_sink"
         )
     return make(address)
+
+
+def _new_run(base: Path) -> RunDirectory:
+    here = ranks()
+    run = agree_on_run(base, timestamp_zone(None), here, next(_attempts[base]))
+    if here.rank == 0:
+        try:
+            Metadata(run).write()
+        except OSError as error:
+            raise cannot_write("the metadata", run, error) from error
+    return RunDirectory(run)

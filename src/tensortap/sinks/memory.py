@@ -1,23 +1,85 @@
-"""A sink that keeps records in memory, as one series per name."""
+"""A sink that keeps records in memory: all of them, or the latest that fit."""
 
-from dataclasses import replace
+from __future__ import annotations
 
+import logging
+from collections import deque
+from typing import Any
+
+from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record, Series
-from tensortap.frameworks.nested import snapshot
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.keep import Keeper
+from tensortap.frameworks.nested import leaves, snapshot
+
+log = logging.getLogger("tensortap.memory")
 
 
 class Memory:
-    """Keeps what it is given; `series` is what a reader looks at."""
+    """Keeps what `keep` makes of each value, a snapshot unless said otherwise.
 
-    def __init__(self) -> None:
-        self.series: dict[str, Series] = {}
+    Beyond `most` records or `most_bytes` the oldest go; `dropped` counts them. A value that cannot be kept
+    (it has no numbers) is named in `refused`, and costs no other.
+    """
+
+    def __init__(
+        self, *, keep: Keeper = snapshot, most: int | None = None, most_bytes: int | None = None
+    ) -> None:
+        self.records: deque[Record] = deque()
+        self.refused: dict[str, str] = {}
+        self.dropped = 0
+        self._keep = keep
+        self._most, self._most_bytes = most, most_bytes
+        self._sizes: deque[int] = deque()
+        self._held = 0
+
+    @property
+    def series(self) -> dict[str, Series]:
+        """One series per name, in the order of their first records."""
+        found: dict[str, Series] = {}
+        for record in list(self.records):
+            found.setdefault(record.name, Series(record.name)).add(record)
+        return found
 
     def write(self, record: Record) -> None:
-        series = self.series.setdefault(record.name, Series(record.name))
-        series.add(replace(record, value=snapshot(record.value)))
+        try:
+            value = self._keep(record.value)
+        except UnsupportedValueError as error:
+            self.refused.setdefault(record.name, str(error))
+            return
+        self.records.append(record.with_value(value))
+        if self._most_bytes is not None:
+            self._make_room(_nbytes(value))
+        elif self._most is not None and len(self.records) > self._most:
+            self._drop()
+
+    def clear(self) -> None:
+        self.records.clear()
+        self._sizes.clear()
+        self._held = 0
 
     def flush(self) -> None:
         pass
 
     def close(self) -> None:
         pass
+
+    def _make_room(self, nbytes: int) -> None:
+        self._sizes.append(nbytes)
+        self._held += nbytes
+        while self._held > (self._most_bytes or 0) and len(self.records) > 1:
+            self._held -= self._sizes.popleft()
+            self._drop()
+
+    def _drop(self) -> None:
+        if not self.dropped:
+            log.warning("the limit of what is kept in memory is reached; from now on the oldest records go")
+        self.records.popleft()
+        self.dropped += 1
+
+
+def _nbytes(value: Any) -> int:
+    nbytes = getattr(value, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    return sum(framework_of(leaf).describe(leaf).nbytes for _, leaf in leaves(value))

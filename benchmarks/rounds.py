@@ -1,0 +1,81 @@
+"""Contestants that take turns, so that a noisy minute meets all of them, and the ratios of their times."""
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """What is timed, and what lets go, untimed, of all that it kept."""
+
+    run: Callable[[], object]
+    clear: Callable[[], object] = int
+
+
+# Entered for each turn: putting up and taking down is not timed.
+Contestant = Callable[[], AbstractContextManager[Entry]]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds per run of each contestant, one number per round."""
+
+    by_name: dict[str, list[float]]
+
+    def ratio(self, name: str, base: str) -> float:
+        """The median over the rounds: the two were measured within one round, moments apart."""
+        return self._middle(name, base, lambda a, b: a / b)
+
+    def excess(self, name: str, base: str) -> float:
+        return self._middle(name, base, lambda a, b: a - b)
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.by_name[name])
+
+    def _middle(self, name: str, base: str, of: Callable[[float, float], float]) -> float:
+        return statistics.median(map(of, self.by_name[name], self.by_name[base]))
+
+
+def race(contestants: dict[str, Contestant], rounds: int, repeat: int = 1) -> Times:
+    """Each round gives everyone one turn of `repeat` runs, in an order drawn anew: what the one before
+    did to the caches and the allocator must not always fall on the same one."""
+    names, draw = list(contestants), random.Random(0)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for name in names:
+        turn(contestants[name], repeat)
+    with collected_between_rounds() as collect:
+        for _ in range(rounds):
+            for name in draw.sample(names, len(names)):
+                times[name].append(turn(contestants[name], repeat))
+            collect()
+    return Times(times)
+
+
+def turn(contestant: Contestant, repeat: int) -> float:
+    with contestant() as entry:
+        entry.run()  # untimed: caches and the allocator are still as the one before left them
+        entry.clear()
+        begin = time.perf_counter()
+        for _ in range(repeat):
+            entry.run()
+        spent = time.perf_counter() - begin
+        entry.clear()
+    return spent / repeat
+
+
+@contextmanager
+def collected_between_rounds() -> Iterator[Callable[[], object]]:
+    """No collection while someone is timed, but cycles that hold tensors must not pile up either."""
+    gc.collect()
+    gc.freeze()  # what is there already need not be looked through in every round
+    gc.disable()
+    try:
+        yield gc.collect
+    finally:
+        gc.enable()
+        gc.unfreeze()

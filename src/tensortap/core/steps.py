@@ -1,0 +1,37 @@
+"""When a value was seen: the step, which the program or the outermost captured model says, and the order.
+
+A step is what `tt.step()` says; else one forward of the outermost captured model.
+"""
+
+import itertools
+
+# One step and one order for the process: records of several tools line up only if all count alike.
+_declared: int | None = None
+next_order = itertools.count().__next__
+
+
+def step(number: int | None = None) -> int:
+    """Say that a step begins; without a number it is the one after the last. From the first call on, every
+    tool counts steps by these calls.
+
+    >>> for batch in loader:
+    ...     tt.step()
+    """
+    global _declared
+    if number is None:
+        number = 0 if _declared is None else _declared + 1
+    elif isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"a step is a whole number, not {number!r}")
+    _declared = number
+    return number
+
+
+def declared_step() -> int | None:
+    """The step that the program has said, if it ever did."""
+    return _declared
+
+
+def forget_steps() -> None:
+    """Count steps by forwards again."""
+    global _declared
+    _declared = None

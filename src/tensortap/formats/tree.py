@@ -1,0 +1,163 @@
+"""Captured values as a folding tree of text: structure on the left, values on the right."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tensortap.formats.rows import Row
+from tensortap.formats.tree_cells import (
+    MOST_LINES,
+    Cells,
+    Columns,
+    Missing,
+    cells_of,
+    columns_of,
+    missing_lines,
+    summary,
+)
+from tensortap.formats.tree_fold import Fold, Line
+from tensortap.formats.tree_words import plural
+
+_WIDEST_LABEL = 48
+_NARROWEST_LABEL = 8
+_SHORTEST_NAME = 5
+_SHORTEST_WHERE = 12
+_BOX = ("├─ ", "└─ ", "│  ", "   ", "…")
+_ASCII = ("|- ", "'- ", "|  ", "   ", "...")
+
+
+def tree_text(
+    rows: Sequence[Row],
+    title: str = "",
+    missing: Missing = (),
+    width: int | None = None,
+    ascii: bool = False,
+    *,
+    classes: Mapping[str, str] | None = None,
+) -> str:
+    """The tree as lines of text. A line below a folded one speaks of all its siblings: the range is theirs
+    together, sigma goes from the first to the last. `classes` gives the class of a module path.
+
+    >>> print(tree_text(rows_of(records), "GPT2", cap.missing, *fits(sys.stdout)))
+    """
+    fold = Fold(rows, classes)
+    drawing = _ASCII if ascii else _BOX
+    drawn = list(_drawn(fold.lines, drawing))
+    shown = _cells(drawn[:MOST_LINES], fold)
+    hidden = len(drawn) - len(shown)
+    room = width or sys.maxsize
+    above = [_shortened(line, room, drawing[-1]) for line in summary(rows, fold, title)]
+    below = [f"... {plural(hidden, 'more line')}"] if hidden else []
+    below += [_shortened(line, room, drawing[-1]) for line in missing_lines(missing)]
+    text = "\n".join([*above, *_laid(shown, width, drawing[-1]), *below])
+    return text.encode("ascii", "backslashreplace").decode() if ascii else text
+
+
+def fits(stream: Any) -> tuple[int | None, bool]:
+    """How wide a text for the stream may be, None where nobody watches, and whether it must be ASCII."""
+    return (shutil.get_terminal_size().columns if _is_terminal(stream) else None), not _takes_boxes(stream)
+
+
+def _drawn(lines: list[Line], drawing: Sequence[str], before: str = "") -> Iterator[tuple[str, Line]]:
+    tee, corner, bar, blank, _ = drawing
+    for line in lines:
+        is_last = line is lines[-1]
+        yield before + (corner if is_last else tee), line
+        if not line.brief:
+            yield from _drawn(line.children, drawing, before + (blank if is_last else bar))
+
+
+def _cells(drawn: list[tuple[str, Line]], fold: Fold) -> list[Cells]:
+    shown: list[Cells] = []
+    types: list[str] = []
+    for head, line in drawn:
+        cells = cells_of(line, fold.dtype, fold.device, head)
+        types.append(cells.type)
+        # Below a line that is deeper the eye would take the shape from there; only a neighbour or the parent
+        # says it without doubt.
+        is_below = bool(shown) and 0 <= len(head) - len(shown[-1].head) <= len(_BOX[0])
+        if is_below and not line.odd and "[" in cells.type and cells.type == types[-2]:
+            cells.type = ""
+        shown.append(cells)
+    return shown
+
+
+def _laid(shown: list[Cells], width: int | None, ellipsis: str) -> list[str]:
+    columns = columns_of(shown)
+    values = [_odd(cells, columns) if cells.body else _plain(cells, columns) for cells in shown]
+    left = _left_column(shown, values, width)
+    return [_line(cells, value, left, width, ellipsis) for cells, value in zip(shown, values, strict=True)]
+
+
+def _left_column(shown: list[Cells], values: list[str], width: int | None) -> int:
+    heads = [len(cells.head) + len(cells.label) + len(cells.times) for cells in shown]
+    if width is None:
+        return max((head for head in heads if head <= _WIDEST_LABEL), default=_WIDEST_LABEL)
+    right = max((len(value) for cells, value in zip(shown, values, strict=True) if not cells.body), default=0)
+    least = max((len(cells.head) for cells in shown), default=0) + _NARROWEST_LABEL
+    return min(max(heads, default=0), max(least, width - right - 2))
+
+
+def _plain(cells: Cells, columns: Columns) -> str:
+    parts = (columns.typed(cells), columns.numbers(cells), cells.trend.ljust(columns.trend), cells.tail)
+    return ("  " + "  ".join(parts)).rstrip()
+
+
+def _odd(cells: Cells, columns: Columns) -> str:
+    where = f"{cells.where}: " if cells.where else ""
+    start = f"{columns.typed(cells)}  " if cells.arrow else ""
+    return f"! {start}{where}{cells.body}"
+
+
+def _line(cells: Cells, value: str, left: int, width: int | None, ellipsis: str) -> str:
+    if width is None:
+        return (f"{cells.head}{cells.label}{cells.times}".ljust(left) + f"  {value}").rstrip()
+    line = f"{cells.head}{_label(cells, left - len(cells.head), ellipsis)}".ljust(left)
+    if cells.body:
+        room = width - left - 2 - (len(value) - len(cells.where))
+        where = _shortened(cells.where, max(room, _SHORTEST_WHERE), ellipsis)
+        return f"{line}  {value.replace(cells.where, where, 1)}"
+    return _cut(f"{line}  {value}".rstrip(), width, ellipsis)
+
+
+def _label(cells: Cells, room: int, ellipsis: str) -> str:
+    """How many siblings there are is said last of all; their class goes first."""
+    times = cells.times
+    if len(cells.label) + len(times) > room:
+        times = "  " + times.split()[0] if times else ""
+    return _shortened(cells.label, max(room - len(times), _SHORTEST_NAME), ellipsis) + times
+
+
+def _cut(line: str, width: int, ellipsis: str) -> str:
+    """Whole words from the end: half a number would be another number."""
+    if len(line) <= width:
+        return line
+    while len(line) > width - len(ellipsis) - 1 and "  " in line.rstrip():
+        line = line.rstrip().rpartition("  ")[0]
+    return f"{line.rstrip()} {ellipsis}"
+
+
+def _shortened(text: str, room: int, ellipsis: str) -> str:
+    """The beginning and the end: numbers of layers stand in the one, names of values in the other."""
+    if len(text) <= room:
+        return text
+    kept = max(room - len(ellipsis), 2)
+    return text[: kept - kept // 2] + ellipsis + text[len(text) - kept // 2 :]
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # no stream at all, or a closed one
+        return False
+
+
+def _takes_boxes(stream: Any) -> bool:
+    try:
+        "".join(_BOX).encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

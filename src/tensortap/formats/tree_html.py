@@ -1,0 +1,139 @@
+"""Captured values as the same folding tree for a notebook: nested details, small histograms, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from tensortap.formats.rows import BARS, Row
+from tensortap.formats.tree_cells import (
+    MOST_LINES,
+    Cells,
+    Columns,
+    Missing,
+    cells_of,
+    columns_of,
+    missing_lines,
+    summary,
+)
+from tensortap.formats.tree_fold import Fold, Line
+from tensortap.formats.tree_words import plural
+
+_INDENT = 2
+_WIDEST_LABEL = 48
+_NO_PICTURE = " " * 6
+# Orange with black on it can be told apart by everyone, on white and on black.
+_STYLE = """<style>
+.tt-tree{font-family:monospace;font-size:90%;line-height:1.45;color:inherit;white-space:pre;overflow-x:auto}
+.tt-tree p{margin:0;white-space:pre}
+.tt-tree details details,.tt-tree details>div{margin-left:2ch}
+.tt-tree summary{list-style:none;cursor:pointer}
+.tt-tree summary::-webkit-details-marker{display:none}
+.tt-tree summary::before{content:"\\25b8";display:inline-block;width:2ch}
+.tt-tree details[open]>summary::before{content:"\\25be"}
+.tt-tree div::before{content:"";display:inline-block;width:2ch}
+.tt-tree svg{width:5ch;height:1em;margin-right:1ch;vertical-align:-.1em;fill:currentColor;opacity:.65}
+.tt-tree b{background:#e69f00;color:#000;border-radius:2px}
+.tt-tree i{font-style:normal;opacity:.65}
+</style>"""
+
+
+def tree_html(
+    rows: Sequence[Row],
+    title: str = "",
+    missing: Missing = (),
+    *,
+    classes: Mapping[str, str] | None = None,
+) -> str:
+    """The tree as one self-contained piece of HTML. What leads to an unusual value is open, the rest of what
+    lies deeper is closed."""
+    fold = Fold(rows, classes)
+    flat = _flat(fold.lines)
+    page = _Page(fold, flat[:MOST_LINES])
+    hidden = len(flat) - MOST_LINES
+    more = [f"... {plural(hidden, 'more line')}"] if hidden > 0 else []
+    first, *trouble = summary(rows, fold, title)
+    above = [_paragraph(first), *(f"<p>{_marked(line)}</p>" for line in trouble)]
+    below = [_paragraph(line) for line in (*more, *missing_lines(missing))]
+    return f'<div class="tt-tree">{_STYLE}{"".join([*above, *map(page.html, fold.lines), *below])}</div>'
+
+
+def _flat(lines: Sequence[Line], depth: int = 0) -> list[tuple[int, Line]]:
+    return [each for line in lines for each in ((depth, line), *_flat(line.children, depth + 1))]
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def _marked(trouble: str) -> str:
+    """The sign in its colour; the sign alone says it too."""
+    return f"<b>!</b>{escape(trouble.removeprefix('!'))}"
+
+
+class _Page:
+    """The lines that are shown, with the width of their columns."""
+
+    def __init__(self, fold: Fold, shown: list[tuple[int, Line]]) -> None:
+        self._cells = {id(line): (depth, cells_of(line, fold.dtype, fold.device)) for depth, line in shown}
+        labels = [_INDENT * depth + len(_label(cells)) for depth, cells in self._cells.values()]
+        self._left = min(_WIDEST_LABEL, max(labels, default=0))
+        self._columns: Columns = columns_of([cells for _, cells in self._cells.values()])
+
+    def html(self, line: Line) -> str:
+        if id(line) not in self._cells:
+            return ""
+        depth, cells = self._cells[id(line)]
+        label = escape(_label(cells).ljust(self._left - _INDENT * depth))
+        told = f"{label} {self._odd(line, cells) if cells.body else self._plain(line, cells)}".rstrip()
+        if not line.children:
+            return f"<div>{told}</div>"
+        is_open = depth == 0 or (not line.brief and _leads_to_trouble(line))
+        inside = "".join(map(self.html, line.children))
+        return f"<details{' open' if is_open else ''}><summary>{told}</summary>{inside}</details>"
+
+    def _plain(self, line: Line, cells: Cells) -> str:
+        words = f"{self._columns.numbers(cells)}  {cells.trend:<{self._columns.trend}}"
+        tail = f"  <i>{escape(cells.tail)}</i>" if cells.tail else ""
+        return f"  {escape(self._columns.typed(cells))}  {_picture(line.rows)}{escape(words)}{tail}"
+
+    def _odd(self, line: Line, cells: Cells) -> str:
+        where = f"{cells.where}: " if cells.where else ""
+        start = f"{escape(self._columns.typed(cells))}  {_picture(line.rows)}" if cells.arrow else ""
+        return f"<b>!</b> {start}{escape(where + cells.body)}"
+
+
+def _label(cells: Cells) -> str:
+    return cells.label + cells.times
+
+
+def _leads_to_trouble(line: Line) -> bool:
+    return bool(line.odd) or any(map(_leads_to_trouble, line.children))
+
+
+def _picture(rows: Sequence[Row]) -> str:
+    """Ten bars as one path."""
+    counts = _together([row for row in rows if row.histogram])
+    most = max(counts)
+    if not most:
+        return _NO_PICTURE
+    heights = ((at, max(0.4, round(10 * count / most, 1))) for at, count in enumerate(counts) if count)
+    bars = "".join(f"M{at} 10v-{height:g}h.8V10" for at, height in heights)
+    return f'<svg viewBox="0 0 10 10" preserveAspectRatio="none" aria-hidden="true"><path d="{bars}"/></svg>'
+
+
+def _together(rows: Sequence[Row]) -> list[float]:
+    """The histograms of several rows as one over the range of all; a bar goes where its middle lies."""
+    counts = [0.0] * BARS
+    lows = [float(row.low) for row in rows if row.low is not None]
+    highs = [float(row.high) for row in rows if row.high is not None]
+    if not lows or not highs:
+        return counts
+    low, width = min(lows), max(highs) - min(lows)
+    for row in rows:
+        start, end = float(row.low or 0), float(row.high or 0)
+        for at, count in enumerate(row.histogram or ()):
+            middle = start + (end - start) * (at + 0.5) / BARS
+            tenth = int((middle - low) / width * BARS) if 0 < width < float("inf") else at
+            counts[min(max(tenth, 0), BARS - 1)] += count
+    return counts

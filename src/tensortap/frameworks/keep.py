@@ -1,0 +1,79 @@
+"""What is kept of a captured value: a snapshot that shares memory, a copy, a reference, or a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from tensortap.frameworks.base import framework_of
+from tensortap.kernels.statistics import statistics
+
+Keeper = Callable[[Any], Any]
+
+
+def keeper(keep: str | Keeper) -> Keeper:
+    """The function behind the word; a function of the user's own is taken as it is."""
+    if callable(keep):
+        return keep
+    found = _KEEPERS.get(keep) if isinstance(keep, str) else None
+    if found is None:
+        raise ValueError(
+            f"keep is {keep!r}; give {', '.join(map(repr, _KEEPERS))}, or a function of the value"
+        )
+    return found
+
+
+def cow(value: Any) -> Any:
+    """A snapshot that shares memory with the original until one of them is written to, where that exists."""
+    return _sharing(framework_of(value))(value)
+
+
+def clone(value: Any) -> Any:
+    return framework_of(value).snapshot(value)
+
+
+def reference(value: Any) -> Any:
+    """The value itself, without its graph: what is written to it later shows."""
+    return value.detach() if hasattr(value, "detach") else value
+
+
+def on_host(value: Any) -> Any:
+    """A copy in the host's memory."""
+    if framework_of(value).name == "torch" and value.device.type != "cpu":
+        return value.detach().cpu()
+    return cow(value)
+
+
+def summary(value: Any) -> Any:
+    """min, max, mean, std, norm and the number of NaN and Inf, instead of the value."""
+    framework = framework_of(value)
+    if framework.name != "torch":
+        return statistics(framework.bits(value), framework.describe(value).dtype)
+    return _summarise()(value)
+
+
+_KEEPERS: dict[str, Keeper] = {
+    "cow": cow,
+    "clone": clone,
+    "ref": reference,
+    "cpu": on_host,
+    "stats": summary,
+}
+
+
+@lru_cache(maxsize=16)
+def _sharing(framework: Any) -> Keeper:
+    if framework.name != "torch":
+        snapshot: Keeper = framework.snapshot
+        return snapshot
+    from tensortap.frameworks.torch_snapshots import share  # torch is there already: the value is its own
+
+    return share
+
+
+@lru_cache(maxsize=1)
+def _summarise() -> Keeper:
+    from tensortap.frameworks.torch_summary import summarise
+
+    return summarise

@@ -1,0 +1,190 @@
+"""Capture any tensor of a model by name, without editing it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from time import time
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tensortap.core.paths import matches
+from tensortap.core.record import Record, Site
+from tensortap.core.settings import is_on
+from tensortap.core.steps import declared_step, next_order
+from tensortap.core.tap import Tap
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.nested import leaves
+from tensortap.recording import tapping
+from tensortap.recording.captured import Captured
+from tensortap.recording.keeping import Destination
+from tensortap.recording.stopping import Last
+from tensortap.sources.absence import Missing, missing
+from tensortap.sources.compiled import Compiled, around_compiled
+from tensortap.sources.modules import Modules, Stopped
+from tensortap.sources.selection import selection
+from tensortap.sources.sites import ModuleSite, class_name, require_module, walk
+from tensortap.stages.select import Steps, When, predicates_of
+
+Keep = Literal["cow", "clone", "ref", "cpu", "stats"]
+Selector = str | Callable[[ModuleSite], bool]
+
+
+def capture(
+    model: Any = None,
+    *patterns: Selector,
+    keep: Keep | Callable[[Any], Any] | None = None,
+    when: Any = None,
+    limit: str | int | None = None,
+    stop: bool = False,
+    compiled: Compiled = "eager",
+    to: Any = None,
+) -> Capture:
+    """Record what the patterns select, each time the model runs inside the `with` block.
+
+    >>> with tt.capture(model, "encoder.layers.*", "head.in", "head.grad") as cap:
+    ...     model(x).sum().backward()
+    >>> cap["encoder.layers.0"]        # one value: the value itself
+    >>> cap["encoder.layers.*"]        # several: .values .names .steps .calls .stack()
+    >>> cap.missing                    # what was selected and did not come, and why
+    >>> print(cap)
+
+    Without patterns all module outputs; without a model only what `tt.tap` shows.
+    `keep`: "cow" (default), "clone", "ref", "cpu", "stats", or a function of the value.
+    `when`: `tt.every(10)`, `tt.first(3)`, `tt.nonfinite`, `tt.changed`, or a function of the record.
+    `limit`: "2GiB" or a number of records; the oldest go first. Half of the machine's memory by default.
+    `stop`: leave the `with` block after the last selected site.
+    `compiled`: "eager" runs compiled models as plain Python meanwhile, "graph" takes values out of the
+    compiled graph itself, "error" refuses them.
+    `to`: a folder for runs, an address, print, a function of the record, a sink, a Tap.
+    """
+    return Capture(model, patterns, keep, when, limit, stop, compiled, to)
+
+
+class Capture(Captured):
+    """What `tt.capture` gives: a context manager while the model runs, a reader then and afterwards."""
+
+    def __init__(
+        self,
+        model: Any,
+        patterns: Sequence[Selector],
+        keep: Any,
+        when: Any,
+        limit: Any,
+        stop: bool,
+        compiled: Compiled,
+        to: Any,
+    ) -> None:
+        self._is_on = is_on()
+        self._state: Literal["new", "on", "off"] = "new"
+        self._patterns, self._compiled = patterns, compiled
+        self._predicates = predicates_of(when)
+        self._calls: Counter[tuple[str, int]] = Counter()
+        self._model = None if model is None else require_module(model)
+        self._last = Last(self._model, patterns) if stop and self._model is not None else None
+        self._source = self._modules() if self._model is not None and self._is_on else None
+        self._undo = contextlib.ExitStack()
+        # Opened last: a wrong argument must not leave an empty run behind.
+        self._destination = Destination(to if self._is_on else None, keep, limit)
+        self._tap: Tap | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if kind is None and self._last is not None:
+            self._last.remember()
+        self._end(drain=kind is None or kind is Stopped)
+        return kind is Stopped
+
+    def start(self) -> None:
+        """Begin, where a `with` block does not fit; `stop` ends it."""
+        if self._state != "new":
+            state = "already on" if self._state == "on" else "over"
+            raise RuntimeError(f"this capture is {state}; make another with tt.capture(...)")
+        self._state = "on"
+        if not self._is_on:
+            return
+        others = [one for one in self._predicates if not isinstance(one, Steps)]
+        stages = [When(*others)] if others else []
+        self._tap = Tap(stages=stages, sinks=self._destination.sinks, on_error="log")
+        with contextlib.ExitStack() as stack:
+            if self._source is not None:
+                stack.enter_context(around_compiled(self._compiled, self._model))
+                self._tap.attach(self._source)
+            tapping.listen(self._hear)
+            stack.callback(tapping.unlisten, self._hear)
+            self._undo = stack.pop_all()
+
+    def stop(self) -> None:
+        """End the capture; what it holds stays. Safe to call twice."""
+        self._end(drain=True)
+
+    @property
+    def missing(self) -> list[Missing]:
+        """Every selected site that gave no record, with the reason."""
+        if self._source is None:
+            return []
+        found = missing(self._source)
+        refused = self._destination.memory.refused if self._destination.memory else {}
+        return [*found, *(Missing(name, reason) for name, reason in refused.items())]
+
+    def _classes(self) -> dict[str, str]:
+        if self._model is None:
+            return {}
+        return {".".join(names): class_name(module) for names, module in walk(self._model)}
+
+    def _modules(self) -> Modules:
+        steps = [one for one in self._predicates if isinstance(one, Steps)]
+        wanted = selection(self._model, self._patterns)
+        gradient = next((one.site.name for one in wanted if one.site.is_gradient), None)
+        if self._last is not None and gradient is not None:
+            raise ValueError(
+                f"stop=True leaves the forward, so {gradient!r} could never come; drop one of both"
+            )
+        source = Modules(
+            self._model,
+            wanted,
+            rests=(lambda step: not all(one.wants(step) for one in steps)) if steps else None,
+            is_last=self._last.is_last if self._last is not None else None,
+        )
+        if self._last is not None:
+            self._last.expect(source.ports)
+        return source
+
+    def _hear(self, value: Any, name: str, site: Site) -> None:
+        """What `tt.tap` shows, unless a pattern excludes its name."""
+        excluding = [one for one in self._patterns if isinstance(one, str) and one.startswith("!")]
+        if not all(matches(one, name) for one in excluding):
+            return
+        step = self._step()
+        if not all(one.wants(step) for one in self._predicates if isinstance(one, Steps)):
+            return
+        call = self._calls[name, step]
+        self._calls[name, step] += 1
+        rank = self._source.rank if self._source is not None else 0
+        for item, leaf in leaves(value):
+            placement = framework_of(leaf).placement(leaf)
+            record = Record(
+                name + item, leaf, "value", step, rank, call, next_order(), time(), site, placement
+            )
+            if self._tap is not None:
+                self._tap.emit(record)
+
+    def _step(self) -> int:
+        if self._source is not None:
+            return self._source.step
+        return declared_step() or 0
+
+    def _end(self, *, drain: bool) -> None:
+        if self._state != "on":
+            return
+        self._state = "off"
+        with contextlib.ExitStack() as stack:
+            if self._tap is not None:
+                stack.callback(self._tap.__exit__, *([None] * 3 if drain else [Exception, None, None]))
+            stack.enter_context(self._undo)

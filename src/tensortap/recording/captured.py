@@ -1,0 +1,123 @@
+"""What was captured, read by name or pattern, and shown as a tree."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tensortap.core.errors import UnknownNameError
+from tensortap.core.paths import nearest, parse, regex
+from tensortap.core.record import Record
+from tensortap.formats.rows import rows_of
+from tensortap.formats.tree import fits, tree_text
+from tensortap.recording.found import Found
+from tensortap.recording.keeping import Destination, summaries
+from tensortap.sources.absence import Missing
+
+
+class Captured:
+    """The reading side of a capture."""
+
+    _destination: Destination
+
+    @property
+    def missing(self) -> list[Missing]:
+        raise NotImplementedError
+
+    @property
+    def records(self) -> list[Record]:
+        """Everything that is held, in the order in which it was seen."""
+        found = self._destination.records()
+        summaries(found)
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """Every name once, in the order in which they were first seen."""
+        return list(dict.fromkeys(record.name for record in self._destination.records()))
+
+    @property
+    def run(self) -> Path | None:
+        """The run that `to="folder/"` makes."""
+        return self._destination.run
+
+    @property
+    def dropped(self) -> int:
+        """How many of the oldest records the limit has cost."""
+        return self._destination.memory.dropped if self._destination.memory else 0
+
+    def clear(self) -> None:
+        """Forget what is held in memory."""
+        if self._destination.memory is not None:
+            self._destination.memory.clear()
+
+    def first(self, predicate: Callable[[Record], bool]) -> Record | None:
+        """The first record for which it holds: `cap.first(tt.nonfinite)`."""
+        return next((record for record in self.records if predicate(record)), None)
+
+    def find(self, name: str) -> list[Record]:
+        """All records of a name; else those that a pattern selects, else the parts of a nested value."""
+        records = self.records
+        named = [record for record in records if record.name == name]
+        if named:
+            return named
+        pattern, expression = parse(name), re.compile(regex(name))
+        chosen = [
+            record
+            for record in records
+            if (expression.fullmatch(record.name) is not None) is not pattern.excludes
+            and pattern.call in (None, record.call)
+        ]
+        return chosen or [
+            record for record in records if record.name.startswith((f"{name}[", f"{name}.out."))
+        ]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of that name; several values, or a pattern: all of them."""
+        found = self.find(name)
+        if not found:
+            raise UnknownNameError(self._unknown(name))
+        return found[0].value if len(found) == 1 else Found(found)
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self.find(name))
+
+    def __len__(self) -> int:
+        memory = self._destination.memory
+        return len(memory.records) if memory is not None else len(self._destination.records())
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __repr__(self) -> str:
+        width, is_ascii = fits(sys.stdout)
+        rows = rows_of(self.records)
+        return tree_text(rows, self._title(), self.missing, width, is_ascii, classes=self._classes())
+
+    def _repr_html_(self) -> str:
+        from tensortap.formats.tree_html import tree_html
+
+        rows = rows_of(self.records, histogram=True)
+        return tree_html(rows, self._title(), self.missing, classes=self._classes())
+
+    def _classes(self) -> dict[str, str]:
+        """The class of each module by its path."""
+        return {}
+
+    def _title(self) -> str:
+        dropped = f", {self.dropped} older ones dropped" if self.dropped else ""
+        return f"{len(self)} records of {len(self.names)} names{dropped}"
+
+    def _unknown(self, name: str) -> str:
+        known = self.names
+        reason = next((one.reason for one in self.missing if one.name == name), None)
+        if reason is not None:
+            return f"{name!r} was selected but gave no record: {reason}"
+        if not known:
+            return f"no record {name!r}: nothing was captured; .missing says why, for each selected site"
+        near = nearest(name, known)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        return f"no record {name!r} in this capture; {hint}.names lists all {len(known)}"

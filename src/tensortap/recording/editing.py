@@ -1,0 +1,70 @@
+"""Replace values of a running model by name: what would happen if this layer were right?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from tensortap.core.settings import is_on
+from tensortap.recording.capture import Selector
+from tensortap.sources.compiled import Compiled, around_compiled
+from tensortap.sources.edits import Change, Edits
+from tensortap.sources.selection import selection
+from tensortap.sources.sites import require_module
+
+
+def edit(model: Any, edits: Mapping[Selector, Any], *, compiled: Compiled = "eager") -> Edit:
+    """Replace values at sites while the `with` block runs; the grammar is that of `tt.capture`.
+
+    >>> with tt.edit(model, {"layers.3": lambda x: x * 0, "layers.5.in.mask": mask}):
+    ...     model(x)
+
+    A function gets the value and returns the one to go on with; anything else is put there as it is.
+    Outputs, inputs and gradients can be edited.
+    """
+    return Edit(model, edits, compiled)
+
+
+class Edit:
+    """What `tt.edit` gives; `unused` names the edits that were never made."""
+
+    def __init__(self, model: Any, edits: Mapping[Selector, Any], compiled: Compiled) -> None:
+        self._model, self._compiled = require_module(model), compiled
+        wanted = [
+            (one, _function(change))
+            for pattern, change in edits.items()
+            for one in selection(model, [pattern])
+        ]
+        stored = next((one.site.name for one, _ in wanted if one.site.of == "param"), None)
+        if stored is not None:
+            raise ValueError(
+                f"{stored!r} is part of the model: change it there; "
+                "outputs, inputs and gradients can be edited here"
+            )
+        self._edits = Edits(model, wanted)
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        if not is_on():
+            return self
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(around_compiled(self._compiled, self._model))
+            self._edits.start()
+            stack.callback(self._edits.stop)
+            self._undo = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    @property
+    def unused(self) -> list[str]:
+        return [wanted.site.name for wanted in self._edits.unused]
+
+
+def _function(change: Any) -> Change:
+    return change if callable(change) else lambda value: change

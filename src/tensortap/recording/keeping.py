@@ -1,0 +1,163 @@
+"""Where a capture's records go (`to=`), what is kept of each value (`keep=`), and how much (`limit=`)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tensortap.core.parts import Sink
+from tensortap.core.ranks import ranks
+from tensortap.core.record import Record
+from tensortap.core.tap import Tap
+from tensortap.formats.rows import row_of
+from tensortap.formats.tree_words import oddity, printable, spread, trend, typed
+from tensortap.frameworks.keep import Keeper, keeper
+from tensortap.readers.run import Run
+from tensortap.sinks.addresses import open_sink
+from tensortap.sinks.memory import Memory
+from tensortap.sinks.run_directory import RunDirectory
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?\s*", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+
+
+class Destination:
+    """The sinks of a capture, and how what they took is read again."""
+
+    def __init__(self, to: Any, keep: Any, limit: Any) -> None:
+        given = to if isinstance(to, (list, tuple)) else [to]
+        self.sinks = [_sink(one, keep, limit) for one in given]
+
+    @property
+    def memory(self) -> Memory | None:
+        return next((sink for sink in self.sinks if isinstance(sink, Memory)), None)
+
+    @property
+    def run(self) -> Path | None:
+        """The folder of the run that is written, if one is."""
+        found = (getattr(sink, "inner", sink) for sink in self.sinks)
+        return next((sink.path for sink in found if isinstance(sink, RunDirectory)), None)
+
+    def records(self) -> list[Record]:
+        """What can be read again: from memory, else this rank's part of the run."""
+        if self.memory is not None:
+            return list(self.memory.records)
+        if self.run is None:
+            return []
+        for sink in self.sinks:
+            sink.flush()
+        return [stored.record() for stored in Run(self.run).filter(rank=ranks().rank)]
+
+
+class Kept:
+    """Hands a sink what is kept of each value, and leaves closing it to whoever made it."""
+
+    def __init__(self, inner: Sink, keep: Keeper | None, *, is_ours: bool) -> None:
+        self.inner, self._keep, self._is_ours = inner, keep, is_ours
+
+    def write(self, record: Record) -> None:
+        self.inner.write(record if self._keep is None else record.with_value(self._keep(record.value)))
+
+    def flush(self) -> None:
+        self.inner.flush()
+
+    def close(self) -> None:
+        if self._is_ours:
+            self.inner.close()
+        else:
+            self.inner.flush()
+
+
+class Calls:
+    """A sink that hands every record to a function."""
+
+    def __init__(self, function: Callable[[Record], Any]) -> None:
+        self.write = function
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Into(Calls):
+    """A sink that pours on into a tap of the user's."""
+
+    def __init__(self, tap: Tap) -> None:
+        super().__init__(tap.emit)
+        self.flush = tap.flush  # type: ignore[method-assign]
+
+
+def byte_count(limit: str) -> int:
+    """`"2GiB"`, `"500 MB"` as a number of bytes."""
+    found = _SIZE.fullmatch(limit)
+    if found is None:
+        raise ValueError(f"limit is {limit!r}; give a size such as '2GiB' or '500MB', or a number of records")
+    unit = found[2].lower()
+    return int(float(found[1]) * {**_UNITS, **_BINARY}[unit])
+
+
+def _sink(to: Any, keep: Any, limit: Any) -> Sink:
+    if to is None:
+        return Memory(keep=keeper("cow" if keep is None else keep), **_limits(limit))
+    if to is print:
+        return Kept(Calls(_print), _given(keep), is_ours=True)
+    if isinstance(to, (str, os.PathLike)):
+        return Kept(open_sink(os.fspath(to)), _given(keep), is_ours=True)
+    if isinstance(to, Tap):
+        return Kept(Into(to), _given(keep), is_ours=False)
+    if isinstance(to, Memory):
+        return to
+    if all(hasattr(to, method) for method in ("write", "flush", "close")):
+        return Kept(to, _given(keep), is_ours=False)
+    if callable(to):
+        return Kept(Calls(to), keeper("cow" if keep is None else keep), is_ours=True)
+    raise TypeError(
+        f"to is {to!r}; give a folder, an address, print, a function of the record, a sink or a Tap"
+    )
+
+
+def _given(keep: Any) -> Keeper | None:
+    """A sink that writes at once needs no copy of its own."""
+    return None if keep is None else keeper(keep)
+
+
+def _limits(limit: Any) -> dict[str, int]:
+    if limit is None:
+        return {"most_bytes": _half_of_memory()}
+    if isinstance(limit, str):
+        return {"most_bytes": byte_count(limit)}
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+        return {"most": limit}
+    raise ValueError(f"limit is {limit!r}; give a size such as '2GiB' or '500MB', or a number of records")
+
+
+def _half_of_memory() -> int:
+    """A capture that is forgotten in a loop must not take the program's memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (ValueError, OSError, AttributeError):
+        return 8 << 30
+
+
+def _print(record: Record) -> None:
+    """One line as it happens, so that the last ones survive a crash."""
+    row = row_of(record)
+    words = [typed([row], "", "cpu"), " .. ".join(filter(None, spread([row]))), trend([row])]
+    words.append(oddity(row, False, False))
+    call = f"@{record.call}" if record.call else ""
+    print(f"{record.step}  {printable(record.name)}{call}  {'  '.join(filter(None, words))}", flush=True)
+
+
+def summaries(records: Iterable[Record]) -> None:
+    """Fetch what still waits on a device, all at once."""
+    waiting = [record.value for record in records if getattr(record.value, "waits", None) is not None]
+    if waiting:
+        from tensortap.frameworks.torch_summary import read
+
+        read(waiting)

@@ -1,0 +1,140 @@
+"""Values of a model's modules, seen by hooks on the selected ones alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from tensortap.core.ranks import ranks
+from tensortap.core.record import Kind, Placement, Record
+from tensortap.core.steps import declared_step
+from tensortap.core.tap import Tap
+from tensortap.frameworks import sharded
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
+from tensortap.sources.hooks import InputHook, OutputHook, RawHook, StepHook
+from tensortap.sources.parameters import Parameters
+from tensortap.sources.ports import Port, native_name
+from tensortap.sources.sites import Wanted, unwrapped
+
+Naming = Callable[[str, Kind, str, str], str]
+
+
+class Stopped(BaseException):
+    """Leaves a forward after the last selected site; no Exception, so that no model swallows it."""
+
+
+class Modules:
+    """Hooks on the modules that are wanted, from `start` to `stop`; the model itself keeps no trace.
+
+    `rests(step)` says in which steps nothing is wanted, `is_last(port)` when the forward may be left.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        wanted: Sequence[Wanted],
+        *,
+        naming: Naming = native_name,
+        rests: Callable[[int], bool] | None = None,
+        is_last: Callable[[Port], bool] | None = None,
+    ) -> None:
+        self.model, self.naming = unwrapped(model), naming
+        self.step, self.rank = 0, 0
+        self.has_run, self.is_resting = False, False
+        self.may_stop = is_last is not None
+        self.stopped_after = ""
+        self._rests, self._is_last = rests, is_last
+        self._tap: Tap | None = None
+        self._handles: list[Any] = []
+        self._gradient_handles: list[Any] = []
+        self.ports = self._make_ports(wanted)
+        self._parameters = Parameters(self, [port for port in self.ports if port.kind == "param"])
+
+    def start(self, tap: Tap) -> None:
+        self._tap, self.rank = tap, ranks().rank
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.stop)
+            step = StepHook(self._begin_step)
+            self._handles.append(self.model.register_forward_pre_hook(step, prepend=True))
+            by_module: defaultdict[Any, list[Port]] = defaultdict(list)
+            for port in self.ports:
+                by_module[port.module].append(port)
+            for module, ports in by_module.items():
+                self._hook(module, ports)
+            self._handles += self._parameters.hooks()
+            undo.pop_all()
+
+    def stop(self) -> None:
+        for handle in [*self._handles, *self._gradient_handles]:
+            handle.remove()
+        self._handles, self._gradient_handles = [], []
+
+    def pour(self, record: Record) -> None:
+        assert self._tap is not None
+        self._tap.emit(record)
+
+    def fail(self) -> None:
+        """Called while an exception is being handled, within the program's forward or backward."""
+        assert self._tap is not None
+        self._tap.fail(self)
+
+    def keep_handle(self, handle: Any) -> None:
+        self._gradient_handles.append(handle)
+
+    def passed(self, ports: Sequence[Port]) -> None:
+        for port in ports:
+            if self._is_last is not None and self._is_last(port):
+                self.stopped_after = port.path or "the model itself"
+                raise Stopped
+
+    def placement(self, port: Port, leaf: Any) -> Placement | None:
+        """How a piece sits in the whole, as the tensor says, or the hooks of its layer, or its form."""
+        found = framework_of(leaf).placement(leaf)
+        if found is None and port.raw is not None:
+            found = sharded.placement_of_local(port.raw, leaf, port.module)
+        if found is None and port.kind == "param":
+            return placement_of_parameter(port.module, leaf)
+        return found or placement_by_convention(port.module, leaf, port.kind)  # type: ignore[arg-type]
+
+    def _make_ports(self, wanted: Sequence[Wanted]) -> list[Port]:
+        groups: defaultdict[tuple[str, Kind], list[Wanted]] = defaultdict(list)
+        for one in wanted:
+            groups[one.site.path, one.site.of].append(one)
+        return [Port(self, found[0].site.module, path, kind, found) for (path, kind), found in groups.items()]
+
+    @cached_property
+    def _has_pieces(self) -> bool:
+        """Whether layers may hand out local pieces of distributed tensors."""
+        return any(sharded.is_distributed(type(one)) for one in self.model.parameters())
+
+    def _hook(self, module: Any, ports: Sequence[Port]) -> None:
+        inputs, outputs, parameters = (
+            [port for port in ports if port.kind == kind] for kind in ("input", "output", "param")
+        )
+        if inputs:
+            before = InputHook(self, inputs, module)
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+        for port in ports:
+            port.may_be_piece = any(map(_is_by_convention, module._parameters.values()))
+        if outputs and module._forward_hooks and self._has_pieces:
+            self._handles.append(module.register_forward_hook(RawHook(outputs), prepend=True))
+        if outputs or parameters:
+            after = OutputHook(self, outputs, [port for port in parameters if port.values])
+            self._handles.append(module.register_forward_hook(after))
+
+    def _begin_step(self) -> None:
+        if self.has_run and self._tap is not None:
+            self._tap.tick(self.step)
+        declared = declared_step()
+        self.step = declared if declared is not None else self.step + self.has_run
+        self.has_run = True
+        self.is_resting = self._rests is not None and self._rests(self.step)
+        self._gradient_handles.clear()  # what has not come by now belongs to a graph that is gone
+
+
+def _is_by_convention(parameter: Any) -> bool:
+    return hasattr(parameter, "tensor_model_parallel")

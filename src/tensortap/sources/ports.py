@@ -1,0 +1,159 @@
+"""The places of one module where values come by: what is wanted of them, and the records they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from time import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensortap.core.record import Kind, Placement, Record
+from tensortap.core.steps import next_order
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.nested import leaves
+from tensortap.sources.sites import Wanted, site_stem
+
+if TYPE_CHECKING:
+    from tensortap.sources.modules import Modules
+
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+_graph_task = torch._C._current_graph_task_id
+_NO_GRAPH_TASK = -1
+
+
+class Port:
+    """The output of a module under one of its names, or its inputs, or its parameters and buffers."""
+
+    def __init__(self, source: Modules, module: Any, path: str, kind: Kind, wanted: Sequence[Wanted]) -> None:
+        self.source, self.module, self.path, self.kind = source, module, path, kind
+        self.values = [one for one in wanted if not one.site.is_gradient]
+        self.gradients = [one for one in wanted if one.site.is_gradient]
+        self.takes_all = any(one.takes_all for one in self.values)
+        self.count = 0  # how often it was passed
+        self.fired: set[Wanted] = set()
+        self.parts: set[str] = set()  # what came by where only some of it was wanted
+        self.unfit: dict[str, str] = {}  # why something that came by gave no record
+        self.has_emitted = False
+        self.may_be_piece = False
+        self.raw: Any = None  # what a parallel layer computed, before it was made local
+        self._names: dict[str, str] = {}
+        self._step, self._calls, self._recomputed = -1, 0, 0
+
+    @property
+    def calls(self) -> int:
+        """How often it was passed in the latest step."""
+        return self._calls
+
+    def see_output(self, output: Any) -> None:
+        call = self._next_call()
+        if type(output) in _PLAIN:
+            self._see_leaf("", "", output, call)
+        else:
+            self._see("", output, call)
+
+    def see_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
+        call = self._next_call()
+        for parameter, value in named:
+            self._see(parameter, value, call)
+
+    def see_stored(self, module: Any) -> None:
+        """Parameters and buffers, as they are when the module's call ends."""
+        call = self._next_call()
+        for one in self.values:
+            name = one.site.parameter
+            if not one.site.is_after_step and hasattr(module, name):
+                self._see_leaf(name, "", getattr(module, name), call)
+
+    def emit(
+        self, name: str, value: Any, kind: Kind, step: int, call: int, placement: Placement | None
+    ) -> None:
+        source = self.source
+        source.pour(Record(name, value, kind, step, source.rank, call, next_order(), time(), None, placement))
+
+    def name(self, parameter: str, item: str = "") -> str:
+        key = parameter + item  # an item begins with a dot or a bracket, so nothing is mixed up
+        found = self._names.get(key)
+        if found is None:
+            found = self._names[key] = self.source.naming(self.path, self.kind, parameter, item)
+        return found
+
+    def _next_call(self) -> int:
+        """How often this port was passed in this step; negative while a checkpoint computes again what was
+        seen before."""
+        step = self.source.step
+        if self._step != step:
+            self._step, self._calls, self._recomputed = step, 0, 0
+        self.count += 1
+        if _graph_task() != _NO_GRAPH_TASK:
+            self._recomputed += 1
+            return -self._recomputed
+        self._calls += 1
+        return self._calls - 1
+
+    def _see(self, parameter: str, value: Any, call: int) -> None:
+        for item, leaf in leaves(value):
+            if type(leaf) in _PLAIN or framework_of(leaf).name != "python":
+                self._see_leaf(parameter, item, leaf, call)
+            elif leaf is not None:
+                self.unfit[parameter + item] = f"it was a {type(leaf).__name__}, not a tensor"
+
+    def _see_leaf(self, parameter: str, item: str, leaf: Any, call: int) -> None:
+        if self.values and call >= 0 and (self.takes_all or self._accepts(parameter, item, call)):
+            is_whole = type(leaf) in _PLAIN and self.raw is None and not self.may_be_piece
+            placement = None if is_whole else self.source.placement(self, leaf)
+            self.has_emitted = True
+            self.emit(self.name(parameter, item), leaf, self.kind, self._step, call, placement)
+        if self.gradients and isinstance(leaf, torch.Tensor) and self.kind != "param":
+            self._watch_gradient(parameter, item, leaf, call if call >= 0 else -call - 1)
+
+    def _accepts(self, parameter: str, item: str, call: int) -> bool:
+        self.parts.add(parameter + item)
+        accepting = [one for one in self.values if one.accepts(parameter, item, call)]
+        self.fired.update(accepting)
+        return bool(accepting)
+
+    def _watch_gradient(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
+        accepting = [one for one in self.gradients if one.accepts(parameter, item, call)]
+        if not accepting:
+            return
+        if not leaf.requires_grad:
+            self.unfit[parameter + item] = _no_gradient(leaf)
+            return
+        hook = _Gradient(self, accepting, self.name(parameter, item) + ".grad", call)
+        self.source.keep_handle(leaf.register_hook(hook))  # type: ignore[no-untyped-call]
+
+
+class _Gradient:
+    """Waits on a tensor for its gradient; the step and call are those of the tensor."""
+
+    __slots__ = ("_call", "_name", "_port", "_step", "_wanted")
+
+    def __init__(self, port: Port, wanted: Sequence[Wanted], name: str, call: int) -> None:
+        self._port, self._wanted, self._name, self._call = port, wanted, name, call
+        self._step = port.source.step
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        port = self._port
+        try:
+            port.fired.update(self._wanted)
+            kind: Kind = "grad_output" if port.kind == "output" else "grad_input"
+            placement = None if type(gradient) in _PLAIN else framework_of(gradient).placement(gradient)
+            port.emit(self._name, gradient, kind, self._step, self._call, placement)
+        except Exception:  # noqa: BLE001 - a guest in someone's backward pass
+            port.source.fail()
+
+
+def native_name(path: str, kind: Kind, parameter: str, item: str) -> str:
+    """`layers.0`, `layers.0[1]`, `encoder.out.logits`, `layers.0.in.mask`, `out`."""
+    stem = site_stem(path, kind, parameter)
+    is_field = kind == "output" and item.startswith(".") and path
+    return f"{stem}.out{item}" if is_field else stem + item
+
+
+def _no_gradient(leaf: torch.Tensor) -> str:
+    if not torch.is_grad_enabled():
+        return "it was computed under no_grad, so no gradient comes to it"
+    if not (leaf.is_floating_point() or leaf.is_complex()):
+        return f"a tensor of {str(leaf.dtype).removeprefix('torch.')} has no gradient"
+    return "nothing it was computed from requires a gradient"

@@ -1,0 +1,185 @@
+"""Which sites of a model a pattern means: the model and the pattern are walked together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tensortap.core.errors import UnknownModuleError
+from tensortap.core.paths import ANY_DEPTH, Pattern, Way, nearest, parse, segment_matches
+from tensortap.sources.sites import (
+    AFTER_STEP,
+    ModuleSite,
+    Wanted,
+    children,
+    classes_of,
+    gradient_of,
+    has_forward,
+    inputs_of,
+    site_names,
+    sites_of,
+    stored,
+    unwrapped,
+    walk,
+)
+
+
+def selection(model: Any, patterns: Sequence[Any]) -> list[Wanted]:
+    """What several patterns mean together: everything that one includes and none excludes."""
+    parsed = [parse(one) if isinstance(one, str) else one for one in patterns or ("**",)]
+    for one in parsed:
+        if not isinstance(one, Pattern) and not callable(one):
+            raise TypeError(f"{one!r} is no pattern; give a text such as 'layers.*', or a function of a site")
+    included = [one for one in parsed if not (isinstance(one, Pattern) and one.excludes)]
+    excluded = [wanted for one in parsed if one not in included for wanted in _some(model, one)]
+    found = dict.fromkeys(wanted for one in included or [parse("**")] for wanted in _some(model, one))
+    return [kept for wanted in found if (kept := _without(wanted, excluded)) is not None]
+
+
+def select(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[Wanted]:
+    """The sites that a pattern means, in the order of the model."""
+    if not isinstance(pattern, Pattern):
+        return [
+            Wanted(site)
+            for names, module in walk(model)
+            for site in sites_of(".".join(names), module)
+            if pattern(site)
+        ]
+    found = [
+        wanted for way in pattern.ways for wanted in _selected(_begin(way), pattern.call, unwrapped(model))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _some(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[Wanted]:
+    found = select(model, pattern)
+    if not found:
+        raise UnknownModuleError(_unknown(model, pattern))
+    return found
+
+
+def _unknown(model: Any, pattern: Any) -> str:
+    names = site_names(model)
+    if not isinstance(pattern, Pattern):
+        return f"the function {pattern!r} selects none of the {len(names)} sites; tt.sites(model) lists them"
+    near = nearest(pattern.text.lstrip("!"), names) or names[:3]
+    return (
+        f"no site {pattern.text!r} in the model; did you mean {' or '.join(map(repr, near))}? "
+        f"tt.sites(model) lists all {len(names)}"
+    )
+
+
+def _without(wanted: Wanted, excluded: Sequence[Wanted]) -> Wanted | None:
+    """What is left of a site; excluding a module's output excludes all of that module."""
+    site = wanted.site
+    here = [one for one in excluded if one.site.path == site.path and _concerns(one, site)]
+    if any(not one.items and one.call is None and one.site.parameter in ("", site.parameter) for one in here):
+        return None
+    return replace(wanted, excluded=tuple(here))
+
+
+def _concerns(excluded: Wanted, site: ModuleSite) -> bool:
+    is_whole_module = excluded.site.kind == "output" and not excluded.items and excluded.call is None
+    return is_whole_module or excluded.site.kind == site.kind
+
+
+def _begin(way: Way) -> Way:
+    """A pattern that begins with a class finds it at any depth; one without segments is the model itself."""
+    if way.segments == ("",):
+        return Way(("out",), way.items, way.is_gradient_of_items)
+    if way.segments[0].startswith("<"):
+        return Way((ANY_DEPTH, *way.segments), way.items, way.is_gradient_of_items)
+    return way
+
+
+def _selected(way: Way, call: int | None, model: Any) -> Iterator[Wanted]:
+    yield from _descend(way, call, (), model, frozenset([0]))
+
+
+def _descend(
+    way: Way, call: int | None, names: tuple[str, ...], module: Any, reached: frozenset[int]
+) -> Iterator[Wanted]:
+    """Walk the model and the pattern together; `reached` are the segments that may come next."""
+    reached = _with_any_depth(way.segments, reached)
+    if not reached:
+        return
+    below = dict(children(module))
+    for position in sorted(reached):
+        tail = way.segments[position:]
+        if not tail or tail[0] not in below:  # a child module of that name comes first
+            for site in _tail_sites(".".join(names), module, tail, way.is_gradient_of_items):
+                yield Wanted(site, _tail_items(tail, way.items), call)
+    for name, child in below.items():
+        onwards = _onwards(way.segments, reached, name, classes_of(type(child)))
+        yield from _descend(way, call, (*names, name), child, onwards)
+
+
+def _with_any_depth(segments: tuple[str, ...], reached: frozenset[int]) -> frozenset[int]:
+    found = set(reached)
+    for position in sorted(reached):
+        while position < len(segments) and segments[position] == ANY_DEPTH:
+            position += 1
+            found.add(position)
+    return frozenset(found)
+
+
+def _onwards(
+    segments: tuple[str, ...], reached: frozenset[int], name: str, classes: Collection[str]
+) -> frozenset[int]:
+    found = set()
+    for position in reached:
+        if position == len(segments):
+            continue
+        if segments[position] == ANY_DEPTH:
+            found.add(position)
+        elif segment_matches(segments[position], name, classes):
+            found.add(position + 1)
+    return frozenset(found)
+
+
+def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool) -> Iterator[ModuleSite]:
+    """What the last segments of a pattern mean on the module that the first ones have led to."""
+    if tail[-1:] == ("grad",):
+        tail, is_gradient = tail[:-1], True
+    if not tail or tail[0] == "out":
+        found = [ModuleSite(path, "output", module)] if has_forward(module) else []
+    elif tail[0] == "in":
+        found = _inputs(path, module, tail[1:2])
+    else:
+        found = _parameters(path, module, tail)
+    for site in found:
+        yield gradient_of(site) if is_gradient else site
+
+
+def _inputs(path: str, module: Any, wanted: tuple[str, ...]) -> list[ModuleSite]:
+    """All inputs are one site, since what a caller hands over is known only when he does; so is a name that
+    the signature does not show but `**kwargs` may carry."""
+    if not has_forward(module):
+        return []
+    if not wanted or wanted == ("*",):
+        return [ModuleSite(path, "input", module)]
+    inputs = inputs_of(module)
+    found = [name for name in inputs.names if segment_matches(wanted[0], name)]
+    if not found and inputs.is_open and wanted[0].isidentifier():
+        found = [wanted[0]]
+    return [ModuleSite(path, "input", module, name) for name in found]
+
+
+def _parameters(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
+    is_after_step = tail[-1] == AFTER_STEP
+    names = tail[:-1] if is_after_step else tail
+    if len(names) != 1 or names[0] in ("*", ANY_DEPTH):
+        return []
+    return [
+        ModuleSite(path, "param", module, name, is_after_step)
+        for name in stored(module)
+        if segment_matches(names[0], name)
+    ]
+
+
+def _tail_items(tail: tuple[str, ...], items: str) -> str:
+    """`out.logits[0]` and `in.cache.keys` go on into the value by attribute."""
+    inside = tail[1:] if tail[:1] == ("out",) else tail[2:] if tail[:1] == ("in",) else ()
+    inside = inside[:-1] if inside[-1:] == ("grad",) else inside
+    return "".join(f".{part}" for part in inside) + items

@@ -1,0 +1,212 @@
+"""What can be selected in a model: outputs, inputs, parameters and buffers, and the gradients of each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tensortap.core.paths import items_match
+from tensortap.core.record import Kind
+
+# Wrappers that stand for the module they hold: their own name in the path would be news to nobody.
+_WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "ActivationWrapper": "_checkpoint_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}
+AFTER_STEP = "after_step"
+_GRADIENTS: dict[Kind, Kind] = {"output": "grad_output", "input": "grad_input", "param": "grad_param"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSite:
+    """One place in a model where a value can be seen; `path` is the module's, `parameter` names an input,
+    a parameter or a buffer."""
+
+    path: str
+    kind: Kind
+    module: Any
+    parameter: str = ""
+    is_after_step: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name its records get, as far as it is known before anything ran."""
+        stem = site_stem(self.path, self.kind, self.parameter)
+        if self.is_after_step:
+            return f"{stem}.{AFTER_STEP}"
+        return f"{stem}.grad" if self.is_gradient else stem
+
+    @property
+    def is_gradient(self) -> bool:
+        return self.kind.startswith("grad_")
+
+    @property
+    def of(self) -> Kind:
+        """What it is a gradient of; else its own kind."""
+        return next((kind for kind, gradient in _GRADIENTS.items() if gradient == self.kind), self.kind)
+
+    @property
+    def module_class(self) -> str:
+        return class_name(self.module)
+
+
+class Inputs(NamedTuple):
+    """The parameters of a forward."""
+
+    positional: tuple[str, ...]
+    keywords: tuple[str, ...]
+    rest: str  # the name of `*args`
+    is_open: bool  # takes more than it names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.positional + self.keywords
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A site that was selected, and which of its values: parts of it, and the n-th call, if so said."""
+
+    site: ModuleSite
+    items: str = ""
+    call: int | None = None
+    excluded: tuple[Wanted, ...] = ()
+
+    @property
+    def takes_all(self) -> bool:
+        return not (self.items or self.site.parameter or self.excluded) and self.call is None
+
+    def accepts(self, parameter: str, item: str, call: int) -> bool:
+        return self._covers(parameter, item, call) and not any(
+            one._covers(parameter, item, call) for one in self.excluded
+        )
+
+    def _covers(self, parameter: str, item: str, call: int) -> bool:
+        return (
+            (self.call is None or self.call == call)
+            and self.site.parameter in ("", parameter)
+            and items_match(self.items, item)
+        )
+
+
+def require_module(model: Any) -> Any:
+    """The model, if it has modules to look into."""
+    if isinstance(getattr(model, "_modules", None), dict) and hasattr(model, "register_forward_hook"):
+        return model
+    raise TypeError(
+        f"a {type(model).__name__} is no model; give a torch.nn.Module (or None for tt.tap alone)"
+    )
+
+
+def site_stem(path: str, kind: Kind, parameter: str) -> str:
+    dotted = f"{path}." if path else ""
+    if kind in ("input", "grad_input"):
+        return f"{dotted}in.{parameter}" if parameter else f"{dotted}in"
+    if kind in ("param", "grad_param"):
+        return dotted + parameter
+    return path or "out"
+
+
+def unwrapped(module: Any) -> Any:
+    """The module that a parallel, compiled or checkpointing wrapper stands for."""
+    while True:
+        inner = next((_WRAPPERS[kind] for kind in classes_of(type(module)) if kind in _WRAPPERS), None)
+        held = module._modules.get(inner) if inner else None
+        if held is None:
+            return module
+        module = held
+
+
+def walk(model: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every module under each of its names, the model first."""
+    yield from _walk((), unwrapped(model), frozenset())
+
+
+@lru_cache(maxsize=4096)
+def classes_of(kind: Any) -> tuple[str, ...]:
+    return tuple(base.__name__ for base in kind.__mro__)
+
+
+def class_name(module: Any) -> str:
+    """As the user wrote it: torch puts its own class in front of a fully sharded module's."""
+    names = classes_of(type(module))
+    return names[1] if "FSDPModule" in names and names[0].startswith("FSDP") else names[0]
+
+
+def inputs_of(module: Any) -> Inputs:
+    """What its forward takes; a forward set on the instance hides the class's."""
+    own = module.__dict__.get("forward")
+    return _inputs_of(type(module).forward, True) if own is None else _inputs_of.__wrapped__(own, False)
+
+
+def has_forward(module: Any) -> bool:
+    """Whether calling it means anything: a list of modules is none to be called."""
+    return "forward" in module.__dict__ or type(module).forward.__name__ != "_forward_unimplemented"
+
+
+@lru_cache(maxsize=4096)
+def _inputs_of(function: Any, is_method: bool) -> Inputs:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[is_method:]
+    except (TypeError, ValueError):
+        return Inputs((), (), "", True)
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = tuple(one.name for one in parameters if one.kind in named)
+    keywords = tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+    rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "")
+    is_open = bool(rest) or any(one.kind is one.VAR_KEYWORD for one in parameters)
+    return Inputs(positional, keywords, rest, is_open)
+
+
+def sites_of(path: str, module: Any, *, gradients: bool = True) -> Iterator[ModuleSite]:
+    """Everything that can be selected of one module."""
+    callable_sites = _callable_sites(path, module) if has_forward(module) else []
+    sites = callable_sites + [ModuleSite(path, "param", module, name) for name in stored(module)]
+    yield from sites
+    if gradients:
+        yield from (gradient_of(site) for site in sites if site.parameter not in module._buffers)
+
+
+def gradient_of(site: ModuleSite) -> ModuleSite:
+    return ModuleSite(site.path, _GRADIENTS[site.kind], site.module, site.parameter)
+
+
+def _callable_sites(path: str, module: Any) -> list[ModuleSite]:
+    inputs = [ModuleSite(path, "input", module, name) for name in inputs_of(module).names]
+    return [ModuleSite(path, "output", module), *inputs]
+
+
+def site_names(model: Any) -> list[str]:
+    """The names of all sites but gradients, for messages."""
+    return [
+        site.name
+        for names, module in walk(model)
+        for site in sites_of(".".join(names), module, gradients=False)
+    ]
+
+
+def _walk(
+    names: tuple[str, ...], module: Any, above: frozenset[int]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield names, module
+    for name, child in children(module):
+        if id(child) not in above:
+            yield from _walk((*names, name), child, above | {id(module)})
+
+
+def children(module: Any) -> Iterator[tuple[str, Any]]:
+    for name, child in module._modules.items():
+        if child is not None:
+            yield name, unwrapped(child)
+
+
+def stored(module: Any) -> list[str]:
+    held = {**module._parameters, **module._buffers}
+    return [name for name, value in held.items() if value is not None]

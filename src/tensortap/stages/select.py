@@ -1,0 +1,109 @@
+"""Which records go on: a stage around a predicate, and the predicates people need most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tensortap.core.parts import Stage
+from tensortap.core.record import Record
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.content import fingerprint
+from tensortap.frameworks.nested import leaves
+from tensortap.kernels.statistics import Statistics, statistics
+
+Predicate = Callable[[Record], bool]
+
+
+class When(Stage):
+    """Passes the records for which every predicate holds; asked before anything is copied."""
+
+    def __init__(self, *predicates: Predicate) -> None:
+        self._predicates = predicates
+
+    def push(self, record: Record) -> Iterable[Record]:
+        return (record,) if all(predicate(record) for predicate in self._predicates) else ()
+
+
+class Steps:
+    """A predicate that only asks for the step, so that a source may rest through the others."""
+
+    def __init__(self, wants: Callable[[int], bool]) -> None:
+        self.wants = wants
+
+    def __call__(self, record: Record) -> bool:
+        return self.wants(record.step if isinstance(record.step, int) else record.step[0])
+
+
+def every(count: int) -> Steps:
+    """Steps 0, n, 2n, ..."""
+    _check_count("every", count)
+    return Steps(lambda step: step % count == 0)
+
+
+def first(count: int) -> Steps:
+    """The first n steps."""
+    _check_count("first", count)
+    return Steps(lambda step: step < count)
+
+
+def nonfinite(record: Record) -> bool:
+    """Whether there is a NaN or an Inf in the value."""
+    return not all(_is_finite(leaf) for _, leaf in leaves(record.value))
+
+
+class Changed:
+    """Whether the content differs from what the same name and call had before."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int, Any], Any] = {}
+
+    def __call__(self, record: Record) -> bool:
+        key = record.name, record.call, record.rank
+        content = tuple(_content(leaf) for _, leaf in leaves(record.value))
+        is_new = self._last.get(key) != content
+        self._last[key] = content
+        return is_new
+
+
+changed = Changed
+
+
+def predicates_of(when: Any) -> list[Predicate]:
+    """What was given as `when`: nothing, one predicate, or several that must all hold."""
+    given: Sequence[Any] = when if isinstance(when, (list, tuple)) else [] if when is None else [when]
+    found = [one() if isinstance(one, type) else one for one in given]
+    for one in found:
+        if not callable(one):
+            raise TypeError(f"when is {one!r}; give a function of the record, such as tt.every(10)")
+    return found
+
+
+def _check_count(name: str, count: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"{name}({count!r}) selects nothing; give a whole number from 1 on")
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Statistics):
+        return value.finite == value.count
+    framework = framework_of(value)
+    if framework.name == "torch":
+        from tensortap.frameworks.torch_summary import is_finite
+
+        return is_finite(value)
+    found = getattr(value, "is_finite", None)
+    if isinstance(found, bool):
+        return found
+    if framework.name == "python":
+        return not isinstance(value, float) or value - value == 0
+    found_statistics = statistics(framework.bits(value), framework.describe(value).dtype)
+    return found_statistics.finite == found_statistics.count
+
+
+def _content(value: Any) -> Any:
+    framework = framework_of(value)
+    if framework.name == "python":
+        return value
+    described = framework.describe(value)
+    return described.dtype, described.shape, fingerprint(framework.bits(value))
