@@ -1,5 +1,6 @@
 """Contestants that take turns, so that a noisy minute meets all of them, and the ratios of their times."""
 
+import ctypes
 import gc
 import random
 import statistics
@@ -79,3 +80,12 @@ def collected_between_rounds() -> Iterator[Callable[[], object]]:
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def keep_pages() -> None:
+    """Let the allocator keep what is freed. By default it gives large blocks back, and whoever holds tensors
+    pays for new pages in every forward: several percent of the big one, with any tool."""
+    trim, pad, map_above = -1, -2, -3
+    set_option = ctypes.CDLL(None).mallopt
+    for option, value in ((trim, 2**31 - 1), (pad, 2**26), (map_above, 2**25)):
+        assert set_option(option, value), "the allocator is not glibc's"

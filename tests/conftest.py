@@ -33,6 +33,7 @@ def nothing_is_left_behind() -> Iterator[None]:
                 environment.delenv(name)
         yield
         _end_the_dumper()
+        _forget_steps()
     assert _touchable() == before
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("tensortap-")] == []
     assert _open_sockets() <= sockets
@@ -62,6 +63,12 @@ def _end_the_dumper() -> None:
     if dumper is not None:
         dumper.enable()
         dumper.close()
+
+
+def _forget_steps() -> None:
+    steps = sys.modules.get("tensortap.core.steps")
+    if steps is not None:
+        steps.forget_steps()
 
 
 def _open_sockets() -> set[Any]:

@@ -1,9 +1,16 @@
 """Models that run in parallel, captured: the names of the plain model, and its values once put together."""
 
+import sys
 from functools import lru_cache
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._local_tensor import LocalTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import tensortap as tt
 
@@ -61,11 +68,27 @@ MODELS = """
 
 DATA_PARALLEL = """
     captured("ddp", DistributedDataParallel(deepcopy(plain)), part, torch.sum, *PATTERNS)
+"""
 
-    sharded = deepcopy(plain)
-    for layer in sharded.layers:
-        fully_shard(layer)
-    captured("fsdp", fully_shard(sharded), part, torch.sum, *PATTERNS)
+FULLY_SHARDED = """
+    def sharded():
+        model = deepcopy(plain)
+        for layer in model.layers:
+            fully_shard(layer)
+        return fully_shard(model)
+
+    captured("fsdp", sharded(), part, torch.sum, *PATTERNS)
+    model, alone = sharded(), sharded()
+    with tt.capture(model, *PATTERNS) as cap:
+        for one in (model, alone):
+            optimizer = torch.optim.SGD(one.parameters(), lr=1.0)
+            for _ in range(2):
+                one(part).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert len(cap.records) == 2 * len(tt.Run(runs["fsdp"]).filter(rank=rank))
+    for parameter, truth in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.equal(parameter.to_local(), truth.to_local())
 """
 
 TENSOR_PARALLEL = """
@@ -75,8 +98,9 @@ TENSOR_PARALLEL = """
     with torch.no_grad(), tt.capture(parallel, "**", to=base / "inference") as cap:
         parallel(batch[:1])
     runs["inference"] = cap.run
-    with torch.no_grad(), tt.capture(deepcopy(plain), "**", to=base / "plain inference") as cap:
-        deepcopy(plain)(batch[:1])
+    with torch.no_grad(), tt.capture(plain, "**", to=base / "plain inference") as cap:
+        plain(batch[:1])
+    runs["plain inference"] = cap.run
 
     class Copied(torch.autograd.Function):
         @staticmethod
@@ -109,8 +133,8 @@ TENSOR_PARALLEL = """
             for parameter in (self.weight, self.bias):
                 parameter.tensor_model_parallel, parameter.partition_dim = True, 0
 
-        def forward(self, x):
-            return nn.functional.linear(Copied.apply(x), self.weight, self.bias)
+        def forward(self, input):
+            return nn.functional.linear(Copied.apply(input), self.weight, self.bias)
 
     class RowParallelLinear(nn.Module):
         def __init__(self, linear):
@@ -120,8 +144,8 @@ TENSOR_PARALLEL = """
             self.weight.tensor_model_parallel, self.weight.partition_dim = True, 1
             self.bias = nn.Parameter(linear.bias.detach().clone())
 
-        def forward(self, x):
-            return Reduced.apply(nn.functional.linear(x, self.weight)) + self.bias
+        def forward(self, input):
+            return Reduced.apply(nn.functional.linear(input, self.weight)) + self.bias
 
     written = deepcopy(plain)
     for layer in written.layers:
@@ -137,19 +161,120 @@ END = """
 """
 
 
+WAYS = {"ddp": DATA_PARALLEL + TENSOR_PARALLEL, "fsdp": FULLY_SHARDED}
+
+
 @pytest.fixture(scope="session")
 def jobs(run_ranks, tmp_path_factory):
     @lru_cache
-    def run(world):
-        code = MODELS + DATA_PARALLEL + TENSOR_PARALLEL + END
-        return world, run_ranks(tmp_path_factory.mktemp("capture"), code, world)
+    def run(way, world):
+        reports = run_ranks(tmp_path_factory.mktemp("capture"), MODELS + WAYS[way] + END, world)
+        assert all(report["runs"] == reports[0]["runs"] for report in reports)
+        return {name: tt.Run(path) for name, path in reports[0]["runs"].items()}
 
     return run
 
 
 @pytest.fixture(params=[2, 4], ids=["two ranks", "four ranks"])
-def job(request, jobs):
-    """The world, and the run of each way to run the model in parallel."""
-    world, reports = jobs(request.param)
-    assert all(report["runs"] == reports[0]["runs"] for report in reports)
-    return world, {way: tt.Run(path) for way, path in reports[0]["runs"].items()}
+def world(request):
+    return request.param
+
+
+def together(run, name, dim=None):
+    """The whole, by what the records say of themselves, else along the dimension that the test knows."""
+    found = run.filter(name)
+    return tt.whole(found, dim=None if found[0].placement else dim)
+
+
+def dimension(name):
+    """Where the ranks of a tensor-parallel model hold different pieces; nothing says it of these."""
+    if ".act" in name or name.endswith((".up.grad", ".down.in.input")):
+        return -1
+    return {"up.weight.grad": 0, "down.weight.grad": 1}.get(name.partition(".")[2].partition(".")[2])
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_data_parallel_ranks_together_saw_what_the_plain_model_sees(jobs, world, way):
+    runs = jobs(way, world)
+    plain, parallel = runs["plain"], runs[way]
+    assert parallel.names == plain.names
+    for name in plain.names:
+        kind = plain.find(name).kind
+        truth = tt.whole(plain.filter(name))
+        truth = truth * world if kind == "grad_output" else truth  # the plain loss is divided, not theirs
+        found = together(parallel, name, None if "param" in kind else 0)
+        assert torch.equal(found, truth), name
+
+
+def test_the_gradients_of_a_fully_sharded_model_say_where_they_belong(jobs, world):
+    run = jobs("fsdp", world)["fsdp"]
+    for rank in range(world):
+        placement = run.find("layers.0.up.weight.grad", rank=rank).placement
+        assert (placement.parts, placement.shape) == (("shard(0)",), (16, 8))
+        assert placement.offset == (16 // world * rank, 0)
+
+
+@pytest.mark.parametrize("way", ["tensor", "written"])
+def test_tensor_parallel_ranks_together_computed_what_the_plain_model_computes(jobs, world, way):
+    runs = jobs("ddp", world)
+    plain, parallel = runs["plain"], runs[way]
+    assert parallel.names == plain.names
+    for name in plain.names:
+        truth, found = tt.whole(plain.filter(name)), together(parallel, name, dimension(name))
+        assert torch.equal(found, truth), name
+
+
+@pytest.mark.parametrize("way", ["tensor", "written"])
+def test_what_goes_in_and_out_of_a_parallel_layer_says_where_it_belongs(jobs, world, way):
+    run = jobs("ddp", world)[way]
+    parts = {
+        "layers.0.up.in.input": "replicate",
+        "layers.0.up": "shard(1)",
+        "layers.0.up.weight": "shard(0)",
+        "layers.0.down.in.input": "shard(1)",
+        "layers.0.down": "replicate",
+        "layers.0.down.weight": "shard(1)",
+    }
+    for name, part in parts.items():
+        assert [one.placement.parts for one in run.filter(name)] == [(part,)] * world, name
+
+
+def test_a_batch_of_one_without_gradients_is_placed_too(jobs, world):
+    runs = jobs("ddp", world)
+    plain, parallel = runs["plain inference"], runs["inference"]
+    assert [one.placement.parts for one in parallel.filter("layers.0.up")] == [("shard(1)",)] * world
+    assert [one.placement.parts for one in parallel.filter("layers.0.down")] == [("replicate",)] * world
+    for name in plain.names:
+        found = together(parallel, name, dimension(name))
+        assert torch.equal(found, tt.whole(plain.filter(name))), name
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """Four ranks in this one process."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # torch installs its own and leaves it
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield LocalTensorMode(4)
+    dist.destroy_process_group()
+
+
+def test_simulated_ranks_are_captured_and_one_record_holds_the_whole(simulated):
+    plain = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    for parameter in plain.parameters():
+        parameter.data = torch.randint(-2, 3, parameter.shape).float()
+    x = torch.randint(-2, 3, (3, 8)).float()
+    patterns = ("**", "**.in", "*.weight", "*.weight.grad")
+    with tt.capture(plain, *patterns) as truth:
+        plain(x).sum().backward()
+    with simulated:
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+        model.load_state_dict(plain.state_dict())
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(model, init_device_mesh("cpu", (4,)), plan)
+        with tt.capture(model, *patterns) as cap:
+            model(x.clone()).sum().backward()
+    assert cap.missing == []
+    assert set(cap.names) == set(truth.names)
+    for name in cap.names:
+        dim = -1 if name.startswith("1") else None  # nothing says how an ordinary layer's pieces sit
+        assert torch.equal(tt.whole(cap.find(name), dim=dim), truth[name]), name

@@ -10,20 +10,20 @@ attn.in.mask        an input          attn.grad         the gradient
 import ast
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise, zip_longest
 
 ANY_DEPTH = "**"
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"(\d{1,300})")
 _CHOICE = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)-(\d+)")
-_CALL = re.compile(r"@(\d+)(?=$|[.\[])")
-_PIECE = re.compile(
-    r"""(?P<item>\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]'"])*\])|(?P<kind><[^<>]*>)|(?P<dot>\.)|[^.\[<]+|.""",
-    re.DOTALL,
-)
+_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+_CALL = re.compile(r"@([0-9]{1,18})$")
+_ITEM = r"""\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]'"])*\]"""
+_PIECE = re.compile(rf"(?P<item>{_ITEM})|(?P<kind><[^<>]*>)|(?P<dot>\.)|[^.\[<]+|.", re.DOTALL)
 _MOST_CHOICES = 4096
+_MOST_LETTERS = 1 << 20  # of all choices together
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,16 @@ class Pattern:
     ways: tuple[Way, ...]
     excludes: bool = False
     call: int | None = None
+    body: str = ""  # the text without its `!` and its `@2`
 
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Pattern:
     """Read a pattern; there is no wrong one, only one that matches nothing."""
     rest = text.removeprefix("!")
-    call = _CALL.search(rest)
-    if call is not None:
-        rest = rest[: call.start()] + rest[call.end() :]
-    ways = tuple(_way(choice) for choice in _choices(rest))
-    return Pattern(text, ways, rest is not text and text.startswith("!"), int(call[1]) if call else None)
+    start, end, call = _call(rest)
+    body = rest[:start] + rest[end:]
+    return Pattern(text, tuple(map(_way, _choices(body))), text.startswith("!"), call, body)
 
 
 def segment_matches(segment: str, name: str, classes: Collection[str] = ()) -> bool:
@@ -61,10 +60,8 @@ def segment_matches(segment: str, name: str, classes: Collection[str] = ()) -> b
     if segment.startswith("<") and segment.endswith(">"):
         wanted = _glob(segment[1:-1])
         return any(wanted.fullmatch(kind) for kind in classes)
-    bounds = _RANGE.fullmatch(segment)
-    if bounds:
-        return name.isdecimal() and int(bounds[1]) <= int(name) <= int(bounds[2])
-    return "*" in segment and _glob(segment).fullmatch(name) is not None
+    is_plain = "*" not in segment and not _RANGE.fullmatch(segment)
+    return not is_plain and _glob(segment).fullmatch(name) is not None
 
 
 def items_match(items: str, found: str) -> bool:
@@ -74,7 +71,8 @@ def items_match(items: str, found: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def regex(path: str) -> str:
-    """The names a pattern selects, as a regular expression that never reaches across a line break."""
+    """The names a pattern selects, and those of their nested parts, as a regular expression that never
+    reaches across a line break. A `!` and a call are not in it, and a name tells nothing of a class."""
     expressions = [_way_regex(way) for way in parse(path).ways]
     return expressions[0] if len(expressions) == 1 else f"(?:{'|'.join(expressions)})"
 
@@ -95,12 +93,30 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     return difflib.get_close_matches(name, list(known), count, cutoff=0.5)
 
 
+def _call(text: str) -> tuple[int, int, int | None]:
+    """Where the text asks for a call, and for which; an item's `@` is a letter of its key."""
+    for piece in _PIECE.finditer(text):
+        found = None if piece["item"] else _CALL.search(piece[0])
+        if found is not None:
+            return piece.start() + found.start(), piece.end(), int(found[1])
+    return len(text), len(text), None
+
+
 def _choices(text: str) -> list[str]:
-    """Each text that the braces stand for; innermost first, so they may be nested."""
+    """Each text that the braces stand for; innermost first, so they may be nested. Braces that stand for
+    more than anyone can mean are letters."""
     texts = [text]
-    while any(map(_CHOICE.search, texts)) and len(texts) < _MOST_CHOICES:
-        texts = [chosen for text in texts for chosen in _without_first_choice(text)]
-    return list(dict.fromkeys(texts))
+    most = min(_MOST_CHOICES, _MOST_LETTERS // (len(text) + 1))
+    while any(map(_CHOICE.search, texts)):
+        if sum(map(_count_first_choice, texts)) > most:
+            break
+        texts = list(dict.fromkeys(chosen for text in texts for chosen in _without_first_choice(text)))
+    return texts
+
+
+def _count_first_choice(text: str) -> int:
+    braces = _CHOICE.search(text)
+    return 1 if braces is None else braces[1].count(",") + 1
 
 
 def _without_first_choice(text: str) -> list[str]:
@@ -122,52 +138,139 @@ def _way(text: str) -> Way:
         else:
             segments[-1] += piece[0]
     is_gradient = bool(items) and items.endswith(".grad")
-    return Way(tuple(segments), items.removesuffix(".grad") if is_gradient else items, is_gradient)
+    once = [above for above, below in pairwise(segments) if not above == below == ANY_DEPTH]
+    return Way((*once, segments[-1]), items.removesuffix(".grad") if is_gradient else items, is_gradient)
 
 
 def _plain_item(item: str) -> str:
     """A key as Python shows it: `["k"]` and `['k']` are one."""
+    if "\\" in item or len(item) > 1000:
+        return item
     try:
         return f"[{ast.literal_eval(item[1:-1])!r}]"
-    except (ValueError, SyntaxError, MemoryError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return item
 
 
 def _way_regex(way: Way) -> str:
-    *above, last = way.segments
-    head = "".join(r"(?:[^\n]*\.)?" if part == ANY_DEPTH else _part_regex(part) + r"\." for part in above)
-    after = r"\.grad" if way.is_gradient_of_items else ""
-    if way.items:
-        is_output = last == "out" and above and way.items.startswith("[")
-        tail = _optional(head, r"\.out") if is_output else head + _part_regex(last)
-        return tail + _items_regex(way.items) + after
-    if last == ANY_DEPTH:
-        return _optional(head, r"[.\[][^\n]*") if above else r"[^\n]*"
+    segments = list(way.segments)
+    is_gradient = way.is_gradient_of_items
+    if len(segments) > 1 and segments[-1] == "grad":
+        is_gradient = bool(segments.pop())
+    return _value_regex(segments, way.items) + (r"\.grad" if is_gradient else "")
+
+
+def _value_regex(segments: list[str], items: str) -> str:
+    *above, last = segments
+    if segments == [""]:
+        return _items_regex(items)
     if last == "out" and above:
-        return _optional(head, r"\.out")
-    return head + _part_regex(last) + (r"(?:[.\[][^\n]*)?" if last == "in" else "")
+        return _output_regex(above, items)
+    if last == ANY_DEPTH and not items:
+        return _below_regex(above)
+    name = _below_regex(above) if last == ANY_DEPTH else _dotted_regex(segments)
+    if items:
+        return name + _items_regex(items) + _PARTS_INSIDE
+    is_inside = last == "in" or "in" in above or "out" in segments
+    return name + (_PARTS_INSIDE if is_inside else _PARTS)
 
 
-def _optional(head: str, tail: str) -> str:
-    return f"{head.removesuffix(_DOT)}(?:{tail})?" if head.endswith(_DOT) else f"{head}(?:{tail})?"
+# What is nested in a value goes with it; its gradient has a name of its own.
+_PARTS = r"(?:(?:\.out\.|\[[^\n]*\])[^\n]*(?<!\.grad))?"
+_PARTS_INSIDE = r"(?:(?:\.|\[[^\n]*\])[^\n]*(?<!\.grad))?"
+
+
+def _output_regex(above: list[str], items: str) -> str:
+    """`layers.0.out` is what `layers.0` gives, which is recorded by that name, unless somebody has chosen
+    the longer one."""
+    if above[-1] == ANY_DEPTH:
+        return rf"(?!(?:[^\n]*\.)?in\.){_below_regex(above[:-1])}(?<!\.grad){_items_regex(items)}"
+    return rf"{_dotted_regex(above)}(?:\.out)?{_items_regex(items)}{_PARTS_INSIDE if items else _PARTS}"
+
+
+def _below_regex(above: list[str]) -> str:
+    if not above:
+        return r"[^\n]*"
+    return rf"{_dotted_regex(above)}(?:[.\[][^\n]*)?"
+
+
+def _dotted_regex(segments: list[str]) -> str:
+    """Blocks of parts between any depths. The first place where an inner block fits is as good as any
+    later one, so that one is kept: else a name would be tried in each way to cut it up."""
+    blocks = list(_blocks(segments))
+    written = _block_regex(blocks[0])
+    for block in blocks[1:-1]:
+        is_simple = not any(ANY_DEPTH in part for part in block)
+        written += rf"(?>(?:[^\n]*?\.)??{_block_regex(block)})" if is_simple else _deep_regex(block)
+    return (written + _deep_regex(blocks[-1]) if len(blocks) > 1 else written).removesuffix(_DOT)
 
 
 _DOT = r"\."
 
 
+def _blocks(segments: list[str]) -> Iterator[list[str]]:
+    block: list[str] = []
+    for segment in segments:
+        if segment == ANY_DEPTH:
+            yield block
+            block = []
+        else:
+            block.append(segment)
+    yield block
+
+
+def _deep_regex(block: list[str]) -> str:
+    return rf"(?:[^\n]*\.)?{_block_regex(block)}"
+
+
+def _block_regex(block: list[str]) -> str:
+    return "".join(_part_regex(part) + _DOT for part in block)
+
+
 def _part_regex(part: str) -> str:
     bounds = _RANGE.fullmatch(part)
-    if bounds and int(bounds[2]) - int(bounds[1]) < _MOST_CHOICES:
-        numbers = range(int(bounds[1]), int(bounds[2]) + 1)
-        return f"(?:{'|'.join([re.escape(part), *map(str, numbers)])})"
-    return "".join(_STARS.get(piece) or re.escape(piece) for piece in re.split(r"(\*\*|\*)", part))
+    if bounds:
+        return "|".join(["(?:" + re.escape(part), *_range_regexes(int(bounds[1]), int(bounds[2]))]) + ")"
+    first, *rest = _STARS.split(part)
+    stars, texts = rest[::2], rest[1::2]
+    written = re.escape(first)
+    for star, text, later in zip_longest(stars, texts, stars[1:]):
+        is_final = later is None or (len(star) > 1 and len(later) == 1)
+        any_letter = r"[^.\n]" if len(star) == 1 else r"[^\n]"
+        # As with blocks: the first place that fits will do, where the next star reaches as far.
+        written += f"{any_letter}*{re.escape(text)}" if is_final else f"(?>{any_letter}*?{re.escape(text)})"
+    return written
 
 
-_STARS = {"**": r"[^\n]*", "*": r"[^.\n]*"}
+_STARS = re.compile(r"(\*+)")
+
+
+def _range_regexes(low: int, high: int) -> Iterator[str]:
+    """Expressions for the numbers from low to high: `[3-9]`, `[1-9][0-9]`, `1[0-1][0-9]`."""
+    while low <= high:
+        size = 1
+        while low % (size * 10) == 0 and size * 10 <= min(low, high - low + 1):
+            size *= 10
+        above, digit = divmod(low // size, 10)
+        last = min(9, digit + (high - low + 1) // size - 1)
+        free = "[0-9]" * (len(str(size)) - 1)
+        yield f"0*{above or ''}[{digit}-{last}]{free}"
+        low += (last - digit + 1) * size
 
 
 def _items_regex(items: str) -> str:
-    return "".join(r"[^\].\[\n]*" if piece == "*" else re.escape(piece) for piece in re.split(r"(\*)", items))
+    return "".join(map(_item_regex, _PIECE.finditer(items)))
+
+
+def _item_regex(piece: re.Match[str]) -> str:
+    text = piece[0]
+    if text == "[*]":
+        return _ITEM_OF_A_LINE
+    end = r".\[" if not piece["item"] else text[1] if text[1] in "'\"" else r"\]"
+    return rf"[^{end}\n]*".join(map(re.escape, _STARS.split(text)[::2]))
+
+
+_ITEM_OF_A_LINE = r"""\[(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|[^\]'"\n])*\]"""
 
 
 @lru_cache(maxsize=1024)

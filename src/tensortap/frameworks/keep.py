@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.base import Framework, framework_of
 from tensortap.kernels.statistics import statistics
 
 Keeper = Callable[[Any], Any]
@@ -26,11 +26,21 @@ def keeper(keep: str | Keeper) -> Keeper:
 
 def cow(value: Any) -> Any:
     """A snapshot that shares memory with the original until one of them is written to, where that exists."""
-    return _sharing(framework_of(value))(value)
+    kind: type = type(value)
+    share = _sharing.get(kind)  # a plain dictionary: this runs for every captured value
+    if share is None:
+        share = _sharing[kind] = _sharing_of(framework_of(value))
+    return share(value)
 
 
 def clone(value: Any) -> Any:
-    return framework_of(value).snapshot(value)
+    """A copy of its own."""
+    framework = framework_of(value)
+    if framework.name != "torch":
+        return framework.snapshot(value)
+    from tensortap.frameworks.torch_snapshots import copied
+
+    return copied(value)
 
 
 def reference(value: Any) -> Any:
@@ -62,11 +72,12 @@ _KEEPERS: dict[str, Keeper] = {
 }
 
 
-@lru_cache(maxsize=16)
-def _sharing(framework: Any) -> Keeper:
+_sharing: dict[type, Keeper] = {}
+
+
+def _sharing_of(framework: Framework) -> Keeper:
     if framework.name != "torch":
-        snapshot: Keeper = framework.snapshot
-        return snapshot
+        return framework.snapshot
     from tensortap.frameworks.torch_snapshots import share  # torch is there already: the value is its own
 
     return share

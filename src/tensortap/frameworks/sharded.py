@@ -128,11 +128,17 @@ def _placed(value: Any, mesh: Any, placements: Sequence[Any], shape: Any) -> Pla
     # Not waited for: the program may want to go on while its collective is under way.
     held = value._local_tensor if is_distributed(type(value)) else value
     held = held.elem if _is_under_way(type(held)) else held
+    words = _words(placements, len(shape))
+    return placed(tuple(mesh.shape), _coordinate(mesh, held), words, tuple(map(int, shape)))
+
+
+def _coordinate(mesh: Any, held: Any) -> tuple[int, ...]:
+    """Where the piece's process sits in the mesh; of simulated ranks, the lowest one that holds a piece."""
     if is_simulated(type(held)):
-        coordinate = _simulated_coordinate(mesh, min(held._local_tensors))
-    else:
-        coordinate = tuple(mesh.get_coordinate() or ())
-    return placed(tuple(mesh.shape), coordinate, _words(placements, len(shape)), tuple(shape))
+        return _simulated_coordinate(mesh, min(held._local_tensors))
+    told = tuple(mesh.get_coordinate() or ())
+    # An ordinary tensor among simulated ranks is the same for all; torch then tells a number per rank.
+    return told if all(type(number) is int for number in told) else (0,) * len(told)
 
 
 def _words(placements: Sequence[Any], dimensions: int = 0) -> tuple[str, ...]:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from tensortap.frameworks import sharded
-from tensortap.frameworks.torch import FRAMEWORK, PLAIN, is_quiet
+from tensortap.frameworks.torch import FRAMEWORK, PLAIN, is_quiet, refuse_without_values
 
 _lazy_clone = torch._lazy_clone
 _is_inference = torch.is_inference_mode_enabled
-_STRIDED = torch.strided
+_QUANTIZED = frozenset((torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4))
 _SPARE = 1 << 16  # bytes of a larger storage that a small view may keep alive
 
 
@@ -20,25 +20,33 @@ def share(value: torch.Tensor) -> Any:
     """A snapshot that costs no copy as long as nobody writes to the original; where that cannot be had, a
     copy. Only a write through a NumPy alias that was taken before goes unseen."""
     if type(value) not in PLAIN or not is_quiet():
-        return _share_piece(value) if sharded.is_distributed(type(value)) else FRAMEWORK.snapshot(value)
-    if not _can_share(value):
-        return FRAMEWORK.snapshot(value)
+        return _share_piece(value) if sharded.is_distributed(type(value)) else copied(value)
     try:
-        if _is_inference():
-            with torch.inference_mode(False):  # else nobody could write to the snapshot later
-                return _lazy_clone(value.detach())
-        return _lazy_clone(value.detach())
+        nbytes = value.nbytes
+        # A view must not keep a much larger storage alive; a freed storage is refused with a sentence.
+        if nbytes <= value.untyped_storage().nbytes() <= 2 * nbytes + _SPARE and _is_shareable(value):
+            return _lazy_clone(value.detach()) if not _is_inference() else _share_outside_inference(value)
     except RuntimeError:
-        # Memory that torch did not allocate itself (numpy's, shared, mapped) cannot be shared this way.
-        return FRAMEWORK.snapshot(value)
+        # Memory that torch did not allocate itself (numpy's, shared, mapped) cannot be shared this way,
+        # nor can layouts that have no storage.
+        pass
+    return copied(value)
 
 
-def _can_share(tensor: torch.Tensor) -> bool:
-    if tensor.layout is not _STRIDED or tensor.is_quantized or tensor.is_nested:
-        return False
-    if not (tensor.is_cpu or shares_on(tensor.device)):
-        return False
-    return tensor.untyped_storage().nbytes() <= 2 * tensor.nbytes + _SPARE
+def copied(value: torch.Tensor) -> torch.Tensor:
+    """A copy of its own; what has no values is refused."""
+    refuse_without_values(value)
+    return FRAMEWORK.snapshot(value)
+
+
+def _is_shareable(tensor: torch.Tensor) -> bool:
+    return tensor.dtype not in _QUANTIZED and (tensor.is_cpu or shares_on(tensor.device))
+
+
+def _share_outside_inference(tensor: torch.Tensor) -> torch.Tensor:
+    """A snapshot made in inference mode could not be written to after it."""
+    with torch.inference_mode(False):
+        return _lazy_clone(tensor.detach())
 
 
 @lru_cache(maxsize=64)

@@ -53,7 +53,7 @@ def whole(records: Record | Stored | Iterable[Record | Stored], *, dim: int | No
     if unplaced:
         raise NotWholeError(
             f"{name!r} of {of_ranks(unplaced)} does not say how it sits in the whole, the others do; "
-            "whole(..., dim=0) puts all of them together in rank order"
+            "whole(..., dim=...) joins all of them along a dimension, in rank order"
         )
     return _assembled(name, [piece for piece in pieces if piece.placement.coordinate])
 
@@ -69,8 +69,8 @@ def _agreed(name: str, pieces: Sequence[Piece]) -> Any:
         if difference:
             raise NotWholeError(
                 f"{name!r} differs between rank {first.rank} and rank {other.rank} in {difference}, and "
-                "nothing says how the pieces sit in the whole; whole(..., dim=0) would put them together "
-                "in rank order"
+                "nothing says how the pieces sit in the whole; whole(..., dim=...) would join them along a "
+                "dimension, in rank order"
             )
     return first.value
 

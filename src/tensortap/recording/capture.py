@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from time import time
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from tensortap.core.paths import matches
 from tensortap.core.record import Record, Site
@@ -21,10 +21,10 @@ from tensortap.recording.captured import Captured
 from tensortap.recording.keeping import Destination
 from tensortap.recording.stopping import Last
 from tensortap.sources.absence import Missing, missing
-from tensortap.sources.compiled import Compiled, around_compiled
+from tensortap.sources.compiled import Compiled, plain_python, refuse_compiled
 from tensortap.sources.modules import Modules, Stopped
 from tensortap.sources.selection import selection
-from tensortap.sources.sites import ModuleSite, class_name, require_module, walk
+from tensortap.sources.sites import ModuleSite, class_name, require_module, unwrapped, walk
 from tensortap.stages.select import Steps, When, predicates_of
 
 Keep = Literal["cow", "clone", "ref", "cpu", "stats"]
@@ -76,6 +76,8 @@ class Capture(Captured):
         compiled: Compiled,
         to: Any,
     ) -> None:
+        if compiled not in get_args(Compiled):
+            raise ValueError(f"compiled is {compiled!r}; give 'eager', 'graph' or 'error'")
         self._is_on = is_on()
         self._state: Literal["new", "on", "off"] = "new"
         self._patterns, self._compiled = patterns, compiled
@@ -114,7 +116,7 @@ class Capture(Captured):
         self._tap = Tap(stages=stages, sinks=self._destination.sinks, on_error="log")
         with contextlib.ExitStack() as stack:
             if self._source is not None:
-                stack.enter_context(around_compiled(self._compiled, self._model))
+                stack.enter_context(self._around_compiled())
                 self._tap.attach(self._source)
             tapping.listen(self._hear)
             stack.callback(tapping.unlisten, self._hear)
@@ -132,6 +134,10 @@ class Capture(Captured):
         found = missing(self._source)
         refused = self._destination.memory.refused if self._destination.memory else {}
         return [*found, *(Missing(name, reason) for name, reason in refused.items())]
+
+    def _title(self) -> str:
+        dropped = f"({self.dropped} older ones dropped)" if self.dropped else ""
+        return " ".join(filter(None, [class_name(unwrapped(self._model)) if self._model else "", dropped]))
 
     def _classes(self) -> dict[str, str]:
         if self._model is None:
@@ -155,6 +161,12 @@ class Capture(Captured):
         if self._last is not None:
             self._last.expect(source.ports)
         return source
+
+    def _around_compiled(self) -> contextlib.AbstractContextManager[None]:
+        if self._compiled == "error":
+            refuse_compiled(self._model)
+            return contextlib.nullcontext()
+        return plain_python()
 
     def _hear(self, value: Any, name: str, site: Site) -> None:
         """What `tt.tap` shows, unless a pattern excludes its name."""

@@ -108,8 +108,7 @@ class Captured:
         return {}
 
     def _title(self) -> str:
-        dropped = f", {self.dropped} older ones dropped" if self.dropped else ""
-        return f"{len(self)} records of {len(self.names)} names{dropped}"
+        return f"{self.dropped} older ones dropped" if self.dropped else ""
 
     def _unknown(self, name: str) -> str:
         known = self.names

@@ -9,29 +9,29 @@ from typing import Any, Self
 
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import Selector
-from tensortap.sources.compiled import Compiled, around_compiled
+from tensortap.sources.compiled import plain_python
 from tensortap.sources.edits import Change, Edits
 from tensortap.sources.selection import selection
 from tensortap.sources.sites import require_module
 
 
-def edit(model: Any, edits: Mapping[Selector, Any], *, compiled: Compiled = "eager") -> Edit:
+def edit(model: Any, edits: Mapping[Selector, Any]) -> Edit:
     """Replace values at sites while the `with` block runs; the grammar is that of `tt.capture`.
 
     >>> with tt.edit(model, {"layers.3": lambda x: x * 0, "layers.5.in.mask": mask}):
     ...     model(x)
 
     A function gets the value and returns the one to go on with; anything else is put there as it is.
-    Outputs, inputs and gradients can be edited.
+    Outputs, inputs and gradients can be edited; a compiled model runs as plain Python meanwhile.
     """
-    return Edit(model, edits, compiled)
+    return Edit(model, edits)
 
 
 class Edit:
     """What `tt.edit` gives; `unused` names the edits that were never made."""
 
-    def __init__(self, model: Any, edits: Mapping[Selector, Any], compiled: Compiled) -> None:
-        self._model, self._compiled = require_module(model), compiled
+    def __init__(self, model: Any, edits: Mapping[Selector, Any]) -> None:
+        require_module(model)
         wanted = [
             (one, _function(change))
             for pattern, change in edits.items()
@@ -50,7 +50,7 @@ class Edit:
         if not is_on():
             return self
         with contextlib.ExitStack() as stack:
-            stack.enter_context(around_compiled(self._compiled, self._model))
+            stack.enter_context(plain_python())
             self._edits.start()
             stack.callback(self._edits.stop)
             self._undo = stack.pop_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensortap.formats.table import table_html, table_text
+from tensortap.formats.tree_words import plural
 from tensortap.recording.capture import Selector
 from tensortap.sources.selection import selection
 from tensortap.sources.sites import ModuleSite, inputs_of, require_module, sites_of, stored, walk
@@ -24,7 +25,7 @@ class Sites(list[ModuleSite]):
         return table_html(self._headline(), self._table())
 
     def _headline(self) -> str:
-        return f"{len(self)} sites of {len({site.path for site in self})} modules"
+        return f"{plural(len(self), 'site')} of {plural(len({site.path for site in self}), 'module')}"
 
     def _table(self) -> list[list[str]]:
         modules = {site.path: site for site in self}

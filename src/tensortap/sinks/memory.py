@@ -30,7 +30,6 @@ class Memory:
         self.dropped = 0
         self._keep = keep
         self._most, self._most_bytes = most, most_bytes
-        self._sizes: deque[int] = deque()
         self._held = 0
 
     @property
@@ -49,13 +48,14 @@ class Memory:
             return
         self.records.append(record.with_value(value))
         if self._most_bytes is not None:
-            self._make_room(_nbytes(value))
+            self._held += _nbytes(value)
+            while self._held > self._most_bytes and len(self.records) > 1:
+                self._drop()
         elif self._most is not None and len(self.records) > self._most:
             self._drop()
 
     def clear(self) -> None:
         self.records.clear()
-        self._sizes.clear()
         self._held = 0
 
     def flush(self) -> None:
@@ -64,22 +64,15 @@ class Memory:
     def close(self) -> None:
         pass
 
-    def _make_room(self, nbytes: int) -> None:
-        self._sizes.append(nbytes)
-        self._held += nbytes
-        while self._held > (self._most_bytes or 0) and len(self.records) > 1:
-            self._held -= self._sizes.popleft()
-            self._drop()
-
     def _drop(self) -> None:
         if not self.dropped:
             log.warning("the limit of what is kept in memory is reached; from now on the oldest records go")
-        self.records.popleft()
+        self._held -= _nbytes(self.records.popleft().value)
         self.dropped += 1
 
 
 def _nbytes(value: Any) -> int:
-    nbytes = getattr(value, "nbytes", None)
-    if isinstance(nbytes, int):
-        return nbytes
-    return sum(framework_of(leaf).describe(leaf).nbytes for _, leaf in leaves(value))
+    try:
+        return int(value.nbytes)
+    except (AttributeError, TypeError, RuntimeError):
+        return sum(framework_of(leaf).describe(leaf).nbytes for _, leaf in leaves(value))

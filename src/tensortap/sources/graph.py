@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from tensortap.core.settings import is_strict
@@ -75,7 +76,7 @@ def output_hook(value_key: int | None = None, gradient_key: int | None = None) -
         shown = _shown(output, "", keys)
         return None if shown is output else shown
 
-    return hook
+    return _never_alone(hook)
 
 
 def input_hook(
@@ -94,7 +95,7 @@ def input_hook(
         shown = [_shown(item, place, keys) for place, item in zip(places, args, strict=True)]
         return tuple(shown), {name: _shown(item, f".{name}", keys) for name, item in kwargs.items()}
 
-    return hook
+    return _never_alone(hook)
 
 
 @contextlib.contextmanager
@@ -119,6 +120,15 @@ def _settings(config: Any, hooks: int) -> dict[str, Any]:
     # Without guards on hooks, two models of one class share the graph of whichever ran first.
     limits = ["recompile_limit", "accumulated_recompile_limit"]
     return {"skip_nnmodule_hook_guards": False} | {name: getattr(config, name) + 2 * hooks for name in limits}
+
+
+def _never_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let dynamo trace it into a graph, but run it as it is where no graph is: not as a graph of its own.
+
+    The hooks of a compiled model's root run outside of its graph; so does everything after a graph break.
+    """
+    set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+    return function
 
 
 def _shown(value: Any, position: str, keys: Keys, depth: int = 0) -> Any:
@@ -156,6 +166,7 @@ def _rebuilt(value: Any, shown: list[Any]) -> Any:
     return type(value)(shown) if type(value) in (list, tuple) else value
 
 
+@_never_alone
 def _call_back(tensor: torch.Tensor, key: int, position: str) -> None:
     callback = _callbacks.get(key)
     if callback is None:

@@ -62,11 +62,12 @@ class OutputHook(Hook):
 
 
 class InputHook(Hook):
-    """Before a module's forward: what it was given, by the names of its parameters."""
+    """Before a module's forward: what it was given, by the names of its parameters or by position."""
 
     def __init__(self, source: Modules, ports: Sequence[Port], module: Any) -> None:
         self._source, self._ports = source, ports
         self._positional, _, self._rest, _ = inputs_of(module)
+        self._named = self._by_position if source.by_position else self._by_name
 
     def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         source = self._source
@@ -80,12 +81,21 @@ class InputHook(Hook):
         if source.may_stop:
             source.passed(self._ports)
 
-    def _named(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _by_name(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         names = self._positional
         yield from zip(names, arguments, strict=False)
         if len(arguments) > len(names):
             yield self._rest or "args", arguments[len(names) :]
         yield from keywords.items()
+
+    def _by_position(
+        self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Any]]:
+        """As the caller passed them: `0`, `1`, `kwargs.mask`."""
+        for position, value in enumerate(arguments):
+            yield str(position), value
+        for name, value in keywords.items():
+            yield f"kwargs.{name}", value
 
 
 class RawHook(Hook):

@@ -31,6 +31,7 @@ class Modules:
     """Hooks on the modules that are wanted, from `start` to `stop`; the model itself keeps no trace.
 
     `rests(step)` says in which steps nothing is wanted, `is_last(port)` when the forward may be left.
+    With `by_position` the naming gets `0`, `1` and `kwargs.mask` for inputs, not the names of parameters.
     """
 
     def __init__(
@@ -39,16 +40,18 @@ class Modules:
         wanted: Sequence[Wanted],
         *,
         naming: Naming = native_name,
+        by_position: bool = False,
         rests: Callable[[int], bool] | None = None,
         is_last: Callable[[Port], bool] | None = None,
     ) -> None:
-        self.model, self.naming = unwrapped(model), naming
+        self.model, self.naming, self.by_position = unwrapped(model), naming, by_position
         self.step, self.rank = 0, 0
         self.has_run, self.is_resting = False, False
         self.may_stop = is_last is not None
         self.stopped_after = ""
         self._rests, self._is_last = rests, is_last
         self._tap: Tap | None = None
+        self.pour: Callable[[Record], object] = lambda record: None
         self._handles: list[Any] = []
         self._gradient_handles: list[Any] = []
         self.ports = self._make_ports(wanted)
@@ -56,6 +59,7 @@ class Modules:
 
     def start(self, tap: Tap) -> None:
         self._tap, self.rank = tap, ranks().rank
+        self.pour = tap.emit
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
             step = StepHook(self._begin_step)
@@ -72,10 +76,6 @@ class Modules:
         for handle in [*self._handles, *self._gradient_handles]:
             handle.remove()
         self._handles, self._gradient_handles = [], []
-
-    def pour(self, record: Record) -> None:
-        assert self._tap is not None
-        self._tap.emit(record)
 
     def fail(self) -> None:
         """Called while an exception is being handled, within the program's forward or backward."""
@@ -119,7 +119,8 @@ class Modules:
             before = InputHook(self, inputs, module)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
         for port in ports:
-            port.may_be_piece = any(map(_is_by_convention, module._parameters.values()))
+            if any(map(_is_by_convention, module._parameters.values())):
+                port.expect_pieces()
         if outputs and module._forward_hooks and self._has_pieces:
             self._handles.append(module.register_forward_hook(RawHook(outputs), prepend=True))
         if outputs or parameters:

@@ -36,9 +36,15 @@ class Port:
         self.unfit: dict[str, str] = {}  # why something that came by gave no record
         self.has_emitted = False
         self.may_be_piece = False
+        self._is_simple = kind == "output" and self.takes_all and not self.gradients
+        self._whole_name = source.naming(path, kind, "", "")
         self.raw: Any = None  # what a parallel layer computed, before it was made local
         self._names: dict[str, str] = {}
         self._step, self._calls, self._recomputed = -1, 0, 0
+
+    def expect_pieces(self) -> None:
+        """What leaves this module may be a piece of something larger, without saying so itself."""
+        self.may_be_piece, self._is_simple = True, False
 
     @property
     def calls(self) -> int:
@@ -47,10 +53,14 @@ class Port:
 
     def see_output(self, output: Any) -> None:
         call = self._next_call()
-        if type(output) in _PLAIN:
-            self._see_leaf("", "", output, call)
-        else:
+        if type(output) not in _PLAIN:
             self._see("", output, call)
+        elif not self._is_simple or call < 0 or self.raw is not None:
+            self._see_leaf("", "", output, call)
+        else:  # what nearly every call is, written out
+            self.has_emitted, source = True, self.source
+            name, step, rank = self._whole_name, self._step, source.rank
+            source.pour(Record(name, output, "output", step, rank, call, next_order(), time(), None, None))
 
     def see_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
         call = self._next_call()

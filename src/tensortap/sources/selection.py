@@ -111,7 +111,7 @@ def _descend(
             for site in _tail_sites(".".join(names), module, tail, way.is_gradient_of_items):
                 yield Wanted(site, _tail_items(tail, way.items), call)
     for name, child in below.items():
-        onwards = _onwards(way.segments, reached, name, classes_of(type(child)))
+        onwards = _onwards(way.segments, reached, name, classes_of(child))
         yield from _descend(way, call, (*names, name), child, onwards)
 
 

@@ -117,7 +117,7 @@ def site_stem(path: str, kind: Kind, parameter: str) -> str:
 def unwrapped(module: Any) -> Any:
     """The module that a parallel, compiled or checkpointing wrapper stands for."""
     while True:
-        inner = next((_WRAPPERS[kind] for kind in classes_of(type(module)) if kind in _WRAPPERS), None)
+        inner = next((_WRAPPERS[kind] for kind in classes_of(module) if kind in _WRAPPERS), None)
         held = module._modules.get(inner) if inner else None
         if held is None:
             return module
@@ -129,14 +129,20 @@ def walk(model: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield from _walk((), unwrapped(model), frozenset())
 
 
+def classes_of(module: Any) -> tuple[str, ...]:
+    """The names of its class and all bases."""
+    kind: type = type(module)
+    return _class_names(kind)
+
+
 @lru_cache(maxsize=4096)
-def classes_of(kind: Any) -> tuple[str, ...]:
+def _class_names(kind: type) -> tuple[str, ...]:
     return tuple(base.__name__ for base in kind.__mro__)
 
 
 def class_name(module: Any) -> str:
     """As the user wrote it: torch puts its own class in front of a fully sharded module's."""
-    names = classes_of(type(module))
+    names = classes_of(module)
     return names[1] if "FSDPModule" in names and names[0].startswith("FSDP") else names[0]
 
 
