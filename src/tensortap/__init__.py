@@ -45,6 +45,7 @@ _HOMES = {
     "UntrustedFileError": "tensortap.core.errors",
     "CorruptRunError": "tensortap.core.errors",
     "NoRunError": "tensortap.core.errors",
+    "NotWholeError": "tensortap.core.errors",
     "WriteFailedError": "tensortap.core.errors",
     "MissingExtraError": "tensortap.core.errors",
 }
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from tensortap.core.errors import MissingExtraError as MissingExtraError
     from tensortap.core.errors import NoRunError as NoRunError
     from tensortap.core.errors import NotInitialisedError as NotInitialisedError
+    from tensortap.core.errors import NotWholeError as NotWholeError
     from tensortap.core.errors import TensortapError as TensortapError
     from tensortap.core.errors import UnknownFormatError as UnknownFormatError
     from tensortap.core.errors import UnknownModuleError as UnknownModuleError

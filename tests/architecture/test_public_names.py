@@ -21,6 +21,7 @@ BUILT_INS = {
     "CorruptRunError": ValueError,
     "NoRunError": FileNotFoundError,
     "WriteFailedError": OSError,
+    "NotWholeError": ValueError,
     "NotServingError": RuntimeError,
     "RefusedError": PermissionError,
     "MissingExtraError": ImportError,

@@ -49,6 +49,69 @@ def test_a_filter_takes_what_matches_everything(written):
     assert run.filter("layers.1.output").names == ["layers.1.output"]
 
 
+def test_a_filter_reads_the_whole_grammar(written):
+    names = [
+        "layers.0.attn", "layers.1.attn[0]", "layers.2.attn.out.keys", "layers.2.attn.in.x", "out",
+        "layers.2.attn.in.x.grad", "layers.10.attn", "layers.0.mlp", "layers.0.mlp.grad",
+    ]  # fmt: skip
+    run = Run(written(*names))
+    for path, found in {
+        "layers.*.attn": ["layers.0.attn", "layers.1.attn[0]", "layers.2.attn.out.keys", "layers.10.attn"],
+        "layers.0-2.attn": ["layers.0.attn", "layers.1.attn[0]", "layers.2.attn.out.keys"],
+        "layers.1.attn": ["layers.1.attn[0]"],
+        "layers.{0,10}.*": ["layers.0.attn", "layers.0.mlp", "layers.10.attn"],
+        "**.in": ["layers.2.attn.in.x"],
+        "**.grad": ["layers.0.mlp.grad", "layers.2.attn.in.x.grad"],
+        "layers.*.attn.out": [
+            "layers.0.attn", "layers.1.attn[0]", "layers.2.attn.out.keys", "layers.10.attn"
+        ],
+        "!layers.**": ["out"],
+        "!{**.attn,**.in,**.grad}": ["layers.0.mlp", "out"],
+        "!!out": ["out"],
+        "<Linear>": [],
+    }.items():  # fmt: skip
+        assert run.filter(path).names == found, path
+
+
+def test_a_name_that_exists_means_itself_however_it_reads(written):
+    names = ["a*", "ab", "a@1", "a", "!a", "{a,b}", "a[0]", "0-5", "3", "a\nb"]
+    run = Run(written(*names))
+    for name in names:
+        assert run.filter(name).names == [name]
+    assert sorted(run.filter("!a*").names) == sorted(set(names) - {"a*"})
+    assert sorted(run.filter("!a").names) == ["!a"]
+    assert run.filter("ab*").names == ["ab"]
+
+
+def test_a_name_that_exists_means_itself_among_names_of_one_line(written):
+    run = Run(written("a*", "ab", "a@1", "a"))
+    for name in run.names:
+        assert run.filter(name).names == [name]
+    assert run.filter("!a*").names == ["a", "a@1", "ab"]
+    assert run.filter("a\nb").names == []
+
+
+def test_a_filter_selects_a_call_of_each_step(written):
+    records = [
+        Record(name, np.zeros(1), step=step, call=call)
+        for name in ("a", "b")
+        for step in (0, 1)
+        for call in (0, 1, 2)
+    ]
+    run = Run(written(*records, Record("c@1", np.zeros(1), call=1)))
+    assert [(one.name, one.step, one.call) for one in run.filter("a@2")] == [("a", 0, 2), ("a", 1, 2)]
+    assert [(one.name, one.call) for one in run.filter("*@1", step=0)] == [("a", 1), ("b", 1), ("c@1", 1)]
+    assert len(run.filter("!a@2")) == len(run) - 2
+    assert len(run.filter("a@3")) == 0
+    assert len(run.filter("c@1@1")) == len(run.filter("c@1")) == 1
+
+
+def test_a_kind_is_no_pattern(written):
+    run = Run(written(Record("x", np.zeros(1), kind="input"), Record("y", np.zeros(1), kind="output")))
+    assert len(run.filter(kind="*put")) == 0
+    assert run.filter(kind="input").names == ["x"]
+
+
 def test_a_filter_of_an_empty_run_is_empty(written):
     run = Run(written())
     assert (len(run), run.names, len(run.filter("**")), len(run.filter(kind="value"))) == (0, [], 0, 0)

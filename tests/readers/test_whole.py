@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensortap as tt
-from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.sharded import indices, placed
-from tensortap.readers.pieces import NotWholeError
 from tensortap.readers.whole import whole
 
 

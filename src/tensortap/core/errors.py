@@ -51,6 +51,10 @@ class WriteFailedError(TensortapError, OSError):
         return type(self), self.args, {**self.__dict__, "errno": self.errno}
 
 
+class NotWholeError(TensortapError, ValueError):
+    """The pieces do not make one value: some are missing, or they contradict each other."""
+
+
 class NotServingError(TensortapError, RuntimeError):
     """`get()` without `serve()`, or no job to attach to."""
 

@@ -1,5 +1,6 @@
 """TensorCapture: the values of chosen modules, and those registered by hand, of a model's latest forward."""
 
+import atexit
 import contextlib
 import logging
 import weakref
@@ -68,6 +69,7 @@ def enable_tensor_capture(
     latest.start(modules, has_inputs=capture_inputs, onwards=tap)
     if not _enabled:
         _compiled.enter_context(plain_python())
+        atexit.register(_compiled.close)  # while the interpreter is still whole
     _enabled = (*_enabled, weakref.ref(latest, _forget))
     return model
 
@@ -137,6 +139,7 @@ def _forget(gone: weakref.ref[Latest]) -> None:
     global _enabled
     _enabled = tuple(one for one in _enabled if one != gone)
     if not _enabled:
+        atexit.unregister(_compiled.close)
         _compiled.close()
 
 

@@ -58,8 +58,17 @@ class Coded:
         rows = np.argsort(self.codes, kind="stable")
         return rows, np.searchsorted(self.codes[rows], np.arange(len(self.texts) + 1)).tolist()
 
+    def is_text(self, text: str) -> bool:
+        """Whether any row may hold exactly this text."""
+        lines, starts = self._lines
+        return text in self.texts if starts is None or "\n" in text else f"\n{text}\n" in lines
+
+    def rows_with(self, text: str) -> Array:
+        """A mask of the rows that hold exactly this text."""
+        return self.codes == self.texts.index(text) if self.is_text(text) else np.zeros(len(self.codes), bool)
+
     def rows_like(self, path: str) -> Array:
-        """A mask of the rows whose text the path matches."""
+        """A mask of the rows whose text the path matches, apart from a `!` and a call."""
         hits = np.zeros(len(self.texts), bool)
         hits[self._texts_like(path)] = True
         return hits[self.codes]

@@ -153,7 +153,7 @@ def _dtype_name(tensor: torch.Tensor) -> str:
 def _bits(tensor: torch.Tensor) -> _Array:
     try:
         return _share(tensor)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, BufferError):
         pass
     return _share(_readable(tensor))
 
@@ -164,7 +164,10 @@ def _share(tensor: torch.Tensor) -> _Array:
     if not _is_backed(tensor):
         raise RuntimeError("no memory behind the tensor")
     words = tensor if tensor.dtype in _NATIVE else _words(tensor)
-    array: _Array = words.numpy()
+    if words.is_neg() or words.is_conj():
+        raise RuntimeError("a lazily negated tensor is not what its memory says")
+    # Not `.numpy()`: that forbids the program to resize this storage ever again, which FSDP has to.
+    array: _Array = np.from_dlpack(words)
     return array
 
 

@@ -19,7 +19,7 @@ _SPARE = 1 << 16  # bytes of a larger storage that a small view may keep alive
 def share(value: torch.Tensor) -> Any:
     """A snapshot that costs no copy as long as nobody writes to the original; where that cannot be had, a
     copy. Only a write through a NumPy alias that was taken before goes unseen."""
-    if type(value) not in PLAIN or not is_quiet():
+    if type(value) is not torch.Tensor or not is_quiet():
         return _share_piece(value) if sharded.is_distributed(type(value)) else copied(value)
     try:
         nbytes = value.nbytes

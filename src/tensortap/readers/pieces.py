@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.errors import TensortapError, UnsupportedValueError
+from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.base import Framework, framework_of
 from tensortap.frameworks.sharded import by_rank, local
@@ -19,10 +19,6 @@ UNPLACED = Placement((), (), (), (), ())
 _SAME = ("name", "kind", "step", "call")
 _WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8"}
 _SHOWN = 8
-
-
-class NotWholeError(TensortapError, ValueError):
-    """The pieces do not make one value: some are missing, or they contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +59,11 @@ def differing(one: Piece, other: Piece) -> str:
         return ""
     if one.bits.shape != other.bits.shape:
         return f"shape: {list(one.bits.shape)} and {list(other.bits.shape)}"
-    is_different = (_words(one.bits) != _words(other.bits)).any(axis=1)
-    count = int(is_different.sum())
-    return f"{count} of {len(is_different)} elements" if count else ""
+    first, second = _words(one.bits), _words(other.bits)
+    if np.array_equal(first, second):
+        return ""
+    is_different = (first != second).any(axis=1)
+    return f"{int(is_different.sum())} of {len(is_different)} elements"
 
 
 def of_ranks(pieces: Iterable[Piece]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
-from tensortap.core.paths import nearest, sort_key
+from tensortap.core.paths import nearest, parse, sort_key
 from tensortap.core.record import Kind, Series
 from tensortap.formats.columns import Columns
 from tensortap.formats.run_layout import CACHE, OWN
@@ -52,12 +52,21 @@ class Run:
         rank: int | None = None,
         kind: Kind | None = None,
     ) -> Run:
-        """The records that match all that is given, as of now; `path` is a name, or has `*` and `**`."""
+        """The records that match all that is given, as of now.
+
+        `path` is a name, or a pattern in the grammar of `tt.capture`. It is held against names alone, so
+        `*` may stand for a parameter too, and a class for nothing:
+
+        >>> run.filter("layers.*.attn")       # and its parts: layers.0.attn[1]
+        >>> run.filter("layers.0-5.attn.in")  # the inputs
+        >>> run.filter("**.attn@2")           # the third call in each step
+        >>> run.filter("!**.grad")            # everything but
+        """
         mask = np.ones(len(self._columns), bool)
         if path is not None:
-            mask &= self._columns.coded["name"].rows_like(path)
+            mask &= self._rows_like(path)
         if kind is not None:
-            mask &= self._columns.coded["kind"].rows_like(kind)
+            mask &= self._columns.coded["kind"].rows_with(kind)
         for column, wanted in (("step", step), ("rank", rank)):
             if wanted is not None:
                 mask &= self._columns.plain[column] == wanted
@@ -171,6 +180,19 @@ class Run:
         if self._rows is not None:
             rows = np.intersect1d(rows, self._rows)
         return [self._stored(row) for row in rows.tolist()]
+
+    def _rows_like(self, path: str) -> np.ndarray[Any, Any]:
+        """A mask of the records that a path selects; a name that exists means itself, however it reads."""
+        names, pattern = self._columns.coded["name"], parse(path)
+        if names.is_text(path):
+            return names.rows_with(path)
+        if pattern.excludes:
+            return ~self._rows_like(path.removeprefix("!"))
+        if pattern.call is not None:
+            found = self._rows_like(pattern.body)
+            found &= self._columns.plain["call"] == pattern.call
+            return found
+        return names.rows_like(path)
 
     def _narrowed(self, rows: np.ndarray[Any, Any]) -> Run:
         narrowed = Run.__new__(Run)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.sharded import indices, shard_of
 from tensortap.readers.pieces import (
     UNPLACED,
-    NotWholeError,
     Piece,
     check_arrays,
     differing,

@@ -88,6 +88,8 @@ class Capture(Captured):
         self._source = self._modules() if self._model is not None and self._is_on else None
         self._undo = contextlib.ExitStack()
         # Opened last: a wrong argument must not leave an empty run behind.
+        # The memory of a graph is used again at once: nothing in it can be shared.
+        keep = "clone" if compiled == "graph" and keep in (None, "cow") else keep
         self._destination = Destination(to if self._is_on else None, keep, limit)
         self._tap: Tap | None = None
 
@@ -118,8 +120,7 @@ class Capture(Captured):
             if self._source is not None:
                 stack.enter_context(self._around_compiled())
                 self._tap.attach(self._source)
-            tapping.listen(self._hear)
-            stack.callback(tapping.unlisten, self._hear)
+            self._listen(stack)
             self._undo = stack.pop_all()
 
     def stop(self) -> None:
@@ -147,12 +148,14 @@ class Capture(Captured):
     def _modules(self) -> Modules:
         steps = [one for one in self._predicates if isinstance(one, Steps)]
         wanted = selection(self._model, self._patterns)
+        if self._last is not None and self._compiled == "graph":
+            raise ValueError("stop=True cannot leave a compiled graph; use compiled='eager'")
         gradient = next((one.site.name for one in wanted if one.site.is_gradient), None)
         if self._last is not None and gradient is not None:
             raise ValueError(
                 f"stop=True leaves the forward, so {gradient!r} could never come; drop one of both"
             )
-        source = Modules(
+        source = self._source_class()(
             self._model,
             wanted,
             rests=(lambda step: not all(one.wants(step) for one in steps)) if steps else None,
@@ -162,13 +165,36 @@ class Capture(Captured):
             self._last.expect(source.ports)
         return source
 
+    def _source_class(self) -> type[Modules]:
+        if self._compiled != "graph":
+            return Modules
+        from tensortap.sources.graph_modules import GraphModules
+
+        return GraphModules
+
     def _around_compiled(self) -> contextlib.AbstractContextManager[None]:
         if self._compiled == "error":
             refuse_compiled(self._model)
             return contextlib.nullcontext()
-        return plain_python()
+        if self._compiled == "eager" or self._source is None:
+            return plain_python()
+        from tensortap.sources.graph import fresh_graphs
 
-    def _hear(self, value: Any, name: str, site: Site) -> None:
+        return fresh_graphs(len(self._source.ports))
+
+    def _listen(self, stack: contextlib.ExitStack) -> None:
+        if self._compiled == "graph":
+            from tensortap.sources.graph import forget, shown_by, ticket
+
+            key = ticket(lambda tensor, name: self._hear(tensor, name, None))
+            stack.callback(forget, key)
+            tapping.show_in_graphs(shown_by(key))
+            stack.callback(tapping.show_in_graphs, None)
+            return
+        tapping.listen(self._hear)
+        stack.callback(tapping.unlisten, self._hear)
+
+    def _hear(self, value: Any, name: str, site: Site | None) -> None:
         """What `tt.tap` shows, unless a pattern excludes its name."""
         excluding = [one for one in self._patterns if isinstance(one, str) and one.startswith("!")]
         if not all(matches(one, name) for one in excluding):

@@ -36,11 +36,11 @@ class _Held(NamedTuple):
 
 
 class _Registered(NamedTuple):
-    name: str  # as it was registered
-    item: str  # which part of the value
+    order: int
+    name: str
     held: _Held
     is_inside: bool  # registered within a forward of the model
-    forward: int  # how many forwards had begun before the latest
+    forward: int  # how many forwards of the model had begun
 
 
 class Latest(Stage):
@@ -55,10 +55,11 @@ class Latest(Stage):
         self._places: dict[str, tuple[int, bool]] = {}
         self._positions: dict[str, int] = {}
         self._seen: dict[str, list[_Held]] = {}
-        self._registered: list[_Registered] = []
-        self._forward = 0
+        self._registered: dict[str, list[_Registered]] = {}  # by the name that was given
+        self._over = 0  # forwards that another one followed
         self._refused: set[str] = set()
         self._manual = Manual()
+        self._modules: Modules | None = None
         self._tap = Tap()
 
     def start(self, modules: Mapping[str, Any], *, has_inputs: bool, onwards: Tap | None) -> None:
@@ -69,13 +70,13 @@ class Latest(Stage):
         others: list[Stage] = [] if onwards is None else [When(lambda record: not is_tracing())]
         sinks = [] if onwards is None else [Kept(Into(onwards), None, is_ours=False)]
         self._tap = Tap(stages=[self, *others], sinks=sinks, on_error="log")
-        self._tap.attach(self._manual)
-        self._tap.attach(Modules(self.model, wanted, naming=self._name, by_position=True))
+        self._modules = Modules(self.model, wanted, naming=self._name, by_position=True)
+        self._tap.attach(self._manual).attach(self._modules)
 
     def stop(self) -> None:
         """Take every hook off, and forget."""
         self._tap.close()
-        self._seen, self._registered = {}, []
+        self._seen, self._registered = {}, {}
 
     def register(self, name: str, value: Any, *, depth: int) -> None:
         if not _is_recomputing():
@@ -86,13 +87,14 @@ class Latest(Stage):
         `pads` or while a graph is traced, exactly `most` of those."""
         traced = is_tracing()
         found: OrderedDict[str, Any] = OrderedDict()
-        for name in sorted(self._seen, key=self._places.__getitem__):
-            for held in self._seen[name]:
+        seen = list(self._seen)  # another thread may be running a forward
+        for name in sorted(seen, key=self._places.__getitem__):
+            for held in self._seen.get(name, ()):
                 if held.is_traced == traced:
                     found[_unused(name, found)] = held.value
-        registered = [one for one in self._registered if one.held.is_traced == traced]
+        registered = sorted(self._all_registered(traced), key=lambda one: one.order)
         for one in registered:
-            found[_unused(one.name + one.item, found)] = one.held.value
+            found[_unused(one.name, found)] = one.held.value
         for slot in range(len(registered), (self._most or 0) if pads or traced else 0):
             found[_unused(f"placeholder_{slot}", found)] = _placeholder(self.model)
         return found
@@ -107,9 +109,13 @@ class Latest(Stage):
     def tick(self, step: int) -> Iterable[Record]:
         """Called when the next forward begins; a model that calls itself is still in the same one."""
         if self._calls_under_way() < 2:
-            self._forward += 1
+            self._over += 1
             self._seen = {}
-            self._registered = [one for one in self._registered if not one.is_inside]
+            outside = {
+                name: [one for one in registered if not one.is_inside]
+                for name, registered in self._registered.items()
+            }
+            self._registered = {name: registered for name, registered in outside.items() if registered}
         return ()
 
     def _see(self, record: Record) -> None:
@@ -122,9 +128,10 @@ class Latest(Stage):
         before.append(held)
 
     def _register(self, record: Record) -> None:
-        traced = is_tracing()
-        is_inside = self._calls_under_way() > 0
-        self._registered = [one for one in self._registered if self._stays(one, record.name, traced)]
+        traced, is_inside = is_tracing(), self._calls_under_way() > 0
+        before = self._registered.get(record.name, [])
+        now = [one for one in before if one.forward == self._forward or one.held.is_traced != traced]
+        self._registered[record.name] = now
         for item, leaf in leaves(record.value):
             if leaf is None:
                 continue
@@ -132,20 +139,22 @@ class Latest(Stage):
                 return
             held = self._hold(record.name + item, leaf)
             if held is not None:
-                one = _Registered(record.name, _dotted(item), held, is_inside, self._forward)
-                self._registered.append(one)
+                name = record.name + _dotted(item)
+                now.append(_Registered(record.order, name, held, is_inside, self._forward))
+
+    def _all_registered(self, traced: bool) -> list[_Registered]:
+        found = list(self._registered.values())
+        return [one for registered in found for one in registered if one.held.is_traced == traced]
+
+    @property
+    def _forward(self) -> int:
+        return self._over + (self._modules is not None and self._modules.has_run)
 
     def _calls_under_way(self) -> int:
         return sum(module is self.model for module in modules_called())
 
-    def _stays(self, one: _Registered, name: str, traced: bool) -> bool:
-        is_stale = one.held.is_traced and not traced
-        is_replaced = one.name == name and one.held.is_traced == traced and one.forward != self._forward
-        return not (is_stale or is_replaced)
-
     def _is_full(self, traced: bool, name: str) -> bool:
-        count = sum(one.held.is_traced == traced for one in self._registered)
-        if self._most is None or count < self._most:
+        if self._most is None or len(self._all_registered(traced)) < self._most:
             return False
         self._say_once(name, f"{name!r} is not captured: max_tensors={self._most} are registered already")
         return True

@@ -10,10 +10,11 @@ from tensortap.core.record import Site
 from tensortap.sources.frames import argument_name, site_of
 
 T = TypeVar("T")
-Listener = Callable[[Any, str, Site], None]
+Listener = Callable[[Any, str, Site | None], None]
 
-# Empty while nobody listens: a compiled program that taps is guarded on this alone.
+# Empty while nobody listens: a compiled program that taps is guarded on these two alone.
 _listeners: tuple[Listener, ...] = ()
+_show_in_graph: Callable[[Any, str], None] | None = None
 
 
 def tap(value: T, name: str | None = None) -> T:
@@ -21,7 +22,9 @@ def tap(value: T, name: str | None = None) -> T:
 
     >>> x = tt.tap(x, "after_layer_1")
     """
-    if _listeners:
+    if _show_in_graph is not None:
+        _show_in_graph(value, name or "value")
+    elif _listeners:
         _show(value, name)
     return value
 
@@ -34,6 +37,12 @@ def listen(listener: Listener) -> None:
 def unlisten(listener: Listener) -> None:
     global _listeners
     _listeners = tuple(one for one in _listeners if one != listener)
+
+
+def show_in_graphs(show: Callable[[Any, str], None] | None) -> None:
+    """Let compiled code show what it taps itself; None ends it."""
+    global _show_in_graph
+    _show_in_graph = show
 
 
 def _show(value: Any, name: str | None) -> None:

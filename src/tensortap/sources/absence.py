@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from tensortap.core.paths import items_match
 from tensortap.sources.modules import Modules
 from tensortap.sources.ports import Port
-from tensortap.sources.sites import Wanted, walk
+from tensortap.sources.sites import Wanted, children, has_forward, walk
+from tensortap.sources.usage import branch_not_taken, why_not_called
 
 
 class Missing(NamedTuple):
@@ -28,12 +26,32 @@ class Missing(NamedTuple):
 
 def missing(source: Modules) -> list[Missing]:
     """Every selected site without a record."""
-    return [
-        Missing(_shown(wanted), _reason(source, port, wanted))
+    silent = [
+        (port, wanted)
         for port in source.ports
         for wanted in (*port.values, *port.gradients)
         if not _has_fired(port, wanted)
     ]
+    if not silent:
+        return []
+    traces = _Traces(source)
+    return [Missing(_shown(wanted), _reason(source, port, wanted, traces)) for port, wanted in silent]
+
+
+class _Traces:
+    """What ran, as far as the hooks have seen it."""
+
+    def __init__(self, source: Modules) -> None:
+        self.called = {port.path for port in source.ports if port.count}
+        if source.has_run:
+            self.called.add("")
+        names: dict[int, list[str]] = {}
+        for path, module in walk(source.model):
+            names.setdefault(id(module), []).append(".".join(path))
+        # A module with several names runs under one of them, and nobody can tell which.
+        seen = [port.path for port in source.ports if port.count and len(names.get(id(port.module), ())) == 1]
+        self.ran_inside = {owner for path in seen for owner in _owners(path)}
+        self.idle = {port.path for port in source.ports} - self.called - self.ran_inside
 
 
 def _has_fired(port: Port, wanted: Wanted) -> bool:
@@ -49,28 +67,35 @@ def _shown(wanted: Wanted) -> str:
     return f"{stem}{wanted.items}{'.grad' if stem != name else ''}{call}"
 
 
-def _reason(source: Modules, port: Port, wanted: Wanted) -> str:
+def _reason(source: Modules, port: Port, wanted: Wanted, traces: _Traces) -> str:
     site = wanted.site
     if site.is_after_step:
         return "no optimizer took a step on it while it was captured"
     if site.kind == "grad_param":
         return port.unfit.get(site.parameter) or _no_backward(source)
     if not port.count:
-        return _not_called(source, port)
-    unfit = [reason for part, reason in port.unfit.items() if part.startswith(site.parameter)]
-    if site.is_gradient:
-        return unfit[0] if unfit else _no_backward(source)
-    return _not_there(port, wanted, unfit)
-
-
-def _not_there(port: Port, wanted: Wanted, unfit: Sequence[str]) -> str:
+        return _not_called(source, port, traces)
     if wanted.call is not None and port.calls <= wanted.call:
         return f"it was called {_times(port.calls)} in a step"
-    if wanted.items and port.parts:
-        parts = sorted(part.removeprefix(wanted.site.parameter) or "no parts" for part in port.parts)
-        return f"it has no {wanted.items}; it has {', '.join(parts[:6])}"
+    unfit = [why for part, why in port.unfit.items() if _is_part(part, wanted)]
     if unfit:
         return unfit[0]
+    return _no_backward(source) if site.is_gradient else _not_there(port, wanted)
+
+
+def _is_part(part: str, wanted: Wanted) -> bool:
+    """Whether something that came by, `mask[0]`, is within what was wanted."""
+    item = part.removeprefix(wanted.site.parameter)
+    is_of_parameter = part.startswith(wanted.site.parameter) and (not item or item[0] in ".[")
+    return (is_of_parameter or not wanted.site.parameter) and items_match(wanted.items, item)
+
+
+def _not_there(port: Port, wanted: Wanted) -> str:
+    parameter = wanted.site.parameter
+    whole = Wanted(wanted.site)
+    parts = sorted(part.removeprefix(parameter) or "no parts" for part in port.parts if _is_part(part, whole))
+    if wanted.items and parts:
+        return f"it has no {wanted.items}; it has {', '.join(parts[:6])}"
     return "it was not passed" if wanted.site.kind == "input" else "it held no tensor"
 
 
@@ -80,90 +105,46 @@ def _no_backward(source: Modules) -> str:
     return "no backward pass ran through it while it was captured"
 
 
-def _not_called(source: Modules, port: Port) -> str:
-    above = [*_above(source.model, port.path), port.module]
-    if any(isinstance(module, torch.jit.ScriptModule) for module in above):
+def _not_called(source: Modules, port: Port, traces: _Traces) -> str:
+    line = list(_line(source.model, port.path))
+    if any(isinstance(owner, torch.jit.ScriptModule) for owner, _ in line):
         return "it is scripted: no hook runs inside"
     if source.stopped_after:
         return f"the forward was left after {source.stopped_after} (stop=True)"
-    if _ran_inside(source, port):
-        return "its .forward() was called directly, which runs no hook; call the module itself"
-    if not source.has_run and not any(one.count for one in source.ports):
+    if not traces.called:
         return "the model was not called while it was captured"
-    return _seen_in_source(source, port, above) or "not called"
+    found = _seen_in_source(port.path, line, traces)
+    if port.path in traces.ran_inside and not (found and ".forward()" in found):
+        return "its .forward() was called directly, which runs no hook; call the module itself"
+    return found or "not called"
 
 
-def _ran_inside(source: Modules, port: Port) -> bool:
-    """Whether a part of the module ran, though the module itself was not called."""
-    inside = f"{port.path}." if port.path else ""
-    return any(
-        one.count and one.path != port.path and one.path.startswith(inside) for one in source.ports
-    ) and not (port.path == "" and source.has_run)
+def _line(model: Any, path: str) -> Iterator[tuple[Any, str]]:
+    """Every module above, from the model down, with the name by which it holds the next."""
+    module = model
+    for name in path.split(".") if path else ():
+        yield module, name
+        module = dict(children(module))[name]
 
 
-def _above(model: Any, path: str) -> list[Any]:
-    parts = tuple(path.split(".")) if path else ()
-    return [module for names, module in walk(model) if names == parts[: len(names)] and names != parts]
+def _owners(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
 
 
-def _seen_in_source(source: Modules, port: Port, above: Sequence[Any]) -> str | None:
-    """What the code of the modules above says about the way this one is used."""
-    names = [part for part in port.path.split(".") if not part.isdecimal()]
-    for owner in reversed(above[:-1]) if names else ():
-        found = _uses(type(owner), names[-1])
-        if found is not None:
+def _seen_in_source(path: str, line: Sequence[tuple[Any, str]], traces: _Traces) -> str | None:
+    """What the code of the modules above says: of the nearest that can be called, else of those it is in."""
+    told, is_item = why_not_called, False
+    for (owner, name), above in zip(reversed(line), _owners(path), strict=True):
+        if not has_forward(owner):
+            is_item = True  # of a list: the code of its owner names the list alone
+            continue
+        found = None if above in traces.idle else told(owner, name, is_item=is_item)
+        if found is not None or above in traces.called:
             return found
+        told, is_item = branch_not_taken, False
     return None
-
-
-def _uses(owner: type, name: str) -> str | None:
-    tree = _source_of(owner)
-    if tree is None:
-        return None
-    file, uses = _file(owner), list(_attributes(tree, None))
-    for node, _ in uses:
-        if node.attr == "forward" and not _is_super(node.value) and _stands_for(node.value, name):
-            return f"its .forward() is called directly at {file}:{node.lineno}, which runs no hook"
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    mine = [(node, branch) for node, branch in uses if node.attr == name]
-    for node, branch in mine:
-        if id(node) in called and branch is not None:
-            return f"not called: the branch at {file}:{branch.lineno} was not taken"
-    if mine and not any(id(node) in called for node, _ in mine):
-        return f"not called: {file}:{mine[0][0].lineno} uses it without calling it"
-    return None
-
-
-def _attributes(node: ast.AST, branch: Any) -> Iterator[tuple[ast.Attribute, Any]]:
-    """Every attribute in the code, with the innermost branch it lies in."""
-    if isinstance(node, ast.Attribute):
-        yield node, branch
-    for child in ast.iter_child_nodes(node):
-        is_branch = isinstance(node, ast.If | ast.IfExp) and child is not node.test
-        yield from _attributes(child, node if is_branch else branch)
-
-
-def _stands_for(node: ast.AST, name: str) -> bool:
-    """The module by its own name, or by the variable of a loop over a list of them."""
-    if any(isinstance(part, ast.Attribute) and part.attr == name for part in ast.walk(node)):
-        return True
-    return isinstance(node, ast.Name) and node.id not in ("self", "super")
-
-
-def _is_super(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
-
-
-def _source_of(owner: type) -> ast.AST | None:
-    try:
-        lines, start = inspect.getsourcelines(owner.forward)  # type: ignore[attr-defined]
-        return ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), start - 1)
-    except (OSError, TypeError, SyntaxError):
-        return None
-
-
-def _file(owner: type) -> str:
-    return Path(inspect.getsourcefile(owner) or "?").name
 
 
 def _times(count: int) -> str:

@@ -98,6 +98,15 @@ def input_hook(
     return _never_alone(hook)
 
 
+def shown_by(key: int) -> Callable[[Any, str], None]:
+    """A function that shows a value, or the tensors of a container, under a name; compiled or not."""
+
+    def show(value: Any, name: str) -> None:
+        _shown(value, name, (key, None))
+
+    return show
+
+
 @contextlib.contextmanager
 def fresh_graphs(hooks: int = 0) -> Iterator[None]:
     """Forget all compiled graphs on enter and on exit; hooks put on inside are then seen, and gone after.

@@ -53,6 +53,7 @@ class OutputHook(Hook):
         try:
             for port in self._ports:
                 port.see_output(output)
+                port.raw = None
             for port in self._parameters:
                 port.see_stored(module)
         except Exception:  # noqa: BLE001 - a guest in someone's forward pass

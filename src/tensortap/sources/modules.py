@@ -17,8 +17,8 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
 from tensortap.sources.hooks import InputHook, OutputHook, RawHook, StepHook
 from tensortap.sources.parameters import Parameters
-from tensortap.sources.ports import Port, native_name
-from tensortap.sources.sites import Wanted, unwrapped
+from tensortap.sources.ports import Port, is_recomputing, native_name
+from tensortap.sources.sites import Wanted, takes_hooks, unwrapped
 
 Naming = Callable[[str, Kind, str, str], str]
 
@@ -54,6 +54,7 @@ class Modules:
         self.pour: Callable[[Record], object] = lambda record: None
         self._handles: list[Any] = []
         self._gradient_handles: list[Any] = []
+        self._lasting_handles: list[Any] = []
         self.ports = self._make_ports(wanted)
         self._parameters = Parameters(self, [port for port in self.ports if port.kind == "param"])
 
@@ -62,28 +63,29 @@ class Modules:
         self.pour = tap.emit
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
-            step = StepHook(self._begin_step)
-            self._handles.append(self.model.register_forward_pre_hook(step, prepend=True))
+            if takes_hooks(self.model):
+                self._handles.append(self._hook_step())
             by_module: defaultdict[Any, list[Port]] = defaultdict(list)
             for port in self.ports:
-                by_module[port.module].append(port)
+                if takes_hooks(port.module):
+                    by_module[port.module].append(port)
             for module, ports in by_module.items():
                 self._hook(module, ports)
             self._handles += self._parameters.hooks()
             undo.pop_all()
 
     def stop(self) -> None:
-        for handle in [*self._handles, *self._gradient_handles]:
+        for handle in [*self._handles, *self._gradient_handles, *self._lasting_handles]:
             handle.remove()
-        self._handles, self._gradient_handles = [], []
+        self._handles, self._gradient_handles, self._lasting_handles = [], [], []
 
     def fail(self) -> None:
         """Called while an exception is being handled, within the program's forward or backward."""
         assert self._tap is not None
         self._tap.fail(self)
 
-    def keep_handle(self, handle: Any) -> None:
-        self._gradient_handles.append(handle)
+    def keep_handle(self, handle: Any, is_on_leaf: bool = False) -> None:
+        (self._lasting_handles if is_on_leaf else self._gradient_handles).append(handle)
 
     def passed(self, ports: Sequence[Port]) -> None:
         for port in ports:
@@ -127,7 +129,12 @@ class Modules:
             after = OutputHook(self, outputs, [port for port in parameters if port.values])
             self._handles.append(module.register_forward_hook(after))
 
-    def _begin_step(self) -> None:
+    def _hook_step(self) -> Any:
+        return self.model.register_forward_pre_hook(StepHook(self.begin_step), prepend=True)
+
+    def begin_step(self) -> None:
+        if is_recomputing():
+            return
         if self.has_run and self._tap is not None:
             self._tap.tick(self.step)
         declared = declared_step()
@@ -135,6 +142,10 @@ class Modules:
         self.has_run = True
         self.is_resting = self._rests is not None and self._rests(self.step)
         self._gradient_handles.clear()  # what has not come by now belongs to a graph that is gone
+        # A parameter that was passed on as it is outlives the graph: its old hooks would count it twice.
+        for handle in self._lasting_handles:
+            handle.remove()
+        self._lasting_handles.clear()
 
 
 def _is_by_convention(parameter: Any) -> bool:

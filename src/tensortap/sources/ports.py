@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _graph_task = torch._C._current_graph_task_id
 _NO_GRAPH_TASK = -1
+_MOST_HIDDEN = 1000  # calls without a graph wait for a checkpoint, most of them in vain
+
+
+def is_recomputing() -> bool:
+    """Whether a backward pass is under way, in which a checkpoint computes again what it did not keep."""
+    return _graph_task() != _NO_GRAPH_TASK
 
 
 class Port:
@@ -41,6 +49,8 @@ class Port:
         self.raw: Any = None  # what a parallel layer computed, before it was made local
         self._names: dict[str, str] = {}
         self._step, self._calls, self._recomputed = -1, 0, 0
+        self._hidden: deque[_Hidden] = deque(maxlen=_MOST_HIDDEN)
+        self._replay: _Replay | None = None
 
     def expect_pieces(self) -> None:
         """What leaves this module may be a piece of something larger, without saying so itself."""
@@ -108,14 +118,32 @@ class Port:
             elif leaf is not None:
                 self.unfit[parameter + item] = f"it was a {type(leaf).__name__}, not a tensor"
 
+    def see_shown(self, parameter: str, item: str, leaf: Any, call: int) -> None:
+        """One leaf that a compiled graph shows, which counts its calls itself."""
+        self.count += 1
+        self._step, self._calls = self.source.step, max(call + 1, self._calls)
+        self._take(parameter, item, leaf, call)
+
+    def take_gradient(self, wanted: Sequence[Wanted], name: str, gradient: Any, step: int, call: int) -> None:
+        self.fired.update(wanted)
+        kind: Kind = "grad_output" if self.kind == "output" else "grad_input"
+        placement = None if type(gradient) in _PLAIN else framework_of(gradient).placement(gradient)
+        self.emit(name, gradient, kind, step, call, placement)
+
     def _see_leaf(self, parameter: str, item: str, leaf: Any, call: int) -> None:
+        self._take(parameter, item, leaf, call)
+        if self.gradients and isinstance(leaf, torch.Tensor) and self.kind != "param":
+            if call >= 0:
+                self._watch_gradient(parameter, item, leaf, call)
+            elif self._hidden and torch.is_grad_enabled() and leaf.requires_grad:
+                self._watch_again(parameter, item, leaf, call)
+
+    def _take(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         if self.values and call >= 0 and (self.takes_all or self._accepts(parameter, item, call)):
             is_whole = type(leaf) in _PLAIN and self.raw is None and not self.may_be_piece
             placement = None if is_whole else self.source.placement(self, leaf)
             self.has_emitted = True
             self.emit(self.name(parameter, item), leaf, self.kind, self._step, call, placement)
-        if self.gradients and isinstance(leaf, torch.Tensor) and self.kind != "param":
-            self._watch_gradient(parameter, item, leaf, call if call >= 0 else -call - 1)
 
     def _accepts(self, parameter: str, item: str, call: int) -> bool:
         self.parts.add(parameter + item)
@@ -124,14 +152,40 @@ class Port:
         return bool(accepting)
 
     def _watch_gradient(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
-        accepting = [one for one in self.gradients if one.accepts(parameter, item, call)]
+        if not torch.is_grad_enabled():
+            self._hide(parameter + item, leaf, call)
+        elif self._hidden and self._hidden[0].step != self._step:
+            self._hidden.clear()
+        accepting = self.wanting_gradient(parameter, item, call)
         if not accepting:
             return
         if not leaf.requires_grad:
             self.unfit[parameter + item] = _no_gradient(leaf)
             return
         hook = _Gradient(self, accepting, self.name(parameter, item) + ".grad", call)
-        self.source.keep_handle(leaf.register_hook(hook))  # type: ignore[no-untyped-call]
+        self.source.keep_handle(leaf.register_hook(hook), leaf.is_leaf)  # type: ignore[no-untyped-call]
+
+    def wanting_gradient(self, parameter: str, item: str, call: int) -> list[Wanted]:
+        return [one for one in self.gradients if one.accepts(parameter, item, call)]
+
+    def _hide(self, part: str, leaf: torch.Tensor, call: int) -> None:
+        """Remember a call without a graph: a checkpoint may come back to it."""
+        last = self._hidden[-1] if self._hidden else None
+        if last is None or (last.step, last.call) != (self._step, call):
+            last = _Hidden(self._step, call)
+            self._hidden.append(last)
+        if leaf.requires_grad:  # the module handed on what it was given, which is watched outside
+            last.watched.add(part)
+
+    def _watch_again(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
+        checkpoint = (_graph_task(), id(torch._C._current_autograd_node()))
+        if self._replay is None or self._replay.checkpoint != checkpoint:
+            if self._replay is not None:
+                self._replay.settle()
+            self._replay = _Replay(checkpoint, self._hidden)
+        self._replay.expect(call)
+        hook = _LateGradient(self, self._replay, parameter, item, call)
+        self.source.keep_handle(leaf.register_hook(hook), leaf.is_leaf)  # type: ignore[no-untyped-call]
 
 
 class _Gradient:
@@ -146,10 +200,61 @@ class _Gradient:
     def __call__(self, gradient: torch.Tensor) -> None:
         port = self._port
         try:
-            port.fired.update(self._wanted)
-            kind: Kind = "grad_output" if port.kind == "output" else "grad_input"
-            placement = None if type(gradient) in _PLAIN else framework_of(gradient).placement(gradient)
-            port.emit(self._name, gradient, kind, self._step, self._call, placement)
+            port.take_gradient(self._wanted, self._name, gradient, self._step, self._call)
+        except Exception:  # noqa: BLE001 - a guest in someone's backward pass
+            port.source.fail()
+
+
+@dataclass(slots=True)
+class _Hidden:
+    """A call without a graph, and the parts of it that are watched all the same."""
+
+    step: int
+    call: int
+    watched: set[str] = field(default_factory=set)
+
+
+class _Replay:
+    """The calls that one checkpoint computes again. Checkpoints come back in the opposite order, so which calls
+    they repeat is known when all of one have come, and their gradients only come after that."""
+
+    def __init__(self, checkpoint: tuple[int, int], hidden: deque[_Hidden]) -> None:
+        self.checkpoint, self._hidden = checkpoint, hidden
+        self._calls: list[int] = []
+        self._repeated: dict[int, _Hidden] = {}
+
+    def expect(self, call: int) -> None:
+        if call not in self._calls:
+            self._calls.append(call)
+
+    def settle(self) -> None:
+        while self._calls and self._hidden:
+            self._repeated[self._calls.pop()] = self._hidden.pop()
+
+    def repeated(self, call: int) -> _Hidden | None:
+        self.settle()
+        return self._repeated.get(call)
+
+
+class _LateGradient:
+    """Waits on a tensor that a checkpoint has computed again; the step and call are those it repeats."""
+
+    __slots__ = ("_call", "_item", "_parameter", "_port", "_replay")
+
+    def __init__(self, port: Port, replay: _Replay, parameter: str, item: str, call: int) -> None:
+        self._port, self._replay = port, replay
+        self._parameter, self._item, self._call = parameter, item, call
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        port, parameter, item = self._port, self._parameter, self._item
+        try:
+            first = self._replay.repeated(self._call)
+            if first is None or parameter + item in first.watched:
+                return
+            wanted = port.wanting_gradient(parameter, item, first.call)
+            if wanted:
+                name = port.name(parameter, item) + ".grad"
+                port.take_gradient(wanted, name, gradient, first.step, first.call)
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
             port.source.fail()
 

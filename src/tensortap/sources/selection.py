@@ -46,10 +46,33 @@ def select(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[
             for site in sites_of(".".join(names), module)
             if pattern(site)
         ]
-    found = [
+    found = _named(unwrapped(model), pattern) or [
         wanted for way in pattern.ways for wanted in _selected(_begin(way), pattern.call, unwrapped(model))
     ]
     return list(dict.fromkeys(found))
+
+
+def _named(model: Any, pattern: Pattern) -> list[Wanted]:
+    """What is meant by a name with letters of the grammar in it (`{`, `@`, `[`), if modules are called so."""
+    whole = pattern.text.removeprefix("!")
+    for name, call in dict.fromkeys([(whole, None), (pattern.body, pattern.call)]):
+        if not _SPECIAL.isdisjoint(name) and (found := _at(model, name.split("."), call)):
+            return found
+    return []
+
+
+_SPECIAL = frozenset("{@[")
+
+
+def _at(module: Any, segments: list[str], call: int | None) -> list[Wanted]:
+    names: list[str] = []
+    while segments and (child := dict(children(module)).get(segments[0])) is not None:
+        names.append(segments.pop(0))
+        module = child
+    if not _SPECIAL.isdisjoint("".join(segments)):
+        return []
+    sites = _tail_sites(".".join(names), module, tuple(segments), False)
+    return [Wanted(site, _tail_items(tuple(segments), ""), call) for site in sites]
 
 
 def _some(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[Wanted]:
@@ -63,6 +86,8 @@ def _unknown(model: Any, pattern: Any) -> str:
     names = site_names(model)
     if not isinstance(pattern, Pattern):
         return f"the function {pattern!r} selects none of the {len(names)} sites; tt.sites(model) lists them"
+    if not names:
+        return f"no site {pattern.text!r} in the model: it has no module that can be called, and no parameter"
     near = nearest(pattern.text.lstrip("!"), names) or names[:3]
     return (
         f"no site {pattern.text!r} in the model; did you mean {' or '.join(map(repr, near))}? "
@@ -81,26 +106,38 @@ def _without(wanted: Wanted, excluded: Sequence[Wanted]) -> Wanted | None:
 
 def _concerns(excluded: Wanted, site: ModuleSite) -> bool:
     is_whole_module = excluded.site.kind == "output" and not excluded.items and excluded.call is None
-    return is_whole_module or excluded.site.kind == site.kind
+    is_same_kind = excluded.site.kind == site.kind and excluded.site.is_after_step == site.is_after_step
+    return is_whole_module or is_same_kind
 
 
 def _begin(way: Way) -> Way:
     """A pattern that begins with a class finds it at any depth; one without segments is the model itself."""
     if way.segments == ("",):
-        return Way(("out",), way.items, way.is_gradient_of_items)
+        return Way((), way.items, way.is_gradient_of_items)
     if way.segments[0].startswith("<"):
         return Way((ANY_DEPTH, *way.segments), way.items, way.is_gradient_of_items)
     return way
 
 
 def _selected(way: Way, call: int | None, model: Any) -> Iterator[Wanted]:
-    yield from _descend(way, call, (), model, frozenset([0]))
+    reached = frozenset([0])
+    if way.segments[:1] == (ANY_DEPTH,):
+        # A class may be the model's own; a name it has none.
+        is_class = way.segments[1:2] and way.segments[1].startswith("<")
+        reached |= _onwards(way.segments, frozenset([1]), "", classes_of(model)) if is_class else set()
+    yield from _descend(way, call, (), model, reached, frozenset([id(model)]))
 
 
 def _descend(
-    way: Way, call: int | None, names: tuple[str, ...], module: Any, reached: frozenset[int]
+    way: Way,
+    call: int | None,
+    names: tuple[str, ...],
+    module: Any,
+    reached: frozenset[int],
+    above: frozenset[int],
 ) -> Iterator[Wanted]:
-    """Walk the model and the pattern together; `reached` are the segments that may come next."""
+    """Walk the model and the pattern together; `reached` are the segments that may come next, `above` the
+    modules on the way down, since one may hold its owner."""
     reached = _with_any_depth(way.segments, reached)
     if not reached:
         return
@@ -111,8 +148,9 @@ def _descend(
             for site in _tail_sites(".".join(names), module, tail, way.is_gradient_of_items):
                 yield Wanted(site, _tail_items(tail, way.items), call)
     for name, child in below.items():
-        onwards = _onwards(way.segments, reached, name, classes_of(child))
-        yield from _descend(way, call, (*names, name), child, onwards)
+        if id(child) not in above:
+            onwards = _onwards(way.segments, reached, name, classes_of(child))
+            yield from _descend(way, call, (*names, name), child, onwards, above | {id(child)})
 
 
 def _with_any_depth(segments: tuple[str, ...], reached: frozenset[int]) -> frozenset[int]:
@@ -149,7 +187,10 @@ def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool
     else:
         found = _parameters(path, module, tail)
     for site in found:
-        yield gradient_of(site) if is_gradient else site
+        if not is_gradient:
+            yield site
+        elif not site.is_after_step:
+            yield gradient_of(site)
 
 
 def _inputs(path: str, module: Any, wanted: tuple[str, ...]) -> list[ModuleSite]:
@@ -169,7 +210,7 @@ def _inputs(path: str, module: Any, wanted: tuple[str, ...]) -> list[ModuleSite]
 def _parameters(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
     is_after_step = tail[-1] == AFTER_STEP
     names = tail[:-1] if is_after_step else tail
-    if len(names) != 1 or names[0] in ("*", ANY_DEPTH):
+    if len(names) != 1 or "*" in names[0]:
         return []
     return [
         ModuleSite(path, "param", module, name, is_after_step)

@@ -98,7 +98,7 @@ class Wanted:
 
 def require_module(model: Any) -> Any:
     """The model, if it has modules to look into."""
-    if isinstance(getattr(model, "_modules", None), dict) and hasattr(model, "register_forward_hook"):
+    if hasattr(getattr(model, "_modules", None), "items") and hasattr(model, "register_forward_hook"):
         return model
     raise TypeError(
         f"a {type(model).__name__} is no model; give a torch.nn.Module (or None for tt.tap alone)"
@@ -131,8 +131,12 @@ def walk(model: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 def classes_of(module: Any) -> tuple[str, ...]:
     """The names of its class and all bases."""
+    return _class_names(_kind_of(module))
+
+
+def _kind_of(module: Any) -> type:
     kind: type = type(module)
-    return _class_names(kind)
+    return kind
 
 
 @lru_cache(maxsize=4096)
@@ -146,23 +150,43 @@ def class_name(module: Any) -> str:
     return names[1] if "FSDPModule" in names and names[0].startswith("FSDP") else names[0]
 
 
+def takes_hooks(module: Any) -> bool:
+    """Scripted modules run without Python."""
+    return "ScriptModule" not in classes_of(module)
+
+
 def inputs_of(module: Any) -> Inputs:
     """What its forward takes; a forward set on the instance hides the class's."""
-    own = module.__dict__.get("forward")
-    return _inputs_of(type(module).forward, True) if own is None else _inputs_of.__wrapped__(own, False)
+    own, kind = module.__dict__.get("forward"), _kind_of(module)
+    return _inputs_of_class(kind) if own is None else _inputs(own, False)
 
 
 def has_forward(module: Any) -> bool:
     """Whether calling it means anything: a list of modules is none to be called."""
-    return "forward" in module.__dict__ or type(module).forward.__name__ != "_forward_unimplemented"
+    if "forward" in module.__dict__:
+        return True
+    return getattr(_forward_of(type(module)), "__name__", "") != "_forward_unimplemented"
 
 
 @lru_cache(maxsize=4096)
-def _inputs_of(function: Any, is_method: bool) -> Inputs:
+def _inputs_of_class(kind: type) -> Inputs:
+    forward = _forward_of(kind)
+    is_method = hasattr(forward, "__get__") and not isinstance(forward, staticmethod)
+    return _inputs(forward, is_method)
+
+
+def _forward_of(kind: type) -> Any:
+    """As it stands in the class: asking a traced module's class for its forward raises."""
+    return inspect.getattr_static(kind, "forward", None)
+
+
+def _inputs(function: Any, is_method: bool) -> Inputs:
     try:
-        parameters = list(inspect.signature(function).parameters.values())[is_method:]
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return Inputs((), (), "", True)
+    if is_method and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        del parameters[0]  # the module itself, unless `*args` of a decorator takes it along with the others
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = tuple(one.name for one in parameters if one.kind in named)
     keywords = tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
@@ -202,9 +226,10 @@ def _walk(
     names: tuple[str, ...], module: Any, above: frozenset[int]
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield names, module
+    above |= {id(module)}
     for name, child in children(module):
         if id(child) not in above:
-            yield from _walk((*names, name), child, above | {id(module)})
+            yield from _walk((*names, name), child, above)
 
 
 def children(module: Any) -> Iterator[tuple[str, Any]]:
