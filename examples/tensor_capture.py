@@ -122,7 +122,7 @@ def captured_in_parallel() -> dict[str, list[tt.Record]]:
     """What two processes captured: one record per rank, each knowing how its piece sits in the whole."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(run_rank, (folder,), nprocs=WORLD)
+        torch.multiprocessing.spawn(run_rank, (folder,), nprocs=WORLD)  # type: ignore[attr-defined, no-untyped-call]
         run = tt.Run(Path(folder) / "run")
         return {name: [stored.record() for stored in run.filter(name)] for name in run.names}
 

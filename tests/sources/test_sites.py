@@ -19,6 +19,7 @@ from tensortap.sources.sites import (
     require_module,
     site_names,
     sites_of,
+    takes_hooks,
     unwrapped,
     walk,
 )
@@ -95,6 +96,7 @@ def test_a_scripted_and_a_traced_model_are_walked():
         assert require_module(model) is model
         assert has_forward(model)
         assert site_names(model)[0] == "out"
+        assert takes_hooks(model) is (type(model).__name__ == "TopLevelTracedModule")
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ A step is what `tt.step()` says; else one forward of the outermost captured mode
 """
 
 import itertools
+from operator import index
+from typing import SupportsIndex
 
 # One step and one order for the process: records of several tools line up only if all count alike.
 _declared: int | None = None
 next_order = itertools.count().__next__
 
 
-def step(number: int | None = None) -> int:
+def step(number: SupportsIndex | None = None) -> int:
     """Say that a step begins; without a number it is the one after the last. From the first call on, every
     tool counts steps by these calls.
 
@@ -20,10 +22,18 @@ def step(number: int | None = None) -> int:
     global _declared
     if number is None:
         number = 0 if _declared is None else _declared + 1
-    elif isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"a step is a whole number, not {number!r}")
-    _declared = number
-    return number
+    _declared = _whole(number)
+    return _declared
+
+
+def _whole(number: SupportsIndex) -> int:
+    """A plain int of what a loop may count with, a numpy number or a tensor of one."""
+    try:
+        if not isinstance(number, bool):
+            return index(number)
+    except TypeError:
+        pass
+    raise TypeError(f"a step is a whole number, not {number!r}")
 
 
 def declared_step() -> int | None:

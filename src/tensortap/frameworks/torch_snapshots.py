@@ -10,7 +10,11 @@ import torch
 from tensortap.frameworks import sharded
 from tensortap.frameworks.torch import FRAMEWORK, PLAIN, is_quiet, refuse_without_values
 
+_Tensor = torch.Tensor
 _lazy_clone = torch._lazy_clone
+_has_function_mode = torch._C._is_torch_function_mode_enabled
+_count_dispatch_modes = torch._C._len_torch_dispatch_stack
+_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_inference = torch.is_inference_mode_enabled
 _QUANTIZED = frozenset((torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4))
 _SPARE = 1 << 16  # bytes of a larger storage that a small view may keep alive
@@ -19,7 +23,8 @@ _SPARE = 1 << 16  # bytes of a larger storage that a small view may keep alive
 def share(value: torch.Tensor) -> Any:
     """A snapshot that costs no copy as long as nobody writes to the original; where that cannot be had, a
     copy. Only a write through a NumPy alias that was taken before goes unseen."""
-    if type(value) is not torch.Tensor or not is_quiet():
+    # This runs for every captured value: the questions are asked in C, the cheap ones first.
+    if type(value) is not _Tensor or _has_function_mode() or _count_dispatch_modes() or _interpreter():
         return _share_piece(value) if sharded.is_distributed(type(value)) else copied(value)
     try:
         nbytes = value.nbytes

@@ -92,6 +92,7 @@ class Capture(Captured):
         keep = "clone" if compiled == "graph" and keep in (None, "cow") else keep
         self._destination = Destination(to if self._is_on else None, keep, limit)
         self._tap: Tap | None = None
+        self._take: Callable[[Any], Any] = _as_it_is
 
     def __enter__(self) -> Self:
         self.start()
@@ -115,6 +116,10 @@ class Capture(Captured):
             return
         others = [one for one in self._predicates if not isinstance(one, Steps)]
         stages = [When(*others)] if others else []
+        take = None if others else self._destination.keep_early()
+        if self._source is not None:
+            self._source.take = take or _as_it_is
+        self._take = take or _as_it_is
         self._tap = Tap(stages=stages, sinks=self._destination.sinks, on_error="log")
         with contextlib.ExitStack() as stack:
             if self._source is not None:
@@ -133,7 +138,8 @@ class Capture(Captured):
         if self._source is None:
             return []
         found = missing(self._source)
-        refused = self._destination.memory.refused if self._destination.memory else {}
+        memory = self._destination.memory
+        refused = {**self._source.refused, **(memory.refused if memory else {})}
         return [*found, *(Missing(name, reason) for name, reason in refused.items())]
 
     def _title(self) -> str:
@@ -207,9 +213,8 @@ class Capture(Captured):
         rank = self._source.rank if self._source is not None else 0
         for item, leaf in leaves(value):
             placement = framework_of(leaf).placement(leaf)
-            record = Record(
-                name + item, leaf, "value", step, rank, call, next_order(), time(), site, placement
-            )
+            kept, at = self._take(leaf), time()
+            record = Record(name + item, kept, "value", step, rank, call, next_order(), at, site, placement)
             if self._tap is not None:
                 self._tap.emit(record)
 
@@ -226,3 +231,7 @@ class Capture(Captured):
             if self._tap is not None:
                 stack.callback(self._tap.__exit__, *([None] * 3 if drain else [Exception, None, None]))
             stack.enter_context(self._undo)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -32,6 +32,14 @@ class Destination:
         given = to if isinstance(to, (list, tuple)) else [to]
         self.sinks = [_sink(one, keep, limit) for one in given]
 
+    def keep_early(self) -> Keeper | None:
+        """Let the source make of each value what is kept, instead of a second record of it here; possible
+        where nobody else looks at the value in between."""
+        if len(self.sinks) != 1 or self.memory is None:
+            return None
+        keep, self.memory.keep = self.memory.keep, None
+        return keep
+
     @property
     def memory(self) -> Memory | None:
         return next((sink for sink in self.sinks if isinstance(sink, Memory)), None)

@@ -23,12 +23,12 @@ class Memory:
     """
 
     def __init__(
-        self, *, keep: Keeper = snapshot, most: int | None = None, most_bytes: int | None = None
+        self, *, keep: Keeper | None = snapshot, most: int | None = None, most_bytes: int | None = None
     ) -> None:
         self.records: deque[Record] = deque()
         self.refused: dict[str, str] = {}
         self.dropped = 0
-        self._keep = keep
+        self.keep = keep  # None: what comes is kept as it is
         self._most, self._most_bytes = most, most_bytes
         self._held = 0
 
@@ -41,17 +41,21 @@ class Memory:
         return found
 
     def write(self, record: Record) -> None:
-        try:
-            value = self._keep(record.value)
-        except UnsupportedValueError as error:
-            self.refused.setdefault(record.name, str(error))
-            return
-        self.records.append(record.with_value(value))
+        if self.keep is not None:
+            try:
+                record = record.with_value(self.keep(record.value))
+            except UnsupportedValueError as error:
+                self.refused.setdefault(record.name, str(error))
+                return
+        self.records.append(record)
         if self._most_bytes is not None:
-            self._held += _nbytes(value)
+            try:
+                self._held += record.value.nbytes
+            except (AttributeError, TypeError, RuntimeError):
+                self._held += _nbytes(record.value)
             while self._held > self._most_bytes and len(self.records) > 1:
                 self._drop()
-        elif self._most is not None and len(self.records) > self._most:
+        if self._most is not None and len(self.records) > self._most:
             self._drop()
 
     def clear(self) -> None:
@@ -67,12 +71,11 @@ class Memory:
     def _drop(self) -> None:
         if not self.dropped:
             log.warning("the limit of what is kept in memory is reached; from now on the oldest records go")
-        self._held -= _nbytes(self.records.popleft().value)
+        oldest = self.records.popleft()
+        if self._most_bytes is not None:
+            self._held -= _nbytes(oldest.value)
         self.dropped += 1
 
 
 def _nbytes(value: Any) -> int:
-    try:
-        return int(value.nbytes)
-    except (AttributeError, TypeError, RuntimeError):
-        return sum(framework_of(leaf).describe(leaf).nbytes for _, leaf in leaves(value))
+    return sum(framework_of(leaf).describe(leaf).nbytes for _, leaf in leaves(value))

@@ -10,7 +10,7 @@ import torch
 from tensortap.core.paths import items_match
 from tensortap.sources.modules import Modules
 from tensortap.sources.ports import Port
-from tensortap.sources.sites import Wanted, children, has_forward, walk
+from tensortap.sources.sites import Wanted, has_forward, takes_hooks, unwrapped, walk
 from tensortap.sources.usage import branch_not_taken, why_not_called
 
 
@@ -107,7 +107,8 @@ def _no_backward(source: Modules) -> str:
 
 def _not_called(source: Modules, port: Port, traces: _Traces) -> str:
     line = list(_line(source.model, port.path))
-    if any(isinstance(owner, torch.jit.ScriptModule) for owner, _ in line):
+    is_inside = any(isinstance(owner, torch.jit.ScriptModule) for owner, _ in line)
+    if is_inside or not takes_hooks(port.module):
         return "it is scripted: no hook runs inside"
     if source.stopped_after:
         return f"the forward was left after {source.stopped_after} (stop=True)"
@@ -124,7 +125,7 @@ def _line(model: Any, path: str) -> Iterator[tuple[Any, str]]:
     module = model
     for name in path.split(".") if path else ():
         yield module, name
-        module = dict(children(module))[name]
+        module = unwrapped(module._modules[name])
 
 
 def _owners(path: str) -> Iterator[str]:

@@ -52,6 +52,8 @@ class Modules:
         self._rests, self._is_last = rests, is_last
         self._tap: Tap | None = None
         self.pour: Callable[[Record], object] = lambda record: None
+        self.take: Callable[[Any], Any] = lambda value: value  # what a record holds of a value
+        self.refused: dict[str, str] = {}
         self._handles: list[Any] = []
         self._gradient_handles: list[Any] = []
         self._lasting_handles: list[Any] = []
@@ -114,9 +116,9 @@ class Modules:
         return any(sharded.is_distributed(type(one)) for one in self.model.parameters())
 
     def _hook(self, module: Any, ports: Sequence[Port]) -> None:
-        inputs, outputs, parameters = (
-            [port for port in ports if port.kind == kind] for kind in ("input", "output", "param")
-        )
+        inputs = [port for port in ports if port.kind == "input"]
+        outputs = [port for port in ports if port.kind == "output"]
+        parameters = [port for port in ports if port.kind == "param"]
         if inputs:
             before = InputHook(self, inputs, module)
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))

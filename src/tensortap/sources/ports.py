@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Kind, Placement, Record
 from tensortap.core.steps import next_order
 from tensortap.frameworks.base import framework_of
@@ -68,9 +69,8 @@ class Port:
         elif not self._is_simple or call < 0 or self.raw is not None:
             self._see_leaf("", "", output, call)
         else:  # what nearly every call is, written out
-            self.has_emitted, source = True, self.source
-            name, step, rank = self._whole_name, self._step, source.rank
-            source.pour(Record(name, output, "output", step, rank, call, next_order(), time(), None, None))
+            self.has_emitted = True
+            self.emit(self._whole_name, output, "output", self._step, call, None)
 
     def see_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
         call = self._next_call()
@@ -89,7 +89,12 @@ class Port:
         self, name: str, value: Any, kind: Kind, step: int, call: int, placement: Placement | None
     ) -> None:
         source = self.source
-        source.pour(Record(name, value, kind, step, source.rank, call, next_order(), time(), None, placement))
+        try:
+            kept = source.take(value)
+        except UnsupportedValueError as error:
+            source.refused.setdefault(name, str(error))
+            return
+        source.pour(Record(name, kept, kind, step, source.rank, call, next_order(), time(), None, placement))
 
     def name(self, parameter: str, item: str = "") -> str:
         key = parameter + item  # an item begins with a dot or a bracket, so nothing is mixed up
@@ -215,8 +220,8 @@ class _Hidden:
 
 
 class _Replay:
-    """The calls that one checkpoint computes again. Checkpoints come back in the opposite order, so which calls
-    they repeat is known when all of one have come, and their gradients only come after that."""
+    """The calls that one checkpoint computes again. Checkpoints come back in the opposite order, so which
+    calls they repeat is known when all of one have come, and their gradients only come after that."""
 
     def __init__(self, checkpoint: tuple[int, int], hidden: deque[_Hidden]) -> None:
         self.checkpoint, self._hidden = checkpoint, hidden

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,8 @@ def selection(model: Any, patterns: Sequence[Any]) -> list[Wanted]:
     included = [one for one in parsed if not (isinstance(one, Pattern) and one.excludes)]
     excluded = [wanted for one in parsed if one not in included for wanted in _some(model, one)]
     found = dict.fromkeys(wanted for one in included or [parse("**")] for wanted in _some(model, one))
+    if not excluded:
+        return list(found)
     return [kept for wanted in found if (kept := _without(wanted, excluded)) is not None]
 
 
@@ -119,41 +121,48 @@ def _begin(way: Way) -> Way:
     return way
 
 
-def _selected(way: Way, call: int | None, model: Any) -> Iterator[Wanted]:
+def _selected(way: Way, call: int | None, model: Any) -> list[Wanted]:
     reached = frozenset([0])
     if way.segments[:1] == (ANY_DEPTH,):
         # A class may be the model's own; a name it has none.
         is_class = way.segments[1:2] and way.segments[1].startswith("<")
-        reached |= _onwards(way.segments, frozenset([1]), "", classes_of(model)) if is_class else set()
-    yield from _descend(way, call, (), model, reached, frozenset([id(model)]))
+        reached |= _onwards(way.segments, frozenset([1]), "", model) if is_class else set()
+    found: list[Wanted] = []
+    _descend(found, way, call, "", model, reached, frozenset([id(model)]))
+    return found
 
 
 def _descend(
+    found: list[Wanted],
     way: Way,
     call: int | None,
-    names: tuple[str, ...],
+    path: str,
     module: Any,
     reached: frozenset[int],
     above: frozenset[int],
-) -> Iterator[Wanted]:
+) -> None:
     """Walk the model and the pattern together; `reached` are the segments that may come next, `above` the
     modules on the way down, since one may hold its owner."""
-    reached = _with_any_depth(way.segments, reached)
-    if not reached:
-        return
-    below = dict(children(module))
+    segments = way.segments
+    reached = _with_any_depth(segments, reached)
+    below = module._modules
     for position in sorted(reached):
-        tail = way.segments[position:]
-        if not tail or tail[0] not in below:  # a child module of that name comes first
-            for site in _tail_sites(".".join(names), module, tail, way.is_gradient_of_items):
-                yield Wanted(site, _tail_items(tail, way.items), call)
-    for name, child in below.items():
-        if id(child) not in above:
-            onwards = _onwards(way.segments, reached, name, classes_of(child))
-            yield from _descend(way, call, (*names, name), child, onwards, above | {id(child)})
+        tail = segments[position:]
+        if (
+            not tail or tail[0] not in below or below[tail[0]] is None
+        ):  # a child module of that name comes first
+            for site in _tail_sites(path, module, tail, way.is_gradient_of_items):
+                found.append(Wanted(site, _tail_items(tail, way.items), call))
+    prefix = f"{path}." if path else ""
+    for name, child in children(module):
+        onwards = _onwards(segments, reached, name, child)
+        if onwards and id(child) not in above:
+            _descend(found, way, call, prefix + name, child, onwards, above | {id(child)})
 
 
 def _with_any_depth(segments: tuple[str, ...], reached: frozenset[int]) -> frozenset[int]:
+    if ANY_DEPTH not in segments:
+        return reached
     found = set(reached)
     for position in sorted(reached):
         while position < len(segments) and segments[position] == ANY_DEPTH:
@@ -162,22 +171,22 @@ def _with_any_depth(segments: tuple[str, ...], reached: frozenset[int]) -> froze
     return frozenset(found)
 
 
-def _onwards(
-    segments: tuple[str, ...], reached: frozenset[int], name: str, classes: Collection[str]
-) -> frozenset[int]:
+def _onwards(segments: tuple[str, ...], reached: frozenset[int], name: str, module: Any) -> frozenset[int]:
     found = set()
     for position in reached:
         if position == len(segments):
             continue
         if segments[position] == ANY_DEPTH:
             found.add(position)
-        elif segment_matches(segments[position], name, classes):
+        elif segment_matches(segments[position], name, classes_of(module)):
             found.add(position + 1)
     return frozenset(found)
 
 
-def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool) -> Iterator[ModuleSite]:
+def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool) -> Sequence[ModuleSite]:
     """What the last segments of a pattern mean on the module that the first ones have led to."""
+    if tail and (tail[0] == ANY_DEPTH or tail == ("*",)):
+        return ()  # these stand for modules
     if tail[-1:] == ("grad",):
         tail, is_gradient = tail[:-1], True
     if not tail or tail[0] == "out":
@@ -186,11 +195,9 @@ def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool
         found = _inputs(path, module, tail[1:2])
     else:
         found = _parameters(path, module, tail)
-    for site in found:
-        if not is_gradient:
-            yield site
-        elif not site.is_after_step:
-            yield gradient_of(site)
+    if not is_gradient:
+        return found
+    return [gradient_of(site) for site in found if not site.is_after_step]
 
 
 def _inputs(path: str, module: Any, wanted: tuple[str, ...]) -> list[ModuleSite]:
@@ -221,6 +228,8 @@ def _parameters(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]
 
 def _tail_items(tail: tuple[str, ...], items: str) -> str:
     """`out.logits[0]` and `in.cache.keys` go on into the value by attribute."""
+    if not tail:
+        return items
     inside = tail[1:] if tail[:1] == ("out",) else tail[2:] if tail[:1] == ("in",) else ()
     inside = inside[:-1] if inside[-1:] == ("grad",) else inside
     return "".join(f".{part}" for part in inside) + items

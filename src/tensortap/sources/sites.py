@@ -117,11 +117,16 @@ def site_stem(path: str, kind: Kind, parameter: str) -> str:
 def unwrapped(module: Any) -> Any:
     """The module that a parallel, compiled or checkpointing wrapper stands for."""
     while True:
-        inner = next((_WRAPPERS[kind] for kind in classes_of(module) if kind in _WRAPPERS), None)
+        inner = _wrapped_name(_kind_of(module))
         held = module._modules.get(inner) if inner else None
         if held is None:
             return module
         module = held
+
+
+@lru_cache(maxsize=4096)
+def _wrapped_name(kind: type) -> str | None:
+    return next((_WRAPPERS[name] for name in _class_names(kind) if name in _WRAPPERS), None)
 
 
 def walk(model: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -151,8 +156,9 @@ def class_name(module: Any) -> str:
 
 
 def takes_hooks(module: Any) -> bool:
-    """Scripted modules run without Python."""
-    return "ScriptModule" not in classes_of(module)
+    """Scripted modules run without Python; a traced one is called from it."""
+    names = classes_of(module)
+    return "ScriptModule" not in names or "TopLevelTracedModule" in names
 
 
 def inputs_of(module: Any) -> Inputs:
@@ -163,9 +169,12 @@ def inputs_of(module: Any) -> Inputs:
 
 def has_forward(module: Any) -> bool:
     """Whether calling it means anything: a list of modules is none to be called."""
-    if "forward" in module.__dict__:
-        return True
-    return getattr(_forward_of(type(module)), "__name__", "") != "_forward_unimplemented"
+    return "forward" in module.__dict__ or _class_has_forward(_kind_of(module))
+
+
+@lru_cache(maxsize=4096)
+def _class_has_forward(kind: type) -> bool:
+    return getattr(_forward_of(kind), "__name__", "") != "_forward_unimplemented"
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.parts import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
@@ -48,8 +49,11 @@ def first(count: int) -> Steps:
 
 
 def nonfinite(record: Record) -> bool:
-    """Whether there is a NaN or an Inf in the value."""
-    return not all(_is_finite(leaf) for _, leaf in leaves(record.value))
+    """Whether there is a NaN or an Inf in the value; where there are no numbers, there is none."""
+    value = record.value
+    if isinstance(value, Statistics):
+        return value.finite != value.count
+    return not all(_is_finite(leaf) for _, leaf in leaves(value))
 
 
 class Changed:
@@ -60,7 +64,7 @@ class Changed:
 
     def __call__(self, record: Record) -> bool:
         key = record.name, record.call, record.rank
-        content = tuple(_content(leaf) for _, leaf in leaves(record.value))
+        content = [(path, _content(leaf)) for path, leaf in leaves(record.value)]
         is_new = self._last.get(key) != content
         self._last[key] = content
         return is_new
@@ -85,25 +89,46 @@ def _check_count(name: str, count: int) -> None:
 
 
 def _is_finite(value: Any) -> bool:
-    if isinstance(value, Statistics):
-        return value.finite == value.count
+    found = getattr(value, "is_finite", None)
+    if isinstance(found, bool):  # of a summary
+        return found
+    try:
+        return _has_finite_numbers(value)
+    except UnsupportedValueError:
+        return True
+
+
+def _has_finite_numbers(value: Any) -> bool:
     framework = framework_of(value)
     if framework.name == "torch":
         from tensortap.frameworks.torch_summary import is_finite
 
         return is_finite(value)
-    found = getattr(value, "is_finite", None)
-    if isinstance(found, bool):
-        return found
-    if framework.name == "python":
-        return not isinstance(value, float) or value - value == 0
-    found_statistics = statistics(framework.bits(value), framework.describe(value).dtype)
-    return found_statistics.finite == found_statistics.count
+    found = statistics(framework.bits(value), framework.describe(value).dtype)
+    return found.finite == found.count
 
 
 def _content(value: Any) -> Any:
+    """What can be told apart from another content; of what has no bytes nothing, which differs from all."""
     framework = framework_of(value)
-    if framework.name == "python":
-        return value
     described = framework.describe(value)
-    return described.dtype, described.shape, fingerprint(framework.bits(value))
+    try:
+        bits = framework.bits(value)
+    except UnsupportedValueError:
+        return _constant(value)
+    return described.dtype, described.shape, fingerprint(bits)
+
+
+def _constant(value: Any) -> Any:
+    return (type(value), value) if isinstance(value, (str, bytes, int, type(None))) else _Unlike()
+
+
+class _Unlike:
+    """Equal to nothing, not even to itself."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
