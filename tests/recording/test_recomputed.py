@@ -1,4 +1,4 @@
-"""Checkpoints compute again what they did not keep; every value and gradient is captured once all the same."""
+"""Checkpoints compute again what they did not keep; every value and gradient is captured once."""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ def share(value: torch.Tensor) -> Any:
         nbytes = value.nbytes
         # A view must not keep a much larger storage alive; a freed storage is refused with a sentence.
         if nbytes <= value.untyped_storage().nbytes() <= 2 * nbytes + _SPARE and _is_shareable(value):
-            return _lazy_clone(value.detach()) if not _is_inference() else _share_outside_inference(value)
+            if _is_inference():
+                return _share_outside_inference(value)
+            return _lazy_clone(value.detach() if value.requires_grad else value)
     except RuntimeError:
         # Memory that torch did not allocate itself (numpy's, shared, mapped) cannot be shared this way,
         # nor can layouts that have no storage.

@@ -81,14 +81,14 @@ def summarise(tensor: torch.Tensor) -> Summary:
         if count == 0:
             return Summary(description, 0, Statistics(0, None, None, None, None, 0.0))
         low, high = torch.aminmax(numbers)
-        mean, norm = numbers.mean(), torch.linalg.vector_norm(numbers)
+        total, norm = numbers.sum(), torch.linalg.vector_norm(numbers)
         if not numbers.is_cpu:
             odd = [torch.isnan(numbers).sum(), torch.isinf(numbers).sum()]
-            return Summary(description, count, stacked([low, high, mean, norm, *odd]))
+            return Summary(description, count, stacked([low, high, total / count, norm, *odd]))
         bounds = low.item(), high.item()
     if not all(map(math.isfinite, bounds)):  # counted only where the bounds give it away
         return Summary(description, count, statistics(FRAMEWORK.bits(tensor), description.dtype))
-    return Summary(description, count, _statistics(count, *bounds, mean.item(), norm.item()))
+    return Summary(description, count, _statistics(count, *bounds, total.item() / count, norm.item()))
 
 
 def stacked(scalars: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -49,10 +49,7 @@ class Memory:
                 return
         self.records.append(record)
         if self._most_bytes is not None:
-            try:
-                self._held += record.value.nbytes
-            except (AttributeError, TypeError, RuntimeError):
-                self._held += _nbytes(record.value)
+            self._held += _nbytes(record.value)
             while self._held > self._most_bytes and len(self.records) > 1:
                 self._drop()
         if self._most is not None and len(self.records) > self._most:
@@ -78,4 +75,8 @@ class Memory:
 
 
 def _nbytes(value: Any) -> int:
+    try:
+        return value.nbytes  # type: ignore[no-any-return]
+    except (AttributeError, RuntimeError):
+        pass
     return sum(framework_of(leaf).describe(leaf).nbytes for _, leaf in leaves(value))

@@ -52,7 +52,7 @@ class _Awaited(MetaPathFinder):
         self._stack = stack
 
     def leave(self) -> None:
-        if self in sys.meta_path:
+        if self in (sys.meta_path or ()):  # None while the interpreter ends
             sys.meta_path.remove(self)
 
     def find_spec(

@@ -109,26 +109,11 @@ def _has_finite_numbers(value: Any) -> bool:
 
 
 def _content(value: Any) -> Any:
-    """What can be told apart from another content; of what has no bytes nothing, which differs from all."""
+    """What differs from another content; where there are no bytes to look at, something unlike all else."""
     framework = framework_of(value)
-    described = framework.describe(value)
     try:
-        bits = framework.bits(value)
+        bits, described = framework.bits(value), framework.describe(value)
     except UnsupportedValueError:
-        return _constant(value)
+        is_constant = isinstance(value, (str, bytes, int, type(None)))
+        return (type(value), value) if is_constant else object()
     return described.dtype, described.shape, fingerprint(bits)
-
-
-def _constant(value: Any) -> Any:
-    return (type(value), value) if isinstance(value, (str, bytes, int, type(None))) else _Unlike()
-
-
-class _Unlike:
-    """Equal to nothing, not even to itself."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return False
-
-    __hash__ = None  # type: ignore[assignment]
