@@ -19,6 +19,7 @@ check: .venv/.test
 
 bench: .venv/.test
 	$(BIN)/python benchmarks/ground.py
+	$(BIN)/python benchmarks/capture.py
 
 clean:
 	rm -rf .venv build src/*.egg-info .mypy_cache .ruff_cache .hypothesis

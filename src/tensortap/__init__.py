@@ -11,6 +11,11 @@ _HOMES = {
     "update_metadata": "tensortap.faces.tensor_dumper",
     "flush": "tensortap.faces.tensor_dumper",
     "close": "tensortap.faces.tensor_dumper",
+    "enable_tensor_capture": "tensortap.faces.tensor_capture",
+    "disable_tensor_capture": "tensortap.faces.tensor_capture",
+    "get_available_modules": "tensortap.faces.tensor_capture",
+    "register_tensor": "tensortap.faces.tensor_capture",
+    "get_captured_tensors_dict": "tensortap.faces.tensor_capture",
     "compare": "tensortap.comparison.values",
     "difference": "tensortap.comparison.values",
     "register_comparator": "tensortap.comparison.values",
@@ -73,6 +78,11 @@ if TYPE_CHECKING:
     from tensortap.core.record import Series as Series
     from tensortap.core.steps import step as step
     from tensortap.core.tap import Tap as Tap
+    from tensortap.faces.tensor_capture import disable_tensor_capture as disable_tensor_capture
+    from tensortap.faces.tensor_capture import enable_tensor_capture as enable_tensor_capture
+    from tensortap.faces.tensor_capture import get_available_modules as get_available_modules
+    from tensortap.faces.tensor_capture import get_captured_tensors_dict as get_captured_tensors_dict
+    from tensortap.faces.tensor_capture import register_tensor as register_tensor
     from tensortap.faces.tensor_dumper import close as close
     from tensortap.faces.tensor_dumper import disable as disable
     from tensortap.faces.tensor_dumper import dump as dump

@@ -276,3 +276,23 @@ def test_turning_everything_off_before_a_second_init_is_heard(run, monkeypatch):
     monkeypatch.setenv("TENSORTAP", "0")
     assert tensor_dumper.init("experiments") is None
     assert tensor_dumper.dump(1, "x") is None
+
+
+def test_a_dump_in_compiled_code_is_one_clean_break_of_the_graph(tmp_path):
+    import torch
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+
+    @torch.compile(backend=counter)
+    def step(x):
+        hidden = x * 2
+        tensor_dumper.dump(hidden, "hidden")
+        return hidden + 1
+
+    run = tensor_dumper.init(tmp_path)
+    for _ in range(3):
+        step(torch.ones(3))
+    torch._dynamo.reset()
+    assert counter.frame_count == 2
+    assert [torch.load(file).tolist() for file in sorted(run.glob("hidden*.pt"))] == [[2.0, 2.0, 2.0]] * 3

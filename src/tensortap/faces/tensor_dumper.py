@@ -13,6 +13,7 @@ from tensortap.core.ranks import ranks
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.formats.run_layout import agree_on_run, cannot_write
+from tensortap.frameworks.compiling import leave_to_python
 from tensortap.metadata.collect import Metadata
 from tensortap.metadata.runtime import timestamp_zone
 from tensortap.sinks.run_directory import Layout, RunDirectory
@@ -75,6 +76,7 @@ def init(
     )
     _source = Manual()
     _tap, _metadata = Tap(sinks=[sink]).attach(_source), metadata
+    leave_to_python(dump, "dump writes a file")
     _close_at_exit()
     return run
 

@@ -28,9 +28,7 @@ def cow(value: Any) -> Any:
     """A snapshot that shares memory with the original until one of them is written to, where that exists."""
     kind: type = type(value)
     share = _sharing.get(kind)  # a plain dictionary: this runs for every captured value
-    if share is None:
-        share = _sharing[kind] = _sharing_of(framework_of(value))
-    return share(value)
+    return share(value) if share is not None else _sharing_of(kind, framework_of(value))(value)
 
 
 def clone(value: Any) -> Any:
@@ -50,9 +48,11 @@ def reference(value: Any) -> Any:
 
 def on_host(value: Any) -> Any:
     """A copy in the host's memory."""
-    if framework_of(value).name == "torch" and value.device.type != "cpu":
-        return value.detach().cpu()
-    return cow(value)
+    if framework_of(value).name != "torch" or value.device.type == "cpu":
+        return cow(value)
+    from tensortap.frameworks.torch_snapshots import fetched
+
+    return fetched(value)
 
 
 def summary(value: Any) -> Any:
@@ -75,12 +75,12 @@ _KEEPERS: dict[str, Keeper] = {
 _sharing: dict[type, Keeper] = {}
 
 
-def _sharing_of(framework: Framework) -> Keeper:
+def _sharing_of(kind: type, framework: Framework) -> Keeper:
     if framework.name != "torch":
-        return framework.snapshot
+        return framework.snapshot  # asked each time: another framework may come to own these values
     from tensortap.frameworks.torch_snapshots import share  # torch is there already: the value is its own
 
-    return share
+    return _sharing.setdefault(kind, share)
 
 
 @lru_cache(maxsize=1)

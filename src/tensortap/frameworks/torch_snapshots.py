@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tensortap.frameworks import sharded
-from tensortap.frameworks.torch import FRAMEWORK, PLAIN, is_quiet, refuse_without_values
+from tensortap.frameworks.torch import FRAMEWORK, PLAIN, aside, is_quiet, refuse_without_values
 
 _Tensor = torch.Tensor
 _lazy_clone = torch._lazy_clone
@@ -27,9 +27,10 @@ def share(value: torch.Tensor) -> Any:
     if type(value) is not _Tensor or _has_function_mode() or _count_dispatch_modes() or _interpreter():
         return _share_piece(value) if sharded.is_distributed(type(value)) else copied(value)
     try:
-        nbytes = value.nbytes
+        nbytes, held = value.nbytes, value.untyped_storage().nbytes()
         # A view must not keep a much larger storage alive; a freed storage is refused with a sentence.
-        if nbytes <= value.untyped_storage().nbytes() <= 2 * nbytes + _SPARE and _is_shareable(value):
+        is_fit = nbytes <= held <= 2 * nbytes + _SPARE or (held < nbytes and _is_expanded(value, held))
+        if is_fit and _is_shareable(value):
             if _is_inference():
                 return _share_outside_inference(value)
             return _lazy_clone(value.detach() if value.requires_grad else value)
@@ -44,6 +45,19 @@ def copied(value: torch.Tensor) -> torch.Tensor:
     """A copy of its own; what has no values is refused."""
     refuse_without_values(value)
     return FRAMEWORK.snapshot(value)
+
+
+def fetched(value: torch.Tensor) -> torch.Tensor:
+    """A copy in the host's memory."""
+    refuse_without_values(value)
+    with aside():
+        return value.detach().cpu()
+
+
+def _is_expanded(tensor: torch.Tensor, held: int) -> bool:
+    """Whether it shows the same memory several times, and all of that is there."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return 0 in tensor.stride() and (tensor.storage_offset() + last + 1) * tensor.itemsize <= held
 
 
 def _is_shareable(tensor: torch.Tensor) -> bool:

@@ -8,10 +8,15 @@ from typing import Any
 
 import torch
 
+from tensortap.core.dtypes import NUMBER_TYPES
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description
+from tensortap.frameworks.layouts import layout_of
 from tensortap.frameworks.torch import FRAMEWORK, aside, local_piece, refuse_without_values
 from tensortap.kernels.statistics import Statistics, statistics
+
+_SHORT = [name for name in dir(torch) if name.startswith("float8")]
+_WIDE = {torch.complex32: torch.complex64, **{getattr(torch, name): torch.float32 for name in _SHORT}}
 
 
 class Summary:
@@ -67,8 +72,11 @@ class Summary:
 
     def settle(self, row: Sequence[float]) -> None:
         low, high, mean, norm, nan, inf = row
-        self._statistics = _statistics(self.count, low, high, mean, norm, int(nan), int(inf))
-        self._pending = None
+        if nan or inf:  # what came along with those says nothing of the others
+            found = Statistics(self.count, None, None, None, None, math.nan, int(nan), int(inf))
+        else:
+            found = Statistics(self.count, low, high, mean, _spread(self.count, mean, norm), norm)
+        self._statistics, self._pending = found, None
 
 
 def summarise(tensor: torch.Tensor) -> Summary:
@@ -76,19 +84,46 @@ def summarise(tensor: torch.Tensor) -> Summary:
     description = FRAMEWORK.describe(tensor)
     with aside(), torch.no_grad():
         stored = local_piece(tensor)
-        numbers = _as_numbers(stored)
-        count = numbers.numel()
-        if count == 0:
-            return Summary(description, 0, Statistics(0, None, None, None, None, 0.0))
-        low, high = torch.aminmax(numbers)
-        total, norm = numbers.sum(), torch.linalg.vector_norm(numbers)
-        if not numbers.is_cpu:
-            odd = [torch.isnan(numbers).sum(), torch.isinf(numbers).sum()]
-            return Summary(description, count, stacked([low, high, total / count, norm, *odd]))
-        bounds = low.item(), high.item()
-    if not all(map(math.isfinite, bounds)):  # counted only where the bounds give it away
-        return Summary(description, count, statistics(FRAMEWORK.bits(tensor), description.dtype))
-    return Summary(description, count, _statistics(count, *bounds, total.item() / count, norm.item()))
+        _refuse_without_summary(stored)
+        if stored.is_cpu:
+            return Summary(description, stored.numel(), _on_host(tensor, stored, description.dtype))
+        count, nothing = stored.numel(), Statistics(0, None, None, None, None, 0.0)
+        return Summary(description, count, pending(_as_numbers(stored)) if count else nothing)
+
+
+def pending(numbers: torch.Tensor) -> torch.Tensor:
+    """All that `settle` asks for, left where the numbers are."""
+    odd = [torch.isnan(numbers).sum(), torch.isinf(numbers).sum()]
+    return stacked([*torch.aminmax(numbers), numbers.mean(), torch.linalg.vector_norm(numbers), *odd])
+
+
+def _on_host(tensor: torch.Tensor, stored: torch.Tensor, dtype: str) -> Statistics:
+    """Torch's threads for real numbers; where they would round or overflow, the kernels that do not."""
+    if stored.numel() and (stored.is_floating_point() or stored.is_complex()):
+        found = _by_torch(_as_numbers(stored))
+        if found is not None:
+            return found
+    return statistics(FRAMEWORK.bits(tensor), dtype)
+
+
+def _by_torch(numbers: torch.Tensor) -> Statistics | None:
+    low, high = (bound.item() for bound in torch.aminmax(numbers))
+    mean, norm = numbers.mean().item(), torch.linalg.vector_norm(numbers).item()
+    is_tiny = 0 < max(-low, high) < _TINY[numbers.dtype]
+    if is_tiny or not all(map(math.isfinite, (low, high, mean, norm))):
+        return None
+    count, share = numbers.numel(), abs(mean) / norm if norm else 0.0
+    if 1 - share * share * count > _CANCELLED:
+        spread = _spread(count, mean, norm)
+    else:
+        spread = torch.linalg.vector_norm(numbers - mean).item() / math.sqrt(count)
+    return Statistics(count, low, high, mean, spread, norm)
+
+
+# The squares of smaller numbers are nothing, or nearly so.
+_TINY = {torch.float32: 1e-15, torch.float64: 1e-150}
+# Below this share of the squares the spread is mostly rounding.
+_CANCELLED = 1e-2
 
 
 def stacked(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -117,31 +152,29 @@ def is_finite(tensor: torch.Tensor) -> bool:
             value = value.dequantize() if value.is_quantized else value.to_dense()
         if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
             return True
+        _refuse_without_summary(value)
         if value.is_complex() or value.itemsize == 1:
-            return bool(
-                torch.isfinite(value.to(torch.complex64 if value.is_complex() else torch.float32)).all()
-            )
-        low, high = torch.aminmax(value)
-        return math.isfinite(low.item()) and math.isfinite(high.item())
+            return bool(torch.isfinite(value.to(_WIDE.get(value.dtype, value.dtype))).all())
+        return all(math.isfinite(bound.item()) for bound in torch.aminmax(value))
 
 
 def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
     """Real numbers in a type that can be added up: the magnitude of complex ones, float32 for short ones."""
-    refuse_without_values(tensor)
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
-        raise UnsupportedValueError(
-            f"a tensor of layout {tensor.layout} has no summary; keep='clone' keeps it whole"
-        )
     if tensor.is_complex():
-        tensor = tensor.to(torch.complex64).abs() if tensor.dtype is torch.complex32 else tensor.abs()
+        tensor = tensor.to(_WIDE.get(tensor.dtype, tensor.dtype)).abs()
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor.detach()
     return tensor.detach().to(torch.float32 if tensor.is_floating_point() else torch.float64)
 
 
-def _statistics(
-    count: int, low: float, high: float, mean: float, norm: float, nan: int = 0, inf: int = 0
-) -> Statistics:
-    """The spread follows from norm and mean; where they nearly cancel it is no more than their rounding."""
-    spread = math.sqrt(max(0.0, norm * norm / count - mean * mean)) if math.isfinite(norm) else math.nan
-    return Statistics(count, low, high, mean, spread, norm, nan, inf)
+def _refuse_without_summary(tensor: torch.Tensor) -> None:
+    refuse_without_values(tensor)
+    layout, dtype = layout_of(tensor), str(tensor.dtype).removeprefix("torch.")
+    if layout != "strided" or dtype not in NUMBER_TYPES:
+        what = dtype if layout == "strided" else layout
+        raise UnsupportedValueError(f"a {what} tensor has no summary; keep='clone' keeps it whole")
+
+
+def _spread(count: int, mean: float, norm: float) -> float:
+    """It follows from norm and mean; where they nearly cancel it is no more than their rounding."""
+    return math.sqrt(max(0.0, norm * norm / count - mean * mean)) if math.isfinite(norm) else math.nan

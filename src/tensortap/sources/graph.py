@@ -66,8 +66,8 @@ def see_gradient(tensor: torch.Tensor, key: int, position: str = "") -> torch.Te
 def output_hook(value_key: int | None = None, gradient_key: int | None = None) -> Callable[..., Any]:
     """A hook for `register_forward_hook` that shows each tensor of the output, with its position.
 
-    Positions read like `nested.leaves`: `""`, `[0]`, `['k'][0]`, `.logits`. Tuples, lists, deques, dictionaries,
-    named tuples, dataclasses and `ModelOutput` are opened, any other container is passed by.
+    Positions read like `nested.leaves`: `""`, `[0]`, `['k'][0]`, `.logits`. Tuples, lists, deques,
+    dictionaries, named tuples, dataclasses and `ModelOutput` are opened, any other container is passed by.
     """
 
     keys = (value_key, gradient_key)
