@@ -17,7 +17,7 @@ ALL_ERRORS = [
 
 
 def test_a_record_does_not_change():
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         Record("x", 1).value = 2
 
 

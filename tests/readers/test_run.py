@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import tensortap as tt
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.record import Placement, Record, Site
 from tensortap.readers import values
@@ -104,6 +105,47 @@ def test_a_filter_selects_a_call_of_each_step(written):
     assert len(run.filter("!a@2")) == len(run) - 2
     assert len(run.filter("a@3")) == 0
     assert len(run.filter("c@1@1")) == len(run.filter("c@1")) == 1
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = torch.nn.Linear(2, 2)
+
+    def forward(self, x, mask=None):
+        return {"k.v": [self.q(x)]}, x
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Attention(), Attention()])
+        self.norm = torch.nn.LayerNorm(2)
+
+    def forward(self, x):
+        for layer in self.layers:
+            nested, x = layer(x, mask=[x])
+            x = x + nested["k.v"][0]
+        return self.norm(self.norm(x))
+
+
+def captured(model, *patterns):
+    with tt.capture(model, *patterns) as capture:
+        model(torch.ones(2, 2, requires_grad=True)).sum().backward()
+    return capture.records
+
+
+def test_what_a_pattern_captures_it_also_finds_again(written):
+    model = Model()
+    run = Run(written(*captured(model, lambda site: True)))
+    for pattern in [
+        "layers.*", "layers.0", "layers.0.out", "layers.*[0]", "layers.0[0]['k.v']", "layers.0[*]", "norm@1",
+        "layers.*.in", "layers.*.in.mask", "layers.0.in.mask[0]", "layers.*.grad", "layers.0[1].grad", "norm",
+        "norm.weight", "norm.weight.grad", "**.q", "**.q.weight", "layers.0-1.q.in", "out", "in.x", "**.in",
+        "norm.in.grad", "layers.{0,1}.q",
+    ]:  # fmt: skip
+        wanted = {(record.name, record.call) for record in captured(model, pattern)}
+        assert {(stored.name, stored.call) for stored in run.filter(pattern)} == wanted, pattern
 
 
 def test_a_kind_is_no_pattern(written):

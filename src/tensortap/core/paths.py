@@ -176,7 +176,7 @@ def _value_regex(segments: list[str], items: str) -> str:
 
 
 # What is nested in a value goes with it; its gradient has a name of its own.
-_PARTS = r"(?:(?:\.out\.|\[[^\n]*\])[^\n]*(?<!\.grad))?"
+_PARTS = r"(?:(?:\.out\.(?!in\.)|\[[^\n]*\])[^\n]*(?<!\.grad))?"
 _PARTS_INSIDE = r"(?:(?:\.|\[[^\n]*\])[^\n]*(?<!\.grad))?"
 
 

@@ -1,7 +1,7 @@
 """What flows from sources to sinks (Record) and what is read back (Series)."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal[
     "value",
@@ -39,10 +39,10 @@ class Placement:
     offset: tuple[int, ...]  # of this piece in the whole
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Record:
+class Record(NamedTuple):
     """One value, seen at one place, at one moment, by one process."""
 
+    # A named tuple, because one is made for every value: a frozen dataclass takes four times as long.
     name: str
     value: Any
     kind: Kind = "value"
@@ -54,50 +54,9 @@ class Record:
     site: Site | None = None
     placement: Placement | None = None
 
-    def __init__(
-        self,
-        name: str,
-        value: Any,
-        kind: Kind = "value",
-        step: int | tuple[int, ...] = 0,
-        rank: int | tuple[int, ...] = 0,
-        call: int = 0,
-        order: int = 0,
-        time: float = 0.0,
-        site: Site | None = None,
-        placement: Placement | None = None,
-    ) -> None:
-        # What a frozen dataclass would write here takes twice as long, and this runs for every value.
-        _set_name(self, name)
-        _set_value(self, value)
-        _set_kind(self, kind)
-        _set_step(self, step)
-        _set_rank(self, rank)
-        _set_call(self, call)
-        _set_order(self, order)
-        _set_time(self, time)
-        _set_site(self, site)
-        _set_placement(self, placement)
-
     def with_value(self, value: Any) -> "Record":
-        """The same moment with another value; `dataclasses.replace` takes four times as long."""
-        return Record(
-            self.name,
-            value,
-            self.kind,
-            self.step,
-            self.rank,
-            self.call,
-            self.order,
-            self.time,
-            self.site,
-            self.placement,
-        )
-
-
-_SETTERS = [vars(Record)[name].__set__ for name in Record.__slots__]
-_set_name, _set_value, _set_kind, _set_step, _set_rank, *_REST = _SETTERS
-_set_call, _set_order, _set_time, _set_site, _set_placement = _REST
+        """The same moment with another value."""
+        return Record(self.name, value, *self[2:])
 
 
 @dataclass(slots=True)

@@ -6,7 +6,10 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -15,6 +18,7 @@ from tensortap.core.record import Record
 from tensortap.core.settings import is_strict
 
 T = TypeVar("T")
+_taps: weakref.WeakSet[Tap] = weakref.WeakSet()
 log = logging.getLogger("tensortap.tap")
 
 
@@ -36,9 +40,10 @@ class Tap:
         self._sinks = list(sinks)
         self._sources: list[Source] = []
         self._raises = on_error == "raise" or is_strict()
-        self._lock, self._process = threading.RLock(), os.getpid()
-        self._thread = threading.local()
+        self._lock: threading.RLock = threading.RLock()
+        self._pourer: int | None = None  # the thread that holds the lock
         self._is_open = True
+        _renew_after_fork(self)
 
     def attach(self, source: Source) -> Self:
         self._sources.append(source)
@@ -47,21 +52,37 @@ class Tap:
 
     def emit(self, record: Record) -> bool:
         """Pour one record; False when the tap is closed, or this very thread is pouring already."""
-        # `_pouring` written out: this is the one call that is made for every value.
-        thread = self._thread
-        if getattr(thread, "is_pouring", False):
+        # `_pouring` and `_pour` written out: this is the one call that is made for every value.
+        me = get_ident()
+        if self._pourer == me:
             return False
-        thread.is_pouring = True
-        try:
-            with self._lock if self._process == os.getpid() else self._renewed_lock():
-                if self._is_open:
+        with self._lock:
+            self._pourer = me
+            try:
+                if not self._is_open:
+                    return False
+                if self._stages:
                     self._pour((record,), self._stages)
-                return self._is_open
-        finally:
-            thread.is_pouring = False
+                    return True
+                for sink in self._sinks:  # never changed in place: a sink taken out leaves a new list
+                    try:
+                        sink.write(record)
+                    except Exception:  # noqa: BLE001 - the failure policy lives here
+                        self.fail(sink)
+                return True
+            finally:
+                self._pourer = None
+
+    def shortcut(self) -> Callable[[Record], object]:
+        """`emit`, or what comes to the same where nothing stands between a source and one sink that any
+        thread may write to at any time."""
+        sink = self._sinks[0] if len(self._sinks) == 1 and not self._stages else None
+        return sink.write if sink is not None and getattr(sink, "needs_no_lock", False) else self.emit
 
     def tick(self, step: int) -> None:
         """Tell every stage that a step is over; what a stage releases goes on to the next."""
+        if not self._stages:
+            return
         with self._pouring() as may_pour:
             if may_pour:
                 stages = self._stages
@@ -89,20 +110,19 @@ class Tap:
     @contextlib.contextmanager
     def _pouring(self) -> Iterator[bool]:
         """Hold the lock; False when this thread is already pouring, so a tap never watches itself."""
-        if getattr(self._thread, "is_pouring", False):
+        if self._pourer == get_ident():
             yield False
             return
-        self._thread.is_pouring = True
-        try:
-            with self._lock if self._process == os.getpid() else self._renewed_lock():
+        with self._lock:
+            self._pourer = get_ident()
+            try:
                 yield self._is_open
-        finally:
-            self._thread.is_pouring = False
+            finally:
+                self._pourer = None
 
-    def _renewed_lock(self) -> threading.RLock:
+    def _renew_lock(self) -> None:
         """A forked child has no other threads, but the lock may have been held by one when it was born."""
-        self._lock, self._process = threading.RLock(), os.getpid()
-        return self._lock
+        self._lock, self._pourer = threading.RLock(), None
 
     def _pour(self, records: Iterable[Record], stages: Sequence[Stage]) -> None:
         for stage in stages:
@@ -172,3 +192,20 @@ class Tap:
         with contextlib.ExitStack() as stack:
             for sink in reversed(list(self._sinks)):
                 stack.callback(self._guard, sink, sink.close)
+
+
+def _renew_after_fork(tap: Tap) -> None:
+    """Asking for the process at each record would cost a system call."""
+    if not _taps and hasattr(os, "register_at_fork"):
+        _watch_forks()
+    _taps.add(tap)
+
+
+@lru_cache(maxsize=1)
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def _renew_locks() -> None:
+    for tap in list(_taps):
+        tap._renew_lock()

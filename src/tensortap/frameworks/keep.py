@@ -24,6 +24,15 @@ def keeper(keep: str | Keeper) -> Keeper:
     return found
 
 
+def for_tensors(keep: Keeper) -> Keeper:
+    """The same for values that are torch tensors for sure."""
+    if keep is not cow:
+        return keep
+    from tensortap.frameworks.torch_snapshots import share
+
+    return share
+
+
 def cow(value: Any) -> Any:
     """A snapshot that shares memory with the original until one of them is written to, where that exists."""
     kind: type = type(value)

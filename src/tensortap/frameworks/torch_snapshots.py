@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tensortap.frameworks import sharded
-from tensortap.frameworks.torch import FRAMEWORK, PLAIN, aside, is_quiet, refuse_without_values
+from tensortap.frameworks.torch import FRAMEWORK, PLAIN, aside, is_quiet, local_piece, refuse_without_values
 
 _Tensor = torch.Tensor
 _lazy_clone = torch._lazy_clone
@@ -43,14 +43,15 @@ def share(value: torch.Tensor) -> Any:
 
 def copied(value: torch.Tensor) -> torch.Tensor:
     """A copy of its own; what has no values is refused."""
-    refuse_without_values(value)
+    with aside():
+        refuse_without_values(local_piece(value))
     return FRAMEWORK.snapshot(value)
 
 
 def fetched(value: torch.Tensor) -> torch.Tensor:
     """A copy in the host's memory."""
-    refuse_without_values(value)
     with aside():
+        refuse_without_values(local_piece(value))
         return value.detach().cpu()
 
 

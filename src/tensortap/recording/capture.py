@@ -15,6 +15,7 @@ from tensortap.core.settings import is_on
 from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.keep import for_tensors
 from tensortap.frameworks.nested import leaves
 from tensortap.recording import tapping
 from tensortap.recording.captured import Captured
@@ -117,9 +118,9 @@ class Capture(Captured):
         others = [one for one in self._predicates if not isinstance(one, Steps)]
         stages = [When(*others)] if others else []
         take = None if others else self._destination.keep_early()
+        self._take = take if take is not None else _as_it_is
         if self._source is not None:
-            self._source.take = take or _as_it_is
-        self._take = take or _as_it_is
+            self._source.take, self._source.take_tensor = self._take, for_tensors(self._take)
         self._tap = Tap(stages=stages, sinks=self._destination.sinks, on_error="log")
         with contextlib.ExitStack() as stack:
             if self._source is not None:

@@ -22,6 +22,9 @@ class Memory:
     (it has no numbers) is named in `refused`, and costs no other.
     """
 
+    # Appending is one step for the interpreter; two threads at once may misjudge a limit by one value.
+    needs_no_lock = True
+
     def __init__(
         self, *, keep: Keeper | None = snapshot, most: int | None = None, most_bytes: int | None = None
     ) -> None:

@@ -18,6 +18,8 @@ Change = Callable[[Any], Any]
 class Edits:
     """Hooks that put other values in the place of a module's outputs, inputs and gradients."""
 
+    is_resting = False
+
     def __init__(self, model: Any, edits: Sequence[tuple[Wanted, Change]]) -> None:
         self._model = unwrapped(model)
         self._places: dict[tuple[int, str], _Place] = {}
@@ -30,8 +32,8 @@ class Edits:
     def start(self) -> None:
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
-            self._handles.append(self._model.register_forward_pre_hook(StepHook(self._begin), prepend=True))
-            self._handles += [place.hook() for place in self._places.values()]
+            self._handles.append(self._model.register_forward_pre_hook(StepHook(self).see, prepend=True))
+            self._handles += [place.hook(self) for place in self._places.values()]
             undo.pop_all()
 
     def stop(self) -> None:
@@ -45,7 +47,7 @@ class Edits:
         places = self._places.values()
         return [wanted for place in places for wanted, _ in place.edits if wanted not in place.made]
 
-    def _begin(self) -> None:
+    def begin_step(self) -> None:
         for place in self._places.values():
             place.calls = 0
 
@@ -59,10 +61,10 @@ class _Place:
         self.made: set[Wanted] = set()
         self.calls = 0
 
-    def hook(self) -> Any:
+    def hook(self, source: Edits) -> Any:
         if self.kind == "input":
-            return self.module.register_forward_pre_hook(_InputEdit(self), with_kwargs=True)
-        return self.module.register_forward_hook(_OutputEdit(self))
+            return self.module.register_forward_pre_hook(_InputEdit(source, self).see, with_kwargs=True)
+        return self.module.register_forward_hook(_OutputEdit(source, self).see)
 
     def edited(self, parameter: str, value: Any, call: int) -> Any:
         """The value with every wanted leaf replaced; the very same object where nothing is."""
@@ -95,21 +97,27 @@ class _Place:
 
 
 class _OutputEdit(Hook):
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, source: Edits, place: _Place) -> None:
+        super().__init__(source)
         self._place = place
 
-    def __call__(self, module: Any, arguments: Any, output: Any) -> Any:
+    def see(self, module: Any, arguments: Any, output: Any) -> Any:
+        if self._source.is_resting:
+            return None
         place = self._place
         place.calls += 1
         return place.edited("", output, place.calls - 1)
 
 
 class _InputEdit(Hook):
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, source: Edits, place: _Place) -> None:
+        super().__init__(source)
         self._place = place
         self._positional, _, self._rest, _ = inputs_of(place.module)
 
-    def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    def see(self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        if self._source.is_resting:
+            return None
         place = self._place
         place.calls += 1
         call = place.calls - 1

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from time import time
+from typing import TYPE_CHECKING, Any, Protocol
 
+from torch import Tensor
+
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.record import Record
+from tensortap.core.steps import next_order
 from tensortap.sources.ports import Port
+from tensortap.sources.recomputed import NO_GRAPH_TASK, graph_task, is_recomputing
 from tensortap.sources.sites import inputs_of
 
 if TYPE_CHECKING:
@@ -13,41 +20,56 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """A hook that does nothing in a copy of the model."""
+    """Hung up as `hook.see`, a method, which torch calls quicker than an object. A copy of the model gets a
+    hook that rests for ever."""
 
-    def __deepcopy__(self, memo: Any) -> Callable[..., None]:
-        return ignore
+    def __init__(self, source: Source) -> None:
+        self._source = source
 
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        return _ignoring, ()
+    def __deepcopy__(self, memo: Any) -> Hook:
+        return _resting(type(self))
+
+    def __reduce__(self) -> tuple[Callable[..., Hook], tuple[type[Hook]]]:
+        return _resting, (type(self),)
 
 
-def ignore(*arguments: Any, **keywords: Any) -> None:
-    """What a hook becomes in a copy of the model."""
+class Source(Protocol):
+    is_resting: bool
+
+    def begin_step(self) -> None: ...
 
 
-def _ignoring() -> Callable[..., None]:
-    return ignore
+class Resting:
+    """What stands for the source of a hook that was copied with its model."""
+
+    is_resting = is_special = True
+
+    def begin_step(self) -> None: ...
+
+
+def _resting(kind: type[Hook]) -> Hook:
+    hook = kind.__new__(kind)
+    Hook.__init__(hook, Resting())
+    return hook
 
 
 class StepHook(Hook):
     """Before the outermost model's forward."""
 
-    def __init__(self, begin: Callable[[], None]) -> None:
-        self._begin = begin
-
-    def __call__(self, module: Any, arguments: Any) -> None:
-        self._begin()
+    def see(self, module: Any, arguments: Any) -> None:
+        if not is_recomputing():
+            self._source.begin_step()
 
 
 class OutputHook(Hook):
     """After a module's forward: its output under each of its names, then its parameters."""
 
     def __init__(self, source: Modules, ports: Sequence[Port], parameters: Sequence[Port]) -> None:
-        self._source, self._ports, self._parameters = source, ports, parameters
+        super().__init__(source)
+        self._ports, self._parameters = ports, parameters
 
-    def __call__(self, module: Any, arguments: Any, output: Any) -> None:
-        source = self._source
+    def see(self, module: Any, arguments: Any, output: Any) -> None:
+        source: Any = self._source
         if source.is_resting:
             return
         try:
@@ -62,16 +84,45 @@ class OutputHook(Hook):
             source.passed([*self._ports, *self._parameters])
 
 
+class SimpleHook(OutputHook):
+    """The same where only the output under one name is wanted; the usual case, so it is written out."""
+
+    def __init__(self, source: Modules, port: Port) -> None:
+        super().__init__(source, [port], [])
+        self._port, self._name, self._rank = port, port.name(""), source.rank
+        self._take, self._pour = source.take_tensor, source.pour_directly
+
+    def see(self, module: Any, arguments: Any, output: Any) -> None:
+        source: Any = self._source
+        if source.is_special or type(output) is not Tensor or graph_task() != NO_GRAPH_TASK:
+            super().see(module, arguments, output)
+            return
+        try:
+            port, step, name = self._port, source.step, self._name
+            if port.step != step:
+                port.begin(step)
+            call = port.calls
+            port.calls = call + 1
+            port.has_emitted = True
+            kept, rank = self._take(output), self._rank
+            self._pour(Record(name, kept, "output", step, rank, call, next_order(), time(), None, None))
+        except UnsupportedValueError as error:
+            source.refused.setdefault(self._name, str(error))
+        except Exception:  # noqa: BLE001 - a guest in someone's forward pass
+            source.fail()
+
+
 class InputHook(Hook):
     """Before a module's forward: what it was given, by the names of its parameters or by position."""
 
     def __init__(self, source: Modules, ports: Sequence[Port], module: Any) -> None:
-        self._source, self._ports = source, ports
+        super().__init__(source)
+        self._ports = ports
         self._positional, _, self._rest, _ = inputs_of(module)
         self._named = self._by_position if source.by_position else self._by_name
 
-    def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        source = self._source
+    def see(self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+        source: Any = self._source
         if source.is_resting:
             return
         try:
@@ -102,9 +153,12 @@ class InputHook(Hook):
 class RawHook(Hook):
     """Before the other forward hooks: what a parallel layer computed, before it is made local."""
 
-    def __init__(self, ports: Sequence[Port]) -> None:
+    def __init__(self, source: Modules, ports: Sequence[Port]) -> None:
+        super().__init__(source)
         self._ports = ports
 
-    def __call__(self, module: Any, arguments: Any, output: Any) -> None:
+    def see(self, module: Any, arguments: Any, output: Any) -> None:
+        if self._source.is_resting:
+            return
         for port in self._ports:
             port.raw = output

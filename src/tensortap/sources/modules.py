@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -15,9 +16,9 @@ from tensortap.core.tap import Tap
 from tensortap.frameworks import sharded
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
-from tensortap.sources.hooks import InputHook, OutputHook, RawHook, StepHook
+from tensortap.sources.hooks import InputHook, OutputHook, RawHook, SimpleHook, StepHook
 from tensortap.sources.parameters import Parameters
-from tensortap.sources.ports import Port, is_recomputing, native_name
+from tensortap.sources.ports import Port, native_name
 from tensortap.sources.sites import Wanted, takes_hooks, unwrapped
 
 Naming = Callable[[str, Kind, str, str], str]
@@ -47,12 +48,14 @@ class Modules:
         self.model, self.naming, self.by_position = unwrapped(model), naming, by_position
         self.step, self.rank = 0, 0
         self.has_run, self.is_resting = False, False
-        self.may_stop = is_last is not None
+        self.may_stop = self.is_special = is_last is not None
         self.stopped_after = ""
         self._rests, self._is_last = rests, is_last
         self._tap: Tap | None = None
-        self.pour: Callable[[Record], object] = lambda record: None
-        self.take: Callable[[Any], Any] = lambda value: value  # what a record holds of a value
+        self.pour: Callable[[Record], object] = _as_it_is
+        self.pour_directly: Callable[[Record], object] = _as_it_is
+        self.take: Callable[[Any], Any] = _as_it_is  # what a record holds of a value
+        self.take_tensor: Callable[[Any], Any] = _as_it_is  # the same, for an ordinary tensor
         self.refused: dict[str, str] = {}
         self._handles: list[Any] = []
         self._gradient_handles: list[Any] = []
@@ -62,7 +65,7 @@ class Modules:
 
     def start(self, tap: Tap) -> None:
         self._tap, self.rank = tap, ranks().rank
-        self.pour = tap.emit
+        self.pour, self.pour_directly = tap.emit, tap.shortcut()
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
             if takes_hooks(self.model):
@@ -113,36 +116,46 @@ class Modules:
     @cached_property
     def _has_pieces(self) -> bool:
         """Whether layers may hand out local pieces of distributed tensors."""
+        if "torch.distributed.tensor" not in sys.modules:
+            return False
         return any(sharded.is_distributed(type(one)) for one in self.model.parameters())
 
     def _hook(self, module: Any, ports: Sequence[Port]) -> None:
+        if len(ports) == 1 and ports[0].is_simple and not self._may_hand_out_pieces(module):
+            hook = SimpleHook(self, ports[0])
+            self._handles.append(module.register_forward_hook(hook.see))
+            return
         inputs = [port for port in ports if port.kind == "input"]
         outputs = [port for port in ports if port.kind == "output"]
         parameters = [port for port in ports if port.kind == "param"]
         if inputs:
             before = InputHook(self, inputs, module)
-            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        for port in ports:
-            if any(map(_is_by_convention, module._parameters.values())):
-                port.expect_pieces()
+            self._handles.append(module.register_forward_pre_hook(before.see, with_kwargs=True))
+        if self._may_hand_out_pieces(module):
+            for port in ports:
+                port.may_be_piece = True
         if outputs and module._forward_hooks and self._has_pieces:
-            self._handles.append(module.register_forward_hook(RawHook(outputs), prepend=True))
+            self._handles.append(module.register_forward_hook(RawHook(self, outputs).see, prepend=True))
         if outputs or parameters:
             after = OutputHook(self, outputs, [port for port in parameters if port.values])
-            self._handles.append(module.register_forward_hook(after))
+            self._handles.append(module.register_forward_hook(after.see))
+
+    def _may_hand_out_pieces(self, module: Any) -> bool:
+        if self._has_pieces:
+            return True
+        return any(hasattr(one, "tensor_model_parallel") for one in module._parameters.values())
 
     def _hook_step(self) -> Any:
-        return self.model.register_forward_pre_hook(StepHook(self.begin_step), prepend=True)
+        return self.model.register_forward_pre_hook(StepHook(self).see, prepend=True)
 
     def begin_step(self) -> None:
-        if is_recomputing():
-            return
         if self.has_run and self._tap is not None:
             self._tap.tick(self.step)
         declared = declared_step()
         self.step = declared if declared is not None else self.step + self.has_run
         self.has_run = True
         self.is_resting = self._rests is not None and self._rests(self.step)
+        self.is_special = self.is_resting or self.may_stop
         self._gradient_handles.clear()  # what has not come by now belongs to a graph that is gone
         # A parameter that was passed on as it is outlives the graph: its old hooks would count it twice.
         for handle in self._lasting_handles:
@@ -150,5 +163,5 @@ class Modules:
         self._lasting_handles.clear()
 
 
-def _is_by_convention(parameter: Any) -> bool:
-    return hasattr(parameter, "tensor_model_parallel")
+def _as_it_is(value: Any) -> Any:
+    return value

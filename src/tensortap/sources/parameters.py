@@ -36,9 +36,9 @@ class Parameters:
         if not isinstance(parameter, torch.Tensor) or not parameter.requires_grad:
             port.unfit[wanted.site.parameter] = "it does not require a gradient"
             return []
-        hook = _Accumulated(lambda: self._wait(port, wanted))
+        hook = _Accumulated(self._source, lambda: self._wait(port, wanted))
         hang: Any = parameter.register_post_accumulate_grad_hook
-        return [hang(hook)]
+        return [hang(hook.see)]
 
     def _wait(self, port: Port, wanted: Wanted) -> None:
         """Until the backward pass is over: with data parallelism the sum over ranks comes after this hook."""
@@ -97,11 +97,13 @@ class Parameters:
 
 
 class _Accumulated(Hook):
-    def __init__(self, accumulated: Callable[[], None]) -> None:
+    def __init__(self, source: Modules, accumulated: Callable[[], None]) -> None:
+        super().__init__(source)
         self._accumulated = accumulated
 
-    def __call__(self, parameter: torch.Tensor) -> None:
-        self._accumulated()
+    def see(self, parameter: torch.Tensor) -> None:
+        if not self._source.is_resting:
+            self._accumulated()
 
 
 def _queue(callback: Callable[[], None]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,62 +13,52 @@ from tensortap.core.record import Kind, Placement, Record
 from tensortap.core.steps import next_order
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import leaves
+from tensortap.sources.recomputed import NO_GRAPH_TASK, Recomputed, graph_task
 from tensortap.sources.sites import Wanted, site_stem
 
 if TYPE_CHECKING:
     from tensortap.sources.modules import Modules
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-_graph_task = torch._C._current_graph_task_id
-_NO_GRAPH_TASK = -1
-_MOST_HIDDEN = 1000  # calls without a graph wait for a checkpoint, most of them in vain
-
-
-def is_recomputing() -> bool:
-    """Whether a backward pass is under way, in which a checkpoint computes again what it did not keep."""
-    return _graph_task() != _NO_GRAPH_TASK
 
 
 class Port:
     """The output of a module under one of its names, or its inputs, or its parameters and buffers."""
 
+    step = -1
+    calls = 0  # how often it was passed in this step
+    has_emitted = False
+    may_be_piece = False  # of something larger, without saying so itself
+    raw: Any = None  # what a parallel layer computed, before it was made local
+    _recomputed = _before = 0
+
     def __init__(self, source: Modules, module: Any, path: str, kind: Kind, wanted: Sequence[Wanted]) -> None:
         self.source, self.module, self.path, self.kind = source, module, path, kind
-        self.values = [one for one in wanted if not one.site.is_gradient]
         self.gradients = [one for one in wanted if one.site.is_gradient]
-        self.takes_all = any(one.takes_all for one in self.values)
-        self.count = 0  # how often it was passed
+        self.values = [one for one in wanted if not one.site.is_gradient] if self.gradients else wanted
+        self.takes_all = any([one.takes_all for one in self.values])
+        self.is_simple = kind == "output" and self.takes_all and not self.gradients
         self.fired: set[Wanted] = set()
         self.parts: set[str] = set()  # what came by where only some of it was wanted
         self.unfit: dict[str, str] = {}  # why something that came by gave no record
-        self.has_emitted = False
-        self.may_be_piece = False
-        self._is_simple = kind == "output" and self.takes_all and not self.gradients
-        self._whole_name = source.naming(path, kind, "", "")
-        self.raw: Any = None  # what a parallel layer computed, before it was made local
         self._names: dict[str, str] = {}
-        self._step, self._calls, self._recomputed = -1, 0, 0
-        self._hidden: deque[_Hidden] = deque(maxlen=_MOST_HIDDEN)
-        self._replay: _Replay | None = None
-
-    def expect_pieces(self) -> None:
-        """What leaves this module may be a piece of something larger, without saying so itself."""
-        self.may_be_piece, self._is_simple = True, False
+        self._again = Recomputed(self) if self.gradients else None
 
     @property
-    def calls(self) -> int:
-        """How often it was passed in the latest step."""
-        return self._calls
+    def count(self) -> int:
+        """How often it was passed."""
+        return self._before + self.calls + self._recomputed
+
+    def begin(self, step: int) -> None:
+        self._before = self.count
+        self.step, self.calls, self._recomputed = step, 0, 0
 
     def see_output(self, output: Any) -> None:
         call = self._next_call()
-        if type(output) not in _PLAIN:
-            self._see("", output, call)
-        elif not self._is_simple or call < 0 or self.raw is not None:
+        if type(output) in _PLAIN:
             self._see_leaf("", "", output, call)
-        else:  # what nearly every call is, written out
-            self.has_emitted = True
-            self.emit(self._whole_name, output, "output", self._step, call, None)
+        else:
+            self._see("", output, call)
 
     def see_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
         call = self._next_call()
@@ -106,15 +94,13 @@ class Port:
     def _next_call(self) -> int:
         """How often this port was passed in this step; negative while a checkpoint computes again what was
         seen before."""
-        step = self.source.step
-        if self._step != step:
-            self._step, self._calls, self._recomputed = step, 0, 0
-        self.count += 1
-        if _graph_task() != _NO_GRAPH_TASK:
+        if self.step != self.source.step:
+            self.begin(self.source.step)
+        if graph_task() != NO_GRAPH_TASK:
             self._recomputed += 1
             return -self._recomputed
-        self._calls += 1
-        return self._calls - 1
+        self.calls += 1
+        return self.calls - 1
 
     def _see(self, parameter: str, value: Any, call: int) -> None:
         for item, leaf in leaves(value):
@@ -125,8 +111,9 @@ class Port:
 
     def see_shown(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         """One leaf that a compiled graph shows, which counts its calls itself."""
-        self.count += 1
-        self._step, self._calls = self.source.step, max(call + 1, self._calls)
+        if self.step != self.source.step:
+            self.begin(self.source.step)
+        self.calls = max(call + 1, self.calls)
         self._take(parameter, item, leaf, call)
 
     def take_gradient(self, wanted: Sequence[Wanted], name: str, gradient: Any, step: int, call: int) -> None:
@@ -137,18 +124,19 @@ class Port:
 
     def _see_leaf(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         self._take(parameter, item, leaf, call)
-        if self.gradients and isinstance(leaf, torch.Tensor) and self.kind != "param":
+        if self._again is not None and isinstance(leaf, torch.Tensor) and self.kind != "param":
             if call >= 0:
+                self._again.expect(parameter + item, leaf, call)
                 self._watch_gradient(parameter, item, leaf, call)
-            elif self._hidden and torch.is_grad_enabled() and leaf.requires_grad:
-                self._watch_again(parameter, item, leaf, call)
+            else:
+                self._again.watch(parameter, item, leaf, call)
 
     def _take(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         if self.values and call >= 0 and (self.takes_all or self._accepts(parameter, item, call)):
             is_whole = type(leaf) in _PLAIN and self.raw is None and not self.may_be_piece
             placement = None if is_whole else self.source.placement(self, leaf)
             self.has_emitted = True
-            self.emit(self.name(parameter, item), leaf, self.kind, self._step, call, placement)
+            self.emit(self.name(parameter, item), leaf, self.kind, self.step, call, placement)
 
     def _accepts(self, parameter: str, item: str, call: int) -> bool:
         self.parts.add(parameter + item)
@@ -157,10 +145,6 @@ class Port:
         return bool(accepting)
 
     def _watch_gradient(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
-        if not torch.is_grad_enabled():
-            self._hide(parameter + item, leaf, call)
-        elif self._hidden and self._hidden[0].step != self._step:
-            self._hidden.clear()
         accepting = self.wanting_gradient(parameter, item, call)
         if not accepting:
             return
@@ -172,25 +156,6 @@ class Port:
 
     def wanting_gradient(self, parameter: str, item: str, call: int) -> list[Wanted]:
         return [one for one in self.gradients if one.accepts(parameter, item, call)]
-
-    def _hide(self, part: str, leaf: torch.Tensor, call: int) -> None:
-        """Remember a call without a graph: a checkpoint may come back to it."""
-        last = self._hidden[-1] if self._hidden else None
-        if last is None or (last.step, last.call) != (self._step, call):
-            last = _Hidden(self._step, call)
-            self._hidden.append(last)
-        if leaf.requires_grad:  # the module handed on what it was given, which is watched outside
-            last.watched.add(part)
-
-    def _watch_again(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
-        checkpoint = (_graph_task(), id(torch._C._current_autograd_node()))
-        if self._replay is None or self._replay.checkpoint != checkpoint:
-            if self._replay is not None:
-                self._replay.settle()
-            self._replay = _Replay(checkpoint, self._hidden)
-        self._replay.expect(call)
-        hook = _LateGradient(self, self._replay, parameter, item, call)
-        self.source.keep_handle(leaf.register_hook(hook), leaf.is_leaf)  # type: ignore[no-untyped-call]
 
 
 class _Gradient:
@@ -206,60 +171,6 @@ class _Gradient:
         port = self._port
         try:
             port.take_gradient(self._wanted, self._name, gradient, self._step, self._call)
-        except Exception:  # noqa: BLE001 - a guest in someone's backward pass
-            port.source.fail()
-
-
-@dataclass(slots=True)
-class _Hidden:
-    """A call without a graph, and the parts of it that are watched all the same."""
-
-    step: int
-    call: int
-    watched: set[str] = field(default_factory=set)
-
-
-class _Replay:
-    """The calls that one checkpoint computes again. Checkpoints come back in the opposite order, so which
-    calls they repeat is known when all of one have come, and their gradients only come after that."""
-
-    def __init__(self, checkpoint: tuple[int, int], hidden: deque[_Hidden]) -> None:
-        self.checkpoint, self._hidden = checkpoint, hidden
-        self._calls: list[int] = []
-        self._repeated: dict[int, _Hidden] = {}
-
-    def expect(self, call: int) -> None:
-        if call not in self._calls:
-            self._calls.append(call)
-
-    def settle(self) -> None:
-        while self._calls and self._hidden:
-            self._repeated[self._calls.pop()] = self._hidden.pop()
-
-    def repeated(self, call: int) -> _Hidden | None:
-        self.settle()
-        return self._repeated.get(call)
-
-
-class _LateGradient:
-    """Waits on a tensor that a checkpoint has computed again; the step and call are those it repeats."""
-
-    __slots__ = ("_call", "_item", "_parameter", "_port", "_replay")
-
-    def __init__(self, port: Port, replay: _Replay, parameter: str, item: str, call: int) -> None:
-        self._port, self._replay = port, replay
-        self._parameter, self._item, self._call = parameter, item, call
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        port, parameter, item = self._port, self._parameter, self._item
-        try:
-            first = self._replay.repeated(self._call)
-            if first is None or parameter + item in first.watched:
-                return
-            wanted = port.wanting_gradient(parameter, item, first.call)
-            if wanted:
-                name = port.name(parameter, item) + ".grad"
-                port.take_gradient(wanted, name, gradient, first.step, first.call)
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
             port.source.fail()
 

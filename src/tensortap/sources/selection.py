@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from tensortap.core.errors import UnknownModuleError
@@ -103,7 +102,7 @@ def _without(wanted: Wanted, excluded: Sequence[Wanted]) -> Wanted | None:
     here = [one for one in excluded if one.site.path == site.path and _concerns(one, site)]
     if any(not one.items and one.call is None and one.site.parameter in ("", site.parameter) for one in here):
         return None
-    return replace(wanted, excluded=tuple(here))
+    return wanted._replace(excluded=tuple(here))
 
 
 def _concerns(excluded: Wanted, site: ModuleSite) -> bool:
@@ -127,6 +126,9 @@ def _selected(way: Way, call: int | None, model: Any) -> list[Wanted]:
         # A class may be the model's own; a name it has none.
         is_class = way.segments[1:2] and way.segments[1].startswith("<")
         reached |= _onwards(way.segments, frozenset([1]), "", model) if is_class else set()
+    if way == Way((ANY_DEPTH,)):  # the usual one, written out: all modules that can be called
+        modules = ((".".join(names), module) for names, module in walk(model) if has_forward(module))
+        return [Wanted(ModuleSite(path, "output", module), "", call) for path, module in modules]
     found: list[Wanted] = []
     _descend(found, way, call, "", model, reached, frozenset([id(model)]))
     return found

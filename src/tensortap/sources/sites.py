@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,10 +21,10 @@ _WRAPPERS = {
 }
 AFTER_STEP = "after_step"
 _GRADIENTS: dict[Kind, Kind] = {"output": "grad_output", "input": "grad_input", "param": "grad_param"}
+_OF: dict[Kind, Kind] = {gradient: kind for kind, gradient in _GRADIENTS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleSite:
+class ModuleSite(NamedTuple):
     """One place in a model where a value can be seen; `path` is the module's, `parameter` names an input,
     a parameter or a buffer."""
 
@@ -50,7 +49,7 @@ class ModuleSite:
     @property
     def of(self) -> Kind:
         """What it is a gradient of; else its own kind."""
-        return next((kind for kind, gradient in _GRADIENTS.items() if gradient == self.kind), self.kind)
+        return _OF.get(self.kind, self.kind)
 
     @property
     def module_class(self) -> str:
@@ -70,8 +69,7 @@ class Inputs(NamedTuple):
         return self.positional + self.keywords
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """A site that was selected, and which of its values: parts of it, and the n-th call, if so said."""
 
     site: ModuleSite
