@@ -1,6 +1,5 @@
 """Records, series, settings and errors."""
 
-import dataclasses
 import inspect
 
 import pytest

@@ -278,6 +278,21 @@ def test_a_function_can_select(model, x):
     assert cap.names == [f"layers.{i}.act" for i in range(3)]
 
 
+def test_a_child_called_out_does_not_take_the_models_own_name(x):
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(x) + 1
+
+    with tt.capture(Attention(), "**", "**.grad") as cap:
+        cap._model(x).sum().backward()
+    assert cap.names == ["out", "<Attention>", "<Attention>.grad", "out.grad"]
+    assert torch.equal(cap["<Attention>"], cap["out"] + 1)
+
+
 # What is kept
 
 

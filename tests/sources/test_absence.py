@@ -263,7 +263,7 @@ def test_a_direct_call_of_another_is_no_reason():
     assert absent(Mixed(), "head") == {"head": "not called"}
 
 
-EVIDENCE = "its .forward() was called directly, which runs no hook; call the module itself"
+EVIDENCE = "not called itself: its parts were, one by one, or its .forward(), which runs no hook"
 
 
 def test_a_direct_call_of_forward_shows_by_the_parts_that_ran():

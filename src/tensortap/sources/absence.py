@@ -116,7 +116,7 @@ def _not_called(source: Modules, port: Port, traces: _Traces) -> str:
         return "the model was not called while it was captured"
     found = _seen_in_source(port.path, line, traces)
     if port.path in traces.ran_inside and not (found and ".forward()" in found):
-        return "its .forward() was called directly, which runs no hook; call the module itself"
+        return "not called itself: its parts were, one by one, or its .forward(), which runs no hook"
     return found or "not called"
 
 

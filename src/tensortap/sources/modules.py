@@ -18,10 +18,8 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
 from tensortap.sources.hooks import InputHook, OutputHook, RawHook, SimpleHook, StepHook
 from tensortap.sources.parameters import Parameters
-from tensortap.sources.ports import Port, native_name
+from tensortap.sources.ports import Naming, Port
 from tensortap.sources.sites import Wanted, takes_hooks, unwrapped
-
-Naming = Callable[[str, Kind, str, str], str]
 
 
 class Stopped(BaseException):
@@ -40,12 +38,13 @@ class Modules:
         model: Any,
         wanted: Sequence[Wanted],
         *,
-        naming: Naming = native_name,
+        naming: Naming | None = None,
         by_position: bool = False,
         rests: Callable[[int], bool] | None = None,
         is_last: Callable[[Port], bool] | None = None,
     ) -> None:
-        self.model, self.naming, self.by_position = unwrapped(model), naming, by_position
+        self.model, self.by_position = unwrapped(model), by_position
+        self.naming = naming or native_naming(self.model)
         self.step, self.rank = 0, 0
         self.has_run, self.is_resting = False, False
         self.may_stop = self.is_special = is_last is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,13 @@ from tensortap.core.steps import next_order
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import leaves
 from tensortap.sources.recomputed import NO_GRAPH_TASK, Recomputed, graph_task
-from tensortap.sources.sites import Wanted, site_stem
+from tensortap.sources.sites import Wanted, own_name, site_stem
 
 if TYPE_CHECKING:
     from tensortap.sources.modules import Modules
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+Naming = Callable[[str, Kind, str, str], str]
 
 
 class Port:
@@ -36,7 +37,7 @@ class Port:
         self.source, self.module, self.path, self.kind = source, module, path, kind
         self.gradients = [one for one in wanted if one.site.is_gradient]
         self.values = [one for one in wanted if not one.site.is_gradient] if self.gradients else wanted
-        self.takes_all = any([one.takes_all for one in self.values])
+        self.takes_all = any(one.takes_all for one in self.values)
         self.is_simple = kind == "output" and self.takes_all and not self.gradients
         self.fired: set[Wanted] = set()
         self.parts: set[str] = set()  # what came by where only some of it was wanted
@@ -175,11 +176,16 @@ class _Gradient:
             port.source.fail()
 
 
-def native_name(path: str, kind: Kind, parameter: str, item: str) -> str:
+def native_naming(model: Any) -> Naming:
     """`layers.0`, `layers.0[1]`, `encoder.out.logits`, `layers.0.in.mask`, `out`."""
-    stem = site_stem(path, kind, parameter)
-    is_field = kind == "output" and item.startswith(".") and path
-    return f"{stem}.out{item}" if is_field else stem + item
+    own = own_name(model)
+
+    def name(path: str, kind: Kind, parameter: str, item: str) -> str:
+        stem = site_stem(path, kind, parameter, own)
+        is_field = kind == "output" and item.startswith(".") and path
+        return f"{stem}.out{item}" if is_field else stem + item
+
+    return name
 
 
 def _no_gradient(leaf: torch.Tensor) -> str:

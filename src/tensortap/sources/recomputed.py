@@ -1,7 +1,7 @@
 """What a checkpoint computes again in the backward pass: no second record, but gradients may come from it.
 
-A re-entrant checkpoint runs its first forward without a graph, so gradients come to the tensors it computes again;
-each has to be told which call it repeats.
+A re-entrant checkpoint runs its first forward without a graph, so gradients come to the tensors that it
+computes again; each has to be told which call it repeats.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class ModuleSite(NamedTuple):
     @property
     def name(self) -> str:
         """The name its records get, as far as it is known before anything ran."""
-        stem = site_stem(self.path, self.kind, self.parameter)
+        stem = site_stem(self.path, self.kind, self.parameter, own_name(self.module))
         if self.is_after_step:
             return f"{stem}.{AFTER_STEP}"
         return f"{stem}.grad" if self.is_gradient else stem
@@ -103,13 +103,18 @@ def require_module(model: Any) -> Any:
     )
 
 
-def site_stem(path: str, kind: Kind, parameter: str) -> str:
+def own_name(model: Any) -> str:
+    """What a model's own output is called: `out`, or its class where a child module is called so."""
+    return f"<{class_name(model)}>" if "out" in model._modules else "out"
+
+
+def site_stem(path: str, kind: Kind, parameter: str, own: str) -> str:
     dotted = f"{path}." if path else ""
     if kind in ("input", "grad_input"):
         return f"{dotted}in.{parameter}" if parameter else f"{dotted}in"
     if kind in ("param", "grad_param"):
         return dotted + parameter
-    return path or "out"
+    return path or own
 
 
 def unwrapped(module: Any) -> Any:
