@@ -18,7 +18,7 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
 from tensortap.sources.hooks import InputHook, OutputHook, RawHook, SimpleHook, StepHook
 from tensortap.sources.parameters import Parameters
-from tensortap.sources.ports import Naming, Port
+from tensortap.sources.ports import Naming, Port, native_naming
 from tensortap.sources.sites import Wanted, takes_hooks, unwrapped
 
 
