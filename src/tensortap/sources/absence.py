@@ -55,7 +55,9 @@ class _Traces:
 
 
 def _has_fired(port: Port, wanted: Wanted) -> bool:
-    return wanted in port.fired or (port.takes_all and port.has_emitted and not wanted.site.is_gradient)
+    if wanted in port.fired:
+        return True
+    return port.has_gradient if wanted.site.is_gradient else port.takes_all and port.has_emitted
 
 
 def _shown(wanted: Wanted) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record
@@ -85,31 +85,65 @@ class OutputHook(Hook):
 
 
 class SimpleHook(OutputHook):
-    """The same where only the output under one name is wanted; the usual case, so it is written out."""
+    """The same where all of an output is wanted under one name, its value or its gradient or both: the usual
+    case, so it is written out."""
 
     def __init__(self, source: Modules, port: Port) -> None:
         super().__init__(source, [port], [])
-        self._port, self._name, self._rank = port, port.name(""), source.rank
-        self._take, self._pour = source.take_tensor, source.pour_directly
+        self.port, self.name, self.rank = port, port.name(""), source.rank
+        self.take, self.pour = source.take_tensor, source.pour_directly
+        self._has_values, self._again = bool(port.values), port.again
 
     def see(self, module: Any, arguments: Any, output: Any) -> None:
         source: Any = self._source
         if source.is_special or type(output) is not Tensor or graph_task() != NO_GRAPH_TASK:
             super().see(module, arguments, output)
             return
+        again = self._again
+        if again is not None and (again.hidden or not output.requires_grad or not is_grad_enabled()):
+            super().see(module, arguments, output)
+            return
         try:
-            port, step, name = self._port, source.step, self._name
+            port, step, name = self.port, source.step, self.name
             if port.step != step:
                 port.begin(step)
             call = port.calls
             port.calls = call + 1
-            port.has_emitted = True
-            kept, rank = self._take(output), self._rank
-            self._pour(Record(name, kept, "output", step, rank, call, next_order(), time(), None, None))
+            if self._has_values:
+                port.has_emitted = True
+                kept, rank = self.take(output), self.rank
+                self.pour(Record(name, kept, "output", step, rank, call, next_order(), time(), None, None))
+            if again is not None:
+                handle = output.register_hook(_SimpleGradient(self, step, call))  # type: ignore[no-untyped-call]
+                source.keep_handle(handle, output.is_leaf)
         except UnsupportedValueError as error:
-            source.refused.setdefault(self._name, str(error))
+            source.refused.setdefault(self.name, str(error))
         except Exception:  # noqa: BLE001 - a guest in someone's forward pass
             source.fail()
+
+
+class _SimpleGradient:
+    """Waits for the gradient of one whole output."""
+
+    __slots__ = ("_call", "_hook", "_step")
+
+    def __init__(self, hook: SimpleHook, step: int, call: int) -> None:
+        self._hook, self._step, self._call = hook, step, call
+
+    def __call__(self, gradient: Tensor) -> None:
+        hook, step, call = self._hook, self._step, self._call
+        try:
+            port, name = hook.port, hook.name + ".grad"
+            if type(gradient) is not Tensor:
+                port.take_gradient(port.gradients, name, gradient, step, call)
+                return
+            port.has_gradient = True
+            kept, rank = hook.take(gradient), hook.rank
+            hook.pour(Record(name, kept, "grad_output", step, rank, call, next_order(), time(), None, None))
+        except UnsupportedValueError as error:
+            port.source.refused.setdefault(name, str(error))
+        except Exception:  # noqa: BLE001 - a guest in someone's backward pass
+            port.source.fail()
 
 
 class InputHook(Hook):

@@ -28,7 +28,7 @@ class Port:
 
     step = -1
     calls = 0  # how often it was passed in this step
-    has_emitted = False
+    has_emitted = has_gradient = False
     may_be_piece = False  # of something larger, without saying so itself
     raw: Any = None  # what a parallel layer computed, before it was made local
     _recomputed = _before = 0
@@ -37,13 +37,15 @@ class Port:
         self.source, self.module, self.path, self.kind = source, module, path, kind
         self.gradients = [one for one in wanted if one.site.is_gradient]
         self.values = [one for one in wanted if not one.site.is_gradient] if self.gradients else wanted
-        self.takes_all = any(one.takes_all for one in self.values)
-        self.is_simple = kind == "output" and self.takes_all and not self.gradients
+        # Where something narrower is wanted besides, each value is asked for: else nobody knew if it came.
+        self.takes_all = all(one.takes_all for one in self.values)
+        takes_all_gradients = all(one.takes_all for one in self.gradients)
+        self.is_simple = kind == "output" and self.takes_all and takes_all_gradients
         self.fired: set[Wanted] = set()
         self.parts: set[str] = set()  # what came by where only some of it was wanted
         self.unfit: dict[str, str] = {}  # why something that came by gave no record
         self._names: dict[str, str] = {}
-        self._again = Recomputed(self) if self.gradients else None
+        self.again = Recomputed(self) if self.gradients else None
 
     @property
     def count(self) -> int:
@@ -125,12 +127,12 @@ class Port:
 
     def _see_leaf(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         self._take(parameter, item, leaf, call)
-        if self._again is not None and isinstance(leaf, torch.Tensor) and self.kind != "param":
+        if self.again is not None and isinstance(leaf, torch.Tensor) and self.kind != "param":
             if call >= 0:
-                self._again.expect(parameter + item, leaf, call)
+                self.again.expect(parameter + item, leaf, call)
                 self._watch_gradient(parameter, item, leaf, call)
             else:
-                self._again.watch(parameter, item, leaf, call)
+                self.again.watch(parameter, item, leaf, call)
 
     def _take(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         if self.values and call >= 0 and (self.takes_all or self._accepts(parameter, item, call)):

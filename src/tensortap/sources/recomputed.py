@@ -30,31 +30,31 @@ class Recomputed:
 
     def __init__(self, port: Port) -> None:
         self._port = port
-        self._hidden: deque[_Hidden] = deque(maxlen=_MOST_HIDDEN)
+        self.hidden: deque[_Hidden] = deque(maxlen=_MOST_HIDDEN)
         self._replay: _Replay | None = None
 
     def expect(self, part: str, leaf: torch.Tensor, call: int) -> None:
         """Remember a call without a graph: a checkpoint may come back to it."""
         step = self._port.step
         if torch.is_grad_enabled():
-            if self._hidden and self._hidden[0].step != step:
-                self._hidden.clear()
+            if self.hidden and self.hidden[0].step != step:
+                self.hidden.clear()
             return
-        last = self._hidden[-1] if self._hidden else None
+        last = self.hidden[-1] if self.hidden else None
         if last is None or (last.step, last.call) != (step, call):
             last = _Hidden(step, call)
-            self._hidden.append(last)
+            self.hidden.append(last)
         if leaf.requires_grad:  # the module handed on what it was given, which is watched outside
             last.watched.add(part)
 
     def watch(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
-        if not (self._hidden and torch.is_grad_enabled() and leaf.requires_grad):
+        if not (self.hidden and torch.is_grad_enabled() and leaf.requires_grad):
             return
         checkpoint = (graph_task(), id(torch._C._current_autograd_node()))
         if self._replay is None or self._replay.checkpoint != checkpoint:
             if self._replay is not None:
                 self._replay.settle()
-            self._replay = _Replay(checkpoint, self._hidden)
+            self._replay = _Replay(checkpoint, self.hidden)
         self._replay.expect(call)
         hook = _LateGradient(self._port, self._replay, parameter, item, call)
         handle = leaf.register_hook(hook)  # type: ignore[no-untyped-call]
