@@ -177,6 +177,7 @@ class Tap:
             stack.callback(self._end_pouring, drain)
             for source in reversed(self._sources):
                 stack.callback(self._guard, source, source.stop)
+            self._sources = []
 
     def _end_pouring(self, drain: bool) -> None:
         with self._pouring() as may_pour, contextlib.ExitStack() as stack:

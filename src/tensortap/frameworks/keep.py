@@ -13,9 +13,9 @@ Keeper = Callable[[Any], Any]
 
 
 def keeper(keep: str | Keeper) -> Keeper:
-    """The function behind the word; a function of the user's own is taken as it is."""
+    """The function behind the word; a function of the user's own gets the value without its graph."""
     if callable(keep):
-        return keep
+        return lambda value: reference(keep(reference(value)))
     found = _KEEPERS.get(keep) if isinstance(keep, str) else None
     if found is None:
         raise ValueError(

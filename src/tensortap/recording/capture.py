@@ -104,8 +104,15 @@ class Capture(Captured):
     ) -> bool:
         if kind is None and self._last is not None:
             self._last.remember()
+        # One that is meant for a capture around this one has to get there.
+        is_ours = isinstance(error, Stopped) and error.source is self._source
         self._end(drain=kind is None or kind is Stopped)
-        return kind is Stopped
+        return is_ours
+
+    def __del__(self) -> None:
+        source = getattr(self, "_source", None)  # not there when the arguments were refused
+        if source is not None and self._state != "on":
+            source.forget()
 
     def start(self) -> None:
         """Begin, where a `with` block does not fit; `stop` ends it."""

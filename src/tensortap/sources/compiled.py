@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -15,20 +16,45 @@ Compiled = Literal["eager", "graph", "error"]
 _COMPILER = "torch._dynamo"
 
 
-@contextlib.contextmanager
-def plain_python() -> Iterator[None]:
+def plain_python() -> contextlib.AbstractContextManager[None]:
     """Let compiled code run as it was written; its graphs are kept and used again afterwards.
 
     The compiler takes seconds to import: where it is not loaded yet, this waits until the program does.
     """
-    with contextlib.ExitStack() as stack:
-        if _COMPILER in sys.modules:
-            stack.enter_context(_force_eager())
-        else:
-            finder = _Awaited(stack)
-            sys.meta_path.insert(0, finder)
-            stack.callback(finder.leave)
-        yield
+    return _PlainPython()
+
+
+# No generator: one that a program leaves open runs its end while the interpreter is half gone.
+class _PlainPython(contextlib.AbstractContextManager[None]):
+    """The compiler is asked by the first that comes and released by the last that goes: captures need not
+    end in the order in which they began, and the compiler knows no other."""
+
+    _lock = threading.Lock()
+    _users = 0
+    _undo = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        kind = _PlainPython
+        with kind._lock:
+            kind._users += 1
+            if kind._users == 1:
+                _ask(kind._undo)
+
+    def __exit__(self, *error: object) -> None:
+        kind = _PlainPython
+        with kind._lock:
+            kind._users -= 1
+            if not kind._users:
+                kind._undo.close()
+
+
+def _ask(undo: contextlib.ExitStack) -> None:
+    if _COMPILER in sys.modules:
+        undo.enter_context(_force_eager())
+        return
+    finder = _Awaited(undo)
+    sys.meta_path.insert(0, finder)
+    undo.callback(finder.leave)
 
 
 def refuse_compiled(model: Any) -> None:

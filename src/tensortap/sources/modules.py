@@ -25,6 +25,10 @@ from tensortap.sources.sites import Wanted, takes_hooks, unwrapped
 class Stopped(BaseException):
     """Leaves a forward after the last selected site; no Exception, so that no model swallows it."""
 
+    def __init__(self, source: Modules) -> None:
+        super().__init__("the last selected site was passed (stop=True)")
+        self.source = source
+
 
 class Modules:
     """Hooks on the modules that are wanted, from `start` to `stop`; the model itself keeps no trace.
@@ -60,7 +64,8 @@ class Modules:
         self._gradient_handles: list[Any] = []
         self._lasting_handles: list[Any] = []
         self.ports = self._make_ports(wanted)
-        self._parameters = Parameters(self, [port for port in self.ports if port.kind == "param"])
+        stored = [port for port in self.ports if port.kind == "param"]
+        self._parameters = Parameters(self, stored) if stored else None
 
     def start(self, tap: Tap) -> None:
         self._tap, self.rank = tap, ranks().rank
@@ -75,13 +80,19 @@ class Modules:
                     by_module[port.module].append(port)
             for module, ports in by_module.items():
                 self._hook(module, ports)
-            self._handles += self._parameters.hooks()
+            if self._parameters is not None:
+                self._handles += self._parameters.hooks()
             undo.pop_all()
 
     def stop(self) -> None:
         for handle in [*self._handles, *self._gradient_handles, *self._lasting_handles]:
             handle.remove()
         self._handles, self._gradient_handles, self._lasting_handles = [], [], []
+
+    def forget(self) -> None:
+        """Let go of the model at once: ports and their source hold each other."""
+        self.ports = []
+        self._parameters = None
 
     def fail(self) -> None:
         """Called while an exception is being handled, within the program's forward or backward."""
@@ -95,7 +106,7 @@ class Modules:
         for port in ports:
             if self._is_last is not None and self._is_last(port):
                 self.stopped_after = port.path or "the model itself"
-                raise Stopped
+                raise Stopped(self)
 
     def placement(self, port: Port, leaf: Any) -> Placement | None:
         """How a piece sits in the whole, as the tensor says, or the hooks of its layer, or its form."""

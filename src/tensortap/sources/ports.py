@@ -165,6 +165,7 @@ class _Gradient:
     """Waits on a tensor for its gradient; the step and call are those of the tensor."""
 
     __slots__ = ("_call", "_name", "_port", "_step", "_wanted")
+    __torch_unserializable__ = True  # a tensor that is saved meanwhile leaves it behind, without a warning
 
     def __init__(self, port: Port, wanted: Sequence[Wanted], name: str, call: int) -> None:
         self._port, self._wanted, self._name, self._call = port, wanted, name, call

@@ -96,6 +96,7 @@ class _LateGradient:
     """Waits on a tensor that a checkpoint has computed again; the step and call are those it repeats."""
 
     __slots__ = ("_call", "_item", "_parameter", "_port", "_replay")
+    __torch_unserializable__ = True
 
     def __init__(self, port: Port, replay: _Replay, parameter: str, item: str, call: int) -> None:
         self._port, self._replay = port, replay
