@@ -258,7 +258,7 @@ def simulated(monkeypatch):
     dist.destroy_process_group()
 
 
-def test_simulated_ranks_are_captured_and_one_record_holds_the_whole(simulated):
+def test_simulated_ranks_are_captured_one_by_one(simulated, tmp_path):
     plain = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
     for parameter in plain.parameters():
         parameter.data = torch.randint(-2, 3, parameter.shape).float()
@@ -273,6 +273,10 @@ def test_simulated_ranks_are_captured_and_one_record_holds_the_whole(simulated):
         parallelize_module(model, init_device_mesh("cpu", (4,)), plan)
         with tt.capture(model, *patterns) as cap:
             model(x.clone()).sum().backward()
+        with tt.capture(model, "0", to=tmp_path) as kept:
+            model(x.clone())
+    assert [stored.rank for stored in tt.Run(kept.run).filter("0")] == [0, 1, 2, 3]
+    assert torch.equal(tt.whole(tt.Run(kept.run).filter("0")), truth["0"])
     assert cap.missing == []
     assert set(cap.names) == set(truth.names)
     for name in cap.names:

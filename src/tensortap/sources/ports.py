@@ -11,6 +11,7 @@ import torch
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Kind, Placement, Record
 from tensortap.core.steps import next_order
+from tensortap.frameworks import sharded
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import leaves
 from tensortap.sources.recomputed import NO_GRAPH_TASK, Recomputed, graph_task
@@ -79,13 +80,20 @@ class Port:
     def emit(
         self, name: str, value: Any, kind: Kind, step: int, call: int, placement: Placement | None
     ) -> None:
+        pieces = None if type(value) in _PLAIN else sharded.by_rank(value, placement)
+        for rank, piece, where in pieces or [(self.source.rank, value, placement)]:
+            self._pour(name, piece, kind, step, rank, call, where)
+
+    def _pour(
+        self, name: str, value: Any, kind: Kind, step: int, rank: int, call: int, placement: Placement | None
+    ) -> None:
         source = self.source
         try:
             kept = source.take(value)
         except UnsupportedValueError as error:
             source.refused.setdefault(name, str(error))
             return
-        source.pour(Record(name, kept, kind, step, source.rank, call, next_order(), time(), None, placement))
+        source.pour(Record(name, kept, kind, step, rank, call, next_order(), time(), None, placement))
 
     def name(self, parameter: str, item: str = "") -> str:
         key = parameter + item  # an item begins with a dot or a bracket, so nothing is mixed up
