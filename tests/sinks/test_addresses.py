@@ -30,3 +30,9 @@ def test_a_scheme_means_the_sink_that_was_registered_for_it():
 def test_an_unknown_scheme_says_what_to_do():
     with pytest.raises(UnknownFormatError, match=r"no sink is known for fax:// .*register_sink"):
         open_sink("fax://office")
+
+
+def test_a_file_that_no_sink_writes_is_no_folder(tmp_path):
+    with pytest.raises(UnknownFormatError, match=r"no sink is known for \.h5 files"):
+        open_sink(str(tmp_path / "trace.h5"))
+    assert list(tmp_path.iterdir()) == []

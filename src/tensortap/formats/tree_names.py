@@ -57,6 +57,8 @@ def _placed(name: str, kind: Kind, kinds: Mapping[str, Kind]) -> Place:
     if kind in ("input", "grad_input") and "in" in segments:
         at = segments.index("in")
         return Place(segments[:at], ".".join(segments[at + 1 :]) + items, arrow)
+    if kind == "param" and segments[-1] == "after_step":
+        return Place(segments[:-2], ".".join(segments[-2:]) + items, arrow)
     if kind not in ("output", "grad_output"):
         return Place(segments[:-1], segments[-1] + items, arrow)
     at = segments.index("out") if "out" in segments else -1

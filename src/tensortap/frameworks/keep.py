@@ -52,7 +52,7 @@ def clone(value: Any) -> Any:
 
 def reference(value: Any) -> Any:
     """The value itself, without its graph: what is written to it later shows."""
-    return value.detach() if hasattr(value, "detach") else value
+    return value.detach() if framework_of(value).name == "torch" else value
 
 
 def on_host(value: Any) -> Any:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Sequence
-from time import time
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from tensortap.core.paths import matches
-from tensortap.core.record import Record, Site
 from tensortap.core.settings import is_on
-from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
-from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.keep import for_tensors
-from tensortap.frameworks.nested import leaves
 from tensortap.recording import tapping
 from tensortap.recording.captured import Captured
+from tensortap.recording.hearing import Heard
 from tensortap.recording.keeping import Destination
 from tensortap.recording.stopping import Last
 from tensortap.sources.absence import Missing, missing
@@ -83,17 +77,16 @@ class Capture(Captured):
         self._state: Literal["new", "on", "off"] = "new"
         self._patterns, self._compiled = patterns, compiled
         self._predicates = predicates_of(when)
-        self._calls: Counter[tuple[str, int]] = Counter()
         self._model = None if model is None else require_module(model)
         self._last = Last(self._model, patterns) if stop and self._model is not None else None
         self._source = self._modules() if self._model is not None and self._is_on else None
+        self._heard = Heard(patterns, self._predicates, self._source)
         self._undo = contextlib.ExitStack()
         # Opened last: a wrong argument must not leave an empty run behind.
         # The memory of a graph is used again at once: nothing in it can be shared.
         keep = "clone" if compiled == "graph" and keep in (None, "cow") else keep
         self._destination = Destination(to if self._is_on else None, keep, limit)
         self._tap: Tap | None = None
-        self._take: Callable[[Any], Any] = _as_it_is
 
     def __enter__(self) -> Self:
         self.start()
@@ -125,15 +118,16 @@ class Capture(Captured):
         others = [one for one in self._predicates if not isinstance(one, Steps)]
         stages = [When(*others)] if others else []
         take = None if others else self._destination.keep_early()
-        self._take = take if take is not None else _as_it_is
-        if self._source is not None:
-            self._source.take, self._source.take_tensor = self._take, for_tensors(self._take)
+        if take is not None:
+            self._heard.take = take
+        if take is not None and self._source is not None:
+            self._source.take, self._source.take_tensor = take, for_tensors(take)
         self._tap = Tap(stages=stages, sinks=self._destination.sinks, on_error="log")
         with contextlib.ExitStack() as stack:
             if self._source is not None:
                 stack.enter_context(self._around_compiled())
                 self._tap.attach(self._source)
-            self._listen(stack)
+            self._listen(stack, self._tap)
             self._undo = stack.pop_all()
 
     def stop(self) -> None:
@@ -143,11 +137,10 @@ class Capture(Captured):
     @property
     def missing(self) -> list[Missing]:
         """Every selected site that gave no record, with the reason."""
-        if self._source is None:
-            return []
-        found = missing(self._source)
+        found = missing(self._source) if self._source is not None else []
+        by_source = self._source.refused if self._source is not None else {}
         memory = self._destination.memory
-        refused = {**self._source.refused, **(memory.refused if memory else {})}
+        refused = {**by_source, **self._heard.refused, **(memory.refused if memory else {})}
         return [*found, *(Missing(name, reason) for name, reason in refused.items())]
 
     def _title(self) -> str:
@@ -164,10 +157,11 @@ class Capture(Captured):
         wanted = selection(self._model, self._patterns)
         if self._last is not None and self._compiled == "graph":
             raise ValueError("stop=True cannot leave a compiled graph; use compiled='eager'")
-        gradient = next((one.site.name for one in wanted if one.site.is_gradient), None)
-        if self._last is not None and gradient is not None:
+        late = (one.site.name for one in wanted if one.site.is_gradient or one.site.is_after_step)
+        too_late = next(late, None)
+        if self._last is not None and too_late is not None:
             raise ValueError(
-                f"stop=True leaves the forward, so {gradient!r} could never come; drop one of both"
+                f"stop=True leaves the forward, so {too_late!r} could never come; drop one of both"
             )
         source = self._source_class()(
             self._model,
@@ -196,40 +190,18 @@ class Capture(Captured):
 
         return fresh_graphs(len(self._source.ports))
 
-    def _listen(self, stack: contextlib.ExitStack) -> None:
-        if self._compiled == "graph":
-            from tensortap.sources.graph import forget, shown_by, ticket
-
-            key = ticket(lambda tensor, name: self._hear(tensor, name, None))
-            stack.callback(forget, key)
-            tapping.show_in_graphs(shown_by(key))
-            stack.callback(tapping.show_in_graphs, None)
+    def _listen(self, stack: contextlib.ExitStack, tap: Tap) -> None:
+        if self._compiled != "graph":
+            self._heard.holder = self
+            tap.attach(self._heard)
             return
-        tapping.listen(self._hear)
-        stack.callback(tapping.unlisten, self._hear)
+        from tensortap.sources.graph import forget, shown_by, ticket
 
-    def _hear(self, value: Any, name: str, site: Site | None) -> None:
-        """What `tt.tap` shows, unless a pattern excludes its name."""
-        excluding = [one for one in self._patterns if isinstance(one, str) and one.startswith("!")]
-        if not all(matches(one, name) for one in excluding):
-            return
-        step = self._step()
-        if not all(one.wants(step) for one in self._predicates if isinstance(one, Steps)):
-            return
-        call = self._calls[name, step]
-        self._calls[name, step] += 1
-        rank = self._source.rank if self._source is not None else 0
-        for item, leaf in leaves(value):
-            placement = framework_of(leaf).placement(leaf)
-            kept, at = self._take(leaf), time()
-            record = Record(name + item, kept, "value", step, rank, call, next_order(), at, site, placement)
-            if self._tap is not None:
-                self._tap.emit(record)
-
-    def _step(self) -> int:
-        if self._source is not None:
-            return self._source.step
-        return declared_step() or 0
+        self._heard.join(tap)
+        key = ticket(lambda tensor, name: self._heard.hear(tensor, name, None))
+        stack.callback(forget, key)
+        tapping.show_in_graphs(shown_by(key))
+        stack.callback(tapping.show_in_graphs, None)
 
     def _end(self, *, drain: bool) -> None:
         if self._state != "on":
@@ -239,7 +211,3 @@ class Capture(Captured):
             if self._tap is not None:
                 stack.callback(self._tap.__exit__, *([None] * 3 if drain else [Exception, None, None]))
             stack.enter_context(self._undo)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import Selector
+from tensortap.sources.absence import shown
 from tensortap.sources.compiled import plain_python
 from tensortap.sources.edits import Change, Edits
 from tensortap.sources.selection import selection
@@ -45,25 +46,30 @@ class Edit:
             )
         self._edits = Edits(model, wanted)
         self._undo = contextlib.ExitStack()
+        self._is_on = False
 
     def __enter__(self) -> Self:
         if not is_on():
             return self
+        if self._is_on:
+            raise RuntimeError("this edit is already on; make another with tt.edit(...)")
         with contextlib.ExitStack() as stack:
             stack.enter_context(plain_python())
             self._edits.start()
             stack.callback(self._edits.stop)
             self._undo = stack.pop_all()
+            self._is_on = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_on = False
         self._undo.close()
 
     @property
     def unused(self) -> list[str]:
-        return [wanted.site.name for wanted in self._edits.unused]
+        return [shown(wanted) for wanted in self._edits.unused]
 
 
 def _function(change: Any) -> Change:

@@ -28,8 +28,9 @@ class Last:
         self._open = {(port.path, port.kind) for port in ports}
 
     def is_last(self, port: Port) -> bool:
-        self._open.discard((port.path, port.kind))
-        self._seen = (port.path, port.kind, port.count)
+        if port.calls > max((one.call or 0 for one in port.values), default=0):
+            self._open.discard((port.path, port.kind))
+        self._seen = (port.path, port.kind, port.calls)
         return self._seen == self._expected or not self._open
 
     def remember(self) -> None:

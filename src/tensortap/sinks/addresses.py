@@ -14,6 +14,7 @@ from tensortap.metadata.collect import Metadata
 from tensortap.metadata.runtime import timestamp_zone
 from tensortap.sinks.run_directory import RunDirectory
 
+_FILES = (".h5", ".hdf5")  # never meant as the name of a folder
 sinks: Registry[Callable[[str], Sink]] = Registry("sinks")
 # Ranks without a process group meet under the number of the call, so all of them count alike. Downwards:
 # init() counts upwards in the same folder, and the two must not meet.
@@ -21,7 +22,7 @@ _attempts: defaultdict[Path, "count[int]"] = defaultdict(lambda: count(-1, -1))
 
 
 def register_sink(scheme: str, make: Callable[[str], Sink]) -> None:
-    """Let `scheme://rest` mean the sink that `make("scheme://rest")` gives."""
+    """Let `scheme://rest` mean the sink that `make("scheme://rest")` gives; `.h5` is a scheme too."""
     sinks.add(scheme, make)
 
 
@@ -30,12 +31,15 @@ def open_sink(address: str) -> Sink:
 
     All ranks share one run, so every rank opens it."""
     scheme, mark, _ = address.partition("://")
-    if not mark:
+    suffix = Path(address).suffix
+    key = scheme if mark else suffix if suffix in _FILES else None
+    if key is None:
         return _new_run(Path(address).absolute())
-    make = sinks.get(scheme)
+    make = sinks.get(key)
     if make is None:
+        what = f"{scheme}://" if mark else f"{suffix} files"
         raise UnknownFormatError(
-            f"no sink is known for {scheme}:// (in {address!r}); give a folder, or add one with register_sink"
+            f"no sink is known for {what} (in {address!r}); give a folder, or add one with register_sink"
         )
     return make(address)
 

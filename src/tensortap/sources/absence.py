@@ -35,7 +35,7 @@ def missing(source: Modules) -> list[Missing]:
     if not silent:
         return []
     traces = _Traces(source)
-    return [Missing(_shown(wanted), _reason(source, port, wanted, traces)) for port, wanted in silent]
+    return [Missing(shown(wanted), _reason(source, port, wanted, traces)) for port, wanted in silent]
 
 
 class _Traces:
@@ -60,7 +60,8 @@ def _has_fired(port: Port, wanted: Wanted) -> bool:
     return port.has_gradient if wanted.site.is_gradient else port.takes_all and port.has_emitted
 
 
-def _shown(wanted: Wanted) -> str:
+def shown(wanted: Wanted) -> str:
+    """As it was selected: its name, with the part and the call."""
     call = "" if wanted.call is None else f"@{wanted.call}"
     name = wanted.site.name
     if not wanted.items:
@@ -71,6 +72,8 @@ def _shown(wanted: Wanted) -> str:
 
 def _reason(source: Modules, port: Port, wanted: Wanted, traces: _Traces) -> str:
     site = wanted.site
+    if source.failure:
+        return f"the capture was given up: {source.failure}"
     if site.is_after_step:
         return "no optimizer took a step on it while it was captured"
     if site.kind == "grad_param":
@@ -112,6 +115,8 @@ def _not_called(source: Modules, port: Port, traces: _Traces) -> str:
     is_inside = any(isinstance(owner, torch.jit.ScriptModule) for owner, _ in line)
     if is_inside or not takes_hooks(port.module):
         return "it is scripted: no hook runs inside"
+    if not _is_held(line, port):
+        return "not called: the model holds it no longer, it was replaced or removed"
     if source.stopped_after:
         return f"the forward was left after {source.stopped_after} (stop=True)"
     if not traces.called:
@@ -127,7 +132,19 @@ def _line(model: Any, path: str) -> Iterator[tuple[Any, str]]:
     module = model
     for name in path.split(".") if path else ():
         yield module, name
-        module = unwrapped(module._modules[name])
+        module = _child(module, name)
+        if module is None:  # it was taken away since
+            return
+
+
+def _is_held(line: Sequence[tuple[Any, str]], port: Port) -> bool:
+    """Whether its module still stands where it stood when the capture began."""
+    return not port.path or (len(line) == port.path.count(".") + 1 and _child(*line[-1]) is port.module)
+
+
+def _child(owner: Any, name: str) -> Any:
+    held = owner._modules[name] if name in owner._modules else None  # noqa: SIM401 - a scripted one has no get
+    return None if held is None else unwrapped(held)
 
 
 def _owners(path: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -52,7 +52,7 @@ class Modules:
         self.step, self.rank = 0, 0
         self.has_run, self.is_resting = False, False
         self.may_stop = self.is_special = is_last is not None
-        self.stopped_after = ""
+        self.stopped_after, self.failure = "", ""
         self._rests, self._is_last = rests, is_last
         self._tap: Tap | None = None
         self.pour: Callable[[Record], object] = _as_it_is
@@ -61,7 +61,8 @@ class Modules:
         self.take_tensor: Callable[[Any], Any] = _as_it_is  # the same, for an ordinary tensor
         self.refused: dict[str, str] = {}
         self._handles: list[Any] = []
-        self._gradient_handles: list[Any] = []
+        # Bounded for modules that are called by themselves; one that is let go finds the tap closed.
+        self._gradient_handles: deque[Any] = deque(maxlen=10_000)
         self._lasting_handles: list[Any] = []
         self.ports = self._make_ports(wanted)
         stored = [port for port in self.ports if port.kind == "param"]
@@ -87,7 +88,8 @@ class Modules:
     def stop(self) -> None:
         for handle in [*self._handles, *self._gradient_handles, *self._lasting_handles]:
             handle.remove()
-        self._handles, self._gradient_handles, self._lasting_handles = [], [], []
+        self._handles, self._lasting_handles = [], []
+        self._gradient_handles.clear()
 
     def forget(self) -> None:
         """Let go of the model at once: ports and their source hold each other."""
@@ -97,6 +99,7 @@ class Modules:
     def fail(self) -> None:
         """Called while an exception is being handled, within the program's forward or backward."""
         assert self._tap is not None
+        self.failure = _sentence(sys.exception())
         self._tap.fail(self)
 
     def keep_handle(self, handle: Any, is_on_leaf: bool = False) -> None:
@@ -171,6 +174,11 @@ class Modules:
         for handle in self._lasting_handles:
             handle.remove()
         self._lasting_handles.clear()
+
+
+def _sentence(error: BaseException | None) -> str:
+    """What a reader sees of it: its class, and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _as_it_is(value: Any) -> Any:

@@ -78,7 +78,7 @@ def predicates_of(when: Any) -> list[Predicate]:
     given: Sequence[Any] = when if isinstance(when, (list, tuple)) else [] if when is None else [when]
     found = [one() if isinstance(one, type) else one for one in given]
     for one in found:
-        if one in (every, first):
+        if one is every or one is first:
             raise TypeError(f"when is tt.{one.__name__}, which needs a number; give tt.{one.__name__}(10)")
         if not callable(one):
             raise TypeError(f"when is {one!r}; give a function of the record, such as tt.every(10)")

@@ -1,0 +1,81 @@
+"""What `tt.tap` shows while a capture is on, as a source of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import time
+from typing import Any
+
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.paths import matches
+from tensortap.core.ranks import ranks
+from tensortap.core.record import Record, Site
+from tensortap.core.steps import declared_step, next_order
+from tensortap.core.tap import Tap
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.nested import leaves
+from tensortap.recording import tapping
+from tensortap.sources.modules import Modules
+from tensortap.stages.select import Steps
+
+
+class Heard:
+    """Listens from `start` to `stop`; a pattern that excludes a name is heeded, no other is."""
+
+    def __init__(self, patterns: Sequence[Any], predicates: Sequence[Any], modules: Modules | None) -> None:
+        self._excluding = [one for one in patterns if isinstance(one, str) and one.startswith("!")]
+        self._steps = [one for one in predicates if isinstance(one, Steps)]
+        self._modules = modules
+        self._calls: dict[str, tuple[int, int]] = {}  # of the step it was seen in last
+        self._tap: Tap | None = None
+        self._rank = 0
+        self.holder: Any = None  # a capture that is on goes on, also when nobody has kept it
+        self.take: Callable[[Any], Any] = _as_it_is
+        self.refused: dict[str, str] = {}
+
+    def start(self, tap: Tap) -> None:
+        self.join(tap)
+        tapping.listen(self.hear)
+
+    def join(self, tap: Tap) -> None:
+        """Without listening: a compiled graph shows what it taps itself."""
+        self._tap, self._rank = tap, ranks().rank
+
+    def stop(self) -> None:
+        tapping.unlisten(self.hear)
+        self._tap = self.holder = None
+
+    def hear(self, value: Any, name: str, site: Site | None) -> None:
+        step, tap = self._step(), self._tap
+        is_wanted = all(matches(one, name) for one in self._excluding)
+        if tap is None or not is_wanted or not all(one.wants(step) for one in self._steps):
+            return
+        try:
+            self._emit(tap, value, name, step, site)
+        except Exception:  # noqa: BLE001 - a guest in someone's program
+            tap.fail(self)
+
+    def _emit(self, tap: Tap, value: Any, name: str, step: int, site: Site | None) -> None:
+        call = self._next_call(name, step)
+        for item, leaf in leaves(value):
+            placement = framework_of(leaf).placement(leaf)
+            try:
+                kept = self.take(leaf)
+            except UnsupportedValueError as error:
+                self.refused.setdefault(name + item, str(error))
+                continue
+            order, at = next_order(), time()
+            tap.emit(Record(name + item, kept, "value", step, self._rank, call, order, at, site, placement))
+
+    def _next_call(self, name: str, step: int) -> int:
+        seen_in, calls = self._calls.get(name, (step, 0))
+        call = calls if seen_in == step else 0
+        self._calls[name] = step, call + 1
+        return call
+
+    def _step(self) -> int:
+        return self._modules.step if self._modules is not None else declared_step() or 0
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
