@@ -47,7 +47,7 @@ def test_a_kept_tensor_has_no_graph(word):
 
 
 @pytest.mark.parametrize("word", ["cow", "clone", "ref", "cpu"])
-@pytest.mark.parametrize("value", [jnp.ones(2), 3, 2.5, "text", None], ids=str)
+@pytest.mark.parametrize("value", [jnp.ones(2), 3, 2.5, "text", None], ids=lambda value: type(value).__name__)
 def test_what_cannot_be_written_to_is_kept_as_it_is(word, value):
     kept = keeper(word)(value)
     assert type(kept) is type(value)
@@ -86,7 +86,9 @@ def test_a_summary_is_made_of_every_framework():
     assert summary(2.0) == Statistics(1, 2.0, 2.0, 2.0, 0.0, 2.0)
 
 
-@pytest.mark.parametrize("value", ["text", np.array([object()]), torch.eye(2).to_sparse()], ids=str)
+@pytest.mark.parametrize(
+    "value", ["text", np.array([object()]), torch.eye(2).to_sparse()], ids=lambda value: type(value).__name__
+)
 def test_what_has_no_numbers_has_no_summary(value):
     with pytest.raises(UnsupportedValueError):
         summary(value)

@@ -128,7 +128,7 @@ def test_a_nan_or_an_inf_is_seen_in_every_type_of_torch(dtype, odd):
         summary(torch.tensor([1.0, NAN])),
         summary(np.array([1.0, INF])),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_nan_or_an_inf_is_seen_in_every_kind_of_value(value):
     assert nonfinite(Record("x", value))
@@ -156,7 +156,7 @@ def test_a_nan_or_an_inf_is_seen_in_every_kind_of_value(value):
         statistics(np.array([1.0, 2.0]), "float64"),
         summary(torch.ones(3)),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_finite_or_no_number_is_not_nonfinite(value):
     assert not nonfinite(Record("x", value))
@@ -189,7 +189,7 @@ def test_quantized_numbers_are_finite():
         (10**30, 10**31),
         (torch.ones(1), 1.0),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_another_content_is_a_change(before, after):
     predicate = Changed()
@@ -236,7 +236,9 @@ def test_each_name_call_and_rank_is_compared_with_itself():
 
 
 @pytest.mark.parametrize(
-    "value", [torch.ones(3, device="meta"), torch.eye(2).to_sparse(), object(), np.array([object()])], ids=str
+    "value",
+    [torch.ones(3, device="meta"), torch.eye(2).to_sparse(), object(), np.array([object()])],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_cannot_be_looked_into_may_have_changed(value):
     predicate = Changed()

@@ -13,9 +13,9 @@ Keeper = Callable[[Any], Any]
 
 
 def keeper(keep: str | Keeper) -> Keeper:
-    """The function behind the word; a function of the user's own gets the value without its graph."""
+    """The function behind the word; a function of the user's own is taken as it is."""
     if callable(keep):
-        return lambda value: reference(keep(reference(value)))
+        return keep
     found = _KEEPERS.get(keep) if isinstance(keep, str) else None
     if found is None:
         raise ValueError(

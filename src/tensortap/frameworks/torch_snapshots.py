@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +13,8 @@ from tensortap.frameworks import sharded
 from tensortap.frameworks.torch import FRAMEWORK, PLAIN, aside, is_quiet, local_piece, refuse_without_values
 
 _Tensor = torch.Tensor
+tracing_state: Any = torch._C._get_tracing_state
+_set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
 _lazy_clone = torch._lazy_clone
 _has_function_mode = torch._C._is_torch_function_mode_enabled
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -22,15 +26,17 @@ _SPARE = 1 << 16  # bytes of a larger storage that a small view may keep alive
 
 def share(value: torch.Tensor) -> Any:
     """A snapshot that costs no copy as long as nobody writes to the original; where that cannot be had, a
-    copy. Only a write through a NumPy alias that was taken before goes unseen."""
+    copy. Only a write through an address that was taken before goes unseen."""
     # This runs for every captured value: the questions are asked in C, the cheap ones first.
     if type(value) is not _Tensor or _has_function_mode() or _count_dispatch_modes() or _interpreter():
         return _share_piece(value) if sharded.is_distributed(type(value)) else copied(value)
     try:
-        nbytes, held = value.nbytes, value.untyped_storage().nbytes()
+        storage = value.untyped_storage()
+        nbytes, held = value.nbytes, storage.nbytes()
         # A view must not keep a much larger storage alive; a freed storage is refused with a sentence.
         is_fit = nbytes <= held <= 2 * nbytes + _SPARE or (held < nbytes and _is_expanded(value, held))
-        if is_fit and _is_shareable(value):
+        # A storage that may not be resized has a NumPy array on it: a write would part the two.
+        if is_fit and storage.resizable() and _is_shareable(value):
             if _is_inference():
                 return _share_outside_inference(value)
             return _lazy_clone(value.detach() if value.requires_grad else value)
@@ -43,6 +49,9 @@ def share(value: torch.Tensor) -> Any:
 
 def copied(value: torch.Tensor) -> torch.Tensor:
     """A copy of its own; what has no values is refused."""
+    if tracing_state() is not None:
+        with untraced():
+            return copied(value)
     with aside():
         refuse_without_values(local_piece(value))
     return FRAMEWORK.snapshot(value)
@@ -50,9 +59,23 @@ def copied(value: torch.Tensor) -> torch.Tensor:
 
 def fetched(value: torch.Tensor) -> torch.Tensor:
     """A copy in the host's memory."""
-    with aside():
+    with untraced(), aside():
         refuse_without_values(local_piece(value))
         return value.detach().cpu()
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """What is done inside does not become part of a program that `torch.jit.trace` writes down."""
+    state = tracing_state()
+    if state is None:
+        yield
+        return
+    _set_tracing_state(None)
+    try:
+        yield
+    finally:
+        _set_tracing_state(state)
 
 
 def _is_expanded(tensor: torch.Tensor, held: int) -> bool:
@@ -73,8 +96,12 @@ def _share_outside_inference(tensor: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def shares_on(device: torch.device) -> bool:
-    """Whether a shared snapshot on this device really keeps its value; tried once."""
-    if device.type == "meta":
+    """Whether a shared snapshot on this device really keeps its value; tried once.
+
+    Only in the host's memory: the first write to a shared tensor moves it, and on an accelerator recorded
+    graphs and collectives go on with the address it had.
+    """
+    if device.type != "cpu":
         return False
     try:
         original = torch.zeros(2, device=device)

@@ -13,6 +13,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description
 from tensortap.frameworks.layouts import layout_of
 from tensortap.frameworks.torch import FRAMEWORK, aside, is_quiet, local_piece, refuse_without_values
+from tensortap.frameworks.torch_snapshots import tracing_state, untraced
 from tensortap.kernels.statistics import Statistics, statistics
 
 _SHORT = [name for name in dir(torch) if name.startswith("float8")]
@@ -81,6 +82,9 @@ class Summary:
 
 def summarise(tensor: torch.Tensor) -> Summary:
     """Three passes; on the host the numbers are there at once, elsewhere `read` fetches them."""
+    if tracing_state() is not None:
+        with untraced():
+            return summarise(tensor)
     description = FRAMEWORK.describe(tensor)
     if _is_ordinary(tensor):  # nearly every value of a model: no context to enter and leave
         found = _by_torch(tensor.detach())

@@ -14,7 +14,7 @@ from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.formats.rows import row_of
 from tensortap.formats.tree_words import oddity, printable, spread, trend, typed
-from tensortap.frameworks.keep import Keeper, keeper
+from tensortap.frameworks.keep import Keeper, keeper, reference
 from tensortap.readers.run import Run
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.memory import Memory
@@ -112,7 +112,7 @@ def byte_count(limit: str) -> int:
 
 def _sink(to: Any, keep: Any, limit: Any) -> Sink:
     if to is None:
-        return Memory(keep=keeper("cow" if keep is None else keep), **_limits(limit))
+        return Memory(keep=_keeper("cow" if keep is None else keep), **_limits(limit))
     if to is print:
         return Kept(Calls(_print), _given(keep), is_ours=True)
     if isinstance(to, (str, os.PathLike)):
@@ -124,7 +124,7 @@ def _sink(to: Any, keep: Any, limit: Any) -> Sink:
     if all(hasattr(to, method) for method in ("write", "flush", "close")):
         return Kept(to, _given(keep), is_ours=False)
     if callable(to):
-        return Kept(Calls(to), keeper("cow" if keep is None else keep), is_ours=True)
+        return Kept(Calls(to), _keeper("cow" if keep is None else keep), is_ours=True)
     raise TypeError(
         f"to is {to!r}; give a folder, an address, print, a function of the record, a sink or a Tap"
     )
@@ -132,7 +132,14 @@ def _sink(to: Any, keep: Any, limit: Any) -> Sink:
 
 def _given(keep: Any) -> Keeper | None:
     """A sink that writes at once needs no copy of its own."""
-    return None if keep is None else keeper(keep)
+    return None if keep is None else _keeper(keep)
+
+
+def _keeper(keep: Any) -> Keeper:
+    """A function of the user's own gets the value without its graph: what it makes of it would hold on to
+    all that the step has computed."""
+    made = keeper(keep)
+    return (lambda value: reference(made(reference(value)))) if callable(keep) else made
 
 
 def _limits(limit: Any) -> dict[str, int]:

@@ -126,6 +126,7 @@ class _SimpleGradient:
     """Waits for the gradient of one whole output."""
 
     __slots__ = ("_call", "_hook", "_step")
+    __torch_unserializable__ = True
 
     def __init__(self, hook: SimpleHook, step: int, call: int) -> None:
         self._hook, self._step, self._call = hook, step, call
@@ -134,6 +135,8 @@ class _SimpleGradient:
         hook, step, call = self._hook, self._step, self._call
         try:
             port, name = hook.port, hook.name + ".grad"
+            if port.source.is_over:
+                return
             if type(gradient) is not Tensor:
                 port.take_gradient(port.gradients, name, gradient, step, call)
                 return

@@ -51,6 +51,7 @@ class Modules:
         self.naming = naming or native_naming(self.model)
         self.step, self.rank = 0, 0
         self.has_run, self.is_resting = False, False
+        self.is_over = False  # a backward pass may come later
         self.may_stop = self.is_special = is_last is not None
         self.stopped_after, self.failure = "", ""
         self._rests, self._is_last = rests, is_last
@@ -61,7 +62,7 @@ class Modules:
         self.take_tensor: Callable[[Any], Any] = _as_it_is  # the same, for an ordinary tensor
         self.refused: dict[str, str] = {}
         self._handles: list[Any] = []
-        # Bounded for modules that are called by themselves; one that is let go finds the tap closed.
+        # Bounded for modules that are called by themselves; one that is let go finds that all is over.
         self._gradient_handles: deque[Any] = deque(maxlen=10_000)
         self._lasting_handles: list[Any] = []
         self.ports = self._make_ports(wanted)
@@ -86,6 +87,7 @@ class Modules:
             undo.pop_all()
 
     def stop(self) -> None:
+        self.is_over = True
         for handle in [*self._handles, *self._gradient_handles, *self._lasting_handles]:
             handle.remove()
         self._handles, self._lasting_handles = [], []

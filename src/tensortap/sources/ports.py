@@ -128,6 +128,8 @@ class Port:
         self._take(parameter, item, leaf, call)
 
     def take_gradient(self, wanted: Sequence[Wanted], name: str, gradient: Any, step: int, call: int) -> None:
+        if self.source.is_over:
+            return
         self.fired.update(wanted)
         kind: Kind = "grad_output" if self.kind == "output" else "grad_input"
         placement = None if type(gradient) in _PLAIN else framework_of(gradient).placement(gradient)
