@@ -12,8 +12,10 @@ Kind = Literal[
     "param",
     "grad_param",
     "local",
+    "grad_local",
     "call",
     "return",
+    "grad_return",
 ]
 
 

@@ -10,7 +10,8 @@ import torch
 from tensortap.core.paths import items_match
 from tensortap.sources.modules import Modules
 from tensortap.sources.ports import Port
-from tensortap.sources.sites import Wanted, has_forward, takes_hooks, unwrapped, walk
+from tensortap.sources.probes import unbound
+from tensortap.sources.sites import VARIABLES, Wanted, has_forward, takes_hooks, unwrapped, walk
 from tensortap.sources.usage import branch_not_taken, why_not_called
 
 
@@ -78,6 +79,8 @@ def _reason(source: Modules, port: Port, wanted: Wanted, traces: _Traces) -> str
         return "no optimizer took a step on it while it was captured"
     if site.kind == "grad_param":
         return port.unfit.get(site.parameter) or _no_backward(source)
+    if not port.count and site.of in VARIABLES:
+        return unbound(source.ports, port)
     if not port.count:
         return _not_called(source, port, traces)
     if wanted.call is not None and port.calls <= wanted.call:

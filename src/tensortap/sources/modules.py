@@ -19,7 +19,8 @@ from tensortap.frameworks.parallel_layers import placement_by_convention, placem
 from tensortap.sources.hooks import InputHook, OutputHook, RawHook, SimpleHook, StepHook
 from tensortap.sources.parameters import Parameters
 from tensortap.sources.ports import Naming, Port, native_naming
-from tensortap.sources.sites import Wanted, takes_hooks, unwrapped
+from tensortap.sources.probes import Probes
+from tensortap.sources.sites import VARIABLES, Wanted, takes_hooks, unwrapped
 
 
 class Stopped(BaseException):
@@ -78,12 +79,13 @@ class Modules:
                 self._handles.append(self._hook_step())
             by_module: defaultdict[Any, list[Port]] = defaultdict(list)
             for port in self.ports:
-                if takes_hooks(port.module):
+                if takes_hooks(port.module) and port.kind not in VARIABLES:
                     by_module[port.module].append(port)
             for module, ports in by_module.items():
                 self._hook(module, ports)
             if self._parameters is not None:
                 self._handles += self._parameters.hooks()
+            self._handles += Probes(self, [port for port in self.ports if port.kind in VARIABLES]).place()
             undo.pop_all()
 
     def stop(self) -> None:
@@ -123,10 +125,13 @@ class Modules:
         return found or placement_by_convention(port.module, leaf, port.kind)  # type: ignore[arg-type]
 
     def _make_ports(self, wanted: Sequence[Wanted]) -> list[Port]:
-        groups: defaultdict[tuple[str, Kind], list[Wanted]] = defaultdict(list)
+        groups: defaultdict[tuple[str, Kind, str], list[Wanted]] = defaultdict(list)
         for one in wanted:
-            groups[one.site.path, one.site.of].append(one)
-        return [Port(self, found[0].site.module, path, kind, found) for (path, kind), found in groups.items()]
+            site = one.site
+            groups[site.path, site.of, site.parameter if site.of in VARIABLES else ""].append(one)
+        return [
+            Port(self, found[0].site.module, path, kind, found) for (path, kind, _), found in groups.items()
+        ]
 
     @cached_property
     def _has_pieces(self) -> bool:

@@ -15,7 +15,7 @@ from tensortap.frameworks import sharded
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import leaves
 from tensortap.sources.recomputed import NO_GRAPH_TASK, Recomputed, graph_task
-from tensortap.sources.sites import Wanted, own_name, site_stem
+from tensortap.sources.sites import VARIABLES, Wanted, gradient_kind, own_name, site_stem
 
 if TYPE_CHECKING:
     from tensortap.sources.modules import Modules
@@ -36,6 +36,7 @@ class Port:
 
     def __init__(self, source: Modules, module: Any, path: str, kind: Kind, wanted: Sequence[Wanted]) -> None:
         self.source, self.module, self.path, self.kind = source, module, path, kind
+        self.parameter = wanted[0].site.parameter if kind in VARIABLES else ""
         self.gradients = [one for one in wanted if one.site.is_gradient]
         self.values = [one for one in wanted if not one.site.is_gradient] if self.gradients else wanted
         # Where something narrower is wanted besides, each value is asked for: else nobody knew if it came.
@@ -60,9 +61,9 @@ class Port:
     def see_output(self, output: Any) -> None:
         call = self._next_call()
         if type(output) in _PLAIN:
-            self._see_leaf("", "", output, call)
+            self._see_leaf(self.parameter, "", output, call)
         else:
-            self._see("", output, call)
+            self._see(self.parameter, output, call)
 
     def see_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
         call = self._next_call()
@@ -115,7 +116,7 @@ class Port:
 
     def _see(self, parameter: str, value: Any, call: int) -> None:
         for item, leaf in leaves(value):
-            if type(leaf) in _PLAIN or framework_of(leaf).name != "python":
+            if type(leaf) in _PLAIN or framework_of(leaf).name != "python" or self.kind in VARIABLES:
                 self._see_leaf(parameter, item, leaf, call)
             elif leaf is not None:
                 self.unfit[parameter + item] = f"it was a {type(leaf).__name__}, not a tensor"
@@ -131,7 +132,7 @@ class Port:
         if self.source.is_over:
             return
         self.fired.update(wanted)
-        kind: Kind = "grad_output" if self.kind == "output" else "grad_input"
+        kind = gradient_kind(self.kind)
         placement = None if type(gradient) in _PLAIN else framework_of(gradient).placement(gradient)
         self.emit(name, gradient, kind, step, call, placement)
 

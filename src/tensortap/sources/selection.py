@@ -7,11 +7,13 @@ from typing import Any
 
 from tensortap.core.errors import UnknownModuleError
 from tensortap.core.paths import ANY_DEPTH, Pattern, Way, nearest, parse, segment_matches
+from tensortap.sources.probes import function_of, variables
 from tensortap.sources.sites import (
     AFTER_STEP,
     ModuleSite,
     Wanted,
     children,
+    class_name,
     classes_of,
     gradient_of,
     has_forward,
@@ -89,6 +91,25 @@ def _unknown(model: Any, pattern: Any) -> str:
         return f"the function {pattern!r} selects none of the {len(names)} sites; tt.sites(model) lists them"
     if not names:
         return f"no site {pattern.text!r} in the model: it has no module that can be called, and no parameter"
+    return _unknown_variable(model, pattern) or _unknown_site(pattern, names)
+
+
+def _unknown_variable(model: Any, pattern: Pattern) -> str | None:
+    """Where all but the last part leads to a function: what that function has."""
+    *above, function, name = ("", *pattern.ways[0].segments)[1 if len(pattern.ways[0].segments) > 1 else 0 :]
+    for names, module in walk(model):
+        is_there = len(names) == len(above) and all(map(segment_matches, above, names))
+        known = variables(module, function) if is_there else []
+        if known:
+            near = nearest(name.partition("#")[0], known) or known[:6]
+            return (
+                f"{class_name(module)}.{function} has no variable {name!r}; "
+                f"did you mean {' or '.join(map(repr, near))}? It has {len(known)}"
+            )
+    return None
+
+
+def _unknown_site(pattern: Pattern, names: Sequence[str]) -> str:
     near = nearest(pattern.text.lstrip("!"), names) or names[:3]
     return (
         f"no site {pattern.text!r} in the model; did you mean {' or '.join(map(repr, near))}? "
@@ -195,6 +216,8 @@ def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool
         found = [ModuleSite(path, "output", module)] if has_forward(module) else []
     elif tail[0] == "in":
         found = _inputs(path, module, tail[1:2])
+    elif function_of(module, tail[0]) is not None:
+        found = _variables(path, module, tail)
     else:
         found = _parameters(path, module, tail)
     if not is_gradient:
@@ -216,6 +239,16 @@ def _inputs(path: str, module: Any, wanted: tuple[str, ...]) -> list[ModuleSite]
     return [ModuleSite(path, "input", module, name) for name in found]
 
 
+def _variables(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
+    """What a method or a helper function returns, or its variables."""
+    function, *rest = tail
+    if not rest:
+        return [ModuleSite(path, "return", module, function)]
+    wanted, mark, nth = rest[0].partition("#")
+    names = [name for name in variables(module, function) if segment_matches(wanted, name)]
+    return [ModuleSite(path, "local", module, f"{function}.{name}{mark}{nth}") for name in names]
+
+
 def _parameters(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
     is_after_step = tail[-1] == AFTER_STEP
     names = tail[:-1] if is_after_step else tail
@@ -232,6 +265,6 @@ def _tail_items(tail: tuple[str, ...], items: str) -> str:
     """`out.logits[0]` and `in.cache.keys` go on into the value by attribute."""
     if not tail:
         return items
-    inside = tail[1:] if tail[:1] == ("out",) else tail[2:] if tail[:1] == ("in",) else ()
+    inside = tail[1:] if tail[:1] == ("out",) else tail[2:]
     inside = inside[:-1] if inside[-1:] == ("grad",) else inside
     return "".join(f".{part}" for part in inside) + items

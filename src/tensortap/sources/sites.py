@@ -20,13 +20,20 @@ _WRAPPERS = {
     "CheckpointWrapper": "_checkpoint_wrapped_module",
 }
 AFTER_STEP = "after_step"
-_GRADIENTS: dict[Kind, Kind] = {"output": "grad_output", "input": "grad_input", "param": "grad_param"}
+_GRADIENTS: dict[Kind, Kind] = {
+    "output": "grad_output",
+    "input": "grad_input",
+    "param": "grad_param",
+    "local": "grad_local",
+    "return": "grad_return",
+}
+VARIABLES: tuple[Kind, ...] = ("local", "return")  # seen inside of functions
 _OF: dict[Kind, Kind] = {gradient: kind for kind, gradient in _GRADIENTS.items()}
 
 
 class ModuleSite(NamedTuple):
     """One place in a model where a value can be seen; `path` is the module's, `parameter` names an input,
-    a parameter or a buffer."""
+    a parameter or a buffer, or a variable (`forward.scores`)."""
 
     path: str
     kind: Kind
@@ -79,7 +86,8 @@ class Wanted(NamedTuple):
 
     @property
     def takes_all(self) -> bool:
-        return not (self.items or self.site.parameter or self.excluded) and self.call is None
+        is_one_of_several = bool(self.site.parameter) and self.site.of not in VARIABLES
+        return not (self.items or is_one_of_several or self.excluded) and self.call is None
 
     def accepts(self, parameter: str, item: str, call: int) -> bool:
         return self._covers(parameter, item, call) and not any(
@@ -112,7 +120,7 @@ def site_stem(path: str, kind: Kind, parameter: str, own: str) -> str:
     dotted = f"{path}." if path else ""
     if kind in ("input", "grad_input"):
         return f"{dotted}in.{parameter}" if parameter else f"{dotted}in"
-    if kind in ("param", "grad_param"):
+    if kind in ("param", "grad_param") or _OF.get(kind, kind) in VARIABLES:
         return dotted + parameter
     return path or own
 
@@ -217,7 +225,11 @@ def sites_of(path: str, module: Any, *, gradients: bool = True) -> Iterator[Modu
 
 
 def gradient_of(site: ModuleSite) -> ModuleSite:
-    return ModuleSite(site.path, _GRADIENTS[site.kind], site.module, site.parameter)
+    return ModuleSite(site.path, gradient_kind(site.kind), site.module, site.parameter)
+
+
+def gradient_kind(kind: Kind) -> Kind:
+    return _GRADIENTS[kind]
 
 
 def _callable_sites(path: str, module: Any) -> list[ModuleSite]:

@@ -1,0 +1,212 @@
+"""The definition that a function's running code was compiled from, where the source verifiably says so."""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import inspect
+import itertools
+import linecache
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+Def = ast.FunctionDef | ast.AsyncFunctionDef
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # the fields that hold statements
+_TOP_LEVEL = re.compile(r"^(?=[^\s#)\]}])", re.MULTILINE)
+_DEFINES = re.compile(r"@|(async\s+)?def\b|class\b")
+_DECORATED = re.compile(r"^((async\s+)?def|class)\b", re.MULTILINE)
+_FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
+
+
+class NoSourceError(Exception):
+    """There is no source that verifiably is what runs; says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Definition:
+    """A `def` where it stands: inside its classes and functions, below the imports of its file.
+
+    `mod.f()` compiles to other instructions where the file imports `mod`, so the imports belong to it.
+    """
+
+    code: CodeType
+    imports: tuple[ast.stmt, ...]
+    around: tuple[tuple[Any, str, int], ...]  # (node, field, position in it), from the top level inwards
+    node: Def
+
+    def compiled(self, node: Def) -> CodeType | None:
+        """The code that the function would have, were this its definition. Nothing is executed."""
+        statement: Any = node
+        for parent, field, position in reversed(self.around):
+            statement = _with_child(parent, field, position, statement)
+        tree = ast.Module([*self.imports, statement], [])
+        flags = self.code.co_flags & _FUTURES
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the file's own, told when it was imported
+            whole = compile(tree, self.code.co_filename, "exec", flags=flags, dont_inherit=True)
+        return _find_code(whole, self.code)
+
+
+def definition_of(function: FunctionType, code: CodeType) -> Definition:
+    """The verified definition of `code`, which is or was the code of `function`."""
+    if code.co_name == "<lambda>":
+        raise NoSourceError("a lambda has no statements")
+    linecache.lazycache(code.co_filename, function.__globals__)
+    return _definition(code, code.co_filename)
+
+
+# Few: each holds a part of a syntax tree. By its file too: codes that differ in nothing else are equal.
+@lru_cache(maxsize=16)
+def _definition(code: CodeType, file: str) -> Definition:
+    for refreshed in (False, True):
+        if refreshed:
+            linecache.checkcache(file)
+        text = "".join(linecache.getlines(file))
+        # Parsing takes most of the time, so all other definitions are left out, if that works.
+        for source in (_pruned(text, code.co_firstlineno), text):
+            found = _parsed(source, code)
+            if found is not None and _is_what_runs(found):
+                return found
+    raise NoSourceError(_reason(code, text))
+
+
+def _reason(code: CodeType, text: str) -> str:
+    if not text:
+        return f"there is no source of {code.co_filename}"
+    if "@pytest_ar" in code.co_names:
+        return "pytest rewrote its assertions"
+    return "the file was edited since it was imported, or another tool changed the code"
+
+
+def _pruned(text: str, line: int) -> str:
+    """The text with an empty line for every line of the top-level definitions that do not hold `line`."""
+    starts = [found.start() for found in _TOP_LEVEL.finditer(text)]
+    pieces, group, group_line = [], text[: starts[0]] if starts else text, 1
+    for start, end in itertools.pairwise([*starts, len(text)]):
+        if not _is_unfinished(group):
+            pieces.append(_kept(group, group_line, line))
+            group, group_line = "", group_line + group.count("\n")
+        group += text[start:end]
+    return "".join([*pieces, _kept(group, group_line, line)])
+
+
+def _is_unfinished(group: str) -> bool:
+    """A decorator stays with what it decorates, and text at the first column with its string."""
+    return (group.startswith("@") and not _DECORATED.search(group)) or any(
+        group.count(quotes) % 2 for quotes in ('"""', "'''")
+    )
+
+
+def _kept(group: str, first_line: int, line: int) -> str:
+    lines = group.count("\n")
+    is_other = _DEFINES.match(group) and not first_line <= line <= first_line + lines
+    return "\n" * lines if is_other else group
+
+
+def _parsed(source: str, code: CodeType) -> Definition | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    path = next(_paths(tree, code), None)
+    if path is None:
+        return None
+    (_, _, top), *around = path
+    parent, field, position = path[-1]
+    imports = (one for at, one in enumerate(tree.body) if at != top and _imports(one))
+    return Definition(code, tuple(imports), tuple(around), getattr(parent, field)[position])
+
+
+def _paths(node: Any, code: CodeType) -> Iterator[list[tuple[Any, str, int]]]:
+    """The ways from a node down to a definition of that name on that line."""
+    for field in BLOCKS:
+        for position, child in enumerate(getattr(node, field, ())):
+            first, last = _lines(child)
+            if isinstance(child, Def) and (child.name, first) == (code.co_name, code.co_firstlineno):
+                yield [(node, field, position)]
+            elif first <= code.co_firstlineno <= last:
+                for rest in _paths(child, code):
+                    yield [(node, field, position), *rest]
+
+
+def _lines(node: Any) -> tuple[int, int]:
+    if isinstance(node, ast.match_case):
+        return node.pattern.lineno, _lines(node.body[-1])[1]
+    decorators: Sequence[ast.expr] = getattr(node, "decorator_list", ())
+    return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno
+
+
+def _imports(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return True
+    if not isinstance(statement, ast.If | ast.Try | ast.TryStar | ast.With | ast.For | ast.While):
+        return False
+    return any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(statement))
+
+
+def _with_child(parent: Any, field: str, position: int, child: Any) -> Any:
+    """A copy of a node with another child; of a class only this child, for methods do not see the rest."""
+    changed = copy(parent)
+    siblings = getattr(parent, field)
+    alone = isinstance(parent, ast.ClassDef)
+    setattr(changed, field, [child] if alone else [*siblings[:position], child, *siblings[position + 1 :]])
+    return changed
+
+
+def _find_code(inside: CodeType, like: CodeType) -> CodeType | None:
+    for constant in inside.co_consts:
+        if isinstance(constant, CodeType):
+            if _place(constant) == _place(like):
+                return constant
+            found = _find_code(constant, like)
+            if found is not None:
+                return found
+    return None
+
+
+def _place(code: CodeType) -> tuple[Any, ...]:
+    return code.co_name, code.co_firstlineno, code.co_qualname
+
+
+def _is_what_runs(definition: Definition) -> bool:
+    compiled = definition.compiled(definition.node)
+    return compiled is not None and _essence(compiled) == _essence(definition.code)
+
+
+def _essence(constant: Any) -> Any:
+    """What two constants, or two codes, must share to do the same; `==` takes True for 1 and 0.0 for -0.0."""
+    if isinstance(constant, CodeType):
+        body = constant.co_code, constant.co_exceptiontable, constant.co_names, tuple(constant.co_lines())
+        return _signature(constant), body, _essence(constant.co_consts)
+    if isinstance(constant, tuple):
+        return tuple(map(_essence, constant))
+    if isinstance(constant, frozenset):
+        return frozenset(map(_essence, constant))
+    return type(constant), repr(constant)
+
+
+def _signature(code: CodeType) -> tuple[Any, ...]:
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    return *counts, code.co_varnames, code.co_freevars, code.co_cellvars
+
+
+def fits(new: CodeType, old: CodeType) -> bool:
+    """Whether a function may take the new code: called the same way, closing over the same cells."""
+    *counts, names, free, cells = _signature(new)
+    *old_counts, old_names, old_free, old_cells = _signature(old)
+    takes = argument_count(old)
+    same_names = names[:takes] == old_names[:takes]
+    return same_names and (counts, free, cells) == (old_counts, old_free, old_cells)
+
+
+def argument_count(code: CodeType) -> int:
+    starred = (code.co_flags & inspect.CO_VARARGS > 0) + (code.co_flags & inspect.CO_VARKEYWORDS > 0)
+    return code.co_argcount + code.co_kwonlyargcount + starred

@@ -1,0 +1,77 @@
+"""The syntax nodes of a tap: one question at the entry, then a word for every value."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+ENTER = "@tap_enter"  # the global that the new code asks at its entry, to be renamed
+# The new code's own local variables: no identifiers, so nobody else has them. `locals()` shows them.
+TAP, VALUE = "@tap", "@value"
+
+
+def entry(arguments: ast.arguments, at: ast.stmt) -> ast.stmt:
+    """A call that begins after the probe was removed, or a generator, finds no global: it is not watched."""
+    look_up = ast.Assign([store(TAP, at)], load(ENTER, at), **_place(at))
+    idle = ast.ExceptHandler(None, None, [ast.Assign([store(TAP, at)], none(at), **_place(at))], **_place(at))
+    answer = ast.Call(load(TAP, at), [_first(arguments, at)], [], **_place(at))
+    ask = ast.Assign([store(TAP, at)], answer, **_place(at))
+    return ast.Try([look_up], [idle], [ask], [], **_place(at))
+
+
+def _first(arguments: ast.arguments, at: ast.stmt) -> ast.expr:
+    for one in (*arguments.posonlyargs, *arguments.args):
+        return load(one.arg, at)
+    if arguments.vararg is None:
+        return none(at)
+    rest = arguments.vararg.arg
+    item = ast.Subscript(load(rest, at), ast.Constant(0, **_place(at)), ast.Load(), **_place(at))
+    return ast.IfExp(load(rest, at), item, none(at), **_place(at))
+
+
+def kept(value: ast.expr, at: ast.stmt) -> tuple[ast.stmt, ast.stmt]:
+    """A `return` in two: the value is taken, then given."""
+    return (
+        ast.Assign([store(VALUE, at)], value, **_place(at)),
+        ast.Return(load(VALUE, at), **_place(at)),
+    )
+
+
+def if_watched(index: int, value: ast.expr, at: Any) -> ast.stmt:
+    return ast.If(_is_watched(at), [ast.Expr(_tell(index, value, at), **_place(at))], [], **_place(at))
+
+
+def unless_idle(index: int, value: ast.expr, at: Any) -> ast.expr:
+    return ast.IfExp(_is_watched(at), _tell(index, value, at), none(at), **_place(at))
+
+
+def _is_watched(at: Any) -> ast.expr:
+    return ast.Compare(load(TAP, at), [ast.IsNot()], [none(at)], **_place(at))
+
+
+def _tell(index: int, value: ast.expr, at: Any) -> ast.expr:
+    return ast.Call(load(TAP, at), [ast.Constant(index, **_place(at)), value], [], **_place(at))
+
+
+def one_of(values: list[ast.expr], position: int, at: ast.expr) -> ast.expr:
+    """All of them are evaluated in turn; one is the value."""
+    every = ast.Tuple(values, ast.Load(), **_place(at))
+    return ast.Subscript(every, ast.Constant(position % len(values), **_place(at)), ast.Load(), **_place(at))
+
+
+def load(name: str, at: Any) -> ast.expr:
+    return ast.Name(name, ast.Load(), **_place(at))
+
+
+def store(name: str, at: Any) -> ast.expr:
+    return ast.Name(name, ast.Store(), **_place(at))
+
+
+def none(at: Any) -> ast.expr:
+    return ast.Constant(None, **_place(at))
+
+
+def _place(node: Any) -> dict[str, Any]:
+    """The start of a node: what is put there reports its first line."""
+    line, column = node.lineno, node.col_offset
+    return {"lineno": line, "col_offset": column, "end_lineno": line, "end_col_offset": column}
