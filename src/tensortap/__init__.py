@@ -16,6 +16,10 @@ _HOMES = {
     "get_available_modules": "tensortap.faces.tensor_capture",
     "register_tensor": "tensortap.faces.tensor_capture",
     "get_captured_tensors_dict": "tensortap.faces.tensor_capture",
+    "ModelTracer": "tensortap.faces.tensortrace",
+    "H5PYSaverCallback": "tensortap.faces.tensortrace",
+    "stack_padded_tensors": "tensortap.stages.reduce",
+    "stack_tensors": "tensortap.stages.reduce",
     "compare": "tensortap.comparison.values",
     "difference": "tensortap.comparison.values",
     "register_comparator": "tensortap.comparison.values",
@@ -51,6 +55,7 @@ _HOMES = {
     "CorruptRunError": "tensortap.core.errors",
     "NoRunError": "tensortap.core.errors",
     "NotWholeError": "tensortap.core.errors",
+    "GatherError": "tensortap.core.errors",
     "WriteFailedError": "tensortap.core.errors",
     "MissingExtraError": "tensortap.core.errors",
 }
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
     from tensortap.comparison.values import difference as difference
     from tensortap.comparison.values import register_comparator as register_comparator
     from tensortap.core.errors import CorruptRunError as CorruptRunError
+    from tensortap.core.errors import GatherError as GatherError
     from tensortap.core.errors import MissingExtraError as MissingExtraError
     from tensortap.core.errors import NoRunError as NoRunError
     from tensortap.core.errors import NotInitialisedError as NotInitialisedError
@@ -90,6 +96,8 @@ if TYPE_CHECKING:
     from tensortap.faces.tensor_dumper import flush as flush
     from tensortap.faces.tensor_dumper import init as init
     from tensortap.faces.tensor_dumper import update_metadata as update_metadata
+    from tensortap.faces.tensortrace import H5PYSaverCallback as H5PYSaverCallback
+    from tensortap.faces.tensortrace import ModelTracer as ModelTracer
     from tensortap.formats.serializers import load as load
     from tensortap.formats.serializers import register_serializer as register_serializer
     from tensortap.frameworks.base import register_framework as register_framework
@@ -103,6 +111,8 @@ if TYPE_CHECKING:
     from tensortap.sinks.addresses import register_sink as register_sink
     from tensortap.sinks.memory import Memory as Memory
     from tensortap.sinks.run_directory import RunDirectory as RunDirectory
+    from tensortap.stages.reduce import stack_padded_tensors as stack_padded_tensors
+    from tensortap.stages.reduce import stack_tensors as stack_tensors
     from tensortap.stages.select import changed as changed
     from tensortap.stages.select import every as every
     from tensortap.stages.select import first as first

@@ -22,6 +22,7 @@ BUILT_INS = {
     "NoRunError": FileNotFoundError,
     "WriteFailedError": OSError,
     "NotWholeError": ValueError,
+    "GatherError": RuntimeError,
     "NotServingError": RuntimeError,
     "RefusedError": PermissionError,
     "MissingExtraError": ImportError,

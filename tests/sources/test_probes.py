@@ -12,7 +12,7 @@ import tensortap as tt
 def scaled(module, values, factor):
     raised = values * factor
     raised = raised + module.shift
-    return raised
+    return raised  # noqa: RET504 - a variable to be seen
 
 
 class Attention(nn.Module):
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         return self.mix(scores, parts)
 
     def mix(self, scores, parts):
-        first, *rest = parts["k"]
+        _, *rest = parts["k"]
         return scaled(self, scores, 3.0) + sum(rest)
 
 
@@ -43,7 +43,7 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Attention() for _ in range(2))
 
     def forward(self, x):
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):  # noqa: B007 - a variable to be seen
             x = layer(x)
         return x
 
@@ -99,7 +99,7 @@ def test_a_helper_function_of_the_file_belongs_to_the_module_it_is_given(model):
 def test_nested_values_plain_numbers_and_all_variables_are_seen(model):
     with tt.capture(model, "layers.0.forward.parts", "forward.index", "layers.1.mix.*") as cap:
         model(X)
-    assert [value for value in cap["forward.index"]] == [0, 1]
+    assert list(cap["forward.index"]) == [0, 1]
     assert cap["layers.0.forward.parts['n']"] == 3
     assert "layers.1.mix.scores" in cap.names
 
@@ -139,7 +139,7 @@ def test_a_decorated_method_is_found(model):
         @loud
         def forward(self, x):
             doubled = x * 2
-            return doubled
+            return doubled  # noqa: RET504 - a variable to be seen
 
     with tt.capture(Loud(), "forward.doubled") as cap:
         cap._model(X)

@@ -53,6 +53,7 @@ def test_every_and_first_count_steps_from_nought():
 
 def test_a_merged_record_counts_by_its_first_step():
     assert every(4)(at((4, 5)))
+    assert every(4)(at(((4, 5), (4, 5))))
     assert not every(4)(at((5, 8)))
 
 

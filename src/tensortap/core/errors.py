@@ -55,6 +55,10 @@ class NotWholeError(TensortapError, ValueError):
     """The pieces do not make one value: some are missing, or they contradict each other."""
 
 
+class GatherError(TensortapError, RuntimeError):
+    """A callback failed, or a rank did not come; what was gathered is kept."""
+
+
 class NotServingError(TensortapError, RuntimeError):
     """`get()` without `serve()`, or no job to attach to."""
 

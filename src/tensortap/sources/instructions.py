@@ -30,7 +30,8 @@ class Store(NamedTuple):
 class Run(NamedTuple):
     """What may be executed from one event of a trace up to the next: instructions of one line."""
 
-    offsets: range
+    start: int
+    block: range
     stores: tuple[Store, ...]
 
 
@@ -50,6 +51,7 @@ class Instructions:
         self._all = list(dis.get_instructions(code))
         self._position = {one.offset: position for position, one in enumerate(self._all)}
         self._runs: dict[int, Run] = {}
+        self._passed: dict[tuple[int, int, int], bool] = {}
         self.first = next((one.offset for one in self._all if one.opname == "RESUME"), 0)
         self.arguments = _argument_names(code)
         stores, returns = list(_stores(self._all, code)), list(_returns(self._all))
@@ -67,29 +69,37 @@ class Instructions:
     def run(self, start: int) -> Run:
         found = self._runs.get(start)
         if found is None:
-            end = self._end_of_line(start) if start in self._position else start
-            reached, _ = self._walk(start, range(start, end))
+            block = self._block(start)
+            reached, _ = self._walk(start, block)
             # Of a name that a line binds twice, only the last value can be read.
             stores = {one.variable: one for one in self._stores if one.offset in reached}
-            found = self._runs[start] = Run(range(start, end), tuple(stores.values()))
+            found = self._runs[start] = Run(start, block, tuple(stores.values()))
         return found
 
-    def _end_of_line(self, start: int) -> int:
-        at = self._position[start]
-        line = _line(self._all[at])
-        for one in self._all[at:]:
-            if _line(one) not in (line, None):
-                return one.offset
-        return self._all[-1].offset + 2
+    def _block(self, start: int) -> range:
+        """The instructions around this one that belong to its line."""
+        if start not in self._position:
+            return range(0)
+        first = last = self._position[start]
+        line = _line(self._all[first])
+        while first and _line(self._all[first - 1]) in (line, None):
+            first -= 1
+        while last + 1 < len(self._all) and _line(self._all[last + 1]) in (line, None):
+            last += 1
+        return range(self._all[first].offset, self._all[last].offset + 1)
 
     def is_passed(self, store: Store, run: Run, following: int) -> bool:
         """Whether whoever came from the start of the run to the following instruction came by the store."""
-        _, around = self._walk(run.offsets.start, run.offsets, following, avoiding=store.offset)
-        return not around or (following not in around and self.is_possible(store, run, following))
+        asked = (run.start, store.offset, following)
+        if asked not in self._passed:
+            _, around = self._walk(run.start, run.block, following, avoiding=store.offset)
+            is_only_way = following not in around and self.is_possible(store, run, following)
+            self._passed[asked] = not around or is_only_way
+        return self._passed[asked]
 
     def is_possible(self, store: Store, run: Run, following: int) -> bool:
         """Whether one may come from the store to the following instruction, within the run or out of it."""
-        return following in self._walk(store.offset, run.offsets, following)[1]
+        return following in self._walk(store.offset, run.block, following)[1]
 
     def _walk(
         self, start: int, inside: range, goal: int | None = None, avoiding: int | None = None

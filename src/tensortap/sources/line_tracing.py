@@ -83,9 +83,11 @@ def _begin_in_new_thread(frame: FrameType, event: str, argument: Any) -> Any:
 
 def _end(owner: _Owner) -> None:
     with _lock:
-        left = tuple(one for one in _watched.pop(id(owner.code)) if one is not owner)
+        left = tuple(one for one in _watched[id(owner.code)] if one is not owner)
         if left:
             _watched[id(owner.code)] = left
+        else:
+            del _watched[id(owner.code)]
         if not _watched:
             _give_back()
 
@@ -148,15 +150,12 @@ class _Tracer:
             raise
 
     def leave(self) -> None:
-        """Called a second time by its own first call, which is an event too."""
-        has_left, self._has_left = self._has_left, True
-        if has_left:
-            return
         now = sys.gettrace()
         if now is self or (now is None and self._has_failed):
             sys.settrace(self._previous)
-        else:
+        elif not self._has_left:  # calling this is an event too, which has led here
             log.warning("the trace function was replaced meanwhile; it is left as it is")
+        self._has_left = True
 
 
 def _begun(
@@ -223,7 +222,7 @@ class _Frame:
 
     def _read(self, run: Run, frame: FrameType, event: str) -> None:
         at = frame.f_lasti
-        is_within = at in run.offsets
+        is_within = at in run.block
         is_straight = self._is_straight and (is_within or event == "line")
         variables = frame.f_locals if run.stores else {}
         for store in run.stores:

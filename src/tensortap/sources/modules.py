@@ -35,6 +35,7 @@ class Modules:
     """Hooks on the modules that are wanted, from `start` to `stop`; the model itself keeps no trace.
 
     `rests(step)` says in which steps nothing is wanted, `is_last(port)` when the forward may be left.
+    With `keeps_structures` an output or a variable is one record, whatever it holds.
     With `by_position` the naming gets `0`, `1` and `kwargs.mask` for inputs, not the names of parameters.
     """
 
@@ -45,10 +46,12 @@ class Modules:
         *,
         naming: Naming | None = None,
         by_position: bool = False,
+        keeps_structures: bool = False,
         rests: Callable[[int], bool] | None = None,
         is_last: Callable[[Port], bool] | None = None,
     ) -> None:
         self.model, self.by_position = unwrapped(model), by_position
+        self.keeps_structures = keeps_structures
         self.naming = naming or native_naming(self.model)
         self.step, self.rank = 0, 0
         self.has_run, self.is_resting = False, False

@@ -115,6 +115,9 @@ class Port:
         return self.calls - 1
 
     def _see(self, parameter: str, value: Any, call: int) -> None:
+        if self.source.keeps_structures and self.kind in (*VARIABLES, "output") and self.takes_all:
+            self._see_leaf(parameter, "", value, call)
+            return
         for item, leaf in leaves(value):
             if type(leaf) in _PLAIN or framework_of(leaf).name != "python" or self.kind in VARIABLES:
                 self._see_leaf(parameter, item, leaf, call)

@@ -39,11 +39,17 @@ class Rewritten(NamedTuple):
 
 def rewrite(definition: Definition, names: Collection[str] | None, returns: bool) -> Rewritten:
     """The code that asks `ENTER(first argument)` and tells its answer the index and value of each spot."""
-    weaver = _Weaver(definition.node, (lambda name: True) if names is None else names.__contains__, returns)
-    code = definition.compiled(weaver.woven())
+    node, spots = weave(definition.node, names, returns)
+    code = definition.compiled(node)
     if code is None or not fits(code, definition.code):
         raise NoSourceError("taps would change what the function closes over")
-    return Rewritten(code, tuple(weaver.spots))
+    return Rewritten(code, spots)
+
+
+def weave(node: Def, names: Collection[str] | None, returns: bool) -> tuple[Def, tuple[Spot, ...]]:
+    """A copy of the definition with a tap after every binding of these names (None: of every name)."""
+    weaver = _Weaver(node, (lambda name: True) if names is None else names.__contains__, returns)
+    return weaver.woven(), tuple(weaver.spots)
 
 
 class _Weaver(ast.NodeVisitor):
@@ -121,8 +127,8 @@ class _Weaver(ast.NodeVisitor):
             return [node]
         if node.value is None:
             return [self._return(none(node), node), node]
-        keep, give = kept(node.value, node)
-        return [keep, self._return(load(VALUE, node), node), give]
+        keep, node.value = kept(node.value, node), load(VALUE, node)
+        return [keep, self._return(load(VALUE, node), node), node]
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> list[ast.stmt]:
         node = self._own(node)

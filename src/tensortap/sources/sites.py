@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ _WRAPPERS = {
     "ActivationWrapper": "_checkpoint_wrapped_module",
     "CheckpointWrapper": "_checkpoint_wrapped_module",
 }
+_BRACKETS = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]")
 AFTER_STEP = "after_step"
 _GRADIENTS: dict[Kind, Kind] = {
     "output": "grad_output",
@@ -98,8 +100,13 @@ class Wanted(NamedTuple):
         return (
             (self.call is None or self.call == call)
             and self.site.parameter in ("", parameter)
-            and items_match(self.items, item)
+            and (items_match(self.items, item) or items_match(self.items, dotted(item)))
         )
+
+
+def dotted(item: str) -> str:
+    """`.k.0` for `['k'][0]`: a key or an index may be written like a field."""
+    return _BRACKETS.sub(lambda found: "." + (found[1] or found[2] or found[3] or ""), item)
 
 
 def require_module(model: Any) -> Any:

@@ -29,12 +29,9 @@ def _first(arguments: ast.arguments, at: ast.stmt) -> ast.expr:
     return ast.IfExp(load(rest, at), item, none(at), **_place(at))
 
 
-def kept(value: ast.expr, at: ast.stmt) -> tuple[ast.stmt, ast.stmt]:
-    """A `return` in two: the value is taken, then given."""
-    return (
-        ast.Assign([store(VALUE, at)], value, **_place(at)),
-        ast.Return(load(VALUE, at), **_place(at)),
-    )
+def kept(value: ast.expr, at: ast.stmt) -> ast.stmt:
+    """Takes the value of a `return` before it is given."""
+    return ast.Assign([store(VALUE, at)], value, **_place(at))
 
 
 def if_watched(index: int, value: ast.expr, at: Any) -> ast.stmt:

@@ -9,9 +9,9 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.parts import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.content import fingerprint
 from tensortap.frameworks.nested import leaves
 from tensortap.kernels.statistics import Statistics, statistics
+from tensortap.stages.changed import Changed
 
 Predicate = Callable[[Record], bool]
 
@@ -33,7 +33,10 @@ class Steps:
         self.wants = wants
 
     def __call__(self, record: Record) -> bool:
-        return self.wants(record.step if isinstance(record.step, int) else record.step[0])
+        step: Any = record.step
+        while isinstance(step, tuple):  # merged, perhaps more than once
+            step = step[0]
+        return self.wants(step)
 
 
 def every(count: int) -> Steps:
@@ -56,21 +59,7 @@ def nonfinite(record: Record) -> bool:
     return not all(_is_finite(leaf) for _, leaf in leaves(value))
 
 
-class Changed:
-    """Whether the content differs from what the same name and call had before."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[str, int, Any], Any] = {}
-
-    def __call__(self, record: Record) -> bool:
-        key = record.name, record.call, record.rank
-        content = [(path, _content(leaf)) for path, leaf in leaves(record.value)]
-        is_new = self._last.get(key) != content
-        self._last[key] = content
-        return is_new
-
-
-changed = Changed
+changed = Changed  # by content; `tt.changed(by="object")` asks for the object
 
 
 def predicates_of(when: Any) -> list[Predicate]:
@@ -108,14 +97,3 @@ def _has_finite_numbers(value: Any) -> bool:
         return is_finite(value)
     found = statistics(framework.bits(value), framework.describe(value).dtype)
     return found.finite == found.count
-
-
-def _content(value: Any) -> Any:
-    """What differs from another content; where there are no bytes to look at, something unlike all else."""
-    framework = framework_of(value)
-    try:
-        bits, described = framework.bits(value), framework.describe(value)
-    except UnsupportedValueError:
-        is_constant = isinstance(value, (str, bytes, int, type(None)))
-        return (type(value), value) if is_constant else object()
-    return described.dtype, described.shape, fingerprint(bits)

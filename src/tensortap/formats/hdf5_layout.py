@@ -1,0 +1,293 @@
+"""What lies in a trace file: a growing dataset for each name and form of its values, and its companions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensortap.core.errors import MissingExtraError
+from tensortap.formats.hdf5_names import ITERATIONS, POSITIONS, RANKS, SHAPES, key_of
+from tensortap.formats.hdf5_values import Array, Cell, is_plain
+from tensortap.formats.ordered_file import OrderedFile
+
+try:
+    import h5py
+except ImportError:
+    raise MissingExtraError("traces in HDF5 need h5py, so: pip install 'tensortap[hdf5]'") from None
+
+VERSION = "tensortap_trace"  # an attribute of the file
+_SHARED = 128 << 10  # bytes of a chunk that several values share; it is written again with every flush
+_MOST_SHARING = 1024
+_LARGE = 1 << 20  # bytes of a chunk that is a value, or a slab of one
+_CACHE = 2 << 20  # bytes of open chunks per dataset
+_PADDING = -1
+
+
+def create_file(path: Path, stream: OrderedFile) -> h5py.File:
+    """The oldest layout, no freed space used again, no tables written between two flushes: what OrderedFile
+    needs to keep the file whole."""
+    library = h5py.File(
+        path,
+        "w",
+        driver="fileobj",
+        fileobj=stream,
+        libver=("earliest", "v110"),
+        fs_strategy="none",
+        track_order=False,
+    )
+    config = library.id.get_mdc_config()
+    config.evictions_enabled = False
+    config.incr_mode = config.decr_mode = config.flash_incr_mode = 0
+    library.id.set_mdc_config(config)
+    library.attrs[VERSION] = 1
+    return library
+
+
+def open_file(path: Path) -> h5py.File:
+    """For reading. Without a lock, so that nobody is kept from writing; every state on disk is whole."""
+    return h5py.File(path, "r", locking=False)
+
+
+def load_filters() -> None:
+    """Let the library find the filters of hdf5plugin, where it is installed."""
+    with contextlib.suppress(ImportError):
+        import hdf5plugin  # noqa: F401
+
+
+def is_dataset(found: Any) -> bool:
+    return isinstance(found, h5py.Dataset)
+
+
+def is_text(dataset: h5py.Dataset) -> bool:
+    return h5py.check_string_dtype(dataset.dtype) is not None
+
+
+def has_padding(dataset: h5py.Dataset) -> bool:
+    """Whether somebody chose what stands where nothing was written."""
+    return bool(dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
+
+
+class Storing(NamedTuple):
+    """How datasets are made."""
+
+    iterations: np.dtype[Any]
+    filters: dict[str, Any]
+
+
+class Moment(NamedTuple):
+    """When and where a value was seen; arrays once several were stacked."""
+
+    step: Array
+    rank: Array
+
+
+class Part:
+    """The dataset of one name's values of one form, with its companions. Rows wait until they are written."""
+
+    def __init__(
+        self, group: h5py.Group, name: str, number: int, cell: Cell, at: Moment, how: Storing
+    ) -> None:
+        self.key = key_of(name) + (f"~{number}" if number > 1 else "")
+        self._group, self._how, self.form = group, how, cell.form
+        self._depths = at.step.ndim, at.rank.ndim
+        self.shape = shape = np.shape(cell.content) if cell.form.kind == "numbers" else ()
+        self._chunk = chunk_of(shape, self._itemsize)
+        self.values = self._create_values(name)
+        self._iterations = self._create(ITERATIONS, how.iterations, at.step.shape)
+        self._ranks = self._create(RANKS, np.dtype(np.int64), at.rank.shape)
+        self._positions = self._create(POSITIONS, np.dtype(np.int64), ()) if number > 1 else None
+        self._shapes: h5py.Dataset | None = None
+        self._rows: list[tuple[Any, Moment, int]] = []
+        self._written = 0
+        self.waiting = 0  # bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows that wait reach the end of a chunk."""
+        return self._written % self._chunk[0] + len(self._rows) >= self._chunk[0]
+
+    @property
+    def costs_space(self) -> bool:
+        """Whether writing now leaves a hole: a compressed chunk that has not doubled moves for little."""
+        begun = self._written % self._chunk[0]
+        return bool(self._how.filters) and begun > len(self._rows) and not self.is_full
+
+    @property
+    def chunk_bytes(self) -> int:
+        return math.prod(self._chunk) * self._itemsize
+
+    def takes(self, cell: Cell, at: Moment) -> bool:
+        if cell.form != self.form or self._depths != (at.step.ndim, at.rank.ndim):
+            return False
+        shape = np.shape(cell.content)
+        return cell.form.kind != "numbers" or (len(shape) == len(self.shape) and self._suits(shape))
+
+    def add(self, cell: Cell, at: Moment, position: int) -> None:
+        """A value that fills a chunk is written at once; others are copied, and wait for company."""
+        is_shared = self._chunk[0] > 1
+        content = cell.content
+        if is_shared and isinstance(content, np.ndarray):
+            content = content.copy()
+            self.waiting += max(1, content.nbytes)
+        elif is_shared:
+            self.waiting += max(1, len(content))
+        self._rows.append((content, at, position))
+        if self.is_full:
+            self.write()
+
+    def write(self) -> None:
+        """Hand the rows that wait to the library."""
+        rows, self._rows, self.waiting = self._rows, [], 0
+        if not rows:
+            return
+        self._write_values([content for content, _, _ in rows])
+        _extend(self._iterations, self._written, [at.step for _, at, _ in rows])
+        _extend(self._ranks, self._written, [at.rank for _, at, _ in rows])
+        if self._positions is not None:
+            _extend(self._positions, self._written, [np.asarray(position) for *_, position in rows])
+        self._written += len(rows)
+
+    @property
+    def _itemsize(self) -> int:
+        return np.dtype(self.form.stored).itemsize if self.form.kind == "numbers" else 16
+
+    def _suits(self, shape: tuple[int, ...]) -> bool:
+        """Whether a value of this shape fills the chunks it touches, more or less: one that does not would
+        cost many times its size, or a cache of all those chunks."""
+        touched = math.prod(-(-size // chunk) for size, chunk in zip(shape, self._chunk[1:], strict=True))
+        if self._chunk[0] > 1:
+            return touched * self.chunk_bytes <= _CACHE
+        return touched * self.chunk_bytes <= 4 * math.prod(shape) * self._itemsize + _SHARED
+
+    def _create_values(self, name: str) -> h5py.Dataset:
+        is_text = self.form.kind != "numbers"
+        dtype = h5py.string_dtype() if is_text else np.dtype(self.form.stored)
+        filters = {} if is_text else self._how.filters
+        made = self._create("", dtype, self.shape, self._chunk, **filters)
+        if is_plain(name):
+            made.attrs["name"] = name
+        for attribute in ("kind", "framework", "dtype"):
+            made.attrs[attribute] = getattr(self.form, attribute)
+        return made
+
+    def _create(
+        self,
+        suffix: str,
+        dtype: Any,
+        shape: tuple[int, ...],
+        chunk: tuple[int, ...] | None = None,
+        **options: Any,
+    ) -> h5py.Dataset:
+        if suffix in (ITERATIONS, RANKS) and shape:
+            options["fillvalue"] = np.array(_PADDING).astype(dtype)
+        return self._group.create_dataset(
+            self.key + suffix,
+            (0, *shape),
+            dtype,
+            maxshape=(None,) * (len(shape) + 1),
+            chunks=chunk or (max(1, _MOST_SHARING // math.prod(shape or (1,))), *(max(1, n) for n in shape)),
+            rdcc_nbytes=_CACHE if chunk is None or chunk[0] > 1 else 0,
+            track_order=False,
+            **options,
+        )
+
+    def _write_values(self, contents: list[Any]) -> None:
+        end = self._written + len(contents)
+        if self.form.kind != "numbers":
+            self.values.resize(end, 0)
+            self.values[self._written :] = np.array(contents, object)
+            return
+        shapes = [content.shape for content in contents]
+        if self._shapes is not None or any(shape != self.shape for shape in shapes):
+            self._write_shapes(shapes)
+        self.shape = tuple(map(max, zip(self.shape, *shapes, strict=True))) if self.shape else ()
+        self.values.resize((end, *self.shape))
+        _place(self.values, self._written, contents, self.shape)
+
+    def _write_shapes(self, shapes: list[tuple[int, ...]]) -> None:
+        if self._shapes is None:
+            self._shapes = self._create(SHAPES, np.dtype(np.int64), (len(self.shape),))
+            self._shapes.resize(self._written, 0)
+            self._shapes[...] = self.shape
+        _extend(self._shapes, self._written, [np.asarray(shape) for shape in shapes])
+
+
+def chunk_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Several small values, or one, or an even slab of a large one."""
+    sizes = [max(1, size) for size in shape]
+    nbytes = math.prod(sizes) * itemsize
+    if nbytes <= _SHARED:
+        return (min(_MOST_SHARING, max(1, _SHARED // nbytes)), *sizes)
+    for axis, size in enumerate(sizes):
+        below = math.prod(sizes[axis + 1 :]) * itemsize
+        slabs = -(-size * below // _LARGE) if below <= _LARGE else size
+        sizes[axis] = -(-size // min(slabs, size))
+        if below <= _LARGE:
+            break
+    return (1, *sizes)
+
+
+def filters_of(compression: Any, options: Any, shuffle: bool) -> dict[str, Any]:
+    """The arguments for h5py, tried out on a file in memory; a filter of hdf5plugin goes by its name too."""
+    if compression is None:
+        found: dict[str, Any] = {"shuffle": True} if shuffle else {}
+    elif isinstance(compression, Mapping):
+        found = {**compression, "shuffle": shuffle}
+    elif isinstance(compression, str) and compression not in ("gzip", "lzf", "szip"):
+        found = {**_plugin(compression, options), "shuffle": shuffle}
+    else:
+        found = {"compression": compression, "compression_opts": options, "shuffle": shuffle}
+    try:
+        with h5py.File("probe", "w", driver="core", backing_store=False) as probe:
+            probe.create_dataset("x", (1, 4), "f4", chunks=(1, 4), **found)
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(
+            f"HDF5 cannot compress with compression={compression!r}, compression_opts={options!r} ({error}); "
+            "give 'gzip', 'lzf' or a filter of hdf5plugin"
+        ) from None
+    return found
+
+
+def _plugin(name: str, options: Any) -> Mapping[str, Any]:
+    try:
+        import hdf5plugin
+    except ImportError:
+        raise MissingExtraError(
+            f"compression={name!r} is a filter of hdf5plugin, so: pip install hdf5plugin"
+        ) from None
+    known = {one.__name__.lower(): one for one in vars(hdf5plugin).values() if _is_filter(one)}
+    if name.lower() not in known:
+        raise ValueError(
+            f"no compression {name!r}; known are gzip, lzf, szip, and in hdf5plugin {', '.join(known)}"
+        )
+    keywords = options if isinstance(options, Mapping) else {} if options is None else {"clevel": options}
+    made: Mapping[str, Any] = known[name.lower()](**keywords)
+    return made
+
+
+def _is_filter(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, h5py.filters.FilterRefBase)
+
+
+def _extend(dataset: h5py.Dataset, start: int, rows: list[Array]) -> None:
+    shape = dataset.shape[1:]
+    if shape:
+        shape = tuple(map(max, zip(shape, *(row.shape for row in rows), strict=True)))
+    dataset.resize((start + len(rows), *shape))
+    _place(dataset, start, rows, shape)
+
+
+def _place(dataset: h5py.Dataset, start: int, rows: list[Array], shape: tuple[int, ...]) -> None:
+    if math.prod(shape) == 0:
+        return
+    if all(row.shape == shape for row in rows):
+        dataset[start : start + len(rows)] = rows[0][None] if len(rows) == 1 else np.stack(rows)
+        return
+    for offset, row in enumerate(rows):
+        if row.size:
+            dataset[(start + offset, *(slice(size) for size in row.shape))] = row

@@ -1,0 +1,207 @@
+"""Which array or text a value becomes inside an HDF5 file, and which value that gives back, bit for bit."""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.frameworks.base import Description, Framework, framework_named, framework_of
+from tensortap.kernels.numbers import decode, float8_table
+
+Array = np.ndarray[Any, Any]
+Kind = Literal["numbers", "text", "json"]
+
+
+class Form(NamedTuple):
+    """What all values in one dataset have in common."""
+
+    kind: Kind
+    framework: str = "python"
+    dtype: str = ""  # the true one
+    stored: str = ""  # numpy's spelling of what lies in the file
+
+
+class Cell(NamedTuple):
+    """A value as it is stored."""
+
+    form: Form
+    content: Any  # an array, or a text
+
+
+class Casts(NamedTuple):
+    """The number types that the user wants stored instead of the values' own."""
+
+    floats: np.dtype[Any] | None = None
+    ints: np.dtype[Any] | None = None
+
+
+def encode(value: Any, casts: Casts) -> Cell:
+    if type(value) is str and is_plain(value):
+        return Cell(Form("text"), value)
+    framework = framework_of(value)
+    description = framework.describe(value)
+    if framework.name == "python" and not description.dtype:
+        return Cell(Form("json"), to_json(value))
+    if description.layout not in ("strided", "python"):
+        raise UnsupportedValueError(
+            f"a {description.type} of shape {list(description.shape)} ({description.layout}) is not one "
+            "block of numbers; give it as a dense array"
+        )
+    return _cast(_encode_array(value, framework, description), casts)
+
+
+def restore(content: Any, form: Form) -> Any:
+    """The value that `encode` was given; an array that may be written to, on its own memory."""
+    if form.kind != "numbers":
+        text = content.decode("utf-8") if isinstance(content, bytes) else str(content)
+        return from_json(text) if form.kind == "json" else text
+    array = np.asarray(content)
+    if form.framework == "python":
+        return array.tolist()
+    bits = _narrow(array, form.dtype) if form.dtype else array
+    return _framework(form.framework).from_bits(bits, form.dtype or str(array.dtype))
+
+
+def _encode_array(value: Any, framework: Framework, description: Description) -> Cell:
+    known = NUMBER_TYPES.get(description.dtype)
+    bits = framework.bits(value)
+    if known is not None:
+        stored = bits if known.native else _widen(bits, description.dtype)
+    elif bits.dtype.kind in "mM":
+        stored = bits.view(np.int64)
+    elif bits.dtype.kind == "U":
+        stored = np.char.encode(bits, "utf-8")
+    else:
+        stored = bits
+    return Cell(Form("numbers", framework.name, description.dtype, stored.dtype.str), stored)
+
+
+def _cast(cell: Cell, casts: Casts) -> Cell:
+    known = NUMBER_TYPES.get(cell.form.dtype)
+    wanted = {"float": casts.floats, "int": casts.ints}.get(known.family) if known is not None else None
+    if wanted is None:
+        return cell
+    if wanted.kind in "iu":
+        _refuse_overflow(cell.content, wanted)
+    with np.errstate(over="ignore"):  # infinity is what the wanted type has for a larger number
+        content = cell.content.astype(wanted, copy=False)
+    return Cell(Form("numbers", cell.form.framework, wanted.name, content.dtype.str), content)
+
+
+def _refuse_overflow(array: Array, wanted: np.dtype[Any]) -> None:
+    if array.size == 0 or np.can_cast(array.dtype, wanted):
+        return
+    low, high, limits = int(array.min()), int(array.max()), np.iinfo(wanted)
+    if low < limits.min or high > limits.max:
+        raise UnsupportedValueError(
+            f"numbers from {low} to {high} do not fit int_dtype {wanted}; give a wider one, or none"
+        )
+
+
+def _widen(bits: Array, dtype: str) -> Array:
+    """The numbers in the smallest type that HDF5 knows; a NaN carries its code."""
+    if dtype.startswith("float8"):
+        return _float8_codes(dtype).view(np.float32)[bits]
+    return decode(bits, dtype)
+
+
+def _narrow(array: Array, dtype: str) -> Array:
+    known = NUMBER_TYPES.get(dtype)
+    if known is None:
+        return _narrow_odd(array, dtype)
+    if known.native or array.dtype.kind not in "fc":
+        return array
+    if dtype == "complex32":
+        halves = np.ascontiguousarray(array).view(np.float32).astype(np.float16)
+        return halves.view(np.uint32).reshape(array.shape)
+    words = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    if dtype == "bfloat16":
+        return np.asarray(words >> 16).astype(np.uint16)
+    codes = _float8_codes(dtype)
+    order = np.argsort(codes)
+    return order[np.searchsorted(codes, words, sorter=order)].astype(np.uint8).reshape(array.shape)
+
+
+def _narrow_odd(array: Array, dtype: str) -> Array:
+    if array.dtype.kind == "S" and "U" in dtype:
+        return np.char.decode(array, "utf-8").astype(dtype)
+    return array
+
+
+@lru_cache(maxsize=8)
+def _float8_codes(dtype: str) -> Array:
+    """The float32 of each of the 256 codes, as words; NaNs differ in their last bits."""
+    table = float8_table(dtype)
+    quiet = np.arange(256, dtype=np.uint32) | 0x7FC00000
+    signed = quiet | ((np.arange(256, dtype=np.uint32) & 0x80) << 24)
+    return np.where(np.isnan(table), signed, table.view(np.uint32))
+
+
+def _framework(name: str) -> Framework:
+    """Only torch gives back its own; where it is not installed, and for all others, numpy answers."""
+    if name == "torch":
+        try:
+            return framework_named(name)
+        except ImportError:
+            pass
+    return framework_named("numpy")
+
+
+def is_plain(text: str) -> bool:
+    """Whether HDF5 can hold it: no end within, and nothing that is no character."""
+    if "\0" in text:
+        return False
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def to_json(value: Any) -> str:
+    """Plain Python as text that gives back exactly the same."""
+    try:
+        return json.dumps(_tagged(value))
+    except RecursionError:
+        raise UnsupportedValueError(
+            f"the {type(value).__name__} is nested too deeply; trace its parts"
+        ) from None
+
+
+def from_json(text: str) -> Any:
+    return json.loads(text, object_hook=_untagged)
+
+
+def _tagged(value: Any) -> Any:
+    kind = type(value)
+    if kind in (type(None), bool, int, float, str):
+        return value
+    if kind is list:
+        return [_tagged(item) for item in value]
+    if kind is tuple:
+        return {"tuple": [_tagged(item) for item in value]}
+    if kind is dict:
+        return {"dict": [[_tagged(key), _tagged(item)] for key, item in value.items()]}
+    if kind is complex:
+        return {"complex": [value.real, value.imag]}
+    if kind is bytes:
+        return {"bytes": base64.b64encode(value).decode("ascii")}
+    raise UnsupportedValueError(
+        f"a value of type {kind.__name__} has no place in an HDF5 file; "
+        "trace the arrays, numbers or texts inside it"
+    )
+
+
+def _untagged(tagged: dict[str, Any]) -> Any:
+    ((tag, content),) = tagged.items()
+    if tag == "tuple":
+        return tuple(content)
+    if tag == "dict":
+        return dict(content)
+    return complex(*content) if tag == "complex" else base64.b64decode(content)

@@ -1,0 +1,144 @@
+"""An open trace file: which dataset a value goes to, and when what waits is brought to the disk."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensortap.core.errors import UnsupportedValueError, WriteFailedError
+from tensortap.formats.hdf5_layout import Moment, Part, Storing, create_file
+from tensortap.formats.hdf5_values import Cell
+from tensortap.formats.ordered_file import OrderedFile, lock
+
+_INTERVAL = 1.0  # seconds between two commits that nobody asked for
+_MOST_WAITING = 64 << 20  # bytes
+_MOST_HOLES = 64 << 20  # bytes
+
+
+class TraceWriter:
+    """The open file with the parts of each name, and when it was last committed."""
+
+    def __init__(self, path: Path, how: Storing) -> None:
+        self.path, self.how = path, how
+        self._process = os.getpid()
+        self._parts: dict[str, list[Part]] = {}
+        self._counts: dict[str, int] = {}
+        self._waiting = self._holes = 0
+        with _explained(path):
+            self._bytes = OrderedFile(path)
+            self.library = create_file(path, self._bytes)
+        self.is_open = True
+        self.commit()
+
+    def add(self, name: str, cell: Cell, at: Moment) -> str:
+        """Keep a value; the key of the dataset it goes to."""
+        if not self.is_open or os.getpid() != self._process:
+            raise UnsupportedValueError(
+                f"{self.path} is closed, or was opened by the process that this one was forked from"
+            )
+        part = self._part_for(name, cell, at)
+        position = self._counts.get(name, 0)
+        before = part.waiting
+        with self._settled():
+            part.add(cell, at, position)
+        self._waiting += part.waiting - before
+        self._counts[name] = position + 1
+        return part.key
+
+    def commit_if_due(self) -> None:
+        if self.is_open and (time.monotonic() - self._last > _INTERVAL or self._waiting > _MOST_WAITING):
+            self.commit(spares_space=self._waiting <= _MOST_WAITING)
+
+    def commit(self, *, spares_space: bool = False) -> None:
+        """Bring what waits to the disk. Sparing space, a compressed chunk is not written again for a few more
+        values once the holes it leaves behind add up."""
+        if not self.is_open or os.getpid() != self._process:
+            return
+        spares_space = spares_space and self._holes > _MOST_HOLES
+        with _explained(self.path):
+            self.write_out(spares_space=spares_space)
+            self._bytes.commit(self.library.flush)
+        self._last = time.monotonic()
+
+    def write_out(self, *, spares_space: bool = False) -> None:
+        """Hand everything to the library, so that it can be read in this process."""
+        for part in [part for parts in self._parts.values() for part in parts if part.waiting]:
+            if part.costs_space:
+                if spares_space:
+                    continue
+                self._holes += part.chunk_bytes
+            part.write()
+        self._waiting = sum(part.waiting for parts in self._parts.values() for part in parts)
+
+    def close(self) -> None:
+        if not self.is_open or os.getpid() != self._process:
+            return
+        try:
+            self.commit()
+        finally:
+            self.is_open = False
+            with _explained(self.path):
+                self.library.close()
+                self._bytes.close()
+
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        """What the disk refuses is said, before more of it is gathered in memory."""
+        with _explained(self.path):
+            self._bytes.settle()
+            yield
+            self._bytes.settle()
+
+    def _part_for(self, name: str, cell: Cell, at: Moment) -> Part:
+        parts = self._parts.setdefault(name, [])
+        for part in parts:
+            if part.takes(cell, at):
+                return part
+        with self._settled():
+            made = Part(self.library, name, len(parts) + 1, cell, at, self.how)
+        parts.append(made)
+        return made
+
+
+def make_room(path: Path, existing_ok: bool) -> None:
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            return
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; give the name of a file for the trace")
+        if not existing_ok:
+            raise ValueError(
+                f"{path} exists already, and existing_ok is False; give another name, or existing_ok=True to "
+                f"keep the old one as {path.name}.old"
+            )
+        _refuse_open_elsewhere(path)
+        os.replace(path, f"{path}.old")
+
+
+def _refuse_open_elsewhere(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        lock(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """What the system says, as a sentence."""
+    try:
+        yield
+    except BlockingIOError:
+        raise WriteFailedError(
+            f"{path} is open elsewhere, in this or another program; close it there, or give another name"
+        ) from None
+    except WriteFailedError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        failed = WriteFailedError(f"cannot write to {path}: {reason}; what was flushed before is safe")
+        failed.errno = error.errno
+        raise failed from error

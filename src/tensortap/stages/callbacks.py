@@ -1,0 +1,127 @@
+"""Callbacks of the user's that edit the values of one name: how each is called, and what a failure leaves."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tensortap.core.record import Record, Series
+from tensortap.frameworks.base import framework_of
+from tensortap.stages.parcel import Problem
+
+Callback = Callable[..., object]
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Chain:
+    """Callbacks in their order, each called with as many arguments as it asks for: `(name, results)`,
+    `(name, values, iterations)` or `(name, values, iterations, ranks)`."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self._callbacks = [(callback, _count_arguments(callback)) for callback in callbacks]
+
+    def __bool__(self) -> bool:
+        return bool(self._callbacks)
+
+    def edit(self, series: Series) -> Problem | None:
+        """Where one fails the lists are put back to what they were before it, and the others are left out."""
+        for callback, count in self._callbacks:
+            before = series.values[:], series.steps[:], series.ranks[:]
+            try:
+                _call(callback, count, series)
+                _settle(series)
+            except Exception as error:  # noqa: BLE001 - it has to travel: the others wait at the collective
+                series.values, series.steps, series.ranks = before
+                return _problem(callback, series.name, error)
+        return None
+
+    def over(self, records: Sequence[Record]) -> tuple[list[Record], Problem | None]:
+        """What the callbacks make of all records of one name."""
+        if not self:
+            return list(records), None
+        series = Series(records[0].name)
+        for record in records:
+            series.add(record)
+        problem = self.edit(series)
+        return _rejoined(series, records), problem
+
+
+def _count_arguments(callback: Callback) -> int:
+    """Arguments with a default are asked for only where those without are fewer than two."""
+    try:
+        parameters = inspect.signature(callback).parameters.values()
+    except ValueError:  # written in C
+        return 4
+    except TypeError:
+        raise TypeError(
+            f"{callback!r} is no callback; give a function of (name, values, iterations, ranks)"
+        ) from None
+    positional = [one for one in parameters if one.kind in _POSITIONAL]
+    needed = sum(one.default is one.empty for one in positional)
+    most = 4 if any(one.kind is one.VAR_POSITIONAL for one in parameters) else len(positional)
+    count = needed if needed >= 2 else min(most, 4)
+    if not 2 <= count <= 4:
+        raise TypeError(
+            f"the callback {_called(callback)} takes {count} arguments; give a function of "
+            "(name, values, iterations, ranks) or of (name, results)"
+        )
+    return count
+
+
+def _call(callback: Callback, count: int, series: Series) -> None:
+    if count == 2:
+        callback(series.name, series)
+    else:
+        callback(series.name, *(series.values, series.steps, series.ranks)[: count - 1])
+
+
+def _settle(series: Series) -> None:
+    """Iterations and ranks that the callback did not care for follow the values."""
+    count = len(series.values)
+    for what, column in (("iterations", series.steps), ("ranks", series.ranks)):
+        if len(column) == count:
+            continue
+        if count == 1:
+            column[:] = [tuple(column)]
+        elif len(set(column)) == 1 or not count:
+            column[:] = column[:1] * count
+        else:
+            raise ValueError(
+                f"{count} values and {len(column)} {what} are left, and nothing tells which belong together; "
+                f"edit the lists alike"
+            )
+
+
+def _rejoined(series: Series, before: Sequence[Record]) -> list[Record]:
+    """Records of what is in the lists now, with what is still known of where each value came from."""
+    is_aligned = len(series) == len(before)
+    origins = {id(record.value): record for record in before}
+    found = []
+    for number, columns in enumerate(zip(series.values, series.steps, series.ranks, strict=True)):
+        value, step, rank = columns
+        origin = before[number] if is_aligned else origins.get(id(value), before[0])
+        placement = origin.placement if _has_shape_of(value, origin) else None
+        found.append(origin._replace(value=value, step=step, rank=rank, placement=placement))
+    return found
+
+
+def _has_shape_of(value: Any, origin: Record) -> bool:
+    """Whether what was known of the piece in the whole still holds."""
+    if value is origin.value or origin.placement is None:
+        return True
+    shape = framework_of(value).describe(value).shape
+    return shape == framework_of(origin.value).describe(origin.value).shape
+
+
+def _problem(callback: Callback, name: str, error: Exception) -> Problem:
+    sentence = (
+        f"the callback {_called(callback)} failed for {name!r} ({type(error).__name__}: {error}); "
+        "the values are kept as they were before it"
+    )
+    return Problem(sentence, "".join(traceback.format_exception(error)))
+
+
+def _called(callback: Callback) -> str:
+    return getattr(callback, "__name__", type(callback).__name__)
