@@ -63,6 +63,15 @@ def test_only_what_changed_is_kept_with_its_iteration(model):
     assert [value[0].item() for value in found.values] == [1.0, 2.0]
 
 
+def test_an_attribute_of_the_module_is_seen_as_it_is_when_the_function_returns(model):
+    with ModelTracer(model, ["forward.self.constant"]) as tracer:
+        run(model, 2)
+        model.constant.mul_(3)
+        run(model, 1)
+    assert tracer.results["forward.self.constant"].iterations == [1, 3]
+    assert tracer.results["forward.self.constant"].values[1].tolist() == [3, 3]
+
+
 def test_stacking_before_after_and_at_the_end_gives_the_documented_shape(model):
     stacked = [stack_padded_tensors]
     with ModelTracer(

@@ -53,25 +53,25 @@ class Unwoven(ast.NodeTransformer):
     """Takes the taps out again."""
 
     def visit_If(self, node):
-        return None if is_tap(node.test) else self.generic_visit(node)
+        return None if is_asked(node.test) else self.generic_visit(node)
 
     def visit_Try(self, node):
-        return None if any(map(is_tap, node.body)) else self.generic_visit(node)
+        return None if is_ours(getattr(node.body[0], "targets", [None])[0]) else self.generic_visit(node)
 
     def visit_Assign(self, node):
-        if is_tap(node.targets[0]):
+        if is_ours(node.targets[0]):
             self.value = node.value
             return None
         return self.generic_visit(node)
 
     def visit_Return(self, node):
-        if node.value is not None and is_tap(node.value):
+        if is_ours(node.value):
             node.value = self.value
         return self.generic_visit(node)
 
     def visit_Subscript(self, node):
         every = getattr(node.value, "elts", [])
-        own = [one for one in every if not (isinstance(one, ast.IfExp) and is_tap(one.test))]
+        own = [one for one in every if not (isinstance(one, ast.IfExp) and is_asked(one.test))]
         return self.visit(own[0]) if len(own) < len(every) else self.generic_visit(node)
 
     def visit_With(self, node):
@@ -82,8 +82,12 @@ class Unwoven(ast.NodeTransformer):
         return node
 
 
-def is_tap(node):
-    return any(getattr(one, "id", "").startswith("@") for one in ast.walk(node))
+def is_ours(node):
+    return isinstance(node, ast.Name) and node.id.startswith("@")
+
+
+def is_asked(test):
+    return isinstance(test, ast.Compare) and is_ours(test.left)
 
 
 def text_of(node):

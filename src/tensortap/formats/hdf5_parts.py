@@ -53,7 +53,8 @@ def find_parts(file: Any) -> dict[str, list[StoredPart]]:
 
 def _keys(file: Any, is_ours: bool) -> list[str]:
     if is_ours:
-        return [key for key in file if not is_companion(key) and key + ITERATIONS in file]
+        # A commit that was cut short may leave a name in two tables, of which either would do.
+        return [key for key in dict.fromkeys(file) if not is_companion(key) and key + ITERATIONS in file]
     keys: list[str] = []
     file.visititems(lambda key, found: keys.append(key) if is_dataset(found) else None)
     return [key for key in keys if key + ITERATIONS in keys]

@@ -22,21 +22,24 @@ ALL = "*"
 
 
 class Variable(NamedTuple):
-    """What `forward.scores#1` means: a function, a variable of it, and which of its bindings."""
+    """What `forward.scores#1` means: a function, a variable of it, and which of its bindings; or an
+    attribute of the module, `forward.self.cache`, as it is when the function returns."""
 
     function: str
     name: str = ""  # empty: what the function returns
     nth: str = ""
+    attribute: str = ""
 
     @property
-    def is_return(self) -> bool:
-        return not self.name
+    def is_at_return(self) -> bool:
+        return not self.name or bool(self.attribute)
 
 
 def parsed(parameter: str) -> Variable:
     function, _, rest = parameter.partition(".")
     name, _, nth = rest.partition("#")
-    return Variable(function, name, nth)
+    name, _, attribute = name.partition(".")
+    return Variable(function, name, nth, attribute)
 
 
 def function_of(module: Any, name: str) -> FunctionType | None:
@@ -67,9 +70,9 @@ class Probes:
 
     def _probe(self, function: FunctionType, ports: Sequence[Port]) -> Probe:
         variables = [parsed(port.parameter) for port in ports]
-        names = {variable.name for variable in variables if not variable.is_return}
+        names = {variable.name for variable in variables if not variable.is_at_return}
         watch = _Watch(self._source)
-        probe = place(function, names, watch.enter, returns=any(one.is_return for one in variables))
+        probe = place(function, names, watch.enter, returns=any(one.is_at_return for one in variables))
         watch.expect(probe.spots, ports)
         return probe
 
@@ -94,26 +97,28 @@ class _Watch:
             return None
         return seen
 
-    def _seeing(self, table: list[list[Port]]) -> Seen:
+    def _seeing(self, table: list[list[tuple[Port, str]]]) -> Seen:
         source = self._source
 
         def seen(spot: int, value: Any) -> None:
             try:
-                for port in table[spot]:
-                    port.see_output(value)
+                for port, attribute in table[spot]:
+                    port.see_output(getattr(port.module, attribute, None) if attribute else value)
             except Exception:  # noqa: BLE001 - a guest in someone's function
                 source.fail()
 
         return seen
 
 
-def _ports_at(spots: Sequence[Spot], spot: Spot, ports: Sequence[Port]) -> list[Port]:
-    return [port for port in ports if _is_at(parsed(port.parameter), spot, spots)]
+def _ports_at(spots: Sequence[Spot], spot: Spot, ports: Sequence[Port]) -> list[tuple[Port, str]]:
+    """Who wants to see what is there, each with the attribute he looks at instead of the value."""
+    asked = [(port, parsed(port.parameter)) for port in ports]
+    return [(port, variable.attribute) for port, variable in asked if _is_at(variable, spot, spots)]
 
 
 def _is_at(variable: Variable, spot: Spot, spots: Sequence[Spot]) -> bool:
-    if spot.kind == RETURN or variable.is_return:
-        return variable.is_return and spot.kind == RETURN
+    if spot.kind == RETURN or variable.is_at_return:
+        return variable.is_at_return and spot.kind == RETURN
     if variable.name != spot.name:
         return False
     if variable.nth == ALL:
@@ -123,6 +128,19 @@ def _is_at(variable: Variable, spot: Spot, spots: Sequence[Spot]) -> bool:
         return not has_entry or spot.kind == "argument"
     wanted, last = int(variable.nth), max(one.nth for one in spots if one.name == spot.name)
     return spot.nth == (wanted if wanted >= 0 else last + 1 + wanted)
+
+
+def first_argument(module: Any, function: str) -> str:
+    """What the module itself is called there, `self` as a rule."""
+    found = function_of(module, function)
+    code = None if found is None else found.__code__
+    return code.co_varnames[0] if code is not None and code.co_argcount else ""
+
+
+def attributes(module: Any) -> list[str]:
+    """What a module holds besides its modules."""
+    own = [name for name in module.__dict__ if not name.startswith("_")]
+    return [*module._parameters, *module._buffers, *own]
 
 
 def variables(module: Any, function: str) -> list[str]:

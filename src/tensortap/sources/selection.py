@@ -7,7 +7,7 @@ from typing import Any
 
 from tensortap.core.errors import UnknownModuleError
 from tensortap.core.paths import ANY_DEPTH, Pattern, Way, nearest, parse, segment_matches
-from tensortap.sources.probes import function_of, variables
+from tensortap.sources.probes import attributes, first_argument, function_of, variables
 from tensortap.sources.sites import (
     AFTER_STEP,
     ModuleSite,
@@ -175,7 +175,8 @@ def _descend(
             not tail or tail[0] not in below or below[tail[0]] is None
         ):  # a child module of that name comes first
             for site in _tail_sites(path, module, tail, way.is_gradient_of_items):
-                found.append(Wanted(site, _tail_items(tail, way.items), call))
+                inside = tail if site.parameter.count(".") < 2 else tail[1:]  # `forward.self.cache['k']`
+                found.append(Wanted(site, _tail_items(inside, way.items), call))
     prefix = f"{path}." if path else ""
     for name, child in children(module):
         onwards = _onwards(segments, reached, name, child)
@@ -244,6 +245,9 @@ def _variables(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
     function, *rest = tail
     if not rest:
         return [ModuleSite(path, "return", module, function)]
+    if len(rest) > 1 and rest[0] == first_argument(module, function):
+        held = [name for name in attributes(module) if segment_matches(rest[1], name)]
+        return [ModuleSite(path, "local", module, f"{function}.{rest[0]}.{name}") for name in held]
     wanted, mark, nth = rest[0].partition("#")
     names = [name for name in variables(module, function) if segment_matches(wanted, name)]
     return [ModuleSite(path, "local", module, f"{function}.{name}{mark}{nth}") for name in names]
