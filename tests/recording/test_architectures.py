@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import pickle
 from collections import Counter
 from collections.abc import Iterator
@@ -95,6 +96,18 @@ def test_a_captured_model_infers_the_same(case: Case) -> None:
     assert_same(captured, plain)
     assert_same(records(capture, "output"), seen.outputs)
     assert_same(records(capture, "input"), seen.inputs)
+
+
+def test_a_model_with_a_tap_on_every_variable_of_every_forward_computes_the_same(case: Case) -> None:
+    kinds = {type(module) for module in case.model.modules()}
+    before = {kind: getattr(inspect.unwrap(kind.forward), "__code__", None) for kind in kinds}
+    with tt.capture(case.model, "**.forward.*", "**.forward") as capture:
+        found = passed(case.model, case.inputs)
+    assert_same(found.output, case.plain.output)
+    assert_same(found.gradients, case.plain.gradients)
+    assert found.random == case.plain.random
+    assert sum(record.kind == "local" for record in capture.records) > len(kinds)
+    assert {kind: getattr(inspect.unwrap(kind.forward), "__code__", None) for kind in kinds} == before
 
 
 def test_every_selected_site_has_fired_or_is_missing_for_a_reason(case: Case) -> None:

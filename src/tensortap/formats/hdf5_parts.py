@@ -10,6 +10,7 @@ import numpy as np
 
 from tensortap.formats.hdf5_layout import VERSION, has_padding, is_dataset, is_text
 from tensortap.formats.hdf5_names import (
+    COMPANIONS,
     ITERATIONS,
     POSITIONS,
     RANKS,
@@ -63,7 +64,7 @@ def _keys(file: Any, is_ours: bool) -> list[str]:
 def _part(file: Any, key: str) -> StoredPart:
     values, iterations = file[key], file[key + ITERATIONS]
     # A commit may have come between reading the one and the other.
-    count = min(len(file[one]) for one in (key, key + ITERATIONS, key + RANKS) if one in file)
+    count = min(len(file[key + suffix]) for suffix in ("", *COMPANIONS) if key + suffix in file)
     ends = [_numbers(iterations, slice(row, row + 1))[0] for row in (0, count - 1)] if count else [None, None]
     return StoredPart(key, _form(values), count, (count, *values.shape[1:]), *ends)
 

@@ -4,7 +4,7 @@ HDF5 changes its tables of contents in place when it is flushed, in no safe orde
 meanwhile leaves a file whose index points behind its end. Written through this file, data goes behind the
 committed end at once, and changes of the tables wait until the library has handed over all of them. Then
 they go out so that nothing points to what is not there yet: the length of the file, heaps of names and
-texts, trees from the root down, the headers with the lengths of the datasets, and new names last.
+texts, trees from the root down, new names, and last the headers with the lengths of the datasets.
 
 This holds for the oldest layout of HDF5 (version 1 trees and headers, which are written as one block each)
 in files that never use freed space again.
@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-_SUPERBLOCK, _CONTENT, _HEAP, _TREE, _HEADER, _LINKS = range(6)
+_SUPERBLOCK, _CONTENT, _HEAP, _TREE, _LINKS, _HEADER = range(6)
 _HEAP_HEADER, _NOTHING_FREE = 32, (1).to_bytes(8, "little")
 _MARKED = {b"HEAP": _HEAP, b"TREE": _TREE, b"SNOD": _LINKS}
 
