@@ -1,9 +1,11 @@
 """Where a function cannot be rewritten its lines are traced, and other tracers do not notice."""
 
 import asyncio
+import bdb
 import logging
 import sys
 import threading
+import trace as stdlib_trace
 import types
 
 import pytest
@@ -104,7 +106,7 @@ def outer(x):
     y = plain(x)
     return loop([y])
 """
-SCOPE: dict = {}
+SCOPE: dict = {"__file__": "<no source>"}  # asked for by the tracer of the standard library
 exec(compile(SOURCE, "<no source>", "exec"), SCOPE)
 SCOPE = types.SimpleNamespace(**SCOPE)
 
@@ -300,6 +302,50 @@ def test_another_tracer_sees_the_same_events_with_and_without_us(asks_for_instru
         sys.settrace(None)
     assert along.events == alone.events
     assert all(listener.told for listener in listeners)
+
+
+class Debugger(bdb.Bdb):
+    """Goes step by step, but leaves `loop` at once and `generator` for good."""
+
+    def __init__(self):
+        super().__init__()
+        self.stops = []
+
+    def user_line(self, frame):
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename == "<no source>":
+            self.stops.append((name, frame.f_lineno))
+        if name == "loop":
+            self.set_return(frame)
+        elif name == "generator":
+            self.set_continue()
+        else:
+            self.set_step()
+
+
+def test_a_debugger_stops_where_it_would():
+    alone, along = Debugger(), Debugger()
+    alone.runcall(run_everything)
+    assert all(along.runcall(watched_run))
+    assert along.stops == alone.stops != []
+
+
+def test_lines_are_counted_as_they_would_be():
+    counts = []
+    for is_watched in (False, True):
+        counter = stdlib_trace.Trace(trace=False)
+        counter.runfunc(watched_run if is_watched else run_everything)
+        found = counter.results().counts.items()
+        counts.append({line: count for (file, line), count in found if file == "<no source>"})
+    assert counts[0] == counts[1] != {}
+
+
+def watched_run():
+    listeners = [Listener(SCOPE.plain), Listener(SCOPE.generator), Listener(SCOPE.caught)]
+    run_everything()
+    for listener in listeners:
+        listener.remove()
+    return [listener.told for listener in listeners]
 
 
 def test_a_tracer_that_gives_frames_another_function_keeps_it():

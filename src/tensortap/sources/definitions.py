@@ -64,16 +64,24 @@ def definition_of(function: FunctionType, code: CodeType) -> Definition:
 # Few: each holds a part of a syntax tree. By its file too: codes that differ in nothing else are equal.
 @lru_cache(maxsize=16)
 def _definition(code: CodeType, file: str) -> Definition:
-    for refreshed in (False, True):
-        if refreshed:
-            linecache.checkcache(file)
-        text = "".join(linecache.getlines(file))
-        # Parsing takes most of the time, so all other definitions are left out, if that works.
-        for source in (_pruned(text, code.co_firstlineno), text):
-            found = _parsed(source, code)
-            if found is not None and _is_what_runs(found):
-                return found
-    raise NoSourceError(_reason(code, text))
+    text = "".join(linecache.getlines(file))
+    found = _found_in(text, code)
+    if found is None:
+        linecache.checkcache(file)
+        newer = "".join(linecache.getlines(file))
+        found = _found_in(newer, code) if newer != text else None
+    if found is None:
+        raise NoSourceError(_reason(code, text))
+    return found
+
+
+def _found_in(text: str, code: CodeType) -> Definition | None:
+    # Parsing takes most of the time, so all other definitions are left out, if that works.
+    for source in (_pruned(text, code.co_firstlineno), text):
+        found = _parsed(source, code)
+        if found is not None and _is_what_runs(found):
+            return found
+    return None
 
 
 def _reason(code: CodeType, text: str) -> str:

@@ -13,10 +13,11 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensortap.sources.instructions import Instructions, Run, instructions_of
 from tensortap.sources.rewriting import RETURN, Enter, Seen, Spot
@@ -47,7 +48,8 @@ def _is_wanted(spot: Spot, names: Collection[str] | None, returns: bool) -> bool
     return returns if spot.kind == RETURN else names is None or spot.name in names
 
 
-class _Owner(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Owner:
     code: CodeType
     instructions: Instructions
     enter: Enter
@@ -83,7 +85,10 @@ def _begin_in_new_thread(frame: FrameType, event: str, argument: Any) -> Any:
 
 def _end(owner: _Owner) -> None:
     with _lock:
-        left = tuple(one for one in _watched[id(owner.code)] if one is not owner)
+        owners = _watched.get(id(owner.code), ())
+        if owner not in owners:
+            return
+        left = tuple(one for one in owners if one is not owner)
         if left:
             _watched[id(owner.code)] = left
         else:

@@ -65,6 +65,33 @@ class Port:
         else:
             self._see(self.parameter, output, call)
 
+    def short_way(self) -> Callable[[Any], None]:
+        """`see_output` for a value that is wanted whole and without its gradient: what is asked for each
+        time is found once."""
+        source, name, kind = self.source, self.name(self.parameter), self.kind
+        if not self.takes_all or self.gradients:
+            return self.see_output
+        take, pour, rank = source.take_tensor, source.pour_directly, source.rank
+
+        def see(value: Any) -> None:
+            if type(value) is not torch.Tensor or source.is_special or self.may_be_piece:
+                self.see_output(value)
+                return
+            step = source.step
+            if self.step != step:
+                self.begin(step)
+            call = self.calls
+            self.calls = call + 1
+            self.has_emitted = True
+            try:
+                kept = take(value)
+            except UnsupportedValueError as error:
+                source.refused.setdefault(name, str(error))
+                return
+            pour(Record(name, kept, kind, step, rank, call, next_order(), time(), None, None))
+
+        return see
+
     def see_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
         call = self._next_call()
         for parameter, value in named:

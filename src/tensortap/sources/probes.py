@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -89,7 +89,7 @@ class _Watch:
         for port in ports:
             by_module[id(port.module)].append(port)
         for module, its_ports in by_module.items():
-            self._seen[module] = self._seeing([_ports_at(spots, spot, its_ports) for spot in spots])
+            self._seen[module] = self._seeing([_ways_at(spots, spot, its_ports) for spot in spots])
 
     def enter(self, first: Any) -> Seen | None:
         seen = self._seen.get(id(first))
@@ -97,23 +97,29 @@ class _Watch:
             return None
         return seen
 
-    def _seeing(self, table: list[list[tuple[Port, str]]]) -> Seen:
+    def _seeing(self, table: list[list[Callable[[Any], None]]]) -> Seen:
         source = self._source
 
         def seen(spot: int, value: Any) -> None:
             try:
-                for port, attribute in table[spot]:
-                    port.see_output(getattr(port.module, attribute, None) if attribute else value)
+                for see in table[spot]:
+                    see(value)
             except Exception:  # noqa: BLE001 - a guest in someone's function
                 source.fail()
 
         return seen
 
 
-def _ports_at(spots: Sequence[Spot], spot: Spot, ports: Sequence[Port]) -> list[tuple[Port, str]]:
-    """Who wants to see what is there, each with the attribute he looks at instead of the value."""
+def _ways_at(spots: Sequence[Spot], spot: Spot, ports: Sequence[Port]) -> list[Callable[[Any], None]]:
+    """How each port that wants it sees what is there."""
     asked = [(port, parsed(port.parameter)) for port in ports]
-    return [(port, variable.attribute) for port, variable in asked if _is_at(variable, spot, spots)]
+    return [_way(port, variable.attribute) for port, variable in asked if _is_at(variable, spot, spots)]
+
+
+def _way(port: Port, attribute: str) -> Callable[[Any], None]:
+    if not attribute:
+        return port.short_way()
+    return lambda value: port.see_output(getattr(port.module, attribute, None))
 
 
 def _is_at(variable: Variable, spot: Spot, spots: Sequence[Spot]) -> bool:

@@ -51,12 +51,12 @@ def place(function: Any, names: Collection[str] | None, enter: Enter, *, returns
     go through the function. Variables bound inside a comprehension are not seen.
     """
     function = real_function(function)
-    wanted = Wanted(None if names is None else frozenset(names), returns)
+    wish = _Wish(None if names is None else frozenset(names), returns)
     with _lock:
         try:
-            return _place(function, wanted, enter)
+            return _place(function, wish, enter)
         except NoSourceError as reason:
-            spots, undo = line_tracing.trace(function.__code__, wanted.names, enter, returns=returns)
+            spots, undo = line_tracing.trace(function.__code__, wish.names, enter, returns=returns)
             return Probe(spots, "traced", str(reason), undo)
 
 
@@ -65,25 +65,25 @@ def bindings(function: Any) -> tuple[Spot, ...]:
     function = real_function(function)
     code = _original(function.__code__)
     try:
-        return _made(function, code, Wanted(None, False)).spots
+        return _made(function, code, _Wish(None, False)).spots
     except NoSourceError:
         return line_tracing.spots_of(code)
 
 
-class Wanted(NamedTuple):
+class _Wish(NamedTuple):
     names: frozenset[str] | None
     returns: bool
 
-    def __or__(self, other: Wanted) -> Wanted:
+    def __or__(self, other: _Wish) -> _Wish:
         names = None if self.names is None or other.names is None else self.names | other.names
-        return Wanted(names, self.returns or other.returns)
+        return _Wish(names, self.returns or other.returns)
 
 
 class _Owner:
     """One probe's share in a function."""
 
-    def __init__(self, wanted: Wanted, enter: Enter, spots: tuple[Spot, ...]) -> None:
-        self.wanted, self.enter, self.spots = wanted, enter, spots
+    def __init__(self, wish: _Wish, enter: Enter, spots: tuple[Spot, ...]) -> None:
+        self.wish, self.enter, self.spots = wish, enter, spots
         self.index = {spot: index for index, spot in enumerate(spots)}
 
 
@@ -104,14 +104,14 @@ class _Shared:
     def __init__(self, function: FunctionType) -> None:
         self.function, self.original = function, _original(function.__code__)
         self.owners: list[_Owner] = []
-        self._installed: dict[Wanted, _Installed] = {}
+        self._installed: dict[_Wish, _Installed] = {}
         self._has_complained = False
 
     def is_in_charge(self) -> bool:
         return any(self.function.__code__ is one.code for one in self._installed.values())
 
-    def add(self, wanted: Wanted, enter: Enter) -> _Owner:
-        owner = _Owner(wanted, enter, self._make(wanted).spots)
+    def add(self, wish: _Wish, enter: Enter) -> _Owner:
+        owner = _Owner(wish, enter, self._make(wish).spots)
         together = self._install([*self.owners, owner])
         self.owners.append(owner)
         self._open_gates()
@@ -137,20 +137,20 @@ class _Shared:
         except NoSourceError:  # the file is gone by now; the code that tells more will do
             return self.function.__code__
 
-    def _make(self, wanted: Wanted) -> Rewritten:
-        return _made(self.function, self.original, wanted)
+    def _make(self, wish: _Wish) -> Rewritten:
+        return _made(self.function, self.original, wish)
 
     def _install(self, owners: Sequence[_Owner]) -> _Installed:
-        wanted = owners[0].wanted
+        wish = owners[0].wish
         for owner in owners[1:]:
-            wanted |= owner.wanted
-        found = self._installed.get(wanted)
+            wish |= owner.wish
+        found = self._installed.get(wish)
         if found is None:
-            made, asks = self._make(wanted), f"{ENTER}_{next(_serial)}"
+            made, asks = self._make(wish), f"{ENTER}_{next(_serial)}"
             code = made.code.replace(
                 co_names=tuple(asks if one == ENTER else one for one in made.code.co_names)
             )
-            found = self._installed[wanted] = _Installed(code, made.spots, asks)
+            found = self._installed[wish] = _Installed(code, made.spots, asks)
             _originals[code] = self.original
         return found
 
@@ -163,18 +163,19 @@ class _Shared:
                 scope.pop(one.asks, None)
 
 
-def _place(function: FunctionType, wanted: Wanted, enter: Enter) -> Probe:
+def _place(function: FunctionType, wish: _Wish, enter: Enter) -> Probe:
     shared = _shared.get(function)
     if shared is None or not shared.is_in_charge():
         shared = _Shared(function)
-    owner = shared.add(wanted, enter)
+    owner = shared.add(wish, enter)
     _shared[function] = shared
     return Probe(owner.spots, "rewritten", "", partial(_drop, shared, owner))
 
 
 def _drop(shared: _Shared, owner: _Owner) -> None:
     with _lock:
-        shared.drop(owner)
+        if owner in shared.owners:  # another thread may have been quicker
+            shared.drop(owner)
         if not shared.owners and _shared.get(shared.function) is shared:
             del _shared[shared.function]
 
@@ -204,12 +205,12 @@ def _original(code: CodeType) -> CodeType:
     return _originals.get(code, code)
 
 
-def _made(function: FunctionType, code: CodeType, wanted: Wanted) -> Rewritten:
+def _made(function: FunctionType, code: CodeType, wish: _Wish) -> Rewritten:
     # By its file too: codes that differ in nothing else are equal.
-    key = (code, code.co_filename, code.co_qualname, wanted)
+    key = (code, code.co_filename, code.co_qualname, wish)
     made = _rewritten.get(key)
     if made is None:
-        made = rewrite(definition_of(function, code), wanted.names, wanted.returns)
+        made = rewrite(definition_of(function, code), wish.names, wish.returns)
         while len(_rewritten) >= _MOST_MADE:
             del _rewritten[next(iter(_rewritten))]
         _rewritten[key] = made
