@@ -3,6 +3,8 @@
 import pytest
 
 from tensortap.readers.run import Run
+from tensortap.readers.trace_file import TraceFile
+from tensortap.sinks.hdf5 import HDF5
 from tensortap.sinks.memory import Memory
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.testing import SinkContract
@@ -48,6 +50,30 @@ class TestPack(_OnDisk):
 
 class TestPackInTheBackground(_OnDisk):
     options = {"layout": "pack", "background": True, "budget": 100}  # noqa: RUF012
+
+
+class TestHDF5(SinkContract):
+    options = {}  # noqa: RUF012
+
+    @pytest.fixture(autouse=True)
+    def _in_a_folder(self, tmp_path):
+        self.folder = tmp_path
+
+    def make(self):
+        return HDF5(self.folder / "trace.h5", **self.options)
+
+    def read(self, sink):
+        trace = TraceFile(sink.path)
+        loaded = map(trace.load, trace.names)
+        return [
+            (series.name, step, value)
+            for series in loaded
+            for step, value in zip(series.steps, series.values, strict=True)
+        ]
+
+
+class TestHDF5Compressed(TestHDF5):
+    options = {"compression": "gzip", "shuffle": True}  # noqa: RUF012
 
 
 class _Careless:

@@ -5,6 +5,7 @@ import pytest
 from tensortap.core.errors import UnknownFormatError
 from tensortap.core.record import Record
 from tensortap.readers.run import Run
+from tensortap.readers.trace_file import TraceFile
 from tensortap.sinks.addresses import open_sink, register_sink, sinks
 from tensortap.sinks.memory import Memory
 
@@ -32,7 +33,20 @@ def test_an_unknown_scheme_says_what_to_do():
         open_sink("fax://office")
 
 
-def test_a_file_that_no_sink_writes_is_no_folder(tmp_path):
-    with pytest.raises(UnknownFormatError, match=r"no sink is known for \.h5 files"):
-        open_sink(str(tmp_path / "trace.h5"))
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("suffix", [".h5", ".hdf5"])
+def test_the_name_of_an_hdf5_file_means_a_trace(tmp_path, suffix):
+    path = tmp_path / f"trace{suffix}"
+    sink = open_sink(str(path))
+    sink.write(Record("x", 1.5, step=3))
+    sink.close()
+    assert list(tmp_path.iterdir()) == [path]
+    assert TraceFile(path).load("x").values == [1.5]
+
+
+def test_a_sink_that_was_registered_for_a_suffix_takes_its_files(tmp_path):
+    made = Memory()
+    register_sink(".h5", lambda address: made)
+    try:
+        assert open_sink(str(tmp_path / "trace.h5")) is made
+    finally:
+        sinks.remove(".h5")

@@ -1,4 +1,4 @@
-"""Which sink an address means: a folder for runs, or a scheme that a plug-in has added."""
+"""Which sink an address means: a folder for runs, an HDF5 file, or a scheme that a plug-in has added."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,7 +27,8 @@ def register_sink(scheme: str, make: Callable[[str], Sink]) -> None:
 
 
 def open_sink(address: str) -> Sink:
-    """The sink behind an address; a plain path is a folder in which a timestamped run is made.
+    """The sink behind an address: `.h5` and `.hdf5` mean a trace file, any other plain path a folder in which
+    a timestamped run is made.
 
     All ranks share one run, so every rank opens it."""
     scheme, mark, _ = address.partition("://")
@@ -36,12 +37,20 @@ def open_sink(address: str) -> Sink:
     if key is None:
         return _new_run(Path(address).absolute())
     make = sinks.get(key)
-    if make is None:
-        what = f"{scheme}://" if mark else f"{suffix} files"
-        raise UnknownFormatError(
-            f"no sink is known for {what} (in {address!r}); give a folder, or add one with register_sink"
-        )
-    return make(address)
+    if make is not None:
+        return make(address)
+    if key == suffix:
+        return _trace_file(address)
+    raise UnknownFormatError(
+        f"no sink is known for {scheme}:// (in {address!r}); give a folder or a .h5 file, "
+        "or add one with register_sink"
+    )
+
+
+def _trace_file(address: str) -> Sink:
+    from tensortap.sinks.hdf5 import HDF5  # late: h5py is optional
+
+    return HDF5(address)
 
 
 def _new_run(base: Path) -> RunDirectory:
