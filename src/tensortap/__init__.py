@@ -44,6 +44,8 @@ _HOMES = {
     "Series": "tensortap.core.record",
     "Memory": "tensortap.sinks.memory",
     "RunDirectory": "tensortap.sinks.run_directory",
+    "TraceFile": "tensortap.readers.trace_file",
+    "HDF5": "tensortap.sinks.hdf5",
     "Difference": "tensortap.comparison.report",
     "TensortapError": "tensortap.core.errors",
     "NotInitialisedError": "tensortap.core.errors",
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from tensortap.formats.serializers import register_serializer as register_serializer
     from tensortap.frameworks.base import register_framework as register_framework
     from tensortap.readers.run import Run as Run
+    from tensortap.readers.trace_file import TraceFile as TraceFile
     from tensortap.readers.whole import whole as whole
     from tensortap.recording.capture import Capture as Capture
     from tensortap.recording.capture import capture as capture
@@ -109,6 +112,7 @@ if TYPE_CHECKING:
     from tensortap.recording.looking import sites as sites
     from tensortap.recording.tapping import tap as tap
     from tensortap.sinks.addresses import register_sink as register_sink
+    from tensortap.sinks.hdf5 import HDF5 as HDF5
     from tensortap.sinks.memory import Memory as Memory
     from tensortap.sinks.run_directory import RunDirectory as RunDirectory
     from tensortap.stages.reduce import stack_padded_tensors as stack_padded_tensors

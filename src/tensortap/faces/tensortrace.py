@@ -11,7 +11,6 @@ from tensortap.core.record import Series
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.recording.tracing import Trace
-from tensortap.sinks.hdf5 import HDF5
 from tensortap.stages.gather import Gather
 from tensortap.stages.reduce import stack_padded_tensors, stack_tensors
 
@@ -95,6 +94,8 @@ class H5PYSaverCallback:
         shuffle: bool = False,
         existing_ok: bool = True,
     ) -> None:
+        from tensortap.sinks.hdf5 import HDF5  # a tracer that writes no file needs no h5py
+
         self._file = HDF5(
             dataset_file,
             iteration_dtype=iteration_dtype,

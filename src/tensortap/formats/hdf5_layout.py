@@ -225,8 +225,8 @@ def chunk_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
         return (min(_MOST_SHARING, max(1, _SHARED // nbytes)), *sizes)
     for axis, size in enumerate(sizes):
         below = math.prod(sizes[axis + 1 :]) * itemsize
-        slabs = -(-size * below // _LARGE) if below <= _LARGE else size
-        sizes[axis] = -(-size // min(slabs, size))
+        slabs = -(-size // max(1, _LARGE // below))
+        sizes[axis] = -(-size // slabs)
         if below <= _LARGE:
             break
     return (1, *sizes)
