@@ -5,6 +5,7 @@ import copy
 import importlib.util
 import statistics
 import sys
+import timeit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -228,6 +229,8 @@ def left_again(with_peers: bool) -> None:
         )
         ratios.append(times.ratio("after", "before"))
     table.add("small, captured once and left: after / before", round(statistics.median(ratios), 2), 1.0)
+    idle = min(timeit.repeat(partial(tt.tap, batch, "name"), number=10_000, repeat=7)) / 10_000
+    tell("a tt.tap that nobody listens to", idle * 1e6, "us")
 
 
 def residue(model: Encoder) -> list[object]:

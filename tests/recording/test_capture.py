@@ -426,6 +426,24 @@ def test_print_writes_a_line_per_value(model, x, capsys):
     assert [line.split()[:3] for line in lines] == [["0", f"layers.{i}", "f32[5,4]"] for i in range(3)]
 
 
+def test_a_trace_file_is_read_back(model, x, tmp_path):
+    with tt.capture(model, "layers.0", "head", to=tmp_path / "trace.h5") as cap:
+        model(x)
+        model(x + 1)
+    assert cap["head"].steps == [0, 1]
+    assert torch.equal(cap["layers.0"][0], model.layers[0](x, scale=0.5))
+    assert "4 values" in str(cap)
+
+
+def test_what_went_elsewhere_is_told_and_not_called_nothing(model, x):
+    with tt.capture(model, "layers.*", to=lambda record: None) as cap:
+        model(x)
+    assert str(cap) == "3 records went where to= says, and none is held here"
+    assert "3 records went" in cap._repr_html_()
+    with pytest.raises(tt.UnknownNameError, match=r"no record 'layers\.0': 3 records went where to= says"):
+        cap["layers.0"]
+
+
 def test_a_wrong_destination_leaves_nothing_behind(model, tmp_path):
     with pytest.raises(TypeError, match="give a folder, an address, print"):
         tt.capture(model, "head", to=3.5)

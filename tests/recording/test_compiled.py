@@ -174,6 +174,23 @@ def test_stop_cannot_leave_a_graph(model):
         tt.capture(model, "0", stop=True, compiled="graph")
 
 
+def test_a_branch_inside_a_compiled_graph_is_missing_and_not_said_to_be_uncalled(x):
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.other(x), (x,))
+
+    compiled, _ = compiled_by("aot_eager", Branches())
+    with tt.capture(compiled, "one", compiled="graph") as cap, torch.no_grad():
+        compiled(x.abs())
+    assert dict(cap.missing) == {
+        "one": "not called, or inside a part of the compiled graph that shows nothing (torch.cond)"
+    }
+
+
 def test_a_scripted_part_is_named_as_such(x):
     model = nn.Sequential(torch.jit.script(nn.Sequential(nn.Linear(4, 4))), nn.ReLU())
     with tt.capture(model, "**") as cap:

@@ -24,6 +24,11 @@ def keeper(keep: str | Keeper) -> Keeper:
     return found
 
 
+def as_it_is(value: Any) -> Any:
+    """The very value, graph and all: for whoever hands it on at once."""
+    return value
+
+
 def for_tensors(keep: Keeper) -> Keeper:
     """The same for values that are torch tensors for sure."""
     if keep is not cow:

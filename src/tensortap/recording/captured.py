@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ class Captured:
         return iter(self.records)
 
     def __repr__(self) -> str:
+        if self._destination.elsewhere:
+            return "\n".join([self._destination.elsewhere, *(f"missing: {one}" for one in self.missing)])
         width, is_ascii = fits(sys.stdout)
         rows = rows_of(self.records)
         return tree_text(rows, self._title(), self.missing, width, is_ascii, classes=self._classes())
@@ -100,6 +103,8 @@ class Captured:
     def _repr_html_(self) -> str:
         from tensortap.formats.tree_html import tree_html
 
+        if self._destination.elsewhere:
+            return f"<pre>{escape(repr(self))}</pre>"
         rows = rows_of(self.records, histogram=True)
         return tree_html(rows, self._title(), self.missing, classes=self._classes())
 
@@ -115,6 +120,8 @@ class Captured:
         reason = next((one.reason for one in self.missing if one.name == name), None)
         if reason is not None:
             return f"{name!r} was selected but gave no record: {reason}"
+        if self._destination.elsewhere:
+            return f"no record {name!r}: {self._destination.elsewhere}"
         if not known:
             return f"no record {name!r}: nothing was captured; .missing says why, for each selected site"
         near = nearest(name, known)

@@ -13,6 +13,7 @@ from tensortap.core.record import Record, Site
 from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.keep import as_it_is
 from tensortap.frameworks.nested import leaves
 from tensortap.recording import tapping
 from tensortap.sources.modules import Modules
@@ -30,7 +31,7 @@ class Heard:
         self._tap: Tap | None = None
         self._rank = 0
         self.holder: Any = None  # a capture that is on goes on, also when nobody has kept it
-        self.take: Callable[[Any], Any] = _as_it_is
+        self.take: Callable[[Any], Any] = as_it_is
         self.refused: dict[str, str] = {}
 
     def start(self, tap: Tap) -> None:
@@ -75,7 +76,3 @@ class Heard:
 
     def _step(self) -> int:
         return self._modules.step if self._modules is not None else declared_step() or 0
-
-
-def _as_it_is(value: Any) -> Any:
-    return value

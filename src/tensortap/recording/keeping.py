@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tensortap.core.ranks import ranks
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.formats.rows import row_of
-from tensortap.formats.tree_words import oddity, printable, spread, trend, typed
+from tensortap.formats.tree_words import oddity, plural, printable, spread, trend, typed
 from tensortap.frameworks.keep import Keeper, keeper, reference
 from tensortap.readers.run import Run
 from tensortap.sinks.addresses import open_sink
@@ -50,15 +51,30 @@ class Destination:
         found = (getattr(sink, "inner", sink) for sink in self.sinks)
         return next((sink.path for sink in found if isinstance(sink, RunDirectory)), None)
 
+    @property
+    def trace(self) -> Path | None:
+        """The HDF5 file that is written, if one is."""
+        hdf5 = sys.modules.get("tensortap.sinks.hdf5")  # not loaded: then nobody writes one
+        found = (getattr(sink, "inner", sink) for sink in self.sinks)
+        return next((sink.path for sink in found if hdf5 is not None and isinstance(sink, hdf5.HDF5)), None)
+
+    @property
+    def elsewhere(self) -> str:
+        """Where the records went, when they cannot be read here again."""
+        if self.memory is not None or self.run is not None or self.trace is not None:
+            return ""
+        count = max((sink.count for sink in self.sinks if isinstance(sink, Kept)), default=0)
+        return f"{plural(count, 'record')} went where to= says, and none is held here"
+
     def records(self) -> list[Record]:
-        """What can be read again: from memory, else this rank's part of the run."""
+        """What can be read again: from memory, else this rank's part of the run, else the trace."""
         if self.memory is not None:
             return list(self.memory.records)
-        if self.run is None:
-            return []
-        for sink in self.sinks:
+        for sink in self.sinks if self.run is not None or self.trace is not None else ():
             sink.flush()
-        return [stored.record() for stored in Run(self.run).filter(rank=ranks().rank)]
+        if self.run is not None:
+            return [stored.record() for stored in Run(self.run).filter(rank=ranks().rank)]
+        return [] if self.trace is None else _traced(self.trace)
 
 
 class Kept:
@@ -66,8 +82,10 @@ class Kept:
 
     def __init__(self, inner: Sink, keep: Keeper | None, *, is_ours: bool) -> None:
         self.inner, self._keep, self._is_ours = inner, keep, is_ours
+        self.count = 0
 
     def write(self, record: Record) -> None:
+        self.count += 1
         self.inner.write(record if self._keep is None else record.with_value(self._keep(record.value)))
 
     def flush(self) -> None:
@@ -108,6 +126,20 @@ def byte_count(limit: str) -> int:
         raise ValueError(f"limit is {limit!r}; give a size such as '2GiB' or '500MB', or a number of records")
     unit = found[2].lower()
     return int(float(found[1]) * {**_UNITS, **_BINARY}[unit])
+
+
+def _traced(path: Path) -> list[Record]:
+    """A trace knows values, steps and ranks; kinds and calls it does not."""
+    from tensortap.readers.trace_file import TraceFile
+
+    file = TraceFile(path)
+    series = [file.load(name) for name in file.names]
+    found = [
+        Record(one.name, value, step=step, rank=rank)
+        for one in series
+        for value, step, rank in zip(one.values, one.steps, one.ranks, strict=True)
+    ]
+    return sorted(found, key=lambda record: record.step)
 
 
 def _sink(to: Any, keep: Any, limit: Any) -> Sink:

@@ -9,6 +9,7 @@ from typing import Any
 from tensortap.core.parts import Sink, Stage
 from tensortap.core.record import Kind, Record, Series
 from tensortap.core.tap import Tap
+from tensortap.recording.keeping import Into, Kept
 from tensortap.sinks.memory import Memory
 from tensortap.sources.compiled import plain_python
 from tensortap.sources.modules import Modules
@@ -52,7 +53,8 @@ class Trace:
         self._source.step = FIRST
         self._memory, self._post = Memory(keep=None), Chain(post_trace)
         saved = [Saved(pre_save)] if pre_save else []
-        sinks: list[Sink] = [self._memory, *([_Also(also)] if also is not None else [])]
+        users = [] if also is None else [Kept(Into(also), None, is_ours=False)]
+        sinks: list[Sink] = [self._memory, *users]
         self._tap = Tap(stages=[Changed(by="object"), *saved, gather], sinks=sinks, on_error="log")
         self._undo = contextlib.ExitStack()
         self.results: dict[str, Series] = {}
@@ -77,22 +79,6 @@ class Trace:
         problems = [self._post.edit(series) for series in self.results.values()]
         for problem in filter(None, problems):
             raise RuntimeError(str(problem))
-
-
-class _Also:
-    """Pours on into a tap of the user's, and leaves closing it to him."""
-
-    def __init__(self, tap: Tap) -> None:
-        self._tap = tap
-
-    def write(self, record: Record) -> None:
-        self._tap.emit(record)
-
-    def flush(self) -> None:
-        self._tap.flush()
-
-    def close(self) -> None:
-        self._tap.flush()
 
 
 def _named(path: str, kind: Kind, parameter: str, item: str) -> str:

@@ -127,7 +127,7 @@ def _not_called(source: Modules, port: Port, traces: _Traces) -> str:
     found = _seen_in_source(port.path, line, traces)
     if port.path in traces.ran_inside and not (found and ".forward()" in found):
         return "not called itself: its parts were, one by one, or its .forward(), which runs no hook"
-    return found or "not called"
+    return found or source.unseen
 
 
 def _line(model: Any, path: str) -> Iterator[tuple[Any, str]]:

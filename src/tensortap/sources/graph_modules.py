@@ -21,6 +21,8 @@ _PARAMETER = re.compile(r"\.?([^.\[]*)(.*)", re.DOTALL)
 class GraphModules(Modules):
     """The modules of a compiled model, from `start` to `stop`; graphs made meanwhile hold the hooks."""
 
+    unseen = "not called, or inside a part of the compiled graph that shows nothing (torch.cond)"
+
     def start(self, tap: Tap) -> None:
         self._keys: list[int] = []
         super().start(tap)

@@ -15,6 +15,7 @@ from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
 from tensortap.frameworks import sharded
 from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.keep import as_it_is
 from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
 from tensortap.sources.hooks import InputHook, OutputHook, RawHook, SimpleHook, StepHook
 from tensortap.sources.parameters import Parameters
@@ -39,6 +40,8 @@ class Modules:
     With `by_position` the naming gets `0`, `1` and `kwargs.mask` for inputs, not the names of parameters.
     """
 
+    unseen = "not called"  # what is known of a module that gave nothing, and of which nothing else is known
+
     def __init__(
         self,
         model: Any,
@@ -60,10 +63,10 @@ class Modules:
         self.stopped_after, self.failure = "", ""
         self._rests, self._is_last = rests, is_last
         self._tap: Tap | None = None
-        self.pour: Callable[[Record], object] = _as_it_is
-        self.pour_directly: Callable[[Record], object] = _as_it_is
-        self.take: Callable[[Any], Any] = _as_it_is  # what a record holds of a value
-        self.take_tensor: Callable[[Any], Any] = _as_it_is  # the same, for an ordinary tensor
+        self.pour: Callable[[Record], object] = as_it_is
+        self.pour_directly: Callable[[Record], object] = as_it_is
+        self.take: Callable[[Any], Any] = as_it_is  # what a record holds of a value
+        self.take_tensor: Callable[[Any], Any] = as_it_is  # the same, for an ordinary tensor
         self.refused: dict[str, str] = {}
         self._handles: list[Any] = []
         # Bounded for modules that are called by themselves; one that is let go finds that all is over.
@@ -189,7 +192,3 @@ class Modules:
 def _sentence(error: BaseException | None) -> str:
     """What a reader sees of it: its class, and the first line of what it says."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
