@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.torch import FRAMEWORK
 from tensortap.frameworks.torch_summary import Summary, is_finite, pending, read, summarise
+from tensortap.kernels import native
 from tensortap.kernels.statistics import Statistics, statistics
 
 NAN, INF = float("nan"), float("inf")
@@ -20,6 +21,18 @@ NUMBERS = [
     torch.complex64, torch.complex128, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
     torch.uint16, torch.uint32, torch.uint64, torch.bool,
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True, params=["compiled", "by torch"])
+def way(request):
+    """Without the compiled kernels torch sums up real numbers itself."""
+    library = native.library
+    if request.param == "by torch":
+        native.library = None
+    elif library is None:
+        pytest.skip(native.reason)
+    yield
+    native.library = library
 
 
 def by_kernels(tensor):

@@ -14,6 +14,8 @@ from tensortap.kernels import differences as module
 from tensortap.kernels.differences import DEFAULT_ATOL, Extreme, differences, within
 from tensortap.kernels.numbers import decode
 
+pytestmark = pytest.mark.usefixtures("way")
+
 FLOATS = [name for name, row in NUMBER_TYPES.items() if row.family == "float"]
 NUMBERS = st.floats(width=32) | st.sampled_from([0.0, 1.0, 1.00001, -1.0, math.inf, -math.inf, math.nan])
 PAIRS = st.integers(1, 30).flatmap(lambda n: st.tuples(*[hnp.arrays(np.float32, n, elements=NUMBERS)] * 2))
@@ -281,3 +283,32 @@ def test_any_type_and_stride_takes_less_than_2_mebibytes_of_memory(dtype, is_apa
     a = a[: a.size // 1000 * 1000].reshape(-1, 1000)
     b = a[::-1] if is_apart else a[::-1].copy()
     assert peak_of(lambda: differences(a, dtype, b, dtype)) <= 2 << 20
+
+
+def test_bias_order_gain_and_both_sides_are_told():
+    b = np.array([1.0, 2.0, -2.0, 4.0])
+    found = of(np.array([2.0, 2.0, -4.0, 8.0]), b)
+    assert (found.bias, found.above, found.below) == (0.75, 2, 1)
+    assert (found.a.min, found.a.max, found.a.mean, found.b.norm) == (-4.0, 8.0, 2.0, 5.0)
+    scaled = of(1.5 * b, b)
+    assert scaled.gain == pytest.approx(0.5)
+    assert scaled.cosine_distance == pytest.approx(0.0, abs=1e-15)
+    assert of(-b, b).cosine_distance == pytest.approx(2.0)
+    assert (of(b, 0 * b).gain, of(b, 0 * b).cosine_distance) == (None, None)
+
+
+@pytest.mark.parametrize("scale", [1e-180, 1e180])
+def test_gain_and_angle_are_known_beyond_the_reach_of_squares(scale):
+    found = of(scale * np.array([3.0, 1.0]), scale * np.array([2.0, 0.0]))
+    assert found.gain == pytest.approx(0.5)
+    assert found.cosine_distance == pytest.approx(1 - 3 / math.sqrt(10))
+
+
+def test_distances_are_counted_in_numbers_of_the_type():
+    b = np.array([1.0, -1.0, 0.0, 2.0, np.nan], np.float32)
+    a = np.array([np.nextafter(np.float32(1), np.float32(2)), -1.0, -0.0, 3.0, 1.0], np.float32)
+    found = of(a, b, ulps=True).ulps
+    assert (sum(found.counts), found.counts[0], found.counts[1]) == (4, 2, 1)
+    assert (found.max, found.quantile(0.5), found.quantile(0.75), found.quantile(1)) == (2**22, 0, 1, 2**22)
+    assert of(a, b).ulps is None
+    assert of(a, b.astype(np.float64), ulps=True).ulps is None

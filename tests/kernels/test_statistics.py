@@ -14,6 +14,8 @@ from tensortap.core.dtypes import NUMBER_TYPES
 from tensortap.kernels.numbers import decode
 from tensortap.kernels.statistics import Statistics, statistics
 
+pytestmark = pytest.mark.usefixtures("way")
+
 FLOATS = hnp.arrays(
     st.sampled_from([np.float16, np.float32, np.float64]), hnp.array_shapes(max_dims=3, max_side=20)
 )

@@ -14,6 +14,7 @@ from tensortap.frameworks.base import Description
 from tensortap.frameworks.layouts import layout_of
 from tensortap.frameworks.torch import FRAMEWORK, aside, is_quiet, local_piece, refuse_without_values
 from tensortap.frameworks.torch_snapshots import tracing_state, untraced
+from tensortap.kernels import native
 from tensortap.kernels.statistics import Statistics, statistics
 
 _SHORT = [name for name in dir(torch) if name.startswith("float8")]
@@ -81,13 +82,13 @@ class Summary:
 
 
 def summarise(tensor: torch.Tensor) -> Summary:
-    """Three passes; on the host the numbers are there at once, elsewhere `read` fetches them."""
+    """On the host the numbers are there at once, elsewhere `read` fetches them."""
     if tracing_state() is not None:
         with untraced():
             return summarise(tensor)
     description = FRAMEWORK.describe(tensor)
     if _is_ordinary(tensor):  # nearly every value of a model: no context to enter and leave
-        found = _by_torch(tensor.detach())
+        found = _at_once(tensor.detach())
         if found is not None:
             return Summary(description, found.count, found)
     with aside(), torch.no_grad():
@@ -106,12 +107,18 @@ def pending(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _on_host(tensor: torch.Tensor, stored: torch.Tensor, dtype: str) -> Statistics:
-    """Torch's threads for real numbers; where they would round or overflow, the kernels that do not."""
-    if stored.numel() and (stored.is_floating_point() or stored.is_complex()):
+    """The compiled kernels; without them torch for real numbers, and numpy where it rounds or overflows."""
+    is_served = stored.is_contiguous() and native.serves(dtype)
+    if not is_served and stored.numel() and (stored.is_floating_point() or stored.is_complex()):
         found = _by_torch(_as_numbers(stored))
         if found is not None:
             return found
     return statistics(FRAMEWORK.bits(tensor), dtype)
+
+
+def _at_once(numbers: torch.Tensor) -> Statistics | None:
+    """Of float32 in one block: one pass, or three of torch's."""
+    return statistics(numbers.numpy(), "float32") if native.serves("float32") else _by_torch(numbers)
 
 
 def _by_torch(numbers: torch.Tensor) -> Statistics | None:

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from tensortap.kernels.norms import norm, total
+from tensortap.kernels.norms import dot, norm, total
 from tensortap.kernels.numbers import Array
-from tensortap.kernels.tally import Tally, Tolerance, raise_peak
+from tensortap.kernels.tally import OneSide, Tally, Tolerance
 
 _TOP = 2.0**64
 
@@ -15,25 +15,42 @@ def add(tally: Tally, a: Array, b: Array, tolerance: Tolerance) -> None:
     """Account for one block of integers."""
     a, b = _integers(a), _integers(b)
     tally.finite += a.size
-    tally.base.add(norm(b.astype(np.float64)))
+    _add_side(tally.a, a)
+    _add_side(tally.b, b)
     where = np.flatnonzero(a != b)
     if where.size:
         _add_differing(tally, a[where], b[where], where, tolerance)
 
 
+def _add_side(side: OneSide, values: Array) -> None:
+    wide = values.astype(np.float64)
+    side.bound(values.min().item(), values.max().item())
+    side.total.add(total(wide))
+    side.norm.add(norm(wide))
+
+
 def _add_differing(tally: Tally, a: Array, b: Array, where: Array, tolerance: Tolerance) -> None:
     gap, beyond = _gap(a, b)
-    wide, size = gap.astype(np.float64), np.abs(b.astype(np.float64))
+    wide, base = gap.astype(np.float64), b.astype(np.float64)
     wide[beyond] += _TOP
-    tally.total += total(wide)
+    tally.total.add(total(wide))
     tally.gap.add(norm(wide))
     at = _largest(gap, beyond)
-    exact = abs(int(a[at]) - int(b[at]))
-    raise_peak(tally.absolute, exact, tally.start + int(where[at]), a, b, at)
+    tally.absolute.raise_to(abs(int(a[at]) - int(b[at])), tally.start + int(where[at]), a[at], b[at])
+    size = np.abs(base)
     ratio = wide / size
     at = int(ratio.argmax())
-    raise_peak(tally.relative, float(ratio[at]), tally.start + int(where[at]), a, b, at)
+    tally.relative.raise_to(float(ratio[at]), tally.start + int(where[at]), a[at], b[at])
     tally.mismatches += _mismatches(gap, beyond, wide, size, tolerance)
+    _add_signed(tally, np.where(a > b, wide, -wide), base)
+
+
+def _add_signed(tally: Tally, difference: Array, base: Array) -> None:
+    above = int(np.count_nonzero(difference > 0))
+    tally.above += above
+    tally.below += difference.size - above
+    tally.bias.add(total(difference))
+    tally.product.add(dot(difference, base))
 
 
 def _gap(a: Array, b: Array) -> tuple[Array, Array]:

@@ -4,36 +4,55 @@ import math
 
 import numpy as np
 
-from tensortap.kernels.norms import dot, norm, total
+from tensortap.kernels.norms import norm, product_of, sum_of
 from tensortap.kernels.numbers import Array
-from tensortap.kernels.tally import Tally, Tolerance, raise_peak
+from tensortap.kernels.tally import OneSide, Tally, Tolerance
 
 # Shortcuts decide only what no rounding could turn around; anything closer takes the long way.
 _SURELY = 1.0 - 1e-6
-_LEAST_ATOL, _MOST = 1e-30, float(np.finfo(np.float64).max)
+_LEAST_RATIO, _LEAST_ATOL, _MOST = 1e-250, 1e-30, float(np.finfo(np.float64).max)
+# Between these the squares of a block say what they should; below the last share they cancel.
+_LEAST_SQUARES, _MOST_SQUARES, _CANCELLED = 1e-280, 1e300, 0.01
+_PIECE = 4096
 
 
 class Scratch:
     """Room for one block, taken once."""
 
     def __init__(self, size: int, *, is_complex: bool) -> None:
-        kind = np.complex128 if is_complex else np.float64
-        self._a, self._b = np.empty(size, kind), np.empty(size, kind)
-        self._gap, self._base = np.empty(size), np.empty(size)
+        self.is_complex = is_complex
+        # One product of matrices sums up all that is needed of the first two rows.
+        self._rows = np.empty((3, size))
+        self._rows[2] = 1.0
+        self._a = np.empty(size, np.complex128 if is_complex else np.float64)
+        self._b = np.empty(size, np.complex128) if is_complex else self._rows[1]
+        self._gap, self._base, self._slack = self._rows[0], np.empty(size), np.empty(size)
 
     def widened(self, a: Array, b: Array) -> tuple[Array, Array]:
-        return _widened(a, self._a), _widened(b, self._b)
+        wide = self._b[: b.size]
+        np.copyto(wide, b)
+        return _widened(a, self._a), wide
 
     def gap(self, a: Array, b: Array) -> Array:
-        """|a - b|"""
-        gap = self._gap[: a.size]
+        """a - b of real numbers; of complex ones |a - b|"""
+        gap: Array = self._gap[: a.size]
         if a.dtype.kind == "c":
-            return np.abs(np.subtract(a, b), out=gap)
-        np.subtract(a, b, out=gap)
-        return np.abs(gap, out=gap)
+            np.abs(np.subtract(a, b), out=gap)
+        else:
+            np.subtract(a, b, out=gap)
+        return gap
+
+    def sums(self, count: int) -> list[list[float]]:
+        """Of d and b as they lie here: [[d*d, d*b, d], [b*d, b*b, b]]."""
+        rows = self._rows[:, :count]
+        sums: list[list[float]] = (rows[:2] @ rows.T).tolist()
+        return sums
 
     def size(self, b: Array) -> Array:
         return np.abs(b, out=self._base[: b.size])
+
+    def slack(self, count: int) -> Array:
+        return self._slack[:count]
 
     def are_surely_within(self, a: Array, b: Array, tolerance: Tolerance) -> bool:
         """Whether a quick look in the numbers' own precision already proves every pair close enough."""
@@ -51,24 +70,51 @@ class Scratch:
 
 def add(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
     """Account for one block of numbers."""
-    a, b = scratch.widened(a, b)
-    gap = scratch.gap(a, b)
-    if math.isfinite(dot(gap, gap)):
-        _add_finite(tally, a, b, gap, tolerance, scratch, None)
+    wide_a, wide_b = scratch.widened(a, b)
+    gap = scratch.gap(wide_a, wide_b)
+    sums = None if scratch.is_complex else scratch.sums(gap.size)
+    if sums is None or not (_are_sound(sums[0][0], gap) and _are_sound(sums[1][1], wide_b)):
+        _add_carefully(tally, wide_a, wide_b, tolerance, scratch)
+        return
+    tally.finite += gap.size
+    _add_order(tally, a, b)
+    _take_up(tally, wide_a, sums)
+    _add_gap(tally, wide_a, wide_b, gap, tolerance, scratch, None)
+
+
+def _are_sound(squares: float, values: Array) -> bool:
+    """Whether the squares of a block have neither overflown nor vanished."""
+    return _LEAST_SQUARES < squares < _MOST_SQUARES or (squares == 0.0 and not values.any())
+
+
+def _take_up(tally: Tally, a: Array, sums: list[list[float]]) -> None:
+    """The sums of a follow from the others, unless it is so much the smaller one that they cancel."""
+    (squares, product, difference), (_, base, total_b) = sums
+    tally.product.add(product)
+    tally.bias.add(difference)
+    tally.gap.add_squares(squares)
+    tally.b.total.add(total_b)
+    tally.b.norm.add_squares(base)
+    squares_a = base + 2 * product + squares
+    if squares_a > _CANCELLED * base:
+        tally.a.total.add(total_b + difference)
+        tally.a.norm.add_squares(squares_a)
     else:
-        _add_any(tally, a, b, tolerance, scratch)
+        _add_side(tally.a, a)
 
 
 def add_same(tally: Tally, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
     """Account for one block whose bytes are the same on both sides."""
-    wide, _ = scratch.widened(b, b[:0])
-    size = scratch.size(wide)
-    length = norm(size)
-    if math.isfinite(length):
-        tally.finite += b.size
-        tally.base.add(length)
-    else:
-        _add_any(tally, wide, wide, tolerance, scratch)
+    _, wide = scratch.widened(b[:0], b)
+    if not math.isfinite(norm(scratch.size(wide))):
+        _add_carefully(tally, wide, wide, tolerance, scratch)
+        return
+    tally.finite += b.size
+    sides = OneSide()
+    _add_bounds(sides, b)
+    _add_side(sides, wide)
+    tally.a.join(sides)
+    tally.b.join(sides)
 
 
 def _widened(values: Array, room: Array) -> Array:
@@ -79,14 +125,28 @@ def _widened(values: Array, room: Array) -> Array:
     return wide
 
 
-def _add_any(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
-    """Numbers among which some are not finite: those are counted apart, the rest as usual."""
+def _add_carefully(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
+    """Numbers of any kind and size, in pieces: what the careful way needs beside the scratch stays small."""
+    start = tally.start
+    for first in range(0, a.size, _PIECE):
+        tally.start = start + first
+        _add_piece(tally, a[first : first + _PIECE], b[first : first + _PIECE], tolerance, scratch)
+    tally.start = start
+
+
+def _add_piece(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
+    """Those that are not finite are counted apart, the rest as usual."""
     finite = np.isfinite(a) & np.isfinite(b)
-    _add_nonfinite(tally, a[~finite], b[~finite], tolerance)
-    where = np.flatnonzero(finite)
-    if where.size:
+    where = None if finite.all() else np.flatnonzero(finite)
+    if where is not None:
+        _add_nonfinite(tally, a[~finite], b[~finite], tolerance)
         a, b = a[where], b[where]
-        _add_finite(tally, a, b, scratch.gap(a, b), tolerance, scratch, where)
+    if a.size:
+        gap = scratch.gap(a, b)
+        tally.finite += gap.size
+        _add_order(tally, a, b)
+        _add_sums(tally, a, b, gap)
+        _add_gap(tally, a, b, gap, tolerance, scratch, where)
 
 
 def _add_nonfinite(tally: Tally, a: Array, b: Array, tolerance: Tolerance) -> None:
@@ -108,34 +168,77 @@ def _count(mask: Array) -> int:
     return int(np.count_nonzero(mask))
 
 
-def _add_finite(
+def _add_sums(tally: Tally, a: Array, b: Array, gap: Array) -> None:
+    """Without overflow; `gap` is a - b still."""
+    _add_side(tally.a, a)
+    _add_side(tally.b, b)
+    tally.gap.add(norm(gap))
+    if a.dtype.kind == "c":
+        difference = a - b
+        tally.product.add(*product_of(difference.view(np.float64), np.ascontiguousarray(b).view(np.float64)))
+        gap = np.abs(a) - np.abs(b)
+    else:
+        tally.product.add(*product_of(gap, b))
+    tally.bias.add(*sum_of(gap))
+
+
+def _add_gap(
     tally: Tally, a: Array, b: Array, gap: Array, tolerance: Tolerance, scratch: Scratch, where: Array | None
 ) -> None:
-    size = scratch.size(b)
-    tally.finite += gap.size
-    tally.total += total(gap)
-    tally.gap.add(norm(gap))
-    tally.base.add(norm(size))
-    at = int(gap.argmax())
-    raise_peak(tally.absolute, float(gap[at]), _position(tally, at, where), a, b, at)
-    largest = float(gap[at])
+    """What needs the size of the difference."""
+    np.abs(gap, out=gap)
+    tally.total.add(*sum_of(gap))
+    largest = float(gap.max())
+    if largest > tally.absolute.size:
+        at = int(gap.argmax())
+        tally.absolute.raise_to(largest, _position(tally, at, where), a[at], b[at])
     if largest:
-        steepest = _add_relative(tally, a, b, gap, size, where)
-        if not _is_surely_within(largest, steepest, tolerance):
-            size *= tolerance.rtol
-            size += tolerance.atol
-            tally.mismatches += _count(gap > size)
+        size, slack = scratch.size(b), scratch.slack(gap.size)
+        _add_relative(tally, a, b, gap, size, slack, where)
+        if not _is_surely_within(largest, float(tally.relative.size), tolerance):
+            np.multiply(size, tolerance.rtol, out=slack)
+            slack += tolerance.atol
+            tally.mismatches += _count(gap > slack)
 
 
-def _add_relative(tally: Tally, a: Array, b: Array, gap: Array, size: Array, where: Array | None) -> float:
-    ratio = gap / size
+def _add_order(tally: Tally, a: Array, b: Array) -> None:
+    """Bounds, and which side is the larger one: in the numbers' own types, which is quicker."""
+    if "c" in (a.dtype.kind, b.dtype.kind):
+        a, b = (np.abs(side.astype(np.complex128)) for side in (a, b))
+    elif a.dtype != b.dtype:
+        a, b = a.astype(np.float64), b.astype(np.float64)
+    _add_bounds(tally.a, a)
+    _add_bounds(tally.b, b)
+    tally.above += _count(a > b)
+    tally.below += _count(a < b)
+
+
+def _add_bounds(side: OneSide, values: Array) -> None:
+    real = np.abs(values.astype(np.complex128)) if values.dtype.kind == "c" else values
+    side.bound(float(real.min()), float(real.max()))
+
+
+def _add_side(side: OneSide, values: Array) -> None:
+    real = np.abs(values) if values.dtype.kind == "c" else values
+    side.total.add(*sum_of(real))
+    side.norm.add(norm(real))
+
+
+def _add_relative(
+    tally: Tally, a: Array, b: Array, gap: Array, size: Array, slack: Array, where: Array | None
+) -> None:
+    # A product is quicker than a quotient; a little less than the steepest so far, for it is rounded.
+    steepest = tally.relative.size
+    np.multiply(size, steepest * _SURELY if steepest > _LEAST_RATIO else 0.0, out=slack)
+    if not (gap > slack).any():
+        return
+    ratio = np.divide(gap, size, out=slack)
     at = int(ratio.argmax())
     if np.isnan(ratio[at]):
         # Nothing apart from nothing: zero on both sides.
         np.copyto(ratio, 0.0, where=gap == 0.0)
         at = int(ratio.argmax())
-    raise_peak(tally.relative, float(ratio[at]), _position(tally, at, where), a, b, at)
-    return float(ratio[at])
+    tally.relative.raise_to(float(ratio[at]), _position(tally, at, where), a[at], b[at])
 
 
 def _is_surely_within(largest: float, steepest: float, tolerance: Tolerance) -> bool:

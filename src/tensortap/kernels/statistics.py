@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from tensortap.kernels import native
 from tensortap.kernels.blocks import block_size, blocks, numbers
 from tensortap.kernels.norms import Norm, norm, scaled, total
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.numbers import Array, number_type
 
 # Below this share of the squares the spread is mostly rounding, and is computed from the deviations.
 _CANCELLED = 1e-4
@@ -35,12 +37,42 @@ class Statistics:
 
 def statistics(bits: Array, dtype: str, *, block: int | None = None) -> Statistics:
     """Statistics of an array of the storage type of `dtype`; scratch memory does not grow with it."""
+    if block is None and native.serves(dtype) and native.takes(bits):
+        report = native.library.statistics(*native.source(bits, dtype), 0, bits.size)
+        if report[0] == bits.size:
+            return _finished(report, dtype)
     size = block or block_size(dtype)
     moments = _Moments(min(size, bits.size))
     with np.errstate(all="ignore"):
         for (part,) in blocks([bits], size):
-            moments.add(_real(numbers(part, dtype)))
+            _add(moments, part, dtype)
         return moments.finish()
+
+
+def _finished(report: tuple[Any, ...], dtype: str) -> Statistics:
+    """What the library says of a whole array; the short way, for it is gone for each captured value."""
+    _, finite, nan, inf, low, high, whole, squares, _, spread = report
+    if not finite:
+        return Statistics(nan + inf, None, None, None, None, 0.0, nan, inf)
+    if _are_integers(dtype):
+        low, high = int(low), int(high)
+    mean, std, norm = whole / finite, math.sqrt(spread / finite), math.sqrt(squares)
+    return Statistics(finite + nan + inf, low, high, mean, std, norm, nan, inf)
+
+
+def _add(moments: "_Moments", part: Array, dtype: str) -> None:
+    """The library as far as it goes, its twin for the rest."""
+    start = 0
+    if native.serves(dtype):
+        report = native.library.statistics(*native.source(part, dtype), 0, part.size)
+        moments.take_up(report, is_integer=_are_integers(dtype))
+        start = report[0]
+    if start < part.size:
+        moments.add(_real(numbers(part[start:], dtype)))
+
+
+def _are_integers(dtype: str) -> bool:
+    return number_type(dtype).family in ("bool", "int")
 
 
 def _real(values: Array) -> Array:
@@ -66,9 +98,24 @@ class _Moments:
             if not values.size:
                 return
             low, high = values.min().item(), values.max().item()
+        self._bound(low, high)
+        self._merge(self._widened(values))
+
+    def take_up(self, report: tuple[Any, ...], *, is_integer: bool) -> None:
+        """What the library found up to where it stopped."""
+        _, finite, nan, inf, low, high, whole, squares, mean, spread = report
+        self._count += finite + nan + inf
+        self._nan += nan
+        self._inf += inf
+        if finite:
+            self._bound(*((int(low), int(high)) if is_integer else (low, high)))
+            self._norm.add_squares(squares)
+            self._join(finite, mean, whole)
+            self._spread.add_squares(spread)
+
+    def _bound(self, low: int | float, high: int | float) -> None:
         self._min = low if self._min is None else min(self._min, low)
         self._max = high if self._max is None else max(self._max, high)
-        self._merge(self._widened(values))
 
     def finish(self) -> Statistics:
         norm, count = self._norm.value, self._finite
@@ -98,6 +145,9 @@ class _Moments:
         mean = whole / count if math.isfinite(whole) else _scaled_mean(values)
         self._spread.add(_deviation(values, mean, length))
         self._norm.add(length)
+        self._join(count, mean, whole)
+
+    def _join(self, count: int, mean: float, whole: float) -> None:
         joined = self._finite + count
         self._spread.add(abs(mean - self._mean) * math.sqrt(self._finite * (count / joined)))
         self._mean = self._mean * (self._finite / joined) + mean * (count / joined)

@@ -1,12 +1,13 @@
 """A running account of how two arrays differ, and what it comes to."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-
-from tensortap.kernels.norms import Norm
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.norms import Norm, Sum
+from tensortap.kernels.ulps import Ulps
 
 DEFAULT_ATOL = 1e-8
 DEFAULT_RTOL = 1e-5
@@ -47,13 +48,29 @@ class Extreme:
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """What the numbers of one side are like, where both sides are finite; None where there is no such."""
+
+    min: int | float | None
+    max: int | float | None
+    mean: float | None
+    norm: float
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayDifference:
     """How two arrays of one shape differ.
 
     `mismatches` counts every position beyond the tolerance. The sizes speak of positions where both sides
     are finite; `absolute` and `relative` are None when no such pair differs. `nan` and `inf` count each side,
     `disagreeing` the positions where a NaN or an infinity of one side is not matched on the other, and
-    `both_nan` those where both are NaN."""
+    `both_nan` those where both are NaN.
+
+    `mean` is that of |a - b|, `bias` that of a - b; `above` and `below` count where a is the larger and the
+    smaller one. `gain` is by how much b must grow to fit a best, and `cosine_distance` what no growth mends:
+    1 - cos of the angle between them. Both are None where a side is nothing but zeros. Complex numbers
+    count by their absolute value in `bias`, `above`, `below` and the sides. `ulps` is there if asked for,
+    between floats of one type."""
 
     count: int
     mismatches: int
@@ -65,20 +82,65 @@ class ArrayDifference:
     inf: tuple[int, int]
     disagreeing: int
     both_nan: int
+    bias: float
+    above: int
+    below: int
+    gain: float | None
+    cosine_distance: float | None
+    a: Side
+    b: Side
+    ulps: Ulps | None = None
 
 
 @dataclass(slots=True)
-class _Peak:
+class Peak:
+    """The largest so far; of equals the first."""
+
     size: int | float = 0
     position: int = 0
     a: Number = 0
     b: Number = 0
 
+    def raise_to(self, size: int | float, position: int, a: Any, b: Any) -> None:
+        if size > self.size:
+            self.size, self.position, self.a, self.b = size, position, a.item(), b.item()
+
+    def join(self, later: Peak) -> None:
+        if later.size > self.size:
+            self.size, self.position, self.a, self.b = later.size, later.position, later.a, later.b
+
     def extreme(self, shape: tuple[int, ...]) -> Extreme | None:
         if not self.size:
             return None
-        index = tuple(int(i) for i in np.unravel_index(self.position, shape))
-        return Extreme(self.size, index, self.a, self.b)
+        index, rest = [], self.position
+        for length in reversed(shape):
+            rest, place = divmod(rest, length)
+            index.append(place)
+        return Extreme(self.size, tuple(reversed(index)), self.a, self.b)
+
+
+@dataclass(slots=True)
+class OneSide:
+    """What is known of one side."""
+
+    low: int | float | None = None
+    high: int | float | None = None
+    total: Sum = field(default_factory=Sum)
+    norm: Norm = field(default_factory=Norm)
+
+    def bound(self, low: int | float, high: int | float) -> None:
+        self.low = low if self.low is None else min(self.low, low)
+        self.high = high if self.high is None else max(self.high, high)
+
+    def join(self, other: OneSide) -> None:
+        if other.low is not None and other.high is not None:
+            self.bound(other.low, other.high)
+        self.total.join(other.total)
+        self.norm.join(other.norm)
+
+    def finish(self, count: int) -> Side:
+        mean = self.total.over(count) if count else None
+        return Side(self.low, self.high, mean, self.norm.value)
 
 
 @dataclass(slots=True)
@@ -88,36 +150,72 @@ class Tally:
     start: int = 0
     mismatches: int = 0
     finite: int = 0
-    total: float = 0.0
+    above: int = 0
+    below: int = 0
     nan: tuple[int, int] = (0, 0)
     inf: tuple[int, int] = (0, 0)
     disagreeing: int = 0
     both_nan: int = 0
-    absolute: _Peak = field(default_factory=_Peak)
-    relative: _Peak = field(default_factory=_Peak)
+    total: Sum = field(default_factory=Sum)
+    bias: Sum = field(default_factory=Sum)
+    product: Sum = field(default_factory=Sum)  # of a - b with b
+    absolute: Peak = field(default_factory=Peak)
+    relative: Peak = field(default_factory=Peak)
     gap: Norm = field(default_factory=Norm)
-    base: Norm = field(default_factory=Norm)
+    a: OneSide = field(default_factory=OneSide)
+    b: OneSide = field(default_factory=OneSide)
+    ulps: list[int] | None = None
+    most_ulps: int = 0
+
+    def count_ulps(self, counts: list[int], most: int) -> None:
+        self.ulps = counts if self.ulps is None else [x + y for x, y in zip(self.ulps, counts, strict=True)]
+        self.most_ulps = max(self.most_ulps, most)
+
+    def join(self, later: Tally) -> None:
+        """Take up what was found further on in the same arrays."""
+        for name in ("mismatches", "finite", "above", "below", "disagreeing", "both_nan"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        for name in ("total", "bias", "product", "absolute", "relative", "gap", "a", "b"):
+            getattr(self, name).join(getattr(later, name))
+        self.nan = self.nan[0] + later.nan[0], self.nan[1] + later.nan[1]
+        self.inf = self.inf[0] + later.inf[0], self.inf[1] + later.inf[1]
+        if later.ulps is not None:
+            self.count_ulps(later.ulps, later.most_ulps)
 
     def finish(self, shape: tuple[int, ...]) -> ArrayDifference:
+        a, b, gap = self.a.finish(self.finite), self.b.finish(self.finite), self.gap.value
+        gain, cosine_distance = self._direction(a.norm, b.norm, gap)
         return ArrayDifference(
             count=math.prod(shape),
             mismatches=self.mismatches,
             absolute=self.absolute.extreme(shape),
             relative=self.relative.extreme(shape),
-            mean=self.total / self.finite if self.finite else 0.0,
-            relative_l2=_ratio(self.gap.value, self.base.value),
+            mean=self.total.over(self.finite) if self.finite else 0.0,
+            relative_l2=_ratio(gap, b.norm),
             nan=self.nan,
             inf=self.inf,
             disagreeing=self.disagreeing,
             both_nan=self.both_nan,
+            bias=self.bias.over(self.finite) if self.finite else 0.0,
+            above=self.above,
+            below=self.below,
+            gain=gain,
+            cosine_distance=cosine_distance,
+            a=a,
+            b=b,
+            ulps=None if self.ulps is None else Ulps(tuple(self.ulps), self.most_ulps),
         )
 
-
-def raise_peak(peak: _Peak, size: int | float, position: int, a: Array, b: Array, at: int) -> None:
-    """Keep the larger; of equals the first, which is the one already there."""
-    if size > peak.size:
-        peak.size, peak.position = size, position
-        peak.a, peak.b = a[at].item(), b[at].item()
+    def _direction(self, a: float, b: float, gap: float) -> tuple[float | None, float | None]:
+        """From sums of the differences: those of the numbers themselves would cancel."""
+        if not a or not b:
+            return None, None
+        longest = max(a, b)
+        gap, product = gap / longest, self.product.over(longest, longest)
+        a_share, b_share = a / longest, b / longest
+        stretch = (gap * gap + 2 * product) / (a_share + b_share)  # |a| - |b|
+        apart = (gap * gap - stretch * stretch) / (2 * a_share * b_share) if a_share * b_share else math.nan
+        return self.product.over(b, b), apart if math.isnan(apart) else min(max(apart, 0.0), 2.0)
 
 
 def _ratio(gap: float, base: float) -> float:

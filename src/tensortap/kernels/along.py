@@ -1,0 +1,95 @@
+"""How far two arrays are apart along one axis: for each row, column or head of its own."""
+
+import math
+
+import numpy as np
+
+from tensortap.kernels import native
+from tensortap.kernels.blocks import block_size, blocks, numbers
+from tensortap.kernels.numbers import Array
+from tensortap.kernels.statistics import statistics
+
+_SAFE = (1e-280, 1e300)
+_SMALL = 0.1
+_ORDINARY = (1e-100, 1e100)
+# Squares of shorter floats fit into float64.
+_LONG = {"float64", "complex128"}
+
+
+def relative_l2_along(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> Array:
+    """|a - b| / |b| for each index of the axis, over all other axes; the worst is at `argmax`.
+
+    Where one of two numbers is not finite, neither counts. A difference from nothing is infinite."""
+    gaps, bases = norms_along(a, a_dtype, b, b_dtype, axis)
+    with np.errstate(all="ignore"):
+        return np.where(gaps == 0, 0.0, gaps / bases)
+
+
+def norms_along(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[Array, Array]:
+    """|a - b| and |b| for each index of the axis; both divided by a common factor where they are extreme."""
+    if a.shape != b.shape:
+        raise ValueError(f"shapes differ: {a.shape} against {b.shape}")
+    axis = np.lib.array_utils.normalize_axis_index(axis, a.ndim)
+    with np.errstate(all="ignore"):
+        gaps, bases = _squares(a, a_dtype, b, b_dtype, axis, 1.0)
+        if {a_dtype, b_dtype} & _LONG and not (_are_safe(gaps) and _are_safe(bases)):
+            scale = _scale((a, a_dtype), (b, b_dtype))
+            gaps, bases = _squares(a, a_dtype, b, b_dtype, axis, scale) if scale != 1.0 else (gaps, bases)
+        return np.sqrt(gaps), np.sqrt(bases)
+
+
+def worst_along(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[float, int]:
+    """The largest |a - b| / |b| of the axis, and where; what is far smaller than the usual |b| is measured by
+    a share of that, because noise of nothing says nothing."""
+    gaps, bases = norms_along(a, a_dtype, b, b_dtype, axis)
+    middle = bases.size // 2
+    usual = float(np.partition(bases, middle)[middle])
+    # Where most are nothing, a difference from nothing is as bad as it can be: all of it.
+    ratios = gaps / np.maximum(bases, _SMALL * usual or float(bases.max()) or 1.0)
+    at = int(ratios.argmax())
+    return float(ratios[at]), at
+
+
+def _are_safe(squares: Array) -> bool:
+    """Nothing may be what has vanished."""
+    return bool(np.all((squares > _SAFE[0]) & (squares < _SAFE[1])))
+
+
+def _scale(*sides: tuple[Array, str]) -> float:
+    """A power of two that brings the largest number near one, if it is far from it."""
+    ends = [end for bits, dtype in sides for end in _ends(bits, dtype)]
+    largest = max((abs(float(end)) for end in ends if end is not None), default=0.0)
+    if not largest or _ORDINARY[0] < largest < _ORDINARY[1]:
+        return 1.0
+    return math.ldexp(1.0, min(-math.frexp(largest)[1], 1023))
+
+
+def _ends(bits: Array, dtype: str) -> tuple[int | float | None, int | float | None]:
+    found = statistics(bits, dtype)
+    return found.min, found.max
+
+
+def _squares(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int, scale: float) -> tuple[Array, Array]:
+    """Sums of the squares of a - b and of b for each index, of numbers multiplied by `scale`."""
+    length, inner = a.shape[axis], math.prod(a.shape[axis + 1 :])
+    gaps, bases = np.zeros(length), np.zeros(length)
+    if native.serves(a_dtype, b_dtype) and a.size and native.takes(a, b):
+        sides = (*native.source(a, a_dtype), *native.source(b, b_dtype))
+        native.library.along(*sides, 0, a.size, length, inner, scale, gaps, bases)
+        return gaps, bases
+    start = 0
+    for a_part, b_part in blocks([a, b], block_size(a_dtype, b_dtype) // 4):
+        at = np.arange(start, start + a_part.size) // inner % length
+        gap, base = _block_squares(numbers(a_part, a_dtype), numbers(b_part, b_dtype), scale)
+        gaps += np.bincount(at, gap, length)
+        bases += np.bincount(at, base, length)
+        start += a_part.size
+    return gaps, bases
+
+
+def _block_squares(a: Array, b: Array, scale: float) -> tuple[Array, Array]:
+    wide = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+    x, y = a.astype(wide) * scale, b.astype(wide) * scale
+    is_finite = np.isfinite(x) & np.isfinite(y)
+    gap, base = np.abs(x - y), np.abs(y)
+    return np.where(is_finite, gap * gap, 0.0), np.where(is_finite, base * base, 0.0)
