@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 from tensortap.core import errors, settings
@@ -18,6 +19,15 @@ ALL_ERRORS = [
 def test_a_record_does_not_change():
     with pytest.raises(AttributeError):
         Record("x", 1).value = 2
+
+
+def test_a_record_shows_what_it_is_and_never_all_its_numbers():
+    array = np.zeros((300, 4), np.float32)
+    assert repr(Record("a.b", array, "output", step=3, call=1)) == (
+        "<Record 'a.b' output float32[300, 4] step 3 call 1>"
+    )
+    assert repr(Record("loss", 0.5)) == "<Record 'loss' value 0.5>"
+    assert repr(Record("pair", ["a"] * 9)) == "<Record 'pair' value list>"
 
 
 def test_a_series_keeps_records_as_columns_under_both_words():

@@ -25,13 +25,16 @@ numbers = whole | st.lists(whole, min_size=1, max_size=3).map(tuple)
 few = st.lists(st.integers(0, 2**40), max_size=3).map(tuple)
 line = st.text(st.characters(exclude_characters="\t"), max_size=10)
 caller = st.text(st.characters(exclude_characters="\t<"), min_size=1, max_size=10)
-sites = st.builds(Site, line, line, count, st.integers(0, 100), st.lists(caller, max_size=3).map(tuple))
+callers = st.lists(caller, max_size=3).map(tuple)
+sites = st.builds(Site, line, line, count, st.integers(0, 100), callers, st.just(0) | count)
 placements = st.builds(Placement, few, few, st.lists(any_text, max_size=2).map(tuple), few, few)
 records = st.builds(
     Record,
     name=any_text,
     value=st.none(),
-    kind=st.sampled_from(["value", "input", "output", "grad_input", "param", "local", "call", "return"]),
+    kind=st.sampled_from(
+        ["value", "input", "output", "grad_input", "param", "local", "call", "return", "yield", "raise"]
+    ),
     step=numbers,
     rank=numbers,
     call=count,

@@ -5,6 +5,7 @@ layers.*            one part          layers.0-5        numbers, both ends inclu
 <Linear>            a module's class  !head             everything but
 attn@2              the third call    attn['k'][0]      a part of a nested value
 attn.in.mask        an input          attn.grad         the gradient
+pkg.mod:func.x      a variable of a function, which pkg.mod:func[0] returns a part of
 """
 
 import ast
@@ -164,28 +165,29 @@ def _value_regex(segments: list[str], items: str) -> str:
     *above, last = segments
     if segments == [""]:
         return _items_regex(items)
-    if last == "out" and above:
-        return _output_regex(above, items)
+    if last in _RETURNED and above:
+        return _output_regex(above, last, items)
     if last == ANY_DEPTH and not items:
         return _below_regex(above)
     name = _below_regex(above) if last == ANY_DEPTH else _dotted_regex(segments)
     if items:
         return name + _items_regex(items) + _PARTS_INSIDE
-    is_inside = last == "in" or "in" in above or "out" in segments
+    is_inside = last == "in" or "in" in above or not set(_RETURNED).isdisjoint(segments)
     return name + (_PARTS_INSIDE if is_inside else _PARTS)
 
 
 # What is nested in a value goes with it; its gradient has a name of its own.
-_PARTS = r"(?:(?:\.out\.(?!in\.)|\[[^\n]*\])[^\n]*(?<!\.grad))?"
+_RETURNED = ("out", "return")  # of a module, of a function
+_PARTS = r"(?:(?:\.(?:out|return)\.(?!in\.)|\[[^\n]*\])[^\n]*(?<!\.grad))?"
 _PARTS_INSIDE = r"(?:(?:\.|\[[^\n]*\])[^\n]*(?<!\.grad))?"
 
 
-def _output_regex(above: list[str], items: str) -> str:
+def _output_regex(above: list[str], last: str, items: str) -> str:
     """`layers.0.out` is what `layers.0` gives, which is recorded by that name, unless somebody has chosen
     the longer one."""
     if above[-1] == ANY_DEPTH:
         return rf"(?!(?:[^\n]*\.)?in\.){_below_regex(above[:-1])}(?<!\.grad){_items_regex(items)}"
-    return rf"{_dotted_regex(above)}(?:\.out)?{_items_regex(items)}{_PARTS_INSIDE if items else _PARTS}"
+    return rf"{_dotted_regex(above)}(?:\.{last})?{_items_regex(items)}{_PARTS_INSIDE if items else _PARTS}"
 
 
 def _below_regex(above: list[str]) -> str:

@@ -16,6 +16,8 @@ Kind = Literal[
     "call",
     "return",
     "grad_return",
+    "yield",
+    "raise",
 ]
 
 
@@ -28,6 +30,7 @@ class Site:
     line: int
     depth: int = 0
     callers: tuple[str, ...] = ()
+    tree: int = 0  # the number of the outermost followed call in the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,22 @@ class Record(NamedTuple):
         """The same moment with another value."""
         return Record(self.name, value, *self[2:])
 
+    def __repr__(self) -> str:
+        """What it is, never all its numbers."""
+        where = "".join(
+            f" {what} {number}"
+            for what, number in (("step", self.step), ("rank", self.rank), ("call", self.call))
+            if number
+        )
+        return f"<Record {self.name!r} {self.kind} {_in_short(self.value)}{where}>"
+
+
+def _in_short(value: Any) -> str:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+    return repr(value) if isinstance(value, (bool, int, float, type(None))) else type(value).__name__
+
 
 @dataclass(slots=True)
 class Series:
@@ -73,6 +92,10 @@ class Series:
     @property
     def iterations(self) -> list[Any]:
         return self.steps
+
+    @iterations.setter
+    def iterations(self, steps: list[Any]) -> None:
+        self.steps = steps
 
     def add(self, record: Record) -> None:
         self.values.append(record.value)

@@ -4,12 +4,17 @@ A step is what `tt.step()` says; else one forward of the outermost captured mode
 """
 
 import itertools
+from collections.abc import Callable
 from operator import index
 from typing import SupportsIndex
+
+from tensortap.core.first_call import first_call
 
 # One step and one order for the process: records of several tools line up only if all count alike.
 _declared: int | None = None
 next_order = itertools.count().__next__
+# Whoever acts between two steps; empty while there is none.
+_watchers: tuple[Callable[[], None], ...] = ()
 
 
 def step(number: SupportsIndex | None = None) -> int:
@@ -20,9 +25,12 @@ def step(number: SupportsIndex | None = None) -> int:
     ...     tt.step()
     """
     global _declared
+    first_call()
     if number is None:
         number = 0 if _declared is None else _declared + 1
     _declared = _whole(number)
+    if _watchers:
+        _tell()
     return _declared
 
 
@@ -41,7 +49,23 @@ def declared_step() -> int | None:
     return _declared
 
 
+def watch_steps(watcher: Callable[[], None]) -> None:
+    """Call it whenever the program says that a step begins."""
+    global _watchers
+    _watchers = (*_watchers, watcher)
+
+
+def unwatch_steps(watcher: Callable[[], None]) -> None:
+    global _watchers
+    _watchers = tuple(one for one in _watchers if one != watcher)
+
+
 def forget_steps() -> None:
     """Count steps by forwards again."""
     global _declared
     _declared = None
+
+
+def _tell() -> None:
+    for watcher in _watchers:
+        watcher()

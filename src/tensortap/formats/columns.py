@@ -128,12 +128,23 @@ class Columns:
     def rank(self, row: int) -> int | tuple[int, ...]:
         return self._number("rank", row)
 
+    def cells(self, rows: Array | None) -> dict[str, list[Any]]:
+        """Every column as a list, of these rows or of all: much quicker than asking row by row."""
+        chosen = slice(None) if rows is None else rows
+        found = {name: column[chosen].tolist() for name, column in self.plain.items()}
+        for name, coded in self.coded.items():
+            found[name] = list(map(coded.texts.__getitem__, coded.codes[chosen].tolist()))
+        for name in ("step", "rank"):
+            odd = found.pop(f"odd_{name}")
+            numbers = zip(found[name], odd, strict=True)
+            found[name] = [number if text is None else _odd(text) for number, text in numbers]
+        return found
+
     def _number(self, column: str, row: int) -> int | tuple[int, ...]:
         number = int(self.plain[column][row])
         if number != _ODD:
             return number
-        odd = json.loads(self.coded[f"odd_{column}"][row])
-        return odd if isinstance(odd, int) else tuple(odd)
+        return _odd(self.coded[f"odd_{column}"][row])
 
     def _new_rows(self, path: Path) -> list[list[Any]]:
         end = self._files.get(path.name, [0, 0])[0]
@@ -239,6 +250,11 @@ class Columns:
             and _fingerprint(path, end) == mark
             for name, (end, mark) in files.items()
         )
+
+
+def _odd(text: str) -> int | tuple[int, ...]:
+    odd = json.loads(text)
+    return odd if isinstance(odd, int) else tuple(odd)
 
 
 def _is_small(cell: Any) -> bool:

@@ -220,8 +220,9 @@ def index_files(own: Path) -> Iterator[Path]:
 
 
 def site_from(text: str) -> Site:
-    file, line, function, depth, callers = text.split("\t")
-    return Site(function, file, int(line), int(depth), tuple(callers.split(" <- ")) if callers else ())
+    file, line, function, depth, callers, *tree = text.split("\t")
+    outwards = tuple(callers.split(" <- ")) if callers else ()
+    return Site(function, file, int(line), int(depth), outwards, *map(int, tree[:1]))
 
 
 def placement_from(fields: list[Any]) -> Placement:
@@ -237,7 +238,9 @@ def _site(site: Site | None) -> str:
     if site is None:
         return "null"
     file = site.file.replace("\t", " ")  # a tab parts the fields
-    return str(quoted(f"{file}\t{site.line}\t{site.function}\t{site.depth}\t{' <- '.join(site.callers)}"))
+    tree = f"\t{site.tree}" if site.tree else ""
+    callers = " <- ".join(site.callers)
+    return str(quoted(f"{file}\t{site.line}\t{site.function}\t{site.depth}\t{callers}{tree}"))
 
 
 def _placement(placement: Placement | None) -> str:

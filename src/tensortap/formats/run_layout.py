@@ -15,6 +15,7 @@ from tensortap.core.ranks import Ranks, from_process_group, from_rank_zero, has_
 OWN = ".tensortap"  # everything in a run that is not the user's
 PACKS = "packs"
 CACHE = "cache"
+MODEL = "model.json"  # what the model was when the run began
 LAUNCHES = ".tensortap-launches"  # beside the runs: where ranks without a process group meet
 _LONGEST_STEM = 180  # bytes; leaves room for a rank, a number and a suffix within 255
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|%\ud800-\udfff]|^\.')

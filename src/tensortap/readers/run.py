@@ -122,6 +122,15 @@ class Run:
         values = [one.load() for one in found]
         return Series(name, values, [one.step for one in found], [one.rank for one in found])
 
+    def cells(self) -> dict[str, list[Any]]:
+        """Every fact of every record, as a list for each column of the index."""
+        return self._columns.cells(self._rows)
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether these are some records of a run, chosen by `filter`."""
+        return self._rows is not None
+
     def refresh(self) -> int:
         """Look for records that were written since; return how many there are."""
         return self._columns.refresh()

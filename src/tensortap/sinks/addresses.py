@@ -1,19 +1,26 @@
-"""Which sink an address means: a folder for runs, an HDF5 file, or a scheme that a plug-in has added."""
+"""Which sink an address means: a folder, an HDF5 file, the tree, a session, or what a plug-in has added."""
 
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensortap.core.errors import UnknownFormatError
 from tensortap.core.parts import Sink
 from tensortap.core.ranks import ranks
 from tensortap.core.registry import Registry
+from tensortap.core.settings import setting
 from tensortap.formats.run_layout import agree_on_run, cannot_write
 from tensortap.metadata.collect import Metadata
 from tensortap.metadata.runtime import timestamp_zone
 from tensortap.sinks.run_directory import RunDirectory
+from tensortap.sinks.tree_log import TreeLog
 
+if TYPE_CHECKING:
+    from tensortap.sinks.stream import Stream
+
+_STREAMS = ("tcp", "tls")
 _FILES = (".h5", ".hdf5")  # never meant as the name of a folder
 sinks: Registry[Callable[[str], Sink]] = Registry("sinks")
 # Ranks without a process group meet under the number of the call, so all of them count alike. Downwards:
@@ -27,10 +34,12 @@ def register_sink(scheme: str, make: Callable[[str], Sink]) -> None:
 
 
 def open_sink(address: str) -> Sink:
-    """The sink behind an address: `.h5` and `.hdf5` mean a trace file, any other plain path a folder in which
-    a timestamped run is made.
+    """The sink behind an address: `.h5` and `.hdf5` mean a trace file, `tree` the log of trees, any other
+    plain path a folder in which a timestamped run is made; `tcp://host:port` is a session that serves.
 
     All ranks share one run, so every rank opens it."""
+    if address == "tree":
+        return TreeLog()
     scheme, mark, _ = address.partition("://")
     suffix = Path(address).suffix
     key = scheme if mark else suffix if suffix in _FILES else None
@@ -41,10 +50,33 @@ def open_sink(address: str) -> Sink:
         return make(address)
     if key == suffix:
         return _trace_file(address)
+    if scheme in _STREAMS:
+        return open_stream(address)
     raise UnknownFormatError(
         f"no sink is known for {scheme}:// (in {address!r}); give a folder or a .h5 file, "
         "or add one with register_sink"
     )
+
+
+def open_stream(address: str, port: int | None = None) -> "Stream":
+    """A stream to `host`, `host:port`, `tcp://host:port` or `tls://host:port`; `port` where there is none."""
+    from tensortap.formats.certificates import calling_tls  # late: most programs send nothing
+    from tensortap.formats.token import own_token
+    from tensortap.sinks.stream import Stream
+
+    scheme, mark, place = address.rpartition("://")
+    if mark and scheme not in _STREAMS:
+        raise UnknownFormatError(f"a session is at tcp://host:port or tls://host:port, not at {address!r}")
+    tls = calling_tls(setting("THING_FINGERPRINT")) if scheme == "tls" else None
+    return Stream(_with_port(place, port), token=own_token(), tls=tls)
+
+
+def _with_port(place: str, port: int | None) -> str:
+    if port is None or "/" in place:
+        return place
+    if place.count(":") > 1 and not place.startswith("["):  # a bare address of IPv6
+        return f"[{place}]:{port}"
+    return place if ":" in place.rpartition("]")[2] else f"{place}:{port}"
 
 
 def _trace_file(address: str) -> Sink:

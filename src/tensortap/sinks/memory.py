@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from sys import getsizeof
 from typing import Any
 
 from tensortap.core.errors import UnsupportedValueError
@@ -13,6 +14,7 @@ from tensortap.frameworks.keep import Keeper
 from tensortap.frameworks.nested import leaves, snapshot
 
 log = logging.getLogger("tensortap.memory")
+_CONSTANTS = frozenset((bool, int, float, str, type(None)))
 
 
 class Memory:
@@ -52,7 +54,7 @@ class Memory:
                 return
         self.records.append(record)
         if self._most_bytes is not None:
-            self._held += _nbytes(record.value)
+            self._held += nbytes_of(record.value)
             while self._held > self._most_bytes and len(self.records) > 1:
                 self._drop()
         if self._most is not None and len(self.records) > self._most:
@@ -73,11 +75,14 @@ class Memory:
             log.warning("the limit of what is kept in memory is reached; from now on the oldest records go")
         oldest = self.records.popleft()
         if self._most_bytes is not None:
-            self._held -= _nbytes(oldest.value)
+            self._held -= nbytes_of(oldest.value)
         self.dropped += 1
 
 
-def _nbytes(value: Any) -> int:
+def nbytes_of(value: Any) -> int:
+    """The bytes of a value and of what it holds."""
+    if type(value) in _CONSTANTS:  # a forward binds many, and the questions below take far longer
+        return getsizeof(value)
     try:
         found = value.nbytes
         if type(found) is int:  # a class has one that is no number

@@ -1,0 +1,244 @@
+"""thing: catch values in one program, look at them in another that is alive."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import sys
+from collections import defaultdict
+from pathlib import Path
+from sys import _getframe
+from typing import Any
+
+from tensortap.core.errors import NotServingError
+from tensortap.core.settings import is_on, setting
+from tensortap.core.steps import declared_step
+from tensortap.core.tap import Tap
+from tensortap.formats.arrivals import Report
+from tensortap.formats.certificates import Tls, listening_tls, self_signed
+from tensortap.formats.token import own_token
+from tensortap.frameworks.compiling import leave_to_python
+from tensortap.readers.spinner import follow, spin
+from tensortap.recording.receiving import Receiving
+from tensortap.sinks.addresses import open_stream
+from tensortap.sinks.deliveries import NEVER, Delivery
+from tensortap.sinks.stream import Stream
+from tensortap.sources.frames import argument_name
+from tensortap.sources.listener import Listener
+from tensortap.sources.manual import Manual
+
+__all__ = [
+    "catch",
+    "describe",
+    "get",
+    "get_all",
+    "help",
+    "ingest_all",
+    "pin",
+    "serve",
+    "status",
+    "stop_serving",
+    "summary",
+    "unpin",
+]
+
+_NOT_SERVING = "this session does not listen: call serve() first, and catch(value, 'name') in the job"
+_HELP = """\
+in the job
+  catch(value, name=None, server=None, every=1, first=None)
+                       send a value here as it is now; .wait() on what it returns waits for its arrival
+in this session
+  serve(port=None)     listen for values; stop_serving() ends that
+  status()             watch them arrive; Ctrl-C comes back, and the server stays
+  summary()            what has arrived, one line per name
+  describe(name)       all about the latest value of a name
+  get(name, index=0)   the latest value, or the index-th before it; get(id) the one with that id
+  get_all(name)        all values of a name, the oldest first
+  ingest_all()         the latest value of each name as a variable
+  pin(name), unpin     keep a value when memory runs short
+  help()               this page"""
+
+
+_is_on = is_on()
+_source = Manual()
+_calls: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
+_streams: dict[tuple[str, str], Stream] = {}
+_session: Receiving | None = None
+
+
+def catch(
+    obj: Any,
+    name: str | None = None,
+    server: str | None = None,
+    every: int = 1,
+    first: int | None = None,
+    *,
+    tap: Tap | None = None,
+) -> Delivery:
+    """Send a value, as it is now, to the session that serves; never waits for it.
+
+    `every=k` sends calls k, 2k, ... of that name, `first=n` the first n of those. Without a name the
+    caller's variable gives it. The session is at `server="host:port"`, else at `THING_SERVER` and
+    `THING_PORT`. `.wait()` on the result waits for the arrival.
+
+    >>> tt.catch(loss, "loss", every=10)
+    """
+    if not _is_on:
+        return NEVER
+    frame = _getframe(1)
+    if name is None:
+        name = argument_name(frame) or "value"
+    if not _is_turn(name, every, first):
+        return NEVER
+    stream = _stream_to(server)
+    if stream.is_away and tap is None:
+        return NEVER
+    record = _source.record(obj, name, frame)
+    step = declared_step()
+    if step is not None:
+        record = record._replace(step=step)
+    if tap is not None:
+        tap.emit(record)
+    return stream.send(record)
+
+
+def serve(
+    port: int | None = None,
+    *,
+    host: str = "127.0.0.1",
+    memory: str | int | None = "50%",
+    token: str | None = None,
+    tls: bool | tuple[str, str] = False,
+    insecure: bool = False,
+    to: str | None = None,
+    tap: Tap | None = None,
+) -> None:
+    """Listen for caught values, in threads of its own; `stop_serving()` ends it.
+
+    Beyond `memory` the oldest values go, the last of each name at the end. `to="runs/"` also writes what
+    arrives. Another interface than the loopback needs a token and TLS (`tls=True`, or the files of a
+    certificate and its key), or the word `insecure=True`.
+    """
+    global _session
+    wanted = int(setting("THING_PORT")) if port is None else port
+    if _session is not None:
+        _session.refuse_second(port)
+        return
+    secured = _listening_tls(tls)
+    listener = Listener(host, wanted, token=token or own_token(), tls=secured, insecure=insecure)
+    _session = Receiving(listener, memory, to=to, tap=tap)
+    atexit.register(stop_serving)
+    print(f"listening at {listener.address}; help() tells what can be asked")
+    if secured is not None:
+        print(f"the certificate's fingerprint, for THING_FINGERPRINT in the job: {secured.fingerprint}")
+
+
+def stop_serving() -> None:
+    """Close the port; what has arrived is forgotten."""
+    global _session
+    session, _session = _session, None
+    atexit.unregister(stop_serving)
+    if session is not None:
+        session.close()
+
+
+def get(name_or_id: str | int, index: int = 0) -> Any:
+    """The latest value of that name, or the `index`-th before it; a number is the id of one value. The value
+    is yours: changing it does not change history.
+
+    >>> tt.get("loss")
+    >>> tt.get("loss", 1)      # the one before
+    """
+    return _serving().get(name_or_id, index)
+
+
+def get_all(name: str) -> list[Any]:
+    """All values of that name, the oldest first."""
+    return _serving().get_all(name)
+
+
+def summary() -> Report | None:
+    """What has arrived, one line per name, as text or in a notebook as a table."""
+    if _session is None:
+        print(_NOT_SERVING)
+        return None
+    return _session.summary()
+
+
+def describe(name_or_id: str | int | None = None) -> Report | None:
+    """All that is known of the latest value of a name, or of the one with that id."""
+    return summary() if name_or_id is None else _serving().describe(name_or_id)
+
+
+def status(seconds: float | None = None) -> None:
+    """Show arrivals as they come, until Ctrl-C or for some seconds; the server stays."""
+    if _session is None:
+        print(_NOT_SERVING)
+    else:
+        spin(_session.state, _session.news(), seconds=seconds)
+
+
+def watch_arrivals(seconds: float | None = None) -> None:
+    """As `status`, for a program: into a pipe it prints a line per value instead of turning."""
+    session = _serving()
+    if sys.stdout.isatty():
+        spin(session.state, session.news(), seconds=seconds)
+    else:
+        follow(session.news(), seconds=seconds)
+
+
+def ingest_all(namespace: dict[str, Any] | None = None, *, overwrite: bool = False) -> list[str]:
+    """Put the latest value of each name into the caller's variables, or into `namespace`; the names of the
+    variables. A variable that was not put there by an earlier call is left alone, unless `overwrite`."""
+    into = _getframe(1).f_globals if namespace is None else namespace
+    put, left = _serving().put_into(into, overwrite=overwrite)
+    if left:
+        print(f"left alone, because they are variables of yours: {', '.join(left)}")
+    return put
+
+
+def pin(name_or_id: str | int, index: int = 0) -> None:
+    """Keep this value, however short memory gets."""
+    _serving().pin(name_or_id, index)
+
+
+def unpin(name_or_id: str | int, index: int = 0) -> None:
+    """Let this value go again, when memory runs short."""
+    _serving().unpin(name_or_id, index)
+
+
+def help() -> None:
+    """Print what can be called, in the job and in the session."""
+    print(_HELP if _session is None else f"{_HELP}\n\n{_session.state()}")
+
+
+def _is_turn(name: str, every: int, first: int | None) -> bool:
+    if type(every) is not int or every < 1:
+        raise ValueError(f"every is {every!r}; give a whole number from 1 on")
+    number, rest = divmod(next(_calls[name]), every)
+    return not rest and (first is None or number <= first)
+
+
+def _stream_to(server: str | None) -> Stream:
+    # The environment takes a microsecond to read; an address that says all has no need of it.
+    if server is not None and server.count(":") == 1 and "://" not in server:
+        key = (server, "0")
+    else:
+        key = (server or setting("THING_SERVER"), setting("THING_PORT"))
+    stream = _streams.get(key)
+    if stream is None or stream.is_closed:
+        leave_to_python(catch, "catch sends a value")
+        stream = _streams[key] = open_stream(key[0], int(key[1]))
+    return stream
+
+
+def _listening_tls(tls: bool | tuple[str, str]) -> Tls | None:
+    if isinstance(tls, tuple):
+        return listening_tls(*tls)
+    return listening_tls(*self_signed(Path.home() / ".config" / "tensortap" / "tls")) if tls else None
+
+
+def _serving() -> Receiving:
+    if _session is None:
+        raise NotServingError(_NOT_SERVING)
+    return _session

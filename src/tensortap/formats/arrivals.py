@@ -1,0 +1,148 @@
+"""Values that arrived from other processes, as tables for eyes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.record import Record
+from tensortap.formats.short_words import ShortWords
+from tensortap.formats.table import table_html, table_text
+from tensortap.formats.tree_words import number, plural, printable
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.nested import is_container, leaves
+from tensortap.kernels.statistics import statistics
+
+_MOST_PARTS = 30
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+_MINUTE, _HOUR = 60, 3600
+_words = ShortWords()
+
+
+class Arrival(NamedTuple):
+    """A record that came, its number among all that came, and when."""
+
+    number: int
+    record: Record
+    nbytes: int
+    time: float
+
+
+class Report:
+    """A title and a table: text in a terminal, HTML in a notebook."""
+
+    def __init__(self, title: str, rows: list[list[str]]) -> None:
+        self.title, self.rows = title, rows
+
+    def __str__(self) -> str:
+        return f"{self.title}\n{table_text(self.rows)}" if self.rows else self.title
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table_html(self.title, self.rows) if self.rows else f"<p>{table_text([[self.title]])}</p>"
+
+
+def overview(
+    title: str, arrivals: Sequence[Arrival], gone: dict[str, int], is_pinned: Callable[[int], bool]
+) -> Report:
+    """One line per name: its latest value, and how many there are."""
+    by_name: dict[str, list[Arrival]] = {}
+    for arrival in arrivals:
+        by_name.setdefault(arrival.record.name, []).append(arrival)
+    rows = [["name", "latest", "id", "values", "size", "arrived", "rank"]]
+    now = time.time()
+    for name, found in by_name.items():
+        last = found[-1]
+        pins = sum(is_pinned(one.number) for one in found)
+        told = [str(len(found))]
+        told += [f"{gone[name]} gone"] if gone.get(name) else []
+        told += [f"{pins} pinned"] if pins else []
+        size = size_words(sum(one.nbytes for one in found))
+        cells = [printable(name), value_words(last.record.value), str(last.number), ", ".join(told), size]
+        rows.append([*cells, ago(now - last.time), str(last.record.rank)])
+    return Report(title, rows if by_name else [])
+
+
+def detail(arrival: Arrival, count: int) -> Report:
+    """All that is known of one value."""
+    record = arrival.record
+    rows = [["what", "is"], ["value", value_words(record.value)]]
+    rows += [["id", str(arrival.number)], ["values of this name", str(count)]]
+    rows += [["arrived", f"{clock(arrival.time)} ({ago(time.time() - arrival.time)})"]]
+    if record.time:
+        rows.append(["caught", clock(record.time)])
+    if record.site is not None:
+        rows.append(["at", printable(f"{record.site.file}:{record.site.line} in {record.site.function}")])
+    rows += [["step, rank, call", f"{record.step}, {record.rank}, {record.call}"]]
+    if record.placement is not None:
+        rows.append(["placement", f"{', '.join(record.placement.parts)} of {list(record.placement.shape)}"])
+    rows += _numbers(record.value)
+    return Report(printable(record.name), rows)
+
+
+def value_words(value: Any) -> str:
+    """`float32[4,64]`, `dict of 3 parts`, or the value itself where it is a single one."""
+    if is_container(value):
+        return f"{type(value).__name__} of {plural(sum(1 for _ in leaves(value)), 'part')}"
+    framework = framework_of(value)
+    if framework.name == "python":
+        return _words.of(value)
+    told = framework.describe(value)
+    shape = f"[{','.join(map(str, told.shape))}]"
+    if told.shape or told.layout != "strided":
+        return f"{told.dtype}{shape} ({framework.name})"
+    try:
+        return f"{number(framework.to_numpy(value).item())} ({told.dtype})"
+    except (UnsupportedValueError, TypeError):  # a complex number has no order of size
+        return f"{told.dtype}{shape}"
+
+
+def size_words(nbytes: float) -> str:
+    for unit in _UNITS:
+        if nbytes < 1000 or unit == _UNITS[-1]:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.3g} {unit}"
+        nbytes /= 1024
+    raise AssertionError("unreachable")
+
+
+def ago(seconds: float) -> str:
+    if seconds < 1:
+        return "just now"
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s ago"
+    return f"{seconds / _MINUTE:.0f} min ago" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.0f} h ago"
+
+
+def clock(moment: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(moment))
+
+
+def _numbers(value: Any) -> Iterator[list[str]]:
+    for count, (path, leaf) in enumerate(leaves(value)):
+        if count == _MOST_PARTS:
+            yield ["...", "more parts"]
+            return
+        if path:
+            yield [printable(path), value_words(leaf)]
+        yield from ([f"{printable(path)} {what}".strip(), told] for what, told in _facts(leaf))
+
+
+def _facts(leaf: Any) -> Iterator[tuple[str, str]]:
+    framework = framework_of(leaf)
+    if framework.name == "python":
+        return
+    told = framework.describe(leaf)
+    yield "size", size_words(told.nbytes)
+    try:
+        found = statistics(framework.bits(leaf), told.dtype)
+    except (UnsupportedValueError, KeyError):
+        return
+    if found.count > 1 and found.min is not None and found.max is not None:
+        yield "min, max", f"{number(found.min)}, {number(found.max)}"
+        yield "mean, std", f"{number(found.mean or 0.0)}, {number(found.std or 0.0)}"
+        yield "norm", number(found.norm)
+    if found.nan or found.inf:
+        yield "not finite", f"{found.nan} NaN, {found.inf} Inf"

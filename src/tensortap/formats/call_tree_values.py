@@ -1,0 +1,242 @@
+"""What a line of a call tree says of a value: shape and type of an array, else its length or value."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections import deque
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.formats.short_words import ShortWords, named
+from tensortap.formats.tree_words import number
+from tensortap.frameworks.base import Description, Framework, framework_of
+from tensortap.frameworks.nested import parts
+from tensortap.kernels.statistics import Statistics, statistics
+
+_WORDS = (int, float, bool, str, type(None))
+_MOST_WORDS = 8  # items of a short container that are written out
+_LONGEST_WORDS = 40
+_MOST_VISITED = 256
+_DEEPEST = 4
+log = logging.getLogger("tensortap.tree.values")
+
+
+class Odd(NamedTuple):
+    """How many numbers of an array are none."""
+
+    nan: int
+    inf: int
+    total: int
+
+
+class Shown(NamedTuple):
+    text: str
+    is_array: bool = False
+    facts: tuple[Any, ...] = ()  # what another value of the same name is held against
+    odd: Odd | None = None
+    number: float | None = None  # the value itself where it is a single one, or how many it holds
+    short: str = ""  # of an array: its shape alone
+
+    def counted(self, name: str) -> str:
+        """What the number is, of a value of that name."""
+        return f"len({name})" if self.text.startswith("len(") else name
+
+
+class CallValues:
+    """How values read, with statistics or without; at most `max_items` arrays of a container."""
+
+    def __init__(self, *, stats: bool = False, max_items: int = 8) -> None:
+        self.stats, self.max_items = stats, max_items
+        self._words = ShortWords()
+
+    def shown(self, value: Any) -> Shown:
+        """Never fails: a value of any class may be anything."""
+        try:
+            kind = type(value)
+            if kind is int:
+                return Shown(f"value: {self._words.of(value)}", False, (kind, None), None, value)
+            framework = framework_of(value)
+            return self._array(framework, value) if framework.name != "python" else self._other(value, kind)
+        except Exception:
+            log.debug("a %s cannot be shown", named(type(value)), exc_info=True)
+            return Shown(f"value: {named(type(value))}", False, (type(value), None))
+
+    def arrays(self, value: Any) -> tuple[list[tuple[str, Any]], bool]:
+        """The first arrays in a container, with their paths, and whether there may be more."""
+        if not _is_walked(type(value)) or self.max_items < 1:
+            return [], False
+        try:
+            found = list(islice(_arrays(value, "", _Budget(), 0), self.max_items + 1))
+        except Exception:
+            log.debug("a %s cannot be walked", named(type(value)), exc_info=True)
+            return [], False
+        return found[: self.max_items], len(found) > self.max_items
+
+    def _array(self, framework: Framework, value: Any) -> Shown:
+        told = _torch().described(value) if framework.name == "torch" else framework.describe(value)
+        facts = (framework.name, told.shape, told.dtype, told.device)
+        shape, text, device = _array_words(*facts)
+        if told.layout != "strided" or told.dtype not in NUMBER_TYPES or 0 in told.shape:
+            layout = "" if told.layout == "strided" else f" | layout={told.layout}"
+            return Shown(text + device + layout, True, facts, None, None, shape + device)
+        single = _single(framework, value) if not device and math.prod(told.shape) == 1 else None
+        if single is not None:
+            words = f" | value={single:.6g}" if isinstance(single, float) else f" | value={single}"
+            return Shown(text + words, True, facts, None, single, shape + words)
+        found = _numbers(framework, value, told, self.stats)
+        odd = Odd(found.nan, found.inf, found.count) if found and found.finite != found.count else None
+        words = device + (_statistics(found) if found else "")
+        return Shown(text + words, True, facts, odd, None, shape + words)
+
+    def _other(self, value: Any, kind: type) -> Shown:
+        if kind is float:
+            odd = None if math.isfinite(value) else Odd(int(value != value), int(value == value), 1)
+            return Shown(f"value: {value!r}", False, (kind, None), odd, None if odd else value)
+        if issubclass(kind, (list, tuple, dict, deque, set, frozenset)):
+            length, items = len(value), self._items(value, kind)
+            number = None if items else length
+            return Shown(f"len(value): {length}{items}", False, (kind, length), None, number)
+        if dataclasses.is_dataclass(kind):
+            return Shown(f"value: {named(kind)}", False, (kind, len(dataclasses.fields(kind))))
+        return Shown(f"value: {self._words.of(value)}", False, (kind, None))
+
+    def _items(self, value: Any, kind: type) -> str:
+        """What a short container of plain values holds."""
+        is_known = kind in (list, tuple, dict) or kind.__module__ == "torch"  # there: a Size
+        if not is_known or not 0 < len(value) <= _MOST_WORDS:
+            return ""
+        held = [*value, *value.values()] if kind is dict else value
+        if any(type(item) not in _WORDS for item in held):
+            return ""
+        if any(type(item) is str and len(item) > _LONGEST_WORDS for item in held):
+            return ""
+        text = repr(value)
+        return f" | {text}" if len(text) <= _LONGEST_WORDS else ""
+
+
+@lru_cache(maxsize=1024)
+def _array_words(framework: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[str, str, str]:
+    """The shape alone, with the type, and the device where it is not the CPU."""
+    is_torch = framework == "torch"
+    size = f"shape=torch.Size({list(shape)})" if is_torch else f"shape={shape}"
+    elsewhere = "" if device.startswith("cpu") else f" | device={device}"
+    return size, f"{size} | dtype={'torch.' if is_torch else ''}{dtype}", elsewhere
+
+
+def changes(before: tuple[Any, ...] | None, now: Shown) -> str:
+    """What differs from the last value of the same name: `~shape ~dtype`."""
+    if before is None:
+        return ""
+    if before[0] != now.facts[0]:
+        also = _differing(before, now.facts) if len(before) == len(now.facts) else []
+        return " ".join(["~type", *also])
+    if now.is_array:
+        return " ".join(_differing(before, now.facts)) or "~values"
+    if before[1] != now.facts[1]:
+        return "~len"
+    return "" if now.facts[1] is None else "~values"
+
+
+def _differing(before: tuple[Any, ...], now: tuple[Any, ...]) -> list[str]:
+    if len(now) != 4:
+        return []
+    words = ("~shape", "~dtype", "~device")
+    return [word for word, was, is_now in zip(words, before[1:], now[1:], strict=True) if was != is_now]
+
+
+class _Budget:
+    left = _MOST_VISITED
+
+
+def _is_walked(kind: type) -> bool:
+    """Containers that hold what they show; asking others may load, compute or count something."""
+    return issubclass(kind, (list, tuple, dict, deque)) or dataclasses.is_dataclass(kind)
+
+
+def _arrays(value: Any, path: str, budget: _Budget, depth: int) -> Iterator[tuple[str, Any]]:
+    for step, item in _inside(value):
+        budget.left -= 1
+        if budget.left < 0:
+            return
+        kind = type(item)
+        if kind in _WORDS:
+            continue
+        if framework_of(item).name != "python":
+            yield path + step, item
+        elif depth < _DEEPEST and _is_walked(kind):
+            yield from _arrays(item, path + step, budget, depth + 1)
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    kind = type(value)
+    if kind in (list, tuple, deque):  # of any length: only as much is read as is shown
+        return ((f"[{position}]", item) for position, item in enumerate(value))
+    if kind is dict:
+        return ((f"[{key!r}]" if type(key) in _WORDS else "[...]", item) for key, item in value.items())
+    return ((part.step, part.value) for part in parts(value) or ())
+
+
+@lru_cache(maxsize=1)
+def _torch() -> Any:
+    from tensortap.frameworks import torch_finite  # where there is a tensor, torch is there
+
+    return torch_finite
+
+
+def _numbers(framework: Framework, value: Any, told: Description, stats: bool) -> Statistics | None:
+    try:
+        return _looked_at(framework, value, told, stats)
+    except Exception:
+        # What it is has been said; what it holds may be gone, far away or of a kind that cannot be added up.
+        log.debug("a %s cannot be looked into", told.type, exc_info=True)
+        return None
+
+
+def _looked_at(framework: Framework, value: Any, told: Description, stats: bool) -> Statistics | None:
+    """The statistics, where they are asked for or something is not finite."""
+    if not stats and (not told.dtype.startswith(("float", "bfloat", "complex")) or told.device == "meta"):
+        return None
+    if framework.name == "torch":
+        return _of_tensor(value, told, stats)
+    bits = framework.bits(value)
+    if not stats and NUMBER_TYPES[told.dtype].native and _has_finite_sum(bits):
+        return None
+    found = statistics(bits, told.dtype)
+    return found if stats or found.finite != found.count else None
+
+
+def _of_tensor(value: Any, told: Description, stats: bool) -> Statistics | None:
+    if not stats and _torch().is_surely_finite(value, told):
+        return None
+    found: Statistics | None = _torch().numbers_of(value)
+    return found if found is not None and (stats or found.finite != found.count) else None
+
+
+def _has_finite_sum(bits: Any) -> bool:
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(bits.sum()))
+
+
+def _statistics(found: Statistics) -> str:
+    if found.min is None or found.max is None or found.mean is None:
+        return ""
+    known = (("min", found.min), ("max", found.max), ("mean", found.mean), ("norm", found.norm))
+    return f" | {' '.join(f'{what}={number(value)}' for what, value in known)}"
+
+
+def _single(framework: Framework, value: Any) -> float | None:
+    """The only number of an array, where it is a finite one that can be had without harm."""
+    if framework.name == "torch" and not _torch().is_ordinary(value):
+        return None
+    try:
+        item = value.item()
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    return item if isinstance(item, (int, float)) and math.isfinite(item) else None

@@ -1,0 +1,121 @@
+"""TLS for links: the user's certificate or a self-signed one, known by its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tensortap.core.errors import NotServingError, RefusedError
+
+_DAYS = "3650"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How one side does TLS. `fingerprint` is the listener's own, or the one that a caller insists on."""
+
+    context: ssl.SSLContext
+    fingerprint: str = ""
+
+    @property
+    def is_listening(self) -> bool:
+        return self.context.protocol == ssl.PROTOCOL_TLS_SERVER
+
+
+class Pair(NamedTuple):
+    certificate: Path
+    key: Path
+
+
+def listening_tls(certificate: str | Path, key: str | Path) -> Tls:
+    """TLS for the side that listens, from its two files."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    return Tls(context, fingerprint_of(certificate))
+
+
+def calling_tls(fingerprint: str = "", authority: str | Path | None = None) -> Tls:
+    """TLS for the side that connects. With a fingerprint, only that very certificate is trusted; without,
+    one that `authority` signed for the host's name, or one of the system's authorities."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if fingerprint:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE  # the fingerprint is looked at instead
+    elif authority is not None:
+        context.load_verify_locations(authority)
+    else:
+        context.load_default_certs()
+    return Tls(context, _plain(fingerprint))
+
+
+def fingerprint_of(certificate: str | Path) -> str:
+    """SHA-256 of the first certificate in the file, as 64 digits."""
+    text = Path(certificate).read_text(encoding="ascii", errors="replace")
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    if begin not in text or end not in text:
+        raise ValueError(f"{certificate} holds no certificate in PEM form")
+    first = begin + text.split(begin, 1)[1].split(end, 1)[0] + end
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
+
+
+def check_certificate(connection: ssl.SSLSocket, expected: str) -> str:
+    """The fingerprint of the listener's certificate, if it is the expected one or none is expected."""
+    found = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
+    if expected and found != expected:
+        raise RefusedError(
+            f"the listener's certificate has the fingerprint {found}, expected was {expected}; "
+            "ask the listener for its fingerprint again, and by another way"
+        )
+    return found
+
+
+def self_signed(folder: str | Path) -> Pair:
+    """A certificate and key in that folder, made on first use by the `openssl` program."""
+    pair = Pair(Path(folder, "certificate.pem"), Path(folder, "key.pem"))
+    if pair.certificate.exists() and pair.key.exists():
+        return pair
+    program = shutil.which("openssl")
+    if program is None:
+        raise NotServingError(
+            "a certificate cannot be made without the `openssl` program; install it, give the files of "
+            "a certificate and key of your own, or forward the port with ssh"
+        )
+    pair.key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make(program, pair)
+    return pair
+
+
+def _make(program: str, pair: Pair) -> None:
+    # The key exists, closed to others, before anything is written to it.
+    os.close(os.open(pair.key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
+    pair.key.chmod(0o600)
+    wanted = [
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        _DAYS,
+    ]
+    files = ["-subj", "/CN=tensortap", "-keyout", str(pair.key), "-out", str(pair.certificate)]
+    done = subprocess.run([program, *wanted, *files], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        pair.key.unlink(missing_ok=True)
+        pair.certificate.unlink(missing_ok=True)
+        raise NotServingError(f"openssl could not make a certificate: {done.stderr.strip()[-300:]}")
+
+
+def _plain(fingerprint: str) -> str:
+    """As `openssl x509 -fingerprint` writes it, or as we do."""
+    return fingerprint.rsplit("=", 1)[-1].replace(":", "").strip().lower()

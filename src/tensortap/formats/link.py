@@ -1,0 +1,291 @@
+"""A link to another process: frames in both directions over a socket, after both sides know each other."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from tensortap.formats.certificates import Tls
+from tensortap.formats.dialing import closing_on_error, dial, host_of, secured
+from tensortap.formats.greeting import GREETING, Peer, check_peer, greet_acceptor, greet_connector
+from tensortap.formats.streams import PlainStream, Stream, deadline_in, remaining
+from tensortap.formats.wire import (
+    HEADER_NBYTES,
+    LIMITS,
+    BadFrameError,
+    Header,
+    Kind,
+    Limits,
+    head,
+    parse_header,
+    parse_meta,
+)
+from tensortap.formats.wire_tree import data_nbytes
+
+_Array = np.ndarray[Any, Any]
+_SCRATCH = 1 << 20
+_ALIGNMENT = 64
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Frame(NamedTuple):
+    """What arrived. `data` is the receiver's own, writable, and begins at a multiple of 64."""
+
+    kind: Kind
+    meta: dict[str, Any]
+    data: _Array
+    seq: int
+
+
+class Link:
+    """Any thread may send, one at a time receives. All that goes wrong with the connection is an OSError
+    (`TimeoutError` among them), and what the other side should not have said a BadFrameError."""
+
+    def __init__(self, connection: socket.socket | Stream, limits: Limits = LIMITS) -> None:
+        self._stream = PlainStream(connection) if isinstance(connection, socket.socket) else connection
+        self.limits = limits
+        self.peer = Peer()
+        self._sending = threading.Lock()
+        self._sent = 0
+        self._incoming = _Incoming()
+        self.is_closed = False
+
+    def send(
+        self,
+        kind: Kind,
+        meta: Mapping[str, Any] | None = None,
+        buffers: Sequence[Any] = (),
+        timeout: float | None = None,
+    ) -> int:
+        """Send a frame whole; its size. The buffers are not copied and not joined.
+
+        After a timeout amid a frame the link is closed, because the other side could not go on.
+        """
+        views = [memoryview(part).cast("B") for part in buffers if len(part)] if buffers else []
+        nbytes = sum(view.nbytes for view in views) if views else 0
+        with self._sending:
+            self._refuse_closed()
+            text = head(kind, meta, nbytes, self._sent, self.limits)
+            self._send([text, *views], deadline_in(timeout))
+            self._sent += 1
+        return len(text) + nbytes
+
+    def receive(self, timeout: float | None = None) -> Frame:
+        """The next frame. A timeout leaves the link whole: the next call goes on where this one stopped,
+        and `timeout=0` takes what is there."""
+        self._refuse_closed()
+        deadline = deadline_in(timeout)
+        try:
+            while True:
+                frame = self._receive(deadline)
+                if frame is not None:
+                    return frame
+                remaining(deadline)  # a flood of what we do not know must not keep us here
+        except TimeoutError:
+            raise
+        except (OSError, ValueError):  # after bytes that cannot be understood nothing else can be
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the connection; safe twice, and from another thread than the one that waits in it."""
+        self.is_closed = True
+        self._stream.close()
+
+    def abandon(self) -> None:
+        """Close this process's copy only, as the child of a fork has to."""
+        self.is_closed = True
+        self._stream.close(is_shared=True)
+
+    def _refuse_closed(self) -> None:
+        if self.is_closed:
+            raise ConnectionError("the link is closed")
+
+    def _send(self, views: list[Any], deadline: float | None) -> None:
+        has_begun = False
+        try:
+            while views:
+                count = self._stream.send(views, deadline)
+                has_begun = True
+                if len(views) == 1 and count == len(views[0]):
+                    return
+                views = _after(views, count)
+        except BaseException as error:
+            if has_begun or not isinstance(error, TimeoutError):
+                self.close()
+            raise
+
+    def _receive(self, deadline: float | None) -> Frame | None:
+        """One step further: a whole frame, or None for one of a kind that this version does not know."""
+        at = self._incoming
+        if at.header is None and not at.got:
+            frame = self._small(deadline)
+            if frame is not None:
+                return frame
+        if at.header is None:
+            self._fill(at, deadline)
+            at.begin(parse_header(at.target, self.limits))
+        header: Header = at.header  # type: ignore[assignment]
+        if at.meta is None:
+            self._fill(at, deadline)
+            at.meta = parse_meta(at.target, self.limits)
+            at.aim(self._room_for(header, at.meta))
+        if not header.is_known:
+            self._pass_over(at, header.data_nbytes, deadline)
+            self._incoming = _Incoming()
+            return None
+        self._fill(at, deadline)
+        self._incoming = _Incoming()
+        return Frame(cast(Kind, header.kind), at.meta, at.array, header.seq)
+
+    def _small(self, deadline: float | None) -> Frame | None:
+        """A frame that came whole in one call, as most do; None for any other, of which nothing is taken."""
+        ahead = self._stream.ahead
+        if ahead.start == ahead.end:
+            self._stream.read_ahead(deadline)
+        meta_start = ahead.start + HEADER_NBYTES
+        if meta_start > ahead.end:
+            return None
+        header = parse_header(ahead.space[ahead.start : meta_start], self.limits)
+        kind, _, meta_nbytes, nbytes, seq = header
+        start = meta_start + meta_nbytes
+        if start + nbytes > ahead.end or type(kind) is not Kind:
+            return None
+        meta = parse_meta(ahead.space[meta_start:start], self.limits)
+        if "tree" in meta:
+            self._refuse_length(meta["tree"], nbytes)
+        data = _fresh(nbytes) if nbytes else _NOTHING
+        if nbytes:
+            data.data[:] = ahead.space[start : start + nbytes]
+        ahead.start = start + nbytes
+        return Frame(kind, meta, data, seq)
+
+    def _room_for(self, header: Header, meta: dict[str, Any]) -> _Array:
+        """Memory for the data, once its length is what the meta says."""
+        if not header.is_known:
+            return np.empty(min(_SCRATCH, header.data_nbytes), np.uint8)
+        if "tree" in meta:
+            self._refuse_length(meta["tree"], header.data_nbytes)
+        return _fresh(header.data_nbytes) if header.data_nbytes else _NOTHING
+
+    def _refuse_length(self, tree: Any, nbytes: int) -> None:
+        wanted = data_nbytes(tree, self.limits)
+        if wanted != nbytes:
+            raise BadFrameError(f"a value of {wanted} bytes comes with {nbytes} bytes of data")
+
+    def _fill(self, at: _Incoming, deadline: float | None) -> None:
+        while at.got < at.target.nbytes:
+            at.got += self._read(at.target[at.got :], deadline)
+
+    def _pass_over(self, at: _Incoming, nbytes: int, deadline: float | None) -> None:
+        while at.got < nbytes:
+            at.got += self._read(at.target[: nbytes - at.got], deadline)
+
+    def _read(self, view: memoryview, deadline: float | None) -> int:
+        count = self._stream.read_into(view, deadline)
+        if not count:
+            raise ConnectionError("the other side closed the connection")
+        return count
+
+
+class _Incoming:
+    """How far the frame that is being received has come."""
+
+    __slots__ = ("array", "got", "header", "meta", "target")
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.meta: dict[str, Any] | None = None
+        self.array: _Array = _NOTHING
+        self.target = memoryview(bytearray(HEADER_NBYTES))
+        self.got = 0
+
+    def begin(self, header: Header) -> None:
+        self.header, self.got = header, 0
+        self.target = memoryview(bytearray(header.meta_nbytes))
+
+    def aim(self, array: _Array) -> None:
+        self.array, self.got = array, 0
+        self.target = array.data
+
+
+def connect(
+    address: str,
+    token: str | None = None,
+    tls: Tls | None = None,
+    timeout: float = 3.0,
+    *,
+    about: Mapping[str, Any] | None = None,
+    limits: Limits = LIMITS,
+) -> Link:
+    """A link to whoever listens at `"host:port"` or at the path of a unix socket.
+
+    `about` tells the other side who calls, once both have shown that they know the token.
+    """
+    deadline = deadline_in(timeout)
+    connection = dial(address, timeout)
+    return _greeted(connection, greet_acceptor, token, tls, deadline, about, limits, host_of(address))
+
+
+def handshake(
+    connection: socket.socket,
+    token: str | None = None,
+    tls: Tls | None = None,
+    timeout: float = 3.0,
+    *,
+    about: Mapping[str, Any] | None = None,
+    limits: Limits = LIMITS,
+) -> Link:
+    """A link to whoever connected; the connection of one who is refused is closed."""
+    deadline = deadline_in(timeout)
+    return _greeted(connection, greet_connector, token, tls, deadline, about, limits, None)
+
+
+def _greeted(
+    connection: socket.socket,
+    greet: Callable[..., Peer],
+    token: str | None,
+    tls: Tls | None,
+    deadline: float | None,
+    about: Mapping[str, Any] | None,
+    limits: Limits,
+    host: str | None,
+) -> Link:
+    """Until the other side is known, a few kilobytes are all that is read."""
+    with closing_on_error(connection):
+        if token == "":
+            raise ValueError("an empty token would let everybody in; give a secret, or None for no token")
+        peer = check_peer(connection)
+        stream, binding = secured(connection, tls, deadline, host)
+        link = Link(stream, GREETING)
+        try:
+            link.peer = greet(link, token, binding, deadline, about or {}, peer)
+        except BaseException:
+            link.close()
+            raise
+        link.limits = limits
+        return link
+
+
+def _fresh(nbytes: int) -> _Array:
+    """Memory that begins at a multiple of 64. Not recycled: what the system has just cleared, in huge pages,
+    is in the cache when the bytes come, and was the faster of the two."""
+    try:
+        whole = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise BadFrameError(f"there is no memory for a frame of {nbytes} bytes") from None
+    start = -whole.ctypes.data % _ALIGNMENT
+    return whole[start : start + nbytes]
+
+
+def _after(views: list[Any], count: int) -> list[Any]:
+    """What is left to send when that many bytes went."""
+    for number, view in enumerate(views):
+        if count < len(view):
+            return [memoryview(view)[count:], *views[number + 1 :]]
+        count -= len(view)
+    return []

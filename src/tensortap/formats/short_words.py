@@ -1,0 +1,65 @@
+"""A value of the program in a few words on one line, whatever its own repr does or costs."""
+
+from __future__ import annotations
+
+import logging
+import re
+from time import perf_counter
+from typing import Any
+from weakref import WeakSet
+
+from tensortap.formats.tree_words import number, printable
+
+LONGEST = 80
+SLOWEST = 0.05  # seconds
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+# Their repr writes out everything they hold, over many lines.
+_BY_NAME = ("torch.nn.modules.module", "torch.optim.optimizer", "pandas.core.frame", "pandas.core.series")
+log = logging.getLogger("tensortap.tree.words")
+
+
+class ShortWords:
+    """Remembers the classes whose repr failed or took too long: their values go by the name of the class."""
+
+    def __init__(self) -> None:
+        self._by_name: WeakSet[type] = WeakSet()
+
+    def of(self, value: Any) -> str:
+        kind = type(value)
+        if kind is int:
+            return str(value) if -(1 << 200) < value < 1 << 200 else number(value)
+        if kind is float or kind is bool or value is None:
+            return repr(value)
+        if kind is str or kind is bytes:
+            return _text(value)
+        own = getattr(kind, "__repr__", object.__repr__)
+        if own is object.__repr__ or kind in self._by_name or getattr(own, "__module__", None) in _BY_NAME:
+            return named(kind)
+        return self._asked(value, kind)
+
+    def _asked(self, value: Any, kind: type) -> str:
+        began = perf_counter()
+        try:
+            text = repr(value)
+        except Exception as error:
+            # Its class may raise anything here; the next value of it is not asked again.
+            log.debug("the repr of a %s failed", named(kind), exc_info=True)
+            self._by_name.add(kind)
+            return f"{named(kind)} (its repr raises {type(error).__name__})"
+        if perf_counter() - began > SLOWEST:
+            self._by_name.add(kind)
+        return cut(_ADDRESS.sub("", " ".join(text[: 4 * LONGEST].split())))
+
+
+def named(kind: type) -> str:
+    return printable(str(type.__dict__["__qualname__"].__get__(kind)))
+
+
+def cut(text: str, longest: int = LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _text(value: str | bytes) -> str:
+    if len(value) <= LONGEST:
+        return cut(repr(value), 2 * LONGEST)
+    return f"{repr(value[: LONGEST // 2])[:LONGEST]}… ({len(value)} long)"

@@ -1,0 +1,192 @@
+"""Bytes through a connected socket: all or nothing, until a deadline, from several threads at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+Bytes = bytes | bytearray | memoryview
+_READ_AHEAD = 1 << 16
+_DIRECT = 1 << 15  # bytes; a larger read goes straight to where it belongs
+_MOST_VECTORS = 512
+_TLS_CHUNK = 1 << 20
+_TIMEVAL = struct.Struct("@ll")
+_WAIT_ALL = getattr(socket, "MSG_WAITALL", 0)
+_DO_NOT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
+
+
+class Stream(Protocol):
+    """Bytes in both directions. A deadline is a time of the monotonic clock; None waits for ever."""
+
+    ahead: ReadAhead
+
+    def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
+        """Some of these bytes, in order; how many went."""
+
+    def read_into(self, view: memoryview, deadline: float | None) -> int:
+        """At least one byte and at most what fits; 0 when the other side has closed."""
+
+    def read_ahead(self, deadline: float | None) -> None:
+        """Wait for some bytes; none are there when the other side has closed."""
+
+    def close(self, *, is_shared: bool = False) -> None: ...
+
+
+def deadline_in(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def remaining(deadline: float | None) -> float | None:
+    """Seconds to the deadline; a deadline that has passed raises."""
+    if deadline is None:
+        return None
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the other side did not answer in time")
+    return left
+
+
+class PlainStream:
+    """An ordinary socket. The kernel does the waiting, with a time limit of its own for each direction:
+    Python's `settimeout` would be one for both, and cost a `poll` for every call."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        connection.setblocking(True)
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._limited: set[int] = set()  # directions in which the kernel does not wait for ever
+        self.ahead = ReadAhead()
+
+    def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
+        is_limited = deadline is not None or socket.SO_SNDTIMEO in self._limited
+        flags = self._limit(socket.SO_SNDTIMEO, deadline) if is_limited else 0
+        try:
+            if len(views) == 1:
+                return self._socket.send(views[0], flags)
+            return self._socket.sendmsg(views[:_MOST_VECTORS], (), flags)
+        except BlockingIOError:
+            raise TimeoutError("the other side took nothing in time") from None
+
+    def read_into(self, view: memoryview, deadline: float | None) -> int:
+        if self.ahead.start == self.ahead.end:
+            if view.nbytes >= _DIRECT:
+                return self._receive(view, deadline, _WAIT_ALL)
+            self.read_ahead(deadline)
+        return self.ahead.take(view)
+
+    def read_ahead(self, deadline: float | None) -> None:
+        ahead = self.ahead
+        ahead.start, ahead.end = 0, self._receive(ahead.space, deadline)
+
+    def close(self, *, is_shared: bool = False) -> None:
+        _close(self._socket, is_shared)
+
+    def _receive(self, view: memoryview, deadline: float | None, flags: int = 0) -> int:
+        if deadline is not None or socket.SO_RCVTIMEO in self._limited:
+            flags = self._limit(socket.SO_RCVTIMEO, deadline) or flags
+        try:
+            return self._socket.recv_into(view, 0, flags)
+        except BlockingIOError:
+            raise TimeoutError("nothing came in time") from None
+
+    def _limit(self, option: int, deadline: float | None) -> int:
+        """Tell the kernel how long to wait; the flags for a call that shall not wait at all."""
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return _DO_NOT_WAIT
+        (self._limited.discard if left is None else self._limited.add)(option)
+        micros = 0 if left is None else max(int(left * 1e6), 1000)
+        self._socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(*divmod(micros, 1_000_000)))
+        return 0
+
+
+class TlsStream:
+    """A socket inside TLS. OpenSSL wants one thread at a time, so nobody waits while holding the lock."""
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        self._socket = connection
+        connection.setblocking(False)
+        self._lock = threading.Lock()
+        self.ahead = ReadAhead()
+
+    def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
+        first = next((view for view in views if len(view)), b"")
+        chunk = memoryview(first)[:_TLS_CHUNK]
+        return int(self._when_ready(lambda: self._socket.send(chunk), deadline))
+
+    def read_into(self, view: memoryview, deadline: float | None) -> int:
+        if self.ahead.start == self.ahead.end:
+            if view.nbytes >= _DIRECT:
+                return self._read(view, deadline)
+            self.read_ahead(deadline)
+        return self.ahead.take(view)
+
+    def read_ahead(self, deadline: float | None) -> None:
+        self.ahead.start, self.ahead.end = 0, self._read(self.ahead.space, deadline)
+
+    def close(self, *, is_shared: bool = False) -> None:
+        _close(self._socket, is_shared)
+
+    def greet(self, deadline: float | None) -> None:
+        self._when_ready(self._socket.do_handshake, deadline)
+
+    def _read(self, view: memoryview, deadline: float | None) -> int:
+        return int(self._when_ready(lambda: self._socket.recv_into(view), deadline))
+
+    def _when_ready(self, call: Any, deadline: float | None) -> Any:
+        while True:
+            try:
+                with self._lock:
+                    return call()
+            except ssl.SSLWantReadError:
+                event = select.POLLIN
+            except ssl.SSLWantWriteError:
+                event = select.POLLOUT
+            _wait(self._socket, event, deadline)
+
+
+class ReadAhead:
+    """Bytes that came together with those asked for, in `space` from `start` to `end`: many small frames
+    arrive in one call."""
+
+    __slots__ = ("end", "space", "start")
+
+    def __init__(self) -> None:
+        self.space = memoryview(bytearray(_READ_AHEAD))
+        self.start = self.end = 0
+
+    def take(self, view: memoryview) -> int:
+        count = min(view.nbytes, self.end - self.start)
+        view[:count] = self.space[self.start : self.start + count]
+        self.start += count
+        return count
+
+
+def _wait(connection: socket.socket, event: int, deadline: float | None) -> None:
+    left = remaining(deadline)
+    poll = select.poll()
+    try:
+        poll.register(connection, event)
+    except ValueError:  # closed by another thread
+        raise ConnectionError("the connection was closed") from None
+    poll.poll(None if left is None else max(left * 1000, 1))
+
+
+def _close(connection: socket.socket, is_shared: bool) -> None:
+    """End the connection, also for a thread that waits in it; a shared one only for this process."""
+    if is_shared:
+        with contextlib.suppress(OSError):
+            os.close(connection.detach())
+        return
+    with contextlib.suppress(OSError, ValueError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+    connection.close()

@@ -1,0 +1,185 @@
+"""Frames, the envelopes of everything that tensortap sends to another process: pure bytes, no socket."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, NoReturn
+from zlib import crc32
+
+from tensortap.core.errors import TensortapError, UnsupportedValueError
+
+VERSION = 1
+HEADER_NBYTES = 32
+MAGIC = b"TT"
+_FIELDS = struct.Struct("<2sBBIIQQ")
+_CRC = struct.Struct("<I")
+_WHOLE = struct.Struct("<2sBBIIQQI")
+_CRC_AT = _FIELDS.size
+_OTHERS = {b"\x16\x03": "TLS", b"GE": "HTTP", b"PO": "HTTP", b"HE": "HTTP", b"OP": "HTTP", b"SS": "SSH"}
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+class BadFrameError(TensortapError, ValueError):
+    """Bytes that are not a frame, or say more than the limits allow."""
+
+
+class Kind(IntEnum):
+    """What a frame is for. A receiver passes over numbers that it does not know."""
+
+    HELLO = 1
+    AUTH = 2
+    OK = 3
+    ERR = 4
+    CATALOG = 5
+    TAP = 6
+    UNTAP = 7
+    CREDIT = 8
+    DATA = 9
+    BATCH = 10
+    EVENT = 11
+    STATS = 12
+    PING = 13
+    BYE = 14
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a receiver takes; looked at before anything is allocated."""
+
+    meta: int = 1 << 20  # bytes
+    data: int = 4 << 30  # bytes
+    dims: int = 32
+    json_depth: int = 32
+    parts: int = 100_000  # nodes of a value
+    depth: int = 256  # containers within containers
+    numbers: int = 1 << 22  # elements of a list that travels as one block
+
+
+LIMITS = Limits()
+
+
+class Header(NamedTuple):
+    kind: int  # a Kind, or the number of one that a later version has
+    flags: int
+    meta_nbytes: int
+    data_nbytes: int
+    seq: int
+
+    @property
+    def is_known(self) -> bool:
+        return isinstance(self.kind, Kind)
+
+
+def head(
+    kind: Kind,
+    meta: Mapping[str, Any] | None = None,
+    data_nbytes: int = 0,
+    seq: int = 0,
+    limits: Limits = LIMITS,
+) -> bytes:
+    """Header and meta of a frame; `data_nbytes` bytes are to follow."""
+    text = "".join(_chunks(meta, 0)).encode() if meta else b"{}"
+    if len(text) > limits.meta or data_nbytes > limits.data:
+        _refuse_to_send(len(text), data_nbytes, limits)
+    fields = _FIELDS.pack(MAGIC, VERSION, kind, 0, len(text), data_nbytes, seq)
+    return b"".join((fields, _CRC.pack(crc32(fields)), text))
+
+
+def parse_header(raw: bytes | bytearray | memoryview, limits: Limits = LIMITS) -> Header:
+    """The header in these 32 bytes, if it keeps to the limits."""
+    if len(raw) != HEADER_NBYTES:
+        raise BadFrameError(f"a header has {HEADER_NBYTES} bytes, here are {len(raw)}")
+    magic, version, kind, flags, meta, data, seq, checksum = _WHOLE.unpack(raw)
+    if magic != MAGIC:
+        raise BadFrameError(_stranger(magic))
+    if checksum != crc32(raw[:_CRC_AT]):
+        raise BadFrameError("the checksum of a header is wrong; the stream is damaged or out of step")
+    if version != VERSION or flags:
+        raise BadFrameError(
+            f"a frame of version {version} with flags {flags}; "
+            f"this tensortap reads version {VERSION} without flags"
+        )
+    if meta > limits.meta or data > limits.data:
+        raise BadFrameError(
+            f"a frame of {meta} bytes of meta and {data} of data; allowed are {limits.meta} and {limits.data}"
+        )
+    return Header(_KINDS.get(kind, kind), flags, meta, data, seq)
+
+
+def parse_meta(raw: bytes | bytearray | memoryview, limits: Limits = LIMITS) -> dict[str, Any]:
+    """The JSON object in these bytes, if it is one and not nested too deeply."""
+    if len(raw) > limits.meta:
+        raise BadFrameError(f"a meta of {len(raw)} bytes; allowed are {limits.meta}")
+    try:
+        text = str(raw, "utf-8")
+        if text.count("[") + text.count("{") > limits.json_depth:  # it cannot be deeper than that
+            _refuse_depth(text, limits.json_depth)
+        meta = _decode(text)
+    except BadFrameError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise BadFrameError(f"the meta of a frame is not JSON: {error}") from error
+    if type(meta) is not dict:
+        raise BadFrameError(f"the meta of a frame is a JSON {type(meta).__name__}; it has to be an object")
+    return meta
+
+
+def _refuse_depth(text: str, most: int) -> None:
+    depth = 0
+    for found in _BRACKETS.finditer(text):
+        first = text[found.start()]
+        if first in "[{":
+            depth += 1
+            if depth > most:
+                raise BadFrameError(f"the meta of a frame is nested deeper than {most}")
+        elif first in "]}":
+            depth -= 1
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _decode(text: str) -> Any:
+    try:
+        meta, end = _scan(text, 0)
+    except StopIteration:
+        end = -1
+    return meta if end == len(text) else _DECODER.decode(text)  # blanks around it, or the error
+
+
+# Made once: `json.dumps`, and `encode` of an encoder too, would make the C encoder anew for every frame.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_scan: Any = _DECODER.scan_once  # type: ignore[attr-defined]
+_make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+_chunks: Any = (
+    _make(None, _ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+    if _make is not None
+    else lambda meta, _: _ENCODER.iterencode(meta)
+)
+
+
+def _refuse_to_send(meta: int, data: int, limits: Limits) -> NoReturn:
+    if meta > limits.meta:
+        raise UnsupportedValueError(
+            f"what describes the value takes {meta} bytes, and a frame has room for {limits.meta}; "
+            "send fewer parts at a time, or numbers as arrays"
+        )
+    raise UnsupportedValueError(
+        f"the value has {data} bytes, and a frame has room for {limits.data}; send a part of it"
+    )
+
+
+def _stranger(begin: bytes) -> str:
+    other = _OTHERS.get(begin)
+    guess = f", which looks like {other}" if other else ""
+    return f"no frame of tensortap: it begins with {begin!r}{guess}"

@@ -1,0 +1,110 @@
+"""Values made again from the tree of a frame and its data; only what the closed list of nodes allows."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import TensortapError
+from tensortap.formats.wire import LIMITS, BadFrameError, Limits
+from tensortap.formats.wire_tree import CONTAINERS, Extent, extents, items_of
+from tensortap.frameworks.base import framework_named
+
+Into = Literal["loaded", "own", "numpy"]
+_Array = np.ndarray[Any, Any]
+_ARRAYS = ("torch", "jax")
+
+
+def unpacked(meta: dict[str, Any], data: Any = b"", limits: Limits = LIMITS, into: Into = "loaded") -> Any:
+    """The value of a frame, writable, on the memory of `data`.
+
+    An array comes back in its own framework where the program has loaded that (`into="loaded"`), or
+    where it is installed (`"own"`); else, and with `"numpy"`, as a numpy array.
+    """
+    tree = meta.get("tree")
+    places, nbytes = extents(tree, limits)
+    held = np.frombuffer(data, np.uint8) if nbytes or len(data) else np.empty(0, np.uint8)
+    if held.nbytes != nbytes:
+        raise BadFrameError(f"a value of {nbytes} bytes came with {held.nbytes} bytes of data")
+    try:
+        return _built(tree, places, held, into)  # type: ignore[arg-type]
+    except BadFrameError:
+        raise
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise BadFrameError(f"a value that cannot be made: {error}") from error
+
+
+def notes(meta: dict[str, Any]) -> list[str]:
+    """What containers and arrays were before they became plain ones: `"Point(x, y)"`, `"Parameter"`."""
+    found = []
+    for node in meta.get("tree", ()):
+        if type(node) is list and node[0] in CONTAINERS and len(node) > 2:
+            found.append(node[2])
+        elif type(node) is list and node[0] == "array" and len(node) > 4 and "type" in node[4]:
+            found.append(node[4]["type"])
+    return found
+
+
+def _built(tree: list[Any], places: list[Extent], held: _Array, into: Into) -> Any:
+    """Backwards, so that a container finds its items on the stack, the first on top."""
+    done: list[Any] = []
+    for node, place in zip(reversed(tree), reversed(places), strict=True):
+        if type(node) is not list:
+            done.append(node)
+        elif node[0] in CONTAINERS:
+            items = [done.pop() for _ in range(items_of(node))]
+            done.append(_container(node[0], items))
+        else:
+            done.append(_leaf(node, held[place.start : place.start + place.nbytes], into))
+    return done[0]
+
+
+def _container(tag: str, items: list[Any]) -> Any:
+    if tag == "list":
+        return items
+    if tag == "dict":
+        return dict(zip(items[::2], items[1::2], strict=True))
+    return {"tuple": tuple, "set": set, "frozenset": frozenset}[tag](items)
+
+
+def _leaf(node: list[Any], held: _Array, into: Into) -> Any:
+    tag, *fields = node
+    if tag == "array":
+        return _array(held, into, *fields)
+    if tag == "numbers":
+        kind, dtype, _ = fields
+        numbers = held.view(NUMBER_TYPES[dtype].storage).tolist()
+        return tuple(numbers) if kind == "tuple" else numbers
+    if tag == "str":
+        return str(held.data, "utf-8", "surrogatepass")
+    if tag in ("bytes", "bytearray"):
+        return bytes(held.data) if tag == "bytes" else bytearray(held.data)
+    if tag == "complex":
+        return complex(*map(float, fields))
+    return int(fields[0], 16) if tag == "int" else float(fields[0])
+
+
+def _array(
+    held: _Array,
+    into: Into,
+    framework: str,
+    dtype: str,
+    shape: list[int],
+    extra: dict[str, Any] | None = None,
+) -> Any:
+    bits = held.view(NUMBER_TYPES[dtype].storage).reshape(shape)
+    made = _in_framework(bits, framework, dtype, into)
+    return made[()] if extra and extra.get("scalar") and isinstance(made, np.ndarray) else made
+
+
+def _in_framework(bits: _Array, framework: str, dtype: str, into: Into) -> Any:
+    is_wanted = into == "own" or (into == "loaded" and sys.modules.get(framework) is not None)
+    if framework in _ARRAYS and is_wanted:
+        try:
+            return framework_named(framework).from_bits(bits, dtype)
+        except (ImportError, TensortapError):  # not installed, or without this number type
+            pass
+    return framework_named("numpy").from_bits(bits, dtype)

@@ -1,0 +1,275 @@
+"""Values as they travel: a tree of nodes for the meta of a frame, and their numbers as they lie in memory."""
+
+from __future__ import annotations
+
+import math
+from collections import UserList, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.formats.wire import LIMITS, Limits
+from tensortap.formats.wire_building import unpacked as unpacked
+from tensortap.formats.wire_records import placement_meta
+from tensortap.formats.wire_records import record_from as record_from
+from tensortap.formats.wire_records import record_meta as record_meta
+from tensortap.formats.wire_tree import ALIGNMENT, LIST_DTYPES, aligned
+from tensortap.frameworks import nested
+from tensortap.frameworks.base import Framework, framework_of
+
+_Array = np.ndarray[Any, Any]
+_INT64 = range(-(2**63), 2**63)
+_INLINE_TEXT = 512  # characters; more lies in the data
+_INLINE_NUMBERS = 16
+_PADDING = memoryview(bytes(ALIGNMENT))
+_SEQUENCES = (list, tuple, deque, UserList)
+
+
+@dataclass(slots=True)
+class Packed:
+    """`meta` holds the tree; `buffers` are views of the value's own memory where that is one block."""
+
+    meta: dict[str, Any]
+    buffers: list[memoryview]
+    nbytes: int
+
+
+def packed(value: Any, limits: Limits = LIMITS) -> Packed:
+    """The value, ready to be sent; what cannot be is refused, with the part named."""
+    packing = _Packing(limits)
+    write = _WRITERS.get(type(value))
+    if write is not None:
+        write(packing, value)
+    else:
+        packing.run(value)
+    return Packed({"tree": packing.tree}, packing.buffers, packing.nbytes)
+
+
+@dataclass(slots=True)
+class _Place:
+    """A part of a value and the way to it, spelled out only for an error."""
+
+    value: Any
+    depth: int = 0
+    key: Any = None
+    parent: _Place | None = None
+
+    @property
+    def path(self) -> str:
+        steps, place = [], self
+        while place.parent is not None:
+            steps.append(f"[{place.key!r}]")
+            place = place.parent
+        return "".join(reversed(steps))
+
+
+@dataclass(slots=True)
+class _Packing:
+    limits: Limits
+    tree: list[Any] = field(default_factory=list)
+    buffers: list[memoryview] = field(default_factory=list)
+    nbytes: int = 0
+    _todo: list[_Place] = field(default_factory=list)
+
+    def run(self, value: Any) -> None:
+        self._todo.append(_Place(value))
+        while self._todo:
+            place = self._todo.pop()
+            try:
+                self._add(place)
+            except UnsupportedValueError as error:
+                if place.parent is None:
+                    raise
+                raise UnsupportedValueError(f"{place.path}: {error}") from error
+
+    def _add(self, place: _Place) -> None:
+        value = place.value
+        write = _WRITERS.get(type(value))
+        if write is not None:
+            write(self, value)
+            return
+        if type(value) in (list, tuple):
+            self._sequence(place)
+            return
+        framework = framework_of(value)
+        if framework.name != "python":
+            self._array(value, framework)
+            return
+        if type(value) is dict:
+            self._mapping(place)
+        elif isinstance(value, (set, frozenset)):
+            self._set(place)
+        else:
+            self._odd(place)
+
+    def leaf(self, node: Any) -> None:
+        self.tree.append(node)
+
+    def block(self, node: list[Any], data: Any) -> None:
+        """A node with its bytes, which begin at a multiple of 64."""
+        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        self.tree.append(node)
+        if not view.nbytes:
+            return
+        start = aligned(self.nbytes)
+        if start > self.nbytes:
+            self.buffers.append(_PADDING[: start - self.nbytes])
+        self.buffers.append(view)
+        self.nbytes = start + view.nbytes
+
+    def _array(self, value: Any, framework: Framework) -> None:
+        told = framework.describe(value)
+        if told.dtype not in NUMBER_TYPES and told.layout == "strided":
+            _refuse(f"an array of {told.dtype} cannot be sent; known types are {', '.join(NUMBER_TYPES)}")
+        bits = framework.bits(value)
+        if told.dtype not in NUMBER_TYPES:
+            _refuse(f"a {told.layout} array of {told.dtype} cannot be sent; send the arrays it is made of")
+        node: list[Any] = ["array", framework.name, told.dtype, list(bits.shape)]
+        extra = _extra(value, framework, told.type)
+        self.block([*node, extra] if extra else node, _one_block(bits))
+
+    def _sequence(self, place: _Place) -> None:
+        """A plain list or tuple, which may be long: nothing is made for each item that is not needed."""
+        value = place.value
+        if not self._as_numbers(value):
+            self.tree.append([type(value).__name__, len(value)])
+            self._follow(place, value, range(len(value)))
+
+    def _mapping(self, place: _Place) -> None:
+        value = place.value
+        self.tree.append(["dict", len(value)])
+        self._follow(place, list(value.values()), list(value), has_keys=True)
+
+    def _container(self, place: _Place, parts: list[nested.Part]) -> None:
+        value, items = place.value, [part.value for part in parts]
+        if isinstance(value, _SEQUENCES):
+            self.tree.append(["tuple" if isinstance(value, tuple) else "list", len(parts), _note(value)])
+            self._follow(place, items, range(len(items)))
+        else:
+            self.tree.append(["dict", len(parts), _note(value)])
+            self._follow(place, items, [part.key for part in parts], has_keys=True)
+
+    def _set(self, place: _Place) -> None:
+        items = list(place.value)
+        self.tree.append(["frozenset" if isinstance(place.value, frozenset) else "set", len(items)])
+        self._follow(place, items, range(len(items)))
+
+    def _follow(
+        self, place: _Place, items: Sequence[Any], keys: Sequence[Any], *, has_keys: bool = False
+    ) -> None:
+        """Put what a container holds next, its first item on top."""
+        depth, count = place.depth + 1, len(self.tree) + len(self._todo) + len(items) * (1 + has_keys)
+        if depth > self.limits.depth:
+            _refuse(f"the value contains itself or is nested deeper than {self.limits.depth}")
+        if count > self.limits.parts:
+            _refuse(f"a value of more than {self.limits.parts} parts; send numbers as arrays")
+        for item, key in zip(reversed(items), reversed(keys), strict=True):
+            self._todo.append(_Place(item, depth, key, place))
+            if has_keys:
+                self._todo.append(_Place(key, depth, key, place))
+
+    def _as_numbers(self, items: list[Any] | tuple[Any, ...]) -> bool:
+        """Whether a list of numbers of one type went into one block."""
+        if not _INLINE_NUMBERS < len(items) <= self.limits.numbers:
+            return False
+        kinds = set(map(type, items))
+        dtype = LIST_DTYPES.get(kinds.pop()) if len(kinds) == 1 else None
+        if dtype is None or (dtype == "int64" and not (min(items) in _INT64 and max(items) in _INT64)):
+            return False
+        self.block(["numbers", type(items).__name__, dtype, len(items)], np.array(items, dtype))
+        return True
+
+    def _odd(self, place: _Place) -> None:
+        """A class of the user's own is sent as the container or the Python value that it is."""
+        value = place.value
+        parts = nested.parts(value)
+        if parts is not None:
+            self._container(place, parts)
+            return
+        for kind, plain in _PLAIN.items():
+            if isinstance(value, kind):
+                _WRITERS[kind](self, plain(value))
+                return
+        what = type(value)
+        _refuse(
+            f"a {what.__module__}.{what.__qualname__} cannot be sent; arrays, numbers, text, None and "
+            "lists, tuples, dicts and sets of them can"
+        )
+
+
+def _one_block(bits: _Array) -> _Array:
+    """Its bytes in C order: its own memory where it is that already, else a copy."""
+    return np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
+
+
+def _extra(value: Any, framework: Framework, kind: str) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    if isinstance(value, np.generic):
+        extra["scalar"] = True
+    elif kind not in ("Tensor", "ndarray", "ArrayImpl"):
+        extra["type"] = kind
+    placement = framework.placement(value)
+    if placement is not None:
+        extra["placement"] = placement_meta(placement)
+    return extra
+
+
+def _note(value: Any) -> str:
+    """What a container was that arrives as a plain one."""
+    kind = type(value)
+    fields = getattr(kind, "_fields", None) if issubclass(kind, tuple) else None
+    return f"{kind.__qualname__}({', '.join(fields)})" if fields else kind.__qualname__
+
+
+def _refuse(why: str) -> NoReturn:
+    raise UnsupportedValueError(why)
+
+
+def _write_int(packing: _Packing, value: int) -> None:
+    packing.leaf(value if value in _INT64 else ["int", hex(value)])
+
+
+def _write_float(packing: _Packing, value: float) -> None:
+    packing.leaf(value if math.isfinite(value) else ["float", repr(value)])
+
+
+def _write_complex(packing: _Packing, value: complex) -> None:
+    parts = (value.real, value.imag)
+    packing.leaf(["complex", *(part if math.isfinite(part) else repr(part) for part in parts)])
+
+
+def _write_str(packing: _Packing, value: str) -> None:
+    if len(value) <= _INLINE_TEXT:
+        packing.leaf(value)
+        return
+    data = value.encode("utf-8", "surrogatepass")
+    packing.block(["str", len(data)], data)
+
+
+def _write_bytes(packing: _Packing, value: bytes | bytearray) -> None:
+    packing.block([type(value).__name__, len(value)], value)
+
+
+# By the kind's own rules: a subclass may have others.
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__pos__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+    bytearray: bytearray,
+}
+_WRITERS: dict[type, Any] = {
+    type(None): _Packing.leaf,
+    bool: _Packing.leaf,
+    int: _write_int,
+    float: _write_float,
+    complex: _write_complex,
+    str: _write_str,
+    bytes: _write_bytes,
+    bytearray: _write_bytes,
+}

@@ -1,0 +1,268 @@
+"""Records that other processes send: accepts their connections and emits what arrives."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from time import monotonic, time
+from typing import Any
+from weakref import WeakSet
+
+from tensortap.core.errors import TensortapError
+from tensortap.core.tap import Tap
+from tensortap.formats.certificates import Tls
+from tensortap.formats.link import Frame, Link, handshake
+from tensortap.formats.neighbours import check_caller
+from tensortap.formats.wire import LIMITS, Kind, Limits
+from tensortap.formats.wire_building import Into
+from tensortap.formats.wire_values import record_from, unpacked
+from tensortap.sources.doors import open_door, refuse_open_door, shut
+
+MOST_CONNECTIONS = 64
+_MOST_UNCONFIRMED = 32  # frames, or
+_MOST_UNCONFIRMED_BYTES = 32 << 20
+_WINDOW, _MOST_IN_WINDOW = 5.0, 1000  # seconds and values over which a rate is told
+_ANSWER = 5.0  # seconds in which a job must take an answer
+_MOST_TOLD = 20  # refusals; a scanner must not fill the session's log
+_listeners: WeakSet[Listener] = WeakSet()
+log = logging.getLogger("tensortap.listener")
+
+
+@dataclass(slots=True)
+class Producer:
+    """A job that is or was connected: what it says of itself, and what came from it."""
+
+    about: dict[str, Any]
+    since: float = field(default_factory=time)
+    values: int = 0
+    nbytes: int = 0
+    dropped: int = 0  # by the job, because this session was slower or not there
+    overhead: float = 0.0  # the share of its time that the job spends on sending
+    lag: float = 0.0  # seconds from the call to the arrival of the latest value
+    is_connected: bool = True
+    _window: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_IN_WINDOW), repr=False)
+
+    @property
+    def rate(self) -> float:
+        """Values per second, lately."""
+        now = monotonic()
+        recent = [moment for moment in self._window if now - moment < _WINDOW]
+        return len(recent) / max(now - recent[0], 0.1) if recent else 0.0
+
+    def count(self, frame: Frame, seen: float) -> None:
+        self.values += 1
+        self._window.append(monotonic())
+        self.nbytes += frame.data.nbytes
+        told = frame.meta.get("job")
+        if type(told) is dict:
+            self.dropped = int(_number(told, "dropped"))
+            self.overhead = _number(told, "spent") / max(_number(told, "age"), 1e-3)
+        self.lag = max(time() - seen, 0.0) if seen else 0.0
+
+
+class Listener:
+    """Listens at a port for as long as the tap is open; `port=0` takes a free one.
+
+    Another interface than the loopback needs a token, and TLS or the word `insecure=True`.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        token: str | None = None,
+        tls: Tls | None = None,
+        insecure: bool = False,
+        limits: Limits = LIMITS,
+        into: Into = "own",
+    ) -> None:
+        refuse_open_door(host, token, tls, insecure)
+        self.host, self.port = host, port
+        self._token, self._tls = token, tls
+        self._limits, self._into = limits, into
+        self.producers: list[Producer] = []
+        self.refused = 0
+        self._socket: socket.socket | None = None
+        self._threads: set[threading.Thread] = set()
+        self._connections: dict[int, socket.socket | Link] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def allow(self, most: int | None) -> None:
+        """Refuse values of more bytes than that, before there is memory for them."""
+        if most is not None and most < self._limits.data:
+            self._limits = replace(self._limits, data=most)
+
+    def open(self) -> None:
+        """Take the port; whoever connects has to wait until the source is started."""
+        if self._socket is None:
+            self._socket = open_door(self.host, self.port)
+            self.port = self._socket.getsockname()[1]
+            _watch_forks()
+            _listeners.add(self)
+
+    def start(self, tap: Tap) -> None:
+        self.open()
+        self._spawn(self._accept, self._socket, tap)
+
+    def stop(self) -> None:
+        with self._lock:
+            door, self._socket = self._socket, None
+            connections = list(self._connections.values())
+            threads = list(self._threads)
+        if door is not None:
+            shut(door)
+        for connection in connections:
+            shut(connection)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(_ANSWER)
+
+    def _spawn(self, target: Any, *arguments: Any) -> None:
+        def run() -> None:
+            try:
+                target(*arguments)
+            finally:
+                with self._lock:
+                    self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name="tensortap-listener", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def _accept(self, door: socket.socket, tap: Tap) -> None:
+        while self._socket is door:
+            try:
+                connection, _ = door.accept()
+            except OSError as error:
+                if self._socket is not door or error.errno == errno.EBADF:
+                    return
+                log.warning("a connection could not be accepted: %s", error)
+                threading.Event().wait(0.1)  # out of file descriptors, say: not in a tight loop
+                continue
+            if not self._admit(connection):
+                connection.close()
+                self._tell(f"{MOST_CONNECTIONS} jobs are connected; one more was turned away")
+                continue
+            self._spawn(self._serve, connection, tap)
+
+    def _admit(self, connection: socket.socket) -> bool:
+        with self._lock:
+            has_room = self._socket is not None and len(self._connections) < MOST_CONNECTIONS
+            if has_room:
+                self._connections[id(connection)] = connection
+            return has_room
+
+    def _serve(self, connection: socket.socket, tap: Tap) -> None:
+        key = id(connection)
+        try:
+            if self._token is None:
+                check_caller(connection)
+            link = handshake(connection, self._token, self._tls, limits=self._limits)
+        except (OSError, ValueError, TensortapError) as error:
+            self._end(key, connection)
+            if self._socket is not None:
+                self._tell(f"a connection was refused: {error}")
+            return
+        producer = Producer(link.peer.about)
+        with self._lock:
+            self._connections[key] = link
+            is_open = self._socket is not None
+            self.producers.append(producer)
+        try:
+            if is_open:
+                self._receive(link, producer, tap)
+        except (OSError, ValueError) as error:
+            if not isinstance(error, OSError):
+                self._tell(f"the connection to {_who(producer)} was ended: {error}")
+        finally:
+            producer.is_connected = False
+            self._end(key, link)
+
+    def _end(self, key: int, connection: socket.socket | Link) -> None:
+        connection.close()
+        with self._lock:
+            self._connections.pop(key, None)
+
+    def _receive(self, link: Link, producer: Producer, tap: Tap) -> None:
+        """Until the job says goodbye."""
+        answers = _Answers(link)
+        while (frame := link.receive()).kind is not Kind.BYE:
+            if frame.kind is Kind.DATA:
+                self._emit(frame, producer, tap)
+                answers.add(frame)
+
+    def _emit(self, frame: Frame, producer: Producer, tap: Tap) -> None:
+        # The link has looked at the tree: a node that is no list is the value itself.
+        tree: list[Any] = frame.meta.get("tree") or []
+        is_plain = len(tree) == 1 and type(tree[0]) is not list
+        value = tree[0] if is_plain else unpacked(frame.meta, frame.data, self._limits, self._into)
+        record = record_from(frame.meta, value)
+        producer.count(frame, record.time)
+        tap.emit(record)
+
+    def _tell(self, sentence: str) -> None:
+        self.refused += 1
+        if self.refused <= _MOST_TOLD:
+            more = "; further ones are only counted" if self.refused == _MOST_TOLD else ""
+            log.warning("%s%s", sentence, more)
+
+    def _abandon(self) -> None:
+        """In the child of a fork: the port and the connections are the parent's."""
+        self._lock = threading.Lock()
+        door, self._socket = self._socket, None
+        for one in (door, *self._connections.values()):
+            if isinstance(one, Link):
+                one.abandon()
+            elif one is not None:
+                os.close(one.detach())
+        self._connections, self._threads = {}, set()
+
+
+class _Answers:
+    """Confirmations: when the job asks, because nothing more waits there, and after some values anyway."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._count = self._nbytes = 0
+
+    def add(self, frame: Frame) -> None:
+        self._count += 1
+        self._nbytes += frame.data.nbytes
+        is_due = self._count >= _MOST_UNCONFIRMED or self._nbytes >= _MOST_UNCONFIRMED_BYTES
+        number = frame.meta.get("number")
+        if type(number) is int and (is_due or frame.meta.get("ask") is True):
+            self._count = self._nbytes = 0
+            self._link.send(Kind.OK, {"got": number})
+
+
+def _who(producer: Producer) -> str:
+    about = producer.about
+    return f"process {about.get('pid')} of {about.get('host')}"
+
+
+def _number(told: dict[str, Any], key: str) -> float:
+    number = told.get(key)
+    return number if type(number) in (int, float) and 0 <= number < 1 << 62 else 0  # type: ignore[operator,return-value]
+
+
+@lru_cache(maxsize=1)
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_abandon_all)
+
+
+def _abandon_all() -> None:
+    for listener in list(_listeners):
+        listener._abandon()

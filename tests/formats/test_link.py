@@ -1,0 +1,585 @@
+"""Links over real sockets: frames arrive whole, strangers do not get in, nothing hangs."""
+
+import hmac
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from tensortap.core.errors import NotServingError, RefusedError
+from tensortap.formats.certificates import calling_tls, fingerprint_of, listening_tls, self_signed
+from tensortap.formats.dialing import dial, secured
+from tensortap.formats.greeting import proof
+from tensortap.formats.link import Link, connect, handshake
+from tensortap.formats.wire import BadFrameError, Kind, Limits, head
+from tensortap.formats.wire_values import packed, unpacked
+
+TIMEOUT = 20
+
+
+@pytest.fixture
+def ends():
+    """Two links at the ends of one connection, closed after the test."""
+    with ExitStack() as open_links:
+
+        def make(**limits):
+            one, other = (Link(end, Limits(**limits)) for end in socket.socketpair())
+            open_links.callback(one.close)
+            open_links.callback(other.close)
+            return one, other
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return self_signed(tmp_path_factory.mktemp("certificate"))
+
+
+@contextmanager
+def listening(address=None, **options):
+    """Accept one connection and shake hands; gives the address and the future link."""
+    listener = socket.create_server(("127.0.0.1", 0)) if address is None else unix_server(address)
+    name = address or "127.0.0.1:{1}".format(*listener.getsockname())
+
+    def accept():
+        return handshake(listener.accept()[0], **options)
+
+    with listener, ThreadPoolExecutor(1) as pool:
+        yield name, pool.submit(accept)
+
+
+def unix_server(path):
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    return listener
+
+
+@contextmanager
+def linked(calling=None, accepting=None, address=None):
+    with listening(address, **(accepting or {})) as (name, accepted):
+        caller = connect(name, **(calling or {}))
+        listener = accepted.result(TIMEOUT)
+        try:
+            yield caller, listener
+        finally:
+            caller.close()
+            listener.close()
+
+
+def raw_end(link_limits=None):
+    """A plain socket, and the link at its other end."""
+    one, other = socket.socketpair()
+    return one, Link(other, link_limits or Limits())
+
+
+def send_in_background(link, value, times=1):
+    made = packed(value)
+
+    def send():
+        for _ in range(times):
+            link.send(Kind.DATA, made.meta, made.buffers)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    return sender
+
+
+def for_ever(call):
+    while True:
+        call()
+
+
+def assert_closed(connection):
+    """What was said last may come first; a reset tells that not all of ours was read."""
+    try:
+        while connection.recv(1000):
+            pass
+    except ConnectionResetError:
+        pass
+
+
+def unknown_frame(nbytes):
+    """A frame of a kind that this version does not have."""
+    fields = struct.pack("<2sBBIIQQ", b"TT", 1, 99, 0, 2, nbytes, 0)
+    return fields + struct.pack("<I", zlib.crc32(fields)) + b"{}" + bytes(nbytes)
+
+
+def test_a_frame_arrives_with_kind_meta_data_and_number(ends):
+    one, other = ends()
+    one.send(Kind.PING)
+    size = one.send(Kind.DATA, {"name": "x"}, [np.arange(3, dtype=np.uint8), b"abc"])
+    assert other.receive(TIMEOUT).kind is Kind.PING
+    frame = other.receive(TIMEOUT)
+    assert (frame.kind, frame.meta, bytes(frame.data), frame.seq) == (
+        Kind.DATA,
+        {"name": "x"},
+        b"\0\1\2abc",
+        1,
+    )
+    assert size == 32 + len('{"name":"x"}') + 6
+
+
+def test_a_large_tensor_arrives_exactly_aligned_and_writable(ends):
+    one, other = ends()
+    value = torch.randn(3_000_000)
+    sender = send_in_background(one, value)
+    frame = other.receive(TIMEOUT)
+    sender.join()
+    assert frame.data.ctypes.data % 64 == 0
+    assert frame.data.flags.writeable
+    assert torch.equal(unpacked(frame.meta, frame.data), value)
+
+
+def test_a_frame_of_thousands_of_buffers_arrives(ends):
+    one, other = ends()
+    value = [torch.full((5,), float(number)) for number in range(3000)]
+    sender = send_in_background(one, value)
+    frame = other.receive(TIMEOUT)
+    sender.join()
+    assert [int(part[0]) for part in unpacked(frame.meta, frame.data)] == list(range(3000))
+
+
+def test_many_threads_send_through_one_link_and_every_frame_is_whole(ends):
+    one, other = ends()
+    senders = [send_in_background(one, np.full(50_000, number, np.uint8), 20) for number in range(4)]
+    seen = [other.receive(TIMEOUT) for _ in range(80)]
+    for sender in senders:
+        sender.join()
+    assert all(len(set(frame.data[::1000])) == 1 for frame in seen)
+    assert [frame.seq for frame in seen] == list(range(80))
+
+
+def test_both_sides_send_large_frames_at_once(ends):
+    one, other = ends()
+    senders = [send_in_background(link, np.ones(2_000_000)) for link in (one, other)]
+    assert one.receive(TIMEOUT).data.nbytes == other.receive(TIMEOUT).data.nbytes == 16_000_000
+    for sender in senders:
+        sender.join()
+
+
+def test_a_frame_that_comes_byte_by_byte_survives_every_timeout():
+    raw, link = raw_end()
+    made = packed([torch.arange(3), "é"])
+    frame = head(Kind.DATA, made.meta, made.nbytes) + b"".join(made.buffers)
+    for byte in frame[:-1]:
+        raw.sendall(bytes([byte]))
+        with pytest.raises(TimeoutError):
+            link.receive(timeout=0)
+    raw.sendall(frame[-1:])
+    arrived = link.receive(timeout=0)
+    assert unpacked(arrived.meta, arrived.data)[1] == "é"
+    raw.close()
+    link.close()
+
+
+def test_a_timeout_is_kept_and_does_not_close_the_link(ends):
+    one, other = ends()
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError):
+        other.receive(timeout=0.1)
+    assert 0.09 < time.monotonic() - begin < 5
+    one.send(Kind.PING)
+    assert other.receive().kind is Kind.PING  # and the limit is not left behind
+
+
+def test_a_reader_that_takes_nothing_ends_a_send_at_its_timeout(ends):
+    one, other = ends()
+    with pytest.raises(TimeoutError):
+        one.send(Kind.DATA, {}, [np.zeros(64 << 20, np.uint8)], timeout=0.2)
+    assert one.is_closed  # half a frame has gone: nothing can follow it
+    with pytest.raises(ConnectionError):
+        for_ever(lambda: other.receive(TIMEOUT))
+
+
+def test_a_timeout_before_the_first_byte_leaves_the_link_whole():
+    one, link = raw_end()
+    with pytest.raises(TimeoutError):
+        for_ever(lambda: link.send(Kind.EVENT, {"text": "x" * 100}, timeout=0))
+    assert not link.is_closed
+    one.close()
+    link.close()
+
+
+def test_the_end_of_the_other_side_is_a_connection_error(ends):
+    one, other = ends()
+    one.close()
+    with pytest.raises(ConnectionError, match="the other side closed the connection"):
+        other.receive(TIMEOUT)
+    with pytest.raises(ConnectionError, match="the link is closed"):
+        other.send(Kind.PING)
+
+
+def test_closing_wakes_a_thread_that_waits_and_may_be_done_twice(ends):
+    one, other = ends()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.receive)
+        one.send(Kind.PING)
+        assert waiting.result(TIMEOUT).kind is Kind.PING
+        waiting = pool.submit(other.receive)
+        other.close()
+        other.close()
+        assert isinstance(waiting.exception(TIMEOUT), ConnectionError | OSError)
+
+
+def test_a_kind_of_a_later_version_is_passed_over_with_its_data():
+    raw, link = raw_end(Limits(data=4 << 20))
+    sender = threading.Thread(target=lambda: raw.sendall(unknown_frame(3 << 20) + head(Kind.BYE)))
+    sender.start()
+    assert link.receive(TIMEOUT).kind is Kind.BYE
+    sender.join()
+    raw.close()
+    link.close()
+
+
+def test_what_is_announced_beyond_the_limits_is_refused_before_it_comes():
+    raw, link = raw_end(Limits(data=1000))
+    raw.sendall(head(Kind.DATA, {}, 1001))
+    with pytest.raises(BadFrameError, match="1001 of data; allowed are 1048576 and 1000"):
+        link.receive(TIMEOUT)
+    assert link.is_closed
+    raw.close()
+
+
+def test_data_of_another_length_than_the_value_are_refused_before_they_come():
+    raw, link = raw_end()
+    raw.sendall(head(Kind.DATA, {"tree": [["array", "numpy", "int8", [4]]]}, 3 << 30))
+    with pytest.raises(BadFrameError, match="a value of 4 bytes comes with 3221225472 bytes"):
+        link.receive(TIMEOUT)
+    raw.close()
+
+
+@pytest.mark.parametrize("nbytes", [0, 7, 9])
+def test_data_of_another_length_are_refused_also_where_all_came_at_once(nbytes):
+    raw, link = raw_end()
+    with raw:
+        raw.sendall(head(Kind.DATA, {"tree": [["array", "numpy", "uint8", [8]]]}, nbytes) + bytes(nbytes))
+        with pytest.raises(BadFrameError, match=f"a value of 8 bytes comes with {nbytes} bytes of data"):
+            link.receive(5)
+        assert link.is_closed
+
+
+def test_a_child_of_a_fork_lets_go_of_the_link_without_ending_it(ends):
+    one, other = ends()
+    child = os.fork()
+    if not child:
+        one.abandon()
+        os._exit(0 if one.is_closed else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    one.send(Kind.PING)
+    assert other.receive(TIMEOUT).kind is Kind.PING
+
+
+@pytest.mark.parametrize("address", [None, "unix"])
+def test_both_sides_learn_what_the_other_tells_of_itself(tmp_path, address):
+    path = None if address is None else str(tmp_path / "s")
+    with linked({"about": {"pid": 1}}, {"about": {"run": "r", "rank": 0}}, path) as (caller, listener):
+        assert caller.peer.about == {"run": "r", "rank": 0}
+        assert listener.peer.about == {"pid": 1}
+        assert (listener.peer.uid, listener.peer.pid) == (
+            (os.geteuid(), os.getpid()) if path else (None, None)
+        )
+        caller.send(Kind.DATA, {}, [bytes(10_000)])
+        assert (
+            listener.receive(TIMEOUT).data.nbytes == 10_000
+        )  # the limits are no longer those of the greeting
+
+
+def test_the_same_token_on_both_sides_links_them():
+    with linked({"token": "secret"}, {"token": "secret"}) as (caller, listener):
+        caller.send(Kind.PING)
+        assert listener.receive(TIMEOUT).kind is Kind.PING
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "told"),
+    [
+        ("wrong", "secret", "the other side refused: the token is not the listener's"),
+        (None, "secret", "asks for a token, and none was given"),
+        ("secret", None, "the listener has none, so it cannot prove who it is"),
+    ],
+    ids=["wrong", "none", "not asked for"],
+)
+def test_a_token_that_does_not_fit_is_refused(mine, theirs, told):
+    with listening(token=theirs) as (address, accepted):
+        with pytest.raises(RefusedError, match=told):
+            connect(address, token=mine)
+        assert isinstance(accepted.exception(TIMEOUT), RefusedError | ConnectionError)
+
+
+def test_an_empty_token_is_no_secret():
+    with pytest.raises(ValueError, match="would let everybody in"):
+        handshake(socket.socket(), token="")
+
+
+def test_a_proof_cannot_be_sent_back_to_the_one_who_gave_it():
+    """Somebody without the token listens, and answers with what the caller itself has said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def mirror():
+            link = Link(listener.accept()[0])
+            hello = link.receive(TIMEOUT).meta
+            link.send(Kind.HELLO, {**hello, "token": True})
+            link.send(Kind.AUTH, link.receive(TIMEOUT).meta)
+            return link
+
+        mirrored = pool.submit(mirror)
+        with pytest.raises(RefusedError, match="does not know the token"):
+            connect("127.0.0.1:{1}".format(*listener.getsockname()), token="secret")
+        mirrored.result(TIMEOUT).close()
+
+
+def test_a_proof_is_what_the_specification_says():
+    text = b"tensortap link 1\nconnect\n" + b"a" * 64 + b"\n" + b"b" * 64 + b"\nfingerprint"
+    expected = hmac.new(b"secret", text, "sha256").hexdigest()
+    assert proof("secret", "connect", ("a" * 64, "b" * 64), "fingerprint") == expected
+
+
+def test_the_token_itself_is_never_sent():
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        said = []
+
+        def listen():
+            link = Link(listener.accept()[0])
+            said.append(link.receive(TIMEOUT).meta)
+            link.send(Kind.HELLO, {"versions": [1], "nonce": "ab" * 32, "token": True})
+            said.append(link.receive(TIMEOUT).meta)
+            link.close()
+
+        heard = pool.submit(listen)
+        with pytest.raises(OSError):
+            connect("127.0.0.1:{1}".format(*listener.getsockname()), token="top-secret")
+        heard.result(TIMEOUT)
+    assert len(said) == 2
+    assert "top-secret" not in str(said)
+
+
+GREETING = {"versions": [1], "nonce": "ab" * 32}
+HELLO = head(Kind.HELLO, GREETING)
+GARBAGE = {
+    "http": (b"GET /data HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody\r\n\r\n", "looks like HTTP"),
+    "tls": (b"\x16\x03\x01\x02\x00" + bytes(100), "looks like TLS"),
+    "random": (random.Random(3).randbytes(100), "no frame of tensortap"),
+    "data before greeting": (head(Kind.DATA, {"tree": [1]}), "said DATA where HELLO belongs"),
+    "large meta": (head(Kind.HELLO, {**GREETING, "more": "x" * 5000}), "allowed are 4096 and 0"),
+    "data in greeting": (head(Kind.HELLO, GREETING, 1) + b"x", "allowed are 4096 and 0"),
+    "large data in greeting": (head(Kind.HELLO, GREETING, 4 << 30), "allowed are 4096 and 0"),
+    "no nonce": (head(Kind.HELLO, {"versions": [1]}), "has no nonce"),
+    "odd nonce": (head(Kind.HELLO, {**GREETING, "nonce": "ab\n" * 21 + "a"}), "not 64 hexadecimal digits"),
+    "other version": (head(Kind.HELLO, {**GREETING, "versions": [7]}), r"speaks versions \[7\]"),
+    "number for a proof": (HELLO + head(Kind.AUTH, {"proof": 5}), "has no proof"),
+    "odd text for a proof": (HELLO + head(Kind.AUTH, {"proof": "\ud800"}), "wrong token"),
+    "without a proof": (HELLO + head(Kind.OK, {"about": {}}), "said OK where AUTH belongs"),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_stranger_is_refused_and_its_connection_closed(garbage):
+    said, told = GARBAGE[garbage]
+    with listening(token="secret") as (address, accepted):
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT) as stranger:
+            stranger.sendall(said)
+            with pytest.raises((BadFrameError, RefusedError), match=told):
+                accepted.result(TIMEOUT)
+            assert_closed(stranger)
+
+
+HALF_A_HEADER = head(Kind.HELLO)[:20]
+
+
+@pytest.mark.parametrize("said", [b"", HALF_A_HEADER], ids=["none", "half"])
+def test_a_stranger_that_says_nothing_is_let_go_at_the_deadline(said):
+    with listening(timeout=0.2) as (address, accepted):
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT) as stranger:
+            stranger.sendall(said)
+            assert isinstance(accepted.exception(TIMEOUT), TimeoutError)
+            assert stranger.recv(1000) == b""
+
+
+def test_a_stranger_that_floods_with_kinds_we_do_not_know_is_let_go_at_the_deadline():
+    flood = unknown_frame(0) * 1000
+    with listening(timeout=0.3) as (address, accepted):
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT) as stranger:
+            with pytest.raises(OSError):
+                for_ever(lambda: stranger.sendall(flood))
+            assert isinstance(accepted.exception(TIMEOUT), TimeoutError)
+
+
+def test_nobody_listens_where_nobody_listens(tmp_path):
+    with pytest.raises(OSError):
+        connect(str(tmp_path / "none"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        connect(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["host", "host:port", ":1", "host:70000", "tcp://host:1x", ""])
+def test_an_address_that_is_none_is_refused_with_a_sentence(address):
+    with pytest.raises(ValueError, match="neither 'host:port' nor the path of a unix socket"):
+        connect(address)
+
+
+OTHER_USER = """
+import os, socket, sys
+os.setuid(65534)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+print(connection.recv(100))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_is_refused_at_a_unix_socket():
+    path = f"/tmp/tensortap-test-{os.getpid()}.sock"  # where another user may go
+    try:
+        with listening(path) as (_, accepted):
+            os.chmod(path, 0o777)
+            stranger = subprocess.run(
+                [sys.executable, "-c", OTHER_USER, path], capture_output=True, timeout=TIMEOUT, check=False
+            )
+            with pytest.raises(RefusedError, match="of user 65534 is at the other end of a socket of user 0"):
+                accepted.result(TIMEOUT)
+    finally:
+        os.unlink(path)
+    assert stranger.stdout == b"b''\n", stranger.stderr
+
+
+def test_with_tls_a_pinned_certificate_and_a_token_frames_go_both_ways_at_once(pair):
+    server = listening_tls(*pair)
+    tls = calling_tls(fingerprint_of(pair.certificate))
+    with linked({"tls": tls, "token": "t"}, {"tls": server, "token": "t"}) as (caller, listener):
+        senders = [send_in_background(link, np.arange(1_000_000), 2) for link in (caller, listener)]
+        for link in (caller, listener) * 2:
+            frame = link.receive(TIMEOUT)
+            assert unpacked(frame.meta, frame.data)[-1] == 999_999
+        for sender in senders:
+            sender.join()
+        with pytest.raises(TimeoutError):
+            caller.receive(timeout=0.05)
+
+
+def test_openssls_way_of_writing_a_fingerprint_is_understood(pair):
+    command = ["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", str(pair.certificate)]
+    written = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert calling_tls(written).fingerprint == fingerprint_of(pair.certificate)
+
+
+@pytest.mark.parametrize(
+    ("tls", "told"),
+    [(lambda: calling_tls("ab" * 32), "expected was abab"), (calling_tls, "certificate is not trusted")],
+    ids=["another fingerprint", "unknown authority"],
+)
+def test_another_certificate_than_the_expected_one_is_refused(pair, tls, told):
+    with listening(tls=listening_tls(*pair)) as (address, accepted):
+        with pytest.raises(RefusedError, match=told):
+            connect(address, tls=tls())
+        assert accepted.exception(TIMEOUT)
+
+
+def test_one_side_with_tls_and_one_without_do_not_link(pair):
+    with listening(tls=listening_tls(*pair)) as (address, accepted):
+        with pytest.raises((OSError, BadFrameError)):
+            connect(address)
+        assert "do both sides use it?" in str(accepted.exception(TIMEOUT))
+    with listening() as (address, accepted):
+        with pytest.raises(OSError):
+            connect(address, tls=calling_tls("ab" * 32))
+        assert "looks like TLS" in str(accepted.exception(TIMEOUT))
+
+
+def test_a_proof_of_the_token_does_not_pass_somebody_in_between(pair, tmp_path):
+    """Who shows the caller a certificate of its own cannot pass the caller's proof on to the listener."""
+    between = self_signed(tmp_path)
+    trusting = calling_tls(fingerprint_of(between.certificate))  # the caller was given the wrong one
+    real = {"token": "secret", "tls": listening_tls(*pair)}
+    with listening(**real) as (address, accepted), socket.create_server(("127.0.0.1", 0)) as trap:
+        with ThreadPoolExecutor(1) as pool:
+            relay = pool.submit(pass_on, trap, listening_tls(*between), address, pair)
+            with pytest.raises((RefusedError, ConnectionError)):
+                connect("127.0.0.1:{1}".format(*trap.getsockname()), "secret", trusting)
+            relay.result(TIMEOUT)
+        assert isinstance(accepted.exception(TIMEOUT), RefusedError)
+
+
+def pass_on(trap, tls, address, pair):
+    """Decrypt what comes, and pass it on in both directions until somebody hangs up."""
+    inner = secured(trap.accept()[0], tls, None, None)[0]
+    outer = secured(dial(address, TIMEOUT), calling_tls(fingerprint_of(pair.certificate)), None, "x")[0]
+    links = {"caller": Link(inner), "listener": Link(outer)}
+    try:
+        for one, other in [("caller", "listener"), ("listener", "caller")] * 2:
+            frame = links[one].receive(TIMEOUT)
+            links[other].send(frame.kind, frame.meta)
+    except OSError:
+        pass
+    finally:
+        links["caller"].close()
+        links["listener"].close()
+
+
+def test_a_certificate_is_made_once_and_its_key_is_the_users_own(tmp_path):
+    first = self_signed(tmp_path / "new")
+    made = first.certificate.read_bytes()
+    assert first.key.stat().st_mode & 0o777 == 0o600
+    assert self_signed(tmp_path / "new") == first
+    assert first.certificate.read_bytes() == made
+
+
+def test_without_the_openssl_program_a_sentence_tells_what_else_can_be_done(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotServingError, match=r"without the `openssl` program; .* forward the port with ssh"):
+        self_signed(tmp_path / "new")
+
+
+def test_a_file_without_a_certificate_is_named(tmp_path):
+    (tmp_path / "c.pem").write_text("nothing")
+    with pytest.raises(ValueError, match="holds no certificate"):
+        fingerprint_of(tmp_path / "c.pem")
+
+
+READER = """
+import socket, sys
+from tensortap.formats.greeting import proof
+from tensortap.formats.link import Link
+link = Link(socket.socket(fileno=int(sys.argv[1])))
+for _ in range(4):
+    assert link.receive().data.nbytes == 8 << 20
+    print("got", flush=True)
+"""
+
+
+def test_a_stopped_reader_is_waited_for_and_goes_on_where_it_was():
+    one, other = socket.socketpair()
+    command = [sys.executable, "-c", READER, str(other.fileno())]
+    reader = subprocess.Popen(command, pass_fds=[other.fileno()], stdout=subprocess.PIPE)
+    other.close()
+    link, data = Link(one), bytes(8 << 20)
+    with reader, ThreadPoolExecutor(1) as pool:
+        link.send(Kind.DATA, {}, [data], timeout=TIMEOUT)
+        assert reader.stdout.readline() == b"got\n"
+        reader.send_signal(signal.SIGSTOP)
+        sending = pool.submit(lambda: [link.send(Kind.DATA, {}, [data], timeout=TIMEOUT) for _ in range(3)])
+        with pytest.raises(TimeoutError):
+            sending.result(0.2)
+        reader.send_signal(signal.SIGCONT)
+        sending.result(TIMEOUT)
+        assert reader.stdout.read() == b"got\n" * 3
+    assert reader.returncode == 0
+    link.close()
