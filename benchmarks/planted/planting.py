@@ -1,0 +1,84 @@
+"""How a bug is planted: in one module of one layer, and that module counts as located, said beforehand."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from planted.models import Kind
+
+Plant = Callable[[nn.Module], None]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`role` is the part that is changed, and the one that has to be named."""
+
+    name: str
+    role: str
+    plant: Plant
+    needs: frozenset[str] = frozenset()
+
+    def fits(self, kind: Kind) -> bool:
+        return self.role in kind.parts and self.needs <= kind.traits
+
+    def located(self, kind: Kind) -> str:
+        return kind.parts[self.role]
+
+    def into(self, model: nn.Module, kind: Kind) -> nn.Module:
+        self.plant(model.get_submodule(self.located(kind)))
+        return model
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(role: str, *needs: str) -> Callable[[Plant], Plant]:
+    def keep(plant: Plant) -> Plant:
+        BUGS[plant.__name__] = Bug(plant.__name__, role, plant, frozenset(needs))
+        return plant
+
+    return keep
+
+
+def replaced(module: nn.Module, make: Callable[..., Any]) -> None:
+    """`make(original, *arguments)` instead of the module's forward: hooks see what they saw before."""
+    module.forward = functools.wraps(module.forward)(functools.partial(make, module.forward))  # type: ignore[method-assign]
+
+
+def after(module: nn.Module, change: Callable[[Any], Any]) -> None:
+    """What the module gives, changed."""
+    replaced(module, lambda original, *given, **named: change(original(*given, **named)))
+
+
+def while_it_runs(module: nn.Module, **names: Any) -> None:
+    """Functions that the module's own code calls, replaced as long as this one module runs."""
+    home = sys.modules[type(module).__module__]
+
+    @contextmanager
+    def swapped() -> Iterator[None]:
+        kept = {name: getattr(home, name) for name in names}
+        vars(home).update(names)
+        try:
+            yield
+        finally:
+            vars(home).update(kept)
+
+    def run(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        with swapped():
+            return original(*given, **named)
+
+    replaced(module, run)
+
+
+def at(index: int) -> torch.Tensor:
+    return torch.tensor([index])
+
+
+def fitting(kind: Kind) -> list[Bug]:
+    return [one for one in BUGS.values() if one.fits(kind)]

@@ -1,0 +1,254 @@
+"""The plan for one pair: pieces of ranks become a whole, tokens meet their own, layouts are made the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.joining import Declared, Joined, Laid, Pieces, Undecided, numbers_in, pieces_in
+from tensortap.comparison.layouts import layout_of
+from tensortap.comparison.match import Matched, Pair
+from tensortap.comparison.metrics import Metrics
+from tensortap.comparison.placing import Placing, infer, infer_both
+from tensortap.comparison.plans import Plan
+from tensortap.comparison.recombining import recombined
+from tensortap.comparison.token_pairs import by_token
+from tensortap.comparison.ways import Way, joined
+from tensortap.core.errors import TensortapError
+from tensortap.kernels.numbers import Array
+
+_FAR = 0.3  # of the whole: two values of one shape may be arranged differently from there on
+_Whole = tuple[Entry, str, str]  # the value, in short how it was made, and the sentence
+
+
+def gathered(a: Side, b: Side) -> tuple[Side, Side]:
+    """Both sides with one value where several ranks have a piece each, if their ranks or cuts differ."""
+    if a.ranks == b.ranks:
+        names = _cut_otherwise(a, b)
+        return (_collapsed(a, None, names), _collapsed(b, None, names)) if names else (a, b)
+    if not a.ranks or not b.ranks:
+        return a, b
+    rank = next((side.ranks[0] for side in (a, b) if len(side.ranks) == 1), 0)
+    return _collapsed(a, rank), _collapsed(b, rank)
+
+
+def align(matched: Matched) -> Matched:
+    """The pairs with one whole value on each side, and how that was made."""
+    pairs = [_settled(pair) if pieces_in(pair.a) or pieces_in(pair.b) else pair for pair in matched.pairs]
+    settled = recombined(replace(matched, pairs=pairs, notes=[*matched.notes, *_notes(pairs)]))
+    pairs, told = by_token(settled)
+    return replace(settled, pairs=pairs, notes=[*settled.notes, *told])
+
+
+def relaid(pair: Pair, found: Metrics | str) -> Pair | None:
+    """The pair in one arrangement, where both hold the same numbers in different ones; else None.
+
+    Of the same shape, only what models are known to differ in: any other order is a difference."""
+    if isinstance(found, str) or not _may_be_laid(pair, found):
+        return None
+    a, b = numbers_in(pair.a.reference), numbers_in(pair.b.reference)
+    if a is None or b is None:
+        return None
+    told = layout_of(a, b)
+    layout = told.layout
+    if layout is None or not layout.is_ordinary:
+        return None
+    plan = pair.plan or Plan(pair.a.name, "", ())
+    return replace(
+        pair,
+        a=_laid(pair.a, layout.a) if layout.a else pair.a,
+        b=_laid(pair.b, layout.b) if layout.b else pair.b,
+        plan=plan.then(layout.words, f"equal up to {layout.words}"),
+    )
+
+
+def _may_be_laid(pair: Pair, found: Metrics) -> bool:
+    # A piece beside a whole is no padding.
+    if found.is_opaque or not pair.a.dtype or not pair.b.dtype or pair.a.placement != pair.b.placement:
+        return False
+    if found.reason:
+        return found.reason.startswith("shapes differ")
+    return not found.is_discrete and not found.disagreeing and found.relative_l2 > _FAR
+
+
+def _laid(entry: Entry, steps: Sequence[tuple[object, ...]]) -> Entry:
+    return replace(entry, reference=Laid(entry.reference, tuple(steps)))
+
+
+def _cut_otherwise(a: Side, b: Side) -> set[str]:
+    """Names whose pieces are placed in one way on one side and in another on the other."""
+    ways: list[dict[str, set[object]]] = [{}, {}]
+    for side, found in zip((a, b), ways, strict=True):
+        for entry in side.entries:
+            placement = entry.placement
+            told = None if placement is None else (placement.mesh, placement.parts)
+            found.setdefault(entry.name, set()).add(told)
+    return {name for name, told in ways[0].items() if ways[1].get(name, told) != told}
+
+
+def _collapsed(side: Side, rank: int | None, names: set[str] | None = None) -> Side:
+    groups: dict[tuple[object, ...], list[Entry]] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
+    for entry in side.entries:
+        moment = (entry.name, entry.kind, entry.step, entry.call)
+        if names is not None and entry.name not in names:
+            groups[(*moment, id(entry))] = [entry]
+            continue
+        seen[(*moment, entry.rank)] += 1
+        groups.setdefault((*moment, seen[(*moment, entry.rank)]), []).append(entry)
+    return replace(side, entries=in_order([_one(group, rank) for group in groups.values()]))
+
+
+def _one(group: list[Entry], rank: int | None) -> Entry:
+    """The value of one rank alone, as with pipelines, or the pieces of several."""
+    first = min(group, key=lambda entry: entry.first_rank)
+    if len(group) == 1:
+        return first if rank is None or first.rank == rank else replace(first, rank=rank)
+    pieces = tuple(sorted(group, key=lambda entry: entry.first_rank))
+    return replace(
+        first,
+        reference=Pieces(pieces),
+        rank=first.rank if rank is None else rank,
+        order=min(entry.order for entry in group),
+        nbytes=sum(entry.nbytes for entry in group),
+        placement=None,
+        checksum="",
+    )
+
+
+def _settled(pair: Pair) -> Pair:
+    try:
+        a, b = _declared(pair.a), _declared(pair.b)
+        wholes = _wholes(pair, a, b)
+    except (TensortapError, OSError, ValueError) as error:
+        wholes = f"{type(error).__name__}: {error}"
+    if isinstance(wholes, str):
+        plan = Plan(pair.a.name, "unaligned", (wholes,), is_usable=False)
+        a_entry, b_entry = (
+            replace(one, reference=Undecided(wholes)) if pieces_in(one) else one for one in (pair.a, pair.b)
+        )
+        return replace(pair, a=a_entry, b=b_entry, plan=plan)
+    words = ", ".join(dict.fromkeys(words for _, words, _ in wholes if words))
+    told = tuple(f"{side}: {told}" for side, (*_, told) in zip("AB", wholes, strict=True) if told)
+    return replace(pair, a=wholes[0][0], b=wholes[1][0], plan=Plan(pair.a.name, words, told))
+
+
+def _wholes(pair: Pair, a: _Whole | None, b: _Whole | None) -> tuple[_Whole, _Whole] | str:
+    """Both values whole: each by what it says itself, else by the other side; a sentence where neither."""
+    if a is not None and b is not None:
+        return a, b
+    if a is None and b is None:
+        return _both(pair)
+    known, unknown = (a, pair.b) if b is None else (b, pair.a)
+    assert known is not None
+    whole, pieces = numbers_in(known[0].reference), _arrays(unknown)
+    if whole is None or pieces is None:
+        return f"{unknown} is not numbers on every rank, and its ranks do not say how they belong together"
+    placing = infer(whole, pieces)
+    if placing.way is None or not placing.is_usable:
+        return f"the pieces of {_ranks(pieces_in(unknown))}: {placing}{_unfit(unknown)}"
+    made = _made(unknown, placing.way, placing, pieces, whole)
+    return (known, made) if b is None else (made, known)
+
+
+def _both(pair: Pair) -> tuple[_Whole, _Whole] | str:
+    a, b = _arrays(pair.a), _arrays(pair.b)
+    if a is None or b is None:
+        return "neither side says how its pieces belong together, and they are not numbers"
+    found = infer_both(a, b)
+    if isinstance(found, str):
+        return f"neither side says how its pieces sit in the whole: {found}"
+    way, placing = found
+    assert placing.way is not None
+    whole = joined(way, a)[0]
+    return _made(pair.a, way, placing, a, whole), _made(pair.b, placing.way, placing, b, whole)
+
+
+def _made(entry: Entry, way: Way, placing: Placing, arrays: Sequence[Array], whole: Array) -> _Whole:
+    pieces = pieces_in(entry)
+    copy, doubt = _farthest(joined(way, arrays), whole)
+    told = [f"{len(pieces)} pieces of {_ranks(pieces)} are {placing}", doubt, _unfit(entry)]
+    if placing.misfits:
+        wrong = ", ".join(str(pieces[position].rank) for position in placing.misfits)
+        told.append(f"the piece of rank {wrong} does not fit, the others do")
+    reference = Joined(tuple(piece.reference for piece in pieces), way, copy)
+    shape = tuple(whole.shape)
+    return replace(entry, reference=reference, shape=shape), str(way), "; ".join(filter(None, told))
+
+
+def _farthest(copies: Sequence[Array], whole: Array) -> tuple[int, str]:
+    """Copies should be equal. Where they are not, the worst is compared: a good one would hide it."""
+    if all(np.array_equal(copies[0], other, equal_nan=True) for other in copies[1:]):
+        return 0, ""
+    with np.errstate(invalid="ignore"):
+        far = [np.nan_to_num(np.abs(one.astype(np.float64) - whole), nan=np.inf).max() for one in copies]
+    worst = int(np.argmax(far))
+    return worst, f"its {len(copies)} copies are not equal: copy {worst}, the farthest, is compared"
+
+
+def _declared(entry: Entry) -> _Whole | None:
+    """A value that is whole by itself, or whose pieces say how they sit; None where nothing is said."""
+    pieces = pieces_in(entry)
+    if not pieces:
+        return entry, "", ""
+    if any(piece.placement is None for piece in pieces) or _complaint(entry):
+        return None
+    first = pieces[0].placement
+    assert first is not None
+    words = " x ".join(first.parts)
+    return (
+        replace(entry, reference=_declaration(entry), shape=first.shape),
+        words,
+        f"{len(pieces)} pieces of {_ranks(pieces)} are {words}, as they say themselves",
+    )
+
+
+def _complaint(entry: Entry) -> str:
+    """Why what the pieces say of themselves cannot be; empty where it can."""
+    try:
+        _declaration(entry).load()
+    except (TensortapError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _declaration(entry: Entry) -> Declared:
+    pieces = pieces_in(entry)
+    return Declared(
+        entry.name,
+        tuple(piece.reference for piece in pieces),
+        tuple(piece.first_rank for piece in pieces),
+        tuple(piece.placement for piece in pieces),
+    )
+
+
+def _unfit(entry: Entry) -> str:
+    """What was said of the pieces, and is not so."""
+    if any(piece.placement is None for piece in pieces_in(entry)):
+        return ""
+    return f"; what the pieces say of themselves is not so: {_complaint(entry)}"
+
+
+def _arrays(entry: Entry) -> list[Array] | None:
+    held = [numbers_in(piece.reference) for piece in pieces_in(entry)]
+    found = [one for one in held if one is not None]
+    return found if len(found) == len(held) else None
+
+
+def _ranks(pieces: Sequence[Entry]) -> str:
+    ranks = [piece.first_rank for piece in pieces]
+    is_run = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2
+    return f"ranks {ranks[0]} to {ranks[-1]}" if is_run else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _notes(pairs: Iterable[Pair]) -> list[str]:
+    plans = [pair.plan for pair in pairs if pair.plan is not None]
+    if not plans:
+        return []
+    counts = Counter(plan.words for plan in plans)
+    told = ", ".join(f"{count} {words}" for words, count in counts.most_common(6))
+    return [f"the pieces of several ranks were put together: {told}; .explain(name) tells each plan"]

@@ -1,0 +1,35 @@
+"""A test's way to say that two runs are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensortap.comparison.runs import Comparison, compare_runs
+
+
+def assert_runs_match(
+    a: Any,
+    b: Any,
+    *,
+    floor: Any = None,
+    map: Any = None,
+    only: str | Sequence[str] = (),
+    step: int | None = None,
+    rank: int | None = None,
+    limit: float | None = None,
+    gaps: bool = False,
+) -> Comparison:
+    """Raise an AssertionError that holds the whole report unless two runs are the same within noise.
+
+    >>> tt.assert_runs_match("runs/reference", cap, floor="runs/floor.json")
+
+    The arguments are those of `compare_runs`. What only one side has, or cannot be read, fails too, unless
+    `gaps=True`; two sides without anything in common always fail.
+    """
+    __tracebackhide__ = True
+    found = compare_runs(a, b, floor=floor, map=map, only=only, step=step, rank=rank, limit=limit)
+    is_accepted = found.is_green or (gaps and not found.is_different and found.coverage.pairs > 0)
+    if not is_accepted:
+        raise AssertionError(str(found))
+    return found

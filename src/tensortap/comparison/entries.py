@@ -1,0 +1,112 @@
+"""One side of a comparison: what it is called, which values it holds, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from tensortap.comparison.operands import Operand
+from tensortap.core.paths import matches
+from tensortap.core.record import Kind, Placement, Site
+
+
+class Reference(Protocol):
+    """Where a value lies. It can be pickled, so that a worker of another process reads the value itself."""
+
+    def load(self) -> Any: ...
+
+    def operand(self) -> Operand | None: ...
+
+
+# Not frozen: one is made for every value, and freezing takes five times as long. Nobody changes it.
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One value of a side: everything that is known of it without reading it, and where it lies."""
+
+    name: str
+    reference: Reference
+    kind: Kind = "value"
+    step: int | tuple[int, ...] = 0
+    rank: int | tuple[int, ...] = 0
+    call: int = 0
+    order: int = 0
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    nbytes: int = 0
+    site: Site | None = None
+    placement: Placement | None = None
+    class_name: str = ""  # of the module it belongs to; empty where that is not known
+    checksum: str = ""  # of its bytes, where the writer had a quick hash
+
+    def load(self) -> Any:
+        """The value, mapped from its file where it is an array; raises where the file is damaged."""
+        return self.reference.load()
+
+    def operand(self) -> Operand | None:
+        """Its numbers alone, without the library they came from; None for what is not numbers."""
+        return self.reference.operand()
+
+    @property
+    def first_step(self) -> int:
+        return self.step if isinstance(self.step, int) else min(self.step, default=0)
+
+    @property
+    def first_rank(self) -> int:
+        return self.rank if isinstance(self.rank, int) else min(self.rank, default=0)
+
+    def __str__(self) -> str:
+        call = f"@{self.call}" if self.call else ""
+        where = [f"step {self.step}" if self.step != 0 else "", f"rank {self.rank}" if self.rank != 0 else ""]
+        told = ", ".join(filter(None, where))
+        return f"{self.name}{call}{f' ({told})' if told else ''}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """The values of one side in the order in which they were seen: by step, then by order, then by rank."""
+
+    label: str
+    entries: list[Entry]
+    problems: list[str] = field(default_factory=list)  # what keeps a comparison from being whole
+    notes: list[str] = field(default_factory=list)  # what is worth saying, and no fault
+    metadata: dict[str, Any] = field(default_factory=dict)
+    path: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.problems
+
+    @property
+    def names(self) -> list[str]:
+        """Every name once, in order."""
+        return list(dict.fromkeys(entry.name for entry in self.entries))
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted({entry.first_rank for entry in self.entries})
+
+    def only(self, *patterns: str, step: int | None = None, rank: int | None = None) -> Side:
+        """The values that are meant: of names that a pattern selects, of one step, of one rank."""
+        chosen = [
+            entry
+            for entry in self.entries
+            if step in (None, entry.first_step)
+            and rank in (None, entry.first_rank)
+            and (not patterns or is_selected(entry.name, patterns))
+        ]
+        problems = [one for one in self.problems if rank is None or not one.startswith("rank")]
+        return replace(self, entries=chosen, problems=problems)
+
+
+def is_selected(name: str, patterns: Sequence[str]) -> bool:
+    """Whether any pattern means the name and none that begins with `!` excludes it."""
+    included = [pattern for pattern in patterns if not pattern.startswith("!")]
+    excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    is_meant = not included or any(matches(pattern, name) for pattern in included)
+    return is_meant and not any(matches(pattern, name) for pattern in excluded)
+
+
+def in_order(entries: list[Entry]) -> list[Entry]:
+    """By step, then as they were seen, then by rank."""
+    return sorted(entries, key=lambda entry: (entry.first_step, entry.order, entry.first_rank))

@@ -1,0 +1,50 @@
+"""A file as a side: a trace, or whatever values one file holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.references import InFile, InTrace, file_leaves, trace_file
+from tensortap.frameworks.base import framework_of
+
+if TYPE_CHECKING:
+    from tensortap.readers.trace_file import TraceFile
+
+
+def of_trace(path: Path) -> Side:
+    """A trace file tells names, steps and ranks; what kind of value each is, and in which order of execution
+    they came, it does not."""
+    trace = trace_file(str(path.absolute()))
+    trace.refresh()
+    entries = [entry for number, name in enumerate(trace.names) for entry in _traced(trace, name, number)]
+    note = "a trace file knows no order of execution: its names stand in the order of the alphabet"
+    problems = [] if entries else ["it holds no values"]
+    return Side(str(path), in_order(entries), problems, [note], {}, str(path))
+
+
+def of_file(path: Path) -> Side:
+    """One entry for each leaf of what the file holds."""
+    where = str(path.absolute())
+    file_leaves.cache_clear()  # a file may have been written again since
+    entries = []
+    for order, (name, leaf) in enumerate(file_leaves(where).items()):
+        told = framework_of(leaf).describe(leaf)
+        dtype = told.dtype if told.layout != "python" else ""
+        shape = tuple(told.shape)
+        reference = InFile(where, name)
+        entries.append(Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=told.nbytes))
+    return Side(str(path), entries, [], [], {}, str(path))
+
+
+def _traced(trace: TraceFile, name: str, order: int) -> list[Entry]:
+    traced = trace[name]
+    path, dtype, shape = str(trace.path), traced.dtype, tuple(traced.shape[1:])
+    seen: dict[tuple[object, object], int] = {}
+    entries = []
+    for position, (step, rank) in enumerate(zip(traced.steps, traced.ranks, strict=True)):
+        call = seen[step, rank] = seen.get((step, rank), -1) + 1
+        reference = InTrace(path, name, position)
+        entries.append(Entry(name, reference, "value", step, rank, call, order, dtype, shape))
+    return entries

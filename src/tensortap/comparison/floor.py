@@ -1,0 +1,270 @@
+"""How noisy each value is by itself: measured from twins of a run, or taken from the number type."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tensortap.comparison.entries import Entry
+from tensortap.comparison.metrics import Metrics
+from tensortap.core.errors import CorruptRunError
+
+SCHEMA = "tensortap.floor/1"
+LIMIT = 4.0
+OWN = "own rounding"  # the twin that gets what came into each module from the run itself
+# What calibration by harmless runs may make of the limit.
+_LEAST_LIMIT, _MOST_LIMIT, _MARGIN = 2.0, 12.0, 1.5
+# Half the distance between two numbers of the type, next to one.
+ROUNDING = {
+    "float64": 2.0**-53,
+    "complex128": 2.0**-53,
+    "float32": 2.0**-24,
+    "complex64": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e4m3fnuz": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "float8_e5m2fnuz": 2.0**-3,
+}
+# What a run may differ by when nobody has measured it: grows with the root of the depth.
+_USUAL = {2.0**-53: 1e-12, 2.0**-24: 1e-5, 2.0**-11: 5e-3, 2.0**-8: 2e-2, 2.0**-4: 1.5e-1, 2.0**-3: 1.5e-1}
+# What rounding makes of a whole array, of the most that it makes of one number.
+_ROUNDED = 0.4
+_ROWS = 4.0  # how much worse the worst row is than all of it
+# The noise of a few numbers may be nothing by luck: they have at least that of what came before them.
+_FEW = 256
+
+Key = tuple[str, int, int, int]  # name, step, call, rank
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The noise of one value. A difference is beyond it from `limit` times these numbers on."""
+
+    relative_l2: float
+    row: float
+    column: float
+    source: str
+    limit: float = LIMIT
+    flips: int = 0  # discrete decisions that fell otherwise in a twin
+    # Of the whole, the worst row and the worst column, where all that it was made of is identical.
+    own: tuple[float, float, float] | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        return self.source != "analytic"
+
+    def alone(self) -> Noise | None:
+        """What its own computation adds, without what came in; None where that was not measured."""
+        if self.own is None:
+            return None
+        return replace(self, relative_l2=self.own[0], row=self.own[1], column=self.own[2], source=OWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The noise of every value of a run.
+
+    >>> floor = tt.floor(model, batch)
+    >>> floor.save("floor.json")
+    >>> tt.compare_runs(a, b, floor=tt.Floor.load("floor.json"))
+    """
+
+    noise: dict[Key, Noise] = field(default_factory=dict)
+    limit: float = LIMIT
+    twins: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()  # twins that could not be made, and why
+    _loosest: dict[str, Noise] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for (name, *_), noise in self.noise.items():
+            self._loosest[name] = joined(self._loosest.get(name), noise)
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self.noise)
+
+    def of(self, entry: Entry, *, dtype: str = "", depth: int = 1) -> Noise:
+        """The noise of a value: measured at that step and call, else the loosest of its name, else analytic,
+        by the lowest precision on its way (`dtype`) and the layers before it (`depth`)."""
+        key = entry.name, entry.first_step, entry.call, entry.first_rank
+        found = self.noise.get(key) or self._loosest.get(entry.name)
+        return (
+            replace(found, limit=self.limit) if found is not None else analytic(dtype or entry.dtype, depth)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON."""
+        rows = [[*key, *_numbers(noise)] for key, noise in self.noise.items()]
+        told = {"schema": SCHEMA, "limit": self.limit, "twins": self.twins, "skipped": self.skipped}
+        Path(path).write_text(json.dumps({**told, "noise": rows}), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Floor:
+        """Read what `save` wrote."""
+        try:
+            told = json.loads(Path(path).read_text(encoding="utf-8"))
+            if told["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {told['schema']!r}")
+            noise = {
+                (str(name), int(step), int(call), int(rank)): _noise(*numbers)
+                for name, step, call, rank, *numbers in told["noise"]
+            }
+            return cls(noise, float(told["limit"]), tuple(told["twins"]), tuple(told["skipped"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptRunError(
+                f"{path} is not a floor ({error}); make one with tt.floor(...).save({str(path)!r})"
+            ) from None
+
+    @classmethod
+    def from_runs(cls, runs: Sequence[Any], *, executor: Executor | None = None) -> Floor:
+        """The noise between runs that should be the same: each against the first.
+
+        With three and more, the limit is calibrated: each must lie within the noise of the others."""
+        from tensortap.comparison.repeats import floor_of_runs
+
+        return floor_of_runs(runs, executor)
+
+    def __repr__(self) -> str:
+        twins = ", ".join(self.twins) or "nothing: analytic"
+        return f"<floor of {len(self.noise)} values from {twins}; limit {self.limit:.3g}>"
+
+
+@lru_cache(maxsize=4096)
+def analytic(dtype: str, depth: int = 1) -> Noise:
+    """What values of this precision usually differ by, that many layers deep; nobody has measured it."""
+    rounding = ROUNDING.get(dtype, 2.0**-24)
+    usual = _USUAL[rounding] * math.sqrt(max(depth, 1))
+    return Noise(usual, _ROWS * usual, _ROWS * usual, "analytic", limit=1.0)
+
+
+def joined(a: Noise | None, b: Noise) -> Noise:
+    """The larger noise of both."""
+    if a is None:
+        return b
+    source = a.source if a.relative_l2 >= b.relative_l2 else b.source
+    return Noise(
+        max(a.relative_l2, b.relative_l2),
+        max(a.row, b.row),
+        max(a.column, b.column),
+        source,
+        max(a.limit, b.limit),
+        max(a.flips, b.flips),
+        a.own if b.own is None else b.own if a.own is None else _larger(a.own, b.own),
+    )
+
+
+def _larger(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float]:
+    return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])
+
+
+def _smaller(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float]:
+    return min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2])
+
+
+def _numbers(noise: Noise) -> list[Any]:
+    return [noise.relative_l2, noise.row, noise.column, noise.source, noise.flips, noise.own]
+
+
+def _noise(l2: float, row: float, column: float, source: str, flips: int, own: Any) -> Noise:
+    return Noise(l2, row, column, source, flips=flips, own=tuple(own) if own else None)
+
+
+class Gathered:
+    """What the twins of a run differ by, value by value; the values themselves are not kept."""
+
+    def __init__(self) -> None:
+        self._noise: dict[str, dict[Key, Noise]] = {}
+        self._sizes: dict[Key, tuple[int, str]] = {}
+        self._reshaped: set[str] = set()
+
+    @property
+    def twins(self) -> tuple[str, ...]:
+        return tuple(self._noise)
+
+    def add(self, twin: str, entry: Entry, found: Metrics) -> None:
+        """What one value of a twin differs by. One that has another shape, or a NaN, is no twin there."""
+        key = entry.name, entry.first_step, entry.call, entry.first_rank
+        noise = self._noise.setdefault(twin, {})
+        if found.reason or found.disagreeing or found.is_opaque:
+            self._reshaped.add(entry.name)
+            return
+        self._sizes[key] = found.count, entry.dtype
+        flips = found.mismatches if found.is_discrete else 0
+        made = Noise(found.relative_l2, found.row, found.column, twin, flips=flips)
+        noise[key] = joined(noise.get(key), made)
+
+    def drop(self, twins: Iterable[str]) -> None:
+        """Twins that were only there to calibrate."""
+        for twin in twins:
+            self._noise.pop(twin, None)
+
+    def floor(self, skipped: Iterable[str] = (), limit: float | None = None) -> Floor:
+        twins = tuple(one for one in self.twins if one != OWN)
+        whole = self._over(twins)
+        for key, noise in (self._over([OWN]) if OWN in self._noise else {}).items():
+            if key in whole:
+                # Another right way rounds elsewhere, in some row by all that rounding can do; and rounding
+                # alone is no more than rounding and all that came in.
+                least = ROUNDING.get(self._sizes[key][1], 0.0)
+                own = noise.relative_l2, max(noise.row, least), max(noise.column, least)
+                most = whole[key].relative_l2, whole[key].row, whole[key].column
+                whole[key] = replace(whole[key], own=_smaller(own, most))
+        return Floor(whole, limit or LIMIT, twins, tuple(skipped))
+
+    def calibrated(self) -> float:
+        """The limit at which every twin lies within the noise of the others, with a margin."""
+        worst = 0.0
+        for twin, noise in self._noise.items():
+            others = self._over([one for one in self.twins if one != twin])
+            worst = max([worst, *(_ratio(mine, others[key]) for key, mine in noise.items() if key in others)])
+        return min(max(_MARGIN * worst, _LEAST_LIMIT), _MOST_LIMIT)
+
+    def ratio_of(self, twin: str, others: Sequence[str]) -> float:
+        """How far one twin lies beyond the noise of others, at worst."""
+        whole = self._over(others)
+        mine = self._noise.get(twin, {})
+        return max((_ratio(noise, whole[key]) for key, noise in mine.items() if key in whole), default=0.0)
+
+    def _over(self, twins: Sequence[str]) -> dict[Key, Noise]:
+        """The larger noise of these twins, never below the rounding of the type."""
+        whole: dict[Key, Noise] = {}
+        for twin in twins:
+            for key, noise in self._noise[twin].items():
+                whole[key] = joined(whole.get(key), noise)
+        return self._lifted(whole)
+
+    def _lifted(self, whole: dict[Key, Noise]) -> dict[Key, Noise]:
+        before = Noise(0.0, 0.0, 0.0, "")
+        lifted = {}
+        for key, noise in whole.items():
+            count, dtype = self._sizes[key]
+            least = _ROUNDED * ROUNDING.get(dtype, 0.0)
+            if count < _FEW:
+                least = max(least, before.relative_l2)
+            elif key[0] in self._reshaped:
+                # The twins that tell most of its noise had another shape: it has that of what came before.
+                noise = joined(replace(before, source=noise.source), noise)
+            elif dtype in ROUNDING:
+                before = replace(noise, flips=0)
+            lifted[key] = Noise(
+                max(noise.relative_l2, least),
+                max(noise.row, least),
+                max(noise.column, least),
+                noise.source,
+                flips=noise.flips,
+            )
+        return lifted
+
+
+def _ratio(noise: Noise, floor: Noise) -> float:
+    pairs = zip(_numbers(noise)[:3], _numbers(floor)[:3], strict=True)
+    return max((x / y if y else math.inf if x else 0.0) for x, y in pairs)

@@ -1,0 +1,100 @@
+"""What a replay comes to: every part that is wrong by itself, and what could not be replayed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tensortap.comparison.backward import Modules
+from tensortap.comparison.entries import Entry
+from tensortap.comparison.findings import Finding, Origin
+from tensortap.comparison.forced import Forced
+from tensortap.comparison.shelf import Shelf
+
+_SHOWN = 3
+
+
+def origins_of(findings: Sequence[Finding]) -> list[Origin]:
+    """One for each module, in the order of execution: whatever is beyond its own noise has its fault there,
+    since all that it was made of is the reference's."""
+    modules = Modules(found.module for found in findings)
+    classes = {found.module: found.pair.b.class_name for found in findings}
+    origins: dict[str, Origin] = {}
+    for found in findings:
+        if found.is_beyond and not found.source:
+            name, kind = _blamed(found, modules)
+            origins.setdefault(name, _origin(found, name, kind, classes.get(name, "")))
+    return list(origins.values())
+
+
+def as_gap(found: Finding) -> Finding:
+    """Another shape than the reference's is told, and is no verdict on a computation."""
+    if found.verdict != "structure":
+        return found
+    return replace(found, verdict="unaligned", ratio=0.0, note=f"{found.note}; it was not replaced")
+
+
+def steps_apart(shelf: Shelf) -> list[str]:
+    """Steps that only one side has."""
+    there, here = len(shelf.steps), len(shelf.ran)
+    if shelf.is_cut or shelf.is_joined or there == here:
+        return []
+    if there > here:
+        left = ", ".join(map(str, shelf.steps[here : here + _SHOWN]))
+        more = f" and {there - here - _SHOWN} more" if there - here > _SHOWN else ""
+        return [f"the reference has {there} steps, the candidate ran {here}: {left}{more} were not replayed"]
+    return [f"the candidate ran {here} steps, the reference has {there}: the others were not compared"]
+
+
+def told(run: Forced, shelf: Shelf) -> list[str]:
+    """What is worth saying of a replay."""
+    notes = [f"{name} was not replaced: {reason}" for name, reason in list(run.kept.items())[:_SHOWN]]
+    more = len(run.kept) - _SHOWN
+    notes += [f"{more} more values were not replaced"] if more > 0 else []
+    notes += run.missing[:_SHOWN]
+    if shelf.is_cut:
+        notes.append(f"each of the candidate's {len(shelf.ran)} steps is a piece of the reference's one")
+    if shelf.is_joined:
+        notes.append(f"the candidate's step is the reference's {len(shelf.steps)} put together")
+    notes += [
+        f"{name}: only the first {part} of {whole} were run" for name, part, whole in shelf.unfinished()
+    ]
+    return notes
+
+
+def of_replayed_steps(entries: Sequence[Entry], shelf: Shelf) -> list[Entry]:
+    """Without those of steps that the other side does not have, which are told once."""
+    both = set(shelf.steps[: len(shelf.ran)])
+    return [entry for entry in entries if entry.first_step in both or shelf.is_joined]
+
+
+def _blamed(found: Finding, modules: Modules) -> tuple[str, str]:
+    module = found.module
+    if found.kind == "input":
+        # What comes in wrong, from what is right, was made by the code around.
+        return (modules[module], "own code") if module else (found.name, "data")
+    if found.kind == "value":
+        return found.name, "value"
+    return module, {"param": "param", "output": "output"}.get(found.kind, "local")
+
+
+def _origin(found: Finding, name: str, kind: str, class_name: str) -> Origin:
+    theirs = found.pair.b.name
+    called = f"the candidate calls it {theirs}" if theirs != found.name else ""
+    note = "; ".join(filter(None, [found.note, called]))
+    ratio = found.ratio if not math.isnan(found.ratio) else math.inf
+    return Origin(
+        name,
+        found.verdict,
+        ratio,
+        found.step,
+        found.rank,
+        kind,
+        found.name,
+        found.call,
+        found.axis,
+        class_name,
+        "",
+        note,
+    )

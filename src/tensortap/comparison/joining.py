@@ -1,0 +1,110 @@
+"""Values that are made of others: pieces that were put together, and values in another arrangement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tensortap.comparison.entries import Entry, Reference
+from tensortap.comparison.layouts import Step, applied
+from tensortap.comparison.operands import Operand
+from tensortap.comparison.references import numbers_of
+from tensortap.comparison.ways import Way, joined
+from tensortap.core.errors import NotWholeError, UnsupportedValueError
+from tensortap.core.record import Placement, Record
+from tensortap.kernels.numbers import Array, decode, number_type
+from tensortap.readers.whole import whole
+
+
+class Pieces(NamedTuple):
+    """One name of several ranks at one moment; until it is known how they make a whole, the first."""
+
+    entries: tuple[Entry, ...]
+
+    def load(self) -> Any:
+        return self.entries[0].load()
+
+    def operand(self) -> Operand | None:
+        return self.entries[0].operand()
+
+
+class Joined(NamedTuple):
+    """Pieces that make a whole; of copies, the one that is meant."""
+
+    pieces: tuple[Reference, ...]
+    way: Way
+    copy: int = 0
+
+    def load(self) -> Any:
+        held = self.operand()
+        return decode(held.bits, held.dtype)
+
+    def operand(self) -> Operand:
+        held = [_operand(piece) for piece in self.pieces]
+        dtypes = {one.dtype for one in held}
+        if len(dtypes) == 1 and not self.way.is_reduced:
+            return Operand(joined(self.way, [one.bits for one in held])[self.copy], dtypes.pop())
+        made = joined(self.way, [decode(one.bits, one.dtype) for one in held])[self.copy]
+        return Operand(made, str(made.dtype))
+
+
+class Declared(NamedTuple):
+    """Pieces that say themselves how they sit in the whole."""
+
+    name: str
+    pieces: tuple[Reference, ...]
+    ranks: tuple[int, ...]
+    placements: tuple[Placement | None, ...]
+
+    def load(self) -> Any:
+        rows = zip(self.pieces, self.ranks, self.placements, strict=True)
+        return whole([Record(self.name, one.load(), rank=rank, placement=where) for one, rank, where in rows])
+
+    def operand(self) -> Operand | None:
+        return numbers_of(self.load())
+
+
+class Laid(NamedTuple):
+    """A value in another arrangement."""
+
+    reference: Reference
+    steps: tuple[Step, ...]
+
+    def load(self) -> Any:
+        held = self.operand()
+        return decode(held.bits, held.dtype)
+
+    def operand(self) -> Operand:
+        held = _operand(self.reference)
+        return Operand(applied(self.steps, held.bits), held.dtype)
+
+
+class Undecided(NamedTuple):
+    """Pieces of which nobody knows how they make a whole."""
+
+    told: str
+
+    def load(self) -> Any:
+        raise NotWholeError(self.told)
+
+    def operand(self) -> Operand | None:
+        raise NotWholeError(self.told)
+
+
+def numbers_in(reference: Reference) -> Array | None:
+    """The numbers of a value, to compute with; None for what has none."""
+    held = reference.operand()
+    if held is None or number_type(held.dtype).family == "complex":
+        return None
+    return decode(held.bits, held.dtype)
+
+
+def pieces_in(entry: Entry) -> Sequence[Entry]:
+    return entry.reference.entries if isinstance(entry.reference, Pieces) else ()
+
+
+def _operand(reference: Reference) -> Operand:
+    held = reference.operand()
+    if held is None:
+        raise UnsupportedValueError("what is not numbers cannot be put together")
+    return held

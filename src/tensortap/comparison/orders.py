@@ -1,0 +1,57 @@
+"""Orders in which models keep the numbers of one axis: halves of rotary heads, fused projections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from tensortap.kernels.numbers import Array
+
+_SECTIONS = {
+    "gate and up": (1, 1),
+    "query, key and value": (1, 1, 1),
+    "2 queries, key and value": (2, 1, 1),
+    "4 queries, key and value": (4, 1, 1),
+    "8 queries, key and value": (8, 1, 1),
+}
+
+
+@lru_cache(maxsize=64)
+def known_orders(size: int) -> tuple[tuple[str, Array], ...]:
+    """What each is called, and the rows of B in the order of A."""
+    found: list[tuple[str, Array]] = []
+    seen = {tuple(range(size))}
+    for words, rows in (*_rotary(size), *_fused(size)):
+        if tuple(rows.tolist()) not in seen:
+            seen.add(tuple(rows.tolist()))
+            found.append((words, rows))
+    return tuple(found)
+
+
+def _rotary(size: int) -> Iterator[tuple[str, Array]]:
+    """Heads whose halves are one after the other against heads that take them in turn."""
+    for head in (width for width in range(4, size + 1, 2) if size % width == 0):
+        turns = np.concatenate([np.arange(0, head, 2), np.arange(1, head, 2)])
+        starts = head * np.arange(size // head)[:, None]
+        rows = (starts + turns).reshape(-1)
+        what = f"halves (A) against turns (B) in rotary heads of {head}"
+        yield what, rows
+        yield what.replace("halves (A)", "turns (A)").replace("turns (B)", "halves (B)"), np.argsort(rows)
+
+
+def _fused(size: int) -> Iterator[tuple[str, Array]]:
+    """Sections one after the other against a part of each, group by group."""
+    for words, shares in _SECTIONS.items():
+        total = sum(shares)
+        for groups in (count for count in range(2, size // total + 1) if size % (count * total) == 0):
+            rows = _by_sections(shares, groups, size // (groups * total))
+            yield f"{words} fused in sections (A) against {groups} groups (B)", rows
+            yield f"{words} fused in {groups} groups (A) against sections (B)", np.argsort(rows)
+
+
+def _by_sections(shares: tuple[int, ...], groups: int, width: int) -> Array:
+    each = np.arange(groups * sum(shares) * width).reshape(groups, sum(shares), width)
+    parts = np.split(each, np.cumsum(shares)[:-1].tolist(), axis=1)
+    return np.concatenate([part.reshape(-1) for part in parts])

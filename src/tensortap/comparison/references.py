@@ -1,0 +1,126 @@
+"""Where the values of a side lie, in a form that any process can read them from."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tensortap.comparison.operands import Operand, is_number, operand, shape_of_numbers
+from tensortap.core.errors import CorruptRunError
+from tensortap.frameworks.nested import leaves
+from tensortap.readers.values import Values
+
+if TYPE_CHECKING:
+    from tensortap.readers.trace_file import TraceFile
+
+_OPEN = 16  # runs and files that a process keeps open
+
+
+class InRun(NamedTuple):
+    """A value of a run, by the bytes it takes: a reader of one value needs no index."""
+
+    path: str
+    file: str
+    offset: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    framework: str
+    start: int
+    length: int
+    suffix: str
+
+    def load(self) -> Any:
+        values = _values(self.path)
+        if self.offset >= 0:
+            what = (self.offset, self.nbytes, self.dtype, self.shape, self.framework)
+            return values.array(self.file, *what)
+        return values.other(self.file, self.start, self.length, self.suffix, False)
+
+    def operand(self) -> Operand | None:
+        if self.offset < 0:
+            return numbers_of(self.load())
+        bits = _values(self.path).bits(self.file, self.offset, self.nbytes, self.dtype, self.shape)
+        return Operand(bits, self.dtype)
+
+
+class InTrace(NamedTuple):
+    """A value of a trace file, by its place among those of its name."""
+
+    path: str
+    name: str
+    position: int
+
+    def load(self) -> Any:
+        return trace_file(self.path)[self.name][self.position]
+
+    def operand(self) -> Operand | None:
+        return numbers_of(self.load())
+
+
+class InFile(NamedTuple):
+    """A leaf of what one file holds."""
+
+    path: str
+    leaf: str
+
+    def load(self) -> Any:
+        held = file_leaves(self.path)
+        if self.leaf not in held:
+            raise CorruptRunError(f"{self.path} has changed: there is no {self.leaf!r} in it any more")
+        return held[self.leaf]
+
+    def operand(self) -> Operand | None:
+        return numbers_of(self.load())
+
+
+class Held(NamedTuple):
+    """A value in the memory of this process; another process gets a copy."""
+
+    value: Any
+
+    def load(self) -> Any:
+        return self.value
+
+    def operand(self) -> Operand | None:
+        return numbers_of(self.value)
+
+
+def numbers_of(value: Any) -> Operand | None:
+    """The numbers of an array or a number; None for anything else."""
+    is_numeric = is_number(value) or shape_of_numbers(value) is not None
+    return operand(value) if is_numeric else None
+
+
+def leaves_of(value: Any) -> dict[str, Any]:
+    """The leaves of a value by name: a key at the top is a name of its own, and a lone value is `value`."""
+    return {_name(path): leaf for path, leaf in leaves(value)}
+
+
+def _name(path: str) -> str:
+    if path.startswith("['"):
+        key, mark, rest = path[2:].partition("']")
+        return key + rest if mark and "\\" not in key else path
+    return path or "value"
+
+
+@lru_cache(maxsize=_OPEN)
+def _values(path: str) -> Values:
+    return Values(Path(path))
+
+
+@lru_cache(maxsize=_OPEN)
+def trace_file(path: str) -> TraceFile:
+    """Opened once: a value is read by name and place."""
+    from tensortap.readers.trace_file import TraceFile
+
+    return TraceFile(path)
+
+
+@lru_cache(maxsize=_OPEN)
+def file_leaves(path: str) -> dict[str, Any]:
+    """What a file holds by name; read once."""
+    from tensortap.formats import serializers
+
+    return leaves_of(serializers.load(path))

@@ -1,0 +1,125 @@
+"""Where in an array a difference lies: the tail, one of several equal parts, a row, a block, a diagonal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensortap.kernels.numbers import Array
+
+# Of the worst slice: what is less is untouched, what is more is touched, and in between nothing is said.
+_UNTOUCHED, _TOUCHED = 0.02, 0.1
+_NUMBERS, _UNTOUCHED_FEW = 8, 1e-3  # in a row: of fewer, one may differ little by chance
+_CHANCE = 1e-6
+_PARTS = (2, 3, 4, 6, 8, 16)
+_SHOWN = 8
+_MASKED = -1e30
+_FEW, _MOST = 2, 0.6
+
+
+def part(apart: Array, values: Array) -> str:
+    """The part of each axis outside of which nothing differs."""
+    told = [_of_axis(apart, values, axis) for axis in range(apart.ndim)]
+    return "; ".join(filter(None, told))
+
+
+def masked(a: Array, b: Array) -> str:
+    """What is hidden on one side alone (minus infinity, the lowest number, or zero), where it is a block or
+    whole diagonals of the last two axes, everywhere the same."""
+    if a.ndim < 2 or min(a.shape[-2:]) < 2:
+        return ""
+    for hidden in ((a <= _MASKED, b <= _MASKED), (a == 0, b == 0)):
+        told = _one_sided(*hidden)
+        if told:
+            return told
+    return ""
+
+
+def _of_axis(apart: Array, values: Array, axis: int) -> str:
+    others = tuple(other for other in range(apart.ndim) if other != axis)
+    sizes, scale = (np.sqrt((one**2).sum(axis=others)) for one in (apart, values))
+    # Both as they are and relative to their rows: noise of large rows is no difference of them alone.
+    untouched = _UNTOUCHED if apart.size >= _NUMBERS * len(sizes) else _UNTOUCHED_FEW
+    relative = sizes / np.where(scale, scale, scale.max() or 1)
+    touched = [_touched(sizes, untouched), _touched(relative, untouched)]
+    if touched[0] is None or touched[1] is None or (touched[0] != touched[1]).any():
+        return ""
+    rows = np.flatnonzero(touched[0])
+    if len(rows) == len(sizes) or _may_be_chance(np.moveaxis(apart, axis, 0), touched[0], untouched):
+        return ""
+    return _told(rows, len(sizes), axis)
+
+
+def _may_be_chance(apart: Array, is_touched: Array, untouched: float) -> bool:
+    """Whether so many equal numbers may lie outside, as many as there are among those that differ."""
+    size = np.abs(apart)
+    touched = size[is_touched]
+    # One more of each, as nothing is known of a share from one number.
+    equal = (np.count_nonzero(touched <= untouched * size.max()) + 1) / (touched.size + 2)
+    return bool(equal ** (size.size - touched.size) > _CHANCE)
+
+
+def _touched(sizes: Array, untouched: float) -> Array | None:
+    """Which rows differ; None where some are neither touched nor untouched."""
+    worst = float(sizes.max())
+    is_touched = sizes >= _TOUCHED * worst
+    return is_touched if (is_touched | (sizes <= untouched * worst)).all() else None
+
+
+def _told(rows: Array, length: int, axis: int) -> str:
+    first, last = int(rows[0]), int(rows[-1])
+    if len(rows) == 1:
+        return f"only row {first} of {length} along axis {axis}"
+    if last - first + 1 > len(rows):
+        if len(rows) > min(_SHOWN, length // 4):
+            return ""
+        return f"only rows {', '.join(map(str, rows))} of {length} along axis {axis}"
+    where = f"{first} to {last} of {length} along axis {axis}{_one_part(first, last, length)}"
+    if last == length - 1:
+        return f"only the tail: {where}"
+    return f"only the head: {where}" if first == 0 else f"only {where}"
+
+
+def _one_part(first: int, last: int, length: int) -> str:
+    """Whether it is one of several equal parts, as a shard is."""
+    width = last - first + 1
+    count = length // width
+    is_part = count in _PARTS and count * width == length and first % width == 0
+    return f", part {first // width + 1} of {count}" if is_part else ""
+
+
+def _one_sided(in_a: Array, in_b: Array) -> str:
+    for name, alone in (("A", in_a & ~in_b), ("B", in_b & ~in_a)):
+        other = (in_b & ~in_a) if name == "A" else (in_a & ~in_b)
+        if other.any() or np.count_nonzero(alone) < _FEW or alone.mean() > _MOST:
+            continue
+        planes = alone.reshape(-1, *alone.shape[-2:])
+        plane = planes[0]
+        if (planes == plane).all():
+            told = _shape_of(plane)
+            if told:
+                return f"{told} of the last two axes is masked in {name} only"
+    return ""
+
+
+def _shape_of(plane: Array) -> str:
+    rows, columns = np.flatnonzero(plane.any(axis=1)), np.flatnonzero(plane.any(axis=0))
+    is_full = np.count_nonzero(plane) == len(rows) * len(columns)
+    if is_full and _is_run(rows) and _is_run(columns):
+        return f"the block [{rows[0]}:{rows[-1] + 1}, {columns[0]}:{columns[-1] + 1}]"
+    return _diagonals(plane)
+
+
+def _diagonals(plane: Array) -> str:
+    height, width = plane.shape
+    distance = np.arange(width)[None] - np.arange(height)[:, None]
+    touched = np.unique(distance[plane])
+    if not _is_run(touched) or not plane[np.isin(distance, touched)].all():
+        return ""
+    first, last = int(touched[0]), int(touched[-1])
+    return f"the diagonal {first:+d}" if first == last else f"the band of diagonals {first:+d} to {last:+d}"
+
+
+def _is_run(numbers: Array | Sequence[int]) -> bool:
+    return bool((np.diff(numbers) == 1).all())

@@ -1,0 +1,39 @@
+"""The noise between runs that should be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from tensortap.comparison.floor import Floor, Gathered
+from tensortap.comparison.match import match
+from tensortap.comparison.measuring import measured
+from tensortap.comparison.sides import Side, side_of
+
+
+def floor_of_runs(runs: Sequence[Any], executor: Executor | None = None) -> Floor:
+    """Each run against the first; what only one of them has is without noise of its own."""
+    if len(runs) < 2:
+        raise ValueError(f"a floor needs at least 2 runs that should be the same, not {len(runs)}")
+    base, *others = [side_of(run) for run in runs]
+    gathered = Gathered()
+    skipped = [
+        told for number, other in enumerate(others) for told in _add(gathered, base, other, number, executor)
+    ]
+    if not gathered.twins:
+        raise ValueError(f"{base.label} has no value in common with the other runs; give runs of one program")
+    limit = gathered.calibrated() if len(gathered.twins) > 1 else None
+    return gathered.floor(skipped, limit)
+
+
+def _add(gathered: Gathered, base: Side, other: Side, number: int, executor: Executor | None) -> list[str]:
+    twin = "repeat" if not number else f"repeat {number + 1}"
+    pairs = [(pair.a, pair.b) for pair in match(base, other).pairs]
+    unread = 0
+    for (entry, _), found in zip(pairs, measured(pairs, executor), strict=True):
+        if isinstance(found, str):
+            unread += 1
+        else:
+            gathered.add(twin, entry, found)
+    return [f"{twin}: {unread} values could not be read"] if unread else []

@@ -1,0 +1,265 @@
+"""Each part of a model judged by itself: it gets what a reference had, and gives what it makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tensortap.comparison.entries import Entry, Side
+from tensortap.comparison.findings import Finding, finding
+from tensortap.comparison.floor import Floor
+from tensortap.comparison.forced import Forced, forced, is_model, run_batch, types_of
+from tensortap.comparison.forced_floor import Rounding, coarsest, coarsest_of, converted, floor_of
+from tensortap.comparison.forced_report import as_gap, of_replayed_steps, origins_of, steps_apart, told
+from tensortap.comparison.fusing import with_fused
+from tensortap.comparison.gate import gate
+from tensortap.comparison.held_sides import of_capture
+from tensortap.comparison.margins import with_margins
+from tensortap.comparison.match import How, Matched, Pair, match
+from tensortap.comparison.measuring import measured
+from tensortap.comparison.modules import split
+from tensortap.comparison.rules import Rules, rules_of
+from tensortap.comparison.runs import Comparison, Coverage, explained
+from tensortap.comparison.shelf import Shelf
+from tensortap.comparison.sides import side_of
+from tensortap.comparison.untouched import untouched
+from tensortap.comparison.verdict import judge
+from tensortap.core.paths import parse
+from tensortap.core.ranks import ranks
+from tensortap.core.settings import is_on
+from tensortap.recording.capture import capture
+from tensortap.recording.model_facts import model_facts
+from tensortap.sources.selection import select, selection
+from tensortap.sources.sites import class_name, require_module, unwrapped
+
+_WHOLE = ("**", "**.in")
+
+
+def align(
+    reference: Any,
+    candidate: Any,
+    batch: Any,
+    *patterns: Any,
+    map: Any = None,
+    floor: Floor | None = None,
+    fused: Mapping[str, Sequence[str]] | None = None,
+    step: int | None = None,
+    rank: int | None = None,
+    limit: float | None = None,
+) -> Comparison:
+    """Every fault of a model at once: it runs with the reference's values, each part of it by itself.
+
+    >>> found = tt.align(trusted, mine, batch)                      # two models
+    >>> found = tt.align("runs/good", mine, batch, map="rules.toml")  # a run on disk, other names
+    >>> [origin.name for origin in found.origins]
+
+    Every selected input and output of the candidate (all of them, unless patterns say otherwise) is recorded
+    and then replaced by what the reference had there, so that no part inherits the fault of another.
+
+    `reference`: a model, which is run on the batch first, or whatever `tt.compare_runs` takes.
+    `batch`: a dict is `model(**batch)`, a tuple or list `model(*batch)`, a function `batch(model)`.
+    `map`: rules from the reference's names to the candidate's, as for `tt.compare_runs`.
+    `floor`: what `tt.floor` gives; measured here otherwise. `limit`: how many times the noise counts.
+    `fused`: modules that do in one what the reference does in several, `{"qkv": ["q", "k", "v"]}`.
+    `step`, `rank`: of the reference alone. Both models are afterwards what they were before.
+    """
+    require_module(candidate)
+    if not is_on():
+        return Comparison("", "", (), (), (), Coverage(0), Floor())
+    _check(candidate, patterns)
+    replay = _Replay(reference, candidate, batch, patterns or _WHOLE, rules_of(map))
+    return replay.comparison(floor, limit, fused or {}, step, rank)
+
+
+@dataclass(slots=True)
+class _Replay:
+    """A reference, a model that gets its values, and what is known of both."""
+
+    reference: Any
+    candidate: Any
+    batch: Any
+    patterns: Sequence[Any]
+    rules: Rules
+
+    def comparison(
+        self,
+        floor: Floor | None,
+        limit: float | None,
+        fused: Mapping[str, Sequence[str]],
+        step: int | None,
+        rank: int | None,
+    ) -> Comparison:
+        side = with_fused(_of_rank(self.side(), step, rank), fused)
+        side = replace(side, entries=self.rules.kept(self.asked(side.entries)))
+        run, shelf, matched = self.replayed(side)
+        noise = floor or self.floor(side, run, shelf.names, is_own=not fused)
+        noise = noise if limit is None else replace(noise, limit=limit)
+        table = with_margins([as_gap(one) for one in _findings(matched.pairs, noise)])
+        other = Side(f"{_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
+        facts = _facts(side.metadata.get("model") or self.reference, self.candidate)
+        sides = [replace(one, metadata=known) for one, known in zip((side, other), facts, strict=True)]
+        explanations = gate(sides[0], sides[1], matched)
+        return Comparison(
+            side.label,
+            other.label,
+            tuple(table),
+            tuple(explained(origin, explanations) for origin in origins_of(table)),
+            explanations,
+            _coverage(matched, table, [*side.problems, *steps_apart(shelf)]),
+            noise,
+            (*matched.notes, *side.notes, *told(run, shelf), *self.compiled()),
+        )
+
+    def side(self) -> Side:
+        """The reference's values; a model is run on the batch first."""
+        if not is_model(self.reference):
+            return side_of(self.reference)
+        with capture(self.reference, *self.wanted()) as cap, untouched(self.reference):
+            run_batch(self.reference, self.batch)
+        return Side(_label(self.reference), of_capture(cap).entries)
+
+    def wanted(self) -> Sequence[Any]:
+        """The patterns, as far as they mean anything in the reference, whose names may be others."""
+        return [one for one in self.patterns if _fits(self.reference, one)] or _WHOLE
+
+    def replayed(self, side: Side) -> tuple[Forced, Shelf, Matched]:
+        """Once with the names that are known; once more where guesses make pairs of others."""
+        names = {name: self.rules.renamed(name) for name in side.names}
+        run, shelf = self.run(Shelf(side, names))
+        ours = Side("", [*(own for _, own in run.pairs), *run.alone])
+        found = match(_seen(side, run, shelf), ours, self.rules)
+        guesses = {one.a.name: one for one in found.pairs if one.how in ("class", "content")}
+        if guesses and not (shelf.is_cut or shelf.is_joined):
+            names |= {name: one.b.name for name, one in guesses.items()}
+            run, shelf = self.run(Shelf(side, names))
+        pairs = [_pair(a, b, names, guesses) for a, b in run.pairs]
+        left = [one for one in side.entries if id(one) not in shelf.used]
+        alone = self.rules.kept(run.alone)
+        ends = of_replayed_steps(left, shelf), of_replayed_steps(alone, shelf)
+        run.missing = [one for one in run.missing if _was_there(one, ends[0], self.rules)]
+        return run, shelf, Matched(pairs, *ends, found.notes, found.ignored)
+
+    def run(self, shelf: Shelf) -> tuple[Forced, Shelf]:
+        return forced(self.candidate, self.given(), self.patterns, shelf), shelf
+
+    def given(self) -> Any:
+        """The batch in the candidate's own type, where the reference has another."""
+        if not is_model(self.reference):
+            return self.batch
+        own, other = types_of(self.candidate), types_of(self.reference)
+        return converted(self.batch, own.pop()) if len(own) == 1 and own != other else self.batch
+
+    def asked(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The values of the reference that the patterns mean: what they do not is not missed."""
+        if tuple(self.patterns) == _WHOLE:
+            return [entry for entry in entries if entry.kind in ("output", "input")]
+        sites = {(one.site.path, one.site.kind) for one in selection(self.candidate, self.patterns)}
+        modules = [split(self.rules.renamed(one.name), one.kind)[0] for one in entries]
+        return [one for one, module in zip(entries, modules, strict=True) if (module, one.kind) in sites]
+
+    def floor(self, side: Side, run: Forced, names: Mapping[str, str], *, is_own: bool) -> Floor:
+        """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
+        theirs, ours = coarsest(side.entries), coarsest(own for _, own in run.pairs)
+        base: Forced | None = None
+        # A reference that rounds more has rounded its weights too: only the candidate can show the effect.
+        lowest = coarsest_of(ours, theirs)
+        if is_own and lowest == ours and is_model(self.reference):
+            rounding = Rounding(self.reference, self.batch, self.wanted())
+            twin = rounding.twin(theirs, ours, lambda: Shelf(side, {}))
+        else:
+            rounding, base = Rounding(self.candidate, self.batch, self.patterns), run
+            twin = rounding.twin(ours, theirs, lambda: Shelf(side, names))
+        if twin is None:
+            return Floor(skipped=tuple(rounding.skipped))
+        return floor_of(*twin, base, rounding.skipped, lowest=lowest, are_mixed=theirs != ours)
+
+    def compiled(self) -> list[str]:
+        model = self.candidate
+        if type(model).__name__ != "OptimizedModule" and model._compiled_call_impl is None:
+            return []
+        return [
+            "the candidate is compiled and ran as plain Python, since nothing can be replaced in a graph: "
+            "this judges its code; tt.capture(..., compiled='graph') and tt.compare_runs judge the compiler"
+        ]
+
+
+def _check(candidate: Any, patterns: Sequence[Any]) -> None:
+    wanted = selection(candidate, patterns) if patterns else []
+    gradient = next((one.site.name for one in wanted if one.site.is_gradient), None)
+    if gradient is not None:
+        raise ValueError(
+            f"{gradient!r} is a gradient, and a replay runs forwards only; tt.compare_runs compares gradients"
+        )
+
+
+def _fits(model: Any, pattern: Any) -> bool:
+    return bool(select(model, parse(pattern) if isinstance(pattern, str) else pattern))
+
+
+def _label(model: Any) -> str:
+    return class_name(unwrapped(model))
+
+
+def _of_rank(side: Side, step: int | None, rank: int | None) -> Side:
+    """A replay is of one rank: of this one, where the reference has several."""
+    if rank is None and len(side.ranks) > 1 and ranks().rank in side.ranks:
+        rank = ranks().rank
+    return side if step is None and rank is None else side.only(step=step, rank=rank)
+
+
+def _facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:
+    """What is known of the models themselves: a digest of each weight, and settings where they are of one
+    class; those of two implementations have nothing to do with each other."""
+    if not is_model(reference) and not isinstance(reference, Mapping):
+        return [{}, {}]
+    known = [model_facts(one) if is_model(one) else one for one in (reference, candidate)]
+    if known[0].get("class") != known[1].get("class"):
+        known = [{"weights": one.get("weights")} for one in known]
+    return [{"model": one} for one in known]
+
+
+def _seen(side: Side, run: Forced, shelf: Shelf) -> Side:
+    """The reference, with the steps and calls at which its values were used."""
+    left = [one for one in side.entries if id(one) not in shelf.used]
+    return Side(side.label, [*(a for a, _ in run.pairs), *left])
+
+
+def _was_there(told: str, left: Sequence[Entry], rules: Rules) -> bool:
+    """Whether the reference has a value at a site of the candidate that never came."""
+    site = told.split(" ")[0]
+    names = [rules.renamed(one.name) for one in left]
+    return any(name == site or name.startswith((f"{site}.", f"{site}[")) for name in names)
+
+
+def _pair(a: Entry, b: Entry, names: Mapping[str, str], guesses: Mapping[str, Pair]) -> Pair:
+    guess = guesses.get(a.name)
+    if guess is not None:
+        return Pair(a, b, guess.how, guess.score)
+    how: How = "map" if names.get(a.name, a.name) != a.name else "name"
+    return Pair(a, b, how)
+
+
+def _findings(pairs: Sequence[Pair], floor: Floor) -> Iterator[Finding]:
+    for pair, found in zip(pairs, measured([(pair.a, pair.b) for pair in pairs]), strict=True):
+        noise = floor.of(pair.a, dtype=coarsest_of(pair.a.dtype, pair.b.dtype))
+        noise = noise.alone() or noise
+        yield finding(pair, found, noise, judge(found, noise, pair))
+
+
+def _coverage(matched: Matched, table: Sequence[Finding], problems: Sequence[str]) -> Coverage:
+    gaps = {
+        verdict: tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == verdict)
+        for verdict in ("unreadable", "unaligned")
+    }
+    return Coverage(
+        pairs=len(table),
+        only_a=tuple(matched.only_a),
+        only_b=tuple(matched.only_b),
+        unreadable=gaps["unreadable"],
+        unaligned=gaps["unaligned"],
+        opaque=sum(one.is_opaque and one.verdict != "identical" for one in table),
+        ignored=matched.ignored,
+        uncalibrated=sum(not one.noise.is_measured and one.verdict != "identical" for one in table),
+        problems=tuple(problems),
+    )

@@ -1,0 +1,231 @@
+"""Rules that say which name of one side is which of the other, written in TOML with the grammar of paths.
+
+ignore = ["**.rotary_emb"]              # left out on both sides
+
+[[rule]]
+from = "model.layers.*.self_attn"       # a name of A, and of whatever lies below it
+to = "transformer.h.*.attn"             # what B calls it; each star is filled in turn
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensortap.comparison.entries import Entry, is_selected
+from tensortap.core.paths import nearest
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_STARS = re.compile(r"\*\*\.|\*+")
+_WRITE = 'write [[rule]] tables with from = "..." and to = "...", and a list ignore = ["..."]'
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Names that `source` matches are called as `target` says; stars are carried over in their order."""
+
+    source: str
+    target: str
+    ways: tuple[tuple[re.Pattern[str], str], ...]
+
+    def renamed(self, name: str) -> str | None:
+        """The other side's name; None where the rule does not speak of this one."""
+        for expression, target in self.ways:
+            found = expression.match(name)
+            if found is not None:
+                return _joined(_filled(target, found.groups()), name[found.end() :])
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules in their order, each applied to what the one before has made; and patterns to leave out."""
+
+    rules: tuple[Rule, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exact: Mapping[str, str] | None = None
+    function: Callable[[str], str] | None = None
+
+    def renamed(self, name: str) -> str:
+        if self.function is not None:
+            return self.function(name)
+        if self.exact is not None and name in self.exact:
+            return self.exact[name]
+        for rule in self.rules:
+            renamed = rule.renamed(name)
+            name = name if renamed is None else renamed
+        return name
+
+    def kept(self, entries: list[Entry]) -> list[Entry]:
+        """Without what is ignored."""
+        if not self.ignore:
+            return entries
+        return [entry for entry in entries if not is_selected(entry.name, self.ignore)]
+
+    def check_unique(self, names: Mapping[str, str], known: set[str]) -> None:
+        """Raise where rules send two names of A to one of B."""
+        before: dict[str, str] = {}
+        for name, renamed in names.items():
+            if renamed != name and renamed in known:
+                if renamed in before:
+                    raise ValueError(
+                        f"the map sends both {before[renamed]!r} and {name!r} to {renamed!r}; "
+                        "make the rules narrower, so that one name of A has one of B"
+                    )
+                before[renamed] = name
+
+    def problems(self, a: Sequence[str], b: Sequence[str]) -> list[str]:
+        """Rules that match nothing, or lead to names that the other side does not have."""
+        found = []
+        names = list(a)
+        for number, rule in enumerate(self.rules, 1):
+            spoken = [name for name in names if rule.renamed(name) is not None]
+            if not spoken:
+                found.append(_matches_nothing(number, rule, names, b))
+            names = [rule.renamed(name) or name for name in names]
+        for name in self.exact or ():
+            if name not in a:
+                found.append(f"the map names {name!r}, which A does not have{_near(name, a)}")
+        known = set(b)
+        strays = [(old, new) for old, new in zip(a, map(self.renamed, a), strict=True) if new not in known]
+        moved = [(old, new) for old, new in strays if new != old]
+        if moved:
+            old, new = moved[0]
+            others = f" (and {len(moved) - 1} more)" if len(moved) > 1 else ""
+            found.append(f"the map sends {old!r} to {new!r}, which B does not have{_near(new, b)}{others}")
+        return found
+
+
+def rules_of(given: Any) -> Rules:
+    """Rules from a TOML file, a dict of names or of what such a file holds, a function, or nothing."""
+    if given is None:
+        return Rules()
+    if isinstance(given, Rules):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        return _from_file(Path(given))
+    if isinstance(given, Mapping):
+        return _from_mapping(given, "the map")
+    if callable(given):
+        return Rules(function=given)
+    raise TypeError(
+        f"a map is a TOML file, a dict from A's names to B's, or a function of A's name, not {given!r}"
+    )
+
+
+def _from_file(path: Path) -> Rules:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give a TOML file of rules: {_WRITE}")
+    try:
+        return _from_mapping(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML ({error}); {_WRITE}") from None
+
+
+def _from_mapping(given: Mapping[str, Any], where: str) -> Rules:
+    tables, ignore = given.get("rule"), given.get("ignore")
+    is_table = isinstance(tables, list) or isinstance(ignore, list) or where != "the map"
+    if not is_table:
+        return _from_names(given)
+    unknown = given.keys() - {"rule", "ignore"}
+    if unknown:
+        raise ValueError(f"{where} has {sorted(unknown)[0]!r}, which means nothing here; {_WRITE}")
+    return Rules(
+        tuple(_rule(table, where) for table in tables or ()),
+        tuple(map(str, ignore or ())),
+    )
+
+
+def _from_names(given: Mapping[str, Any]) -> Rules:
+    """A dict from names of A to names of B; with stars each is a rule."""
+    texts = {str(name): str(other) for name, other in given.items()}
+    exact = {name: other for name, other in texts.items() if not set("*{") & set(name)}
+    rules = [_made(name, other) for name, other in texts.items() if name not in exact]
+    return Rules(tuple(rules), exact=exact)
+
+
+def _rule(table: Any, where: str) -> Rule:
+    is_rule = isinstance(table, Mapping) and table.keys() == {"from", "to"}
+    if not is_rule or not all(isinstance(text, str) for text in table.values()):
+        raise ValueError(f"{where} has a rule {table!r}; {_WRITE}")
+    return _made(table["from"], table["to"])
+
+
+def _made(source: str, target: str) -> Rule:
+    sources, targets = _choices(source), _choices(target)
+    if len(targets) == 1:
+        targets *= len(sources)
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"the rule from {source!r} to {target!r} has {len(sources)} choices on one side and "
+            f"{len(targets)} on the other; braces are taken pair by pair"
+        )
+    for one, other in zip(sources, targets, strict=True):
+        if len(_STARS.findall(other)) > len(_STARS.findall(one)):
+            raise ValueError(f"the rule from {source!r} to {target!r} has more stars in its target")
+    ways = zip(map(_expression, sources), targets, strict=True)
+    return Rule(source, target, tuple(ways))
+
+
+def _choices(text: str) -> list[str]:
+    """Each text that `{a,b}` stands for, in order."""
+    braces = _BRACES.search(text)
+    if braces is None:
+        return [text]
+    head, tail = text[: braces.start()], text[braces.end() :]
+    return [made for choice in braces[1].split(",") for made in _choices(head + choice + tail)]
+
+
+def _expression(source: str) -> re.Pattern[str]:
+    """A name, and what is below it: the match ends where a part of a name does."""
+    if not source:
+        return re.compile("")
+    written = "".join(_part(piece) for piece in re.split(f"({_STARS.pattern})", source))
+    return re.compile(rf"{written}(?=[.\[]|$)")
+
+
+def _part(piece: str) -> str:
+    if piece == "**.":
+        return r"((?:[^\[]*?\.)?)"
+    if piece == "**":
+        return r"([^\[]*)"
+    return r"([^.\[]*)" if piece.startswith("*") else re.escape(piece)
+
+
+def _filled(target: str, found: Sequence[str]) -> str:
+    left = iter(found)
+    return _STARS.sub(lambda star: _fitted(next(left), star[0]), target)
+
+
+def _fitted(found: str, star: str) -> str:
+    """What a star stood for, with a dot behind it where the target wants one."""
+    bare = found.removesuffix(".")
+    return f"{bare}." if bare and star.endswith(".") else bare
+
+
+def _joined(module: str, rest: str) -> str:
+    """A module and what follows its name; the model itself has no name, and its output is `out`."""
+    if module and (rest == "out" or rest.startswith(("out[", "out."))):
+        return module + rest[3:]
+    if module:
+        return module + rest if not rest or rest[0] in ".[" else f"{module}.{rest}"
+    if not rest or rest.startswith("["):
+        return f"out{rest}"
+    return rest.removeprefix(".")
+
+
+def _matches_nothing(number: int, rule: Rule, a: Sequence[str], b: Iterable[str]) -> str:
+    told = f"rule {number} (from {rule.source!r}) matches no name of A"
+    if any(rule.renamed(name) is not None for name in b):
+        return f"{told}, but names of B: its from and to may be the wrong way round"
+    return f"{told}{_near(rule.source, a)}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    found = nearest(name, known, 1)
+    return f"; nearest is {found[0]!r}" if found else ""

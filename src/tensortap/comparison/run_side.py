@@ -1,0 +1,141 @@
+"""A run directory as a side: its records without reading a value, and what is missing or damaged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.modules import class_of
+from tensortap.comparison.references import InRun
+from tensortap.core.errors import CorruptRunError
+from tensortap.formats.index import index_files, placement_from, site_from
+from tensortap.formats.run_layout import MODEL, OWN, PACKS
+from tensortap.readers.run import Run
+
+_JUST_NOW = 60.0  # seconds
+_END_OF_ZIP = b"PK\5\6"
+_END_SIZE = 22
+_FACTS = ("kind", "step", "rank", "call", "order", "dtype", "checksum")
+_PLACE = ("file", "offset", "nbytes", "framework", "start", "length", "suffix")
+
+
+def of_folder(path: Path) -> Side:
+    """The run in this folder; of a folder that holds runs, the newest."""
+    inside = [] if (path / OWN).is_dir() else sorted(own.parent for own in path.glob(f"*/{OWN}"))
+    if not inside:
+        return of_run(Run(path))
+    side = of_run(Run(inside[-1]))
+    if len(inside) > 1:
+        side.notes.append(f"{path} holds {len(inside)} runs; the newest is taken: {inside[-1].name}")
+    return side
+
+
+def of_run(run: Run) -> Side:
+    metadata, problems = _metadata(run)
+    model = metadata.get("model") or {}
+    entries = in_order(list(_entries(run, model.get("modules") or {})))
+    if not entries:
+        problems.append("it holds no records")
+    problems += [*run.problems, *_unfinished(run.path), *_missing_ranks(run, entries, metadata)]
+    return Side(str(run.path), entries, problems, [], metadata, str(run.path))
+
+
+def _entries(run: Run, classes: dict[str, str]) -> Iterator[Entry]:
+    """Column by column: asking each record for each of its facts would take longer than comparing them."""
+    cells = run.cells()
+    shapes, sites = _parsed(cells["shape"], _shape), _parsed(cells["site"], site_from)
+    placements = _parsed(cells["placement"], _placement)
+    places = zip(*(cells[column] for column in _PLACE), strict=True)
+    facts = zip(*(cells[column] for column in _FACTS), strict=True)
+    path = str(run.path.absolute())
+    for name, known, place, shape, site, placement in zip(
+        cells["name"], facts, places, shapes, sites, placements, strict=True
+    ):
+        kind, step, rank, call, order, dtype, checksum = known
+        file, offset, nbytes, framework, *rest = place
+        reference = InRun(path, file, offset, nbytes, dtype, shape, framework, *rest)
+        of, summed = class_of(name, classes, kind) if classes else "", checksum.decode()
+        moment = (kind, step, rank, call, order)
+        yield Entry(name, reference, *moment, dtype, shape, nbytes, site, placement, of, summed)
+
+
+def _parsed(texts: list[Any], parse: Callable[[str], Any]) -> list[Any]:
+    """Each text once, however often it stands there."""
+    made = {text: None if text is None else parse(text) for text in set(texts)}
+    return [made[text] for text in texts]
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def _placement(text: str) -> Any:
+    return placement_from(json.loads(text))
+
+
+def _metadata(run: Run) -> tuple[dict[str, Any], list[str]]:
+    """The facts beside the values, and that of the model; a damaged file costs no value."""
+    problems: list[str] = []
+    metadata: dict[str, Any] = {}
+    try:
+        metadata = dict(run.metadata)
+        model = run.path / OWN / MODEL
+        metadata["model"] = json.loads(model.read_bytes()) if model.exists() else {}
+    except (CorruptRunError, ValueError) as error:
+        problems.append(f"the facts beside its values cannot be read: {error}")
+    return metadata, problems
+
+
+def _unfinished(path: Path) -> list[str]:
+    """What tells that the writer has not finished: a pack without its end, half a line of the index."""
+    own = path / OWN
+    open_ended = [pack for pack in sorted((own / PACKS).glob("*.npz")) if not _has_end(pack)]
+    halves = [index for index in index_files(own) if not _ends_with(index, b"\n", 1)]
+    files = [*open_ended, *halves]
+    if not files:
+        return []
+    age = max(0.0, time.time() - max(file.stat().st_mtime for file in files))
+    names = ", ".join(file.name for file in files[:3])
+    if age < _JUST_NOW:
+        return [f"it is still being written, or was cut off just now ({names}); what is there so far counts"]
+    return [f"it was cut off, or its writer sleeps: {names} has no end; what is there counts"]
+
+
+def _has_end(pack: Path) -> bool:
+    return _ends_with(pack, _END_OF_ZIP, _END_SIZE)
+
+
+def _ends_with(path: Path, mark: bytes, size: int) -> bool:
+    """Whether the mark stands that many bytes before the end; an empty file has no end."""
+    with open(path, "rb") as stream:
+        length = stream.seek(0, 2)
+        stream.seek(max(0, length - size))
+        return stream.read(len(mark)) == mark
+
+
+def _missing_ranks(run: Run, entries: list[Entry], metadata: dict[str, Any]) -> list[str]:
+    """Ranks of which there is no record; nothing is missing where the reader has chosen some."""
+    if run.is_narrowed or not entries:
+        return []
+    found = {rank for ranks in {entry.rank for entry in entries} for rank in _all(ranks)}
+    missing = sorted(set(range(max(_world(metadata), max(found) + 1))) - found)
+    if not missing:
+        return []
+    told = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    one = f"rank {told} has" if len(missing) == 1 else f"ranks {told} have"
+    return [f"{one} no records; compare one rank alone by filter(rank=...) or --rank"]
+
+
+def _all(rank: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (rank,) if isinstance(rank, int) else rank
+
+
+def _world(metadata: dict[str, Any]) -> int:
+    """How many processes the launcher said there are."""
+    known = (metadata.get("runtime_info") or {}).get("environment_variables") or {}
+    world = known.get("WORLD_SIZE", "1") if isinstance(known, dict) else "1"
+    return int(world) if isinstance(world, str) and world.isdecimal() else 1

@@ -1,0 +1,264 @@
+"""Two runs, set against each other value by value: where they part, and whether that is noise."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tensortap.comparison import runs_html, runs_json, runs_report
+from tensortap.comparison.align import align, gathered, relaid
+from tensortap.comparison.entries import Entry, Side
+from tensortap.comparison.findings import Finding, Origin, finding
+from tensortap.comparison.floor import ROUNDING, Floor
+from tensortap.comparison.gate import Explanation, gate
+from tensortap.comparison.localise import localise
+from tensortap.comparison.margins import with_margins
+from tensortap.comparison.match import Matched, Pair, match
+from tensortap.comparison.measuring import measured
+from tensortap.comparison.plans import Plan
+from tensortap.comparison.sides import side_of
+from tensortap.comparison.verdict import Verdict, judge
+from tensortap.core.errors import UnknownNameError
+from tensortap.core.paths import nearest
+from tensortap.core.record import Record
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coverage:
+    """What the comparison speaks of, and what it cannot speak of."""
+
+    pairs: int
+    only_a: tuple[Entry, ...] = ()
+    only_b: tuple[Entry, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    unaligned: tuple[str, ...] = ()
+    opaque: int = 0  # objects that are neither numbers nor text
+    ignored: int = 0  # left out by a rule
+    uncalibrated: int = 0  # pairs whose noise nobody has measured
+    problems: tuple[str, ...] = ()
+    behind_ties: int = 0  # beyond noise, but only since decisions before fell otherwise by noise alone
+
+    @property
+    def is_whole(self) -> bool:
+        gaps = (self.only_a, self.only_b, self.unreadable, self.unaligned, self.problems, self.behind_ties)
+        return self.pairs > 0 and not any(gaps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """What `tt.compare_runs` found; `print` it for one screen."""
+
+    a: str
+    b: str
+    table: tuple[Finding, ...]
+    origins: tuple[Origin, ...]
+    gate: tuple[Explanation, ...]
+    coverage: Coverage
+    floor: Floor
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def first(self) -> Origin | None:
+        """Where the runs part; None when nothing is beyond noise."""
+        return self.origins[0] if self.origins else None
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """How many pairs have which verdict."""
+        return dict(Counter(one.verdict for one in self.table if not one.is_opaque))
+
+    @property
+    def is_different(self) -> bool:
+        """Something is beyond noise, and not only behind near ties, where noise alone makes a difference."""
+        return bool(self.origins)
+
+    @property
+    def is_green(self) -> bool:
+        """Nothing is beyond noise, and nothing was left out."""
+        return not self.is_different and self.coverage.is_whole
+
+    @property
+    def exit_code(self) -> int:
+        """0 the same within noise, 1 different, 3 not all of it could be compared."""
+        return 1 if self.is_different else 0 if self.coverage.is_whole else 3
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """How pieces, tokens and layouts were made comparable, where they had to be."""
+        return tuple(one.pair.plan for one in self.table if one.pair.plan is not None)
+
+    def explain(self, name: str) -> str:
+        """The whole story of one value: each of its pairs, what it differs by, and why it was judged so."""
+        found = [one for one in self.table if name in (one.name, one.pair.b.name)]
+        if not found:
+            raise UnknownNameError(self._unknown(name))
+        return "\n\n".join(runs_report.story(one, self.origins) for one in found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what JSON can hold; the schema is named in it and only ever grows."""
+        return runs_json.as_json(self)
+
+    def to_html(self) -> str:
+        """A page of its own, without scripts."""
+        return runs_html.page(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as `.json`, `.html` or text, as the suffix says."""
+        runs_json.save(self, Path(path))
+
+    def __str__(self) -> str:
+        return runs_report.as_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return runs_html.fragment(self)
+
+    def _unknown(self, name: str) -> str:
+        names = list(dict.fromkeys(one.name for one in self.table))
+        alone = [entry for entry in (*self.coverage.only_a, *self.coverage.only_b) if entry.name == name]
+        if alone:
+            return f"{name!r} is on one side only, so there is nothing to compare it with"
+        near = nearest(name, names)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        return f"no pair {name!r}; {hint}.table lists all {len(names)} names"
+
+
+def compare_runs(
+    a: Any,
+    b: Any,
+    *,
+    floor: Any = None,
+    map: Any = None,
+    only: str | Sequence[str] = (),
+    step: int | None = None,
+    rank: int | None = None,
+    limit: float | None = None,
+    executor: Executor | None = None,
+) -> Comparison:
+    """Where two runs part, and whether that is more than noise.
+
+    >>> found = tt.compare_runs("runs/before", "runs/after", floor=tt.floor(model, batch))
+    >>> print(found)
+    >>> found.first.name, found.first.ratio
+
+    `a`, `b`: runs, folders of runs, trace files, files of values, captures, records, dicts of values.
+    `floor`: what `tt.floor` gives, a file of it, or one or more runs that should be the same as `a`.
+    `map`: rules for names that differ: a TOML file, a dict, a function of A's name.
+    `only`, `step`, `rank`: look at these alone. `limit`: from how many times the noise on it counts.
+    `executor`: any `concurrent.futures` executor; its workers read the files themselves.
+    """
+    patterns = [only] if isinstance(only, str) else list(only)
+    sides = [_narrowed(side_of(one), patterns, step, rank) for one in (a, b)]
+    noise = _floor(floor, sides[0], executor)
+    noise = noise if limit is None else replace(noise, limit=limit)
+    sides = list(gathered(*sides))
+    matched = align(match(sides[0], sides[1], map))
+    findings = with_margins(list(_findings(matched, noise, executor)))
+    table, origins = localise(findings)
+    explanations = gate(sides[0], sides[1], matched)
+    return Comparison(
+        sides[0].label,
+        sides[1].label,
+        tuple(table),
+        tuple(explained(origin, explanations) for origin in origins),
+        explanations,
+        _coverage(matched, table, sides, is_explained=bool(origins)),
+        noise,
+        (*matched.notes, *sides[0].notes, *sides[1].notes),
+    )
+
+
+def _narrowed(side: Side, patterns: list[str], step: int | None, rank: int | None) -> Side:
+    if not patterns and step is None and rank is None:
+        return side
+    return side.only(*patterns, step=step, rank=rank)
+
+
+def _floor(given: Any, base: Side, executor: Executor | None) -> Floor:
+    if given is None or isinstance(given, Floor):
+        return given or Floor()
+    if isinstance(given, (str, os.PathLike)) and Path(given).suffix == ".json":
+        return Floor.load(given)
+    is_several = isinstance(given, (list, tuple)) and not all(isinstance(one, Record) for one in given)
+    runs = list(given) if is_several else [given]
+    return Floor.from_runs([base, *runs], executor=executor)
+
+
+def _findings(matched: Matched, floor: Floor, executor: Executor | None) -> Iterator[Finding]:
+    pairs = matched.pairs
+    both = [(pair.a, pair.b) for pair in pairs]
+    surroundings = _Surroundings()
+    for pair, found in zip(pairs, measured(both, executor), strict=True):
+        dtype, depth = surroundings.of(pair)
+        noise = floor.of(pair.a, dtype=dtype, depth=depth)
+        other = relaid(pair, found)
+        if other is not None:
+            pair, found = other, next(measured([(other.a, other.b)]))
+        yield finding(pair, found, noise, judge(found, noise, pair))
+
+
+class _Surroundings:
+    """The lowest precision and the number of layers on the way to a value, as far as was captured."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[str, set[str]]] = {}
+
+    def of(self, pair: Pair) -> tuple[str, int]:
+        entry = pair.a
+        key = entry.first_step, entry.first_rank
+        lowest, layers = self._known.get(key) or ("", set())
+        for dtype in (entry.dtype, pair.b.dtype):
+            lowest = dtype if ROUNDING.get(dtype, 0.0) > ROUNDING.get(lowest, 0.0) else lowest
+        number = _layer(entry.name)
+        if number:
+            layers.add(number)
+        self._known[key] = lowest, layers
+        # Through every layer forwards, and then backwards.
+        return lowest, max(len(layers), 1) * (2 if entry.kind.startswith("grad") else 1)
+
+
+@lru_cache(maxsize=1 << 16)
+def _layer(name: str) -> str:
+    """The first number in a path."""
+    return next((part for part in name.split(".") if part.isdecimal()), "")
+
+
+def explained(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
+    """What the gate knows of the module itself, beside what was seen there."""
+    known = [
+        name
+        for one in explanations
+        if one.what == "weights" and one.differs
+        for name in one.names
+        if name.rpartition(".")[0] == origin.name
+    ]
+    if not known:
+        return origin
+    told = f"its weights differ: {', '.join(known[:3])}"
+    return replace(origin, note="; ".join(filter(None, [told, origin.note])))
+
+
+def _coverage(
+    matched: Matched, table: Sequence[Finding], sides: Sequence[Side], *, is_explained: bool
+) -> Coverage:
+    return Coverage(
+        behind_ties=0 if is_explained else sum(one.is_beyond for one in table),
+        pairs=len(table),
+        only_a=tuple(matched.only_a),
+        only_b=tuple(matched.only_b),
+        unreadable=tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == "unreadable"),
+        unaligned=tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == "unaligned"),
+        opaque=sum(one.is_opaque and one.verdict != "identical" for one in table),
+        ignored=matched.ignored,
+        uncalibrated=sum(not one.noise.is_measured for one in table),
+        problems=tuple(
+            f"{name}: {told}" for name, side in zip("AB", sides, strict=True) for told in side.problems
+        ),
+    )

@@ -1,0 +1,131 @@
+"""A comparison of two runs as a static page: no scripts, and small whatever its size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from tensortap.comparison import runs_report
+from tensortap.comparison.findings import Finding
+
+if TYPE_CHECKING:
+    from tensortap.comparison.runs import Comparison
+
+_MOST_ROWS, _MOST_BARS, _LONGEST = 300, 400, 120
+_COLOURS = {
+    "identical": "#8a8f98",
+    "within noise": "#4c9f70",
+    "healed": "#4c9f70",
+    "drift": "#d9a441",
+    "origin": "#d1495b",
+    "flip": "#8e6bbf",
+    "nonfinite": "#d1495b",
+    "structure": "#d1495b",
+}
+_STYLE = """
+.tt-runs{font:14px/1.5 system-ui,sans-serif;color-scheme:light dark;max-width:75em}
+.tt-runs table{border-collapse:collapse;font-size:13px}
+.tt-runs td,.tt-runs th{padding:2px 10px 2px 0;text-align:left;vertical-align:top}
+.tt-runs h2{font-size:18px;margin:.6em 0}
+.tt-runs code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
+.tt-runs i{font-style:normal;display:inline-block;width:.7em;height:.7em;border-radius:2px;margin-right:.4em}
+"""
+
+
+def page(found: Comparison) -> str:
+    title = escape(_cut(f"{found.a} against {found.b}"))
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
+    return f"{head}<body>{fragment(found)}</body></html>\n"
+
+
+def fragment(found: Comparison) -> str:
+    """The same for a notebook."""
+    parts = [f"<style>{_STYLE}</style>", f"<p>A {_code(found.a)}<br>B {_code(found.b)}</p>"]
+    parts += [_list([one.text for one in found.gate if one.state == "differs"])]
+    parts += [f"<h2>{escape(_cut(runs_report.headline(found)))}</h2>", _origins(found), _chart(found.table)]
+    lines = [
+        runs_report.counted(found),
+        runs_report.noise_line(found),
+        *runs_report.gap_lines(found.coverage),
+    ]
+    parts += [_list([*lines, *found.notes]), _table(found.table)]
+    return f'<div class="tt-runs">{"".join(parts)}</div>'
+
+
+def _origins(found: Comparison) -> str:
+    rows = [
+        (one.where, one.kind, one.verdict, runs_report.multiple(one.ratio), one.seen_at, one.note)
+        for one in found.origins[:20]
+    ]
+    return _rows(("origin", "what", "verdict", "size", "seen at", ""), rows) if rows else ""
+
+
+def _table(table: Sequence[Finding]) -> str:
+    """The pairs that are beyond noise and their surroundings first; the rest only as far as there is room."""
+    told = [one for one in table if one.verdict != "identical"]
+    shown = told if len(told) <= _MOST_ROWS else sorted(told, key=lambda one: not one.is_beyond)[:_MOST_ROWS]
+    rows = [
+        (str(one.pair.a), one.verdict, f"{one.ratio:.3g}", one.axis, one.source, one.note) for one in shown
+    ]
+    if not rows:
+        return ""
+    more = f"<p>{len(told) - len(shown):,} more are not shown</p>" if len(told) > len(shown) else ""
+    body = _rows(("value", "verdict", "times its noise", "axis", "inherited from", ""), rows)
+    return (
+        f"<details open><summary>{len(told):,} pairs that are not identical</summary>{body}{more}</details>"
+    )
+
+
+def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = "".join(f"<th>{escape(one)}</th>" for one in head)
+    body = "".join(f"<tr>{''.join(_cell(one) for one in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    colour = _COLOURS.get(text)
+    mark = f'<i style="background:{colour}"></i>' if colour else ""
+    return f"<td>{mark}{escape(_cut(text))}</td>"
+
+
+def _chart(table: Sequence[Finding]) -> str:
+    """How many times its noise each value differs, in the order in which they were computed."""
+    told = [one for one in table if one.ratio > 0]
+    if not told:
+        return ""
+    every = max(1, math.ceil(len(told) / _MOST_BARS))
+    bars = [max(told[at : at + every], key=lambda one: one.ratio) for at in range(0, len(told), every)]
+    heights = [_height(one.ratio) for one in bars]
+    drawn = "".join(
+        f'<rect x="{2 * at}" y="{60 - height}" width="2" height="{height}" '
+        f'fill="{_COLOURS.get(one.verdict, "#8a8f98")}"><title>{escape(_cut(one.name))}</title></rect>'
+        for at, (one, height) in enumerate(zip(bars, heights, strict=True))
+    )
+    label = "times its noise, value by value, on a logarithmic scale"
+    return (
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 {2 * len(bars)} 60" '
+        f'width="{min(900, 6 * len(bars))}" height="60" preserveAspectRatio="none">{drawn}</svg>'
+    )
+
+
+def _height(ratio: float) -> int:
+    """From a tenth to a million times the noise."""
+    if math.isinf(ratio):
+        return 60
+    return round(min(max((math.log10(ratio) + 1) / 7, 0.02), 1.0) * 56)
+
+
+def _list(lines: Sequence[str]) -> str:
+    return (
+        f"<ul>{''.join(f'<li>{escape(_cut(line, 400))}</li>' for line in lines[:30])}</ul>" if lines else ""
+    )
+
+
+def _code(text: str) -> str:
+    return f"<code>{escape(_cut(text))}</code>"
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."

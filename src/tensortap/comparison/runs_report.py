@@ -1,0 +1,206 @@
+"""A comparison of two runs as one screen of text, and as data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensortap.comparison.entries import Entry
+from tensortap.comparison.findings import Finding, Origin
+from tensortap.comparison.floor import OWN
+from tensortap.comparison.metrics import Metrics
+from tensortap.comparison.shape_of_difference import told_of
+from tensortap.comparison.verdict import VERDICTS
+
+if TYPE_CHECKING:
+    from tensortap.comparison.runs import Comparison, Coverage
+
+_SHOWN = 8
+_IDENTICAL = "  all that it was made of is identical, so that only its own rounding is noise"
+_MEANINGS = {
+    "own code": "its inputs and what its parts gave so far are right: the fault lies between them",
+    "output": "its inputs, and whatever it has called, are right",
+    "backward": "the forward pass, and all gradients before it, are right",
+    "data": "what was given to the model differs",
+}
+
+
+def as_text(found: Comparison) -> str:
+    """One screen: what explains it, where it begins, how far it goes, and what was not seen."""
+    lines = [f"A  {found.a}", f"B  {found.b}", ""]
+    lines += [f"{_mark(one.state)} {one.text}" for one in found.gate if one.state == "differs"]
+    lines += [_quiet(found), "", headline(found)]
+    lines += _first(found)
+    lines += ["", counted(found), *layout_line(found), noise_line(found), *gap_lines(found.coverage)]
+    lines += [f"note: {note}" for note in found.notes]
+    return "\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before)
+
+
+def headline(found: Comparison) -> str:
+    """The answer in one sentence."""
+    first = found.first
+    if first is not None:
+        return f"DIFFERENT from {first.where} on: {_how(first)}"
+    if not found.coverage.pairs:
+        return "NOTHING TO COMPARE: no value has a partner on the other side"
+    identical = found.counts.get("identical", 0)
+    same = "IDENTICAL" if identical == sum(found.counts.values()) else "WITHIN NOISE"
+    if any(plan.is_layout for plan in found.plans):
+        same += ", up to layouts"
+    unsure = " (uncalibrated)" if not same.startswith("IDENTICAL") and found.coverage.uncalibrated else ""
+    if not found.coverage.is_whole:
+        return f"INCOMPLETE: {same.lower()}{unsure} in what could be compared"
+    return f"{same}{unsure}"
+
+
+def counted(found: Comparison) -> str:
+    counts = found.counts
+    told = ", ".join(f"{counts[one]:,} {one}" for one in VERDICTS if one in counts)
+    return f"{found.coverage.pairs:,} pairs: {told or 'none'}"
+
+
+def layout_line(found: Comparison) -> list[str]:
+    """What is equal only in another arrangement."""
+    names: dict[str, list[str]] = {}
+    for plan in found.plans:
+        if plan.is_layout:
+            names.setdefault(plan.words, []).append(plan.name)
+    told = "; ".join(f"{words}: {_some(these)}" for words, these in names.items())
+    return [f"equal up to {told}"] if told else []
+
+
+def noise_line(found: Comparison) -> str:
+    """By what the differences were measured."""
+    coverage, floor = found.coverage, found.floor
+    if not floor.is_measured:
+        advice = "tt.floor(model, batch) or a repeated run measures it"
+        return f"noise: uncalibrated, what is usual for the number type; {advice}"
+    some = f"; {coverage.uncalibrated:,} pairs uncalibrated" if coverage.uncalibrated else ""
+    skipped = f"; not made: {'; '.join(floor.skipped)}" if floor.skipped else ""
+    return f"noise: from {', '.join(floor.twins)}; beyond from {floor.limit:.3g}x on{some}{skipped}"
+
+
+def gap_lines(coverage: Coverage) -> list[str]:
+    """What the comparison cannot speak of."""
+    lists: list[tuple[str, Sequence[Any]]] = [
+        ("only in A", [str(entry) for entry in coverage.only_a]),
+        ("only in B", [str(entry) for entry in coverage.only_b]),
+        ("unreadable", coverage.unreadable),
+        ("cut in another way", coverage.unaligned),
+    ]
+    lines = [f"gap: {len(names):,} {what}: {_some(names)}" for what, names in lists if names]
+    lines += [f"gap: {problem}" for problem in coverage.problems]
+    if coverage.behind_ties:
+        lines.append(f"gap: {coverage.behind_ties:,} differ more, behind near ties that fell otherwise")
+    if coverage.opaque:
+        lines.append(f"{coverage.opaque:,} pairs are objects without numbers, and were not judged")
+    return lines
+
+
+def multiple(ratio: float) -> str:
+    """A ratio to the noise, for eyes."""
+    if math.isinf(ratio):
+        return "beyond any noise"
+    return f"{ratio:,.0f}x its noise" if ratio >= 100 else f"{ratio:.3g}x its noise"
+
+
+def story(found: Finding, origins: Sequence[Origin]) -> str:
+    """Everything about one pair."""
+    pair, noise = found.pair, found.noise
+    other = f" (B calls it {pair.b.name})" if pair.b.name != pair.a.name else ""
+    blamed = [
+        one for one in origins if (one.seen_at, one.step, one.call) == (found.name, found.step, found.call)
+    ]
+    sure = f", score {pair.score:.2g}" if pair.score < 1 else ""
+    lines = [
+        f"{pair.a}{other}: {found.verdict}{', ' + multiple(found.ratio) if found.ratio else ''}",
+        f"  paired by {pair.how}{sure}; {_types(pair.a, pair.b)}",
+        *(f"  {line}" for line in (pair.plan.told if pair.plan is not None else ())),
+        *(f"  {line}" for line in _measured(found.metrics)),
+        f"  noise ({noise.source}): whole {noise.relative_l2:.3g}, worst row {noise.row:.3g}, "
+        f"worst column {noise.column:.3g}; beyond from {noise.limit:.3g}x on",
+    ]
+    lines += [f"  {found.note}"] if found.note and found.verdict != "unaligned" else []
+    lines += [f"  the difference: {told}" for told in told_of(found)]
+    lines += [f"  inherited from {found.source}"] if found.source and found.is_beyond else []
+    lines += [f"  heals what came in with {found.source}"] if found.verdict == "healed" else []
+    lines += [f"  it shows an origin: {one.where}, {one.kind}" for one in blamed]
+    return "\n".join(lines)
+
+
+def _mark(state: str) -> str:
+    return {"differs": "!", "equal": "=", "unknown": "?"}[state]
+
+
+def _quiet(found: Comparison) -> str:
+    """The parts of the gate that hold no news, in one line."""
+    equal = [one.what for one in found.gate if one.state == "equal"]
+    unknown = [one.what for one in found.gate if one.state == "unknown"]
+    parts = [
+        f"equal: {', '.join(equal)}" if equal else "",
+        f"not recorded: {', '.join(unknown)}" if unknown else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _first(found: Comparison) -> list[str]:
+    first = found.first
+    if first is None:
+        return []
+    seen = next(one for one in found.table if (one.name, one.step, one.rank, one.call) == _key(first))
+    lines = [f"  seen at {seen.pair.a}" + (f", {first.site}" if first.site else "")]
+    lines += [f"  {_MEANINGS[first.kind]}"] if first.kind in _MEANINGS and not first.note else []
+    lines += [_IDENTICAL] if seen.noise.source == OWN else []
+    lines += [f"  {line}" for line in _measured(seen.metrics)]
+    lines += [f"  {first.note}"] if first.note else []
+    more = found.origins[1:]
+    lines += [f"  also {one.where}: {_how(one)}" for one in more[: _SHOWN - 2]]
+    return [*lines, *([f"  and {len(more) - _SHOWN + 2} more origins"] if len(more) > _SHOWN - 2 else [])]
+
+
+def _key(origin: Origin) -> tuple[str, int, int, int]:
+    return origin.seen_at, origin.step, origin.rank, origin.call
+
+
+def _how(origin: Origin) -> str:
+    axis = f" in its worst {origin.axis}" if origin.axis in ("row", "column") else ""
+    size = origin.verdict if math.isinf(origin.ratio) else multiple(origin.ratio) + axis
+    where = [f"step {origin.step}" if origin.step else "", f"rank {origin.rank}" if origin.rank else ""]
+    return ", ".join(filter(None, [origin.kind, size, *where]))
+
+
+def _measured(metrics: Metrics | None) -> list[str]:
+    if metrics is None:
+        return []
+    if metrics.is_identical:
+        return ["every number is the same"]
+    if metrics.is_discrete or metrics.reason:
+        return [metrics.reason or f"{metrics.mismatches:,} of {metrics.count:,} differ"]
+    if metrics.absolute is None:
+        return []
+    lines = [
+        f"|a - b| is {metrics.relative_l2:.3g} of the whole, {metrics.row:.3g} of row {metrics.worst_row}, "
+        f"{metrics.column:.3g} of column {metrics.worst_column}"
+    ]
+    largest = metrics.absolute
+    lines.append(
+        f"largest {largest.size:.3g} at {list(largest.index)}: {largest.a:.6g} against {largest.b:.6g}"
+    )
+    hints = [
+        f"gain {metrics.gain:+.3g}" if metrics.gain else "",
+        f"1 - cos {metrics.cosine_distance:.3g}" if metrics.cosine_distance else "",
+        f"bias {metrics.bias:+.3g}" if metrics.bias else "",
+        f"part {metrics.part}" if metrics.part else "",
+    ]
+    return [line for line in [*lines, ", ".join(filter(None, hints))] if line]
+
+
+def _types(a: Entry, b: Entry) -> str:
+    mine, other = (f"{entry.dtype} {list(entry.shape)}" for entry in (a, b))
+    return mine if mine == other else f"{mine} against {other}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", ... {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,58 @@
+"""What can be compared, as a side: runs, folders of runs, trace files, files, captures, records, values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tensortap.comparison import held_sides, run_side
+from tensortap.comparison.entries import Entry as Entry
+from tensortap.comparison.entries import Reference as Reference
+from tensortap.comparison.entries import Side as Side
+from tensortap.core.record import Record
+from tensortap.readers.run import Run
+from tensortap.recording.captured import Captured
+
+_TRACES = (".h5", ".hdf5")
+
+
+def side_of(thing: Any, label: str = "") -> Side:
+    """What can be compared: a run or a folder of runs, a trace file, a file of values, a capture, records, or
+    values by name.
+
+    >>> side_of("runs/20251028_143041")
+    >>> side_of(cap)
+    >>> side_of({"logits": before})
+    """
+    if isinstance(thing, Side):
+        return thing
+    side = _of_path(Path(thing)) if isinstance(thing, (str, os.PathLike)) else _of_object(thing)
+    return replace(side, label=label) if label else side
+
+
+def _of_path(path: Path) -> Side:
+    from tensortap.comparison import file_sides  # late: h5py is optional
+
+    if path.suffix.lower() in _TRACES:
+        return file_sides.of_trace(path)
+    return file_sides.of_file(path) if path.is_file() else run_side.of_folder(path)
+
+
+def _of_object(thing: Any) -> Side:
+    if isinstance(thing, Run):
+        return run_side.of_run(thing)
+    if isinstance(thing, Captured):
+        return held_sides.of_capture(thing)
+    if isinstance(thing, Mapping):
+        return held_sides.of_values(thing)
+    if isinstance(thing, Sequence) and all(isinstance(one, Record) for one in thing):
+        return held_sides.of_records(thing)
+    if type(thing).__name__ == "TraceFile":
+        return _of_path(thing.path)
+    raise TypeError(
+        f"cannot compare a {type(thing).__name__}; give a run, a folder of runs, a .h5 file, "
+        "a file of values, a capture, a list of records, or a dict of values by name"
+    )

@@ -1,0 +1,249 @@
+"""The shape of a difference: what, if anything, can be said for sure of how B came from A.
+
+Each detector is a predicate: a sentence where it is sure, nothing where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tensortap.comparison import regions
+from tensortap.comparison.layouts import layout_of
+from tensortap.kernels.numbers import Array
+
+_FEW = 8  # numbers: of fewer, nothing is said
+_REST = 0.02  # so much of a difference may remain unexplained
+_LARGE = 0.1  # of the whole: what is smaller is not taken for another order
+_FARTHEST = 8  # rows that something may have moved
+_MOST_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What a detector is sure of."""
+
+    name: str
+    told: str
+
+
+class Look:
+    """Two arrays of one shape as float64, and what several detectors ask of them."""
+
+    def __init__(self, a: Array, b: Array) -> None:
+        self.a, self.b = a.astype(np.float64), b.astype(np.float64)
+        odd = ~(np.isfinite(self.a) & np.isfinite(self.b))
+        self.is_finite = not odd.any() or bool(np.array_equal(self.a[odd], self.b[odd], equal_nan=True))
+        self.x, self.y = (np.where(odd, 0.0, one) if odd.any() else one for one in (self.a, self.b))
+
+    @cached_property
+    def apart(self) -> Array:
+        return np.asarray(self.y - self.x)
+
+    @cached_property
+    def size(self) -> float:
+        return _norm(self.apart)
+
+    @cached_property
+    def is_constant(self) -> bool:
+        return bool((self.x == self.x.flat[0]).all())
+
+    @property
+    def is_large(self) -> bool:
+        return self.size > _LARGE * max(_norm(self.x), _norm(self.y))
+
+
+def symptoms(a: Array, b: Array) -> list[Symptom]:
+    """All that is sure, the simplest first; nothing for equal arrays, few numbers, or other shapes."""
+    if a.shape != b.shape or a.size < _FEW or "c" in (a.dtype.kind, b.dtype.kind):
+        return []
+    look = Look(a, b)
+    if not look.is_finite:
+        return _spoken(look, {"masked": masked})
+    return _spoken(look, DETECTORS) if look.size else []
+
+
+def _spoken(look: Look, detectors: dict[str, Callable[[Look], str]]) -> list[Symptom]:
+    found: list[Symptom] = []
+    for name, detector in detectors.items():
+        # What explains all of it needs no place; what was moved is a permutation, too.
+        if name in _ORDERS and any(one.name in _WHOLE for one in found):
+            continue
+        told = detector(look)
+        if told:
+            found.append(Symptom(name, told))
+    return found
+
+
+def rounded(look: Look) -> str:
+    """One side is the other, rounded to a shorter type: every number, exactly."""
+    for one, other, name in ((look.x, look.y, "B"), (look.y, look.x, "A")):
+        types = [what for what, cut in _ROUNDINGS.items() if np.array_equal(cut(one), other)]
+        if types and np.count_nonzero(one != other) >= _FEW:
+            return f"{name} is the other rounded to {' or '.join(types)}, in every number"
+    return ""
+
+
+def zeros(look: Look) -> str:
+    for one, other, name in ((look.x, look.y, "B"), (look.y, look.x, "A")):
+        if not other.any() and np.count_nonzero(one) >= _FEW:
+            return f"{name} is all zeros"
+    return ""
+
+
+def scaled(look: Look) -> str:
+    square = float(np.vdot(look.x, look.x))
+    if look.is_constant or not square or not look.y.any():
+        return ""
+    factor = float(np.vdot(look.x, look.y)) / square
+    if abs(factor) < _REST or np.count_nonzero(look.x) < _FEW:
+        return ""
+    return f"B is A times {factor:.4g}" if _rest(look, look.y - factor * look.x) else ""
+
+
+def offset(look: Look) -> str:
+    more = float(look.apart.mean())
+    if look.is_constant or not more:
+        return ""
+    return f"B is A plus {more:.4g}" if _rest(look, look.apart - more) else ""
+
+
+def bias(look: Look) -> str:
+    """One vector is added to every row."""
+    if look.x.ndim < 2 or look.x.shape[-1] < 2 or look.x.size < 4 * look.x.shape[-1] or offset(look):
+        return ""
+    rows = look.apart.reshape(-1, look.x.shape[-1])
+    values = look.x.reshape(rows.shape)
+    vector = rows.mean(axis=0)
+    is_same_row = _norm(values - values.mean(axis=0)) <= _LARGE * _norm(values)
+    told = f"the same vector is added to every row of B (norm {_norm(vector):.4g}), as a bias is"
+    return told if not is_same_row and _rest(look, rows - vector) else ""
+
+
+def moved(look: Look) -> str:
+    """The same numbers, a few rows further."""
+    if not look.is_large:
+        return ""
+    for axis, length in enumerate(look.x.shape):
+        for rows in range(1, min(_FARTHEST, length // 2) + 1):
+            for sign in (1, -1):
+                if _is_moved(look, axis, sign * rows):
+                    return f"B is A moved by {sign * rows:+d} along axis {axis}"
+    return ""
+
+
+def transposed(look: Look) -> str:
+    found = layout_of(look.x, look.y).layout if look.is_large else None
+    return f"B is A up to {found.words}" if found is not None else ""
+
+
+def permuted(look: Look) -> str:
+    """The same rows in another order, each found without doubt."""
+    if not look.is_large:
+        return ""
+    for axis, length in enumerate(look.x.shape):
+        order = _order(look, axis) if 2 <= length <= _MOST_ROWS else None
+        if order is not None:
+            width = _block(order)
+            what = f"blocks of {width}" if width > 1 else "rows"
+            moved_rows = int(np.count_nonzero(order != np.arange(length))) // width
+            return f"{moved_rows} {what} of B stand elsewhere along axis {axis}: the same, in another order"
+    return ""
+
+
+def part(look: Look) -> str:
+    """Only the tail, one part, one row, a block: where along each axis the difference lies."""
+    return regions.part(look.apart, look.x)
+
+
+def masked(look: Look) -> str:
+    """Numbers that one side alone hides, in a block or along diagonals."""
+    return regions.masked(look.a, look.b)
+
+
+DETECTORS: dict[str, Callable[[Look], str]] = {
+    "zeros": zeros,
+    "rounded": rounded,
+    "scaled": scaled,
+    "offset": offset,
+    "bias": bias,
+    "moved": moved,
+    "transposed": transposed,
+    "permuted": permuted,
+    "part": part,
+    "masked": masked,
+}
+_ORDERS = ("moved", "transposed", "permuted", "part")
+_WHOLE = ("zeros", "rounded", "scaled", "offset", "bias", "moved", "transposed")
+
+
+def _rest(look: Look, left: Array) -> bool:
+    return _norm(left) <= _REST * look.size
+
+
+def _is_moved(look: Look, axis: int, rows: int) -> bool:
+    x, y = np.moveaxis(look.x, axis, 0), np.moveaxis(look.y, axis, 0)
+    x, y = (x[:-rows], y[rows:]) if rows > 0 else (x[-rows:], y[:rows])
+    is_enough = x.size >= _FEW and _norm(x - x.mean(axis=0)) > _LARGE * _norm(x) > 0
+    return is_enough and _norm(x - y) <= _REST * _norm(x)
+
+
+def _order(look: Look, axis: int) -> Array | None:
+    """Which row of A each row of B is; None where one has no partner, or two."""
+    x, y = (np.moveaxis(one, axis, 0).reshape(one.shape[axis], -1) for one in (look.x, look.y))
+    if x.shape[1] < 2:
+        return None
+    squares = (x**2).sum(1), (y**2).sum(1)
+    distances = np.sqrt(np.maximum(squares[1][:, None] + squares[0][None] - 2 * (y @ x.T), 0))
+    order = distances.argmin(axis=1)
+    nearest, next_best = np.partition(distances, 1, axis=1)[:, :2].T
+    scale = np.sqrt(squares[1])
+    is_sure = (nearest <= _REST * scale) & (next_best > 5 * _REST * scale)
+    is_order = len(set(order.tolist())) == len(order) and bool((order != np.arange(len(order))).any())
+    return order if is_sure.all() and is_order else None
+
+
+def _block(order: Array) -> int:
+    """The widest blocks that stay together."""
+    for width in (size for size in range(len(order) // 2, 1, -1) if len(order) % size == 0):
+        blocks = order.reshape(-1, width)
+        if (blocks[:, 0] % width == 0).all() and (np.diff(blocks, axis=1) == 1).all():
+            return width
+    return 1
+
+
+def _cut_mantissa(bits: int) -> Callable[[Array], Array]:
+    """Rounds a float32 to the nearest, with that many bits less; ties go to even."""
+
+    def cut(numbers: Array) -> Array:
+        with np.errstate(over="ignore"):
+            words = numbers.astype(np.float32).view(np.uint32).astype(np.uint64)
+        half = (1 << (bits - 1)) - 1 + ((words >> np.uint64(bits)) & np.uint64(1))
+        kept = ((words + half) >> np.uint64(bits)) << np.uint64(bits)
+        return kept.astype(np.uint32).view(np.float32).astype(np.float64)
+
+    return cut
+
+
+def _to_half(numbers: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float16).astype(np.float64)
+
+
+def _to_single(numbers: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32).astype(np.float64)
+
+
+_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "float32": _to_single,
+    "float16": _to_half,
+    "tf32": _cut_mantissa(13),
+    "bfloat16": _cut_mantissa(16),
+}
+
+
+def _norm(numbers: Array | Sequence[float]) -> float:
+    return float(np.linalg.norm(numbers))

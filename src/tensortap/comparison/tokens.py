@@ -1,0 +1,94 @@
+"""Which row of one side is which token of the other, by their ids and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensortap.comparison.layouts import Step
+from tensortap.kernels.numbers import Array
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of both sides that are the same token of the same sequence, as positions in the flattened ids."""
+
+    a: Array
+    b: Array
+    shapes: tuple[Shape, Shape]  # of the ids
+    told: str
+    is_sure: bool = True
+
+
+def rows_of(a: Array, b: Array, a_mask: Array | None = None, b_mask: Array | None = None) -> Rows | None:
+    """The tokens that both sides have: whole sequences, wherever they stand and however they are padded.
+
+    None where both sides have a sequence of their own, which is other data; unsure where one could be
+    either of two."""
+    mine, others = _sequences(a, a_mask), _sequences(b, b_mask)
+    pairs = _paired(mine, others)
+    if not pairs or len(pairs) < min(len(mine), len(others)):
+        return None
+    rows = [np.concatenate([one[side] for one in pairs]) for side in (0, 1)]
+    told = f"{len(rows[0])} tokens of {len(pairs)} sequences by their ids"
+    left = [len(mine) - len(pairs), len(others) - len(pairs)]
+    told += "".join(
+        f"; {count} sequences only in {name}" for name, count in zip("AB", left, strict=True) if count
+    )
+    is_sure = not any(left) or (not _repeats(mine) and not _repeats(others))
+    return Rows(rows[0], rows[1], (a.shape, b.shape), told, is_sure)
+
+
+def steps_for(shape: Shape, ids: Shape, rows: Array) -> tuple[Step, ...] | None:
+    """What takes these rows of a value, one per token; None where its axes do not say which is which."""
+    if len(ids) == 2 and ids[0] == 1 and shape[:1] == ids[1:] and shape[:2] != ids:
+        return _flat(shape[1:], rows)
+    if shape[: len(ids)] == ids:
+        rest = shape[len(ids) :]
+        return None if len(ids) == 2 and ids[1] in rest[:-1] else _flat(rest, rows)
+    if len(ids) == 2 and len(shape) == 4 and (shape[0], shape[2]) == ids and shape[3] != ids[1]:
+        return (("transpose", (0, 2, 1, 3)), *_flat((shape[1], shape[3]), rows))
+    if shape[:1] == (int(np.prod(ids)),):
+        return _flat(shape[1:], rows)
+    return None
+
+
+def _flat(rest: Shape, rows: Array) -> tuple[Step, ...]:
+    return ("reshape", (-1, *rest)), ("take", 0, rows)
+
+
+def _sequences(ids: Array, mask: Array | None) -> list[tuple[Array, Array]]:
+    """The tokens of each sequence and where they stand, without padding."""
+    table = np.atleast_2d(ids)
+    is_token = np.ones(table.shape, bool) if mask is None else np.atleast_2d(mask) != 0
+    places = np.arange(table.size).reshape(table.shape)
+    return [
+        (tokens[kept], at[kept])
+        for tokens, at, kept in zip(table, places, is_token, strict=True)
+        if kept.any()
+    ]
+
+
+def _paired(a: Sequence[tuple[Array, Array]], b: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+    """Equal sequences in their order. One that is repeated has the same values each time."""
+    known: dict[bytes, list[Array]] = {}
+    for tokens, at in b:
+        known.setdefault(_key(tokens), []).append(at)
+    pairs = []
+    for tokens, at in a:
+        others = known.get(_key(tokens))
+        if others:
+            pairs.append((at, others.pop(0)))
+    return pairs
+
+
+def _repeats(sequences: Sequence[tuple[Array, Array]]) -> bool:
+    return len({_key(tokens) for tokens, _ in sequences}) < len(sequences)
+
+
+def _key(tokens: Array) -> bytes:
+    return tokens.astype(np.int64).tobytes()

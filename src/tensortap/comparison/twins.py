@@ -1,0 +1,281 @@
+"""Run a model again with changes that should not matter, and measure what they do to every value."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tensortap.comparison.entries import Entry
+from tensortap.comparison.floor import LIMIT, OWN, Floor, Gathered
+from tensortap.comparison.metrics import measure
+from tensortap.comparison.modules import module_of
+from tensortap.comparison.run_side import of_run
+from tensortap.comparison.untouched import untouched
+from tensortap.core.record import Record
+from tensortap.core.settings import is_on
+from tensortap.frameworks.nested import leaves, rebuild
+from tensortap.readers.run import Run
+from tensortap.recording.capture import capture
+from tensortap.recording.editing import edit
+from tensortap.sinks.run_directory import RunDirectory
+from tensortap.sources.selection import selection
+from tensortap.sources.sites import require_module
+
+TWINS = ("repeat", "ulp", "float64")
+_WHOLE = ("**", "**.in")
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MARGIN = 1.5
+_PRECISIONS = {
+    name: dtype
+    for name in ("float64", "float32", "float16", "bfloat16")
+    if isinstance(dtype := getattr(torch, name), torch.dtype)
+}
+
+
+def floor(
+    model: Any,
+    batch: Any,
+    *patterns: str,
+    twins: Sequence[Any] = TWINS,
+    limit: float | None = None,
+) -> Floor:
+    """How noisy every value of the model is: it runs on the batch several times, with changes that should
+    not matter.
+
+    >>> floor = tt.floor(model, batch)                            # all inputs and outputs
+    >>> floor = tt.floor(model, batch, "**", "**.grad")           # runs the backward pass too
+    >>> floor = tt.floor(model, lambda model: train(model, data)) # your own way to run it
+
+    `batch`: a dict is `model(**batch)`, a tuple or list `model(*batch)`, a function `batch(model)`.
+    `twins`: "repeat" the same again; "ulp" the first floating values moved to a neighbouring number;
+    "float64", "float32", "bfloat16", "float16" a copy of the model in that type; a model, or a function of
+    the model, that is known to be harmless: it calibrates the limit.
+
+    Modes, buffers, gradients and random states are afterwards what they were before.
+    """
+    require_module(model)
+    if not is_on():
+        return Floor()
+    _check(twins)
+    runs = _Twins(model, batch, patterns or _WHOLE)
+    with tempfile.TemporaryDirectory(prefix="tensortap-floor-") as folder:
+        runs.write_base(folder)
+        for number, twin in enumerate(twins):
+            runs.add(twin, number)
+    return runs.floor(limit)
+
+
+def _check(twins: Sequence[Any]) -> None:
+    known = ("repeat", "ulp", *_PRECISIONS)
+    unknown = [one for one in twins if isinstance(one, str) and one not in known]
+    if unknown or not twins or isinstance(twins, str):
+        raise ValueError(
+            f"twins={twins!r}; give some of {', '.join(known)}, a model, or a function of the model"
+        )
+
+
+class _Twins:
+    """One model, one way to run it, and what its twins differ by."""
+
+    def __init__(self, model: Any, batch: Any, patterns: Sequence[str]) -> None:
+        self._model, self._batch, self._patterns = model, batch, patterns
+        self._has_gradients = any(one.site.is_gradient for one in selection(model, patterns))
+        self._gathered, self._skipped = Gathered(), list[str]()
+        self._harmless: list[str] = []
+        self._base: dict[tuple[str, int, int], Entry] = {}
+
+    def write_base(self, folder: str) -> None:
+        """To a folder: what is compared next is read from there, one value at a time."""
+        sink = RunDirectory(folder)
+        try:
+            with capture(self._model, *self._patterns, to=sink), untouched(self._model):
+                self._run(self._model, self._batch, has_gradients=self._has_gradients)
+        finally:
+            sink.close()
+        side = of_run(Run(folder))
+        if not side.entries:
+            raise ValueError("the model ran, and nothing of what the patterns select was seen; see tt.sites")
+        first = side.entries[0].first_step
+        self._base = {(one.name, one.first_step - first, one.call): one for one in side.entries}
+
+    def add(self, twin: Any, number: int) -> None:
+        if twin == "repeat":
+            self._add("repeat", self._model, self._batch)
+        elif twin == "ulp":
+            self._add_ulp()
+        elif isinstance(twin, str):
+            self._add_precision(twin)
+        elif isinstance(twin, torch.nn.Module):
+            self._add_harmless(f"harmless {number}", twin, self._batch)
+        else:
+            self._add_harmless(f"harmless {number}", self._model, twin)
+
+    def floor(self, limit: float | None) -> Floor:
+        own = [one for one in self._gathered.twins if one not in (*self._harmless, OWN)]
+        if self._harmless or any(one in _PRECISIONS and not self._is_finer(_PRECISIONS[one]) for one in own):
+            self._gathered.drop([OWN])  # what else is harmless may well do more than round
+        if limit is None and self._harmless and own:
+            worst = max(self._gathered.ratio_of(one, own) for one in self._harmless)
+            limit = max(LIMIT, _MARGIN * worst)
+            self._gathered.drop(self._harmless)
+        return self._gathered.floor(self._skipped, limit)
+
+    def _add_harmless(self, name: str, model: Any, batch: Any) -> None:
+        self._harmless.append(name)
+        self._add(name, model, batch)
+
+    def _add_ulp(self) -> None:
+        sites = self._first_floating()
+        if sites is None:
+            self._skipped.append("ulp: no floating value goes in, and there is no embedding")
+            return
+        with edit(self._model, dict.fromkeys(sites, moved)):
+            self._add("ulp", self._model, self._batch)
+
+    def _first_floating(self) -> list[str] | None:
+        """The inputs of the model where they are floating; else its embeddings, else its first output."""
+        has_floats = any(
+            isinstance(leaf, torch.Tensor) and _is_floating(leaf)
+            for _, leaf in leaves(None if callable(self._batch) else self._batch)
+        )
+        if has_floats:
+            return ["in"]
+        if any(isinstance(module, torch.nn.Embedding) for module in self._model.modules()):
+            return ["<Embedding>"]
+        first = (one for one in self._base.values() if one.dtype.startswith(("float", "bfloat")))
+        names = [one.name for one in first if one.kind == "output"]
+        return names[:1] or None
+
+    def _add_precision(self, name: str) -> None:
+        """A copy, so that no weight of the model itself is ever changed."""
+        dtype = _PRECISIONS[name]
+        try:
+            twin = copy.deepcopy(self._model).to(dtype)
+        except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
+            self._skipped.append(f"{name}: the model cannot be copied ({error})")
+            return
+        batch = self._batch if callable(self._batch) else _converted(self._batch, dtype)
+        try:
+            self._add(name, twin, batch)
+            if self._is_finer(dtype) and not (callable(batch) and self._has_gradients):
+                self._add_own(twin, batch)
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            self._gathered.drop([name, OWN])
+            self._skipped.append(f"{name}: the model does not run in it ({error})")
+            # Some kernels know single precision and nothing above; for half precision that is as good.
+            if name == "float64" and self._is_finer(torch.float32):
+                self._add_precision("float32")
+
+    def _is_finer(self, dtype: torch.dtype) -> bool:
+        """Whether the type rounds less than the lowest of the model's own."""
+        own = [one.dtype for one in self._model.parameters() if one.is_floating_point()]
+        return bool(own) and max(map(_rounding, own)) > _rounding(dtype)
+
+    def _add_own(self, twin: Any, batch: Any) -> None:
+        """Every module goes on with what the run itself gave, so that each shows its own rounding alone."""
+        replays: dict[str, Replay] = {}
+        for entry in self._base.values():
+            if entry.kind == "output" and "float" in entry.dtype and module_of(entry.name, "output"):
+                replays.setdefault(entry.name, Replay([])).entries.append(entry)
+        with torch.no_grad():
+            self._add(OWN, twin, batch, replays)
+
+    def _add(self, name: str, model: Any, batch: Any, edits: Mapping[Any, Any] | None = None) -> None:
+        failures: list[Exception] = []
+
+        def measured(record: Record) -> None:
+            try:
+                self._measure(name, record, steps)
+            except Exception as error:  # noqa: BLE001 - a capture would only log it; raised below
+                failures.append(error)
+
+        steps: list[int] = []
+        # Edits come last: what is measured is what the model made, before it is replaced.
+        with (
+            capture(model, *self._patterns, keep="ref", to=measured),
+            untouched(model),
+            edit(model, edits or {}),
+        ):
+            self._run(model, batch, has_gradients=self._has_gradients and name != OWN)
+        if failures:
+            raise failures[0]
+
+    def _measure(self, name: str, record: Record, steps: list[int]) -> None:
+        step = record.step if isinstance(record.step, int) else record.step[0]
+        steps[:] = steps or [step]
+        entry = self._base.get((record.name, step - steps[0], record.call))
+        if entry is not None:
+            self._gathered.add(name, entry, measure(entry.load(), record.value))
+
+    def _run(self, model: Any, batch: Any, *, has_gradients: bool) -> None:
+        if callable(batch):
+            batch(model)
+            return
+        with torch.set_grad_enabled(has_gradients):
+            if isinstance(batch, Mapping):
+                made = model(**batch)
+            else:
+                made = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+            if has_gradients:
+                _loss(made).backward()  # type: ignore[no-untyped-call]
+
+
+class Replay:
+    """Gives what a run had at this place, call by call."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self._next = 0
+
+    def __call__(self, value: Any) -> Any:
+        entry = self.entries[self._next] if self._next < len(self.entries) else None
+        self._next += 1
+        if entry is None or not isinstance(value, torch.Tensor) or tuple(value.shape) != entry.shape:
+            return value
+        return torch.as_tensor(entry.load()).to(value)
+
+
+def _loss(made: Any) -> torch.Tensor:
+    """What the model calls its loss; else the sum of all that it gave and that has a gradient."""
+    own = made.get("loss") if isinstance(made, Mapping) else getattr(made, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own.sum()
+    parts = [leaf for _, leaf in leaves(made) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if not parts:
+        raise ValueError("the patterns ask for gradients, and nothing that the model gave has one")
+    return torch.stack([part.sum().float() for part in parts]).sum()
+
+
+def moved(value: Any) -> Any:
+    """Every floating number one up or one down in its type; what is zero, infinite or a mask stays."""
+    if not isinstance(value, torch.Tensor) or not _is_floating(value):
+        return value
+    still = value.detach()
+    bits = still.contiguous().view(_INTEGERS[still.element_size()])
+    toss = torch.Generator().manual_seed(7)
+    signs = torch.randint(0, 2, bits.shape, generator=toss, dtype=torch.int8).to(bits.device) * 2 - 1
+    limit = torch.finfo(still.dtype)
+    is_plain = still.isfinite() & (still.abs() < limit.max / 4) & (still.abs() > limit.tiny)
+    other = torch.where(is_plain, (bits + signs.to(bits.dtype)).view(still.dtype).view(still.shape), still)
+    # The difference is one place of the last digit, so the sum is exact, and the gradient goes on.
+    return value + (other - still) if value.requires_grad else other
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+def _is_floating(value: torch.Tensor) -> bool:
+    return value.dtype in _PRECISIONS.values() and value.layout == torch.strided
+
+
+def _converted(batch: Any, dtype: torch.dtype) -> Any:
+    def convert(leaf: Any) -> Any:
+        is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.to(dtype) if is_number else leaf
+
+    return rebuild(batch, convert)

@@ -1,0 +1,87 @@
+"""Let a model run, and leave no trace: its state, its gradients and the random numbers are as they were."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+@contextlib.contextmanager
+def untouched(model: Any) -> Iterator[None]:
+    """Whatever runs inside: buffers, gradients, modes and random states are put back."""
+    with contextlib.ExitStack() as undo:
+        for keep in (_keep_buffers, _keep_gradients, _keep_modes):
+            undo.callback(keep(model))
+        undo.callback(_keep_randomness())
+        yield
+
+
+def _keep_buffers(model: Any) -> Callable[[], None]:
+    held = [
+        (module, name, buffer, None if buffer is None else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
+
+    def put_back() -> None:
+        for module, name, buffer, copy in held:
+            if buffer is not None and copy is not None and not _are_same(buffer, copy):
+                with torch.no_grad():
+                    buffer.copy_(copy)
+            module._buffers[name] = buffer
+
+    return put_back
+
+
+def _are_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """By bits: a NaN is itself. What was not written keeps its version."""
+    if a.shape != b.shape or a.layout != torch.strided or a.device.type == "meta":
+        return a.device.type == "meta"
+    one, other = (side.detach().reshape(-1).view(torch.uint8) for side in (a, b))
+    return torch.equal(one, other)
+
+
+def _keep_gradients(model: Any) -> Callable[[], None]:
+    """Gradients are laid aside: what a backward pass adds goes into new ones."""
+    held = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, gradient in held:
+        if gradient is not None:
+            parameter.grad = None
+
+    def put_back() -> None:
+        for parameter, gradient in held:
+            parameter.grad = gradient
+
+    return put_back
+
+
+def _keep_modes(model: Any) -> Callable[[], None]:
+    held = [(module, module.training) for module in model.modules()]
+
+    def put_back() -> None:
+        for module, is_training in held:
+            module.training = is_training
+
+    return put_back
+
+
+def _keep_randomness() -> Callable[[], None]:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    cpu, cuda = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in devices]
+    python, numpy = random.getstate(), sys.modules.get("numpy")
+    of_numpy = None if numpy is None else numpy.random.get_state()
+
+    def put_back() -> None:
+        torch.set_rng_state(cpu)
+        for device, state in zip(devices, cuda, strict=True):
+            torch.cuda.set_rng_state(state, device)
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
+
+    return put_back

@@ -1,0 +1,96 @@
+"""What a model is when its capture begins: classes, configuration, and a digest of every weight."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensortap.core.ranks import ranks
+from tensortap.core.settings import is_strict
+from tensortap.formats.run_layout import MODEL, OWN
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.sharded import local
+from tensortap.kernels.hashing import checksum
+from tensortap.sources.sites import class_name, unwrapped, walk
+
+log = logging.getLogger("tensortap.capture")
+
+
+def keep_facts(model: Any, run: Path) -> None:
+    """Write them into our corner of the run. Each weight is read once, which takes as long as a copy of it;
+    whatever fails is logged, and the capture goes on."""
+    if ranks().rank != 0:
+        return
+    try:
+        content = json.dumps(model_facts(model), default=str)
+        path = run / OWN / MODEL
+        draft = path.with_suffix(f".{os.getpid()}.tmp")
+        draft.write_text(content, encoding="utf-8")
+        draft.replace(path)
+    except Exception:
+        if is_strict():
+            raise
+        log.warning("the facts of the model were not written to %s", run, exc_info=True)
+
+
+def model_facts(model: Any) -> dict[str, Any]:
+    inner = unwrapped(model)
+    return {
+        "class": class_name(inner),
+        "training": bool(getattr(inner, "training", False)),
+        "modules": {".".join(names): class_name(module) for names, module in walk(model)},
+        "settings": {".".join(names): told for names, module in walk(model) if (told := _settings(module))},
+        "config": _config(inner),
+        "weights": dict(_weights(model)),
+    }
+
+
+def _settings(module: Any) -> str:
+    """What a module prints of itself: an eps, a number of heads, a share of dropout."""
+    try:
+        return str(module.extra_repr())
+    except Exception:  # noqa: BLE001  of any class, and worth less than all the rest
+        return ""
+
+
+def _config(model: Any) -> dict[str, Any]:
+    """What a model of transformers, or of a like library, says of itself."""
+    config = getattr(model, "config", None)
+    if config is None:
+        return {}
+    told = config.to_dict() if hasattr(config, "to_dict") else getattr(config, "__dict__", {})
+    # An implementation that was chosen while loading is not part of the written form.
+    chosen = getattr(config, "_attn_implementation", None)
+    found = dict(told) if isinstance(told, dict) else {}
+    return {**found, "_attn_implementation": chosen} if chosen is not None else found
+
+
+def _weights(model: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Of each parameter and buffer: its type, its shape, and the digest of its bytes."""
+    known: dict[int, list[Any]] = {}  # one that several modules share is read once
+    for names, module in walk(model):
+        for name, value in chain(module._parameters.items(), module._buffers.items()):
+            if value is not None:
+                if id(value) not in known:
+                    known[id(value)] = _described(local(value))
+                yield ".".join((*names, name)), known[id(value)]
+
+
+def _described(piece: Any) -> list[Any]:
+    """A weight that has no values, or none yet, has no digest."""
+    if hasattr(type(piece), "cls_to_become"):  # torch's word for a parameter that the first forward will make
+        return ["", [], None]
+    framework = framework_of(piece)
+    told = framework.describe(piece)
+    try:
+        digest = checksum(np.ascontiguousarray(framework.bits(piece)))
+    except Exception:  # noqa: BLE001  lazy, on no device, of a class of its own: each fails differently
+        digest = None
+    return [told.dtype, list(told.shape), digest]

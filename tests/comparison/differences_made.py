@@ -1,0 +1,122 @@
+"""Pairs of arrays with a label: what was done to the second."""
+
+import numpy as np
+
+NOTHING = ("noise", "much noise", "unrelated", "dropout", "bf16 product", "mixed", "relu", "large row", "few")
+SINGLE = np.float32
+
+
+def bf16(numbers):
+    words = numbers.astype(SINGLE).view(np.uint32).astype(np.uint64)
+    return (((words + 0x7FFF + ((words >> 16) & 1)) >> 16) << 16).astype(np.uint32).view(SINGLE)
+
+
+def made(label, seed):
+    """Two arrays that differ as the label says."""
+    random = np.random.default_rng([seed, *map(ord, label)])
+    shape = random.integers(6, 20, random.integers(2, 4)).tolist()
+    a = (random.standard_normal(shape) + random.choice((0, 0.5))).astype(SINGLE)
+    return MAKERS[label](a, random)
+
+
+def little(numbers, random):
+    """Noise as another order of additions makes it."""
+    return (numbers * (1 + 1e-6 * random.standard_normal(numbers.shape))).astype(SINGLE)
+
+
+def _rounded(a, random):
+    return a, bf16(a) if random.random() < 0.5 else a.astype(np.float16).astype(SINGLE)
+
+
+def _moved(a, random):
+    return a, little(np.roll(a, random.choice((1, -1, 2)), random.integers(a.ndim)), random)
+
+
+def _transposed(a, random):
+    size = random.integers(6, 20)
+    square = random.standard_normal((size, size)).astype(SINGLE)
+    return square, little(square.T.copy(), random)
+
+
+def _permuted(a, random):
+    axis = int(random.integers(a.ndim))
+    rows = np.arange(a.shape[axis])
+    mixed = rows
+    while any((np.roll(rows, n) == mixed).all() for n in range(-8, 9)):
+        mixed = random.permutation(rows)
+    return a, little(np.take(a, mixed, axis), random)
+
+
+def _part(a, random, what):
+    axis = int(random.integers(a.ndim))
+    a = np.take(a, range(a.shape[axis] // 4 * 4), axis)
+    b = little(a, random)
+    rows = np.moveaxis(b, axis, 0)
+    length = len(rows)
+    start = int(random.integers(1, length))
+    quarter = length // 4 * int(random.integers(4))
+    chosen = {"tail": slice(start, None), "row": start, "shard": slice(quarter, quarter + length // 4)}[what]
+    rows[chosen] += random.standard_normal(rows[chosen].shape).astype(SINGLE)
+    return a, b
+
+
+def _masked(a, random):
+    size = int(random.integers(6, 16))
+    scores = random.standard_normal((2, 3, size, size)).astype(SINGLE)
+    row, column = np.arange(size)[:, None], np.arange(size)
+    causal = np.where(column > row, -np.inf, scores)
+    others = (
+        np.where(column > row + 1, -np.inf, scores),
+        np.where((row >= size // 2) & (column < 2), -np.inf, causal),
+        np.where(column > row - 1, -np.inf, scores),
+    )
+    return causal, others[random.integers(3)]
+
+
+def _bf16_product(a, random):
+    weight = random.standard_normal((a.shape[-1], a.shape[-1])).astype(SINGLE)
+    return a @ weight, bf16(bf16(a) @ bf16(weight))
+
+
+def _mixed(a, random):
+    return a, (a * 1.1 + 0.1 + 0.1 * random.standard_normal(a.shape)).astype(SINGLE)
+
+
+def _relu(a, random):
+    more = 0.1 * random.standard_normal(a.shape)
+    return np.maximum(a, 0), np.maximum(a + more, 0).astype(SINGLE)
+
+
+def _large_row(a, random):
+    a[0] *= 1000
+    return a, (a * (1 + 0.01 * random.standard_normal(a.shape))).astype(SINGLE)
+
+
+def _few(a, random):
+    a = a.reshape(-1)[: random.integers(2, 30)]
+    return a, (a * (1 + 1e-7 * random.standard_normal(a.shape))).astype(SINGLE)
+
+
+MAKERS = {
+    "rounded": _rounded,
+    "scaled": lambda a, random: (a, little(a * SINGLE(random.choice((0.5, -1, 1.01, 1.3))), random)),
+    "offset": lambda a, random: (a, little(a + SINGLE(random.choice((0.1, -1, 3))), random)),
+    "bias": lambda a, random: (a, little(a + random.standard_normal(a.shape[-1]).astype(SINGLE), random)),
+    "moved": _moved,
+    "transposed": _transposed,
+    "permuted": _permuted,
+    "tail": lambda a, random: _part(a, random, "tail"),
+    "shard": lambda a, random: _part(a, random, "shard"),
+    "row": lambda a, random: _part(a, random, "row"),
+    "masked": _masked,
+    "zeros": lambda a, random: (a, np.zeros_like(a)),
+    "noise": lambda a, random: (a, little(a, random)),
+    "much noise": lambda a, random: (a, (a + 0.05 * random.standard_normal(a.shape)).astype(SINGLE)),
+    "unrelated": lambda a, random: (a, random.standard_normal(a.shape).astype(SINGLE)),
+    "dropout": lambda a, random: (a, np.where(random.random(a.shape) < 0.3, 0, a)),
+    "bf16 product": _bf16_product,
+    "mixed": _mixed,
+    "relu": _relu,
+    "large row": _large_row,
+    "few": _few,
+}

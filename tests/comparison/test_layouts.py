@@ -1,0 +1,189 @@
+"""The same numbers in another arrangement are told as equal up to what, and tokens meet their own."""
+
+import numpy as np
+import pytest
+
+import tensortap as tt
+from tensortap.comparison.layouts import applied, layout_of
+from tensortap.comparison.tokens import rows_of
+from tensortap.core.record import Record
+
+RANDOM = np.random.default_rng(3)
+X = RANDOM.standard_normal((2, 5, 24)).astype(np.float32)
+HEADS = X.reshape(2, 5, 3, 8)
+QKV = RANDOM.standard_normal((3, 4, 2, 6)).astype(np.float32)
+CASES = {
+    "axes": (X, X.transpose(1, 0, 2), "the order of axes [1, 0, 2]"),
+    "shape": (X, X.reshape(10, 24), "its shape"),
+    "heads": (X, HEADS.transpose(0, 2, 1, 3), "the order of axes [0, 2, 1, 3] and its shape"),
+    "behind": (X, np.pad(X, ((0, 0), (0, 3), (0, 0))), "padding in B: 3 of axis 1 at its end"),
+    "before": (np.pad(X, ((0, 0), (3, 0), (0, 0))), X, "padding in A: 3 of axis 1 at its beginning"),
+    "rotary": (
+        X,
+        HEADS.reshape(2, 5, 3, 2, 4).swapaxes(3, 4).reshape(X.shape),
+        "halves (A) against turns (B) in rotary heads of 8, along axis 2",
+    ),
+    "fused": (
+        QKV.reshape(24, 6),
+        QKV.transpose(1, 0, 2, 3).reshape(24, 6),
+        "query, key and value fused in sections (A) against 4 groups (B), along axis 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_another_layout_is_found(case, noise):
+    a, b, words = CASES[case]
+    found = layout_of(a, b + noise * RANDOM.standard_normal(b.shape))
+    assert str(found) == f"equal up to {words}"
+    assert applied(found.layout.a, a).shape == applied(found.layout.b, b).shape
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_compared_in_one_layout_and_said(case):
+    a, b, words = CASES[case]
+    found = tt.compare_runs({"x": a}, {"x": np.ascontiguousarray(b)})
+    assert (found.first, found.exit_code) == (None, 0)
+    assert "IDENTICAL, up to layouts" in str(found)
+    assert f"equal up to {words}: x" in str(found)
+    assert f"  equal up to {words}" in found.explain("x").splitlines()
+    assert found.to_json()["pairs"][0]["plan"] == [f"equal up to {words}"]
+
+
+def test_a_difference_within_another_layout_is_a_difference():
+    wrong = X.transpose(1, 0, 2).copy()
+    wrong[3] *= 1.01
+    found = tt.compare_runs({"x": X}, {"x": wrong})
+    assert found.first.verdict == "origin"
+
+
+def test_other_numbers_have_no_layout():
+    other = RANDOM.standard_normal(X.shape)
+    assert str(layout_of(X, other)) == str(layout_of(X, other.transpose(1, 0, 2))) == "no layout explains it"
+    assert layout_of(X, X).layouts == layout_of(np.ones((3, 4)), np.ones((4, 3))).layouts == ()
+
+
+def test_a_transposed_square_stays_a_difference():
+    square = RANDOM.standard_normal((8, 8)).astype(np.float32)
+    found = tt.compare_runs({"x": square}, {"x": square.T.copy()})
+    assert found.first.verdict == "origin"
+    assert "the difference: B is A up to a transposition" in found.explain("x")
+
+
+def test_two_heads_that_changed_places_stay_a_difference():
+    mixed = HEADS[:, :, [1, 0, 2]].reshape(X.shape)
+    assert tt.compare_runs({"x": X}, {"x": mixed}).first.verdict == "origin"
+    four = X[..., :16].reshape(2, 5, 4, 4)
+    assert tt.compare_runs(
+        {"x": four.reshape(2, 5, 16)}, {"x": four[:, :, [0, 2, 1, 3]].reshape(2, 5, 16)}
+    ).first
+
+
+def test_padding_that_may_be_on_either_side_is_not_guessed():
+    rows = RANDOM.standard_normal((4, 8))
+    twice = np.concatenate([rows, rows]) + 0.02 * RANDOM.standard_normal((8, 8))
+    words = [f"padding in B: 4 of axis 0 at its {end}" for end in ("end", "beginning")]
+    assert str(layout_of(rows, twice)) == f"ambiguous: equal up to {words[0]} or {words[1]}"
+    assert tt.compare_runs({"x": rows}, {"x": twice}).first.verdict == "structure"
+
+
+def parts(*names, values, **facts):
+    return [
+        Record(name, value, "output", order=n)
+        for n, (name, value) in enumerate(zip(names, values, strict=True))
+    ]
+
+
+Q, K, V = (RANDOM.standard_normal((2, 5, 8)).astype(np.float32) for _ in range(3))
+SPLIT = parts("l.q_proj", "l.k_proj", "l.v_proj", values=(Q, K, V))
+FUSED = parts("l.qkv_proj", values=[np.concatenate([Q, K, V], -1)])
+GROUPED = parts(
+    "l.qkv_proj", values=[np.stack([x.reshape(2, 5, 4, 2) for x in (Q, K, V)], 3).reshape(2, 5, 24)]
+)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "pairs"),
+    [(SPLIT, FUSED, 3), (FUSED, SPLIT, 1), (SPLIT, GROUPED, 3), (GROUPED, SPLIT, 1)],
+    ids=["split", "fused", "split-grouped", "grouped"],
+)
+def test_a_fused_projection_meets_its_parts(a, b, pairs):
+    found = tt.compare_runs(a, b)
+    assert (found.exit_code, found.counts) == (0, {"identical": pairs})
+    assert "equal up to fused along axis 2" in found.explain(a[0].name)
+
+
+def test_a_fused_projection_with_another_part_has_no_partner():
+    found = tt.compare_runs(SPLIT, parts("l.qkv_proj", values=[np.concatenate([Q, K, K[::-1]], -1)]))
+    assert found.exit_code == 3
+
+
+def test_a_residual_beside_is_added():
+    found = tt.compare_runs(parts("l", values=[Q + K]), parts("l[0]", "l[1]", values=(Q, K)))
+    assert (found.exit_code, found.counts) == (0, {"within noise": 1})
+    assert "equal up to a residual beside: l is l[0], l[1]" in found.explain("l")
+
+
+def batch(ids, mask, hidden):
+    names = {"in.input_ids": "input", "in.attention_mask": "input", "emb": "output"}
+    values = (ids, mask, hidden)
+    return [Record(n, v, k, order=i) for i, ((n, k), v) in enumerate(zip(names.items(), values, strict=True))]
+
+
+IDS = RANDOM.integers(3, 90, (2, 6))
+MASK = np.array([[1] * 6, [1] * 4 + [0] * 2])
+HIDDEN = RANDOM.standard_normal((2, 6, 8)).astype(np.float32)
+
+
+def padded_left(order=(1, 0)):
+    ids, mask, hidden = np.zeros((2, 8), int), np.zeros((2, 8), int), np.ones((2, 8, 8), np.float32)
+    for row, other in enumerate(order):
+        length = MASK[row].sum()
+        for value, known in ((ids, IDS), (mask, MASK), (hidden, HIDDEN)):
+            value[other, 8 - length :] = known[row, :length]
+    return batch(ids, mask, hidden)
+
+
+def test_tokens_meet_their_own_under_another_padding_and_order():
+    found = tt.compare_runs(batch(IDS, MASK, HIDDEN), padded_left())
+    assert (found.exit_code, found.counts) == (0, {"identical": 3})
+    assert "10 tokens of 2 sequences by their ids" in found.explain("emb")
+    assert "equal: inputs" in str(found)
+
+
+def test_a_wrong_token_is_found_under_another_padding():
+    wrong = padded_left()
+    wrong[2].value[1, 4] *= 1.5
+    assert tt.compare_runs(batch(IDS, MASK, HIDDEN), wrong).first.seen_at == "emb"
+
+
+def test_other_tokens_are_other_data():
+    other = batch(IDS + 1, MASK, HIDDEN)
+    assert tt.compare_runs(batch(IDS, MASK, HIDDEN), other).first.kind == "data"
+
+
+def test_one_other_sequence_is_not_left_out():
+    ids = IDS.copy()
+    ids[1, 2] += 1
+    found = tt.compare_runs(batch(IDS, MASK, HIDDEN), batch(ids, MASK, HIDDEN))
+    assert (found.first.kind, found.first.seen_at) == ("data", "in.input_ids")
+
+
+def test_a_batch_of_one_meets_its_sequence_in_a_larger_one():
+    found = tt.compare_runs(batch(IDS, MASK, HIDDEN), batch(IDS[:1], MASK[:1], HIDDEN[:1]))
+    assert found.counts == {"identical": 3}
+    assert "6 tokens of 1 sequences by their ids; 1 sequences only in A" in str(found)
+
+
+def test_attention_over_tokens_that_stand_elsewhere_is_not_guessed():
+    scores = [Record("scores", RANDOM.standard_normal((2, 3, n, n)), "output", order=9) for n in (6, 8)]
+    found = tt.compare_runs([*batch(IDS, MASK, HIDDEN), scores[0]], [*padded_left(), scores[1]])
+    assert (found.exit_code, found.counts) == (3, {"identical": 3, "unaligned": 1})
+
+
+def test_sequences_that_repeat_and_are_not_all_there_are_ambiguous():
+    again = np.stack([IDS[0], IDS[0]])
+    assert rows_of(again, again[:1]).is_sure is False
+    assert rows_of(again, again).is_sure is True
+    assert rows_of(IDS, IDS + 1) is None

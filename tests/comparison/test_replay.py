@@ -1,0 +1,568 @@
+"""Each part of a model gets what a reference had: every fault shows at once, and nothing is inherited."""
+
+import copy
+import functools
+import importlib.util
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tensortap as tt
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "align.py"
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Small models gain nothing by more, and beside other tests they lose."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def own():
+    """The Llama of the example, and the map to the one of transformers."""
+    spec = importlib.util.spec_from_file_location("align_example", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def mixtral(attention="eager"):
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=96,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        attn_implementation=attention,
+        experts_implementation="eager",
+    )
+    return MixtralForCausalLM(config)
+
+
+def gpt2(attention="eager"):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 64}
+    config = GPT2Config(vocab_size=96, bos_token_id=0, eos_token_id=0, attn_implementation=attention, **sizes)
+    return GPT2LMHeadModel(config)
+
+
+@pytest.fixture(scope="module")
+def build(llama):
+    def made(kind, dtype="float32", attention="eager"):
+        if kind == "llama":
+            return llama(attention, TYPES[dtype])
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return {"mixtral": mixtral, "gpt2": gpt2}[kind](attention).eval().to(TYPES[dtype])
+
+    return made
+
+
+def scaled(path, size=1.05):
+    """A fault in what a module gives."""
+
+    def plant(model):
+        module = model.get_submodule(path)
+        original = module.forward
+
+        @functools.wraps(original)
+        def forward(*given, **named):
+            made = original(*given, **named)
+            return (made[0] * size, *made[1:]) if isinstance(made, tuple) else made * size
+
+        module.forward = forward
+
+    return path, plant
+
+
+def weaker(path):
+    """A fault in a weight: one row of it is stale."""
+
+    def plant(model):
+        with torch.no_grad():
+            model.get_submodule(path).weight[3] *= 0.5
+
+    return path, plant
+
+
+def sharper(path):
+    """A fault between the parts of attention."""
+
+    def plant(model):
+        model.get_submodule(path).scaling *= 4
+
+    return path, plant
+
+
+BUGS = {
+    "llama": [
+        scaled("model.layers.0.mlp"),
+        weaker("model.layers.1.self_attn.v_proj"),
+        sharper("model.layers.2.self_attn"),
+        scaled("model.norm"),
+    ],
+    "mixtral": [
+        weaker("model.layers.0.self_attn.o_proj"),
+        scaled("model.layers.1.mlp.experts"),
+        sharper("model.layers.2.self_attn"),
+    ],
+    "gpt2": [
+        scaled("transformer.h.0.ln_1"),
+        sharper("transformer.h.1.attn"),
+        scaled("transformer.h.2.mlp.c_proj"),
+    ],
+}
+
+
+def names(found):
+    return [origin.name for origin in found.origins]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("kind", BUGS)
+def test_all_faults_are_found_at_once_and_nothing_else(build, tokens, kind, count, dtype):
+    planted = BUGS[kind][:count]
+    candidate = build(kind, dtype)
+    for _, plant in planted:
+        plant(candidate)
+    found = tt.align(build(kind, dtype), candidate, tokens)
+    assert names(found) == [path for path, _ in planted]
+    assert found.exit_code == 1
+    assert not found.coverage.uncalibrated
+
+
+@pytest.mark.parametrize("kind", BUGS)
+@pytest.mark.parametrize(
+    ("dtype", "other", "attention"),
+    [
+        ("float32", "float32", "sdpa"),
+        ("bfloat16", "bfloat16", "sdpa"),
+        ("float32", "bfloat16", "eager"),
+        ("float32", "bfloat16", "sdpa"),
+        ("bfloat16", "float32", "eager"),
+    ],
+)
+def test_harmless_changes_have_no_origin(build, tokens, kind, dtype, other, attention):
+    found = tt.align(build(kind, dtype), build(kind, other, attention), tokens)
+    assert names(found) == []
+    assert found.coverage.pairs > 80
+
+
+def test_a_model_against_itself_is_identical(build, tokens):
+    found = tt.align(build("llama"), build("llama"), tokens)
+    assert set(found.counts) == {"identical"}
+    assert found.is_green
+
+
+def test_faults_are_found_across_types(build, tokens):
+    candidate = build("llama", "bfloat16")
+    for _, plant in BUGS["llama"]:
+        plant(candidate)
+    found = tt.align(build("llama"), candidate, tokens)
+    assert names(found) == [path for path, _ in BUGS["llama"]]
+
+
+def test_a_fault_between_the_parts_is_told_from_one_in_a_part(build, tokens):
+    candidate = build("llama")
+    BUGS["llama"][1][1](candidate), BUGS["llama"][2][1](candidate)
+    kinds = {origin.name: origin.kind for origin in tt.align(build("llama"), candidate, tokens).origins}
+    assert kinds == {"model.layers.1.self_attn.v_proj": "output", "model.layers.2.self_attn": "own code"}
+
+
+def test_weights_that_differ_are_told_beside_the_origin(build, tokens):
+    candidate = build("llama")
+    BUGS["llama"][1][1](candidate)
+    (origin,) = tt.align(build("llama"), candidate, tokens).origins
+    assert origin.note == "its weights differ: model.layers.1.self_attn.v_proj.weight"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_run_on_disk_is_as_good_as_the_model(build, tokens, captured, tmp_path, dtype):
+    run = captured(build("llama", dtype), tokens, to=tmp_path).run
+    candidate = build("llama", dtype)
+    for _, plant in BUGS["llama"]:
+        plant(candidate)
+    assert names(tt.align(run, candidate, tokens)) == [path for path, _ in BUGS["llama"]]
+    assert tt.align(run, build("llama", dtype), tokens).is_green
+
+
+def test_a_capture_can_be_the_reference(build, tokens, captured):
+    candidate = build("gpt2")
+    BUGS["gpt2"][1][1](candidate)
+    found = tt.align(captured(build("gpt2"), tokens), candidate, tokens)
+    assert names(found) == ["transformer.h.1.attn"]
+
+
+def test_dropout_that_was_left_on_is_a_fault(build, tokens, captured):
+    candidate = build("gpt2")
+    candidate.transformer.h[1].mlp.dropout.train()
+    for reference in (build("gpt2"), captured(build("gpt2"), tokens)):
+        assert names(tt.align(reference, candidate, tokens)) == ["transformer.h.1.mlp.dropout"]
+
+
+def test_nan_is_found_where_it_is_made(build, tokens):
+    candidate = build("llama")
+    scaled("model.layers.1.mlp", float("nan"))[1](candidate)
+    (origin,) = tt.align(build("llama"), candidate, tokens).origins
+    assert (origin.name, origin.verdict) == ("model.layers.1.mlp", "nonfinite")
+
+
+def test_an_own_llama_is_the_one_of_transformers(own):
+    source = own.trusted()
+    found = tt.align(source, own.ported(source), (own.TOKENS,), map=own.MAP)
+    assert found.is_green
+    assert found.coverage.pairs == 80
+    assert "uncalibrated" not in str(found)
+
+
+def test_faults_of_an_own_llama_are_named_in_both_languages(own):
+    source = own.trusted("eager")
+    mine = own.ported(source)
+    mine.layers[0].norm2.eps = 1e-3
+    mine.layers[1].attention.theta = 9_000.0
+    weaker("layers.2.mlp.up")[1](mine)
+    found = tt.align(source, mine, (own.TOKENS,), map=own.MAP)
+    assert names(found) == [
+        "model.layers.0.post_attention_layernorm",
+        "model.layers.1.self_attn",
+        "model.layers.2.mlp.up_proj",
+    ]
+    assert "the candidate calls it layers.0.norm2" in found.first.note
+    assert found.first.class_name == "Norm"
+
+
+def test_the_same_map_serves_compare_runs(own, captured):
+    source = own.trusted()
+    mine = own.ported(source)
+    mine.layers[1].attention.theta = 9_000.0
+    floor = tt.floor(source, {"input_ids": own.TOKENS})
+    runs = captured(source, {"input_ids": own.TOKENS}), captured(mine, own.TOKENS)
+    assert tt.compare_runs(*runs, map=own.MAP, floor=floor).first.name == "model.layers.1.self_attn"
+    assert tt.compare_runs(
+        runs[0], captured(own.ported(source), own.TOKENS), map=own.MAP, floor=floor
+    ).is_green
+
+
+def test_names_that_differ_are_guessed_and_said_to_be(build, tokens):
+    reference, candidate = build("llama"), build("llama")
+    for layer in candidate.model.layers:
+        layer.ffn = layer.mlp
+        layer.__class__ = renamed(type(layer))
+        del layer.mlp
+    weaker("model.layers.1.ffn.up_proj")[1](candidate)
+    found = tt.align(reference, candidate, tokens)
+    assert names(found) == ["model.layers.1.mlp.up_proj"]
+    assert any("these pairs are a guess" in note for note in found.notes)
+
+
+@functools.cache
+def renamed(kind):
+    class Renamed(kind):
+        @property
+        def mlp(self):
+            return self.ffn
+
+        @mlp.deleter
+        def mlp(self):
+            del self._modules["mlp"]
+
+    Renamed.__name__ = kind.__name__
+    return Renamed
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_model_is_judged_by_its_code(build, tokens, backend):
+    candidate = build("llama")
+    BUGS["llama"][2][1](candidate)
+    found = tt.align(build("llama"), torch.compile(candidate, backend=backend), tokens)
+    assert names(found) == ["model.layers.2.self_attn"]
+    assert any("the candidate is compiled" in note for note in found.notes)
+    assert names(tt.align(build("llama"), torch.compile(build("llama"), backend=backend), tokens)) == []
+
+
+class Split(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(32, 32), nn.Linear(32, 16), nn.Linear(32, 16)
+        self.o = nn.Linear(64, 32)
+
+    def forward(self, x):
+        return x + self.o(torch.cat([self.q(x), self.k(x), self.v(x)], -1).sigmoid())
+
+
+class Fused(nn.Module):
+    def __init__(self, split):
+        super().__init__()
+        self.qkv, self.o = nn.Linear(32, 64), copy.deepcopy(split.o)
+        with torch.no_grad():
+            for name in ("weight", "bias"):
+                parts = [getattr(part, name) for part in (split.q, split.k, split.v)]
+                getattr(self.qkv, name).copy_(torch.cat(parts))
+
+    def forward(self, x):
+        return x + self.o(self.qkv(x).sigmoid())
+
+
+@pytest.fixture
+def layers():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        split = nn.Sequential(*(Split() for _ in range(3)))
+        return split, nn.Sequential(*map(Fused, split)), (torch.randn(4, 7, 32),)
+
+
+def test_modules_that_are_done_in_one_are_set_against_the_several(layers):
+    split, fused, batch = layers
+    whole = {"qkv": ["q", "k", "v"]}
+    assert tt.align(split, fused, batch, fused=whole).is_green
+    with torch.no_grad():
+        fused[1].qkv.bias[-1] += 0.1
+    fused[2].o.weight.data *= 1.01
+    assert names(tt.align(split, fused, batch, fused=whole)) == ["1.qkv", "2.o"]
+
+
+def test_a_module_without_a_counterpart_is_blamed_on_what_calls_it(layers):
+    split, fused, batch = layers
+    with torch.no_grad():
+        fused[1].qkv.bias[-1] += 0.1
+    found = tt.align(split, fused, batch)
+    assert names(found) == ["1"]
+    assert {entry.name for entry in found.coverage.only_b} >= {"1.qkv"}
+
+
+@pytest.fixture
+def rows(tokens):
+    return torch.cat([tokens["input_ids"], tokens["input_ids"].flip(1)])
+
+
+def row_by_row(rows):
+    return lambda model: [model(input_ids=row[None]) for row in rows]
+
+
+def token_by_token(rows):
+    def run(model):
+        past = None
+        for at in range(rows.shape[1]):
+            past = model(input_ids=rows[:, at : at + 1], past_key_values=past, use_cache=True).past_key_values
+
+    return run
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("way", [row_by_row, token_by_token])
+def test_a_run_in_pieces_is_set_against_the_whole(build, rows, captured, way, attention):
+    whole = captured(build("llama", attention=attention), {"input_ids": rows})
+    candidate = build("llama", attention=attention)
+    harmless = tt.align(whole, candidate, way(rows))
+    assert names(harmless) == []
+    assert harmless.coverage.pairs > 300
+    assert any("is a piece of the reference's one" in note for note in harmless.notes)
+    for _, plant in BUGS["llama"][:3]:
+        plant(candidate)
+    assert names(tt.align(whole, candidate, way(rows))) == [path for path, _ in BUGS["llama"][:3]]
+
+
+def test_a_whole_is_set_against_the_pieces_put_together(build, rows):
+    with tt.capture(build("llama"), "**", "**.in") as pieces, torch.no_grad():
+        row_by_row(rows)(pieces.model)
+    candidate = build("llama")
+    assert names(tt.align(pieces, candidate, {"input_ids": rows})) == []
+    BUGS["llama"][1][1](candidate)
+    assert names(tt.align(pieces, candidate, {"input_ids": rows})) == ["model.layers.1.self_attn.v_proj"]
+
+
+def test_a_piece_that_is_not_the_whole_is_said(build, rows, captured):
+    whole = captured(build("llama"), {"input_ids": rows})
+    found = tt.align(whole, build("llama"), {"input_ids": rows[:1]})
+    assert "in.input_ids: only the first 1 of 4 were run" in found.notes
+    assert names(found) == []
+
+
+def test_a_piece_of_something_else_is_data(build, rows, captured):
+    whole = captured(build("llama"), {"input_ids": rows})
+    first = tt.align(whole, build("llama"), {"input_ids": rows[1:2]}).first
+    assert (first.name, first.kind) == ("in.input_ids", "data")
+
+
+class Chain(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(8, width), nn.Linear(width, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.third(self.second(self.first(x).relu()))
+
+
+@pytest.fixture
+def chains():
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        chain = Chain()
+        return chain, copy.deepcopy(chain), (torch.randn(5, 8),)
+
+
+def test_another_shape_is_named_and_the_rest_goes_on(chains):
+    reference, candidate, batch = chains
+    candidate.first, candidate.second = nn.Linear(8, 6), nn.Linear(6, 8)
+    candidate.third.weight.data *= 1.1
+    found = tt.align(reference, candidate, batch)
+    assert names(found) == ["second", "third"]
+    assert found.coverage.unaligned[0].startswith("first: shape")
+    assert "first was not replaced: shape [5, 8] against [5, 6]" in found.notes
+
+
+def test_a_site_that_never_comes_is_named_and_the_rest_goes_on(chains):
+    reference, candidate, batch = chains
+    candidate.forward = lambda x: candidate.third(candidate.first(x).relu())
+    candidate.third.weight.data *= 1.1
+    found = tt.align(reference, candidate, batch)
+    assert names(found) == ["", "third"]  # the model's own code leaves it out
+    assert {entry.name for entry in found.coverage.only_a} == {"second", "second.in.input"}
+    assert any(note.startswith("second was selected and never came") for note in found.notes)
+
+
+def test_steps_that_only_one_side_has_are_named(chains):
+    reference, candidate, batch = chains
+    candidate.second.weight.data *= 1.1
+
+    def three(model):
+        for _ in range(3):
+            model(*batch)
+
+    with tt.capture(reference, "**", "**.in") as long, torch.no_grad():
+        three(reference)
+    found = tt.align(long, candidate, batch)
+    assert names(found) == ["second"]
+    assert found.coverage.problems == (
+        "the reference has 3 steps, the candidate ran 1: 1, 2 were not replayed",
+    )
+    found = tt.align(reference, candidate, batch)
+    assert found.coverage.problems == ()
+    with tt.capture(reference, "**", "**.in") as short, torch.no_grad():
+        reference(*batch)
+    (told,) = tt.align(short, candidate, three).coverage.problems
+    assert told == "the candidate ran 3 steps, the reference has 1: the others were not compared"
+
+
+def test_one_step_of_many_can_be_asked_for(chains):
+    reference, candidate, batch = chains
+    with tt.capture(reference, "**", "**.in") as long, torch.no_grad():
+        reference(batch[0] + 1), reference(*batch)
+    candidate.second.weight.data *= 1.1
+    found = tt.align(long, candidate, batch, step=1)
+    assert (names(found), found.first.step) == (["second"], 1)
+    assert found.coverage.is_whole
+
+
+def test_patterns_say_what_is_replaced(chains):
+    reference, candidate, batch = chains
+    candidate.first.weight.data *= 1.1
+    found = tt.align(reference, candidate, batch, "second", "third")
+    assert names(found) == ["second"]
+    assert {one.name for one in found.table} == {"second", "third"}
+
+
+def test_a_map_that_pairs_a_name_twice_is_refused(chains):
+    reference, candidate, batch = chains
+    with pytest.raises(ValueError, match=r"the map sends both 'first' and 'second' to 'third'"):
+        tt.align(reference, candidate, batch, map={"first": "third", "second": "third"})
+
+
+def test_gradients_are_refused(chains):
+    with pytest.raises(ValueError, match=r"'first.grad' is a gradient, and a replay runs forwards only"):
+        tt.align(*chains, "first.grad")
+
+
+def test_what_is_no_model_is_refused(chains):
+    with pytest.raises(TypeError, match="a dict is no model"):
+        tt.align(chains[0], {}, chains[2])
+
+
+def test_a_failing_forward_raises_and_leaves_nothing_behind(chains):
+    reference, candidate, _ = chains
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        tt.align(reference, candidate, (torch.randn(5, 9),))
+    assert hooks(candidate) == hooks(reference) == 0
+
+
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.norm, self.drop = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)
+
+    def forward(self, x):
+        made = self.inner(x)
+        made += 1  # in place, on what was put there
+        return self.drop(self.norm(made))
+
+
+def hooks(model):
+    return sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+
+
+def test_both_models_are_afterwards_what_they_were():
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        candidate, x = Stateful(), torch.randn(16, 8)
+        reference = copy.deepcopy(candidate)
+        candidate.inner.weight.grad = torch.ones(8, 8)
+        before = [copy.deepcopy(one.state_dict()) for one in (reference, candidate)]
+        drawn = torch.random.get_rng_state()
+        found = tt.align(reference, candidate, (x,))
+        assert torch.equal(torch.random.get_rng_state(), drawn)
+    assert set(found.counts) == {"identical"}
+    for model, state in zip((reference, candidate), before, strict=True):
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+        assert hooks(model) == 0
+        assert model.training
+    assert torch.equal(candidate.inner.weight.grad, torch.ones(8, 8))
+
+
+def test_values_of_the_reference_are_not_written_to(captured):
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model, x = Stateful().eval(), torch.randn(16, 8)
+    kept = captured(model, x)
+    before = kept["inner"].clone()
+    tt.align(kept, copy.deepcopy(model), (x,))
+    assert torch.equal(kept["inner"], before)
+
+
+def test_a_mask_of_the_lowest_number_stays_finite_in_a_narrow_type():
+    from tensortap.comparison.forced import fitted
+
+    lowest = torch.tensor([0.0, torch.finfo(torch.float32).min, float("-inf")])
+    made = fitted(lowest, torch.zeros(3, dtype=torch.bfloat16))
+    assert made.isfinite().tolist() == [True, True, False]
+
+
+def test_a_given_floor_is_used(chains):
+    reference, candidate, batch = chains
+    candidate.second.weight.data *= 1.1
+    floor = tt.floor(reference, batch)
+    found = tt.align(reference, candidate, batch, floor=floor)
+    assert found.floor == floor
+    assert names(found) == ["second"]
+    assert names(tt.align(reference, candidate, batch, limit=1e9)) == []
+
+
+def test_nothing_runs_while_the_switch_is_off(chains, monkeypatch):
+    monkeypatch.setenv("TENSORTAP", "0")
+    ran = types.SimpleNamespace(times=0)
+    assert tt.align(chains[0], chains[1], lambda model: setattr(ran, "times", 1)).coverage.pairs == 0
+    assert ran.times == 0
