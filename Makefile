@@ -19,10 +19,19 @@ check: .venv/.test
 
 bench: .venv/.test
 	$(BIN)/python benchmarks/ground.py
+	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/gather.py
+	$(BIN)/python benchmarks/hdf5.py
+	$(BIN)/python benchmarks/live_push.py
+	$(BIN)/python benchmarks/live.py
+	$(BIN)/python benchmarks/trace.py
+	$(BIN)/python benchmarks/track.py
+	$(BIN)/python benchmarks/compare_runs.py
+	cd benchmarks && ../$(BIN)/python -m planted
 
 clean:
-	rm -rf .venv build src/*.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build src/*.egg-info src/tensortap/kernels/*.so .mypy_cache .ruff_cache .hypothesis
 
 # torch first and pinned: what comes after finds it satisfied and fetches no other build.
 .venv/.torch: constraints.txt
@@ -30,10 +39,10 @@ clean:
 	$(PIP) torch
 	touch $@
 
-.venv/.demo: .venv/.torch pyproject.toml
-	$(PIP) -e '.[fast]'
+.venv/.demo: .venv/.torch pyproject.toml setup.py src/tensortap/kernels/_native.c
+	$(PIP) -e '.[fast]' transformers
 	touch $@
 
-.venv/.test: .venv/.torch pyproject.toml
+.venv/.test: .venv/.torch pyproject.toml setup.py src/tensortap/kernels/_native.c
 	$(PIP) -e '.[fast,test]'
 	touch $@

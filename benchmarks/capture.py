@@ -1,6 +1,5 @@
 """What capturing costs, as ratios to the plain forward, to bare hooks and to other tools in the same run."""
 
-import argparse
 import copy
 import importlib.util
 import statistics
@@ -17,28 +16,13 @@ from torch import Tensor, nn
 
 import peers
 import tensortap as tt
+from command import main
 from encoder import Encoder, build, called
-from harness import Table, finish
-from rounds import Contestant, Entry, Times, keep_pages, race
+from harness import Table, tell
+from rounds import Contestant, Entry, Times, compete, plain, race, repeats_of, rounds_of
 
 SITE = "blocks.6"
 table = Table("capture")
-rounds_of = {"small": 61, "big": 41}
-repeats_of = {"small": 20, "big": 1}
-
-
-def tell(what: str, measured: float, unit: str = "x") -> None:
-    """A figure that is held to no limit."""
-    print(f"     {what:<64} {measured:9.3g} {unit}", flush=True)
-
-
-def compete(size: str, contestants: dict[str, Contestant]) -> Times:
-    return race(contestants, rounds_of[size], repeats_of[size])
-
-
-@contextmanager
-def plain(run: Callable[[], object]) -> Iterator[Entry]:
-    yield Entry(run)
 
 
 @contextmanager
@@ -117,7 +101,7 @@ def all_outputs(with_peers: bool) -> None:
         model, batch = build(size)
         run = partial(model, batch)
         assert records(model, run, "**") == len(called(model)), "bare hooks would keep another number"
-        others, absent = peers.contestants(size, model, batch) if with_peers else ({}, {})
+        others, absent = peers.contestants(peers.OF_OUTPUTS, size, model, batch) if with_peers else ({}, {})
         mine: dict[str, Contestant] = {
             "plain": partial(plain, run),
             "bare hooks": partial(bare, model, run),
@@ -126,7 +110,7 @@ def all_outputs(with_peers: bool) -> None:
         }
         times = compete(size, mine | others)
         show_outputs(size, times, len(called(model)))
-        show_peers(size, times, list(others), absent)
+        peers.show(f"{size}, all outputs", times, list(others), absent)
 
 
 def show_outputs(size: str, times: Times, count: int) -> None:
@@ -145,14 +129,6 @@ def show_outputs(size: str, times: Times, count: int) -> None:
         f"{head}: ours, entered for each forward / plain",
         times.ratio("ours, entered for each forward", "plain"),
     )
-
-
-def show_peers(size: str, times: Times, present: list[str], absent: dict[str, str]) -> None:
-    for name in present:
-        tell(f"{size}, all outputs: {name} / plain", times.ratio(name, "plain"))
-        tell(f"{size}, all outputs: {name} / ours", times.ratio(name, "ours"))
-    for name, reason in absent.items():
-        print(f"     {size}, all outputs: {name}: not measured: {reason}")
 
 
 @torch.no_grad()
@@ -288,26 +264,5 @@ def own_classes(name: str) -> Any:
 BENCHES = {bench.__name__: bench for bench in (outputs, ways_of_keeping, gradients, left_again, compiled)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "benches", nargs="*", metavar="bench", help=f"of {', '.join(BENCHES)}; all by default"
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--peers", action="store_true", help="other tools too, in .venv-peers")
-    parser.add_argument("--keep-pages", action="store_true", help="leave the kernel's new pages out of it")
-    chosen = parser.parse_args()
-    if chosen.peers:
-        peers.move_in()
-    if chosen.keep_pages:
-        keep_pages()
-    if chosen.quick:
-        rounds_of.update(small=15, big=7)
-    torch.set_num_threads(1)
-    for name in chosen.benches or BENCHES:
-        BENCHES[name](chosen.peers)
-    return finish([table])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, BENCHES, table))

@@ -46,6 +46,11 @@ class Table:
         return [what for what, measured, limit, _ in self.rows if measured > limit]
 
 
+def tell(what: str, measured: float, unit: str = "x") -> None:
+    """A figure that is held to no limit."""
+    print(f"     {what:<64} {measured:9.3g} {unit}", flush=True)
+
+
 def finish(tables: Iterable[Table]) -> int:
     over = [what for table in tables for what in table.over]
     print(f"\n{'all within their limits' if not over else 'over: ' + '; '.join(over)}")

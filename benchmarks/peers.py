@@ -1,4 +1,4 @@
-"""Other tools that capture all module outputs, in an environment of their own, as contestants."""
+"""Other tools that capture module outputs or variables, in an environment of their own, as contestants."""
 
 import json
 import os
@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 from torch import Tensor
 
 from encoder import Encoder, build, called
-from rounds import Contestant, Entry
+from harness import tell
+from rounds import Contestant, Entry, Times
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".venv-peers"
@@ -57,16 +59,26 @@ def install(*what: str) -> str:
     return (done.stderr.strip().splitlines() or ["pip failed"])[-1] if done.returncode else ""
 
 
-def contestants(size: str, model: Encoder, batch: Tensor) -> tuple[dict[str, Contestant], dict[str, str]]:
+def contestants(
+    enlisted: "dict[str, Enlist]", size: str, model: Encoder, batch: Tensor
+) -> tuple[dict[str, Contestant], dict[str, str]]:
     """Those that can run, and for each of the others why it cannot."""
     able: dict[str, Contestant] = {}
     unable: dict[str, str] = {}
-    for name, enlist in ENLIST.items():
+    for name, enlist in enlisted.items():
         try:
             able[name] = enlist(size, model, batch)
         except ImportError as error:
             unable[name] = refused().get(name.split()[0]) or WHERE.get(name) or str(error)
     return able, unable
+
+
+def show(head: str, times: Times, present: list[str], absent: dict[str, str]) -> None:
+    for name in present:
+        tell(f"{head}: {name} / plain", times.ratio(name, "plain"))
+        tell(f"{head}: {name} / ours", times.ratio(name, "ours"))
+    for name, reason in absent.items():
+        print(f"     {head}: {name}: not measured: {reason}")
 
 
 def refused() -> dict[str, str]:
@@ -99,7 +111,7 @@ def nnsight(size: str, model: Encoder, batch: Tensor) -> Contestant:
             cache = tracer.cache()
         kept.append(cache)
 
-    check(size, lambda kept: len(kept[0].keys()), run)
+    check(len(called(own)), lambda kept: len(kept[0].keys()), run)
     return partial(holding, run)
 
 
@@ -110,7 +122,7 @@ def transformer_lens(size: str, model: Encoder, batch: Tensor) -> Contestant:
     def run(kept: list[object]) -> None:
         kept.append(own.run_with_cache(batch))
 
-    check(size, lambda kept: len(kept[0][1]), run)
+    check(len(called(model)), lambda kept: len(kept[0][1]), run)
     return partial(holding, run)
 
 
@@ -120,17 +132,59 @@ def holding(run: Callable[[list[object]], object]) -> Iterator[Entry]:
     yield Entry(lambda: run(kept), kept.clear)
 
 
-def check(size: str, count: Callable[[Any], int], run: Callable[[list[object]], object]) -> None:
+def nnsight_source(names: tuple[str, ...], size: str, model: Encoder, batch: Tensor) -> Contestant:
+    own: Any = import_module("nnsight").NNsight(build(size, type(model))[0])
+    counted = [f"{name}_{number}" for name in names[1:] or names for number in range(1 + (name == "scores"))]
+    has_all = len(names) > 1  # the argument, which comes first, is the module's input there
+
+    def run(kept: list[object]) -> None:
+        with own.trace(batch):
+            for block in own.blocks:
+                if has_all:
+                    kept.append(block.attn.input)
+                for name in counted:
+                    kept.append(getattr(block.attn.source, name).output)
+
+    check(len(model.blocks) * (len(counted) + has_all), len, run)
+    return partial(holding, run)
+
+
+def snoop(names: tuple[str, ...], size: str, model: Encoder, batch: Tensor) -> Contestant:
+    """It writes what every variable of the function holds, whichever are wanted."""
+    own: Any = build(size, type(model))[0]
+    lines: list[str] = []
+    watched = import_module("snoop").Config(out=lines.append, color=False).snoop
+    forward = watched(type(own.blocks[0].attn).forward)
+    for block in own.blocks:
+        block.attn.forward = MethodType(forward, block.attn)
+
+    @contextmanager
+    def contestant() -> Iterator[Entry]:
+        yield Entry(lambda: own(batch), lines.clear)
+
+    own(batch)
+    for name in names:
+        assert f"{name} = tensor" in "".join(lines) or name == "heads", f"snoop did not write {name}"
+    return contestant
+
+
+def check(wanted: int, count: Callable[[Any], int], run: Callable[[list[object]], object]) -> None:
     kept: list[object] = []
     run(kept)
-    wanted = len(called(build(size)[0]))
-    assert count(kept) == wanted, f"{count(kept)} values were kept where {wanted} modules were called"
+    assert count(kept) == wanted, f"{count(kept)} values were kept where {wanted} were wanted"
+
+
+def of_variables(names: tuple[str, ...]) -> "dict[str, Enlist]":
+    able: dict[str, Enlist] = {"nnsight .source": partial(nnsight_source, names)}
+    # It knows no selection: once is enough.
+    return able | ({"snoop": partial(snoop, names)} if len(names) > 1 else {})
 
 
 Enlist = Callable[[str, Encoder, Tensor], Contestant]
-ENLIST: dict[str, Enlist] = {
+OF_OUTPUTS: dict[str, Enlist] = {
     "baukit TraceDict": baukit,
     "nnsight tracer.cache()": nnsight,
     "transformer-lens run_with_cache": transformer_lens,
 }
+SLOW = {"snoop"}  # a thousand times the plain forward: no part of many rounds
 WHERE = {"baukit TraceDict": "not on PyPI, only a Git repository; installed by hand it would be measured"}

@@ -12,14 +12,17 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """What is timed, and what lets go, untimed, of all that it kept."""
+    """What is timed, what lets go, untimed, of all that it kept, and how much that is."""
 
     run: Callable[[], object]
     clear: Callable[[], object] = int
+    kept: Callable[[], int] = int
 
 
 # Entered for each turn: putting up and taking down is not timed.
 Contestant = Callable[[], AbstractContextManager[Entry]]
+rounds_of = {"small": 61, "big": 41}
+repeats_of = {"small": 20, "big": 1}
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,20 @@ class Times:
 
     def _middle(self, name: str, base: str, of: Callable[[float, float], float]) -> float:
         return statistics.median(map(of, self.by_name[name], self.by_name[base]))
+
+
+def compete(size: str, contestants: dict[str, Contestant]) -> Times:
+    """As many rounds as a model of that size takes."""
+    return race(contestants, rounds_of[size], repeats_of[size])
+
+
+def fewer_rounds() -> None:
+    rounds_of.update(small=15, big=7)
+
+
+@contextmanager
+def plain(run: Callable[[], object]) -> Iterator[Entry]:
+    yield Entry(run)
 
 
 def race(contestants: dict[str, Contestant], rounds: int, repeat: int = 1) -> Times:

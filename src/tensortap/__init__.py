@@ -18,11 +18,36 @@ _HOMES = {
     "get_captured_tensors_dict": "tensortap.faces.tensor_capture",
     "ModelTracer": "tensortap.faces.tensortrace",
     "H5PYSaverCallback": "tensortap.faces.tensortrace",
+    "trace_model": "tensortap.faces.tensortrace",
+    "catch": "tensortap.faces.thing",
+    "serve": "tensortap.faces.thing",
+    "stop_serving": "tensortap.faces.thing",
+    "get": "tensortap.faces.thing",
+    "get_all": "tensortap.faces.thing",
+    "summary": "tensortap.faces.thing",
+    "status": "tensortap.faces.thing",
+    "describe": "tensortap.faces.thing",
+    "ingest_all": "tensortap.faces.thing",
+    "pin": "tensortap.faces.thing",
+    "unpin": "tensortap.faces.thing",
+    "help": "tensortap.faces.thing",
     "stack_padded_tensors": "tensortap.stages.reduce",
     "stack_tensors": "tensortap.stages.reduce",
+    "auto_diff": "tensortap.faces.ttracker",
+    "var_tracker": "tensortap.faces.ttracker",
+    "logger": "tensortap.faces.ttracker",
+    "h4logger": "tensortap.faces.ttracker",
+    "log2file": "tensortap.faces.ttracker",
+    "_log_change": "tensortap.faces.ttracker",
     "compare": "tensortap.comparison.values",
     "difference": "tensortap.comparison.values",
     "register_comparator": "tensortap.comparison.values",
+    "compare_runs": "tensortap.comparison.runs",
+    "align": "tensortap.comparison.replay",
+    "assert_runs_match": "tensortap.comparison.asserting",
+    "floor": "tensortap.comparison.twins",
+    "Floor": "tensortap.comparison.floor",
+    "Comparison": "tensortap.comparison.runs",
     "register_serializer": "tensortap.formats.serializers",
     "register_framework": "tensortap.frameworks.base",
     "register_sink": "tensortap.sinks.addresses",
@@ -32,6 +57,11 @@ _HOMES = {
     "sites": "tensortap.recording.looking",
     "tap": "tensortap.recording.tapping",
     "edit": "tensortap.recording.editing",
+    "watch": "tensortap.recording.watching",
+    "listen": "tensortap.live.endpoint",
+    "expose": "tensortap.live.offers",
+    "attach": "tensortap.live.session",
+    "jobs": "tensortap.live.discovery",
     "step": "tensortap.core.steps",
     "every": "tensortap.stages.select",
     "first": "tensortap.stages.select",
@@ -44,6 +74,8 @@ _HOMES = {
     "Series": "tensortap.core.record",
     "Memory": "tensortap.sinks.memory",
     "RunDirectory": "tensortap.sinks.run_directory",
+    "Stream": "tensortap.sinks.stream",
+    "Listener": "tensortap.sources.listener",
     "TraceFile": "tensortap.readers.trace_file",
     "HDF5": "tensortap.sinks.hdf5",
     "Difference": "tensortap.comparison.report",
@@ -58,6 +90,8 @@ _HOMES = {
     "NoRunError": "tensortap.core.errors",
     "NotWholeError": "tensortap.core.errors",
     "GatherError": "tensortap.core.errors",
+    "NotServingError": "tensortap.core.errors",
+    "RefusedError": "tensortap.core.errors",
     "WriteFailedError": "tensortap.core.errors",
     "MissingExtraError": "tensortap.core.errors",
 }
@@ -65,7 +99,13 @@ __all__ = sorted(_HOMES)
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from tensortap.comparison.asserting import assert_runs_match as assert_runs_match
+    from tensortap.comparison.floor import Floor as Floor
+    from tensortap.comparison.replay import align as align
     from tensortap.comparison.report import Difference as Difference
+    from tensortap.comparison.runs import Comparison as Comparison
+    from tensortap.comparison.runs import compare_runs as compare_runs
+    from tensortap.comparison.twins import floor as floor
     from tensortap.comparison.values import compare as compare
     from tensortap.comparison.values import difference as difference
     from tensortap.comparison.values import register_comparator as register_comparator
@@ -74,7 +114,9 @@ if TYPE_CHECKING:
     from tensortap.core.errors import MissingExtraError as MissingExtraError
     from tensortap.core.errors import NoRunError as NoRunError
     from tensortap.core.errors import NotInitialisedError as NotInitialisedError
+    from tensortap.core.errors import NotServingError as NotServingError
     from tensortap.core.errors import NotWholeError as NotWholeError
+    from tensortap.core.errors import RefusedError as RefusedError
     from tensortap.core.errors import TensortapError as TensortapError
     from tensortap.core.errors import UnknownFormatError as UnknownFormatError
     from tensortap.core.errors import UnknownModuleError as UnknownModuleError
@@ -100,9 +142,32 @@ if TYPE_CHECKING:
     from tensortap.faces.tensor_dumper import update_metadata as update_metadata
     from tensortap.faces.tensortrace import H5PYSaverCallback as H5PYSaverCallback
     from tensortap.faces.tensortrace import ModelTracer as ModelTracer
+    from tensortap.faces.tensortrace import trace_model as trace_model
+    from tensortap.faces.thing import catch as catch
+    from tensortap.faces.thing import describe as describe
+    from tensortap.faces.thing import get as get
+    from tensortap.faces.thing import get_all as get_all
+    from tensortap.faces.thing import help as help
+    from tensortap.faces.thing import ingest_all as ingest_all
+    from tensortap.faces.thing import pin as pin
+    from tensortap.faces.thing import serve as serve
+    from tensortap.faces.thing import status as status
+    from tensortap.faces.thing import stop_serving as stop_serving
+    from tensortap.faces.thing import summary as summary
+    from tensortap.faces.thing import unpin as unpin
+    from tensortap.faces.ttracker import _log_change as _log_change
+    from tensortap.faces.ttracker import auto_diff as auto_diff
+    from tensortap.faces.ttracker import h4logger as h4logger
+    from tensortap.faces.ttracker import log2file as log2file
+    from tensortap.faces.ttracker import logger as logger
+    from tensortap.faces.ttracker import var_tracker as var_tracker
     from tensortap.formats.serializers import load as load
     from tensortap.formats.serializers import register_serializer as register_serializer
     from tensortap.frameworks.base import register_framework as register_framework
+    from tensortap.live.discovery import jobs as jobs
+    from tensortap.live.endpoint import listen as listen
+    from tensortap.live.offers import expose as expose
+    from tensortap.live.session import attach as attach
     from tensortap.readers.run import Run as Run
     from tensortap.readers.trace_file import TraceFile as TraceFile
     from tensortap.readers.whole import whole as whole
@@ -111,10 +176,13 @@ if TYPE_CHECKING:
     from tensortap.recording.editing import edit as edit
     from tensortap.recording.looking import sites as sites
     from tensortap.recording.tapping import tap as tap
+    from tensortap.recording.watching import watch as watch
     from tensortap.sinks.addresses import register_sink as register_sink
     from tensortap.sinks.hdf5 import HDF5 as HDF5
     from tensortap.sinks.memory import Memory as Memory
     from tensortap.sinks.run_directory import RunDirectory as RunDirectory
+    from tensortap.sinks.stream import Stream as Stream
+    from tensortap.sources.listener import Listener as Listener
     from tensortap.stages.reduce import stack_padded_tensors as stack_padded_tensors
     from tensortap.stages.reduce import stack_tensors as stack_tensors
     from tensortap.stages.select import changed as changed

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import tensortap as tt
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
 from tensortap.sources.absence import Missing, missing
@@ -423,6 +424,21 @@ class Inner(Parts):
 
     def forward(self, x):
         return self.nested(x, masked=[x], count=3)
+
+
+@pytest.mark.parametrize("options", [{"trace_interval": 5}, {"eval_only": True}], ids=str)
+def test_steps_that_were_all_left_out_are_not_called_uncalled(options):
+    model = Inner()
+    with tt.ModelTracer(model, ["forward.x", "nested"], **options) as tracer:
+        model(X)
+    assert {one.reason for one in tracer.missing} == {
+        "left out at every step, by when=, trace_interval=, train_only= or eval_only="
+    }
+    with tt.ModelTracer(model, ["forward.x"], **options) as tracer:
+        model.eval()
+        for _ in range(5):
+            model(X)
+    assert tracer.missing == []
 
 
 def test_an_input_that_was_not_passed():

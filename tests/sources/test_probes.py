@@ -176,3 +176,36 @@ def test_a_compiled_model_shows_its_locals(model):
         compiled(X)
     torch._dynamo.reset()
     assert len(cap) == 2
+
+
+def test_a_function_that_was_put_on_one_module_is_seen_though_it_is_handed_no_module():
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+
+    def doubled(x):
+        y = x * 2
+        return y  # noqa: RET504
+
+    model[0].forward = doubled
+    with tt.capture(model, "0.forward", "0.forward.y") as cap:
+        model(X)
+    assert torch.equal(cap["0.forward.y"], X * 2)
+    assert torch.equal(cap["0.forward"], X * 2)
+
+
+def test_a_wrapper_that_was_put_on_one_module_does_not_take_the_calls_of_others():
+    class Added(nn.Module):
+        def forward(self, x):
+            y = x + 1
+            return y  # noqa: RET504
+
+    model = nn.Sequential(Added(), Added())
+    inner = model[0].forward
+
+    @functools.wraps(inner)
+    def wrapped(*given):
+        return inner(*given)
+
+    model[0].forward = wrapped
+    with tt.capture(model, "0.forward.y") as cap:
+        model(X)
+    assert torch.equal(cap["0.forward.y"], X + 1)

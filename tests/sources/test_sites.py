@@ -122,7 +122,8 @@ def test_what_is_no_model_is_refused():
         with pytest.raises(TypeError) as caught:
             require_module(wrong)
         assert str(caught.value) == (
-            f"a {type(wrong).__name__} is no model; give a torch.nn.Module (or None for tt.tap alone)"
+            f"a {type(wrong).__name__} is no model; give a torch.nn.Module, or None for tt.tap and for "
+            "variables of functions ('pkg.mod:func.var')"
         )
 
 

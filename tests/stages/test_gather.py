@@ -10,11 +10,11 @@ from tensortap.core.errors import GatherError
 from tensortap.core.record import Placement, Record, Series
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
-from tensortap.stages.callbacks import Chain
+from tensortap.stages.callbacks import Chain, Saved
 from tensortap.stages.exchange import Exchange, _messages
 from tensortap.stages.gather import Gather
 from tensortap.stages.parcel import Slot, from_header, pack, unpack
-from tensortap.stages.reduce import stack_padded_tensors, stack_tensors
+from tensortap.stages.reduce import mean, stack_padded_tensors, stack_tensors
 
 
 def nothing(name, values, iterations, ranks):
@@ -106,9 +106,23 @@ def test_the_third_example_leaves_a_mean_per_interval():
 def test_an_interval_without_end_is_refused(interval):
     with pytest.raises(ValueError) as caught:
         Gather(interval)
-    assert str(caught.value) == (
-        f"a gathering interval of {interval!r} has no end; give a whole number from 1 on"
-    )
+    assert str(caught.value) == f"gathering_interval is {interval!r}; give a whole number from 1 on"
+
+
+def test_steps_that_do_not_count_bring_the_gathering_no_nearer():
+    gather = Gather(2, post=[stack_padded_tensors], counts=lambda step: step % 2 == 1)
+    found = []
+    for step in range(1, 6):
+        gather.push(Record("x", torch.ones(1), step=step))
+        found.append([record.step for record in gather.tick(step)])
+    assert found == [[], [], [(1, 2, 3)], [], []]
+
+
+def test_who_leaves_the_others_still_releases_what_it_holds():
+    gather = Gather(4, post=[stack_padded_tensors])
+    gather.push(Record("x", torch.ones(1), step=1))
+    gather.leave()
+    assert [record.step for record in gather.close()] == [(1,)]
 
 
 # Callbacks
@@ -185,6 +199,15 @@ def test_what_is_no_callback_is_refused_at_once():
         "the callback <lambda> takes 1 arguments; give a function of "
         "(name, values, iterations, ranks) or of (name, results)"
     )
+
+
+def test_a_callback_before_saving_changes_the_value_and_what_is_known_of_the_piece():
+    placement = Placement((2,), (0,), ("shard(0)",), (4, 2), (0, 0))
+    record = Record("x", torch.ones(2, 2), step=3, placement=placement)
+    (same,) = Saved([lambda name, value, iteration: value * iteration]).push(record)
+    assert (same.value.tolist(), same.placement) == ([[3.0, 3.0]] * 2, placement)
+    (less,) = Saved([mean()]).push(record)
+    assert (less.value.item(), less.placement) == (1.0, None)
 
 
 # Failures

@@ -9,7 +9,9 @@ from typing import Any, Literal, get_args
 
 from tensortap.comparison.values import compare, difference
 from tensortap.core.errors import NotInitialisedError
+from tensortap.core.first_call import first_call
 from tensortap.core.ranks import ranks
+from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.formats.run_layout import agree_on_run, cannot_write
@@ -39,11 +41,12 @@ def init(
     stats: bool = False,
     timezone: str | None = None,
     env: Literal["all", "redact", "names"] = "redact",
+    live: bool = False,
 ) -> Path | None:
     """Start a run in a new timestamped folder under `folder_name`, with its metadata; return its path.
 
-    Calling it again starts another run. All ranks share one folder. With `TENSORTAP=0` it does nothing and
-    returns None.
+    Calling it again starts another run. All ranks share one folder. `live` opens the program to live
+    sessions (`tt.listen()`). With `TENSORTAP=0` it does nothing and returns None.
 
     >>> tt.init("experiments")
     >>> tt.dump(output, "layer1_output")
@@ -78,6 +81,7 @@ def init(
     _tap, _metadata = Tap(sinks=[sink]).attach(_source), metadata
     leave_to_python(dump, "dump writes a file")
     _close_at_exit()
+    _go_live(live, Path(folder_name).name)
     return run
 
 
@@ -139,6 +143,20 @@ def close() -> None:
     atexit.unregister(close)
     if tap is not None:
         tap.close()
+
+
+def _go_live(is_wanted: bool, name: str) -> None:
+    if is_wanted:
+        from tensortap.live.endpoint import listen  # late: most runs need none of it
+
+        listen(name, dump_to=_also)
+    first_call()
+
+
+def _also(record: Record) -> None:
+    """A record that a live session wanted on disk."""
+    if _tap is not None:
+        _tap.emit(record)
 
 
 def _check(name: str, given: str, known: tuple[str, ...]) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from tensortap.core.errors import WriteFailedError
 from tensortap.core.record import Series
-from tensortap.core.settings import is_on
+from tensortap.core.settings import is_on, is_strict
 from tensortap.core.tap import Tap
+from tensortap.recording.forwards import Pace
 from tensortap.recording.tracing import Trace
+from tensortap.sources.absence import Missing
+from tensortap.stages import reduce
 from tensortap.stages.gather import Gather
 from tensortap.stages.reduce import stack_padded_tensors, stack_tensors
 
-__all__ = ["H5PYSaverCallback", "ModelTracer", "stack_padded_tensors", "stack_tensors"]
+__all__ = ["H5PYSaverCallback", "ModelTracer", "stack_padded_tensors", "stack_tensors", "trace_model"]
 
+log = logging.getLogger("tensortap.trace")
 Callback = Callable[..., object]
 
 
@@ -25,6 +32,11 @@ class ModelTracer:
     >>> with ModelTracer(model, ["forward", "forward.x"], gathering_interval=4) as tracer:
     ...     train()
     >>> tracer.results["forward.x"].values      # on rank 0, with .iterations and .ranks
+    >>> tracer.missing                          # what gave no value, and why
+
+    `trace_model`: what the model's own forward returns is traced too, as if `"forward"` were in the paths.
+    `stack_tensors`: the values of each interval are stacked to one before the other callbacks get them, as
+    by a `stack_tensors` at the head of `post_gather_callbacks`.
     """
 
     def __init__(
@@ -37,51 +49,86 @@ class ModelTracer:
         gathering_interval: int = 1,
         *,
         trace_interval: int = 1,
-        pre_save_callbacks: Sequence[Callable[[str, Any, Any], Any]] = (),
+        pre_save_callbacks: Sequence[Callback] = (),
         train_only: bool = False,
         eval_only: bool = False,
+        trace_model: bool = False,
+        stack_tensors: bool = False,
         drop_last: bool = False,
         tap: Tap | None = None,
     ) -> None:
-        if train_only and eval_only:
-            raise ValueError("train_only and eval_only leave nothing to trace; give one of them")
+        self._trace: Trace | None = None
+        self._savers: list[H5PYSaverCallback] = []
+        if not is_on():
+            return
+        pace = Pace(model, trace_interval, train_only=train_only, eval_only=eval_only)
+        pre = _listed("pre_gather_callbacks", pre_gather_callbacks)
+        post = _listed("post_gather_callbacks", post_gather_callbacks)
+        last = _listed("post_trace_callbacks", post_trace_callbacks)
+        self._savers = [one for one in (*post, *last) if isinstance(one, H5PYSaverCallback)]
+        if any(isinstance(one, H5PYSaverCallback) for one in pre):
+            raise ValueError("only rank 0 has a file; give the H5PYSaverCallback to post_gather_callbacks")
         gather = Gather(
-            gathering_interval, pre=pre_gather_callbacks, post=post_gather_callbacks, drop_last=drop_last
+            gathering_interval,
+            pre=pre,
+            post=[reduce.stack_tensors, *post] if stack_tensors else post,
+            drop_last=drop_last,
+            counts=pace.counts,
         )
-
-        def rests(iteration: int) -> bool:
-            is_wrong_mode = (train_only and not model.training) or (eval_only and model.training)
-            return is_wrong_mode or iteration % trace_interval != 0
-
         self._trace = Trace(
             model,
-            paths,
+            _with_model(paths) if trace_model else paths,
             gather=gather,
-            post_trace=post_trace_callbacks,
-            pre_save=pre_save_callbacks,
-            rests=rests if train_only or eval_only or trace_interval != 1 else None,
+            pace=pace,
+            post_trace=last,
+            pre_save=_listed("pre_save_callbacks", pre_save_callbacks),
             also=tap,
         )
 
     @property
     def results(self) -> dict[str, Series]:
         """By path: `.values`, `.iterations` and `.ranks`; empty on other ranks than 0."""
-        return self._trace.results
+        return {} if self._trace is None else self._trace.results
+
+    @property
+    def missing(self) -> list[Missing]:
+        """Every path that gave no value, and every value that was left out, with the reason."""
+        found = [] if self._trace is None else self._trace.missing
+        unstored = [Missing(*item) for saver in self._savers for item in saver.reasons.items()]
+        return [*found, *unstored]
 
     def __enter__(self) -> Self:
-        if is_on():
+        if self._trace is not None:
             self._trace.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if is_on():
-            self._trace.stop(is_failure=kind is not None)
+        with contextlib.ExitStack() as stack:
+            for saver in self._savers:
+                stack.callback(_flush, saver)
+            if self._trace is not None:
+                self._trace.stop(is_failure=kind is not None)
+
+
+def trace_model(
+    model: Any, paths: Sequence[str], *arguments: Any, **keywords: Any
+) -> tuple[Any, ModelTracer]:
+    """Call the model once with these arguments: what it returned, and the tracer with the results.
+
+    >>> output, tracer = trace_model(model, ["forward.scores"], x)
+    """
+    with ModelTracer(model, paths) as tracer:
+        output = model(*arguments, **keywords)
+    return output, tracer
 
 
 class H5PYSaverCallback:
-    """Move values into an HDF5 file as they are gathered; `datasets[path]` is what it holds of a path."""
+    """Move values into an HDF5 file as they are gathered; `datasets[path]` is what it holds of a path.
+
+    What cannot be stored is counted in `skipped` by its name, with the reason in `reasons`.
+    """
 
     def __init__(
         self,
@@ -94,6 +141,9 @@ class H5PYSaverCallback:
         shuffle: bool = False,
         existing_ok: bool = True,
     ) -> None:
+        self._file: Any = None
+        if not is_on():
+            return
         from tensortap.sinks.hdf5 import HDF5  # a tracer that writes no file needs no h5py
 
         self._file = HDF5(
@@ -109,16 +159,50 @@ class H5PYSaverCallback:
 
     @property
     def datasets(self) -> Any:
-        return self._file.datasets
+        return {} if self._file is None else self._file.datasets
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        return {} if self._file is None else self._file.skipped
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        return {} if self._file is None else self._file.reasons
 
     def __call__(self, name: str, values: list[Any], iterations: list[Any], ranks: list[Any]) -> None:
-        self._file.append(name, values, iterations, ranks)
+        if self._file is not None:
+            self._file.append(name, values, iterations, ranks)
         for column in (values, iterations, ranks):
             column.clear()
 
     def flush(self) -> None:
-        self._file.flush()
+        """Also happens when the tracer's `with` block ends."""
+        if self._file is not None:
+            self._file.flush()
 
     def close(self) -> None:
         """Also happens when the program ends."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+
+def _listed(argument: str, callbacks: Any) -> list[Callback]:
+    if callable(callbacks) or not isinstance(callbacks, Iterable):
+        what = getattr(callbacks, "__name__", None) or repr(callbacks)
+        raise TypeError(f"{argument} is {what}; give a list of functions")
+    return list(callbacks)
+
+
+def _with_model(paths: Any) -> Any:
+    is_list = isinstance(paths, Iterable) and not isinstance(paths, str)
+    return list(dict.fromkeys([*paths, "forward"])) if is_list else paths
+
+
+def _flush(saver: H5PYSaverCallback) -> None:
+    """Values that the disk refuses must not end the program, which may have trained for days."""
+    try:
+        saver.flush()
+    except WriteFailedError:
+        if is_strict():
+            raise
+        log.exception("the end of a trace is not written")

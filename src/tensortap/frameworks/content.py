@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.frameworks.base import framework_of
 from tensortap.kernels.hashing import checksum
 
 _SMALL = 4096
@@ -16,3 +18,13 @@ def fingerprint(bits: np.ndarray[Any, Any]) -> bytes | str:
         return bits.tobytes()
     block = np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
     return checksum(block) or hashlib.blake2b(block.data, digest_size=16).digest()
+
+
+def content_of(value: Any) -> tuple[Any, ...] | None:
+    """Number type, shape and fingerprint; None where there are no bytes to look at."""
+    framework = framework_of(value)
+    try:
+        bits, described = framework.bits(value), framework.describe(value)
+    except UnsupportedValueError:
+        return None
+    return described.dtype, described.shape, fingerprint(bits)

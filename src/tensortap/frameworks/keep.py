@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -31,7 +32,7 @@ def as_it_is(value: Any) -> Any:
 
 def for_tensors(keep: Keeper) -> Keeper:
     """The same for values that are torch tensors for sure."""
-    if keep is not cow:
+    if keep is not cow or sys.modules.get("torch") is None:
         return keep
     from tensortap.frameworks.torch_snapshots import share
 

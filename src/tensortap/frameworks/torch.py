@@ -57,11 +57,11 @@ class _Torch:
 
     def mark(self, value: torch.Tensor) -> Callable[[Any], bool]:
         """The version counter is the quick no; `x.data.add_()` and numpy aliases only show in the content."""
-        version, content = _version(value), _content(value)
+        version_then, content = version(value), _content(value)
         found: Callable[[], Any] = weakref.ref(value)
 
         def is_same(other: Any) -> bool:
-            if other is None or other is not found() or _version(other) != version:
+            if other is None or other is not found() or version(other) != version_then:
                 return False
             return _content(other) == content
 
@@ -269,7 +269,7 @@ def _clone_by_its_own_rules(tensor: torch.Tensor) -> torch.Tensor:
         raise UnsupportedValueError(f"a {type(tensor).__name__} cannot be copied: {error}") from error
 
 
-def _version(value: torch.Tensor) -> int | None:
+def version(value: torch.Tensor) -> int | None:
     with aside():
         tensor = local_piece(value)
         return None if tensor.is_inference() else tensor._version

@@ -1,26 +1,37 @@
-"""Capture any tensor of a model by name, without editing it."""
+"""Capture any tensor of a model, or of a function, by name, without editing it."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+from tensortap.core.first_call import first_call
+from tensortap.core.paths import parse
+from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.frameworks.keep import for_tensors
-from tensortap.recording import tapping
+from tensortap.recording import entered, tapping
 from tensortap.recording.captured import Captured
 from tensortap.recording.hearing import Heard
 from tensortap.recording.keeping import Destination
+from tensortap.recording.model_facts import keep_facts
 from tensortap.recording.stopping import Last
 from tensortap.sources.absence import Missing, missing
 from tensortap.sources.compiled import Compiled, plain_python, refuse_compiled
-from tensortap.sources.modules import Modules, Stopped
+from tensortap.sources.function_sites import is_of_function, selection_without_model
+from tensortap.sources.loaded import torch_if_loaded
+from tensortap.sources.named_functions import is_function, path_of
+from tensortap.sources.plain_functions import PlainFunctions
+from tensortap.sources.port_source import PortSource, Stopped
 from tensortap.sources.selection import selection
-from tensortap.sources.sites import ModuleSite, class_name, require_module, unwrapped, walk
+from tensortap.sources.sites import ModuleSite, Wanted, class_name, require_module, unwrapped, walk
 from tensortap.stages.select import Steps, When, predicates_of
+
+if TYPE_CHECKING:
+    from tensortap.sources.modules import Modules
 
 Keep = Literal["cow", "clone", "ref", "cpu", "stats"]
 Selector = str | Callable[[ModuleSite], bool]
@@ -45,14 +56,15 @@ def capture(
     >>> cap.missing                    # what was selected and did not come, and why
     >>> print(cap)
 
-    Without patterns all module outputs; without a model only what `tt.tap` shows.
+    Without patterns all module outputs; without a model only what `tt.tap` shows. A function needs no model:
+    `tt.capture(None, "pkg.mod:func.var")`, or `tt.capture(func, "var")`.
     `keep`: "cow" (default), "clone", "ref", "cpu", "stats", or a function of the value.
     `when`: `tt.every(10)`, `tt.first(3)`, `tt.nonfinite`, `tt.changed`, or a function of the record.
     `limit`: "2GiB" or a number of records; the oldest go first. Half of the machine's memory by default.
     `stop`: leave the `with` block after the last selected site.
     `compiled`: "eager" runs compiled models as plain Python meanwhile, "graph" takes values out of the
     compiled graph itself, "error" refuses them.
-    `to`: a folder for runs, an address, print, a function of the record, a sink, a Tap.
+    `to`: a folder for runs, an address, "tree", print, a function of the record, a sink, a Tap.
     """
     return Capture(model, patterns, keep, when, limit, stop, compiled, to)
 
@@ -74,13 +86,16 @@ class Capture(Captured):
         if compiled not in get_args(Compiled):
             raise ValueError(f"compiled is {compiled!r}; give 'eager', 'graph' or 'error'")
         self._is_on = is_on()
+        self._stops = stop
         self._state: Literal["new", "on", "off"] = "new"
         self._patterns, self._compiled = patterns, compiled
         self._predicates = predicates_of(when)
-        self._model = None if model is None else require_module(model)
+        self._function = model if is_function(model) else None
+        self._model = None if model is None or self._function is not None else require_module(model)
         self._last = Last(self._model, patterns) if stop and self._model is not None else None
-        self._source = self._modules() if self._model is not None and self._is_on else None
-        self._heard = Heard(patterns, self._predicates, self._source)
+        modules = self._modules() if self._model is not None and self._is_on else None
+        self._source: PortSource | None = modules or (self._functions() if self._is_on else None)
+        self._heard = Heard(patterns, self._predicates, modules)
         self._undo = contextlib.ExitStack()
         # Opened last: a wrong argument must not leave an empty run behind.
         # The memory of a graph is used again at once: nothing in it can be shared.
@@ -109,6 +124,21 @@ class Capture(Captured):
 
     def start(self) -> None:
         """Begin, where a `with` block does not fit; `stop` ends it."""
+        first_call()
+        self._begin()
+        entered.enter(self)
+
+    def start_within(self, step: int, has_begun: bool) -> None:
+        """Begin between two steps of a program that counts on from `step`. If the forward of the model
+        `has_begun` already, torch has fetched the hooks of that moment: this one is told by hand."""
+        self._begin()
+        source: Any = self._source
+        if source is not None:
+            source.step, source.has_run = step, False
+            if has_begun and hasattr(source, "begin_step"):
+                source.begin_step()
+
+    def _begin(self) -> None:
         if self._state != "new":
             state = "already on" if self._state == "on" else "over"
             raise RuntimeError(f"this capture is {state}; make another with tt.capture(...)")
@@ -122,6 +152,8 @@ class Capture(Captured):
             self._heard.take = take
         if take is not None and self._source is not None:
             self._source.take, self._source.take_tensor = take, for_tensors(take)
+        if self._model is not None and self._destination.run is not None:
+            keep_facts(self._model, self._destination.run)
         self._tap = Tap(stages=stages, sinks=self._destination.sinks, on_error="log")
         with contextlib.ExitStack() as stack:
             if self._source is not None:
@@ -130,9 +162,19 @@ class Capture(Captured):
             self._listen(stack, self._tap)
             self._undo = stack.pop_all()
 
+    @property
+    def model(self) -> Any:
+        """The model that is looked into; None where there is none."""
+        return self._model
+
     def stop(self) -> None:
         """End the capture; what it holds stays. Safe to call twice."""
         self._end(drain=True)
+
+    def find(self, name: str) -> list[Record]:
+        """Also by the name alone, where the capture is of one function."""
+        found = super().find(name)
+        return found or (super().find(f"{path_of(self._function)}.{name}") if self._function else [])
 
     @property
     def missing(self) -> list[Missing]:
@@ -141,7 +183,19 @@ class Capture(Captured):
         by_source = self._source.refused if self._source is not None else {}
         memory = self._destination.memory
         refused = {**by_source, **self._heard.refused, **(memory.refused if memory else {})}
-        return [*found, *(Missing(name, reason) for name, reason in refused.items())]
+        return [*found, *self._meaningless(), *(Missing(name, reason) for name, reason in refused.items())]
+
+    def _meaningless(self) -> list[Missing]:
+        """Names that only a model could give a meaning to, unless something was tapped under them."""
+        if self._model is not None or self._function is not None:
+            return []
+        texts = [one for one in self._patterns if isinstance(one, str) and not one.startswith("!")]
+        reason = "there is no model to find it in; a variable of a function is called 'pkg.mod:func.var'"
+        return [
+            Missing(text, reason)
+            for text in texts
+            if not is_of_function(parse(text)) and not self._heard.has_heard(text)
+        ]
 
     def _title(self) -> str:
         dropped = f"({self.dropped} older ones dropped)" if self.dropped else ""
@@ -152,9 +206,27 @@ class Capture(Captured):
             return {}
         return {".".join(names): class_name(module) for names, module in walk(self._model)}
 
-    def _modules(self) -> Modules:
+    def _functions(self) -> PlainFunctions | None:
+        wanted = selection_without_model(self._function, self._patterns)
+        self._check_functions(wanted)
+        return PlainFunctions(wanted, rests=self._rests()) if wanted else None
+
+    def _check_functions(self, wanted: Sequence[Wanted]) -> None:
+        name = next((one.site.name for one in wanted if one.site.function is not None), None)
+        if name is not None and self._stops:
+            raise ValueError(
+                f"stop=True leaves the forward of a model, which {name!r} is no site of; drop one"
+            )
+        if name is not None and self._compiled == "graph":
+            raise ValueError(f"{name!r} cannot be seen in a compiled graph; use compiled='eager'")
+
+    def _rests(self) -> Callable[[int], bool] | None:
         steps = [one for one in self._predicates if isinstance(one, Steps)]
+        return (lambda step: not all(one.wants(step) for one in steps)) if steps else None
+
+    def _modules(self) -> Modules:
         wanted = selection(self._model, self._patterns)
+        self._check_functions(wanted)
         if self._last is not None and self._compiled == "graph":
             raise ValueError("stop=True cannot leave a compiled graph; use compiled='eager'")
         late = (one.site.name for one in wanted if one.site.is_gradient or one.site.is_after_step)
@@ -166,7 +238,7 @@ class Capture(Captured):
         source = self._source_class()(
             self._model,
             wanted,
-            rests=(lambda step: not all(one.wants(step) for one in steps)) if steps else None,
+            rests=self._rests(),
             is_last=self._last.is_last if self._last is not None else None,
         )
         if self._last is not None:
@@ -174,16 +246,22 @@ class Capture(Captured):
         return source
 
     def _source_class(self) -> type[Modules]:
+        # Not at the top: these import torch, which plain functions may do without.
         if self._compiled != "graph":
+            from tensortap.sources.modules import Modules
+
             return Modules
         from tensortap.sources.graph_modules import GraphModules
 
         return GraphModules
 
     def _around_compiled(self) -> contextlib.AbstractContextManager[None]:
+        if self._model is None:
+            return contextlib.nullcontext() if torch_if_loaded() is None else plain_python()
         if self._compiled == "error":
             refuse_compiled(self._model)
-            return contextlib.nullcontext()
+            has_functions = self._source is not None and any(port.function for port in self._source.ports)
+            return plain_python() if has_functions else contextlib.nullcontext()
         if self._compiled == "eager" or self._source is None:
             return plain_python()
         from tensortap.sources.graph import fresh_graphs
@@ -207,6 +285,7 @@ class Capture(Captured):
         if self._state != "on":
             return
         self._state = "off"
+        entered.leave(self)
         with contextlib.ExitStack() as stack:
             if self._tap is not None:
                 stack.callback(self._tap.__exit__, *([None] * 3 if drain else [Exception, None, None]))

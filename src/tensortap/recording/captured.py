@@ -108,6 +108,11 @@ class Captured:
         rows = rows_of(self.records, histogram=True)
         return tree_html(rows, self._title(), self.missing, classes=self._classes())
 
+    @property
+    def classes(self) -> dict[str, str]:
+        """The class of each module by its path, where there is a model."""
+        return self._classes()
+
     def _classes(self) -> dict[str, str]:
         """The class of each module by its path."""
         return {}

@@ -13,7 +13,7 @@ from tensortap.sources.absence import shown
 from tensortap.sources.compiled import plain_python
 from tensortap.sources.edits import Change, Edits
 from tensortap.sources.selection import selection
-from tensortap.sources.sites import require_module
+from tensortap.sources.sites import VARIABLES, require_module
 
 
 def edit(model: Any, edits: Mapping[Selector, Any]) -> Edit:
@@ -43,6 +43,12 @@ class Edit:
             raise ValueError(
                 f"{stored!r} is part of the model: change it there; "
                 "outputs, inputs and gradients can be edited here"
+            )
+        inside = next((one.site.name for one, _ in wanted if one.site.of in VARIABLES), None)
+        if inside is not None:
+            raise ValueError(
+                f"{inside!r} is inside of a function; "
+                "outputs, inputs and gradients of modules can be edited here"
             )
         self._edits = Edits(model, wanted)
         self._undo = contextlib.ExitStack()

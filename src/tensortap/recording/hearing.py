@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.paths import matches
@@ -16,8 +16,10 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.keep import as_it_is
 from tensortap.frameworks.nested import leaves
 from tensortap.recording import tapping
-from tensortap.sources.modules import Modules
 from tensortap.stages.select import Steps
+
+if TYPE_CHECKING:
+    from tensortap.sources.modules import Modules
 
 
 class Heard:
@@ -45,6 +47,9 @@ class Heard:
     def stop(self) -> None:
         tapping.unlisten(self.hear)
         self._tap = self.holder = None
+
+    def has_heard(self, pattern: str) -> bool:
+        return any(matches(pattern, name) for name in self._calls)
 
     def hear(self, value: Any, name: str, site: Site | None) -> None:
         step, tap = self._step(), self._tap

@@ -1,51 +1,73 @@
-"""What can be selected in a model, without running it."""
+"""What can be selected in a model, or in a function, without running it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tensortap.core.errors import UnknownNameError
 from tensortap.formats.table import table_html, table_text
 from tensortap.formats.tree_words import plural
 from tensortap.recording.capture import Selector
+from tensortap.sources.function_sites import bound_at, selection_without_model
+from tensortap.sources.named_functions import is_function
 from tensortap.sources.selection import selection
 from tensortap.sources.sites import ModuleSite, inputs_of, require_module, sites_of, stored, walk
 
 
 class Sites(list[ModuleSite]):
-    """Sites of a model; shown as a table with what their modules take and hold."""
+    """Sites of a model, shown as a table with what their modules take and hold; and of functions, with the
+    lines that bind them."""
 
     @property
     def names(self) -> list[str]:
         return [site.name for site in self]
 
     def __repr__(self) -> str:
-        return "\n".join([self._headline(), table_text(self._table())])
+        return "\n".join(line for headline, table in self._tables() for line in (headline, table_text(table)))
 
     def _repr_html_(self) -> str:
-        return table_html(self._headline(), self._table())
+        return "".join(table_html(headline, table) for headline, table in self._tables())
 
-    def _headline(self) -> str:
-        return f"{plural(len(self), 'site')} of {plural(len({site.path for site in self}), 'module')}"
+    def _tables(self) -> list[tuple[str, list[list[str]]]]:
+        of_functions = [site for site in self if site.function is not None]
+        of_modules = [site for site in self if site.function is None]
+        tables = []
+        if of_modules or not of_functions:
+            count = plural(len({site.path for site in of_modules}), "module")
+            tables.append((f"{plural(len(of_modules), 'site')} of {count}", self._table(of_modules)))
+        if of_functions:
+            count = plural(len({site.function for site in of_functions}), "function")
+            rows = [[site.name, *bound_at(site)] for site in of_functions]
+            tables.append((f"{plural(len(rows), 'site')} of {count}", [["site", "is", "in"], *rows]))
+        return tables
 
-    def _table(self) -> list[list[str]]:
-        modules = {site.path: site for site in self}
+    def _table(self, sites: list[ModuleSite]) -> list[list[str]]:
+        modules = {site.path: site for site in sites}
         shown: dict[str, list[str]] = {path: [] for path in modules}
-        for site in self:
+        for site in sites:
             shown[site.path].append(site.name)
         rows = [[", ".join(_brief(names)), *_about(modules[path])] for path, names in shown.items()]
         return [["site", "class", ".in", "parameters and buffers"], *rows]
 
 
-def sites(model: Any, *patterns: Selector) -> Sites:
+def sites(model: Any = None, *patterns: Selector) -> Sites:
     """What the patterns select, in the model's order; without patterns everything but gradients.
 
     >>> tt.sites(model, "encoder.layers.0.**")
+    >>> tt.sites(None, "pkg.mod:func.*")        # of a function; or tt.sites(func)
     """
+    if is_function(model) or (model is None and patterns):
+        found = selection_without_model(model, patterns)
+        if not found:
+            raise UnknownNameError(
+                f"{patterns[0]!r} names no function; without a model give 'pkg.mod:func.var'"
+            )
+        return Sites(wanted.site for wanted in found)
     require_module(model)
     if patterns:
         return Sites(wanted.site for wanted in selection(model, patterns))
-    found = (sites_of(".".join(names), module, gradients=False) for names, module in walk(model))
-    return Sites(site for of_module in found for site in of_module)
+    of_modules = (sites_of(".".join(names), module, gradients=False) for names, module in walk(model))
+    return Sites(site for of_module in of_modules for site in of_module)
 
 
 def _brief(names: list[str]) -> list[str]:

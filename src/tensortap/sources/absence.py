@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import torch
-
 from tensortap.core.paths import items_match
-from tensortap.sources.modules import Modules
+from tensortap.sources.port_source import PortSource
 from tensortap.sources.ports import Port
 from tensortap.sources.probes import unbound
-from tensortap.sources.sites import VARIABLES, Wanted, has_forward, takes_hooks, unwrapped, walk
+from tensortap.sources.sites import VARIABLES, Wanted, classes_of, has_forward, takes_hooks, unwrapped, walk
 from tensortap.sources.usage import branch_not_taken, why_not_called
 
 
@@ -25,7 +23,7 @@ class Missing(NamedTuple):
         return f"{self.name}: {self.reason}"
 
 
-def missing(source: Modules) -> list[Missing]:
+def missing(source: PortSource) -> list[Missing]:
     """Every selected site without a record."""
     silent = [
         (port, wanted)
@@ -42,17 +40,18 @@ def missing(source: Modules) -> list[Missing]:
 class _Traces:
     """What ran, as far as the hooks have seen it."""
 
-    def __init__(self, source: Modules) -> None:
-        self.called = {port.path for port in source.ports if port.count}
+    def __init__(self, source: PortSource) -> None:
+        ports = [port for port in source.ports if port.function is None]
+        self.called = {port.path for port in ports if port.count}
         if source.has_run:
             self.called.add("")
         names: dict[int, list[str]] = {}
-        for path, module in walk(source.model):
+        for path, module in walk(source.model) if source.model is not None else ():
             names.setdefault(id(module), []).append(".".join(path))
         # A module with several names runs under one of them, and nobody can tell which.
-        seen = [port.path for port in source.ports if port.count and len(names.get(id(port.module), ())) == 1]
+        seen = [port.path for port in ports if port.count and len(names.get(id(port.module), ())) == 1]
         self.ran_inside = {owner for path in seen for owner in _owners(path)}
-        self.idle = {port.path for port in source.ports} - self.called - self.ran_inside
+        self.idle = {port.path for port in ports} - self.called - self.ran_inside
 
 
 def _has_fired(port: Port, wanted: Wanted) -> bool:
@@ -71,10 +70,12 @@ def shown(wanted: Wanted) -> str:
     return f"{stem}{wanted.items}{'.grad' if stem != name else ''}{call}"
 
 
-def _reason(source: Modules, port: Port, wanted: Wanted, traces: _Traces) -> str:
+def _reason(source: PortSource, port: Port, wanted: Wanted, traces: _Traces) -> str:
     site = wanted.site
     if source.failure:
         return f"the capture was given up: {source.failure}"
+    if source.has_run and not source.was_awake:
+        return "left out at every step, by when=, trace_interval=, train_only= or eval_only="
     if site.is_after_step:
         return "no optimizer took a step on it while it was captured"
     if site.kind == "grad_param":
@@ -107,15 +108,15 @@ def _not_there(port: Port, wanted: Wanted) -> str:
     return "it was not passed" if wanted.site.kind == "input" else "it held no tensor"
 
 
-def _no_backward(source: Modules) -> str:
+def _no_backward(source: PortSource) -> str:
     if any(one.site.is_gradient for port in source.ports for one in port.fired):
         return "no gradient reached it: what was differentiated does not depend on it"
     return "no backward pass ran through it while it was captured"
 
 
-def _not_called(source: Modules, port: Port, traces: _Traces) -> str:
+def _not_called(source: PortSource, port: Port, traces: _Traces) -> str:
     line = list(_line(source.model, port.path))
-    is_inside = any(isinstance(owner, torch.jit.ScriptModule) for owner, _ in line)
+    is_inside = any("ScriptModule" in classes_of(owner) for owner, _ in line)
     if is_inside or not takes_hooks(port.module):
         return "it is scripted: no hook runs inside"
     if not _is_held(line, port):

@@ -18,9 +18,10 @@ from typing import Any
 
 Def = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # the fields that hold statements
-_TOP_LEVEL = re.compile(r"^(?=[^\s#)\]}])", re.MULTILINE)
-_DEFINES = re.compile(r"@|(async\s+)?def\b|class\b")
-_DECORATED = re.compile(r"^((async\s+)?def|class)\b", re.MULTILINE)
+_STATEMENT = r"\n(?={indent}[^\s#)\]}}])"
+_DEFINES = re.compile(r"\s*(@|(async\s+)?def\b|class\b)")
+_DECORATED = re.compile(r"^\s*((async\s+)?def|class)\b", re.MULTILINE)
+_METHOD = re.compile(r"^([ \t]+)(@|(async\s+)?def\b)", re.MULTILINE)
 _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
@@ -39,6 +40,7 @@ class Definition:
     imports: tuple[ast.stmt, ...]
     around: tuple[tuple[Any, str, int], ...]  # (node, field, position in it), from the top level inwards
     node: Def
+    may_have_walrus: bool
 
     def compiled(self, node: Def) -> CodeType | None:
         """The code that the function would have, were this its definition. Nothing is executed."""
@@ -92,29 +94,36 @@ def _reason(code: CodeType, text: str) -> str:
     return "the file was edited since it was imported, or another tool changed the code"
 
 
-def _pruned(text: str, line: int) -> str:
-    """The text with an empty line for every line of the top-level definitions that do not hold `line`."""
-    starts = [found.start() for found in _TOP_LEVEL.finditer(text)]
-    pieces, group, group_line = [], text[: starts[0]] if starts else text, 1
+def _pruned(text: str, line: int, first_line: int = 1, indent: str = "") -> str:
+    """The text with an empty line for every line of the definitions, at this indentation and then within
+    the class, that do not hold `line`."""
+    starts = [found.end() for found in re.finditer(_STATEMENT.format(indent=indent), text)]
+    pieces, group, group_line = [], text[: starts[0]] if starts else text, first_line
     for start, end in itertools.pairwise([*starts, len(text)]):
         if not _is_unfinished(group):
-            pieces.append(_kept(group, group_line, line))
+            pieces.append(_kept(group, group_line, line, indent))
             group, group_line = "", group_line + group.count("\n")
         group += text[start:end]
-    return "".join([*pieces, _kept(group, group_line, line)])
+    return "".join([*pieces, _kept(group, group_line, line, indent)])
 
 
 def _is_unfinished(group: str) -> bool:
     """A decorator stays with what it decorates, and text at the first column with its string."""
-    return (group.startswith("@") and not _DECORATED.search(group)) or any(
+    return (group.lstrip(" \t").startswith("@") and not _DECORATED.search(group)) or any(
         group.count(quotes) % 2 for quotes in ('"""', "'''")
     )
 
 
-def _kept(group: str, first_line: int, line: int) -> str:
+def _kept(group: str, first_line: int, line: int, indent: str) -> str:
     lines = group.count("\n")
-    is_other = _DEFINES.match(group) and not first_line <= line <= first_line + lines
-    return "\n" * lines if is_other else group
+    if not (group.startswith(indent) and _DEFINES.match(group)):
+        return group
+    if not first_line <= line <= first_line + lines:
+        return "\n" * lines
+    defined, method = _DECORATED.search(group), _METHOD.search(group)
+    if indent or method is None or defined is None or defined[1] != "class":
+        return group
+    return _pruned(group, line, first_line, method[1])
 
 
 def _parsed(source: str, code: CodeType) -> Definition | None:
@@ -130,7 +139,8 @@ def _parsed(source: str, code: CodeType) -> Definition | None:
     (_, _, top), *around = path
     parent, field, position = path[-1]
     imports = (one for at, one in enumerate(tree.body) if at != top and _imports(one))
-    return Definition(code, tuple(imports), tuple(around), getattr(parent, field)[position])
+    node = getattr(parent, field)[position]
+    return Definition(code, tuple(imports), tuple(around), node, ":=" in source)
 
 
 def _paths(node: Any, code: CodeType) -> Iterator[list[tuple[Any, str, int]]]:

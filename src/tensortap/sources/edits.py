@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tensortap.core.record import Kind
 from tensortap.frameworks.nested import leaves, rebuild
 from tensortap.sources.hooks import Hook, StepHook
 from tensortap.sources.sites import Wanted, inputs_of, unwrapped
@@ -22,12 +23,17 @@ class Edits:
 
     def __init__(self, model: Any, edits: Sequence[tuple[Wanted, Change]]) -> None:
         self._model = unwrapped(model)
-        self._places: dict[tuple[int, str], _Place] = {}
+        self._places: dict[tuple[int, str], Place] = {}
         for wanted, change in edits:
             key = id(wanted.site.module), wanted.site.of
-            place = self._places.setdefault(key, _Place(wanted.site.module, wanted.site.of))
+            place = self._places.get(key)
+            if place is None:
+                place = self._places[key] = self._place(wanted.site.module, wanted.site.of)
             place.edits.append((wanted, change))
         self._handles: list[Any] = []
+
+    def _place(self, module: Any, kind: Kind) -> Place:
+        return Place(module, kind)
 
     def start(self) -> None:
         with contextlib.ExitStack() as undo:
@@ -52,10 +58,10 @@ class Edits:
             place.calls = 0
 
 
-class _Place:
+class Place:
     """The outputs or the inputs of one module, and what is to be changed there."""
 
-    def __init__(self, module: Any, kind: str) -> None:
+    def __init__(self, module: Any, kind: Kind) -> None:
         self.module, self.kind = module, kind
         self.edits: list[tuple[Wanted, Change]] = []
         self.made: set[Wanted] = set()
@@ -97,7 +103,7 @@ class _Place:
 
 
 class _OutputEdit(Hook):
-    def __init__(self, source: Edits, place: _Place) -> None:
+    def __init__(self, source: Edits, place: Place) -> None:
         super().__init__(source)
         self._place = place
 
@@ -110,7 +116,7 @@ class _OutputEdit(Hook):
 
 
 class _InputEdit(Hook):
-    def __init__(self, source: Edits, place: _Place) -> None:
+    def __init__(self, source: Edits, place: Place) -> None:
         super().__init__(source)
         self._place = place
         self._positional, _, self._rest, _ = inputs_of(place.module)

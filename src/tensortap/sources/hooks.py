@@ -7,6 +7,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, is_grad_enabled
+from torch.compiler import is_compiling
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record
@@ -17,6 +18,8 @@ from tensortap.sources.sites import inputs_of
 
 if TYPE_CHECKING:
     from tensortap.sources.modules import Modules
+
+_NO_KEYWORDS: Mapping[str, Any] = {}
 
 
 class Hook:
@@ -59,6 +62,15 @@ class StepHook(Hook):
     def see(self, module: Any, arguments: Any) -> None:
         if not is_recomputing():
             self._source.begin_step()
+
+
+class OfferHook(StepHook):
+    """The same on a model that is only offered: in a compiled graph nothing is left of it, since the compiler
+    knows the answer to its question."""
+
+    def see(self, module: Any, arguments: Any) -> None:
+        if not is_compiling():
+            super().see(module, arguments)
 
 
 class OutputHook(Hook):
@@ -158,7 +170,10 @@ class InputHook(Hook):
         self._positional, _, self._rest, _ = inputs_of(module)
         self._named = self._by_position if source.by_position else self._by_name
 
-    def see(self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    # Torch calls a hook that was removed amid a call without the keywords.
+    def see(
+        self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any] = _NO_KEYWORDS
+    ) -> None:
         source: Any = self._source
         if source.is_resting:
             return

@@ -69,12 +69,15 @@ class Instructions:
     def run(self, start: int) -> Run:
         found = self._runs.get(start)
         if found is None:
-            block = self._block(start)
-            reached, _ = self._walk(start, block)
+            block, reached = self._block(start), self.reached(start)
             # Of a name that a line binds twice, only the last value can be read.
             stores = {one.variable: one for one in self._stores if one.offset in reached}
             found = self._runs[start] = Run(start, block, tuple(stores.values()))
         return found
+
+    def reached(self, start: int) -> set[int]:
+        """What may be executed from this event up to the next."""
+        return self._walk(start, self._block(start))[0]
 
     def _block(self, start: int) -> range:
         """The instructions around this one that belong to its line."""

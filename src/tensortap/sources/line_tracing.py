@@ -1,26 +1,26 @@
-"""Tell the values that a function binds without changing it, by `sys.settrace`: where there is no source.
+"""The one trace function (`sys.settrace`): tells the values that a function binds where there is no source to
+rewrite, and lets a follower see what one thread calls for a while.
 
-A value is read at the event after its binding, so these are the limits. Of a name that a line binds several
-times only the last value is told; one that a line may bind or not (`a and (x := b)`) only if it is another
-object than before. Kinds are `argument`, `assign` and `return`. Threads that run already are not watched, nor
-what runs under a trace function that was set later. An exception in what is told ends all tracing of
-its thread, as always in Python, until the probe is removed.
+Threads that run already are not watched, nor what runs under a trace function that was set later. An
+exception in what is told ends all tracing of its thread, as always in Python, until the probe is removed.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from threading import get_ident
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
-from tensortap.sources.instructions import Instructions, Run, instructions_of
-from tensortap.sources.rewriting import RETURN, Enter, Seen, Spot
+from tensortap.sources.instructions import Instructions, instructions_of
+from tensortap.sources.line_reading import Reader
+from tensortap.sources.rewriting import RETURN, Enter, Spot
 
 Trace = Callable[..., Any]  # of a frame, an event and its argument
 log = logging.getLogger("tensortap.probes")
@@ -48,6 +48,52 @@ def _is_wanted(spot: Spot, names: Collection[str] | None, returns: bool) -> bool
     return returns if spot.kind == RETURN else names is None or spot.name in names
 
 
+class Follower(Protocol):
+    """Is asked about each call of one thread while it follows."""
+
+    def begun(self, frame: FrameType) -> Part | None:
+        """What is to be told the further events of this call; a call that goes on is an event `call`."""
+
+
+Part = Callable[[FrameType, str, Any], None]  # of one watched call
+
+
+def follow(follower: Follower) -> None:
+    """Ask it about each call of this thread, until `unfollow` in this thread."""
+    _watch_forks()
+    tracer = _mine()
+    tracer.followers = (*tracer.followers, follower)
+
+
+def unfollow(follower: Follower) -> None:
+    """Safe to call twice, and where an interrupt came before it was followed."""
+    tracer = _tracers.get(get_ident())
+    while tracer is not None and follower not in tracer.followers:
+        tracer = tracer.below
+    if tracer is not None:
+        tracer.followers = tuple(one for one in tracer.followers if one is not follower)
+        if not tracer.is_needed:
+            tracer.leave()
+
+
+def followers() -> tuple[Follower, ...]:
+    """Those of this thread, the outermost first."""
+    tracer = _tracers.get(get_ident())
+    return () if tracer is None else tracer.followers
+
+
+@lru_cache(maxsize=1)
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget_followers)
+
+
+def _forget_followers() -> None:
+    """What a child of a followed call does is its own."""
+    for tracer in _tracers.values():
+        tracer.followers = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Owner:
     code: CodeType
@@ -64,23 +110,30 @@ _threads_before: list[Trace | None] = []  # what `threading` gave to new threads
 
 
 def _begin() -> None:
-    mine = _tracers.get(get_ident())
-    if mine is None or sys.gettrace() is not mine:
-        _take_over(sys.gettrace())
+    _mine().is_watching = True
     if not _threads_before:
         _threads_before.append(threading.gettrace())
         threading.settrace(_begin_in_new_thread)
 
 
+def _mine() -> _Tracer:
+    """The trace function of this thread, which may have to be set again."""
+    now = sys.gettrace()
+    return now if isinstance(now, _Tracer) and now is _tracers.get(get_ident()) else _take_over(now)
+
+
 def _take_over(previous: Trace | None) -> _Tracer:
-    tracer = _tracers[get_ident()] = _Tracer(previous)
+    below = _tracers.get(get_ident())  # still followed by, where the program has set its own meanwhile
+    tracer = _Tracer(previous, below if below is not None and below.followers else None)
+    _tracers[get_ident()] = tracer
     sys.settrace(tracer)
     return tracer
 
 
 def _begin_in_new_thread(frame: FrameType, event: str, argument: Any) -> Any:
-    previous = _threads_before[0] if _threads_before else None
-    return _take_over(previous)(frame, event, argument)
+    tracer = _take_over(_threads_before[0] if _threads_before else None)
+    tracer.is_watching = True
+    return tracer(frame, event, argument)
 
 
 def _end(owner: _Owner) -> None:
@@ -100,8 +153,11 @@ def _end(owner: _Owner) -> None:
 def _give_back() -> None:
     """In this thread at once; others notice by themselves, at their next call."""
     mine = _tracers.get(get_ident())
-    _tracers.clear()
-    if mine is not None:
+    for thread, tracer in list(_tracers.items()):
+        tracer.is_watching = False
+        if not tracer.followers:
+            del _tracers[thread]
+    if mine is not None and not mine.is_needed:
         mine.leave()
     before = _threads_before.pop()
     if threading.gettrace() == _begin_in_new_thread:
@@ -113,24 +169,47 @@ def _give_back() -> None:
 class _Tracer:
     """One thread's trace function. Whoever was there before goes on as if we were not."""
 
-    def __init__(self, previous: Trace | None) -> None:
-        self._previous = previous
-        self._has_failed = self._has_left = False
+    def __init__(self, previous: Trace | None, below: _Tracer | None = None) -> None:
+        self._previous, self.below = previous, below
+        self.followers: tuple[Follower, ...] = ()
+        self.is_watching = False  # set for probes, not only to follow
+        self.has_failed = self._has_left = False
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.followers or (self.is_watching and _watched))
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        mine = frame.f_trace if isinstance(frame.f_trace, _Frame) else None  # of a generator that goes on
+        try:
+            return self._look(frame, event, argument)
+        except BaseException:
+            self.has_failed = True  # Python now sets the thread's trace function to None
+            raise
+
+    def _look(self, frame: FrameType, event: str, argument: Any) -> Any:
+        mine = frame.f_trace if type(frame.f_trace) is _Frame else None  # of a generator that goes on
         if mine is not None:
             frame.f_trace = mine.theirs
         theirs = self._asked(frame, event, argument)
-        if not _watched:
+        if not self.is_needed:
             self.leave()
             return theirs
         if mine is not None:
-            mine.go_on(frame, theirs)
+            mine.go_on(self, frame, theirs)
             return mine
+        parts = self._begun(frame)
+        return _Frame(self, parts, theirs) if parts else theirs
+
+    def _begun(self, frame: FrameType) -> list[_Told]:
+        parts: list[_Told] = []
         owners = _watched.get(id(frame.f_code))
-        began = owners and self.guarded(partial(_begun, self, frame, owners, theirs))
-        return began or theirs
+        if owners and (reader := _reader(frame, owners)):
+            parts.append((None, reader))
+        for follower in self.followers:
+            part = follower.begun(frame)
+            if part is not None:
+                parts.append((follower, part))
+        return parts
 
     def _asked(self, frame: FrameType, event: str, argument: Any) -> Trace | None:
         if self._previous is None:
@@ -147,26 +226,22 @@ class _Tracer:
             sys.settrace(self)
         return answer
 
-    def guarded(self, tell: Callable[[], Any]) -> Any:
-        try:
-            return tell()
-        except BaseException:
-            self._has_failed = True  # Python now sets the thread's trace function to None
-            raise
-
     def leave(self) -> None:
+        if _tracers.get(get_ident()) is self:
+            if self.below is None:
+                del _tracers[get_ident()]
+            else:
+                _tracers[get_ident()] = self.below
         now = sys.gettrace()
-        if now is self or (now is None and self._has_failed):
+        if now is self or (now is None and (self.has_failed or self._previous is None)):
             sys.settrace(self._previous)
         elif not self._has_left:  # calling this is an event too, which has led here
             log.warning("the trace function was replaced meanwhile; it is left as it is")
         self._has_left = True
 
 
-def _begun(
-    tracer: _Tracer, frame: FrameType, owners: Sequence[_Owner], theirs: Trace | None
-) -> _Frame | None:
-    """A call that begins; not a generator that began before it was watched."""
+def _reader(frame: FrameType, owners: Sequence[_Owner]) -> Reader | None:
+    """Of a call that begins; not of a generator that began before it was watched."""
     code = owners[0].instructions
     if frame.f_lasti != code.first:
         return None
@@ -174,75 +249,43 @@ def _begun(
     listening = [(seen, owner.numbers) for owner in owners if (seen := owner.enter(first)) is not None]
     if not listening:
         return None
-    begun = _Frame(tracer, code, listening, theirs)
+    begun = Reader(code, listening)
     for spot, name in enumerate(code.arguments):
         begun.tell(spot, frame.f_locals[name])
     return begun
 
 
+_Told = tuple[Follower | None, Part]  # who has to be following still, if anyone
+
+
 class _Frame:
     """The trace function of one watched call."""
 
-    def __init__(
-        self,
-        tracer: _Tracer,
-        code: Instructions,
-        listening: Sequence[tuple[Seen, dict[int, int]]],
-        theirs: Trace | None,
-    ) -> None:
+    __slots__ = ("_parts", "_tracer", "theirs")
+
+    def __init__(self, tracer: _Tracer, parts: Sequence[_Told], theirs: Trace | None) -> None:
         self.theirs = theirs  # the trace function that the frame would have without us
-        self._tracer, self._code, self._listening = tracer, code, listening
-        self._run: Run | None = None
-        self._is_straight = True  # no exception was raised since the run began
-        self._before: dict[str, int | None] = {}  # which objects the variables of the run were
+        self._tracer, self._parts = tracer, parts
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> _Frame:
-        if self.theirs is not None:
-            frame.f_trace = self.theirs
-            answer = self._tracer.call(self.theirs, frame, event, argument)
-            self.theirs = frame.f_trace if answer is None else answer
-        self._tracer.guarded(partial(self._look, frame, event, argument))
+        try:
+            if self.theirs is not None:
+                frame.f_trace = self.theirs
+                answer = self._tracer.call(self.theirs, frame, event, argument)
+                self.theirs = frame.f_trace if answer is None else answer
+            self._tell(frame, event, argument)
+        except BaseException:
+            self._tracer.has_failed = True
+            raise
         return self
 
-    def go_on(self, frame: FrameType, theirs: Trace | None) -> None:
+    def _tell(self, frame: FrameType, event: str, argument: Any) -> None:
+        following = self._tracer.followers
+        for follower, part in self._parts:
+            if follower is None or follower in following:
+                part(frame, event, argument)
+
+    def go_on(self, tracer: _Tracer, frame: FrameType, theirs: Trace | None) -> None:
         """A generator or coroutine, within the line that it had left."""
-        self.theirs = theirs
-        self._start(frame, is_straight=True)
-
-    def _look(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "opcode":  # asked for by another tool
-            return
-        if self._run is not None:
-            self._read(self._run, frame, event)
-        self._run = None
-        if event != "return":
-            self._start(frame, is_straight=event == "line")
-        elif frame.f_lasti in self._code.returns:
-            self.tell(self._code.returns[frame.f_lasti], argument)
-
-    def _start(self, frame: FrameType, *, is_straight: bool) -> None:
-        self._run, self._is_straight = self._code.run(frame.f_lasti), is_straight
-        variables = frame.f_locals if self._run.stores else {}
-        self._before = {one.variable: _identity(variables, one.variable) for one in self._run.stores}
-
-    def _read(self, run: Run, frame: FrameType, event: str) -> None:
-        at = frame.f_lasti
-        is_within = at in run.block
-        is_straight = self._is_straight and (is_within or event == "line")
-        variables = frame.f_locals if run.stores else {}
-        for store in run.stores:
-            if store.variable not in variables or (is_within and not self._code.is_possible(store, run, at)):
-                continue
-            is_other = _identity(variables, store.variable) != self._before[store.variable]
-            if is_other or (is_straight and self._code.is_passed(store, run, at)):
-                self.tell(store.spot, variables[store.variable])
-
-    def tell(self, spot: int, value: Any) -> None:
-        for seen, numbers in self._listening:
-            if spot in numbers:
-                seen(numbers[spot], value)
-
-
-def _identity(variables: Mapping[str, Any], name: str) -> int | None:
-    """What stays bound up to the next event keeps its address for itself."""
-    return id(variables[name]) if name in variables else None
+        self._tracer, self.theirs = tracer, theirs
+        self._tell(frame, "call", None)

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from sys import _getframe
+from types import FrameType
 from typing import Any, ClassVar
 
 from tensortap.core.ranks import current, ranks
@@ -37,12 +38,21 @@ class Manual:
         """Pour a value into every tap this source is attached to, and, when one of them took it or there is
         none, into `tap`; `depth` counts the calls between here and the user's line. False when nobody took
         it."""
-        frame = _getframe(depth + 1)
+        record = self.record(value, name, _getframe(depth + 1))
+        is_taken = not self._has_started
+        for target in self._taps:
+            is_taken |= target.emit(record)
+        if tap is not None and is_taken:
+            tap.emit(record)
+        return is_taken
+
+    def record(self, value: Any, name: str | None, frame: FrameType) -> Record:
+        """The record of a value that this frame hands over."""
         if name is None:
             name = argument_name(frame) or "value"
         elif not isinstance(name, str):
             raise TypeError(f"a name is a text, not {name!r}; dump(value, name) takes the value first")
-        record = Record(
+        return Record(
             name,
             value,
             rank=current(self._launched).rank,
@@ -52,9 +62,3 @@ class Manual:
             site=site_of(frame),
             placement=framework_of(value).placement(value),
         )
-        is_taken = not self._has_started
-        for target in self._taps:
-            is_taken |= target.emit(record)
-        if tap is not None and is_taken:
-            tap.emit(record)
-        return is_taken

@@ -6,21 +6,22 @@ from collections.abc import Callable, Iterable, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Kind, Placement, Record
 from tensortap.core.steps import next_order
 from tensortap.frameworks import sharded
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import leaves
-from tensortap.sources.recomputed import NO_GRAPH_TASK, Recomputed, graph_task
-from tensortap.sources.sites import VARIABLES, Wanted, gradient_kind, own_name, site_stem
+from tensortap.sources.loaded import never, plain_tensors, recomputing, tensor_class
+from tensortap.sources.sites import VARIABLES, Wanted, classes_of, gradient_kind, own_name, site_stem
 
 if TYPE_CHECKING:
-    from tensortap.sources.modules import Modules
+    import torch
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+    from tensortap.sources.port_source import PortSource
+    from tensortap.sources.recomputed import Recomputed
+
+_CONSTANTS = (bool, int, float, str)  # what a variable holds besides tensors, most of the time
 Naming = Callable[[str, Kind, str, str], str]
 
 
@@ -31,12 +32,20 @@ class Port:
     calls = 0  # how often it was passed in this step
     has_emitted = has_gradient = False
     may_be_piece = False  # of something larger, without saying so itself
+    was_entered = False  # its function, which may end before it binds the variable
     raw: Any = None  # what a parallel layer computed, before it was made local
     _recomputed = _before = 0
 
-    def __init__(self, source: Modules, module: Any, path: str, kind: Kind, wanted: Sequence[Wanted]) -> None:
+    def __init__(
+        self, source: PortSource, module: Any, path: str, kind: Kind, wanted: Sequence[Wanted]
+    ) -> None:
         self.source, self.module, self.path, self.kind = source, module, path, kind
         self.parameter = wanted[0].site.parameter if kind in VARIABLES else ""
+        self.function: Any = wanted[0].site.function  # of one that belongs to no model
+        self.is_own_call = wanted[0].site.is_own_call
+        self._plain = plain_tensors()
+        # A variable is not seen while a checkpoint repeats its function.
+        self._is_repeated = never if kind in VARIABLES else recomputing()
         self.gradients = [one for one in wanted if one.site.is_gradient]
         self.values = [one for one in wanted if not one.site.is_gradient] if self.gradients else wanted
         # Where something narrower is wanted besides, each value is asked for: else nobody knew if it came.
@@ -47,7 +56,7 @@ class Port:
         self.parts: set[str] = set()  # what came by where only some of it was wanted
         self.unfit: dict[str, str] = {}  # why something that came by gave no record
         self._names: dict[str, str] = {}
-        self.again = Recomputed(self) if self.gradients else None
+        self.again = _recomputed(self) if self.gradients else None
 
     @property
     def count(self) -> int:
@@ -60,7 +69,7 @@ class Port:
 
     def see_output(self, output: Any) -> None:
         call = self._next_call()
-        if type(output) in _PLAIN:
+        if type(output) in self._plain:
             self._see_leaf(self.parameter, "", output, call)
         else:
             self._see(self.parameter, output, call)
@@ -69,12 +78,14 @@ class Port:
         """`see_output` for a value that is wanted whole and without its gradient: what is asked for each
         time is found once."""
         source, name, kind = self.source, self.name(self.parameter), self.kind
-        if not self.takes_all or self.gradients:
+        if not self.takes_all or self.gradients or self.may_be_piece:
             return self.see_output
-        take, pour, rank = source.take_tensor, source.pour_directly, source.rank
+        ways = {tensor_class(): source.take_tensor, **dict.fromkeys(_CONSTANTS, source.take)}
+        way, pour, rank = ways.get, source.pour_directly, source.rank
 
         def see(value: Any) -> None:
-            if type(value) is not torch.Tensor or source.is_special or self.may_be_piece:
+            take = way(type(value))
+            if take is None:
                 self.see_output(value)
                 return
             step = source.step
@@ -108,7 +119,7 @@ class Port:
     def emit(
         self, name: str, value: Any, kind: Kind, step: int, call: int, placement: Placement | None
     ) -> None:
-        pieces = None if type(value) in _PLAIN else sharded.by_rank(value, placement)
+        pieces = None if type(value) in self._plain else sharded.by_rank(value, placement)
         for rank, piece, where in pieces or [(self.source.rank, value, placement)]:
             self._pour(name, piece, kind, step, rank, call, where)
 
@@ -135,21 +146,24 @@ class Port:
         seen before."""
         if self.step != self.source.step:
             self.begin(self.source.step)
-        if graph_task() != NO_GRAPH_TASK:
+        if self._is_repeated():
             self._recomputed += 1
             return -self._recomputed
         self.calls += 1
         return self.calls - 1
 
     def _see(self, parameter: str, value: Any, call: int) -> None:
-        if self.source.keeps_structures and self.kind in (*VARIABLES, "output") and self.takes_all:
-            self._see_leaf(parameter, "", value, call)
-            return
-        for item, leaf in leaves(value):
-            if type(leaf) in _PLAIN or framework_of(leaf).name != "python" or self.kind in VARIABLES:
+        is_whole = self.source.keeps_structures and self.kind in (*VARIABLES, "output") and self.takes_all
+        for item, leaf in [("", value)] if is_whole else leaves(value):
+            if type(leaf) in self._plain or self._is_fit(leaf, is_whole):
                 self._see_leaf(parameter, item, leaf, call)
             elif leaf is not None:
                 self.unfit[parameter + item] = f"it was a {type(leaf).__name__}, not a tensor"
+
+    def _is_fit(self, leaf: Any, is_whole: bool) -> bool:
+        if self.kind in VARIABLES:  # a module would be copied, weights and all, each time it is bound
+            return "Module" not in classes_of(leaf)
+        return is_whole or framework_of(leaf).name != "python"
 
     def see_shown(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         """One leaf that a compiled graph shows, which counts its calls itself."""
@@ -162,13 +176,14 @@ class Port:
         if self.source.is_over:
             return
         self.fired.update(wanted)
+        self.source.has_gradients = True
         kind = gradient_kind(self.kind)
-        placement = None if type(gradient) in _PLAIN else framework_of(gradient).placement(gradient)
+        placement = None if type(gradient) in self._plain else framework_of(gradient).placement(gradient)
         self.emit(name, gradient, kind, step, call, placement)
 
     def _see_leaf(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         self._take(parameter, item, leaf, call)
-        if self.again is not None and isinstance(leaf, torch.Tensor) and self.kind != "param":
+        if self.again is not None and framework_of(leaf).name == "torch" and self.kind != "param":
             if call >= 0:
                 self.again.expect(parameter + item, leaf, call)
                 self._watch_gradient(parameter, item, leaf, call)
@@ -177,7 +192,7 @@ class Port:
 
     def _take(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         if self.values and call >= 0 and (self.takes_all or self._accepts(parameter, item, call)):
-            is_whole = type(leaf) in _PLAIN and self.raw is None and not self.may_be_piece
+            is_whole = type(leaf) in self._plain and self.raw is None and not self.may_be_piece
             placement = None if is_whole else self.source.placement(self, leaf)
             self.has_emitted = True
             self.emit(self.name(parameter, item), leaf, self.kind, self.step, call, placement)
@@ -221,18 +236,29 @@ class _Gradient:
 
 
 def native_naming(model: Any) -> Naming:
-    """`layers.0`, `layers.0[1]`, `encoder.out.logits`, `layers.0.in.mask`, `out`."""
-    own = own_name(model)
+    """`layers.0`, `layers.0[1]`, `encoder.out.logits`, `layers.0.in.mask`, `out`, `pkg.mod:func.x`."""
+    own = "" if model is None else own_name(model)
 
     def name(path: str, kind: Kind, parameter: str, item: str) -> str:
         stem = site_stem(path, kind, parameter, own)
-        is_field = kind == "output" and item.startswith(".") and path
-        return f"{stem}.out{item}" if is_field else stem + item
+        if not path or not item.startswith("."):
+            return stem + item
+        # The field of what a function returns is none of its variables.
+        word = ".out" if kind == "output" else ".return" if kind == "return" and ":" in path else ""
+        return stem + word + item
 
     return name
 
 
+def _recomputed(port: Port) -> Recomputed:
+    from tensortap.sources.recomputed import Recomputed
+
+    return Recomputed(port)
+
+
 def _no_gradient(leaf: torch.Tensor) -> str:
+    import torch
+
     if not torch.is_grad_enabled():
         return "it was computed under no_grad, so no gradient comes to it"
     if not (leaf.is_floating_point() or leaf.is_complex()):

@@ -1,4 +1,4 @@
-"""Variables inside a module's methods and their helper functions, by taps that are compiled into them."""
+"""Variables inside functions, a module's methods or others, by taps that are compiled into them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import get_ident
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from tensortap.sources.loaded import is_repeating, recomputing
 from tensortap.sources.ports import Port
 from tensortap.sources.real_functions import real_function
-from tensortap.sources.recomputed import is_recomputing
 from tensortap.sources.rewriting import RETURN, Seen, Spot
 from tensortap.sources.swapping import Probe, bindings, place
 
 if TYPE_CHECKING:
-    from tensortap.sources.modules import Modules
+    from tensortap.sources.port_source import PortSource
 
 ALL = "*"
 
@@ -51,27 +52,32 @@ def function_of(module: Any, name: str) -> FunctionType | None:
     return real_function(found) if callable(found) and not isinstance(found, type) else None
 
 
+def _function(port: Port) -> FunctionType | None:
+    return port.function or function_of(port.module, parsed(port.parameter).function)
+
+
 class Probes:
     """Taps in every function that a wanted variable belongs to."""
 
-    def __init__(self, source: Modules, ports: Sequence[Port]) -> None:
+    def __init__(self, source: PortSource, ports: Sequence[Port]) -> None:
         self._source, self._ports = source, ports
         self.probes: list[Probe] = []
 
     def place(self) -> list[Probe]:
         """Put them in; each is taken out by its `remove`."""
-        by_function: defaultdict[FunctionType, list[Port]] = defaultdict(list)
+        by_function: defaultdict[tuple[FunctionType, Any], list[Port]] = defaultdict(list)
         for port in self._ports:
-            function = function_of(port.module, parsed(port.parameter).function)
+            function = _function(port)
             if function is not None:
-                by_function[function].append(port)
-        self.probes = [self._probe(function, ports) for function, ports in by_function.items()]
+                by_function[function, port.function and (port.is_own_call,)].append(port)
+        for (function, _), ports in by_function.items():
+            self.probes.append(self._probe(function, ports))
         return self.probes
 
     def _probe(self, function: FunctionType, ports: Sequence[Port]) -> Probe:
         variables = [parsed(port.parameter) for port in ports]
         names = {variable.name for variable in variables if not variable.is_at_return}
-        watch = _Watch(self._source)
+        watch = _Watch(self._source) if ports[0].function is None else _AnyCall(self._source)
         probe = place(function, names, watch.enter, returns=any(one.is_at_return for one in variables))
         watch.expect(probe.spots, ports)
         return probe
@@ -80,40 +86,96 @@ class Probes:
 class _Watch:
     """Knows, by the first argument of a call, whose variables these are."""
 
-    def __init__(self, source: Modules) -> None:
-        self._source = source
+    def __init__(self, source: PortSource) -> None:
+        self._source, self._is_recomputing = source, recomputing()
         self._seen: dict[int, Seen] = {}
+        self._alone: Seen | None = None  # of the one module that the function was put on
 
     def expect(self, spots: Sequence[Spot], ports: Sequence[Port]) -> None:
         by_module: defaultdict[int, list[Port]] = defaultdict(list)
         for port in ports:
             by_module[id(port.module)].append(port)
         for module, its_ports in by_module.items():
-            self._seen[module] = self._seeing([_ways_at(spots, spot, its_ports) for spot in spots])
+            self._seen[module] = self._seeing([_way_at(spots, spot, its_ports) for spot in spots])
+        if len(by_module) == 1 and _is_put_on(ports[0]):
+            self._alone = next(iter(self._seen.values()))
 
     def enter(self, first: Any) -> Seen | None:
-        seen = self._seen.get(id(first))
-        if seen is None or self._source.is_resting or is_recomputing():
+        seen = self._seen.get(id(first)) or self._alone
+        if seen is None or self._source.is_resting or self._is_recomputing():
             return None
         return seen
 
-    def _seeing(self, table: list[list[Callable[[Any], None]]]) -> Seen:
+    def _seeing(self, ways: list[Callable[[Any], None]]) -> Seen:
         source = self._source
 
         def seen(spot: int, value: Any) -> None:
             try:
-                for see in table[spot]:
-                    see(value)
+                ways[spot](value)
             except Exception:  # noqa: BLE001 - a guest in someone's function
                 source.fail()
 
         return seen
 
 
-def _ways_at(spots: Sequence[Spot], spot: Spot, ports: Sequence[Port]) -> list[Callable[[Any], None]]:
-    """How each port that wants it sees what is there."""
+def _is_put_on(port: Port) -> bool:
+    """Whether the function stands in the module itself, where Python hands it no module."""
+    found = port.module.__dict__.get(parsed(port.parameter).function)
+    return found is not None and found is _function(port)
+
+
+class _AnyCall(_Watch):
+    """Watches a function that belongs to no model, whatever it is given."""
+
+    _busy: ClassVar[set[int]] = set()  # threads that are taking a value: what this calls is not watched
+
+    def expect(self, spots: Sequence[Spot], ports: Sequence[Port]) -> None:
+        self._ports, self._is_own_call = ports, ports[0].is_own_call
+        self._seen[0] = self._seeing([_way_at(spots, spot, ports) for spot in spots])
+
+    def enter(self, first: Any) -> Seen | None:
+        seen = self._seen.get(0)
+        if seen is None or get_ident() in self._busy:
+            return None
+        if self._is_own_call is not None and not self._is_own_call(first):
+            return None
+        if self._ports[0].was_entered and is_repeating():
+            return None
+        for port in self._ports if not self._ports[0].was_entered else ():
+            port.was_entered = True
+        return seen
+
+    def _seeing(self, ways: list[Callable[[Any], None]]) -> Seen:
+        """A call may last for many steps, a training loop for all of them."""
+        source, busy, see = self._source, self._busy, super()._seeing(ways)
+
+        def seen(spot: int, value: Any) -> None:
+            me = get_ident()
+            if me in busy:
+                return
+            busy.add(me)
+            try:
+                source.catch_up()
+                if not source.is_resting:
+                    see(spot, value)
+            finally:
+                busy.discard(me)
+
+        return seen
+
+
+def _way_at(spots: Sequence[Spot], spot: Spot, ports: Sequence[Port]) -> Callable[[Any], None]:
+    """How the ports that want it see what is there."""
     asked = [(port, parsed(port.parameter)) for port in ports]
-    return [_way(port, variable.attribute) for port, variable in asked if _is_at(variable, spot, spots)]
+    ways = [_way(port, variable.attribute) for port, variable in asked if _is_at(variable, spot, spots)]
+    if len(ways) == 1:  # the usual case: this is what is called for every value
+        return ways[0]
+
+    def see(value: Any) -> None:
+        for way in ways:
+            way(value)
+
+    return see
 
 
 def _way(port: Port, attribute: str) -> Callable[[Any], None]:
@@ -158,13 +220,17 @@ def variables(module: Any, function: str) -> list[str]:
 def unbound(ports: Sequence[Port], port: Port) -> str:
     """Why a variable was never seen: the function did not run, or not the lines that bind it."""
     variable = parsed(port.parameter)
-    function = function_of(port.module, variable.function)
-    has_run = any(
+    function = _function(port)
+    has_run = port.was_entered or any(
         one.count and one.module is port.module and parsed(one.parameter).function == variable.function
         for one in ports
     )
+    if not has_run and port.function is not None:
+        return f"{variable.function}() was not called while it was captured"
     if function is None or not has_run:
         return f"{variable.function}() was not seen to run on it"
+    if variable.is_at_return:
+        return f"{variable.function}() was called and has not returned: it raised, or goes on"
     lines = sorted({spot.line for spot in bindings(function) if spot.name == variable.name})
     file = Path(function.__code__.co_filename).name
     return f"not bound: {file}:{', '.join(map(str, lines))} did not run" if lines else "not bound"

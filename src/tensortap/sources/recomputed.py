@@ -22,7 +22,8 @@ _MOST_HIDDEN = 1000  # calls without a graph wait for a checkpoint, most of them
 
 def is_recomputing() -> bool:
     """Whether a backward pass is under way, in which a checkpoint computes again what it did not keep."""
-    return bool(graph_task() != NO_GRAPH_TASK)
+    found: bool = graph_task() != NO_GRAPH_TASK
+    return found
 
 
 class Recomputed:

@@ -39,16 +39,19 @@ class Rewritten(NamedTuple):
 
 def rewrite(definition: Definition, names: Collection[str] | None, returns: bool) -> Rewritten:
     """The code that asks `ENTER(first argument)` and tells its answer the index and value of each spot."""
-    node, spots = weave(definition.node, names, returns)
+    node, spots = weave(definition.node, names, returns, definition.may_have_walrus)
     code = definition.compiled(node)
     if code is None or not fits(code, definition.code):
         raise NoSourceError("taps would change what the function closes over")
     return Rewritten(code, spots)
 
 
-def weave(node: Def, names: Collection[str] | None, returns: bool) -> tuple[Def, tuple[Spot, ...]]:
+def weave(
+    node: Def, names: Collection[str] | None, returns: bool, may_have_walrus: bool = True
+) -> tuple[Def, tuple[Spot, ...]]:
     """A copy of the definition with a tap after every binding of these names (None: of every name)."""
-    weaver = _Weaver(node, (lambda name: True) if names is None else names.__contains__, returns)
+    wants = (lambda name: True) if names is None else names.__contains__
+    weaver = _Weaver(node, wants, returns, may_have_walrus)
     return weaver.woven(), tuple(weaver.spots)
 
 
@@ -58,12 +61,13 @@ class _Weaver(ast.NodeVisitor):
     Nested functions, classes, lambdas and comprehensions have scopes of their own: they are not entered.
     """
 
-    def __init__(self, node: Def, wants: Callable[[str], bool], returns: bool) -> None:
+    def __init__(self, node: Def, wants: Callable[[str], bool], returns: bool, may_have_walrus: bool) -> None:
         self.spots: list[Spot] = []
         self._node, self._wants, self._returns = node, wants, returns
         self._counts: Counter[str] = Counter()
         self._elsewhere: set[str] = set()  # declared global or nonlocal
-        self._has_walrus = any(isinstance(one, ast.NamedExpr) for one in ast.walk(node))
+        # The text knows it at once; to look at every node would take a quarter of all the time.
+        self._has_walrus = may_have_walrus and any(isinstance(one, ast.NamedExpr) for one in ast.walk(node))
 
     def woven(self) -> Def:
         node, body = copy(self._node), self._node.body

@@ -7,7 +7,9 @@ from typing import Any
 
 from tensortap.core.errors import UnknownModuleError
 from tensortap.core.paths import ANY_DEPTH, Pattern, Way, nearest, parse, segment_matches
-from tensortap.sources.probes import attributes, first_argument, function_of, variables
+from tensortap.sources.exclusion import excludes, without
+from tensortap.sources.function_sites import function_selection, has_binding, is_of_function
+from tensortap.sources.probes import attributes, first_argument, function_of
 from tensortap.sources.sites import (
     AFTER_STEP,
     ModuleSite,
@@ -24,6 +26,9 @@ from tensortap.sources.sites import (
     unwrapped,
     walk,
 )
+from tensortap.sources.swapping import bindings
+from tensortap.sources.unknown_functions import no_variable
+from tensortap.sources.unresolved import sentence, unresolved
 
 
 def selection(model: Any, patterns: Sequence[Any]) -> list[Wanted]:
@@ -32,12 +37,20 @@ def selection(model: Any, patterns: Sequence[Any]) -> list[Wanted]:
     for one in parsed:
         if not isinstance(one, Pattern) and not callable(one):
             raise TypeError(f"{one!r} is no pattern; give a text such as 'layers.*', or a function of a site")
-    included = [one for one in parsed if not (isinstance(one, Pattern) and one.excludes)]
+    functions = [one for one in parsed if is_of_function(one) and not select(model, one)]
+    others = [one for one in parsed if one not in functions]
+    is_for_functions = any(not one.excludes for one in functions) and all(map(excludes, others))
+    found = [] if is_for_functions else _of_model(model, others)
+    return [*found, *function_selection(functions)]
+
+
+def _of_model(model: Any, parsed: Sequence[Any]) -> list[Wanted]:
+    included = [one for one in parsed if not excludes(one)]
     excluded = [wanted for one in parsed if one not in included for wanted in _some(model, one)]
     found = dict.fromkeys(wanted for one in included or [parse("**")] for wanted in _some(model, one))
     if not excluded:
         return list(found)
-    return [kept for wanted in found if (kept := _without(wanted, excluded)) is not None]
+    return [kept for wanted in found if (kept := without(wanted, excluded)) is not None]
 
 
 def select(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[Wanted]:
@@ -91,7 +104,7 @@ def _unknown(model: Any, pattern: Any) -> str:
         return f"the function {pattern!r} selects none of the {len(names)} sites; tt.sites(model) lists them"
     if not names:
         return f"no site {pattern.text!r} in the model: it has no module that can be called, and no parameter"
-    return _unknown_variable(model, pattern) or _unknown_site(pattern, names)
+    return _unknown_variable(model, pattern) or _unknown_part(model, pattern, names)
 
 
 def _unknown_variable(model: Any, pattern: Pattern) -> str | None:
@@ -99,14 +112,20 @@ def _unknown_variable(model: Any, pattern: Pattern) -> str | None:
     *above, function, name = ("", *pattern.ways[0].segments)[1 if len(pattern.ways[0].segments) > 1 else 0 :]
     for names, module in walk(model):
         is_there = len(names) == len(above) and all(map(segment_matches, above, names))
-        known = variables(module, function) if is_there else []
-        if known:
-            near = nearest(name.partition("#")[0], known) or known[:6]
-            return (
-                f"{class_name(module)}.{function} has no variable {name!r}; "
-                f"did you mean {' or '.join(map(repr, near))}? It has {len(known)}"
-            )
+        found = function_of(module, function) if is_there else None
+        if found is not None:
+            return no_variable(f"{class_name(module)}.{function}", found, name)
     return None
+
+
+def _unknown_part(model: Any, pattern: Pattern, names: Sequence[str]) -> str:
+    """Where the very first part is unknown, the names of sites that look like the whole say more."""
+    segments = pattern.ways[0].segments
+    found = unresolved(model, segments) if len(pattern.ways) == 1 < len(segments) else None
+    if found is None or not (found.position or not nearest(pattern.text.lstrip("!"), names)):
+        return _unknown_site(pattern, names)
+    where = sentence(found, segments)
+    return f"no site {pattern.text!r} in the model: {where} tt.sites(model) lists all {len(names)}"
 
 
 def _unknown_site(pattern: Pattern, names: Sequence[str]) -> str:
@@ -115,21 +134,6 @@ def _unknown_site(pattern: Pattern, names: Sequence[str]) -> str:
         f"no site {pattern.text!r} in the model; did you mean {' or '.join(map(repr, near))}? "
         f"tt.sites(model) lists all {len(names)}"
     )
-
-
-def _without(wanted: Wanted, excluded: Sequence[Wanted]) -> Wanted | None:
-    """What is left of a site; excluding a module's output excludes all of that module."""
-    site = wanted.site
-    here = [one for one in excluded if one.site.path == site.path and _concerns(one, site)]
-    if any(not one.items and one.call is None and one.site.parameter in ("", site.parameter) for one in here):
-        return None
-    return wanted._replace(excluded=tuple(here))
-
-
-def _concerns(excluded: Wanted, site: ModuleSite) -> bool:
-    is_whole_module = excluded.site.kind == "output" and not excluded.items and excluded.call is None
-    is_same_kind = excluded.site.kind == site.kind and excluded.site.is_after_step == site.is_after_step
-    return is_whole_module or is_same_kind
 
 
 def _begin(way: Way) -> Way:
@@ -249,8 +253,18 @@ def _variables(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
         held = [name for name in attributes(module) if segment_matches(rest[1], name)]
         return [ModuleSite(path, "local", module, f"{function}.{rest[0]}.{name}") for name in held]
     wanted, mark, nth = rest[0].partition("#")
-    names = [name for name in variables(module, function) if segment_matches(wanted, name)]
-    return [ModuleSite(path, "local", module, f"{function}.{name}{mark}{nth}") for name in names]
+    if mark and nth != "*" and not nth.removeprefix("-").isdigit():
+        raise ValueError(f"{rest[0]!r} asks for binding {nth!r}; give a number, {wanted}#0, or {wanted}#*")
+    found = function_of(module, function)
+    spots = () if found is None else bindings(found)
+    bound = dict.fromkeys(spot.name for spot in spots if segment_matches(wanted, spot.name))
+    names = [name for name in bound if has_binding(spots, name, nth)]
+    own = first_argument(module, function)  # the module itself, which no wildcard means
+    return [
+        ModuleSite(path, "local", module, f"{function}.{name}{mark}{nth}")
+        for name in names
+        if name != own or name == wanted
+    ]
 
 
 def _parameters(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:

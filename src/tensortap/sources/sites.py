@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -35,18 +35,24 @@ _OF: dict[Kind, Kind] = {gradient: kind for kind, gradient in _GRADIENTS.items()
 
 class ModuleSite(NamedTuple):
     """One place in a model where a value can be seen; `path` is the module's, `parameter` names an input,
-    a parameter or a buffer, or a variable (`forward.scores`)."""
+    a parameter or a buffer, or a variable (`forward.scores`).
+
+    Of a function that belongs to no model, `module` is the Python module or class that holds it, `path` that
+    one's name up to its colon (`pkg.mod:`) or class (`pkg.mod:Class`)."""
 
     path: str
     kind: Kind
     module: Any
     parameter: str = ""
     is_after_step: bool = False
+    function: Any = None
+    is_own_call: Callable[[Any], bool] | None = None  # by the first argument, where others share the function
 
     @property
     def name(self) -> str:
         """The name its records get, as far as it is known before anything ran."""
-        stem = site_stem(self.path, self.kind, self.parameter, own_name(self.module))
+        own = own_name(self.module) if self.function is None else ""
+        stem = site_stem(self.path, self.kind, self.parameter, own)
         if self.is_after_step:
             return f"{stem}.{AFTER_STEP}"
         return f"{stem}.grad" if self.is_gradient else stem
@@ -114,7 +120,8 @@ def require_module(model: Any) -> Any:
     if hasattr(getattr(model, "_modules", None), "items") and hasattr(model, "register_forward_hook"):
         return model
     raise TypeError(
-        f"a {type(model).__name__} is no model; give a torch.nn.Module (or None for tt.tap alone)"
+        f"a {type(model).__name__} is no model; give a torch.nn.Module, or None for tt.tap and for variables "
+        "of functions ('pkg.mod:func.var')"
     )
 
 
@@ -124,7 +131,7 @@ def own_name(model: Any) -> str:
 
 
 def site_stem(path: str, kind: Kind, parameter: str, own: str) -> str:
-    dotted = f"{path}." if path else ""
+    dotted = f"{path}." if path and not path.endswith(":") else path
     if kind in ("input", "grad_input"):
         return f"{dotted}in.{parameter}" if parameter else f"{dotted}in"
     if kind in ("param", "grad_param") or _OF.get(kind, kind) in VARIABLES:
@@ -232,7 +239,7 @@ def sites_of(path: str, module: Any, *, gradients: bool = True) -> Iterator[Modu
 
 
 def gradient_of(site: ModuleSite) -> ModuleSite:
-    return ModuleSite(site.path, gradient_kind(site.kind), site.module, site.parameter)
+    return site._replace(kind=gradient_kind(site.kind), is_after_step=False)
 
 
 def gradient_kind(kind: Kind) -> Kind:

@@ -7,7 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FunctionType
 from typing import Any, Literal, NamedTuple
 
@@ -57,7 +57,14 @@ def place(function: Any, names: Collection[str] | None, enter: Enter, *, returns
             return _place(function, wish, enter)
         except NoSourceError as reason:
             spots, undo = line_tracing.trace(function.__code__, wish.names, enter, returns=returns)
+            _tell_slow(function.__qualname__, function.__code__.co_filename, str(reason))
             return Probe(spots, "traced", str(reason), undo)
+
+
+@lru_cache(maxsize=1024)
+def _tell_slow(function: str, file: str, reason: str) -> None:
+    """Once: the values are the same, but who wonders why the program is slow should find it."""
+    log.warning("the lines of %s (%s) are traced, which is slow: %s", function, file, reason)
 
 
 def bindings(function: Any) -> tuple[Spot, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 ENTER = "@tap_enter"  # the global that the new code asks at its entry, to be renamed
 # The new code's own local variables: no identifiers, so nobody else has them. `locals()` shows them.
 TAP, VALUE = "@tap", "@value"
+_LOAD, _STORE, _IS_NOT = ast.Load(), ast.Store(), ast.IsNot()
 
 
 def entry(arguments: ast.arguments, at: ast.stmt) -> ast.stmt:
@@ -25,7 +26,7 @@ def _first(arguments: ast.arguments, at: ast.stmt) -> ast.expr:
     if arguments.vararg is None:
         return none(at)
     rest = arguments.vararg.arg
-    item = ast.Subscript(load(rest, at), ast.Constant(0, **_place(at)), ast.Load(), **_place(at))
+    item = ast.Subscript(load(rest, at), ast.Constant(0, **_place(at)), _LOAD, **_place(at))
     return ast.IfExp(load(rest, at), item, none(at), **_place(at))
 
 
@@ -35,33 +36,37 @@ def kept(value: ast.expr, at: ast.stmt) -> ast.stmt:
 
 
 def if_watched(index: int, value: ast.expr, at: Any) -> ast.stmt:
-    return ast.If(_is_watched(at), [ast.Expr(_tell(index, value, at), **_place(at))], [], **_place(at))
+    place = _place(at)
+    is_watched, tell = _question(index, value, place)
+    return ast.If(is_watched, [ast.Expr(tell, **place)], [], **place)
 
 
 def unless_idle(index: int, value: ast.expr, at: Any) -> ast.expr:
-    return ast.IfExp(_is_watched(at), _tell(index, value, at), none(at), **_place(at))
+    place = _place(at)
+    is_watched, tell = _question(index, value, place)
+    return ast.IfExp(is_watched, tell, ast.Constant(None, **place), **place)
 
 
-def _is_watched(at: Any) -> ast.expr:
-    return ast.Compare(load(TAP, at), [ast.IsNot()], [none(at)], **_place(at))
-
-
-def _tell(index: int, value: ast.expr, at: Any) -> ast.expr:
-    return ast.Call(load(TAP, at), [ast.Constant(index, **_place(at)), value], [], **_place(at))
+def _question(index: int, value: ast.expr, place: dict[str, Any]) -> tuple[ast.expr, ast.expr]:
+    """Whether the call is watched, and what is then told. A large function has hundreds of these: what is
+    the same in both is one node."""
+    tap = ast.Name(TAP, _LOAD, **place)
+    is_watched = ast.Compare(tap, [_IS_NOT], [ast.Constant(None, **place)], **place)
+    return is_watched, ast.Call(tap, [ast.Constant(index, **place), value], [], **place)
 
 
 def one_of(values: list[ast.expr], position: int, at: ast.expr) -> ast.expr:
     """All of them are evaluated in turn; one is the value."""
-    every = ast.Tuple(values, ast.Load(), **_place(at))
-    return ast.Subscript(every, ast.Constant(position % len(values), **_place(at)), ast.Load(), **_place(at))
+    every = ast.Tuple(values, _LOAD, **_place(at))
+    return ast.Subscript(every, ast.Constant(position % len(values), **_place(at)), _LOAD, **_place(at))
 
 
 def load(name: str, at: Any) -> ast.expr:
-    return ast.Name(name, ast.Load(), **_place(at))
+    return ast.Name(name, _LOAD, **_place(at))
 
 
 def store(name: str, at: Any) -> ast.expr:
-    return ast.Name(name, ast.Store(), **_place(at))
+    return ast.Name(name, _STORE, **_place(at))
 
 
 def none(at: Any) -> ast.expr:

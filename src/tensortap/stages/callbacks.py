@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tensortap.core.parts import Stage
 from tensortap.core.record import Record, Series
+from tensortap.core.settings import is_strict
 from tensortap.frameworks.base import framework_of
 from tensortap.stages.parcel import Problem
+from tensortap.stages.reduce import Each
 
+log = logging.getLogger("tensortap.callbacks")
 Callback = Callable[..., object]
+Save = Callable[[str, Any, Any], Any]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -48,6 +54,50 @@ class Chain:
         return _rejoined(series, records), problem
 
 
+class Saved(Stage):
+    """Makes of each value what `(name, value, iteration) -> value` callbacks say, or a reduction. Where one
+    fails the value is left out and named in `refused`: it may be far more than the callback would leave."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.refused: dict[str, str] = {}
+        self._callbacks = [(callback, _saving(callback)) for callback in callbacks]
+
+    def push(self, record: Record) -> Iterable[Record]:
+        for callback, save in self._callbacks:
+            try:
+                value = save(record.name, record.value, record.step)
+            except Exception as error:
+                if is_strict():
+                    raise
+                self._refuse(callback, record.name, error)
+                return ()
+            placement = record.placement if _has_shape_of(value, record) else None
+            record = record._replace(value=value, placement=placement)
+        return (record,)
+
+    def _refuse(self, callback: Callback, name: str, error: Exception) -> None:
+        if name not in self.refused:
+            self.refused[name] = f"{_failure(callback, name, error)}; such values are left out"
+            log.error("%s", self.refused[name], exc_info=error)
+
+
+def _saving(callback: Callback) -> Save:
+    if isinstance(callback, Each):
+        return lambda name, value, iteration: callback(value)
+    if not callable(callback):
+        raise TypeError(f"{callback!r} is no callback; give a function of (name, value, iteration)")
+    try:
+        inspect.signature(callback).bind("", None, 0)
+    except ValueError:  # written in C
+        pass
+    except TypeError:
+        raise TypeError(
+            f"the callback {_called(callback)} cannot be called with (name, value, iteration), which a "
+            "callback before saving gets; it returns the value to keep"
+        ) from None
+    return callback
+
+
 def _count_arguments(callback: Callback) -> int:
     """Arguments with a default are asked for only where those without are fewer than two."""
     try:
@@ -79,6 +129,9 @@ def _call(callback: Callback, count: int, series: Series) -> None:
 
 def _settle(series: Series) -> None:
     """Iterations and ranks that the callback did not care for follow the values."""
+    series.steps, series.ranks = (
+        column if isinstance(column, list) else list(column) for column in (series.steps, series.ranks)
+    )
     count = len(series.values)
     for what, column in (("iterations", series.steps), ("ranks", series.ranks)):
         if len(column) == count:
@@ -116,11 +169,12 @@ def _has_shape_of(value: Any, origin: Record) -> bool:
 
 
 def _problem(callback: Callback, name: str, error: Exception) -> Problem:
-    sentence = (
-        f"the callback {_called(callback)} failed for {name!r} ({type(error).__name__}: {error}); "
-        "the values are kept as they were before it"
-    )
+    sentence = f"{_failure(callback, name, error)}; the values are kept as they were before it"
     return Problem(sentence, "".join(traceback.format_exception(error)))
+
+
+def _failure(callback: Callback, name: str, error: Exception) -> str:
+    return f"the callback {_called(callback)} failed for {name!r} ({type(error).__name__}: {error})"
 
 
 def _called(callback: Callback) -> str:

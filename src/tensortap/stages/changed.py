@@ -9,7 +9,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.parts import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.content import fingerprint
+from tensortap.frameworks.content import content_of
 from tensortap.frameworks.nested import is_container, leaves, parts
 
 
@@ -77,13 +77,11 @@ _WAYS: dict[str, _Look] = {"object": _look_at_object, "content": _look_at_conten
 
 def _content(value: Any) -> Any:
     """What differs from another content; where there are no bytes to look at, something unlike all else."""
-    framework = framework_of(value)
-    try:
-        bits, described = framework.bits(value), framework.describe(value)
-    except UnsupportedValueError:
-        is_constant = isinstance(value, (str, bytes, int, type(None)))
-        return (type(value), value) if is_constant else object()
-    return described.dtype, described.shape, fingerprint(bits)
+    found = content_of(value)
+    if found is not None:
+        return found
+    is_constant = isinstance(value, (str, bytes, int, type(None)))
+    return (type(value), value) if is_constant else object()
 
 
 def _hollows(value: Any) -> list[tuple[str, type]]:

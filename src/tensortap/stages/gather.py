@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tensortap.core.errors import GatherError, UnsupportedValueError
@@ -40,6 +40,9 @@ class Gather(Stage):
     every rank; after, `post` edits the merged ones on rank 0. In a program without other ranks only the
     callbacks remain, and without those each record passes at once.
 
+    A step of which `counts(step)` says no is not counted towards the interval, for ranks that take steps the
+    others do not.
+
     What is held is what `keep` makes of a value, a snapshot unless said otherwise; None takes it as it is.
     Values that cannot be sent are named in `refused` and counted in `skipped`. `timeout` is in seconds, that
     of the program's own group unless given; `budget` is the most bytes under way at once.
@@ -55,16 +58,15 @@ class Gather(Stage):
         timeout: float | None = None,
         budget: int = 64 << 20,
         keep: Keeper | None = piece,
+        counts: Callable[[int], bool] | None = None,
     ) -> None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ValueError(
-                f"a gathering interval of {interval!r} has no end; give a whole number from 1 on"
-            )
+            raise ValueError(f"gathering_interval is {interval!r}; give a whole number from 1 on")
         self.refused: dict[str, str] = {}
         self.skipped = 0
         self._interval, self._ticks, self._drop_last = interval, 0, drop_last
         self._pre, self._post, self._keep = Chain(pre), Chain(post), keep
-        self._timeout, self._budget = timeout, budget
+        self._timeout, self._budget, self._counts = timeout, budget, counts
         self._held: Held = {}
         self._released: list[Record] = []
         self._unsaid = Refused()
@@ -91,7 +93,7 @@ class Gather(Stage):
         return ()
 
     def tick(self, step: int) -> Iterable[Record]:
-        self._ticks += 1
+        self._ticks += self._counts is None or self._counts(step)
         if self._ticks >= self._interval:
             self._ticks = 0
             self._meet(is_last=False)
@@ -109,6 +111,12 @@ class Gather(Stage):
                 self._exchange.close()
             self._report()
         return self._release()
+
+    def leave(self) -> None:
+        """Part from the others, who learn it at once if they wait; rank 0 still releases what it holds."""
+        if self._exchange is not None and not self._is_lost:
+            self._exchange.leave()
+        self._is_lost = True
 
     def _release(self) -> list[Record]:
         released, self._released = self._released, []

@@ -18,6 +18,7 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import rebuild
 
 _Shapes = list[tuple[int, ...]]
+_ALONE: Any = object()  # no list of values: the first argument is the value
 
 
 def stack_padded_tensors(
@@ -53,15 +54,19 @@ def stack_tensors(name: str, values: Any, iterations: Any = None, ranks: Any = N
 
 
 class Each:
-    """A callback that changes each array by itself, also inside of lists, dictionaries and the like."""
+    """A callback that changes each array by itself, also inside of lists, dictionaries and the like. Called
+    with a value alone it returns what becomes of that, as `keep=` of a capture wants it."""
 
     def __init__(self, label: str, change: Callable[[Any], Any]) -> None:
         self.__name__ = label
         self._change = change
 
-    def __call__(self, name: str, values: Any, iterations: Any = None, ranks: Any = None) -> None:
+    def __call__(self, name: Any, values: Any = _ALONE, iterations: Any = None, ranks: Any = None) -> Any:
+        if values is _ALONE:
+            return rebuild(name, self._changed)
         held = _list_of(values)
         held[:] = [rebuild(value, self._changed) for value in held]
+        return None
 
     def _changed(self, value: Any) -> Any:
         return self._change(value) if _is_array(value) else value

@@ -1,0 +1,231 @@
+"""Watch functions while they run: `tt.watch` writes calls, arguments and every change as a tree."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.parts import Sink
+from tensortap.core.record import Record
+from tensortap.core.settings import is_on
+from tensortap.core.tap import Tap
+from tensortap.formats.short_words import ShortWords
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.nested import rebuild
+from tensortap.recording.targets import Targets
+from tensortap.sinks.tree_log import TreeLog
+from tensortap.sources.functions import MAX_DEPTH, Functions
+from tensortap.stages.changed import Changed
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_VARIABLES = ("local", "input")
+
+
+class Options(NamedTuple):
+    """How a function is watched; functions of equal options share a tree where one calls the other."""
+
+    targets: tuple[str, ...] = ()
+    max_depth: int = MAX_DEPTH
+    max_items: int = 8
+    stats: bool = False
+    follow: tuple[str, ...] | bool | None = None
+    has_context: bool = True
+    tap: Tap | None = None
+
+
+class Watching:
+    """The functions that one decorator was put on, and whether they are watched now."""
+
+    def __init__(self) -> None:
+        self._sources: dict[Options, Functions] = {}
+        self._is_enabled = True
+
+    def decorate(self, function: Any, options: Options) -> Any:
+        """What stands in the place of the function from now on; itself where TENSORTAP=0."""
+        if not is_on():
+            return function
+        source = self._sources.get(options)
+        if source is None:
+            source = Functions(None, options.follow, options.max_depth)
+            source.is_enabled = self._is_enabled
+            wrapped = source.wrap(function)  # first: what cannot be followed leaves nothing behind
+            Tap(sinks=[_sink(options)], on_error="log").attach(source)
+            self._sources[options] = source
+            return wrapped
+        return source.wrap(function)
+
+    def disable(self) -> None:
+        """Let decorated functions run plainly, until `enable`."""
+        self._switch(False)
+
+    def enable(self) -> None:
+        self._switch(True)
+
+    def _switch(self, is_enabled: bool) -> None:
+        self._is_enabled = is_enabled
+        for source in self._sources.values():
+            source.is_enabled = is_enabled
+
+
+class Watch(Watching):
+    """Decorate a function, a method or a class: its calls are written as a tree, with what they call,
+    each argument and each change of a variable with the line that made it.
+
+    >>> @tt.watch
+    ... def process(batch): ...
+    >>> @tt.watch("video", "mask.shape", stats=True)     # of the variables only these
+    ... def process(batch): ...
+
+    `max_depth`: levels of calls below the function. `max_items`: arrays shown of a container. `stats`:
+    lowest, highest, mean and norm of every array. `follow`: modules besides the program's own whose functions
+    are followed too (patterns, or True for all). `tap`: records also flow into that tap.
+    Lines go to the logger `tensortap.tree`, to stderr while it has no handler.
+    """
+
+    def __call__(
+        self,
+        *given: Any,
+        max_depth: int = MAX_DEPTH,
+        max_items: int = 8,
+        stats: bool = False,
+        follow: str | Sequence[str] | bool | None = None,
+        tap: Tap | None = None,
+    ) -> Any:
+        targets = tuple(one for one in given if isinstance(one, str))
+        functions = [one for one in given if not isinstance(one, str)]
+        if len(functions) > 1 or (functions and targets):
+            raise TypeError(
+                f"watch was given {functions[0]!r} among other things; write @tt.watch above the function, "
+                "with names of variables and options in parentheses"
+            )
+        options = checked(
+            Options(targets, max_depth, max_items, stats, module_patterns(follow), tap=tap), what="watch"
+        )
+        return self.decorate(functions[0], options) if functions else lambda one: self.decorate(one, options)
+
+
+watch = Watch()
+
+
+def checked(options: Options, what: str) -> Options:
+    """Refused at the door: inside the function it could only be logged."""
+    for name in ("max_depth", "max_items"):
+        given = getattr(options, name)
+        if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+            raise ValueError(f"{name} is a number from 0 upwards, not {given!r}")
+    for target in options.targets:
+        if not isinstance(target, str) or not target:
+            raise TypeError(
+                f"{what} takes names of variables such as 'video' or 'batch.*.mask', not {target!r}"
+            )
+    if options.tap is not None and not isinstance(options.tap, Tap):
+        raise TypeError(f"tap is a tt.Tap, not {options.tap!r}")
+    return options._replace(stats=bool(options.stats))
+
+
+def module_patterns(follow: Any) -> tuple[str, ...] | bool | None:
+    if follow is None or isinstance(follow, bool):
+        return follow
+    names = (follow,) if isinstance(follow, str) else tuple(follow)
+    if all(isinstance(name, str) for name in names):
+        return names
+    raise TypeError(f"follow is a module name, several of them, or True, not {follow!r}")
+
+
+def _sink(options: Options) -> Sink:
+    targets = Targets(options.targets) if options.targets else None
+    is_target: Callable[[str], bool] | None = None if targets is None else targets.__contains__
+    tree = TreeLog(max_items=options.max_items, stats=options.stats, is_target=is_target)
+    sinks: list[Sink] = [tree] if options.tap is None else [tree, Beside(options.tap)]
+    if targets is None and len(sinks) == 1:
+        return tree
+    return Focus(targets, sinks, has_context=options.has_context)
+
+
+class Focus:
+    """Hands on what belongs to the targets: changes of those alone, with the calls, arguments and results
+    around them as long as `has_context`."""
+
+    needs_no_lock = True
+
+    def __init__(self, targets: Targets | None, sinks: Sequence[Sink], *, has_context: bool = True) -> None:
+        self._targets, self._sinks, self._has_context = targets, sinks, has_context
+        self._changed = Changed(by="content")
+        self._waiting: dict[int, list[Record]] = {}  # by tree: calls of which nothing has been told yet
+        if targets is not None:
+            atexit.register(targets.tell_missing)
+
+    def write(self, record: Record) -> None:
+        if self._targets is None:
+            self._pass(record)
+        elif record.kind in _VARIABLES:
+            self._variable(record, self._targets)
+        else:
+            self._targets.calls += 1
+            self._context(record)
+
+    def flush(self) -> None:
+        for sink in self._sinks:
+            sink.flush()
+
+    def close(self) -> None:
+        if self._targets is not None:
+            atexit.unregister(self._targets.tell_missing)
+        for sink in self._sinks:
+            sink.close()
+
+    def _variable(self, record: Record, targets: Targets) -> None:
+        function = record.site.function if record.site is not None else ""
+        name = record.name.removeprefix(f"{function}.")
+        if name in targets or (self._has_context and record.kind == "input"):
+            self._told(record)
+        for path, part in targets.inside(name, record.value):
+            inner = record._replace(name=f"{function}.{path}", value=part)
+            if self._changed(inner):
+                self._told(inner)
+
+    def _context(self, record: Record) -> None:
+        """Without context, a call is told when something in it is."""
+        if self._has_context or record.site is None or not record.site.depth:
+            self._pass(record)
+        elif record.kind == "call":
+            self._waiting.setdefault(record.site.tree, []).append(record)
+        else:
+            waiting = self._waiting.get(record.site.tree, [])
+            depths = [one.site.depth for one in waiting if one.site is not None]
+            if record.site.depth in depths and record.kind in ("return", "raise"):
+                del waiting[depths.index(record.site.depth) :]
+
+    def _told(self, record: Record) -> None:
+        for call in self._waiting.pop(record.site.tree, []) if record.site is not None else ():
+            self._pass(call)
+        self._pass(record)
+
+    def _pass(self, record: Record) -> None:
+        for sink in self._sinks:
+            sink.write(record)
+
+
+class Beside:
+    """Pours on into a tap of the user's. What is no data (a model, a lock, an open file) goes by its words:
+    a tap that keeps values could do nothing else with it than fail."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap, self._words = tap, ShortWords()
+        self.flush = tap.flush
+
+    def write(self, record: Record) -> None:
+        value = rebuild(record.value, self._data)
+        try:
+            self._tap.emit(record.with_value(value))
+        except UnsupportedValueError:
+            self._tap.emit(record.with_value(self._words.of(record.value)))
+
+    def close(self) -> None:
+        self._tap.flush()
+
+    def _data(self, leaf: Any) -> Any:
+        is_data = isinstance(leaf, _PLAIN) or framework_of(leaf).name != "python"
+        return leaf if is_data else self._words.of(leaf)
