@@ -295,6 +295,15 @@ def test_a_compiled_model_is_judged_by_its_code(build, tokens, backend):
     assert names(tt.align(build("llama"), torch.compile(build("llama"), backend=backend), tokens)) == []
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_a_graph_computes_is_judged_by_compare_runs(build, tokens, captured, clean, backend):
+    compiled = torch.compile(build("llama"), backend=backend)
+    with tt.capture(compiled, "**", compiled="graph") as graph, torch.no_grad():
+        compiled(**tokens)
+    found = tt.compare_runs(captured(build("llama"), tokens, "**"), graph, floor=clean.floor)
+    assert (found.first, found.coverage.is_whole) == (None, True)
+
+
 class Split(nn.Module):
     def __init__(self):
         super().__init__()

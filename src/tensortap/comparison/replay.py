@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -161,18 +162,21 @@ class _Replay:
     def floor(self, side: Side, run: Forced, names: Mapping[str, str], *, is_own: bool) -> Floor:
         """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
         theirs, ours = coarsest(side.entries), coarsest(own for _, own in run.pairs)
-        base: Forced | None = None
-        # A reference that rounds more has rounded its weights too: only the candidate can show the effect.
-        lowest = coarsest_of(ours, theirs)
-        if is_own and lowest == ours and is_model(self.reference):
-            rounding = Rounding(self.reference, self.batch, self.wanted())
-            twin = rounding.twin(theirs, ours, lambda: Shelf(side, {}))
-        else:
-            rounding, base = Rounding(self.candidate, self.batch, self.patterns), run
-            twin = rounding.twin(ours, theirs, lambda: Shelf(side, names))
-        if twin is None:
-            return Floor(skipped=tuple(rounding.skipped))
-        return floor_of(*twin, base, rounding.skipped, lowest=lowest, are_mixed=theirs != ours)
+        lowest, skipped = coarsest_of(ours, theirs), list[str]()
+        ways: list[tuple[Any, Any, tuple[str, str], Mapping[str, str], Forced | None]]
+        ways = [(self.candidate, self.patterns, (ours, theirs), names, run)]
+        if is_own and is_model(self.reference):
+            # A reference that rounds more has rounded its weights too, of which only the candidate can show
+            # the effect; it comes first then.
+            place = 0 if lowest == ours else 1
+            ways.insert(place, (self.reference, self.wanted(), (theirs, ours), {}, None))
+        for model, patterns, types, called, base in ways:
+            rounding = Rounding(model, self.batch, patterns)
+            twin = rounding.twin(*types, functools.partial(Shelf, side, called))
+            skipped += rounding.skipped
+            if twin is not None:
+                return floor_of(*twin, base, skipped, lowest=lowest, are_mixed=theirs != ours)
+        return Floor(skipped=tuple(skipped))
 
     def compiled(self) -> list[str]:
         model = self.candidate

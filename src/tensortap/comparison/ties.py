@@ -29,7 +29,7 @@ def is_tie(found: Finding) -> bool:
 
 
 def in_some_rows(found: Finding) -> bool:
-    """Whether it is beyond noise in rows alone, and as a whole is not: so it is where few decisions differ."""
+    """Whether it is beyond noise in rows alone, and not as a whole: so it is where few decisions differ."""
     metrics, noise = found.metrics, found.noise
     if metrics is None or found.verdict != "origin" or found.axis != "row":
         return False
