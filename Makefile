@@ -8,8 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install -c
 demo: .venv/.demo
 	$(BIN)/python examples/demo.py
 
+# One thread each: two workers whose torch spins on all cores wait for each other most of the time.
 test: .venv/.test
-	TENSORTAP_STRICT=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 TENSORTAP_STRICT=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/.test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -64,6 +64,8 @@ CAPTURED = """
         with torch.no_grad(), tt.capture(model, "**", "**.in", to=base / way):
             model(batch)
     tell(rank=rank)
+    dist.barrier()
+    dist.destroy_process_group()
 """
 
 

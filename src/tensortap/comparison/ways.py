@@ -181,10 +181,7 @@ def _sections(way: Way, size: int, count: int) -> list[list[_Span]]:
     if rest:
         return []
     starts = np.cumsum([0, *(unit * share for share in way.sections)]).tolist()
-    cuts = [
-        _cut(start, end - start, count, way.is_balanced)
-        for start, end in pairwise(starts)
-    ]
+    cuts = [_cut(start, end - start, count, way.is_balanced) for start, end in pairwise(starts)]
     return [[cut[rank] for cut in cuts] for rank in range(count)]
 
 
