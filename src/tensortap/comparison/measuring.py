@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tensortap.comparison.entries import Entry, Reference
 from tensortap.comparison.metrics import Metrics, measure, measure_operands
 from tensortap.core.errors import TensortapError
+from tensortap.core.settings import is_strict
 
 log = logging.getLogger("tensortap.compare")
 
@@ -55,16 +56,36 @@ def measure_batch(batch: Sequence[Task]) -> list[Measured]:
     return [_measure(task) for task in batch]
 
 
+# What a damaged file, or a value that cannot be had here, may raise while it is read.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    pickle.UnpicklingError,
+    MemoryError,
+    RuntimeError,
+    TensortapError,
+)
+
+
 def _measure(task: Task) -> Measured:
     try:
         a, b = task.a.operand(), task.b.operand()
+        values = None if a is not None and b is not None else (task.a.load(), task.b.load())
+    except _UNREADABLE as error:
+        return f"{type(error).__name__}: {error}"
+    try:
         if a is not None and b is not None:
             size = a.bits.nbytes + b.bits.nbytes
             return measure_operands(a, b, threads=None if size >= _LARGE else 1)
-        return measure(task.a.load(), task.b.load())
-    except (OSError, ValueError, TypeError, KeyError, EOFError, TensortapError) as error:
-        return f"{type(error).__name__}: {error}"
-    except (pickle.UnpicklingError, MemoryError, RuntimeError) as error:
+        assert values is not None
+        return measure(*values)
+    except _UNREADABLE as error:
+        # One odd pair must not cost all others; a fault of ours shows where failures are raised.
+        if is_strict() and not isinstance(error, (OSError, MemoryError, TensortapError)):
+            raise
         return f"{type(error).__name__}: {error}"
 
 
