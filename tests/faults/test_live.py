@@ -296,8 +296,8 @@ except PermissionError:
     print("kept out")
     sys.exit()
 link.settimeout(10)
-link.sendall(b"TT" + bytes(100))
 try:
+    link.sendall(b"TT" + bytes(100))
     print("refused" if link.recv(100) == b"" else "let in")
 except ConnectionError:
     print("refused")
