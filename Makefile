@@ -9,7 +9,7 @@ demo: .venv/.demo
 	$(BIN)/python examples/demo.py
 
 # One thread each: two workers whose torch spins on all cores wait for each other most of the time.
-test: .venv/.test
+test: .venv/.test .venv/.browser
 	OMP_NUM_THREADS=1 TENSORTAP_STRICT=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: .venv/.test
@@ -42,6 +42,13 @@ clean:
 
 .venv/.demo: .venv/.torch pyproject.toml setup.py src/tensortap/kernels/_native.c
 	$(PIP) -e '.[fast]' transformers
+	touch $@
+
+# The tests that look at pages need a browser: installed where we may, else they are skipped and say so.
+.venv/.browser: .venv/.test
+	@command -v chromium >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; } || \
+	  echo "chromium is not here and cannot be installed: the tests of the viewer's pages will be skipped"
 	touch $@
 
 .venv/.test: .venv/.torch pyproject.toml setup.py src/tensortap/kernels/_native.c
