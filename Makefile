@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install -c constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench planted clean
 
 demo: .venv/.demo
 	$(BIN)/python examples/demo.py
@@ -16,6 +16,8 @@ check: .venv/.test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	@if command -v npx >/dev/null; then npx -y -p typescript@5 tsc -p jsconfig.json; \
+	else echo "no node here: the types of the viewer's pages were not checked"; fi
 	$(MAKE) test
 
 bench: .venv/.test
@@ -24,11 +26,20 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/gather.py
 	$(BIN)/python benchmarks/hdf5.py
+	$(BIN)/python benchmarks/layouts.py
 	$(BIN)/python benchmarks/live_push.py
 	$(BIN)/python benchmarks/live.py
+	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/trace.py
 	$(BIN)/python benchmarks/track.py
 	$(BIN)/python benchmarks/compare_runs.py
+	$(BIN)/python benchmarks/viewer.py
+	$(BIN)/python benchmarks/cli.py
+	$(BIN)/python benchmarks/metadata.py
+	cd benchmarks && ../$(BIN)/python -m planted --short
+
+# Writes docs/planted.md.
+planted: .venv/.test
 	cd benchmarks && ../$(BIN)/python -m planted
 
 clean:

@@ -3,6 +3,7 @@
 Reading is numpy's sum of the same bytes taken as float32, by one thread; of a pair, the sum of each."""
 
 import argparse
+import os
 import statistics as middle
 import sys
 import time
@@ -191,6 +192,7 @@ def main() -> int:
     if chosen.variant:
         native.library.choose(chosen.variant)
     torch.set_num_threads(1)
+    print(f"     load of the machine {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors")
     for name in chosen.benches or BENCHES:
         BENCHES[name]()
     return finish([table])

@@ -62,6 +62,7 @@ def rotated(x: torch.Tensor, theta: float) -> torch.Tensor:
 
 class Attention(nn.Module):
     theta = 10_000.0
+    rotation = staticmethod(rotated)
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class Attention(nn.Module):
             made.view(batch, length, -1, WIDTH // HEADS).transpose(1, 2)
             for made in (self.wq(x), self.wk(x), self.wv(x))
         )
-        query, key = rotated(query, self.theta), rotated(key, self.theta)
+        query, key = self.rotation(query, self.theta), self.rotation(key, self.theta)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return self.wo(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
 
@@ -148,6 +149,12 @@ def ported(source: nn.Module) -> Llama:
     return model
 
 
+def captured(model: nn.Module) -> object:
+    with tt.capture(model, "**", "**.in") as found, torch.no_grad():
+        model(TOKENS)
+    return found
+
+
 def main() -> None:
     source = trusted()
     mine = ported(source)
@@ -158,6 +165,11 @@ def main() -> None:
     found = tt.align(source, mine, (TOKENS,), map=MAP)
     print(found)
     print("\nall faults:", ", ".join(f"{one.name} ({one.kind})" for one in found.origins))
+
+    # Two runs, as they may lie on disk: where they part, with the same map.
+    floor = tt.floor(source, (TOKENS,))
+    parted = tt.compare_runs(captured(source), captured(mine), map=MAP, floor=floor)
+    print("the runs part at:", parted.first.where)
 
 
 if __name__ == "__main__":

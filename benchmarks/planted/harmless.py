@@ -10,78 +10,119 @@ from torch import nn
 
 import tensortap as tt
 from planted.models import Batch, Kind, build
-from planted.planting import replaced
+from planted.planting import replaced, wrapped_while_it_runs
 
 Records = list[tt.Record]
+# Layers whose sums a tensor-parallel run adds up over its ranks.
+_SUMMED = ("o_proj", "out_proj", "down_proj", "dense", "dense_4h_to_h", "fc2", "wo", "o", "c_proj")
 
 
-def captured(model: nn.Module, batch: Batch) -> Records:
+def captured(model: nn.Module, batch: Batch, *more: str) -> Records:
     """Every input and every output of every module."""
     torch.manual_seed(0)
-    with tt.capture(model, "**", "**.in") as cap, torch.no_grad():
+    with tt.capture(model, "**", "**.in", *more) as cap, torch.no_grad():
         model(**batch)
     return cap.records
 
 
-def again(kind: Kind, seed: int, dtype: torch.dtype, batch: Batch) -> Records:
-    return captured(build(kind, seed, dtype), batch)
+def captured_with_weights(model: nn.Module, batch: Batch) -> Records:
+    names = dict.fromkeys(name.rpartition(".")[2] for name, _ in model.named_parameters())
+    return captured(model, batch, *(f"**.{name}" for name in names))
 
 
-def fused_attention(kind: Kind, seed: int, dtype: torch.dtype, batch: Batch) -> Records:
-    return captured(build(kind, seed, dtype, "sdpa"), batch)
+def again(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
+    return build(kind, seed, dtype)
 
 
-def two_threads(kind: Kind, seed: int, dtype: torch.dtype, batch: Batch) -> Records:
-    with threads(2):
-        return captured(build(kind, seed, dtype), batch)
+def fused_attention(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
+    return build(kind, seed, dtype, "sdpa")
 
 
-def other_norms(kind: Kind, seed: int, dtype: torch.dtype, batch: Batch) -> Records:
-    return captured(with_other_norms(build(kind, seed, dtype)), batch)
+def two_threads(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
+    return in_two_threads(build(kind, seed, dtype))
 
 
-def sums_in_two_parts(kind: Kind, seed: int, dtype: torch.dtype, batch: Batch) -> Records:
-    return captured(with_sums_in_two_parts(build(kind, seed, dtype)), batch)
+def other_norms(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
+    return with_other_norms(build(kind, seed, dtype))
 
 
-def batch_split(kind: Kind, seed: int, dtype: torch.dtype, batch: Batch) -> Records:
-    """Each sequence by itself, put together again."""
+def sums_in_two_parts(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
+    return with_sums_in_two_parts(build(kind, seed, dtype))
+
+
+def other_chunks(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
+    """A scan that is cut into longer pieces."""
     model = build(kind, seed, dtype)
+    for module in model.modules():
+        if hasattr(module, "chunk_size"):
+            module.chunk_size = 12
+    return model
+
+
+def other_scan(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
+    """The sum over the state of a scan in another order."""
+    model = build(kind, seed, dtype)
+    for module in model.modules():
+        if "Mixer" in type(module).__name__:
+            wrapped_while_it_runs(module, "mamba_selective_scan", _scanned_backwards)
+    return model
+
+
+def everything(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
+    return otherwise(build(kind, seed, dtype, "sdpa"))
+
+
+def batch_split(model: nn.Module, batch: Batch) -> Records:
+    """Each sequence by itself, put together again; the loss of a batch is not that of its parts."""
     whole = captured(model, batch)
     parts = [captured(model, {name: value[row : row + 1] for name, value in batch.items()}) for row in (0, 1)]
-    return [_joined(*three) for three in zip(whole, *parts, strict=True)]
+    held = [{(one.name, one.kind, one.call): one for one in part} for part in parts]
+    keys = [((one.name, one.kind, one.call), one) for one in whole if one.name != "out.loss"]
+    return [
+        _joined(one, held[0][key], held[1][key]) for key, one in keys if key in held[0] and key in held[1]
+    ]
 
 
-def other_experts(kind: Kind, seed: int, dtype: torch.dtype, batch: Batch) -> Records:
+def other_experts(model: nn.Module, batch: Batch) -> Records:
     """One product for all experts; what it does inside has no counterpart in one after the other."""
-    model = build(kind, seed, dtype)
     model.config._experts_implementation = "batched_mm"
     return [one for one in captured(model, batch) if ".experts.act_fn" not in one.name]
 
 
-def everything(kind: Kind, seed: int, dtype: torch.dtype, batch: Batch) -> Records:
-    return captured(otherwise(build(kind, seed, dtype, "sdpa")), batch)
+Made = Callable[[Kind, int, torch.dtype], nn.Module]
 
 
-Harmless = Callable[[Kind, int, torch.dtype, Batch], Records]
-
-
-def harmless(kind: Kind) -> dict[str, Harmless]:
-    common = (again, fused_attention, two_threads, other_norms, sums_in_two_parts, everything)
-    own = batch_split if "dense" in kind.traits else other_experts
-    return {one.__name__: one for one in (*common, own)}
+def harmless(kind: Kind) -> dict[str, Made]:
+    """Models that compute the same; each is compared with the plain one by a floor, and by replay."""
+    found: list[Made] = [again, two_threads, other_norms, sums_in_two_parts, everything]
+    if "fusable" in kind.traits:
+        found.append(fused_attention)
+    if "chunked" in kind.traits:
+        found.append(other_chunks)
+    elif kind.sort == "scan":
+        found.append(other_scan)
+    return {one.__name__: one for one in found}
 
 
 def otherwise(model: nn.Module) -> nn.Module:
     """All of it at once: what another implementation of the same model looks like."""
-    return with_sums_in_two_parts(with_other_norms(model))
+    return in_two_threads(with_sums_in_two_parts(with_other_norms(model)))
+
+
+def in_two_threads(model: nn.Module) -> nn.Module:
+    def run(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        with threads(2):
+            return original(*given, **named)
+
+    replaced(model, run)
+    return model
 
 
 def with_other_norms(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             replaced(module, lambda _, x, norm=module: _layer_norm(norm, x))
-        elif hasattr(module, "variance_epsilon"):
+        elif hasattr(module, "variance_epsilon") and "Gated" not in type(module).__name__:
             replaced(module, lambda _, x, norm=module: _root_mean_square(norm, x))
     return model
 
@@ -89,7 +130,7 @@ def with_other_norms(model: nn.Module) -> nn.Module:
 def with_sums_in_two_parts(model: nn.Module) -> nn.Module:
     """As a layer that is split over two devices and summed up afterwards."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in ("o_proj", "down_proj", "dense"):
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in _SUMMED:
             replaced(module, lambda _, x, linear=module: _in_two_parts(linear, x))
     return model
 
@@ -126,6 +167,11 @@ def _in_two_parts(linear: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     half = x.shape[-1] // 2
     made = F.linear(x[..., :half], linear.weight[:, :half]) + F.linear(x[..., half:], linear.weight[:, half:])
     return made if linear.bias is None else made + linear.bias
+
+
+def _scanned_backwards(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    x, steps, decay, inputs, outputs = given
+    return original(x, steps, decay.flip(-1), inputs.flip(1), outputs.flip(1), **named)
 
 
 def _joined(whole: tt.Record, first: tt.Record, second: tt.Record) -> tt.Record:

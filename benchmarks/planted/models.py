@@ -6,45 +6,14 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 from transformers.pytorch_utils import Conv1D
 
-WORDS, BATCH, LENGTH = 256, 2, 32
-WIDTH, HEADS, SHARED_HEADS, INNER, LAYERS = 128, 8, 4, 256, 4
-LAYER = 2  # the layer that gets the bug
+WORDS, CLASSES, BATCH, LENGTH, PADDED = 256, 8, 2, 24, 4
+WIDTH, HEADS, SHARED_HEADS, INNER, LAYERS = 64, 4, 2, 128, 3
+HEAD = WIDTH // HEADS
+IMAGE, PATCH = 32, 8
+LAYER = 1  # the layer that gets the bug
 Batch = dict[str, torch.Tensor]
-
-_SIZES = {
-    "vocab_size": WORDS,
-    "hidden_size": WIDTH,
-    "intermediate_size": INNER,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "use_cache": False,
-}
-_GROUPED = {**_SIZES, "num_key_value_heads": SHARED_HEADS, "head_dim": WIDTH // HEADS}
-_ATTENTION = {
-    "layer": "",
-    "norm": "input_layernorm",
-    "attention": "self_attn",
-    "query": "self_attn.q_proj",
-    "out": "self_attn.o_proj",
-}
-_FEED_FORWARD = {"activation": "mlp.act_fn", "down": "mlp.down_proj"}
-_LLAMA = {"embedding": "model.embed_tokens", "position": "model.rotary_emb", "head": "lm_head"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +21,7 @@ class Kind:
     """One architecture: how it is made, and the path of each part by what it is for."""
 
     name: str
+    sort: str  # dense, experts, scan, encoder-decoder, encoder, vision
     make: Callable[[str], nn.Module]  # a new config each time: two models would share it, and its settings
     layer: str
     within: dict[str, str]  # of the layer that gets the bug
@@ -61,113 +31,13 @@ class Kind:
     @property
     def parts(self) -> dict[str, str]:
         start = f"{self.layer}.{LAYER}"
-        return {role: f"{start}.{path}".rstrip(".") for role, path in self.within.items()} | self.outside
-
-
-def _llama(attention: str) -> nn.Module:
-    return LlamaForCausalLM(LlamaConfig(**_GROUPED, attention_bias=True, attn_implementation=attention))
-
-
-def _qwen2(attention: str) -> nn.Module:
-    sizes = {name: size for name, size in _GROUPED.items() if name != "head_dim"}
-    return Qwen2ForCausalLM(Qwen2Config(**sizes, attn_implementation=attention))
-
-
-def _qwen3(attention: str) -> nn.Module:
-    return Qwen3ForCausalLM(Qwen3Config(**_GROUPED, attn_implementation=attention))
-
-
-def _mixtral(attention: str) -> nn.Module:
-    config = MixtralConfig(
-        **_GROUPED,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        attn_implementation=attention,
-        experts_implementation="eager",
-    )
-    return MixtralForCausalLM(config)
-
-
-def _gpt2(attention: str) -> nn.Module:
-    config = GPT2Config(
-        vocab_size=WORDS,
-        n_embd=WIDTH,
-        n_layer=LAYERS,
-        n_head=HEADS,
-        n_positions=2 * LENGTH,
-        n_inner=INNER,
-        bos_token_id=0,
-        eos_token_id=0,
-        use_cache=False,
-        attn_implementation=attention,
-    )
-    return GPT2LMHeadModel(config)
-
-
-def _bert(attention: str) -> nn.Module:
-    sizes = {name: size for name, size in _SIZES.items() if name != "use_cache"}
-    config = BertConfig(**sizes, max_position_embeddings=2 * LENGTH, attn_implementation=attention)
-    return BertForMaskedLM(config)
-
-
-_ROTARY = frozenset({"rotary", "grouped", "pre-norm", "dense"})
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("llama", _llama, "model.layers", _ATTENTION | _FEED_FORWARD, _LLAMA, _ROTARY),
-        Kind("qwen2", _qwen2, "model.layers", _ATTENTION | _FEED_FORWARD, _LLAMA, _ROTARY),
-        Kind("qwen3", _qwen3, "model.layers", _ATTENTION | _FEED_FORWARD, _LLAMA, _ROTARY),
-        Kind(
-            "mixtral",
-            _mixtral,
-            "model.layers",
-            _ATTENTION | {"router": "mlp.gate", "experts": "mlp.experts"},
-            _LLAMA,
-            _ROTARY - {"dense"},
-        ),
-        Kind(
-            "gpt2",
-            _gpt2,
-            "transformer.h",
-            {
-                "layer": "",
-                "norm": "ln_1",
-                "attention": "attn",
-                "query": "attn.c_attn",
-                "out": "attn.c_proj",
-                "activation": "mlp.act",
-                "down": "mlp.c_proj",
-            },
-            {"embedding": "transformer.wte", "position": "transformer.wpe", "head": "lm_head"},
-            frozenset({"dense"}),
-        ),
-        Kind(
-            "bert",
-            _bert,
-            "bert.encoder.layer",
-            {
-                "layer": "",
-                "norm": "attention.output.LayerNorm",
-                "attention": "attention.self",
-                "query": "attention.self.query",
-                "out": "attention.output.dense",
-                "activation": "intermediate.intermediate_act_fn",
-                "down": "output.dense",
-            },
-            {
-                "embedding": "bert.embeddings.word_embeddings",
-                "position": "bert.embeddings.position_embeddings",
-                "head": "cls.predictions.decoder",
-            },
-            frozenset({"dense"}),
-        ),
-    )
-}
+        inner = {role: f"{start}.{path}".rstrip(".") for role, path in self.within.items()}
+        return inner | self.outside | {"model": ""}
 
 
 def build(kind: Kind, seed: int, dtype: torch.dtype, attention: str = "eager") -> nn.Module:
     """The same seed gives the same weights, whatever else is asked for."""
-    model = kind.make(attention).eval()
+    model = kind.make(attention if "fusable" in kind.traits else "eager").eval()
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -177,22 +47,59 @@ def build(kind: Kind, seed: int, dtype: torch.dtype, attention: str = "eager") -
     return _converted(model, dtype)
 
 
-def batch(seed: int) -> Batch:
+def batch(kind: Kind, seed: int, dtype: torch.dtype) -> Batch:
+    """Two sequences, of which the second ends in padding, or two pictures; labels where there is a loss."""
     generator = torch.Generator().manual_seed(10_000 + seed)
-    return {"input_ids": torch.randint(0, WORDS, (BATCH, LENGTH), generator=generator)}
+    made: Batch = {}
+    if kind.sort == "vision":
+        made["pixel_values"] = torch.randn((BATCH, 3, IMAGE, IMAGE), generator=generator).to(dtype)
+    if "spectrum" in kind.traits:
+        made["input_features"] = torch.randn((BATCH, 16, 2 * LENGTH), generator=generator).to(dtype)
+    elif "pixel_values" not in made or "words" in kind.traits:
+        made |= _words(generator)
+    if "loss" in kind.traits:
+        made["labels"] = _labels(kind, made, generator)
+    return made
+
+
+def _words(generator: torch.Generator) -> Batch:
+    mask = torch.ones((BATCH, LENGTH), dtype=torch.long)
+    mask[1, LENGTH - PADDED :] = 0
+    ids = torch.randint(3, WORDS, (BATCH, LENGTH), generator=generator)
+    return {"input_ids": torch.where(mask.bool(), ids, 0), "attention_mask": mask}
+
+
+def _labels(kind: Kind, made: Batch, generator: torch.Generator) -> torch.Tensor:
+    if kind.sort == "vision":
+        return torch.randint(0, CLASSES, (BATCH,), generator=generator)
+    if "causal" in kind.traits:
+        return made["input_ids"].masked_fill(made["attention_mask"] == 0, -100)
+    labels = torch.randint(3, WORDS, (BATCH, LENGTH), generator=generator)
+    labels[1, LENGTH - PADDED :] = -100
+    return labels
 
 
 def _draw(module: nn.Module, name: str, parameter: nn.Parameter, generator: torch.Generator) -> None:
     """As in a trained model: activations of the order of one, norms and biases that do something."""
+    if name == "A_log":  # how fast a scan forgets is no matter of chance
+        return
     drawn = torch.randn(parameter.shape, generator=generator)
-    if name == "bias":
+    if name == "dt_bias":
+        drawn = 0.5 * drawn - 2
+    elif name.endswith("bias"):
         drawn = 0.1 * drawn
-    elif parameter.ndim == 1:
+    elif parameter.ndim <= 1:
         drawn = 1 + 0.1 * drawn
-    elif not isinstance(module, nn.Embedding):
-        drawn = drawn / math.sqrt(parameter.shape[0 if isinstance(module, Conv1D) else -1])
+    elif not isinstance(module, nn.Embedding) and "embedding" not in name:
+        drawn = drawn / math.sqrt(_inputs_of(module, parameter))
     with torch.no_grad():
         parameter.copy_(drawn)
+
+
+def _inputs_of(module: nn.Module, parameter: nn.Parameter) -> int:
+    if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+        return parameter[0].numel()
+    return parameter.shape[0 if isinstance(module, Conv1D) else -1]
 
 
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -15,7 +15,8 @@ Rule = Callable[[torch.Tensor, torch.Tensor], bool]  # whether the two pass as e
 
 def same_hash(a: torch.Tensor, b: torch.Tensor) -> bool:
     """torch's DebugMode and torchtitan: equal to the last bit."""
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+    one, other = (side.contiguous().reshape(-1).view(torch.uint8) for side in (a, b))
+    return torch.equal(one, other)
 
 
 def assert_close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -50,11 +51,15 @@ RULES: dict[str, Rule] = {
 
 
 def first_failure(a: Records, b: Records, rule: Rule) -> tt.Record | None:
-    """What is on one side only is passed over, as the tools do."""
-    others = {(one.name, one.call): one.value for one in b}
+    """What is on one side only is passed over, as the tools do; of several ranks each is looked at."""
+    others: dict[tuple[Any, ...], list[Any]] = {}
+    for one in b:
+        others.setdefault((one.name, one.step, one.call), []).append(one.value)
     for one in a:
-        other = others.get((one.name, one.call))
-        if isinstance(one.value, torch.Tensor) and other is not None and not _passes(one.value, other, rule):
+        known = others.get((one.name, one.step, one.call), ())
+        if isinstance(one.value, torch.Tensor) and not all(
+            _passes(one.value, other, rule) for other in known
+        ):
             return one
     return None
 
@@ -62,8 +67,13 @@ def first_failure(a: Records, b: Records, rule: Rule) -> tt.Record | None:
 def blamed(record: tt.Record) -> str:
     """The module of a value; of what comes into a module, the code around it: as generous as to ourselves."""
     name = record.name
-    if record.kind == "output":
-        return name.partition("[")[0]
+    name = name.removesuffix(".grad")
+    if record.kind in ("output", "grad_output"):
+        return "" if name.startswith("out.") else name.partition("[")[0]
+    if record.kind in ("param", "grad_param"):
+        return name.rpartition(".")[0]
+    if record.kind == "input" and name.startswith("in."):
+        return name
     module = name.partition(".in.")[0].removesuffix(".in")
     return _around(module)
 
@@ -75,4 +85,6 @@ def _around(module: str) -> str:
 
 
 def _passes(a: torch.Tensor, b: Any, rule: Rule) -> bool:
+    if isinstance(b, torch.Tensor) and (a.dtype == torch.bool) != (b.dtype == torch.bool):
+        return True  # a mask that is written in another way: nobody would compare it
     return isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype and rule(a, b)

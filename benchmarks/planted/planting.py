@@ -1,4 +1,4 @@
-"""How a bug is planted: in one module of one layer, and that module counts as located, said beforehand."""
+"""How a bug is planted: in one part of one model, and what has to be named is said beforehand."""
 
 import functools
 import sys
@@ -10,19 +10,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from planted.models import Kind
+from planted.models import Batch, Kind
 
 Plant = Callable[[nn.Module], None]
 
 
 @dataclass(frozen=True)
 class Bug:
-    """`role` is the part that is changed, and the one that has to be named."""
+    """`role` is the part that is changed, and the one that has to be named. Of changed weights the gate has
+    to name each, and no other."""
 
     name: str
+    family: str
     role: str
     plant: Plant
     needs: frozenset[str] = frozenset()
+
+    @property
+    def is_of_weights(self) -> bool:
+        return self.family == "weights"
 
     def fits(self, kind: Kind) -> bool:
         return self.role in kind.parts and self.needs <= kind.traits
@@ -35,13 +41,38 @@ class Bug:
         return model
 
 
+@dataclass(frozen=True)
+class DataBug:
+    """A batch that is not what it should be: the gate has to name the input."""
+
+    name: str
+    located: str  # the input
+    change: Callable[[torch.Tensor], torch.Tensor]
+    needs: frozenset[str] = frozenset()
+
+    def fits(self, kind: Kind, given: Batch) -> bool:
+        return self.located in given and self.needs <= kind.traits
+
+    def into(self, given: Batch) -> Batch:
+        return given | {self.located: self.change(given[self.located].clone())}
+
+
 BUGS: dict[str, Bug] = {}
+DATA_BUGS: dict[str, DataBug] = {}
 
 
-def bug(role: str, *needs: str) -> Callable[[Plant], Plant]:
+def bug(family: str, role: str, *needs: str) -> Callable[[Plant], Plant]:
     def keep(plant: Plant) -> Plant:
-        BUGS[plant.__name__] = Bug(plant.__name__, role, plant, frozenset(needs))
+        BUGS[plant.__name__] = Bug(plant.__name__, family, role, plant, frozenset(needs))
         return plant
+
+    return keep
+
+
+def data_bug(located: str, *needs: str) -> Callable[[Any], Any]:
+    def keep(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        DATA_BUGS[change.__name__] = DataBug(change.__name__, located, change, frozenset(needs))
+        return change
 
     return keep
 
@@ -76,9 +107,19 @@ def while_it_runs(module: nn.Module, **names: Any) -> None:
     replaced(module, run)
 
 
+def wrapped_while_it_runs(module: nn.Module, name: str, make: Callable[..., Any]) -> None:
+    """`make(original, *arguments)` instead of a function that the module's own code calls."""
+    home = sys.modules[type(module).__module__]
+    while_it_runs(module, **{name: functools.partial(make, getattr(home, name))})
+
+
 def at(index: int) -> torch.Tensor:
     return torch.tensor([index])
 
 
 def fitting(kind: Kind) -> list[Bug]:
     return [one for one in BUGS.values() if one.fits(kind)]
+
+
+def fitting_data(kind: Kind, given: Batch) -> list[DataBug]:
+    return [one for one in DATA_BUGS.values() if one.fits(kind, given)]

@@ -54,6 +54,7 @@ _HOMES = {
     "load": "tensortap.formats.serializers",
     "capture": "tensortap.recording.capture",
     "Capture": "tensortap.recording.capture",
+    "export": "tensortap.recording.exporting",
     "sites": "tensortap.recording.looking",
     "tap": "tensortap.recording.tapping",
     "edit": "tensortap.recording.editing",
@@ -62,6 +63,7 @@ _HOMES = {
     "expose": "tensortap.live.offers",
     "attach": "tensortap.live.session",
     "jobs": "tensortap.live.discovery",
+    "view": "tensortap.viewer.server",
     "step": "tensortap.core.steps",
     "every": "tensortap.stages.select",
     "first": "tensortap.stages.select",
@@ -79,6 +81,8 @@ _HOMES = {
     "TraceFile": "tensortap.readers.trace_file",
     "HDF5": "tensortap.sinks.hdf5",
     "Difference": "tensortap.comparison.report",
+    "load_ipython_extension": "tensortap.integrations.ipython",
+    "unload_ipython_extension": "tensortap.integrations.ipython",
     "TensortapError": "tensortap.core.errors",
     "NotInitialisedError": "tensortap.core.errors",
     "UnknownModuleError": "tensortap.core.errors",
@@ -164,6 +168,8 @@ if TYPE_CHECKING:
     from tensortap.formats.serializers import load as load
     from tensortap.formats.serializers import register_serializer as register_serializer
     from tensortap.frameworks.base import register_framework as register_framework
+    from tensortap.integrations.ipython import load_ipython_extension as load_ipython_extension
+    from tensortap.integrations.ipython import unload_ipython_extension as unload_ipython_extension
     from tensortap.live.discovery import jobs as jobs
     from tensortap.live.endpoint import listen as listen
     from tensortap.live.offers import expose as expose
@@ -174,6 +180,7 @@ if TYPE_CHECKING:
     from tensortap.recording.capture import Capture as Capture
     from tensortap.recording.capture import capture as capture
     from tensortap.recording.editing import edit as edit
+    from tensortap.recording.exporting import export as export
     from tensortap.recording.looking import sites as sites
     from tensortap.recording.tapping import tap as tap
     from tensortap.recording.watching import watch as watch
@@ -189,6 +196,7 @@ if TYPE_CHECKING:
     from tensortap.stages.select import every as every
     from tensortap.stages.select import first as first
     from tensortap.stages.select import nonfinite as nonfinite
+    from tensortap.viewer.server import view as view
 
 
 def __getattr__(name: str) -> Any:

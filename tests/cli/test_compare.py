@@ -158,9 +158,7 @@ def test_a_map_that_is_not_toml_is_a_wrong_argument(written, capsys, tmp_path):
 
 
 def test_an_unknown_reason_to_fail_is_a_wrong_argument(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", "a", "b", "--fail-on", "mondays"])
-    assert ended.value.code == 2
+    assert main(["compare", "a", "b", "--fail-on", "mondays"]) == 2
     assert "'mondays' is not one or more of difference, bits" in capsys.readouterr().err
 
 
@@ -200,6 +198,5 @@ def test_a_terminal_gets_colours_unless_it_wants_none(written):
 
 
 def test_help_tells_the_exit_codes(capsys):
-    with pytest.raises(SystemExit):
-        main(["compare", "--help"])
+    assert main(["compare", "--help"]) == 0
     assert "not everything could be compared" in capsys.readouterr().out

@@ -1,12 +1,17 @@
 """Pieces of several ranks are compared with a whole, by what they say or by what explains their numbers."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 import tensortap as tt
+from tensortap.comparison.align import gathered, settled
+from tensortap.comparison.match import match
+from tensortap.comparison.sides import side_of
 from tensortap.core.record import Placement, Record
 
 RANDOM = np.random.default_rng(8)
@@ -103,6 +108,16 @@ def test_placements_that_contradict_each_other_are_named():
     assert "what the pieces say of themselves is not so: the ranks place 'up' differently" in told
 
 
+def test_placements_that_contradict_each_other_and_explain_nothing_are_left_out():
+    placements = {("up", 0): shard(0, 1, UP.shape), ("up", 1): shard(1, 0, UP.shape)}
+    pieces = {"up": [UP[:2], UP[:3, :5]], "emb": [EMB, EMB]}
+    found = tt.compare_runs(one({"up": UP, "emb": EMB}), ranks(pieces, placements))
+    assert (found.counts, found.exit_code) == ({"unaligned": 1, "identical": 1}, 3)
+    (told,) = found.coverage.unaligned
+    assert told.startswith("up: the pieces of ranks 0, 1: no way explains the numbers; what the pieces say")
+    assert "the ranks place 'up' differently" in told
+
+
 def test_one_rank_alone_beside_a_whole_is_no_padding():
     placements = {("up", rank): shard(rank, 1, UP.shape) for rank in (0, 1)}
     found = tt.compare_runs(one({"up": UP}), ranks({"up": PIECES["up"]}, placements), rank=0)
@@ -156,14 +171,50 @@ def test_a_worker_can_join_pieces_itself():
     assert np.array_equal(again.load(), UP)
 
 
-def test_runs_on_disk_of_two_ranks_meet_that_of_one(tmp_path):
-    from tensortap.sinks.run_directory import RunDirectory
+def written(folder, records):
+    sink = tt.RunDirectory(folder)
+    for record in records:
+        sink.write(record)
+    sink.close()
+    return folder
 
+
+def test_workers_find_how_pieces_sit(tmp_path):
+    class Counting(ThreadPoolExecutor):
+        asked: ClassVar = []
+
+        def submit(self, fn, /, *given, **named):
+            self.asked.append(fn.__name__)
+            return super().submit(fn, *given, **named)
+
+    a, b = written(tmp_path / "one", one()), written(tmp_path / "two", ranks())
+    with Counting(2) as executor:
+        found = tt.compare_runs(a, b, executor=executor)
+    assert Counting.asked.count("settled") == 4
+    assert [str(plan) for plan in found.plans] == [str(plan) for plan in tt.compare_runs(a, b).plans]
+
+
+def test_a_pair_can_be_settled_by_another_process(tmp_path):
+    a, b = written(tmp_path / "one", one()), written(tmp_path / "two", ranks())
+    (pair, *_) = match(*gathered(side_of(a), side_of(b))).pairs
+    again = settled(pickle.loads(pickle.dumps(pair)))
+    assert pickle.loads(pickle.dumps(again)).plan == settled(pair).plan
+
+
+def test_a_worker_that_is_lost_costs_no_placement(tmp_path, caplog):
+    class Broken(ThreadPoolExecutor):
+        def submit(self, fn, /, *given, **named):
+            raise RuntimeError("gone")
+
+    a, b = written(tmp_path / "one", one()), written(tmp_path / "two", ranks())
+    found = tt.compare_runs(a, b, executor=Broken(1))
+    assert (found.exit_code, len(found.plans)) == (0, 4)
+    assert "a worker was lost" in caplog.text
+
+
+def test_runs_on_disk_of_two_ranks_meet_that_of_one(tmp_path):
     for name, records in (("one", one()), ("two", ranks())):
-        sink = RunDirectory(tmp_path / name)
-        for record in records:
-            sink.write(record)
-        sink.close()
+        written(tmp_path / name, records)
     found = tt.compare_runs(tmp_path / "one", tmp_path / "two")
     assert (found.first, found.exit_code) == (None, 0)
     assert len(found.plans) == 4

@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tensortap as tt
+from tensortap.comparison.glimpse import Glimpse
+from tensortap.comparison.heads import heads_order
 from tensortap.comparison.layouts import applied, layout_of
+from tensortap.comparison.orders import known_orders
 from tensortap.comparison.tokens import rows_of
 from tensortap.core.record import Record
 
@@ -85,7 +90,56 @@ def test_padding_that_may_be_on_either_side_is_not_guessed():
     twice = np.concatenate([rows, rows]) + 0.02 * RANDOM.standard_normal((8, 8))
     words = [f"padding in B: 4 of axis 0 at its {end}" for end in ("end", "beginning")]
     assert str(layout_of(rows, twice)) == f"ambiguous: equal up to {words[0]} or {words[1]}"
-    assert tt.compare_runs({"x": rows}, {"x": twice}).first.verdict == "structure"
+    found = tt.compare_runs({"x": rows}, {"x": twice})
+    assert (found.counts, found.exit_code) == ({"unaligned": 1}, 3)
+    assert found.coverage.unaligned == (f"x: ambiguous: equal up to {words[0]} or {words[1]}",)
+    assert f"  ambiguous: equal up to {words[0]} or {words[1]}" in found.explain("x").splitlines()
+
+
+def test_numbers_that_are_nearly_all_of_the_whole_do_not_hide_the_others():
+    spiked = X.copy()
+    spiked[0, 0, 0], spiked[1, 3, 7] = 1e4, -3e4
+    turned = np.ascontiguousarray(spiked.transpose(1, 0, 2))
+    assert str(layout_of(spiked, turned)) == "equal up to the order of axes [1, 0, 2]"
+    assert layout_of(spiked, np.ascontiguousarray(turned[::-1])).layouts == ()
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_glimpse_never_rules_out_the_truth(seed):
+    random = np.random.default_rng(seed)
+    a = random.standard_normal(random.integers(1, 9, 4)) ** 3
+    axes = tuple(int(axis) for axis in random.permutation(4))
+    b = np.ascontiguousarray(a.transpose(np.argsort(axes)))
+    steps = (("transpose", axes), ("reshape", (-1, a.shape[-1])))
+    flat = a.reshape(-1, a.shape[-1])
+    assert np.array_equal(applied(steps, b), flat)
+    assert Glimpse(flat, b + 0.05 * np.linalg.norm(b) / np.sqrt(b.size)).may_fit((), steps, 0.1)
+
+
+def test_a_glimpse_rules_out_what_does_not_fit():
+    seen = Glimpse(X, X[::-1])
+    assert not seen.may_fit((), (), 0.1)
+    assert not seen.may_fit((), (("transpose", (1, 0, 2)),), 0.1)
+
+
+def test_a_vocabulary_has_no_heads():
+    assert known_orders(128_256) == ()
+    assert len(known_orders(4096)) > 50
+
+
+def test_heads_in_another_order_are_found_as_blocks_of_one_axis():
+    mixed = np.ascontiguousarray(HEADS[:, :, [2, 0, 1]]).reshape(X.shape)
+    found = heads_order(X, mixed + 0.01 * RANDOM.standard_normal(X.shape))
+    assert found.words == "heads of 8 in another order, along axis 2"
+    assert np.array_equal(applied(found.b, mixed), X)
+    four = HEADS.transpose(0, 2, 1, 3)
+    assert heads_order(four, four[:, [1, 2, 0]]).words == "heads in another order, along axis 1"
+
+
+def test_rows_that_are_no_heads_have_no_order_of_heads():
+    assert heads_order(X, X[..., RANDOM.permutation(24)]) is None
+    assert heads_order(X, RANDOM.standard_normal(X.shape)) is None
+    assert heads_order(np.ones((4, 8)), np.ones((4, 8))) is None
 
 
 def parts(*names, values, **facts):
@@ -173,7 +227,8 @@ def test_one_other_sequence_is_not_left_out():
 def test_a_batch_of_one_meets_its_sequence_in_a_larger_one():
     found = tt.compare_runs(batch(IDS, MASK, HIDDEN), batch(IDS[:1], MASK[:1], HIDDEN[:1]))
     assert found.counts == {"identical": 3}
-    assert "6 tokens of 1 sequences by their ids; 1 sequences only in A" in str(found)
+    assert found.coverage.problems == ("1 of the 2 sequences of step 0 is only in A; 1 was compared",)
+    assert "6 tokens of 1 sequences by their ids" in str(found)
 
 
 def test_attention_over_tokens_that_stand_elsewhere_is_not_guessed():
@@ -185,5 +240,10 @@ def test_attention_over_tokens_that_stand_elsewhere_is_not_guessed():
 def test_sequences_that_repeat_and_are_not_all_there_are_ambiguous():
     again = np.stack([IDS[0], IDS[0]])
     assert rows_of(again, again[:1]).is_sure is False
+    mask, hidden = np.ones_like(again), HIDDEN[[0, 0]]
+    found = tt.compare_runs(batch(again, mask, hidden), batch(again[:1], mask[:1], hidden[:1]))
+    assert (found.first, found.exit_code, found.counts) == (None, 3, {"unaligned": 3})
+    assert "the tokens of step 0 are ambiguous: sequences repeat" in str(found)
+    assert "may be any of them" in found.explain("emb")
     assert rows_of(again, again).is_sure is True
     assert rows_of(IDS, IDS + 1) is None

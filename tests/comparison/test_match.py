@@ -146,6 +146,11 @@ def test_a_rule_that_leads_nowhere_is_reported():
     assert note == "the map sends 'layers.0' to 'h.0.attm', which B does not have; nearest is 'h.0.attn'"
 
 
+def test_what_is_ignored_does_not_count_as_led_nowhere():
+    rules = {"ignore": ["model.in**"], "rule": [{"from": "model", "to": ""}]}
+    assert match(side("model.in.x", "model.up"), side("up"), rules).notes == []
+
+
 def test_two_names_cannot_become_one():
     with pytest.raises(ValueError, match="the map sends both 'a' and 'b' to 'c'"):
         match(side("a", "b"), side("c"), {"a": "c", "b": "c"})

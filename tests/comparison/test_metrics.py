@@ -113,6 +113,15 @@ def test_a_mask_may_be_written_as_the_lowest_number_or_as_infinity(dtype):
     assert measure(infinite, lowest).is_identical
 
 
+def test_a_mask_may_be_written_in_truth_values():
+    seen = torch.ones(4, 4).tril() > 0
+    mask = torch.zeros(4, 4).masked_fill(~seen, torch.finfo(torch.float32).min)
+    assert measure(mask, seen).is_identical
+    assert measure(seen, mask).is_identical
+    assert measure(mask, ~seen).masked == 16
+    assert not measure(mask + torch.eye(4), seen).is_identical
+
+
 def test_masked_scores_are_measured_where_they_are_not_masked():
     a, b = noisy((8, 8), 1e-2)
     above = torch.ones(8, 8).triu(1) > 0

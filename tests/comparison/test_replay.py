@@ -347,11 +347,104 @@ def test_modules_that_are_done_in_one_are_set_against_the_several(layers):
 
 def test_a_module_without_a_counterpart_is_blamed_on_what_calls_it(layers):
     split, fused, batch = layers
+    for block in fused:
+        block.qkv = nn.Sequential(block.qkv, nn.Sigmoid())
+        block.forward = types.MethodType(lambda self, x: x + self.o(self.qkv(x)), block)
     with torch.no_grad():
-        fused[1].qkv.bias[-1] += 0.1
-    found = tt.align(split, fused, batch)
+        fused[1].qkv[0].bias[-1] += 0.1
+    found = tt.align(split, fused, batch, "*", "*.in", "*.*", "*.*.in")
     assert names(found) == ["1"]
     assert {entry.name for entry in found.coverage.only_b} >= {"1.qkv"}
+
+
+def in_ranks(capture, is_told):
+    """What was captured, as two ranks would have it: inner widths cut in two, the rest copied."""
+    from tensortap.core.record import Placement
+
+    records = []
+    for record in capture.records:
+        is_cut = record.name.endswith((".up", ".down.in.input"))
+        for rank in (0, 1):
+            shape, parts = tuple(record.value.shape), ("shard(1)" if is_cut else "replicate",)
+            piece = record.value.chunk(2, 1)[rank] if is_cut else record.value
+            offset = (0, rank * shape[1] // 2) if is_cut else (0,) * len(shape)
+            where = Placement((2,), (rank,), parts, shape, offset) if is_told else None
+            records.append(record._replace(rank=rank, value=piece, placement=where))
+    return records
+
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+
+@pytest.fixture
+def wides():
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        return nn.Sequential(Wide(), Wide(), Wide()), (torch.randn(6, 8),)
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["placed", "inferred"])
+def test_the_pieces_of_a_reference_in_ranks_are_put_together(wides, is_told):
+    model, batch = wides
+    with tt.capture(model, "**", "**.in") as whole, torch.no_grad():
+        model(*batch)
+    reference = in_ranks(whole, is_told)
+    clean = tt.align(reference, copy.deepcopy(model), batch)
+    assert clean.is_green
+    assert any(
+        note.startswith("the pieces of the reference's ranks were put together") for note in clean.notes
+    )
+    with torch.no_grad():
+        model[1].up.bias[20] += 0.1
+        model[2].down.weight[3] *= 0.5
+    assert names(tt.align(reference, model, batch)) == ["1.up", "2.down"]
+
+
+def test_pieces_that_nothing_explains_are_named_and_the_rest_goes_on(wides):
+    model, batch = wides
+    with tt.capture(model, "**", "**.in") as whole, torch.no_grad():
+        model(*batch)
+    reference = [
+        one._replace(value=one.value[:, :5]) if one.name == "1.up" else one for one in in_ranks(whole, False)
+    ]
+    model[2].down.weight.data *= 1.1
+    found = tt.align(reference, model, batch)
+    assert names(found) == ["2.down"]
+    assert any(
+        note.startswith("1.up was not replaced: the pieces of ranks 0, 1: no way") for note in found.notes
+    )
+    assert found.coverage.is_whole is False
+
+
+class Padded(nn.Module):
+    """Gives twice about what it should: which half is the value nobody can tell."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        made = self.inner(x)
+        return torch.cat([made * 1.02, made * 0.98])
+
+
+def test_a_layout_that_is_ambiguous_is_named_with_both_and_not_replaced(chains):
+    reference, candidate, batch = chains
+    candidate.second = Padded(candidate.second)
+    candidate.forward = lambda x: candidate.third(candidate.second(candidate.first(x).relu())[:5])
+    candidate.third.weight.data *= 1.1
+    found = tt.align(reference, candidate, batch, map={"second": "second", "second.in.input": "second.in.x"})
+    assert names(found) == ["", "third"]  # it goes on with what it made itself, and the rest is judged
+    both = "padding in B: 5 of axis 0 at its end or padding in B: 5 of axis 0 at its beginning"
+    assert f"second was not replaced: ambiguous: equal up to {both}" in found.notes
+    assert found.exit_code == 1
+    assert any(told.startswith("second: ") for told in found.coverage.unaligned)
 
 
 @pytest.fixture
@@ -476,6 +569,20 @@ def test_one_step_of_many_can_be_asked_for(chains):
     found = tt.align(long, candidate, batch, step=1)
     assert (names(found), found.first.step) == (["second"], 1)
     assert found.coverage.is_whole
+
+
+def test_values_without_numbers_and_complex_ones_are_replayed_too():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return x[:0], torch.complex(x, -x)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        reference, batch = nn.Sequential(nn.Linear(8, 8), Odd()), (torch.randn(5, 8),)
+    candidate = copy.deepcopy(reference)
+    assert tt.align(reference, candidate, batch).is_green
+    candidate[1].forward = lambda x: (x[:0], torch.complex(x, x))
+    assert names(tt.align(reference, candidate, batch)) == ["1"]
 
 
 def test_patterns_say_what_is_replaced(chains):

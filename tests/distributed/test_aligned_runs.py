@@ -81,6 +81,7 @@ def whole():
     known = {"nn": nn, "torch": torch}
     exec("if True:\n" + MODEL, known)
     model, batch = known["built"]()
+    model.batch = batch
     with torch.no_grad(), tt.capture(model, "**", "**.in") as captured:
         model(batch)
     return captured
@@ -100,3 +101,11 @@ def test_a_reduction_that_was_forgotten_is_located(runs, whole):
     assert found.first.name == "layers.1.down"
     assert "its 2 copies are not equal" in found.explain("layers.1.down")
     assert all(one.verdict in ("identical", "within noise") for one in found.table if "layers.0" in one.name)
+
+
+def test_weights_of_which_a_rank_has_a_piece_are_not_said_to_differ(runs, whole, tmp_path):
+    with torch.no_grad(), tt.capture(whole.model, "**", "**.in", to=tmp_path) as captured:
+        whole.model(whole.model.batch)
+    (weights,) = (one for one in tt.compare_runs(captured, runs / "right").gate if one.what == "weights")
+    assert weights.state == "unknown"
+    assert weights.text == "9 of 18 weights are in pieces on one side, and were not compared"

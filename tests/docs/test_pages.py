@@ -9,7 +9,7 @@ from tests.docs import pages
 
 _PYTHON = [page for page in pages.pages() if pages.blocks(page, "python")]
 _SHELL = [page for page in pages.pages() if pages.blocks(page, "bash")]
-_LANGUAGES = {"", "python", "bash", "toml", "json", "text"}
+_LANGUAGES = {"", "python", "bash", "toml", "json", "text", "console"}
 
 
 @pytest.mark.parametrize("page", _PYTHON, ids=lambda page: page.name)

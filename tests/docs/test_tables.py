@@ -2,8 +2,9 @@
 
 import re
 
-from tensortap.core import errors, settings
 from tests.docs.pages import ROOT
+
+from tensortap.core import errors, settings
 
 
 def _first_cells(page: str) -> set[str]:

@@ -22,4 +22,5 @@ def test_the_example_finds_both_mistakes_and_none_before_they_are_made(tmp_path)
     assert done.returncode == 0, done.stderr
     assert "\nWITHIN NOISE\n\n80 pairs:" in done.stdout
     both = "model.layers.0.post_attention_layernorm (output), model.layers.1.self_attn (own code)"
-    assert done.stdout.endswith(f"all faults: {both}\n")
+    assert f"\nall faults: {both}\n" in done.stdout
+    assert done.stdout.endswith("the runs part at: model.layers.0.post_attention_layernorm (LlamaRMSNorm)\n")

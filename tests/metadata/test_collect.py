@@ -59,7 +59,7 @@ def test_the_run_folder_shows_what_is_documented(repo: Any, write_run: Any) -> N
     repo.write("model.py", b"changed\n")
     run = write_run()
     assert sorted(os.listdir(run.folder)) == sorted((*FILES[:4], ".tensortap"))
-    assert os.listdir(run.folder / ".tensortap") == ["environment.json"]
+    assert sorted(os.listdir(run.folder / ".tensortap")) == ["code", "environment.json"]
 
 
 def test_unchanged_files_are_not_rewritten(program: Any, home: Path) -> None:

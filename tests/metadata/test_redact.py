@@ -43,13 +43,20 @@ def test_a_secret_variable_is_hidden(name: str, value: str) -> None:
     assert HIDDEN.fullmatch(redactor.variables({name: value})[name])
 
 
+def test_the_corpus_is_large_enough_to_speak_of_percent() -> None:
+    assert len(corpus.SECRET_VARIABLES) >= 60
+    assert len(corpus.HARMLESS_VARIABLES) >= 60
+
+
 def test_few_harmless_variables_are_hidden() -> None:
     variables = dict(corpus.HARMLESS_VARIABLES)
     hidden = [name for name, value in redactor.variables(variables).items() if value != variables[name]]
     assert len(hidden) <= len(variables) * 0.1, hidden
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "MONKEY", "KEYBOARD_LAYOUT", "PWD"])
+@pytest.mark.parametrize(
+    "name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "MONKEY", "KEYBOARD_LAYOUT", "PWD", "OLDPWD"]
+)
 def test_a_name_is_judged_by_whole_words(name: str) -> None:
     assert redactor.variables({name: "/some/value"}) == {name: "/some/value"}
 

@@ -1,26 +1,46 @@
 """`tensortap attach`: watch a running program, and taps in it, until Ctrl-C."""
 
-import argparse
 import sys
 import time
 from typing import Any
 
+import click
+
+from tensortap.cli.output import note, size, write_json
 from tensortap.core.errors import TensortapError
 from tensortap.live.session import Session, attach
 
+_HELP = """Watch a running program, and taps in it, until Ctrl-C.
+
+JOB is a name, a process number, or ssh://host/name; else the newest."""
 _CLEAR_LINE = "\r\x1b[2K"
 
 
-def main(arguments: list[str]) -> int:
-    given = _parsed(arguments)
+@click.command(help=_HELP)
+@click.argument("job", required=False)
+@click.option("--tap", "patterns", multiple=True, metavar="PATTERN", help="ask for its statistics")
+@click.option("--every", default=1, help="of that many steps one")
+@click.option("--rank", "ranks", type=int, multiple=True, help="only this rank; may be repeated")
+@click.option("--interval", default=0.5, help="seconds between two looks")
+@click.option("--times", type=int, help="end after that many looks")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object per look")
+def command(
+    job: str | None,
+    patterns: tuple[str, ...],
+    every: int,
+    ranks: tuple[int, ...],
+    interval: float,
+    times: int | None,
+    as_json: bool,
+) -> int:
     try:
-        with attach(given.job, ranks=given.ranks) as session:
-            for pattern in given.tap:
-                session.tap(pattern, every=given.every, keep="stats")
-            _watch(session, given.interval, given.times)
+        with attach(job, ranks=list(ranks) or None) as session:
+            for pattern in patterns:
+                session.tap(pattern, every=every, keep="stats")
+            _watch(session, interval, times, as_json)
             return 0 if session.is_open else 1
     except (TensortapError, ValueError, TimeoutError) as error:
-        print(f"tensortap attach: {error}", file=sys.stderr)
+        note(str(error), "attach")
         return 1
     except KeyboardInterrupt:
         print()
@@ -35,7 +55,7 @@ def status_line(session: Session) -> str:
         f"{session.name}",
         f"step {now['step']}",
         f"{now['rate']:.3g} steps/s",
-        f"{now['received']} records ({_size(now['nbytes'])})",
+        f"{now['received']} records ({size(now['nbytes'])})",
         f"{now['lost']} lost",
         f"lag {1000 * now['lag']:.0f} ms",
         f"overhead {cost} of step time",
@@ -43,39 +63,33 @@ def status_line(session: Session) -> str:
     return "  ".join(words)
 
 
-def _parsed(arguments: list[str]) -> Any:
-    parser = argparse.ArgumentParser(prog="tensortap attach", description=__doc__)
-    parser.add_argument(
-        "job", nargs="?", help="a name, a process number, or ssh://host/name; else the newest"
-    )
-    parser.add_argument(
-        "--tap", action="append", default=[], metavar="PATTERN", help="ask for its statistics"
-    )
-    parser.add_argument("--every", type=int, default=1, help="of that many steps one")
-    parser.add_argument(
-        "--rank", dest="ranks", type=int, action="append", help="only this rank; may be repeated"
-    )
-    parser.add_argument("--interval", type=float, default=0.5, help="seconds between two looks")
-    parser.add_argument("--times", type=int, default=None, help="end after that many looks")
-    return parser.parse_args(arguments)
-
-
-def _watch(session: Session, interval: float, times: int | None) -> None:
-    is_terminal = sys.stdout.isatty()
+def _watch(session: Session, interval: float, times: int | None, as_json: bool) -> None:
     while session.is_open and (times is None or times > 0):
         time.sleep(interval)
-        print(_CLEAR_LINE + status_line(session) if is_terminal else status_line(session), end="", flush=True)
-        print("" if not is_terminal else "\r", end="" if is_terminal else "\n", flush=True)
+        _tell(session, as_json)
         times = None if times is None else times - 1
+    if not as_json:
+        _tell_the_end(session)
+
+
+def _tell(session: Session, as_json: bool) -> None:
+    if as_json:
+        latest = {pattern: _latest(tapped) for pattern, tapped in session.taps.items()}
+        write_json("attach", {"job": session.name, **session.status, "taps": latest})
+        sys.stdout.flush()
+    elif sys.stdout.isatty():
+        print(f"{_CLEAR_LINE}{status_line(session)}\r", end="", flush=True)
+    else:
+        print(status_line(session), flush=True)
+
+
+def _latest(tapped: Any) -> str | None:
+    return None if tapped.latest is None else f"{tapped.latest.name}: {tapped.latest.value}"
+
+
+def _tell_the_end(session: Session) -> None:
     for tapped in session.taps.values():
-        latest = tapped.latest
-        print(f"{tapped}" if latest is None else f"{tapped}  {latest.name}: {latest.value}")
+        latest = _latest(tapped)
+        print(f"{tapped}" if latest is None else f"{tapped}  {latest}")
     if not session.is_open:
         print(session)
-
-
-def _size(nbytes: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if nbytes >= size:
-            return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes} B"

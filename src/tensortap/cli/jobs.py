@@ -1,20 +1,19 @@
 """`tensortap jobs`: the programs of this user that listen for live sessions."""
 
-import argparse
-import json
 from dataclasses import asdict
 
+import click
+
+from tensortap.cli.output import write, write_json
 from tensortap.live.discovery import jobs
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="tensortap jobs", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    given = parser.parse_args(arguments)
+@click.command(help="The programs of this user that listen for live sessions.")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object per line")
+def command(as_json: bool) -> None:
     found = jobs()
-    if given.json:
-        for job in found:
-            print(json.dumps(asdict(job)))
-        return 0
-    print(found)
-    return 0
+    if not as_json:
+        write(str(found))
+        return
+    for job in found:
+        write_json("jobs", asdict(job))

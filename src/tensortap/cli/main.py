@@ -1,36 +1,36 @@
-"""The command `tensortap`: says what it is; its sub-commands live in files of their own."""
+"""The command `tensortap`: a table of its commands; the file of each is imported when it is called."""
 
 import sys
-from importlib import import_module
 
-import tensortap
-
-# Each has a file of its own with `main(arguments) -> int`, which is imported when it is called.
-_COMMANDS = {
+# The file cli/<name>.py holds `command`, a click command that returns its exit code (None for 0).
+COMMANDS = {
+    "view": "runs, traces and comparisons in a browser",
+    "run": "run any program, unedited: its metadata, and what --tap selects in its models",
+    "ls": "list the runs below folders: what made them, how large they are, whether they are whole",
+    "tree": "the modules of a run with their values: type, shape, range, what is not finite",
+    "show": "one value: statistics, histogram, heat map, its way over the steps; or the names of a run",
     "compare": "two runs or files: where they part, and whether that is more than noise",
+    "diff": "how two runs were made: code, packages, environment, configuration, machine",
+    "export": "values of a run for other programs: .npz, .safetensors, .h5; or one page, .html",
     "serve": "receive what catch() sends: show it, and record it with --to runs/",
     "jobs": "list the programs that listen for live sessions",
     "attach": "watch a running program: rate, drops, lag and overhead",
+    "reproduce": "run a run again, in a folder of its own, and say whether it gives the same numbers",
+    "verify": "read every value of a run again: lengths, checksums, packs, facts, strays",
+    "gc": "what could be deleted: half-written files of dead programs, caches, empty runs; asks first",
+    "doctor": "what is installed, what is missing and how to get it, what is set, what is in the way",
+    "completion": "print what a shell needs to complete these commands",
 }
+_NO_CLICK = "tensortap: the command line needs click, which is not installed; pip install 'tensortap[cli]'"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments in (["--version"], ["-V"]):
-        print(f"tensortap {tensortap.__version__}")
-        return 0
-    if arguments in ([], ["--help"], ["-h"]):
-        print(_usage())
-        return 0
-    if arguments[0] in _COMMANDS:
-        return int(import_module(f"tensortap.cli.{arguments[0]}").main(arguments[1:]))
-    print(f"tensortap: unknown arguments {' '.join(arguments)}; try tensortap --help", file=sys.stderr)
-    return 2
-
-
-def _usage() -> str:
-    commands = "\n".join(f"  {name:<8} {what}" for name, what in _COMMANDS.items())
-    return (
-        f"usage: tensortap --version\n       tensortap COMMAND ...\n\n{commands}\n\n"
-        "The tools are used from Python: import tensortap as tt"
-    )
+    """Run a command; the answer is its exit code."""
+    try:
+        from tensortap.cli.group import run
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        print(_NO_CLICK, file=sys.stderr)
+        return 2
+    return run(COMMANDS, sys.argv[1:] if arguments is None else arguments)

@@ -2,85 +2,99 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 
 import numpy as np
 
 from tensortap.comparison.entries import Entry, Side, in_order
-from tensortap.comparison.joining import Declared, Joined, Laid, Pieces, Undecided, numbers_in, pieces_in
-from tensortap.comparison.layouts import layout_of
+from tensortap.comparison.joining import (
+    Declared,
+    Joined,
+    Pieces,
+    Stepped,
+    Undecided,
+    numbers_in,
+    pieces_in,
+)
 from tensortap.comparison.match import Matched, Pair
-from tensortap.comparison.metrics import Metrics
 from tensortap.comparison.placing import Placing, infer, infer_both
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.recombining import recombined
+from tensortap.comparison.references import Held
 from tensortap.comparison.token_pairs import by_token
 from tensortap.comparison.ways import Way, joined
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
 
-_FAR = 0.3  # of the whole: two values of one shape may be arranged differently from there on
+log = logging.getLogger("tensortap.compare")
+
 _Whole = tuple[Entry, str, str]  # the value, in short how it was made, and the sentence
 
 
 def gathered(a: Side, b: Side) -> tuple[Side, Side]:
     """Both sides with one value where several ranks have a piece each, if their ranks or cuts differ."""
-    if a.ranks == b.ranks:
+    both = a.ranks, b.ranks
+    if both[0] == both[1]:
         names = _cut_otherwise(a, b)
-        return (_collapsed(a, None, names), _collapsed(b, None, names)) if names else (a, b)
-    if not a.ranks or not b.ranks:
+        return (collapsed(a, None, names), collapsed(b, None, names)) if names else (a, b)
+    if not all(both):
         return a, b
-    rank = next((side.ranks[0] for side in (a, b) if len(side.ranks) == 1), 0)
-    return _collapsed(a, rank), _collapsed(b, rank)
+    rank = next((ranks[0] for ranks in both if len(ranks) == 1), 0)
+    return collapsed(a, rank), collapsed(b, rank)
 
 
-def align(matched: Matched) -> Matched:
-    """The pairs with one whole value on each side, and how that was made."""
-    pairs = [_settled(pair) if pieces_in(pair.a) or pieces_in(pair.b) else pair for pair in matched.pairs]
-    settled = recombined(replace(matched, pairs=pairs, notes=[*matched.notes, *_notes(pairs)]))
-    pairs, told = by_token(settled)
-    return replace(settled, pairs=pairs, notes=[*settled.notes, *told])
+def align(matched: Matched, executor: Executor | None = None) -> Matched:
+    """The pairs with one whole value on each side, and how that was made.
+
+    How pieces sit in a whole is found by the executor's workers, where all of them can read the values."""
+    pairs = _all_settled(matched.pairs, executor)
+    notes = _notes(pairs)
+    pairs = [_of_steps(pair) if _is_stepped(pair) else pair for pair in pairs]
+    whole = replace(matched, pairs=pairs, told=[*matched.told, *notes], are_pieces=bool(notes))
+    return by_token(recombined(whole))
 
 
-def relaid(pair: Pair, found: Metrics | str) -> Pair | None:
-    """The pair in one arrangement, where both hold the same numbers in different ones; else None.
+def _all_settled(pairs: Sequence[Pair], executor: Executor | None) -> list[Pair]:
+    cut = [
+        pair for pair in pairs if isinstance(pair.a.reference, Pieces) or isinstance(pair.b.reference, Pieces)
+    ]
+    if not cut:
+        return list(pairs)
+    found_there: list[Pair] = []
+    if executor is not None and len(cut) > 1 and all(map(_is_on_disk, cut)):
+        try:
+            found_there = list(executor.map(settled, cut))
+        except Exception as error:  # noqa: BLE001 - each executor has its own way to lose a worker
+            log.warning("a worker was lost (%s: %s); it is done here", type(error).__name__, error)
+    found = dict(zip(map(id, cut), found_there or map(settled, cut), strict=True))
+    return [found.get(id(pair), pair) for pair in pairs]
 
-    Of the same shape, only what models are known to differ in: any other order is a difference."""
-    if isinstance(found, str) or not _may_be_laid(pair, found):
-        return None
-    a, b = numbers_in(pair.a.reference), numbers_in(pair.b.reference)
-    if a is None or b is None:
-        return None
-    told = layout_of(a, b)
-    layout = told.layout
-    if layout is None or not layout.is_ordinary:
-        return None
+
+def _is_on_disk(pair: Pair) -> bool:
+    """Values in memory would be sent there and back."""
+    held = [piece.reference for entry in (pair.a, pair.b) for piece in pieces_in(entry) or [entry]]
+    return not any(isinstance(reference, Held) for reference in held)
+
+
+def _is_stepped(pair: Pair) -> bool:
+    return isinstance(pair.a.reference, Stepped) or isinstance(pair.b.reference, Stepped)
+
+
+def _of_steps(pair: Pair) -> Pair:
+    """The pair with the plan of what was put together from several steps."""
+    told = [entry.reference.told for entry in (pair.a, pair.b) if isinstance(entry.reference, Stepped)]
     plan = pair.plan or Plan(pair.a.name, "", ())
-    return replace(
-        pair,
-        a=_laid(pair.a, layout.a) if layout.a else pair.a,
-        b=_laid(pair.b, layout.b) if layout.b else pair.b,
-        plan=plan.then(layout.words, f"equal up to {layout.words}"),
-    )
-
-
-def _may_be_laid(pair: Pair, found: Metrics) -> bool:
-    # A piece beside a whole is no padding.
-    if found.is_opaque or not pair.a.dtype or not pair.b.dtype or pair.a.placement != pair.b.placement:
-        return False
-    if found.reason:
-        return found.reason.startswith("shapes differ")
-    return not found.is_discrete and not found.disagreeing and found.relative_l2 > _FAR
-
-
-def _laid(entry: Entry, steps: Sequence[tuple[object, ...]]) -> Entry:
-    return replace(entry, reference=Laid(entry.reference, tuple(steps)))
+    return replace(pair, plan=plan.then("steps put together", "".join(told)))
 
 
 def _cut_otherwise(a: Side, b: Side) -> set[str]:
     """Names whose pieces are placed in one way on one side and in another on the other."""
+    if not any(entry.placement is not None for side in (a, b) for entry in side.entries):
+        return set()
     ways: list[dict[str, set[object]]] = [{}, {}]
     for side, found in zip((a, b), ways, strict=True):
         for entry in side.entries:
@@ -90,7 +104,8 @@ def _cut_otherwise(a: Side, b: Side) -> set[str]:
     return {name for name, told in ways[0].items() if ways[1].get(name, told) != told}
 
 
-def _collapsed(side: Side, rank: int | None, names: set[str] | None = None) -> Side:
+def collapsed(side: Side, rank: int | None, names: set[str] | None = None) -> Side:
+    """With one value, as yet in pieces, where several ranks have one each: of all names, or of these."""
     groups: dict[tuple[object, ...], list[Entry]] = {}
     seen: Counter[tuple[object, ...]] = Counter()
     for entry in side.entries:
@@ -120,7 +135,8 @@ def _one(group: list[Entry], rank: int | None) -> Entry:
     )
 
 
-def _settled(pair: Pair) -> Pair:
+def settled(pair: Pair) -> Pair:
+    """A pair of which a side is in pieces, with both whole; unusable, with the reason, where that fails."""
     try:
         a, b = _declared(pair.a), _declared(pair.b)
         wholes = _wholes(pair, a, b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Protocol
 
 from tensortap.comparison.operands import Operand
@@ -49,11 +50,11 @@ class Entry:
 
     @property
     def first_step(self) -> int:
-        return self.step if isinstance(self.step, int) else min(self.step, default=0)
+        return self.step if isinstance(self.step, int) else first_of(self.step)
 
     @property
     def first_rank(self) -> int:
-        return self.rank if isinstance(self.rank, int) else min(self.rank, default=0)
+        return self.rank if isinstance(self.rank, int) else first_of(self.rank)
 
     def __str__(self) -> str:
         call = f"@{self.call}" if self.call else ""
@@ -84,7 +85,11 @@ class Side:
 
     @property
     def ranks(self) -> list[int]:
-        return sorted({entry.first_rank for entry in self.entries})
+        return sorted({first_of(rank) for rank in {entry.rank for entry in self.entries}})
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({first_of(step) for step in {entry.step for entry in self.entries}})
 
     def only(self, *patterns: str, step: int | None = None, rank: int | None = None) -> Side:
         """The values that are meant: of names that a pattern selects, of one step, of one rank."""
@@ -107,6 +112,14 @@ def is_selected(name: str, patterns: Sequence[str]) -> bool:
     return is_meant and not any(matches(pattern, name) for pattern in excluded)
 
 
+def first_of(numbers: int | tuple[int, ...]) -> int:
+    """Of a step or a rank that stands for several, the first."""
+    return numbers if isinstance(numbers, int) else min(numbers, default=0)
+
+
 def in_order(entries: list[Entry]) -> list[Entry]:
     """By step, then as they were seen, then by rank."""
+    numbers = {entry.step for entry in entries} | {entry.rank for entry in entries}
+    if all(isinstance(one, int) for one in numbers):
+        return sorted(entries, key=attrgetter("step", "order", "rank"))
     return sorted(entries, key=lambda entry: (entry.first_step, entry.order, entry.first_rank))

@@ -1,4 +1,4 @@
-"""A file as a side: a trace, or whatever values one file holds."""
+"""A file as a side: a trace, tensors by name, or whatever values one file holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.comparison.entries import Entry, Side, in_order
-from tensortap.comparison.references import InFile, InTrace, file_leaves, trace_file
+from tensortap.comparison.references import InFile, InTensors, InTrace, file_leaves, trace_file
+from tensortap.formats import safetensors
 from tensortap.frameworks.base import framework_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,20 @@ def of_file(path: Path) -> Side:
         reference = InFile(where, name)
         entries.append(Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=told.nbytes))
     return Side(str(path), entries, [], [], {}, str(path))
+
+
+def of_tensors(path: Path) -> Side:
+    """One entry for each tensor of a .safetensors file, without reading any, in the order of its bytes."""
+    where, written = str(path.absolute()), safetensors.stamp(path)
+    found, problems = safetensors.tensors(path)
+    entries = []
+    for order, one in enumerate(found):
+        reference = InTensors(where, written, one.offset, one.nbytes, one.dtype, one.shape)
+        facts = (order, one.dtype, one.shape, one.nbytes)
+        entries.append(Entry(one.name, reference, "value", 0, 0, 0, *facts))
+    if not entries and not problems:
+        problems = ["it holds no values"]
+    return Side(str(path), entries, problems, [], {}, str(path))
 
 
 def _traced(trace: TraceFile, name: str, order: int) -> list[Entry]:

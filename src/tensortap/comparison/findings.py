@@ -12,7 +12,8 @@ from tensortap.comparison.verdict import BEYOND, Axis, Judgement, Verdict
 from tensortap.core.record import Kind
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen: one is made for every pair, and freezing takes five times as long. Nobody changes it.
+@dataclass(slots=True, eq=False)
 class Finding:
     """One pair of values: what they differ by, how many times their noise that is, and what it means."""
 

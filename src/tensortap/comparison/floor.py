@@ -95,11 +95,13 @@ class Floor:
     def of(self, entry: Entry, *, dtype: str = "", depth: int = 1) -> Noise:
         """The noise of a value: measured at that step and call, else the loosest of its name, else analytic,
         by the lowest precision on its way (`dtype`) and the layers before it (`depth`)."""
+        if not self.noise:
+            return analytic(dtype or entry.dtype, depth)
         key = entry.name, entry.first_step, entry.call, entry.first_rank
         found = self.noise.get(key) or self._loosest.get(entry.name)
-        return (
-            replace(found, limit=self.limit) if found is not None else analytic(dtype or entry.dtype, depth)
-        )
+        if found is None:
+            return analytic(dtype or entry.dtype, depth)
+        return found if found.limit == self.limit else replace(found, limit=self.limit)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON."""

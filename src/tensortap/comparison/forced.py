@@ -8,14 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
+from tensortap.comparison.align import settled
 from tensortap.comparison.entries import Entry
+from tensortap.comparison.forced_layouts import arranged
 from tensortap.comparison.held_sides import of_records
+from tensortap.comparison.joining import Placed, pieces_in
+from tensortap.comparison.match import Pair
+from tensortap.comparison.plans import Plan
+from tensortap.comparison.references import Held
 from tensortap.comparison.shelf import Shelf, tensor_of
 from tensortap.comparison.untouched import untouched
 from tensortap.core.errors import TensortapError
-from tensortap.core.record import Record
+from tensortap.core.record import Placement, Record
+from tensortap.frameworks.sharded import around, is_distributed, local, placement, shard_of
+from tensortap.kernels.hashing import checksum
 from tensortap.recording.capture import capture
 from tensortap.sources.compiled import plain_python
 from tensortap.sources.replacing import Replacing
@@ -34,6 +43,8 @@ class Forced:
     alone: list[Entry] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)  # values that were not replaced, and why
     missing: list[str] = field(default_factory=list)
+    plans: dict[int, Plan] = field(default_factory=dict)  # of another arrangement, by the id of its own value
+    joined: dict[str, int] = field(default_factory=dict)  # ways in which pieces of ranks were put together
 
 
 def forced(model: Any, batch: Any, patterns: Sequence[Any], shelf: Shelf) -> Forced:
@@ -86,6 +97,24 @@ def types_of(model: Any) -> set[torch.dtype]:
     return {one.dtype for one in model.parameters() if one.is_floating_point()}
 
 
+def sharded_weights(model: Any, whole: Any) -> dict[str, list[Any] | None]:
+    """Of each sharded weight the type, the shape and the digest that the piece of this rank should have; None
+    where the other is no model that holds the whole."""
+    others = dict(whole.named_parameters()) if is_model(whole) else {}
+    found: dict[str, list[Any] | None] = {}
+    for name, one in model.named_parameters():
+        if is_distributed(type(one.data)):
+            where, other = placement(one.data), others.get(name)
+            is_whole = other is not None and tuple(other.shape) == where.shape
+            found[name] = _digested(Placed(Held(other), where)) if is_whole else None
+    return found
+
+
+def _digested(piece: Placed) -> list[Any]:
+    held = piece.operand()
+    return [held.dtype, list(held.bits.shape), checksum(np.ascontiguousarray(held.bits))]
+
+
 def _fresh(batch: Any) -> Any:
     """A copy: a cache among the inputs is written by the model, and the next run would find it full."""
     try:
@@ -112,13 +141,46 @@ class _Run:
     def _see(self, record: Record) -> None:
         (own,) = of_records([record], self._classes).entries
         own.order = len(self.found.pairs) + len(self.found.alone)
-        other = self._shelf.take(record, own.shape)
+        where = record.placement
+        other = self._shelf.take(record, own.shape if where is None else where.shape)
         own.step = self._shelf.step_of(record)
+        other = other if other is None or where is None else self._placed(own, other, where)
+        other = other if other is None or not pieces_in(other) else self._whole(own, other)
         if other is None:
             self.found.alone.append(own)
             return
-        self.found.pairs.append((replace(other, rank=own.rank, call=own.call, order=own.order), own))
         self._next[record.name] = other
+        other = replace(other, rank=own.rank, call=own.call, order=own.order)
+        found = arranged(other, own)
+        if isinstance(found, str):
+            self.found.kept.update({own.name: found} if found else {})
+            self.found.pairs.append((other, own))
+            return
+        self._next[record.name] = found.given
+        self.found.pairs.append((found.other, found.own))
+        self.found.plans[id(found.own)] = found.plan
+
+    def _whole(self, own: Entry, other: Entry) -> Entry | None:
+        """The pieces of several ranks of the reference put together, as they say or as this value tells."""
+        pair = settled(Pair(other, own))
+        if pair.plan is None or not pair.plan.is_usable:
+            self.found.kept[own.name] = pair.plan.told[-1] if pair.plan is not None else "it is in pieces"
+            return None
+        self.found.joined[pair.plan.words] = self.found.joined.get(pair.plan.words, 0) + 1
+        return pair.a
+
+    def _placed(self, own: Entry, other: Entry, where: Placement) -> Entry | None:
+        """Of a sharded value the piece of this rank; nothing where the whole does not tell what that is."""
+        if other.placement == where or other.shape != where.shape:
+            return other
+        partial = next((part for part in where.parts if part != "replicate" and not shard_of(part)), "")
+        if partial:
+            self.found.kept[own.name] = (
+                f"it is {partial} here, of which only all ranks together are the whole"
+            )
+            return None
+        reference = Placed(other.reference, where)
+        return replace(other, reference=reference, shape=own.shape, placement=where, checksum="")
 
     def exchange(self, name: str, value: torch.Tensor) -> torch.Tensor:
         entry = self._next.pop(name, None)
@@ -132,16 +194,21 @@ class _Run:
 
 
 def fitted(given: Any, like: torch.Tensor) -> torch.Tensor:
-    """The given numbers as a tensor of that type, on that device; a copy, for the model may write to it."""
+    """The given numbers as a tensor of that type, on that device; a copy, for the model may write to it.
+
+    Of a distributed tensor they are the piece of this rank."""
+    held: torch.Tensor = local(like)
+    if held is not like:
+        made: torch.Tensor = fitted(given, held)
+        return around(like, made) if is_distributed(type(like)) else made
     if type(like) not in _PLAIN or like.layout != torch.strided:
-        raise TypeError(f"a {type(like).__name__} ({like.layout}) cannot be replaced")
+        raise TypeError(f"what is a {type(like).__name__} ({like.layout}) cannot be replaced")
     other = tensor_of(given)
     if other.shape != like.shape:
         raise ValueError(f"shape {list(other.shape)} against {list(like.shape)}")
     if _sort(other) != _sort(like):
         raise ValueError(f"{other.dtype} against {like.dtype}".replace("torch.", ""))
-    made = torch.empty_like(like)
-    return made.copy_(_in_range(other, like.dtype))
+    return torch.empty_like(like).copy_(_in_range(other, like.dtype))
 
 
 def _sort(value: torch.Tensor) -> tuple[bool, ...]:

@@ -53,6 +53,9 @@ def told(run: Forced, shelf: Shelf) -> list[str]:
     more = len(run.kept) - _SHOWN
     notes += [f"{more} more values were not replaced"] if more > 0 else []
     notes += run.missing[:_SHOWN]
+    if run.joined:
+        ways = ", ".join(f"{count} {words}" for words, count in run.joined.items())
+        notes.append(f"the pieces of the reference's ranks were put together: {ways}")
     if shelf.is_cut:
         notes.append(f"each of the candidate's {len(shelf.ran)} steps is a piece of the reference's one")
     if shelf.is_joined:

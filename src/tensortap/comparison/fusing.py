@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensortap.comparison.entries import Entry, Reference, Side
-from tensortap.comparison.modules import split
+from tensortap.comparison.joining import Laid
+from tensortap.comparison.match import Matched
+from tensortap.comparison.modules import module_of, split
 from tensortap.comparison.operands import Operand
+from tensortap.comparison.recombining import all_made
 from tensortap.comparison.references import numbers_of
 from tensortap.comparison.shelf import put_together
 
@@ -23,6 +26,42 @@ class Joined(NamedTuple):
 
     def operand(self) -> Operand | None:
         return numbers_of(self.load())
+
+
+class Guess(NamedTuple):
+    """Modules that were found to be done in one, by their last names."""
+
+    fused: dict[str, list[str]]  # the candidate does in one what the reference does in several
+    split_up: dict[str, list[tuple[str, int]]]  # the other way round, with the widths
+
+    def __str__(self) -> str:
+        parts = {**self.fused, **{name: [part for part, _ in parts] for name, parts in self.split_up.items()}}
+        return "; ".join(f"{name} is taken for {', '.join(these)} in one" for name, these in parts.items())
+
+
+def guessed(matched: Matched, renamed: Callable[[str], str]) -> Guess:
+    """What only the two sides together have: outputs that lie side by side in one of the other side."""
+    ours = [replace(entry, name=renamed(entry.name)) for entry in matched.only_a]
+    called = {id(one): entry.name for one, entry in zip(ours, matched.only_a, strict=True)}
+    guess = Guess({}, {})
+    for made in all_made(Matched([], _outputs(ours), _outputs(matched.only_b))):
+        whole, parts = made.whole, made.parts
+        if made.steps or not made.is_fused or made.way.dim != len(whole.shape) - 1:
+            continue
+        if made.is_a:
+            widths = [(_last(part.name), part.shape[-1]) for part in parts]
+            guess.split_up.setdefault(_last(called[id(whole)]), widths)
+        else:
+            guess.fused.setdefault(_last(whole.name), [_last(called[id(part)]) for part in parts])
+    return guess
+
+
+def _outputs(entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in entries if entry.kind == "output"]
+
+
+def _last(name: str) -> str:
+    return module_of(name, "output").rpartition(".")[2]
 
 
 def with_fused(side: Side, fused: Mapping[str, Sequence[str]]) -> Side:
@@ -67,3 +106,30 @@ def _joined(key: tuple[Any, ...], parts: Sequence[Entry | None]) -> Entry:
         class_name="",
         checksum="",
     )
+
+
+def with_split(side: Side, split_up: Mapping[str, Sequence[tuple[str, int]]]) -> Side:
+    """The same values, that of a module which does several in one under the names of those: `{"qkv": [("q",
+    64), ("k", 32), ("v", 32)]}` makes three of the output of `attn.qkv`. Its input is that of each."""
+    if not split_up:
+        return side
+    return replace(side, entries=[made for entry in side.entries for made in _split(entry, split_up)])
+
+
+def _split(entry: Entry, split_up: Mapping[str, Sequence[tuple[str, int]]]) -> list[Entry]:
+    module, rest = split(entry.name, entry.kind)
+    parent, _, last = module.rpartition(".")
+    parts = split_up.get(last, ())
+    is_fitting = entry.kind == "input" or entry.shape[-1:] == (sum(width for _, width in parts),)
+    if not parts or entry.kind not in ("output", "input") or not is_fitting:
+        return [entry]
+    made, start = [], 0
+    for name, width in parts:
+        called = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
+        part = replace(entry, name=called, class_name="")
+        if entry.kind == "output":
+            cut = Laid(entry.reference, (("cut", len(entry.shape) - 1, start, start + width),))
+            part = replace(part, reference=cut, shape=(*entry.shape[:-1], width), checksum="")
+        made.append(part)
+        start += width
+    return made

@@ -29,6 +29,7 @@ class Explanation:
     text: str
     names: tuple[str, ...] = ()
     state: State = "differs"
+    are_alone: bool = False  # the names are on one side only: nothing is known of what they hold
 
     @property
     def differs(self) -> bool:
@@ -60,7 +61,8 @@ def _digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matched) -> Ex
     called = _called_by_b(matched)
     common = {name: (weight, b[called(name)]) for name, weight in a.items() if called(name) in b}
     alone = {"A": [name for name in a if name not in common], "B": sorted(b.keys() - set(map(called, a)))}
-    differing = [name for name, (one, other) in common.items() if one != other]
+    pieces = [name for name, (one, other) in common.items() if matched.are_pieces and one[1] != other[1]]
+    differing = [name for name, (one, other) in common.items() if one != other and name not in pieces]
     unread = [name for name, (one, other) in common.items() if one[2] is None or other[2] is None]
     if differing:
         told = f"{len(differing)} of {len(common)} weights differ{_in_type(differing, common)}"
@@ -68,7 +70,10 @@ def _digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matched) -> Ex
     if any(alone.values()):
         parts = [f"{len(names)} only in {side}: {_some(names)}" for side, names in alone.items() if names]
         told = f"the models do not have the same weights: {'; '.join(parts)}"
-        return Explanation("weights", told, (*alone["A"], *alone["B"]))
+        return Explanation("weights", told, (*alone["A"], *alone["B"]), are_alone=True)
+    if pieces:
+        told = f"{len(pieces)} of {len(common)} weights are in pieces on one side, and were not compared"
+        return Explanation("weights", told, tuple(pieces), "unknown")
     if unread:
         told = f"{len(unread)} of {len(common)} weights have no digest (pip install 'tensortap[fast]')"
         return Explanation("weights", told, tuple(unread), "unknown")
@@ -85,7 +90,9 @@ def _in_type(differing: list[str], common: Mapping[str, Any]) -> str:
 def _called_by_b(matched: Matched) -> Any:
     """What B calls a weight of A, after the modules that were paired."""
     modules = {
-        module_of(pair.a.name, pair.a.kind): module_of(pair.b.name, pair.b.kind) for pair in matched.pairs
+        module_of(pair.a.name, pair.a.kind): module_of(pair.b.name, pair.b.kind)
+        for pair in matched.pairs
+        if pair.how != "parts"
     }
 
     def called(name: str) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tensortap.comparison.entries import Entry, Reference
-from tensortap.comparison.layouts import Step, applied
+from tensortap.comparison.glimpse import Step
+from tensortap.comparison.layouts import applied
 from tensortap.comparison.operands import Operand
 from tensortap.comparison.references import numbers_of
 from tensortap.comparison.ways import Way, joined
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
+from tensortap.frameworks.sharded import indices
 from tensortap.kernels.numbers import Array, decode, number_type
 from tensortap.readers.whole import whole
 
@@ -77,6 +81,53 @@ class Laid(NamedTuple):
     def operand(self) -> Operand:
         held = _operand(self.reference)
         return Operand(applied(self.steps, held.bits), held.dtype)
+
+
+class Placed(NamedTuple):
+    """The piece of a whole that one rank has, as a placement tells it."""
+
+    reference: Reference
+    placement: Placement
+
+    def load(self) -> Any:
+        held = self.operand()
+        return decode(held.bits, held.dtype)
+
+    def operand(self) -> Operand:
+        held = _operand(self.reference)
+        return Operand(held.bits[np.ix_(*indices(self.placement))], held.dtype)
+
+
+class Windows(NamedTuple):
+    """Parts of values, one number after the other; an empty place is all of it."""
+
+    references: tuple[Reference, ...]
+    places: tuple[tuple[tuple[int, int], ...], ...]  # from where to where along each axis
+
+    def load(self) -> Any:
+        held = self.operand()
+        return decode(held.bits, held.dtype)
+
+    def operand(self) -> Operand:
+        held = [_operand(reference) for reference in self.references]
+        parts = [
+            one.bits[tuple(slice(*limits) for limits in place)].reshape(-1)
+            for one, place in zip(held, self.places, strict=True)
+        ]
+        return Operand(np.concatenate(parts), held[0].dtype)
+
+
+class Stepped(NamedTuple):
+    """What several steps gave, as one; `told` says how."""
+
+    reference: Joined | Windows
+    told: str
+
+    def load(self) -> Any:
+        return self.reference.load()
+
+    def operand(self) -> Operand:
+        return self.reference.operand()
 
 
 class Undecided(NamedTuple):

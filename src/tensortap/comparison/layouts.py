@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
-from typing import Any
 
 import numpy as np
 
 from tensortap.comparison import orders
+from tensortap.comparison.glimpse import Glimpse, Shape, Step, distance
 from tensortap.kernels.numbers import Array
 
-Step = tuple[
-    Any, ...
-]  # ("reshape", shape), ("transpose", axes), ("take", axis, rows), ("cut", axis, from, to)
-Shape = tuple[int, ...]
 # So much of the whole may remain, and the next best must leave this many times more.
 _EQUAL, _MARGIN, _EXACT = 0.1, 3.0, 1e-12
 _FEW = 8  # numbers: fewer fit by chance
 _MOST_AXES = 5
-_SAMPLED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +50,10 @@ def layout_of(a: Array, b: Array) -> Found:
     where they fit as they are."""
     if min(a.size, b.size) < _FEW or _is_constant(a) or _is_constant(b):
         return Found()
-    if a.shape == b.shape and _distance(a, b) <= _EQUAL:
+    seen = Glimpse(a, b)
+    if a.shape == b.shape and seen.may_fit((), (), _EQUAL) and distance(a, b) <= _EQUAL:
         return Found()
-    fitting = list(_fitting(a, b))
+    fitting = list(_fitting(a, b, seen))
     if not fitting:
         return Found()
     best = min(error for _, error, _ in fitting)
@@ -83,29 +79,15 @@ def applied(steps: Sequence[Step], array: Array) -> Array:
     return array
 
 
-def _fitting(a: Array, b: Array) -> Iterator[tuple[Layout, float, Array]]:
+def _fitting(a: Array, b: Array, seen: Glimpse) -> Iterator[tuple[Layout, float, Array]]:
     """The layouts that leave little, and what each makes of the side that is changed."""
     for layout in _layouts(a.shape, b.shape):
-        # A few numbers tell most of them apart.
-        if not _may_fit(layout, a, b):
+        if not seen.may_fit(layout.a, layout.b, _EQUAL):
             continue
         one, other = applied(layout.a, a), applied(layout.b, b)
-        error = _distance(one, other)
+        error = distance(one, other)
         if error <= _EQUAL:
             yield layout, error, other if layout.b else one
-
-
-def _may_fit(layout: Layout, a: Array, b: Array) -> bool:
-    if layout.b and layout.b[0][0] == "take":
-        axis = layout.b[0][1]
-        a, b = _thinned(a, axis), _thinned(b, axis)
-    one, other = applied(layout.a, a), applied(layout.b, b)
-    return _distance(_sample(one), _sample(other)) <= 2 * _EQUAL
-
-
-def _thinned(array: Array, kept: int) -> Array:
-    """A few of every axis but one."""
-    return array[tuple(slice(None) if axis == kept else slice(0, 4) for axis in range(array.ndim))]
 
 
 def _layouts(a: Shape, b: Shape) -> Iterator[Layout]:
@@ -179,30 +161,10 @@ def _axes(axes: Sequence[int]) -> str:
 
 def _would_differ(one: Array, other: Array, error: float) -> bool:
     """Two layouts that make the same of the numbers are one."""
-    return one.shape != other.shape or _distance(one, other) > error + _EXACT
-
-
-def _sample(array: Array) -> Array:
-    """The first and the last axis, as far as there are not too many numbers; a few of the others."""
-    wanted = tuple(
-        slice(None) if array.ndim == 1 or axis in (0, array.ndim - 1) else slice(0, _SAMPLED)
-        for axis in range(array.ndim)
-    )
-    some = array[wanted]
-    return some if some.size <= 1 << 16 or some.ndim < 2 else some[:: -(-some.size // (1 << 16))]
-
-
-def _distance(one: Array, other: Array) -> float:
-    x, y = one.astype(np.float64), other.astype(np.float64)
-    is_odd = ~(np.isfinite(x) & np.isfinite(y))
-    if is_odd.any():
-        if not np.array_equal(x[is_odd], y[is_odd], equal_nan=True):
-            return float("inf")
-        x, y = np.where(is_odd, 0, x), np.where(is_odd, 0, y)
-    apart = float(np.linalg.norm(x - y))
-    return apart / max(float(np.linalg.norm(x)), float(np.linalg.norm(y))) if apart else 0.0
+    return one.shape != other.shape or distance(one, other) > error + _EXACT
 
 
 def _is_constant(array: Array) -> bool:
-    flat = array.reshape(-1)
-    return bool((flat == flat[0]).all())
+    first = array.flat[0]
+    few = array[tuple(slice(0, _FEW) for _ in array.shape)]
+    return bool((few == first).all() and (array == first).all())

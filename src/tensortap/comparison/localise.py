@@ -11,7 +11,7 @@ from tensortap.comparison.backward import BACKWARD, Gradients, Modules
 from tensortap.comparison.findings import Finding, Origin, worse
 from tensortap.comparison.floor import OWN
 from tensortap.comparison.ties import in_some_rows, is_tie
-from tensortap.comparison.verdict import Verdict, judge
+from tensortap.comparison.verdict import BEYOND, Verdict, judge
 
 # A difference that grows by more than this on its way, in multiples of the noise, has a cause of its own.
 _GROWTH = 16.0
@@ -117,22 +117,29 @@ class _Walk:
 
 def localise(findings: Sequence[Finding]) -> tuple[list[Finding], list[Origin]]:
     """The findings with their final verdicts, in the same order, and the origins, first things first."""
-    judged: dict[int, Finding] = {}
+    table = list(findings)
     origins: list[tuple[tuple[int, int, int], Origin]] = []
-    for rank in dict.fromkeys(one.rank for one in findings):
-        of_rank = [(place, one) for place, one in enumerate(findings) if one.rank == rank]
+    by_rank: dict[int, list[_Place]] = {}
+    for place, one in enumerate(findings if any(map(_may_change, findings)) else ()):
+        by_rank.setdefault(one.rank, []).append((place, one))
+    for rank, of_rank in by_rank.items():
         for position, place, found, origin in _of_rank(of_rank):
-            judged[place] = found
+            table[place] = found
             if origin is not None:
                 origins.append(((found.step, position, rank), origin))
     # Of one module the first value that shows it is enough.
     ordered: dict[tuple[str, int, int], Origin] = {}
     for _, origin in sorted(origins, key=lambda one: one[0]):
         ordered.setdefault((origin.name, origin.step, origin.rank), origin)
-    return [judged[place] for place in range(len(findings))], list(ordered.values())
+    return table, list(ordered.values())
 
 
 _Place = tuple[int, Finding]
+
+
+def _may_change(found: Finding) -> bool:
+    """Whether its surroundings may make something else of it, or it of them: of few, where runs are alike."""
+    return found.verdict in BEYOND or found.noise.own is not None
 
 
 def _of_rank(findings: list[_Place]) -> Iterable[tuple[int, int, Finding, Origin | None]]:
@@ -141,6 +148,9 @@ def _of_rank(findings: list[_Place]) -> Iterable[tuple[int, int, Finding, Origin
     by_step: dict[int, list[_Place]] = {}
     for one in findings:
         by_step.setdefault(one[1].step, []).append(one)
+    if all(found.noise.own is None for _, found in findings):  # else it counts what the steps before were
+        changing = {found.step for _, found in findings if _may_change(found)}
+        by_step = {step: by_step[step] for step in changing}
     known = Modules(found.module for _, found in findings)
     classes = {found.module: found.pair.a.class_name for _, found in findings if found.pair.a.class_name}
     for step in sorted(by_step):

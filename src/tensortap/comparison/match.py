@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal
 
 from tensortap.comparison.entries import Entry, Side
@@ -12,13 +13,15 @@ from tensortap.comparison.plans import Plan
 from tensortap.comparison.rules import Rules, rules_of
 from tensortap.core.paths import nearest
 
-How = Literal["name", "map", "class", "order", "content"]
+How = Literal["name", "map", "class", "order", "content", "parts"]
 _Key = tuple[Any, ...]
+_MOMENT: Callable[[Entry], _Key] = attrgetter("name", "step", "rank", "call")
 _SHOWN = 3
 _GUESSES: tuple[tuple[How, Callable[..., list[Found]]], ...] = (("class", by_class), ("content", by_content))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen: one is made for every pair, and freezing takes five times as long. Nobody changes it.
+@dataclass(slots=True, eq=False)
 class Pair:
     """Two values that are taken for the same thing, how they were found, and how sure that is (1 is sure)."""
 
@@ -36,8 +39,15 @@ class Matched:
     pairs: list[Pair]
     only_a: list[Entry] = field(default_factory=list)
     only_b: list[Entry] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)  # what was found on the way, and is no fault
     ignored: int = 0  # values that a rule left out
+    gaps: list[str] = field(default_factory=list)  # parts of values that only one side has
+    are_pieces: bool = False  # some values of a side are those of several ranks, put together
+
+    @property
+    def notes(self) -> list[str]:
+        """All that is worth saying of the pairs as they are now."""
+        return [*self.told, *_alike(self.pairs), *_strangers(self)]
 
 
 def match(a: Side, b: Side, rules: Any = None) -> Matched:
@@ -48,18 +58,20 @@ def match(a: Side, b: Side, rules: Any = None) -> Matched:
     known = rules_of(rules)
     a_entries, b_entries = known.kept(a.entries), known.kept(b.entries)
     ignored = len(a.entries) + len(b.entries) - len(a_entries) - len(b_entries)
-    notes = known.problems(a.names, b.names)
+    names = [list(dict.fromkeys(entry.name for entry in entries)) for entries in (a_entries, b_entries)]
     shift, told = _steps(a_entries, b_entries)
     pairs = _by_name(a_entries, b_entries, known, shift)
-    left_a, left_b = _left(pairs, a_entries, b_entries)
+    is_whole = len(pairs) == len(a_entries) == len(b_entries)
+    left_a, left_b = ([], []) if is_whole else _left(pairs, a_entries, b_entries)
     for how, alike in _GUESSES:
         if left_a and left_b:
             found = alike(left_a, left_b, pairs, shift)
             pairs += [Pair(one, other, how, score) for one, other, score in found]
             left_a, left_b = _left(pairs, left_a, left_b)
-    notes += [*told, *_alike(pairs), *_strangers(a, b, pairs)]
-    place = {id(entry): position for position, entry in enumerate(a_entries)}
-    return Matched(sorted(pairs, key=lambda pair: place[id(pair.a)]), left_a, left_b, notes, ignored)
+    if any(pair.how != "name" for pair in pairs):  # names alone have kept the order of A
+        place = {id(entry): position for position, entry in enumerate(a_entries)}
+        pairs.sort(key=lambda pair: place[id(pair.a)])
+    return Matched(pairs, left_a, left_b, [*known.problems(*names), *told], ignored)
 
 
 def _by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]) -> list[Pair]:
@@ -67,15 +79,15 @@ def _by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]
     names = {name: rules.renamed(name) for name in dict.fromkeys(entry.name for entry in a)}
     ruled = {name for name, renamed in names.items() if renamed != name}
     rules.check_unique(names, {entry.name for entry in b})
-    others = _keyed(b, lambda entry: (entry.name, entry.step, entry.rank, entry.call))
+    others = _keyed(b, map(_MOMENT, b))
     pairs = []
     # Those that a rule speaks of come first: it may mean a name that another of A has by itself.
     for chosen in (ruled, names.keys() - ruled) if ruled else (names.keys(),):
-        mine = _keyed(
-            (entry for entry in a if entry.name in chosen),
-            lambda entry: (names[entry.name], shift.get(entry.step, entry.step), entry.rank, entry.call),
-        )
-        for key, entry in mine.items():
+        mine = [entry for entry in a if entry.name in chosen] if ruled else a
+        keys: Iterable[_Key] = map(_MOMENT, mine)
+        if ruled or shift:
+            keys = ((names[name], shift.get(step, step), *rest) for name, step, *rest in keys)
+        for key, entry in _keyed(mine, keys).items():
             other = others.pop(key, None)
             if other is not None:
                 how: How = "map" if entry.name in ruled else "order" if shift else "name"
@@ -83,12 +95,11 @@ def _by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]
     return pairs
 
 
-def _keyed(entries: Iterable[Entry], key_of: Callable[[Entry], _Key]) -> dict[_Key, Entry]:
+def _keyed(entries: list[Entry], keys: Iterable[_Key]) -> dict[_Key, Entry]:
     """Each value under a key of its own: what has the same key as another is numbered."""
     found: dict[_Key, Entry] = {}
     again: dict[_Key, int] = {}
-    for entry in entries:
-        key = key_of(entry)
+    for entry, key in zip(entries, keys, strict=True):
         if key in found:
             again[key] = again.get(key, 0) + 1
             key = (*key, again[key])
@@ -104,9 +115,9 @@ def _left(pairs: list[Pair], a: list[Entry], b: list[Entry]) -> tuple[list[Entry
 def _steps(a: list[Entry], b: list[Entry]) -> tuple[dict[Any, Any], list[str]]:
     """Which step of B stands for which of A, where the two count differently: both have as many steps, and
     none in common."""
-    mine, others = ({entry.first_step for entry in entries} for entries in (a, b))
-    are_plain = all(isinstance(entry.step, int) for entry in (*a, *b))
-    if not are_plain or not mine or mine & others or len(mine) != len(others):
+    all_steps = [{entry.step for entry in entries} for entries in (a, b)]
+    mine, others = ({step for step in steps if isinstance(step, int)} for steps in all_steps)
+    if [mine, others] != all_steps or not mine or mine & others or len(mine) != len(others):
         return {}, []
     shift = dict(zip(sorted(mine), sorted(others), strict=True))
     told = f"A has the steps {_span(mine)}, B {_span(others)}: they are paired in their order"
@@ -128,16 +139,27 @@ def _alike(pairs: list[Pair]) -> list[str]:
         for how, words in (("class", "class and order"), ("content", "shape and content"))
         if any(pair.how == how for pair in guessed)
     )
-    rules = suggested_rules([(pair.a.name, pair.b.name) for pair in guessed])
+    surest = sorted(guessed, key=lambda pair: -pair.score)
+    rules = suggested_rules([(pair.a.name, pair.b.name) for pair in surest])
     return [f"names differ, so these pairs are a guess: {counts}; to be sure, give a map with\n{rules}"]
 
 
-def _strangers(a: Side, b: Side, pairs: list[Pair]) -> list[str]:
+def _strangers(matched: Matched) -> list[str]:
     """Two sides that share no name at all: what is nearest, and what to write."""
-    if any(pair.how in ("name", "map", "order") for pair in pairs) or not a.names or not b.names:
+    pairs = matched.pairs
+    if any(pair.how not in ("class", "content") for pair in pairs):
         return []
-    told = f"no name is on both sides: A has {_some(a.names)}, B has {_some(b.names)}"
-    near = [(name, found[0]) for name in a.names[:50] if (found := nearest(name, b.names, 1))]
+    a, b = (
+        list(dict.fromkeys(entry.name for entry in entries))
+        for entries in (
+            [*(pair.a for pair in pairs), *matched.only_a],
+            [*(pair.b for pair in pairs), *matched.only_b],
+        )
+    )
+    if not a or not b:
+        return []
+    told = f"no name is on both sides: A has {_some(a)}, B has {_some(b)}"
+    near = [(name, found[0]) for name in a[:50] if (found := nearest(name, b, 1))]
     if not near or pairs:
         return [told]
     nearby = f"nearest is {near[0][0]!r} to {near[0][1]!r}"

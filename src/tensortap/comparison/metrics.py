@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from tensortap.comparison.masks import as_mask, lowest, masked, without_mask
 from tensortap.comparison.operands import Operand, are_equal, is_number, operand, shape_of_numbers
 from tensortap.comparison.structure import Pair, pairs
-from tensortap.kernels.along import worst_along
-from tensortap.kernels.blocks import block_size, blocks, numbers
+from tensortap.kernels.along import worst_of_both
 from tensortap.kernels.differences import ArrayDifference, Extreme, differences
-from tensortap.kernels.numbers import Array, number_type
+from tensortap.kernels.many import Account, Report, Terms, are_discrete, columns_of
+from tensortap.kernels.tally import apart, index_of
 
-# Numbers beyond this share of what a type can hold stand for minus infinity in a mask; half precision is so
-# narrow that real values come near.
-_MASKED, _MASKED_HALF = 0.49, 0.9
 _PLAIN = (str, bytes, bool, int, float, complex, type(None))
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class _Unfolding:
+    """What the kernels reported of a pair: most of it is asked for of few pairs, and made when it is."""
+
+    __slots__ = ("_report", "_shape")
+    _report: Report | None
+    _shape: tuple[int, ...]
+
+    if not TYPE_CHECKING:  # it would let any name pass
+
+        def __getattr__(self, name: str) -> Any:
+            # Only what was left open comes here: `from_report` fills the others.
+            if name not in _OPEN:
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            for one, value in zip(_OPEN, _unfolded(self._report, self._shape), strict=True):
+                setattr(self, one, value)
+            return getattr(self, name)
+
+
+# Not frozen: one is made for every pair, and freezing takes seven times as long. Nobody changes it.
+@dataclass(slots=True)
+class Metrics(_Unfolding):
     """How two values differ. Everything relative speaks of the larger side, so it is the same seen from
     either. `row` and `column` are the worst along the last axis and across it, with their positions.
 
@@ -58,6 +71,19 @@ class Metrics:
         """Whether a NaN or an infinity that nobody meant stands against something else."""
         return self.disagreeing > self.masked
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Short, as it was reported: it may come from another process."""
+        report = getattr(self, "_report", None)
+        if report is not None:
+            return _of_report, (report, self._shape)
+        return Metrics, tuple(getattr(self, one.name) for one in fields(self))
+
+
+_OPEN = (
+    "worst_row", "worst_column", "absolute", "cosine_distance", "gain", "bias",
+    "mismatches", "nan", "inf", "norms", "part",
+)  # fmt: skip
+
 
 def measure(a: Any, b: Any, *, threads: int | None = None) -> Metrics:
     """How two values differ; of nested ones the leaf that differs most."""
@@ -79,12 +105,72 @@ def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> M
             reason=f"shapes differ: {list(a.bits.shape)} against {list(b.bits.shape)}", count=a.bits.size
         )
     found = differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
-    if _is_discrete(a.dtype) and _is_discrete(b.dtype):
+    if are_discrete(a.dtype, b.dtype):
         return _of_discrete(found)
-    if _has_mask(found, a, b):
-        a, b = _without_mask(a), _without_mask(b)
+    if found.disagreeing or _reaches(found.a.min, a) or _reaches(found.b.min, b):
+        a, b = without_mask(a), without_mask(b)
+        a, b = as_mask(a, b), as_mask(b, a)
         found = differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
-    return _of_numbers(found, a, b)
+    return _of_numbers(found, a, b, threads)
+
+
+def from_report(report: Report, known: Terms) -> Metrics | None:
+    """The same as `measure_operands`, of what the kernels found in many pairs at once; None where it takes
+    another look: there are masks, or numbers that are not finite on one side."""
+    if known.are_integers:
+        return _of_decisions(Account._make(report), known.shape)
+    a_lowest, b_lowest = lowest(known.a_dtype), lowest(known.b_dtype)
+    if report[_DISAGREEING] or report[_A_MIN] <= a_lowest or report[_B_MIN] <= b_lowest:
+        return None
+    return _of_report(report, known.shape)
+
+
+_DISAGREEING, _A_MIN, _B_MIN = (Account._fields.index(name) for name in ("disagreeing", "a_min", "b_min"))
+
+
+def _of_report(report: Report, shape: tuple[int, ...]) -> Metrics:
+    _, _, _, _, _, _, _, _, _, gap, _, x, y, _, _, largest, _, _, _, row, _, column, _ = report
+    made = Metrics.__new__(Metrics)
+    made._report, made._shape = report, shape  # type: ignore[misc]  # slots of its base
+    made.count = math.prod(shape)
+    made.is_identical, made.is_discrete, made.is_opaque = not largest, False, False
+    made.relative_l2 = math.sqrt(gap) / math.sqrt(x if x > y else y) if largest else 0.0
+    made.row, made.column = row, column
+    made.disagreeing = made.masked = 0
+    made.reason = ""
+    return made
+
+
+def _unfolded(report: Report, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """What `_OPEN` names."""
+    found = Account._make(report)
+    norms = x, y = math.sqrt(found.a_squares), math.sqrt(found.b_squares)
+    gap, longest = math.sqrt(found.gap_squares), max(norms)
+    gain = cosine_distance = absolute = None
+    if x and y:
+        gain = found.product / y / y
+        along = found.product / longest / longest
+        cosine_distance = apart(gap / longest, along, x / longest, y / longest)
+    if found.largest:
+        absolute = Extreme(found.largest, index_of(found.position, shape), found.a, found.b)
+    bias = found.total / found.finite if found.finite else 0.0
+    nan, inf = (found.a_nan, found.b_nan), (found.a_inf, found.b_inf)
+    return found.worst_row, found.worst_column, absolute, cosine_distance, gain, bias, 0, nan, inf, norms, ""
+
+
+def _of_decisions(found: Account, shape: tuple[int, ...]) -> Metrics:
+    differing = found.above + found.below
+    if differing:
+        index = index_of(found.position, shape)
+        absolute = Extreme(int(found.largest), index, int(found.a), int(found.b))
+    return Metrics(
+        count=math.prod(shape),
+        is_identical=differing == 0,
+        is_discrete=True,
+        mismatches=differing,
+        absolute=absolute if differing else None,
+        norms=(math.sqrt(found.a_squares), math.sqrt(found.b_squares)),
+    )
 
 
 def _of_leaf(pair: Pair, threads: int | None) -> Metrics:
@@ -124,20 +210,20 @@ def _badness(found: Metrics) -> tuple[bool, bool, bool, float]:
 
 
 def _of_discrete(found: ArrayDifference) -> Metrics:
-    apart = found.above + found.below
+    differing = found.above + found.below
     return Metrics(
         count=found.count,
-        is_identical=apart == 0,
+        is_identical=differing == 0,
         is_discrete=True,
-        mismatches=apart,
+        mismatches=differing,
         absolute=found.absolute,
         norms=(found.a.norm, found.b.norm),
     )
 
 
-def _of_numbers(found: ArrayDifference, a: Operand, b: Operand) -> Metrics:
+def _of_numbers(found: ArrayDifference, a: Operand, b: Operand, threads: int | None) -> Metrics:
     is_same = found.absolute is None and not found.disagreeing
-    rows, columns = ((0.0, -1), (0.0, -1)) if found.absolute is None else _along(found, a, b)
+    rows, columns = ((0.0, -1), (0.0, -1)) if found.absolute is None else _along(found, a, b, threads)
     return Metrics(
         count=found.count,
         is_identical=is_same,
@@ -153,7 +239,7 @@ def _of_numbers(found: ArrayDifference, a: Operand, b: Operand) -> Metrics:
         nan=found.nan,
         inf=found.inf,
         disagreeing=found.disagreeing,
-        masked=_masked(a, b) if found.disagreeing else 0,
+        masked=masked(a, b) if found.disagreeing else 0,
         norms=(found.a.norm, found.b.norm),
     )
 
@@ -166,59 +252,17 @@ def _relative(found: ArrayDifference) -> float:
     return 1.0 if not b else found.relative_l2 * min(1.0, b / a if a else 1.0)
 
 
-def _along(found: ArrayDifference, a: Operand, b: Operand) -> tuple[tuple[float, int], tuple[float, int]]:
+def _along(
+    found: ArrayDifference, a: Operand, b: Operand, threads: int | None
+) -> tuple[tuple[float, int], tuple[float, int]]:
     """The worst row and the worst column, of the larger side."""
-    if a.bits.ndim < 2 or a.bits.shape[-1] < 2 or a.bits.size == a.bits.shape[-1]:
+    if not columns_of(a.bits.shape):
         return (0.0, -1), (0.0, -1)
     smaller, larger = (b, a) if found.a.norm > found.b.norm else (a, b)
     x, y = (one.bits.reshape(-1, one.bits.shape[-1]) for one in (smaller, larger))
-    dtypes = smaller.dtype, larger.dtype
-    return worst_along(x, dtypes[0], y, dtypes[1], 0), worst_along(x, dtypes[0], y, dtypes[1], 1)
-
-
-def _is_discrete(dtype: str) -> bool:
-    return number_type(dtype).family in ("bool", "int")
-
-
-def _has_mask(found: ArrayDifference, a: Operand, b: Operand) -> bool:
-    return bool(found.disagreeing) or _reaches(found.a.min, a) or _reaches(found.b.min, b)
+    are_finite = not any((*found.nan, *found.inf))
+    return worst_of_both(x, smaller.dtype, y, larger.dtype, are_finite=are_finite, threads=threads)
 
 
 def _reaches(low: int | float | None, side: Operand) -> bool:
-    return low is not None and low <= _lowest(side.dtype)
-
-
-@lru_cache(maxsize=64)
-def _lowest(dtype: str) -> float:
-    """What stands for minus infinity in this type."""
-    if dtype == "bfloat16":
-        return -_MASKED * 3.3895313892515355e38
-    known = number_type(dtype)
-    if not known.native or known.family != "float":
-        return -math.inf
-    return -(_MASKED_HALF if dtype == "float16" else _MASKED) * float(np.finfo(known.storage).max)
-
-
-def _without_mask(side: Operand) -> Operand:
-    """The lowest number of the type as minus infinity: both are how masks are written."""
-    lowest = _lowest(side.dtype)
-    if lowest == -math.inf:
-        return side
-    wide = np.array(numbers(side.bits, side.dtype), copy=True)
-    wide[wide <= lowest] = -np.inf
-    return Operand(wide, str(wide.dtype))
-
-
-def _masked(a: Operand, b: Operand) -> int:
-    """How many positions are minus infinity on one side and a number on the other."""
-    return sum(
-        int(np.count_nonzero((np.isneginf(x) & np.isfinite(y)) | (np.isneginf(y) & np.isfinite(x))))
-        for x, y in _real_blocks(a, b)
-    )
-
-
-def _real_blocks(a: Operand, b: Operand) -> Iterator[tuple[Array, Array]]:
-    if "complex" in (number_type(a.dtype).family, number_type(b.dtype).family):
-        return
-    for x, y in blocks([a.bits, b.bits], block_size(a.dtype, b.dtype)):
-        yield numbers(x, a.dtype), numbers(y, b.dtype)
+    return low is not None and low <= lowest(side.dtype)

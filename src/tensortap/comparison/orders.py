@@ -9,6 +9,8 @@ import numpy as np
 
 from tensortap.kernels.numbers import Array
 
+_MOST = 1 << 15  # numbers along an axis: longer ones, as of a vocabulary, have no heads
+_WIDEST = 1024  # heads
 _SECTIONS = {
     "gate and up": (1, 1),
     "query, key and value": (1, 1, 1),
@@ -18,21 +20,23 @@ _SECTIONS = {
 }
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def known_orders(size: int) -> tuple[tuple[str, Array], ...]:
     """What each is called, and the rows of B in the order of A."""
+    if size > _MOST:
+        return ()
     found: list[tuple[str, Array]] = []
-    seen = {tuple(range(size))}
+    seen = {np.arange(size).tobytes()}
     for words, rows in (*_rotary(size), *_fused(size)):
-        if tuple(rows.tolist()) not in seen:
-            seen.add(tuple(rows.tolist()))
+        if rows.tobytes() not in seen:
+            seen.add(rows.tobytes())
             found.append((words, rows))
     return tuple(found)
 
 
 def _rotary(size: int) -> Iterator[tuple[str, Array]]:
     """Heads whose halves are one after the other against heads that take them in turn."""
-    for head in (width for width in range(4, size + 1, 2) if size % width == 0):
+    for head in (width for width in range(4, min(size, _WIDEST) + 1, 2) if size % width == 0):
         turns = np.concatenate([np.arange(0, head, 2), np.arange(1, head, 2)])
         starts = head * np.arange(size // head)[:, None]
         rows = (starts + turns).reshape(-1)

@@ -54,7 +54,12 @@ class Placing:
 class _Tried:
     way: Way
     error: float
-    wholes: list[Array]
+    pieces: Sequence[Array]
+
+    @property
+    def wholes(self) -> list[Array]:
+        """Made again where they are asked for: those of all ways at once may be too much to hold."""
+        return joined(self.way, self.pieces)
 
 
 def infer(whole: Array, pieces: Sequence[Array]) -> Placing:
@@ -175,7 +180,7 @@ def _by_shape(tried: list[_Tried]) -> Placing:
 def _tried(way: Way, aim: Array, pieces: Sequence[Array]) -> _Tried:
     wholes = joined(way, pieces)
     errors = [_distance(one, aim, aim) for one in wholes]
-    return _Tried(way, math.sqrt(sum(error**2 for error in errors) / len(errors)), wholes)
+    return _Tried(way, math.sqrt(sum(error**2 for error in errors) / len(errors)), pieces)
 
 
 def _distance(one: Array, other: Array, aim: Array) -> float:

@@ -3,29 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 
-import numpy as np
-
 from tensortap.comparison.entries import Entry
+from tensortap.comparison.fused_inputs import with_inputs
+from tensortap.comparison.glimpse import Step, distance
 from tensortap.comparison.joining import Joined, Laid, numbers_in
-from tensortap.comparison.layouts import Step, layout_of
+from tensortap.comparison.layouts import layout_of
 from tensortap.comparison.match import Matched, Pair
+from tensortap.comparison.pieces_seen import PiecesSeen
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.ways import Way, joined
 from tensortap.core.errors import TensortapError
+from tensortap.kernels.numbers import Array
 
 _EQUAL, _WORSE = 0.1, 3.0
 _MOST_PARTS, _MOST_TRIED = 3, 8
 _SUM = Way("partial")
 
 
+@dataclass(slots=True)
+class _Numbers:
+    """The numbers of values, each read once."""
+
+    _held: dict[int, Array | None] = field(default_factory=dict)
+
+    def of(self, entry: Entry) -> Array | None:
+        if id(entry) not in self._held:
+            self._held[id(entry)] = numbers_in(entry.reference)
+        return self._held[id(entry)]
+
+    def all_of(self, entries: Sequence[Entry]) -> list[Array] | None:
+        held = [self.of(entry) for entry in entries]
+        found = [one for one in held if one is not None]
+        return found if len(found) == len(held) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """One value, those of the other side that make it up, and how."""
+
+    whole: Entry
+    parts: list[Entry]
+    way: Way
+    steps: tuple[Step, ...]
+    is_a: bool  # whether the one value is of A
+
+    @property
+    def is_fused(self) -> bool:
+        return self.way is not _SUM
+
+
 def recombined(matched: Matched) -> Matched:
     """The same, with what only one side has paired with those of the other that make it up."""
     if not matched.only_a or not matched.only_b:
         return matched
-    found: list[tuple[Pair, list[Entry]]] = []
+    found = all_made(matched)
+    if not found:
+        return matched
+    taken = {id(entry) for made in found for entry in (made.whole, *made.parts)}
+    pairs = [pair for made in found for pair in _pairs(made)]
+    only = [[one for one in side if id(one) not in taken] for side in (matched.only_a, matched.only_b)]
+    words = ", ".join(dict.fromkeys(pair.plan.words for pair in pairs if pair.plan is not None))
+    note = f"{len(pairs)} pairs are kept as one value on one side and as several on the other: {words}"
+    told = [*matched.told, note]
+    settled = replace(matched, pairs=[*matched.pairs, *pairs], only_a=only[0], only_b=only[1], told=told)
+    settled = with_inputs(settled, [(one.whole, one.parts, one.is_a) for one in found if one.is_fused])
+    return replace(settled, pairs=sorted(settled.pairs, key=lambda pair: _place(pair.a)))
+
+
+def all_made(matched: Matched) -> list[Made]:
+    """Every value that only one side has and that values of the other make up."""
+    found: list[Made] = []
     taken: set[int] = set()
     for mine, others, is_a in (
         (matched.only_a, matched.only_b, True),
@@ -33,79 +83,78 @@ def recombined(matched: Matched) -> Matched:
     ):
         for entry in mine:
             free = [one for one in others if id(one) not in taken]
-            parts, pairs = _made_of(entry, free, is_a) if id(entry) not in taken and entry.dtype else ([], [])
-            if parts:
-                taken |= {id(entry), *map(id, parts)}
-                found += [(pair, parts) for pair in pairs]
-    if not found:
-        return matched
-    pairs = sorted([*matched.pairs, *(pair for pair, _ in found)], key=lambda pair: _place(pair.a))
-    only = [[one for one in side if id(one) not in taken] for side in (matched.only_a, matched.only_b)]
-    words = ", ".join(dict.fromkeys(pair.plan.words for pair, _ in found if pair.plan is not None))
-    note = f"{len(found)} pairs are kept as one value on one side and as several on the other: {words}"
-    return replace(matched, pairs=pairs, only_a=only[0], only_b=only[1], notes=[*matched.notes, note])
+            made = _made_of(entry, free, is_a) if id(entry) not in taken and entry.dtype else None
+            if made is not None:
+                taken |= {id(entry), *map(id, made.parts)}
+                found.append(made)
+    return found
 
 
-def _made_of(whole: Entry, others: Sequence[Entry], is_a: bool) -> tuple[list[Entry], list[Pair]]:
-    """The values that make it up, and the pairs that compare them; nothing unless exactly one way does."""
+def _made_of(whole: Entry, others: Sequence[Entry], is_a: bool) -> Made | None:
+    """The values that make it up; nothing unless exactly one way does."""
     near = [one for one in others if _is_near(whole, one) and one.dtype]
+    numbers = _Numbers()
     try:
-        found = [*_sums(whole, near), *_sections(whole, near)]
+        found = [*_sums(whole, near, numbers), *_sections(whole, near, numbers)] if len(near) > 1 else []
     except (TensortapError, OSError, ValueError):
-        return [], []
-    if len(found) != 1:
-        return [], []
-    parts, way, steps = found[0]
-    return parts, list(_pairs(whole, parts, way, steps, is_a))
+        return None
+    return Made(whole, *found[0], is_a) if len(found) == 1 else None
 
 
-_Made = tuple[list[Entry], Way, tuple[Step, ...]]
+_Parts = tuple[list[Entry], Way, tuple[Step, ...]]
 
 
-def _sums(whole: Entry, near: Sequence[Entry]) -> Iterator[_Made]:
+def _sums(whole: Entry, near: Sequence[Entry], numbers: _Numbers) -> Iterator[_Parts]:
     """Hidden states and the residual that the other side has added to them already."""
     parts = [one for one in near if one.name in (f"{whole.name}[0]", f"{whole.name}[1]")]
     if len(parts) == 2 and all(one.shape == whole.shape for one in parts):
-        left = _left(whole, parts, _SUM)
-        if left <= _EQUAL and all(_left(whole, [one], _SUM) > _WORSE * left for one in parts):
+        left = _left(whole, parts, _SUM, numbers)
+        if left <= _EQUAL and all(_left(whole, [one], _SUM, numbers) > _WORSE * left for one in parts):
             yield parts, _SUM, ()
 
 
-def _sections(whole: Entry, near: Sequence[Entry]) -> Iterator[_Made]:
+def _sections(whole: Entry, near: Sequence[Entry], numbers: _Numbers) -> Iterator[_Parts]:
     """Query, key and value, or gate and up, in one product."""
     for axis in dict.fromkeys((len(whole.shape) - 1, 0)) if whole.shape else ():
         fitting = [one for one in near if _without(one.shape, axis) == _without(whole.shape, axis)]
+        mine = numbers.of(whole) if len(fitting) > 1 else None
+        if mine is None:
+            continue
+        seen = PiecesSeen(mine, axis)
         for count in range(2, _MOST_PARTS + 1):
             for parts in permutations(fitting[:_MOST_TRIED], count):
                 if sum(one.shape[axis] for one in parts) == whole.shape[axis]:
-                    steps = _arranged(whole, list(parts), Way("shard", axis))
+                    steps = _arranged(whole, list(parts), Way("shard", axis), numbers, seen)
                     if steps is not None:
                         yield list(parts), Way("shard", axis), steps
 
 
-def _arranged(whole: Entry, parts: list[Entry], way: Way) -> tuple[Step, ...] | None:
+def _arranged(
+    whole: Entry, parts: list[Entry], way: Way, numbers: _Numbers, seen: PiecesSeen
+) -> tuple[Step, ...] | None:
     """What the whole needs to be the parts one after another; None where nothing makes it so."""
-    if _left(whole, parts, way) <= _EQUAL:
+    held, mine = numbers.all_of(parts), numbers.of(whole)
+    if held is None or mine is None:
+        return None
+    if seen.may_be(held, _EQUAL) and _left(whole, parts, way, numbers) <= _EQUAL:
         return ()
     if [one.order for one in parts] != sorted(one.order for one in parts):
         return None
-    held = [numbers_in(one.reference) for one in parts]
-    mine = numbers_in(whole.reference)
-    if mine is None or any(one is None for one in held):
-        return None
-    layout = layout_of(joined(way, [one for one in held if one is not None])[0], mine).layout
+    layout = layout_of(joined(way, held)[0], mine).layout
     return layout.b if layout is not None and layout.is_ordinary else None
 
 
-def _pairs(whole: Entry, parts: list[Entry], way: Way, steps: tuple[Step, ...], is_a: bool) -> Iterator[Pair]:
-    words = "a residual beside" if way is _SUM else f"fused along axis {way.dim}"
+def _pairs(made: Made) -> Iterator[Pair]:
+    whole, parts, way, steps = made.whole, made.parts, made.way, made.steps
+    words = f"fused along axis {way.dim}" if made.is_fused else "a residual beside"
     names = ", ".join(one.name for one in parts)
-    if is_a or way is _SUM:
+    if made.is_a or not made.is_fused:
         reference = Joined(tuple(one.reference for one in parts), way)
-        made = replace(parts[0], name=names, reference=reference, shape=whole.shape, checksum="")
+        other = replace(parts[0], name=names, reference=reference, shape=whole.shape, checksum="")
         laid = replace(whole, reference=Laid(whole.reference, steps), checksum="") if steps else whole
-        plan = Plan(laid.name if is_a else names, words, (f"equal up to {words}: {whole.name} is {names}",))
-        yield Pair(laid, made, "content", plan=plan) if is_a else Pair(made, laid, "content", plan=plan)
+        told = f"equal up to {words}: {whole.name} is {names}"
+        plan = Plan(laid.name if made.is_a else names, words, (told,))
+        yield Pair(laid, other, "parts", plan=plan) if made.is_a else Pair(other, laid, "parts", plan=plan)
         return
     start = 0
     for part in parts:
@@ -114,18 +163,13 @@ def _pairs(whole: Entry, parts: list[Entry], way: Way, steps: tuple[Step, ...], 
         reference_b = Laid(whole.reference, (*steps, cut))
         other = replace(whole, reference=reference_b, shape=part.shape, checksum="")
         told = f"equal up to {words}: it is {start} to {end - 1} of {whole.name}"
-        yield Pair(part, other, "content", plan=Plan(part.name, words, (told,)))
+        yield Pair(part, other, "parts", plan=Plan(part.name, words, (told,)))
         start = end
 
 
-def _left(whole: Entry, parts: Sequence[Entry], way: Way) -> float:
-    mine, held = numbers_in(whole.reference), [numbers_in(one.reference) for one in parts]
-    if mine is None or any(one is None for one in held):
-        return float("inf")
-    made = joined(way, [one.astype(np.float64) for one in held if one is not None])[0]
-    size = float(np.linalg.norm(mine.astype(np.float64)))
-    apart = float(np.linalg.norm(made - mine))
-    return apart / size if size and np.isfinite(apart) else float("inf")
+def _left(whole: Entry, parts: Sequence[Entry], way: Way, numbers: _Numbers) -> float:
+    mine, held = numbers.of(whole), numbers.all_of(parts)
+    return float("inf") if mine is None or held is None else distance(mine, joined(way, held)[0])
 
 
 def _is_near(one: Entry, other: Entry) -> bool:

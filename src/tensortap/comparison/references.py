@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensortap.comparison.operands import Operand, is_number, operand, shape_of_numbers
 from tensortap.core.errors import CorruptRunError
+from tensortap.formats import safetensors
+from tensortap.frameworks.base import Framework, framework_named
 from tensortap.frameworks.nested import leaves
 from tensortap.readers.values import Values
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile
 
 _OPEN = 16  # runs and files that a process keeps open
+Views = dict[tuple[str, str], memoryview]  # by run and file
 
 
 class InRun(NamedTuple):
@@ -37,6 +40,18 @@ class InRun(NamedTuple):
             what = (self.offset, self.nbytes, self.dtype, self.shape, self.framework)
             return values.array(self.file, *what)
         return values.other(self.file, self.start, self.length, self.suffix, False)
+
+    def has_bytes(self, nbytes: int) -> bool:
+        """Whether it is an array in its file, of that many bytes."""
+        return self.offset >= 0 and self.nbytes == nbytes
+
+    def view(self, views: Views) -> memoryview:
+        """The bytes of an array as they lie in its file; `views` remembers the files."""
+        path, file, offset, nbytes, *_ = self
+        whole, end = views.get((path, file)), offset + nbytes
+        if whole is None or len(whole) < end:
+            whole = views[path, file] = _values(path).view(file, end)
+        return whole[offset:end]
 
     def operand(self) -> Operand | None:
         if self.offset < 0:
@@ -75,6 +90,23 @@ class InFile(NamedTuple):
         return numbers_of(self.load())
 
 
+class InTensors(NamedTuple):
+    """A tensor of a .safetensors file, by the bytes it takes in the file as it was written then."""
+
+    path: str
+    written: tuple[int, int]
+    offset: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def load(self) -> Any:
+        return _tensor_library().from_bits(safetensors.bits(*self), self.dtype)
+
+    def operand(self) -> Operand | None:
+        return Operand(safetensors.bits(*self), self.dtype)
+
+
 class Held(NamedTuple):
     """A value in the memory of this process; another process gets a copy."""
 
@@ -103,6 +135,15 @@ def _name(path: str) -> str:
         key, mark, rest = path[2:].partition("']")
         return key + rest if mark and "\\" not in key else path
     return path or "value"
+
+
+@lru_cache(maxsize=1)
+def _tensor_library() -> Framework:
+    """torch, or numpy where that is not installed."""
+    try:
+        return framework_named("torch")
+    except ImportError:
+        return framework_named("numpy")
 
 
 @lru_cache(maxsize=_OPEN)

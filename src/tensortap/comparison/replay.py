@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tensortap.comparison.align import collapsed
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, finding
 from tensortap.comparison.floor import Floor
-from tensortap.comparison.forced import Forced, forced, is_model, run_batch, types_of
+from tensortap.comparison.forced import Forced, forced, is_model, run_batch, sharded_weights, types_of
 from tensortap.comparison.forced_floor import Rounding, coarsest, coarsest_of, converted, floor_of
 from tensortap.comparison.forced_report import as_gap, of_replayed_steps, origins_of, steps_apart, told
-from tensortap.comparison.fusing import with_fused
+from tensortap.comparison.fusing import Guess, guessed, with_fused, with_split
 from tensortap.comparison.gate import gate
 from tensortap.comparison.held_sides import of_capture
 from tensortap.comparison.margins import with_margins
@@ -92,9 +93,13 @@ class _Replay:
         rank: int | None,
     ) -> Comparison:
         side = with_fused(_of_rank(self.side(), step, rank), fused)
-        side = replace(side, entries=self.rules.kept(self.asked(side.entries)))
-        run, shelf, matched = self.replayed(side)
-        noise = floor or self.floor(side, run, shelf.names, is_own=not fused)
+        whole = side = replace(side, entries=self.rules.kept(self.asked(side.entries)))
+        run, shelf, matched, guess = self.replayed(side)
+        if not fused and any(guess):
+            side = with_split(with_fused(side, guess.fused), guess.split_up)
+            side = replace(side, notes=[*side.notes, str(guess)])
+            run, shelf, matched, _ = self.replayed(side)
+        noise = floor or self.floor(side, run, shelf.names, is_own=not fused and side is whole)
         noise = noise if limit is None else replace(noise, limit=limit)
         table = with_margins([as_gap(one) for one in _findings(matched.pairs, noise)])
         other = Side(f"{_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
@@ -124,7 +129,7 @@ class _Replay:
         """The patterns, as far as they mean anything in the reference, whose names may be others."""
         return [one for one in self.patterns if _fits(self.reference, one)] or _WHOLE
 
-    def replayed(self, side: Side) -> tuple[Forced, Shelf, Matched]:
+    def replayed(self, side: Side) -> tuple[Forced, Shelf, Matched, Guess]:
         """Once with the names that are known; once more where guesses make pairs of others."""
         names = {name: self.rules.renamed(name) for name in side.names}
         run, shelf = self.run(Shelf(side, names))
@@ -134,12 +139,12 @@ class _Replay:
         if guesses and not (shelf.is_cut or shelf.is_joined):
             names |= {name: one.b.name for name, one in guesses.items()}
             run, shelf = self.run(Shelf(side, names))
-        pairs = [_pair(a, b, names, guesses) for a, b in run.pairs]
+        pairs = [replace(_pair(a, b, names, guesses), plan=run.plans.get(id(b))) for a, b in run.pairs]
         left = [one for one in side.entries if id(one) not in shelf.used]
         alone = self.rules.kept(run.alone)
         ends = of_replayed_steps(left, shelf), of_replayed_steps(alone, shelf)
         run.missing = [one for one in run.missing if _was_there(one, ends[0], self.rules)]
-        return run, shelf, Matched(pairs, *ends, found.notes, found.ignored)
+        return run, shelf, Matched(pairs, *ends, found.told, found.ignored), _fused_in(found, self.rules)
 
     def run(self, shelf: Shelf) -> tuple[Forced, Shelf]:
         return forced(self.candidate, self.given(), self.patterns, shelf), shelf
@@ -188,6 +193,13 @@ class _Replay:
         ]
 
 
+def _fused_in(found: Matched, rules: Rules) -> Guess:
+    """Guessed inputs say nothing against it: a fused module has that of its parts."""
+    outputs = [pair for pair in found.pairs if pair.how in ("class", "content") and pair.a.kind == "output"]
+    only_a = [*found.only_a, *(one.a for one in outputs)]
+    return guessed(Matched([], only_a, [*found.only_b, *(one.b for one in outputs)]), rules.renamed)
+
+
 def _check(candidate: Any, patterns: Sequence[Any]) -> None:
     wanted = selection(candidate, patterns) if patterns else []
     gradient = next((one.site.name for one in wanted if one.site.is_gradient), None)
@@ -206,10 +218,13 @@ def _label(model: Any) -> str:
 
 
 def _of_rank(side: Side, step: int | None, rank: int | None) -> Side:
-    """A replay is of one rank: of this one, where the reference has several."""
-    if rank is None and len(side.ranks) > 1 and ranks().rank in side.ranks:
-        rank = ranks().rank
-    return side if step is None and rank is None else side.only(step=step, rank=rank)
+    """A replay is of one rank: of this one, where the reference has several and so has this job. One process
+    alone is set against all of them put together."""
+    here = ranks()
+    if rank is None and len(side.ranks) > 1 and here.world > 1 and here.rank in side.ranks:
+        rank = here.rank
+    side = side if step is None and rank is None else side.only(step=step, rank=rank)
+    return side if len(side.ranks) < 2 else collapsed(side, 0)
 
 
 def _facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:
@@ -218,6 +233,13 @@ def _facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:
     if not is_model(reference) and not isinstance(reference, Mapping):
         return [{}, {}]
     known = [model_facts(one) if is_model(one) else one for one in (reference, candidate)]
+    pieces = sharded_weights(candidate, reference)
+    known = [{**one, "weights": {**(one.get("weights") or {})}} for one in known]
+    for name, piece in pieces.items():
+        # The piece that this rank should have; where that is not known, nothing is said of the weight.
+        known[0]["weights"][name] = piece
+        if piece is None:
+            del known[0]["weights"][name], known[1]["weights"][name]
     if known[0].get("class") != known[1].get("class"):
         known = [{"weights": one.get("weights")} for one in known]
     return [{"model": one} for one in known]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.modules import class_of
 from tensortap.comparison.references import InRun
 from tensortap.core.errors import CorruptRunError
+from tensortap.core.record import Kind
 from tensortap.formats.index import index_files, placement_from, site_from
 from tensortap.formats.run_layout import MODEL, OWN, PACKS
 from tensortap.readers.run import Run
@@ -19,8 +22,6 @@ from tensortap.readers.run import Run
 _JUST_NOW = 60.0  # seconds
 _END_OF_ZIP = b"PK\5\6"
 _END_SIZE = 22
-_FACTS = ("kind", "step", "rank", "call", "order", "dtype", "checksum")
-_PLACE = ("file", "offset", "nbytes", "framework", "start", "length", "suffix")
 
 
 def of_folder(path: Path) -> Side:
@@ -37,30 +38,31 @@ def of_folder(path: Path) -> Side:
 def of_run(run: Run) -> Side:
     metadata, problems = _metadata(run)
     model = metadata.get("model") or {}
-    entries = in_order(list(_entries(run, model.get("modules") or {})))
+    entries = in_order(_entries(run, model.get("modules") or {}))
     if not entries:
         problems.append("it holds no records")
     problems += [*run.problems, *_unfinished(run.path), *_missing_ranks(run, entries, metadata)]
     return Side(str(run.path), entries, problems, [], metadata, str(run.path))
 
 
-def _entries(run: Run, classes: dict[str, str]) -> Iterator[Entry]:
-    """Column by column: asking each record for each of its facts would take longer than comparing them."""
+def _entries(run: Run, classes: dict[str, str]) -> list[Entry]:
+    """Column by column, with no line of ours for each record: that would take longer than comparing them."""
     cells = run.cells()
-    shapes, sites = _parsed(cells["shape"], _shape), _parsed(cells["site"], site_from)
-    placements = _parsed(cells["placement"], _placement)
-    places = zip(*(cells[column] for column in _PLACE), strict=True)
-    facts = zip(*(cells[column] for column in _FACTS), strict=True)
-    path = str(run.path.absolute())
-    for name, known, place, shape, site, placement in zip(
-        cells["name"], facts, places, shapes, sites, placements, strict=True
-    ):
-        kind, step, rank, call, order, dtype, checksum = known
-        file, offset, nbytes, framework, *rest = place
-        reference = InRun(path, file, offset, nbytes, dtype, shape, framework, *rest)
-        of, summed = class_of(name, classes, kind) if classes else "", checksum.decode()
-        moment = (kind, step, rank, call, order)
-        yield Entry(name, reference, *moment, dtype, shape, nbytes, site, placement, of, summed)
+    name, kind, dtype, nbytes = (cells[column] for column in ("name", "kind", "dtype", "nbytes"))
+    shape, site = _parsed(cells["shape"], _shape), _parsed(cells["site"], site_from)
+    rest = (cells[column] for column in ("framework", "start", "length", "suffix"))
+    where = (repeat(str(run.path.absolute())), cells["file"], cells["offset"], nbytes, dtype, shape, *rest)
+    reference = map(partial(tuple.__new__, InRun), zip(*where, strict=False))
+    moment = (cells[column] for column in ("step", "rank", "call", "order"))
+    placement, checksum = _parsed(cells["placement"], _placement), map(bytes.decode, cells["checksum"])
+    facts = (dtype, shape, nbytes, site, placement, _classes(name, kind, classes), checksum)
+    return list(map(Entry, name, reference, kind, *moment, *facts))
+
+
+def _classes(names: list[str], kinds: list[Kind], classes: dict[str, str]) -> Iterable[str]:
+    if not classes:
+        return repeat("")
+    return [class_of(name, classes, kind) for name, kind in zip(names, kinds, strict=True)]
 
 
 def _parsed(texts: list[Any], parse: Callable[[str], Any]) -> list[Any]:

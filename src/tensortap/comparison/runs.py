@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.comparison import runs_html, runs_json, runs_report
-from tensortap.comparison.align import align, gathered, relaid
+from tensortap.comparison.align import align, gathered
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, Origin, finding
 from tensortap.comparison.floor import ROUNDING, Floor
@@ -22,7 +22,10 @@ from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import Matched, Pair, match
 from tensortap.comparison.measuring import measured
 from tensortap.comparison.plans import Plan
+from tensortap.comparison.relaying import relaid, with_healed_orders
+from tensortap.comparison.rules import rules_of
 from tensortap.comparison.sides import side_of
+from tensortap.comparison.steps import in_one_step
 from tensortap.comparison.verdict import Verdict, judge
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.paths import nearest
@@ -158,9 +161,10 @@ def compare_runs(
     sides = [_narrowed(side_of(one), patterns, step, rank) for one in (a, b)]
     noise = _floor(floor, sides[0], executor)
     noise = noise if limit is None else replace(noise, limit=limit)
-    sides = list(gathered(*sides))
-    matched = align(match(sides[0], sides[1], map))
-    findings = with_margins(list(_findings(matched, noise, executor)))
+    rules = rules_of(map)
+    sides = list(in_one_step(*gathered(*sides), rules))
+    matched = align(match(sides[0], sides[1], rules), executor)
+    findings = with_margins(with_healed_orders(list(_findings(matched, noise, executor))))
     table, origins = localise(findings)
     explanations = gate(sides[0], sides[1], matched)
     return Comparison(
@@ -208,20 +212,32 @@ class _Surroundings:
     """The lowest precision and the number of layers on the way to a value, as far as was captured."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[str, set[str]]] = {}
+        self._passed: dict[tuple[int, int], _Passed] = {}
 
     def of(self, pair: Pair) -> tuple[str, int]:
-        entry = pair.a
+        entry, other = pair.a, pair.b.dtype
         key = entry.first_step, entry.first_rank
-        lowest, layers = self._known.get(key) or ("", set())
-        for dtype in (entry.dtype, pair.b.dtype):
-            lowest = dtype if ROUNDING.get(dtype, 0.0) > ROUNDING.get(lowest, 0.0) else lowest
+        passed = self._passed.get(key) or self._passed.setdefault(key, _Passed())
+        if entry.dtype != passed.lowest or other != passed.lowest:
+            passed.lowest = max(passed.lowest, entry.dtype, other, key=_rounding)
         number = _layer(entry.name)
         if number:
-            layers.add(number)
-        self._known[key] = lowest, layers
+            passed.layers.add(number)
         # Through every layer forwards, and then backwards.
-        return lowest, max(len(layers), 1) * (2 if entry.kind.startswith("grad") else 1)
+        depth = len(passed.layers) or 1
+        return passed.lowest, 2 * depth if entry.kind.startswith("grad") else depth
+
+
+@dataclass(slots=True)
+class _Passed:
+    """What the values of one step and rank have passed through so far."""
+
+    lowest: str = ""
+    layers: set[str] = field(default_factory=set)
+
+
+def _rounding(dtype: str) -> float:
+    return ROUNDING.get(dtype, 0.0)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -235,7 +251,7 @@ def explained(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
     known = [
         name
         for one in explanations
-        if one.what == "weights" and one.differs
+        if one.what == "weights" and one.differs and not one.are_alone
         for name in one.names
         if name.rpartition(".")[0] == origin.name
     ]
@@ -243,6 +259,12 @@ def explained(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
         return origin
     told = f"its weights differ: {', '.join(known[:3])}"
     return replace(origin, note="; ".join(filter(None, [told, origin.note])))
+
+
+def _why(found: Finding) -> str:
+    """Why a pair could not be aligned, in the words of its plan."""
+    plan = found.pair.plan
+    return plan.told[-1] if plan is not None and not plan.is_usable and plan.told else found.note
 
 
 def _coverage(
@@ -254,11 +276,12 @@ def _coverage(
         only_a=tuple(matched.only_a),
         only_b=tuple(matched.only_b),
         unreadable=tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == "unreadable"),
-        unaligned=tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == "unaligned"),
+        unaligned=tuple(f"{one.pair.a}: {_why(one)}" for one in table if one.verdict == "unaligned"),
         opaque=sum(one.is_opaque and one.verdict != "identical" for one in table),
         ignored=matched.ignored,
         uncalibrated=sum(not one.noise.is_measured for one in table),
-        problems=tuple(
-            f"{name}: {told}" for name, side in zip("AB", sides, strict=True) for told in side.problems
+        problems=(
+            *(f"{name}: {told}" for name, side in zip("AB", sides, strict=True) for told in side.problems),
+            *matched.gaps,
         ),
     )

@@ -11,7 +11,7 @@ from tensortap.comparison.findings import Finding, Origin
 from tensortap.comparison.floor import OWN
 from tensortap.comparison.metrics import Metrics
 from tensortap.comparison.shape_of_difference import told_of
-from tensortap.comparison.verdict import VERDICTS
+from tensortap.comparison.verdict import GAPS, VERDICTS
 
 if TYPE_CHECKING:
     from tensortap.comparison.runs import Comparison, Coverage
@@ -44,8 +44,10 @@ def headline(found: Comparison) -> str:
         return f"DIFFERENT from {first.where} on: {_how(first)}"
     if not found.coverage.pairs:
         return "NOTHING TO COMPARE: no value has a partner on the other side"
-    identical = found.counts.get("identical", 0)
-    same = "IDENTICAL" if identical == sum(found.counts.values()) else "WITHIN NOISE"
+    counts = {verdict: count for verdict, count in found.counts.items() if verdict not in GAPS}
+    if not counts:
+        return "INCOMPLETE: nothing of it could be compared"
+    same = "IDENTICAL" if counts.keys() == {"identical"} else "WITHIN NOISE"
     if any(plan.is_layout for plan in found.plans):
         same += ", up to layouts"
     unsure = " (uncalibrated)" if not same.startswith("IDENTICAL") and found.coverage.uncalibrated else ""
@@ -87,7 +89,7 @@ def gap_lines(coverage: Coverage) -> list[str]:
         ("only in A", [str(entry) for entry in coverage.only_a]),
         ("only in B", [str(entry) for entry in coverage.only_b]),
         ("unreadable", coverage.unreadable),
-        ("cut in another way", coverage.unaligned),
+        ("not aligned", coverage.unaligned),
     ]
     lines = [f"gap: {len(names):,} {what}: {_some(names)}" for what, names in lists if names]
     lines += [f"gap: {problem}" for problem in coverage.problems]

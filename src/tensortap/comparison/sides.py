@@ -13,6 +13,7 @@ from tensortap.comparison.entries import Entry as Entry
 from tensortap.comparison.entries import Reference as Reference
 from tensortap.comparison.entries import Side as Side
 from tensortap.core.record import Record
+from tensortap.formats import safetensors
 from tensortap.readers.run import Run
 from tensortap.recording.captured import Captured
 
@@ -38,6 +39,8 @@ def _of_path(path: Path) -> Side:
 
     if path.suffix.lower() in _TRACES:
         return file_sides.of_trace(path)
+    if path.suffix.lower() == safetensors.SUFFIX and path.is_file():
+        return file_sides.of_tensors(path)
     return file_sides.of_file(path) if path.is_file() else run_side.of_folder(path)
 
 

@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from tensortap.comparison import regions
+from tensortap.comparison.glimpse import Glimpse, distance
+from tensortap.comparison.heads import rows_seen
 from tensortap.comparison.layouts import layout_of
 from tensortap.kernels.numbers import Array
 
@@ -18,7 +20,9 @@ _FEW = 8  # numbers: of fewer, nothing is said
 _REST = 0.02  # so much of a difference may remain unexplained
 _LARGE = 0.1  # of the whole: what is smaller is not taken for another order
 _FARTHEST = 8  # rows that something may have moved
-_MOST_ROWS = 2048
+_MOST_ROWS = 8192
+_MANY = 1 << 16  # numbers: of so many a part is looked at first
+_SEEN = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,13 @@ class Look:
     def is_constant(self) -> bool:
         return bool((self.x == self.x.flat[0]).all())
 
+    @cached_property
+    def norm(self) -> float:
+        return max(_norm(self.x), _norm(self.y))
+
     @property
     def is_large(self) -> bool:
-        return self.size > _LARGE * max(_norm(self.x), _norm(self.y))
+        return self.size > _LARGE * self.norm
 
 
 def symptoms(a: Array, b: Array) -> list[Symptom]:
@@ -80,7 +88,7 @@ def _spoken(look: Look, detectors: dict[str, Callable[[Look], str]]) -> list[Sym
 def rounded(look: Look) -> str:
     """One side is the other, rounded to a shorter type: every number, exactly."""
     for one, other, name in ((look.x, look.y, "B"), (look.y, look.x, "A")):
-        types = [what for what, cut in _ROUNDINGS.items() if np.array_equal(cut(one), other)]
+        types = [what for what, cut in _ROUNDINGS.items() if _is_cut(cut, one, other)]
         if types and np.count_nonzero(one != other) >= _FEW:
             return f"{name} is the other rounded to {' or '.join(types)}, in every number"
     return ""
@@ -183,26 +191,49 @@ def _rest(look: Look, left: Array) -> bool:
     return _norm(left) <= _REST * look.size
 
 
+def _is_cut(cut: Callable[[Array], Array], one: Array, other: Array) -> bool:
+    if one.size > _MANY and not np.array_equal(cut(one.reshape(-1)[:_SEEN]), other.reshape(-1)[:_SEEN]):
+        return False
+    return bool(np.array_equal(cut(one), other))
+
+
 def _is_moved(look: Look, axis: int, rows: int) -> bool:
     x, y = np.moveaxis(look.x, axis, 0), np.moveaxis(look.y, axis, 0)
     x, y = (x[:-rows], y[rows:]) if rows > 0 else (x[-rows:], y[:rows])
+    if x.size > _MANY and not Glimpse(x, y, look.norm).may_fit((), (), _REST):
+        return False
     is_enough = x.size >= _FEW and _norm(x - x.mean(axis=0)) > _LARGE * _norm(x) > 0
     return is_enough and _norm(x - y) <= _REST * _norm(x)
 
 
 def _order(look: Look, axis: int) -> Array | None:
     """Which row of A each row of B is; None where one has no partner, or two."""
+    if look.x.size > _MANY:
+        order = _nearest_rows(*(rows_seen(one, axis) for one in (look.x, look.y)))
+        is_right = order is not None and distance(np.take(look.x, order, axis), look.y) <= _REST
+        return order if is_right else None
     x, y = (np.moveaxis(one, axis, 0).reshape(one.shape[axis], -1) for one in (look.x, look.y))
-    if x.shape[1] < 2:
+    return _nearest_rows(x, y) if x.shape[1] > 1 else None
+
+
+def _nearest_rows(x: Array, y: Array) -> Array | None:
+    # A few rows tell most of what is no other order.
+    if len(y) > _FEW * _FEW and _partners(x, y[:_FEW]) is None:
         return None
+    order = _partners(x, y)
+    if order is None or len(np.unique(order)) < len(order) or np.array_equal(order, np.arange(len(y))):
+        return None
+    return order
+
+
+def _partners(x: Array, y: Array) -> Array | None:
+    """The row of x that each of y is; None where one is not sure."""
     squares = (x**2).sum(1), (y**2).sum(1)
     distances = np.sqrt(np.maximum(squares[1][:, None] + squares[0][None] - 2 * (y @ x.T), 0))
-    order = distances.argmin(axis=1)
     nearest, next_best = np.partition(distances, 1, axis=1)[:, :2].T
     scale = np.sqrt(squares[1])
     is_sure = (nearest <= _REST * scale) & (next_best > 5 * _REST * scale)
-    is_order = len(set(order.tolist())) == len(order) and bool((order != np.arange(len(order))).any())
-    return order if is_sure.all() and is_order else None
+    return distances.argmin(axis=1) if is_sure.all() else None
 
 
 def _block(order: Array) -> int:

@@ -8,46 +8,67 @@ from dataclasses import replace
 import numpy as np
 
 from tensortap.comparison.entries import Entry
+from tensortap.comparison.glimpse import Step
 from tensortap.comparison.joining import Laid, Undecided, numbers_in
-from tensortap.comparison.layouts import Step, applied
+from tensortap.comparison.layouts import applied
 from tensortap.comparison.match import Matched, Pair
 from tensortap.comparison.plans import Plan
-from tensortap.comparison.tokens import Rows, rows_of, steps_for
+from tensortap.comparison.tokens import Rows, is_by_position, rows_of, steps_for, steps_of_lines
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
 
 _IDS, _MASK = "input_ids", "attention_mask"
 
 
-def by_token(matched: Matched) -> tuple[list[Pair], list[str]]:
-    """The pairs with the rows of common tokens alone, for steps whose ids are not the same; and notes."""
+def by_token(matched: Matched) -> Matched:
+    """The same with the rows of common tokens alone, for steps whose ids are not the same. Sequences that
+    only one side has are gaps: nothing was compared there."""
     found: dict[int, Rows] = {}
-    notes = []
+    told, gaps = list[str](), list[str]()
     for pair in matched.pairs:
-        if _is_ids(pair.a) and _is_ids(pair.b) and pair.a.first_step not in found:
-            rows, told = _rows(pair, matched)
-            notes += [told] if told else []
+        if not (_is_ids(pair.a) and _is_ids(pair.b)):
+            continue
+        step = pair.a.first_step
+        if step not in found:
+            rows = _rows(pair, matched)
             if rows is not None:
-                found[pair.a.first_step] = rows
-    return [_taken(pair, found.get(pair.a.first_step)) for pair in matched.pairs], notes
+                found[step] = rows
+                told.append(_told(rows, step))
+                gaps += _left_out(rows, step) if rows.is_sure else []
+    if not found:
+        return matched
+    pairs = [_taken(pair, found.get(pair.a.first_step)) for pair in matched.pairs]
+    return replace(matched, pairs=pairs, told=[*matched.told, *told], gaps=[*matched.gaps, *gaps])
 
 
-def _rows(pair: Pair, matched: Matched) -> tuple[Rows | None, str]:
+def _left_out(rows: Rows, step: int) -> list[str]:
+    """Sequences without a partner, as a sentence for each side that has some."""
+    both = rows.count
+    return [
+        f"{count} of the {count + both} sequences of step {step} {'is' if count == 1 else 'are'} only in "
+        f"{side}; {both} {'was' if both == 1 else 'were'} compared"
+        for side, count in zip("AB", rows.left, strict=True)
+        if count
+    ]
+
+
+def _told(rows: Rows, step: int) -> str:
+    if rows.is_sure:
+        return f"rows of step {step} are compared token by token: {rows.told}"
+    return f"the tokens of step {step} are ambiguous: sequences repeat ({rows.told})"
+
+
+def _rows(pair: Pair, matched: Matched) -> Rows | None:
     try:
         a, b = numbers_in(pair.a.reference), numbers_in(pair.b.reference)
         if a is None or b is None or np.array_equal(a, b) or max(a.ndim, b.ndim) > 2:
-            return None, ""
+            return None
         masks = [
             _mask(side, pair.a.first_step, ids) for side, ids in zip(_sides(matched), (a, b), strict=True)
         ]
     except (TensortapError, OSError, ValueError):
-        return None, ""
-    rows = rows_of(a, b, *masks)
-    if rows is None:
-        return None, ""
-    if not rows.is_sure:
-        return None, f"the tokens of step {pair.a.first_step} are ambiguous: sequences repeat ({rows.told})"
-    return rows, f"rows of step {pair.a.first_step} are compared token by token: {rows.told}"
+        return None
+    return rows_of(a, b, *masks)
 
 
 def _mask(side: Iterable[Entry], step: int, ids: Array) -> Array | None:
@@ -72,6 +93,14 @@ def _taken(pair: Pair, rows: Rows | None) -> Pair:
     a = steps_for(pair.a.shape, rows.shapes[0], rows.a)
     b = steps_for(pair.b.shape, rows.shapes[1], rows.b)
     plan = pair.plan or Plan(pair.a.name, "", ())
+    if _is_of_positions(pair, rows):
+        return pair
+    if not rows.is_sure:
+        told = "ambiguous: a sequence that one side has once and the other several times may be any of them"
+        return pair if pair.a.shape == pair.b.shape else _undecided(pair, plan, told)
+    if rows.lines is not None and (a is None or b is None):
+        a = steps_of_lines(pair.a.shape, rows.shapes[0], rows.lines[0])
+        b = steps_of_lines(pair.b.shape, rows.shapes[1], rows.lines[1])
     if a is not None and b is not None:
         entries = (_laid(pair.a, a), _laid(pair.b, b))
         return replace(pair, a=entries[0], b=entries[1], plan=plan.then("rows by token", rows.told))
@@ -79,11 +108,19 @@ def _taken(pair: Pair, rows: Rows | None) -> Pair:
     if not has_tokens or len(pair.a.shape) < 3:
         return pair
     told = "its axes do not say which row is which token, and the tokens stand elsewhere in B"
-    return replace(
-        pair,
-        b=replace(pair.b, reference=Undecided(told)),
-        plan=replace(plan.then("unaligned", told), is_usable=False),
-    )
+    return _undecided(pair, plan, told)
+
+
+def _undecided(pair: Pair, plan: Plan, told: str) -> Pair:
+    b = replace(pair.b, reference=Undecided(told))
+    return replace(pair, b=b, plan=replace(plan.then("unaligned", told), is_usable=False))
+
+
+def _is_of_positions(pair: Pair, rows: Rows) -> bool:
+    """Whether both sides have it once for all their sequences, of which one at least has several."""
+    is_shared = max(shape[0] for shape in rows.shapes) > 1 and all(len(one) == 2 for one in rows.shapes)
+    both = zip((pair.a, pair.b), rows.shapes, strict=True)
+    return is_shared and all(is_by_position(entry.shape, ids) for entry, ids in both)
 
 
 def _laid(entry: Entry, steps: tuple[Step, ...]) -> Entry:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensortap.comparison.layouts import Step
+from tensortap.comparison.glimpse import Step
 from tensortap.kernels.numbers import Array
 
 Shape = tuple[int, ...]
@@ -22,6 +22,10 @@ class Rows:
     shapes: tuple[Shape, Shape]  # of the ids
     told: str
     is_sure: bool = True
+    # Where each sequence stands in the same columns on both sides: the lines that belong together.
+    lines: tuple[Array, Array] | None = None
+    left: tuple[int, int] = (0, 0)  # sequences that the other side does not have
+    count: int = 0  # sequences that both have
 
 
 def rows_of(a: Array, b: Array, a_mask: Array | None = None, b_mask: Array | None = None) -> Rows | None:
@@ -35,12 +39,19 @@ def rows_of(a: Array, b: Array, a_mask: Array | None = None, b_mask: Array | Non
         return None
     rows = [np.concatenate([one[side] for one in pairs]) for side in (0, 1)]
     told = f"{len(rows[0])} tokens of {len(pairs)} sequences by their ids"
-    left = [len(mine) - len(pairs), len(others) - len(pairs)]
-    told += "".join(
-        f"; {count} sequences only in {name}" for name, count in zip("AB", left, strict=True) if count
-    )
+    left = len(mine) - len(pairs), len(others) - len(pairs)
     is_sure = not any(left) or (not _repeats(mine) and not _repeats(others))
-    return Rows(rows[0], rows[1], (a.shape, b.shape), told, is_sure)
+    return Rows(rows[0], rows[1], (a.shape, b.shape), told, is_sure, _lines(a, b, pairs), left, len(pairs))
+
+
+def steps_of_lines(shape: Shape, ids: Shape, lines: Array) -> tuple[Step, ...] | None:
+    """What takes whole sequences of a value, whatever its other axes are."""
+    return (("take", 0, lines),) if len(ids) == 2 and shape[:1] == ids[:1] else None
+
+
+def is_by_position(shape: Shape, ids: Shape) -> bool:
+    """Whether a value is the same for all sequences: one line for each position."""
+    return len(ids) == 2 and shape[:1] == (1,) and len(shape) > 1 and ids[1] in shape[1:]
 
 
 def steps_for(shape: Shape, ids: Shape, rows: Array) -> tuple[Step, ...] | None:
@@ -84,6 +95,17 @@ def _paired(a: Sequence[tuple[Array, Array]], b: Sequence[tuple[Array, Array]]) 
         if others:
             pairs.append((at, others.pop(0)))
     return pairs
+
+
+def _lines(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> tuple[Array, Array] | None:
+    """Which sequence is which, where all have the same columns and nothing of them is padding."""
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        return None
+    width = a.shape[1]
+    if any(len(one) != width or len(other) != width for one, other in pairs):
+        return None
+    found = [np.array([one[side][0] // width for one in pairs]) for side in (0, 1)]
+    return found[0], found[1]
 
 
 def _repeats(sequences: Sequence[tuple[Array, Array]]) -> bool:

@@ -28,9 +28,11 @@ GREEN: frozenset[Verdict] = frozenset(("identical", "within noise", "healed"))
 GAPS: frozenset[Verdict] = frozenset(("unreadable", "uncovered", "unaligned"))
 BEYOND: frozenset[Verdict] = frozenset(VERDICTS) - GREEN - GAPS
 Axis = Literal["", "whole", "row", "column"]
+_WHOLE: Axis = "whole"
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: one is made for every pair, and freezing takes four times as long. Nobody changes it.
+@dataclass(slots=True)
 class Judgement:
     """How many times the noise a difference is, along which axis, and what that alone makes of it."""
 
@@ -82,12 +84,12 @@ def _of_decisions(found: Metrics, noise: Noise) -> Judgement:
 def _of_numbers(found: Metrics, noise: Noise) -> Judgement:
     if found.disagreeing:
         return Judgement("origin", math.inf, note=f"{found.disagreeing:,} masked on one side only")
-    ratios: list[tuple[float, Axis]] = [
-        (_over(found.relative_l2, noise.relative_l2), "whole"),
-        (_over(found.row, noise.row), "row"),
-        (_over(found.column, noise.column), "column"),
-    ]
-    ratio, axis = max(ratios, key=lambda one: one[0])
+    ratio, axis = _over(found.relative_l2, noise.relative_l2), _WHOLE
+    row, column = _over(found.row, noise.row), _over(found.column, noise.column)
+    if row > ratio:
+        ratio, axis = row, "row"
+    if column > ratio:
+        ratio, axis = column, "column"
     return Judgement("origin" if ratio > noise.limit else "within noise", ratio, axis)
 
 

@@ -1,6 +1,6 @@
 """The closed table of number types: what each is called, and which numpy type holds its bytes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Family = Literal["bool", "int", "float", "complex"]
@@ -15,10 +15,11 @@ class NumberType:
     family: Family
     storage: str
     native: bool = True
+    itemsize: int = field(init=False)
 
-    @property
-    def itemsize(self) -> int:
-        return int(self.storage[2:])
+    def __post_init__(self) -> None:
+        # Not a property: it is asked for with every value that is read.
+        object.__setattr__(self, "itemsize", int(self.storage[2:]))
 
 
 def _table(*rows: NumberType) -> dict[str, NumberType]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from tensortap.core.cards import card
+
 Kind = Literal[
     "value",
     "input",
@@ -72,6 +74,9 @@ class Record(NamedTuple):
         )
         return f"<Record {self.name!r} {self.kind} {_in_short(self.value)}{where}>"
 
+    def _repr_html_(self) -> str | None:
+        return card(self)
+
 
 def _in_short(value: Any) -> str:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
@@ -104,3 +109,6 @@ class Series:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def _repr_html_(self) -> str | None:
+        return card(self)

@@ -1,8 +1,12 @@
 """Parts that others may add: by a call, or by an entry point that is loaded when first missed."""
 
+from __future__ import annotations
+
 import logging
-from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Part = TypeVar("Part")
 log = logging.getLogger("tensortap.registry")
@@ -54,6 +58,8 @@ class Registry(Generic[Part]):
         if self._has_loaded:
             return False
         self._has_loaded = True
+        from importlib.metadata import entry_points  # a tenth of what a command that looks at runs costs
+
         for point in entry_points(group=self._group):
             self._load_one(point)
         return True

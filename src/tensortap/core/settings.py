@@ -9,6 +9,9 @@ DEFAULTS = {
     "TENSORTAP_LANG": "",  # language of a tree's labels: en or zh; else what the locale says
     "TENSORTAP_LIVE": "0",  # 1 opens the job to live sessions at the first call
     "TENSORTAP_LIVE_MB": "256",  # megabytes of snapshots that may wait for live sessions
+    "TENSORTAP_RUN": "",  # what `tensortap run` asks of the programs it starts; not set by hand
+    "TENSORTAP_PARENT": "",  # the run that this program repeats; its own runs name it
+    "TENSORTAP_RUN_LIST": "",  # a file that gets a line for each run this program begins
     "XDG_RUNTIME_DIR": "",  # where the sockets of live jobs lie; else /tmp/tensortap-<uid>
     "LTAG": "NOTAG",  # the folder under ./logs of the files that h4logger() makes
     "THING_SERVER": "127.0.0.1",  # where catch() sends to: host or host:port

@@ -1,6 +1,7 @@
 """When a value was seen: the step, which the program or the outermost captured model says, and the order.
 
-A step is what `tt.step()` says; else one forward of the outermost captured model.
+A step is what `tt.step()` says; else what `tensortap run` counts; else one forward of the outermost captured
+model.
 """
 
 import itertools
@@ -12,6 +13,7 @@ from tensortap.core.first_call import first_call
 
 # One step and one order for the process: records of several tools line up only if all count alike.
 _declared: int | None = None
+_counted: int | None = None
 next_order = itertools.count().__next__
 # Whoever acts between two steps; empty while there is none.
 _watchers: tuple[Callable[[], None], ...] = ()
@@ -45,8 +47,16 @@ def _whole(number: SupportsIndex) -> int:
 
 
 def declared_step() -> int | None:
-    """The step that the program has said, if it ever did."""
-    return _declared
+    """The step that the program has said, if it ever did; else the one that was counted for it, if any."""
+    return _counted if _declared is None else _declared
+
+
+def count_step(number: int) -> None:
+    """Say it for a program that does not; what the program says itself is stronger."""
+    global _counted
+    _counted = number
+    if _watchers and _declared is None:
+        _tell()
 
 
 def watch_steps(watcher: Callable[[], None]) -> None:
@@ -62,8 +72,8 @@ def unwatch_steps(watcher: Callable[[], None]) -> None:
 
 def forget_steps() -> None:
     """Count steps by forwards again."""
-    global _declared
-    _declared = None
+    global _declared, _counted
+    _declared = _counted = None
 
 
 def _tell() -> None:

@@ -85,7 +85,7 @@ def _of_array(framework: Framework, value: Any, histogram: bool) -> dict[str, An
     if told.dtype.startswith("complex"):
         row["note"] = "absolute values"
     if histogram and row["low"] is not None:
-        row["histogram"] = _histogram(bits, told.dtype, row["low"], row["high"])
+        row["histogram"] = histogram_of(bits, told.dtype, row["low"], row["high"])
     return row
 
 
@@ -135,17 +135,17 @@ def _finite(number: Any) -> Number | None:
     return plain if isinstance(plain, int) or math.isfinite(plain) else None
 
 
-def _histogram(bits: Array, dtype: str, low: Number, high: Number) -> tuple[int, ...]:
-    """How many of the finite numbers lie in each tenth between the lowest and the highest."""
-    counts = np.zeros(BARS, np.int64)
+def histogram_of(bits: Array, dtype: str, low: Number, high: Number, bars: int = BARS) -> tuple[int, ...]:
+    """How many of the finite numbers lie in each equal part between the lowest and the highest."""
+    counts = np.zeros(bars, np.int64)
     start, width = float(low) / 2, float(high) / 2 - float(low) / 2  # halved: the whole width may overflow
     with np.errstate(all="ignore"):
         for (part,) in blocks([bits], block_size(dtype)):
             values = numbers(part, dtype)
             halves = (np.abs(values) if values.dtype.kind == "c" else values).astype(np.float64) / 2
             halves = halves[np.isfinite(halves)]
-            tenths = (halves - start) / width * BARS if width else np.full(halves.shape, BARS / 2)
-            counts += np.bincount(np.clip(tenths, 0, BARS - 1).astype(np.intp), minlength=BARS)
+            parts = (halves - start) / width * bars if width else np.full(halves.shape, bars / 2)
+            counts += np.bincount(np.clip(parts, 0, bars - 1).astype(np.intp), minlength=bars)
     return tuple(counts.tolist())
 
 

@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifndef __GNUC__
@@ -29,13 +30,16 @@
 #define INLINE static inline __attribute__((always_inline))
 #define ALONE static __attribute__((noinline))
 #define BLOCK 2048  /* numbers of both arrays that stay in the first-level cache together */
+#define MOST_IN_BLOCK (2 * BLOCK) /* of halves, which are half as long */
 #define AHEAD 4096 /* bytes */
 #define BINS 512
 #define CODES 1536 /* a distance as float32, without its last 20 bits: up to 2**63 */
+#define SHORT_CODES 256 /* the same without its first bits, for distances below 2**32; 0 then looks like 2 */
 #define TABLES 8    /* of counters: an increment need not wait for the one before it */
 #define LEAST 1e-280
 #define MOST 1e300
 #define EXACT 9007199254740992.0 /* 2**53 */
+#define SMALL_SHARE 0.1 /* of a usual row; as in along.py */
 #define LIFT 0x1p120 /* keeps products of subnormal numbers apart from zero */
 
 typedef uint16_t __attribute__((may_alias)) bits16;
@@ -70,9 +74,9 @@ typedef struct {
 typedef struct {
     Sums sums;
     Peak absolute, relative;
-    int64_t stopped, odd; /* where; and pairs counted as the same that are no numbers */
+    int64_t stopped, counted; /* where; and pairs in the tables, those that are no numbers among them */
     uint64_t ulp_most;
-    uint32_t ulps[TABLES][CODES];
+    uint32_t short_ulps[TABLES][SHORT_CODES], long_ulps[TABLES][CODES];
 } Found;
 
 typedef struct {
@@ -98,11 +102,20 @@ typedef struct {
     double scale, *gaps, *bases;
 } Along;
 
+/* Sums of squares for each row and each column, the last axis being as long as there are columns. */
+typedef struct {
+    Side a, b;
+    int64_t start, stop, columns;
+    int are_finite;
+    double *row_gaps, *row_bases, *column_gaps, *column_bases;
+} Axes;
+
 typedef struct {
     const char *name;
     void (*compare)(const Pair *, Found *);
     void (*describe)(const Single *, Moments *);
     void (*along)(const Along *);
+    void (*axes)(const Axes *);
 } Variant;
 
 /* What the inner loops read: float32, float64, or the halves as they are where the processor widens them. */
@@ -110,6 +123,11 @@ enum { NARROW, LONG, BRAIN, HALF };
 
 INLINE double real(const void *values, size_t at, int wide) {
     return wide ? ((const double *)values)[at] : (double)((const float *)values)[at];
+}
+
+INLINE double slope_at(const void *a, const void *b, size_t at, int wide) {
+    double y = real(b, at, wide);
+    return fabs(real(a, at, wide) - y) / fabs(y);
 }
 
 INLINE double smaller(double x, double y) { return x < y ? x : y; }
@@ -164,6 +182,30 @@ INLINE double slope_below(double steepest) { return steepest > 1e-290 ? steepest
 #define CONCAT(a, b) CONCAT_(a, b)
 #define FN(name) CONCAT(name, LANES)
 
+/* What the lanes of a vector come to, one after the other. */
+#define OF_LANES(variant, target, V, F)                              \
+    target INLINE double added_##variant(V x) {                      \
+        double lanes[sizeof x / sizeof(double)], sum = 0;            \
+        memcpy(lanes, &x, sizeof x);                                 \
+        for (size_t i = 0; i < sizeof x / sizeof *lanes; i++)        \
+            sum += lanes[i];                                         \
+        return sum;                                                  \
+    }                                                                \
+    target INLINE double highest_##variant(V x) {                    \
+        double lanes[sizeof x / sizeof(double)], most = -INFINITY;   \
+        memcpy(lanes, &x, sizeof x);                                 \
+        for (size_t i = 0; i < sizeof x / sizeof *lanes; i++)        \
+            most = larger(lanes[i], most);                           \
+        return most;                                                 \
+    }                                                                \
+    target INLINE double highestf_##variant(F x) {                   \
+        float lanes[sizeof x / sizeof(float)], most = -INFINITY;     \
+        memcpy(lanes, &x, sizeof x);                                 \
+        for (size_t i = 0; i < sizeof x / sizeof *lanes; i++)        \
+            most = lanes[i] > most ? lanes[i] : most;                \
+        return most;                                                 \
+    }
+
 /* Two numbers: SSE2 and NEON, which need not be asked for. */
 #define LANES plain
 #define TARGET
@@ -194,6 +236,7 @@ INLINE plain_v min_plain(plain_v x, plain_v y) {
     plain_i m = x < y;
     return (plain_v)(((plain_i)x & m) | ((plain_i)y & ~m));
 }
+INLINE plain_f absf_plain(plain_f x) { return (plain_f)((plain_j)x & INT32_MAX); }
 INLINE plain_f maxf_plain(plain_f x, plain_f y) {
     plain_j m = x > y;
     return (plain_f)(((plain_j)x & m) | ((plain_j)y & ~m));
@@ -217,6 +260,7 @@ INLINE plain_f loadf_plain(const void *p, size_t at, int kind) {
     (void)kind;
     return memcpy(&f, (const float *)p + at, sizeof f), f;
 }
+OF_LANES(plain, , plain_v, plain_f)
 INLINE plain_v part_plain(plain_f x, int half) {
     plain_half h = half ? (plain_half){x[2], x[3]} : (plain_half){x[0], x[1]};
     return __builtin_convertvector(h, plain_v);
@@ -242,12 +286,14 @@ TARGET INLINE F loadf_avx2(const void *p, size_t at, int kind) {
     return kind == HALF ? _mm256_cvtph_ps(halves)
                         : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
+OF_LANES(avx2, TARGET, __m256d, __m256)
 TARGET INLINE V part_avx2(F x, int half) {
     return _mm256_cvtps_pd(half ? _mm256_extractf128_ps(x, 1) : _mm256_castps256_ps128(x));
 }
 TARGET INLINE V abs_avx2(V x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x); }
 TARGET INLINE V max_avx2(V x, V y) { return _mm256_max_pd(x, y); }
 TARGET INLINE V min_avx2(V x, V y) { return _mm256_min_pd(x, y); }
+TARGET INLINE F absf_avx2(F x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 TARGET INLINE F maxf_avx2(F x, F y) { return _mm256_max_ps(x, y); }
 TARGET INLINE F minf_avx2(F x, F y) { return _mm256_min_ps(x, y); }
 TARGET INLINE V fma_avx2(V x, V y, V z) { return _mm256_fmadd_pd(x, y, z); }
@@ -278,12 +324,16 @@ TARGET INLINE F loadf_avx512(const void *p, size_t at, int kind) {
     return kind == HALF ? _mm512_cvtph_ps(halves)
                         : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
+TARGET INLINE double added_avx512(V x) { return _mm512_reduce_add_pd(x); }
+TARGET INLINE double highest_avx512(V x) { return _mm512_reduce_max_pd(x); }
+TARGET INLINE double highestf_avx512(F x) { return (double)_mm512_reduce_max_ps(x); }
 TARGET INLINE V part_avx512(F x, int half) {
     return _mm512_cvtps_pd(half ? _mm512_extractf32x8_ps(x, 1) : _mm512_castps512_ps256(x));
 }
 TARGET INLINE V abs_avx512(V x) { return _mm512_abs_pd(x); }
 TARGET INLINE V max_avx512(V x, V y) { return _mm512_max_pd(x, y); }
 TARGET INLINE V min_avx512(V x, V y) { return _mm512_min_pd(x, y); }
+TARGET INLINE F absf_avx512(F x) { return _mm512_abs_ps(x); }
 TARGET INLINE F maxf_avx512(F x, F y) { return _mm512_max_ps(x, y); }
 TARGET INLINE F minf_avx512(F x, F y) { return _mm512_min_ps(x, y); }
 TARGET INLINE V fma_avx512(V x, V y, V z) { return _mm512_fmadd_pd(x, y, z); }
@@ -293,15 +343,36 @@ TARGET INLINE int64_t greater_avx512(V x, V y) {
 TARGET INLINE int64_t greaterf_avx512(F x, F y) {
     return __builtin_popcount(_mm512_cmp_ps_mask(x, y, _CMP_GT_OQ));
 }
+/* As many as fill vectors; rounding towards zero needs no care of the fifth bit. What follows is fetched
+   meanwhile: nothing here waits for memory. */
+#define FLOAT_CODES float_codes_avx512
+TARGET static size_t float_codes_avx512(const char *a, const char *b, size_t n, uint8_t *codes, uint32_t *most) {
+    __m512i sign = _mm512_set1_epi32(INT32_MIN), largest = _mm512_setzero_si512();
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512i p = _mm512_loadu_si512(a + 4 * i), q = _mm512_loadu_si512(b + 4 * i);
+        __builtin_prefetch(a + 4 * (n + i), 0, 2);
+        __builtin_prefetch(b + 4 * (n + i), 0, 2);
+        p = _mm512_mask_sub_epi32(p, _mm512_movepi32_mask(p), sign, p);
+        q = _mm512_mask_sub_epi32(q, _mm512_movepi32_mask(q), sign, q);
+        __m512i gap = _mm512_sub_epi32(_mm512_max_epi32(p, q), _mm512_min_epi32(p, q));
+        largest = _mm512_max_epu32(gap, largest);
+        __m512 size = _mm512_cvt_roundepu32_ps(gap, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+        __m512i code = _mm512_srli_epi32(_mm512_castps_si512(size), 20);
+        _mm_storeu_si128((__m128i *)(codes + i), _mm512_cvtepi32_epi8(code));
+    }
+    *most = _mm512_reduce_max_epu32(largest);
+    return i;
+}
 #include "_native.c"
 #endif
 
 static const Variant VARIANTS[] = {
 #if defined(__x86_64__)
-    {"avx512", compare_avx512, describe_avx512, along_avx512},
-    {"avx2", compare_avx2, describe_avx2, along_avx2},
+    {"avx512", compare_avx512, describe_avx512, along_avx512, axes_avx512},
+    {"avx2", compare_avx2, describe_avx2, along_avx2, axes_avx2},
 #endif
-    {"plain", compare_plain, describe_plain, along_plain},
+    {"plain", compare_plain, describe_plain, along_plain, axes_plain},
 };
 #define COUNT_OF_VARIANTS ((int)(sizeof VARIANTS / sizeof *VARIANTS))
 static const Variant *chosen;
@@ -392,16 +463,30 @@ static PyObject *statistics(PyObject *module, PyObject *args) {
 /* Distances below 16 have a bin of their own, then come eight for each power of two. */
 static int bin_of(int code) {
     int exponent = (code >> 3) - 127, eighth = code & 7;
-    return exponent < 0 ? 0 : exponent < 3 ? (8 + eighth) >> (3 - exponent) : 8 * (exponent - 2) + eighth;
+    return exponent < 3 ? (8 + eighth) >> (3 - exponent) : 8 * (exponent - 2) + eighth;
 }
 
-static PyObject *ulps_of(const Found *found) {
+/* The first codes are those of 1 and 2; beyond the signed integers all count as their largest. */
+static int code_of_short(int code) {
+    return code >= 0xf8 ? code + 0x300 : code < 0xf0 ? code + 0x400 : 0x4ef;
+}
+
+static void count_bins(const Found *found, int type, long long *counts) {
+    const Sums *s = &found->sums;
+    for (int table = 0; table < TABLES; table++) {
+        for (int code = 0; type != F64 && code < SHORT_CODES; code++)
+            counts[bin_of(code_of_short(code))] += found->short_ulps[table][code];
+        for (int code = 127 << 3; type == F64 && code < CODES; code++)
+            counts[bin_of(code)] += found->long_ulps[table][code];
+    }
+    if (type != F64)
+        counts[2] -= found->counted - s->above - s->below;
+    counts[0] = s->finite - s->above - s->below;
+}
+
+static PyObject *ulps_of(const Found *found, int type) {
     long long counts[BINS] = {0};
-    for (int table = 0; table < TABLES; table++)
-        for (int code = 0; code < CODES; code++)
-            if (found->ulps[table][code])
-                counts[bin_of(code)] += found->ulps[table][code];
-    counts[0] -= found->odd;
+    count_bins(found, type, counts);
     PyObject *numbers = PyList_New(BINS);
     for (int bin = 0; numbers && bin < BINS; bin++) {
         PyObject *number = PyLong_FromLongLong(counts[bin]);
@@ -413,9 +498,9 @@ static PyObject *ulps_of(const Found *found) {
     return numbers ? Py_BuildValue("KN", (unsigned long long)found->ulp_most, numbers) : NULL;
 }
 
-static PyObject *report_of(const Found *found, int with_ulps) {
+static PyObject *report_of(const Found *found, const Pair *pair) {
     const Sums *s = &found->sums;
-    PyObject *ulps = with_ulps ? ulps_of(found) : Py_NewRef(Py_None);
+    PyObject *ulps = pair->with_ulps ? ulps_of(found, pair->a.type) : Py_NewRef(Py_None);
     if (!ulps)
         return NULL;
     return Py_BuildValue("L(LLLL)(LL)(LL)LL(dddddddd)(dddd)(dLdd)(dLdd)N", (long long)found->stopped,
@@ -443,7 +528,7 @@ static PyObject *differences(PyObject *module, PyObject *args) {
                      equal_nan, until_mismatch, are_integers, with_ulps && a_type == b_type};
         Found found;
         WITHOUT_GIL(stop - start, chosen->compare(&pair, &found));
-        result = report_of(&found, pair.with_ulps);
+        result = report_of(&found, &pair);
     }
     PyBuffer_Release(&a);
     PyBuffer_Release(&b);
@@ -483,6 +568,214 @@ static PyObject *along(PyObject *module, PyObject *args) {
     return result;
 }
 
+static int are_sums(const Py_buffer *gaps, const Py_buffer *bases, long long count) {
+    if (gaps->len == bases->len && gaps->len == (Py_ssize_t)sizeof(double) * count)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "an axis of %lld numbers needs as many sums", count);
+    return 0;
+}
+
+static PyObject *axes(PyObject *module, PyObject *args) {
+    Py_buffer a, b, a_table, b_table, sums[4];
+    int a_type, b_type, are_finite;
+    long long start, stop, rows, columns;
+    PyObject *result = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*iz*y*iz*LLLLpw*w*w*w*", &a, &a_type, &a_table, &b, &b_type, &b_table, &start,
+                          &stop, &rows, &columns, &are_finite, &sums[0], &sums[1], &sums[2], &sums[3]))
+        return NULL;
+    if (rows < 1 || columns < 1 || stop > rows * columns)
+        PyErr_Format(PyExc_ValueError, "%lld rows of %lld do not hold %lld numbers", rows, columns, stop);
+    else if (are_sums(&sums[0], &sums[1], rows) && are_sums(&sums[2], &sums[3], columns) &&
+             fits(&a, a_type, &a_table, start, stop) && fits(&b, b_type, &b_table, start, stop)) {
+        Axes job = {side_of(&a, &a_table, a_type), side_of(&b, &b_table, b_type), start, stop, columns,
+                    are_finite, sums[0].buf, sums[1].buf, sums[2].buf, sums[3].buf};
+        WITHOUT_GIL(stop - start, chosen->axes(&job));
+        result = Py_NewRef(Py_None);
+    }
+    for (int i = 0; i < 4; i++)
+        PyBuffer_Release(&sums[i]);
+    PyBuffer_Release(&a);
+    PyBuffer_Release(&b);
+    if (a_table.obj)
+        PyBuffer_Release(&a_table);
+    if (b_table.obj)
+        PyBuffer_Release(&b_table);
+    return result;
+}
+
+/* One of many pairs: what it is, and what was found. */
+typedef struct {
+    Py_buffer a, b, a_table, b_table;
+    Pair pair;
+    long long columns; /* none where rows and columns are not asked for */
+    Sums sums;
+    Peak absolute;
+    double row, column;
+    int64_t worst_row, worst_column;
+    int is_whole; /* else its parts are left to the twin */
+} Job;
+
+static void release(Job *job) {
+    Py_buffer *taken[] = {&job->a, &job->b, &job->a_table, &job->b_table};
+    for (int i = 0; i < 4; i++)
+        if (taken[i]->obj)
+            PyBuffer_Release(taken[i]);
+}
+
+static int is_aligned(const Side *side) { return (uintptr_t)side->bytes % (uintptr_t)SIZES[side->type] == 0; }
+
+static int prepare(Job *job, PyObject *item) {
+    int a_type, b_type, are_integers;
+    long long count;
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "a pair is a tuple");
+        return 0;
+    }
+    if (!PyArg_ParseTuple(item, "y*iz*y*iz*LLp", &job->a, &a_type, &job->a_table, &job->b, &b_type, &job->b_table,
+                          &count, &job->columns, &are_integers)) {
+        memset(job, 0, sizeof *job); /* what was taken has been given back */
+        return 0;
+    }
+    if (job->columns < 0 || (job->columns && count % job->columns)) {
+        PyErr_Format(PyExc_ValueError, "%lld numbers are no rows of %lld", count, job->columns);
+        return 0;
+    }
+    Pair pair = {side_of(&job->a, &job->a_table, a_type), side_of(&job->b, &job->b_table, b_type),
+                 .stop = count, .are_integers = are_integers};
+    job->pair = pair;
+    return fits(&job->a, a_type, &job->a_table, 0, count) && fits(&job->b, b_type, &job->b_table, 0, count);
+}
+
+/* The one of which so many are smaller; the others change places. */
+static double select_one(double *values, int64_t count, int64_t wanted) {
+    int64_t low = 0, high = count - 1;
+    while (low < high) {
+        double pivot = values[low + (high - low) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (values[i] < pivot)
+                i++;
+            while (values[j] > pivot)
+                j--;
+            if (i <= j) {
+                double other = values[i];
+                values[i++] = values[j], values[j--] = other;
+            }
+        }
+        if (wanted <= j)
+            high = j;
+        else if (wanted >= i)
+            low = i;
+        else
+            break;
+    }
+    return values[wanted];
+}
+
+/* The largest share that a gap has of what it stands against, and where. What is far smaller than usual is
+   measured by a share of that: noise of nothing says nothing. */
+static double worst_of(double *gaps, double *bases, int64_t count, double *room, int64_t *at) {
+    double most = 0, worst = -1;
+    for (int64_t i = 0; i < count; i++) {
+        gaps[i] = sqrt(gaps[i]), bases[i] = room[i] = sqrt(bases[i]);
+        most = larger(bases[i], most);
+    }
+    double least = SMALL_SHARE * select_one(room, count, count / 2);
+    if (!least)
+        least = most ? most : 1.0;
+    for (int64_t i = 0; i < count; i++) {
+        double ratio = gaps[i] / larger(bases[i], least);
+        if (ratio > worst)
+            worst = ratio, *at = i;
+    }
+    return worst;
+}
+
+/* Rows and columns against the larger side. */
+static int find_worst(Job *job) {
+    const Sums *s = &job->sums;
+    int is_swapped = sqrt(s->aa) > sqrt(s->bb);
+    int64_t count = job->pair.stop, columns = job->columns, rows = count / columns;
+    int64_t longest = rows > columns ? rows : columns;
+    double *sums = calloc((size_t)(2 * (rows + columns) + longest), sizeof *sums);
+    if (!sums)
+        return 0;
+    double *room = sums + 2 * (rows + columns);
+    Axes axes = {is_swapped ? job->pair.b : job->pair.a, is_swapped ? job->pair.a : job->pair.b, 0, count, columns,
+                 s->finite == count, sums, sums + rows, sums + 2 * rows, sums + 2 * rows + columns};
+    chosen->axes(&axes);
+    job->row = worst_of(axes.row_gaps, axes.row_bases, rows, room, &job->worst_row);
+    job->column = worst_of(axes.column_gaps, axes.column_bases, columns, room, &job->worst_column);
+    free(sums);
+    return 1;
+}
+
+/* Squares of numbers beyond these may be lost among the others of a row. */
+static int are_ordinary(const Sums *s) {
+    double most = larger(larger(s->a_max, -s->a_min), larger(s->b_max, -s->b_min));
+    return most > 1e-100 && most < 1e100;
+}
+
+static void measure_job(Job *job) {
+    Found found;
+    job->worst_row = job->worst_column = -1;
+    if (!is_aligned(&job->pair.a) || !is_aligned(&job->pair.b))
+        return;
+    chosen->compare(&job->pair, &found);
+    job->sums = found.sums, job->absolute = found.absolute;
+    job->is_whole = found.stopped == job->pair.stop;
+    if (!job->is_whole || !job->columns || !found.absolute.size)
+        return;
+    job->is_whole = are_ordinary(&job->sums) && find_worst(job);
+}
+
+static PyObject *report_of_job(const Job *job) {
+    const Sums *s = &job->sums;
+    if (!job->is_whole)
+        Py_RETURN_NONE;
+    return Py_BuildValue("LLLLLLLLddddddddLdddLdL", (long long)s->finite, (long long)s->above,
+                         (long long)s->below, (long long)s->a_nan, (long long)s->b_nan, (long long)s->a_inf,
+                         (long long)s->b_inf, (long long)s->disagreeing, s->d, s->dd, s->db, s->aa, s->bb,
+                         s->a_min, s->b_min, job->absolute.size, (long long)job->absolute.at,
+                         job->absolute.a, job->absolute.b, job->row, (long long)job->worst_row, job->column,
+                         (long long)job->worst_column);
+}
+
+static PyObject *measured(PyObject *module, PyObject *args) {
+    PyObject *items, *reports = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &items))
+        return NULL;
+    Py_ssize_t count = PyList_Size(items), ready = 0;
+    Job *jobs = calloc((size_t)count + 1, sizeof *jobs);
+    if (!jobs)
+        return PyErr_NoMemory();
+    int is_ready = 1;
+    while (is_ready && ready < count) {
+        is_ready = prepare(&jobs[ready], PyList_GetItem(items, ready));
+        ready++;
+    }
+    if (is_ready) {
+        PyThreadState *state = PyEval_SaveThread();
+        unsigned before = enter_arithmetic();
+        for (Py_ssize_t i = 0; i < count; i++)
+            measure_job(&jobs[i]);
+        leave_arithmetic(before);
+        PyEval_RestoreThread(state);
+        reports = PyList_New(count);
+    }
+    for (Py_ssize_t i = 0; reports && i < count; i++) {
+        PyObject *report = report_of_job(&jobs[i]);
+        if (!report || PyList_SetItem(reports, i, report) < 0)
+            Py_CLEAR(reports);
+    }
+    for (Py_ssize_t i = 0; i < ready; i++)
+        release(&jobs[i]);
+    free(jobs);
+    return reports;
+}
+
 static PyObject *variants(PyObject *module, PyObject *nothing) {
     (void)module, (void)nothing;
     PyObject *names = PyList_New(0);
@@ -514,6 +807,8 @@ static PyMethodDef METHODS[] = {
     {"statistics", statistics, METH_VARARGS, "Moments of the numbers from start to stop."},
     {"differences", differences, METH_VARARGS, "How the numbers from start to stop differ."},
     {"along", along, METH_VARARGS, "Add squares of differences and of b to the sums of an axis."},
+    {"axes", axes, METH_VARARGS, "Add squares of differences and of b to the sums of rows and of columns."},
+    {"measured", measured, METH_VARARGS, "How each of many pairs differs, and its worst row and column."},
     {"variants", variants, METH_NOARGS, "The variants this processor can run, the fastest first."},
     {"choose", choose, METH_VARARGS, "Run this variant from now on."},
     {NULL, NULL, 0, NULL},
@@ -534,30 +829,6 @@ static struct PyModuleDef MODULE = {
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&MODULE); }
 
 #else /* what is compiled for each kind of processor */
-
-TARGET INLINE double FN(added)(V x) {
-    double lanes[WIDTH], sum = 0;
-    memcpy(lanes, &x, sizeof x);
-    for (int i = 0; i < WIDTH; i++)
-        sum += lanes[i];
-    return sum;
-}
-
-TARGET INLINE double FN(highest)(V x) {
-    double lanes[WIDTH], most = -INFINITY;
-    memcpy(lanes, &x, sizeof x);
-    for (int i = 0; i < WIDTH; i++)
-        most = larger(lanes[i], most);
-    return most;
-}
-
-TARGET INLINE double FN(highestf)(F x) {
-    float lanes[2 * WIDTH], most = -INFINITY;
-    memcpy(lanes, &x, sizeof x);
-    for (int i = 0; i < 2 * WIDTH; i++)
-        most = lanes[i] > most ? lanes[i] : most;
-    return most;
-}
 
 /* All sums of one block; with numbers among them that are not finite they mean nothing. */
 TARGET INLINE void FN(sum_both)(const void *a, const void *b, size_t n, int kind, const Pair *pair, double steepest,
@@ -787,7 +1058,7 @@ TARGET static size_t FN(first_with)(const void *a, const void *b, size_t n, int 
 
 /* The first of the largest ratios above `least`; n where there is none. Nothing over nothing is no number, and
    never larger. */
-TARGET static size_t FN(steepest)(const void *a, const void *b, size_t n, int wide, double least, double *ratio) {
+TARGET static size_t FN(steepest_long)(const void *a, const void *b, size_t n, int wide, double least, double *ratio) {
     V peak = FN(set)(least), most;
     size_t whole = n - n % WIDTH, at = n;
     for (size_t i = 0; i < whole; i += WIDTH) {
@@ -802,21 +1073,49 @@ TARGET static size_t FN(steepest)(const void *a, const void *b, size_t n, int wi
             if (FN(greater)(FN(abs)(x - y) / FN(abs)(y), most))
                 break;
         }
-        while (!(fabs(real(a, at, wide) - real(b, at, wide)) / fabs(real(b, at, wide)) == largest))
+        while (slope_at(a, b, at, wide) != largest)
             at++;
         least = largest;
     }
-    for (size_t i = whole; i < n; i++) {
-        double y = real(b, i, wide), slope = fabs(real(a, i, wide) - y) / fabs(y);
-        if (slope > least)
-            least = slope, at = i;
+    for (size_t i = whole; i < n; i++)
+        if (slope_at(a, b, i, wide) > least)
+            least = slope_at(a, b, i, wide), at = i;
+    return *ratio = least, at;
+}
+
+/* The same, found first in float32, which divides four times as many at once; those that come near are looked
+   at again. */
+TARGET static size_t FN(steepest)(const void *a, const void *b, size_t n, int wide, double least, double *ratio) {
+    float slopes[MOST_IN_BLOCK];
+    F peak = FN(setf)(0.0f);
+    size_t whole = n - n % (2 * WIDTH), at = n;
+    for (size_t i = 0; !wide && i < whole; i += 2 * WIDTH) {
+        F y = FN(loadf)(b, i, NARROW), slope = FN(absf)(FN(loadf)(a, i, NARROW) - y) / FN(absf)(y);
+        peak = FN(maxf)(slope, peak);
+        memcpy(slopes + i, &slope, sizeof slope);
     }
+    double largest = FN(highestf)(peak), before = least;
+    if (wide || largest < 1e-30) /* too near to what float32 cannot hold */
+        return FN(steepest_long)(a, b, n, wide, least, ratio);
+    F near = FN(setf)((float)(smaller(largest, FLT_MAX) * (1 - 1e-6)));
+    for (size_t i = 0; i < whole; i += 2 * WIDTH) {
+        F slope;
+        memcpy(&slope, slopes + i, sizeof slope);
+        for (size_t j = i; FN(greaterf)(slope, near) && j < i + 2 * WIDTH; j++)
+            if (slope_at(a, b, j, 0) > least)
+                least = slope_at(a, b, j, 0), at = j;
+    }
+    if (isinf(largest) && !isinf(least)) /* of float32 alone */
+        return FN(steepest_long)(a, b, n, 0, before, ratio);
+    for (size_t i = whole; i < n; i++)
+        if (slope_at(a, b, i, 0) > least)
+            least = slope_at(a, b, i, 0), at = i;
     return *ratio = least, at;
 }
 
 /* A number's place among those of its type, which a sign mirrors; bytes of scales have none. */
 #define DISTANCES(type, place)                                                                           \
-    for (size_t i = 0; i < n; i++) {                                                                     \
+    for (; i < n; i++) {                                                                                 \
         uint32_t p = ((const type *)a)[i], q = ((const type *)b)[i];                                     \
         int32_t x = place(p), y = place(q);                                                              \
         uint32_t gap = x > y ? (uint32_t)x - (uint32_t)y : (uint32_t)y - (uint32_t)x;                    \
@@ -827,15 +1126,19 @@ TARGET static size_t FN(steepest)(const void *a, const void *b, size_t n, int wi
         float size = (float)(int32_t)rough;                                                              \
         uint32_t bits;                                                                                   \
         memcpy(&bits, &size, sizeof bits);                                                               \
-        codes[i] = bits >> 20;                                                                           \
+        codes[i] = (uint8_t)(bits >> 20);                                                                \
     }
 #define OF_FLOAT(x) ((int32_t)x < 0 ? (int32_t)(0x80000000u - x) : (int32_t)x)
 #define OF_HALF(x) (x & 0x8000 ? -(int32_t)(x & 0x7fff) : (int32_t)x)
 #define OF_BYTE(x) (x & 0x80 && type == F8 ? -(int32_t)(x & 0x7f) : (int32_t)x)
 
-TARGET ALONE uint32_t FN(distances)(const char *a, const char *b, int type, size_t n, uint32_t *restrict codes) {
+TARGET ALONE uint32_t FN(distances)(const char *a, const char *b, int type, size_t n, uint8_t *restrict codes) {
     uint32_t most = 0;
+    size_t i = 0;
     if (type == F32) {
+#ifdef FLOAT_CODES
+        i = FLOAT_CODES(a, b, n, codes, &most);
+#endif
         DISTANCES(bits32, OF_FLOAT)
     } else if (SIZES[type] == 2) {
         DISTANCES(bits16, OF_HALF)
@@ -849,23 +1152,24 @@ TARGET ALONE uint32_t FN(distances)(const char *a, const char *b, int type, size
 #undef OF_HALF
 #undef OF_BYTE
 
-/* `a` and `b` are of the pair's type; where a number was not finite both are nothing, and `odd` of them there are. */
-TARGET static void FN(count_ulps)(const char *a, const char *b, int type, size_t n, int64_t odd, Found *found) {
-    uint32_t codes[BLOCK];
+/* `a` and `b` are of the pair's type; where a number was not finite both are nothing. */
+TARGET static void FN(count_ulps)(const char *a, const char *b, int type, size_t n, Found *found) {
+    uint8_t codes[MOST_IN_BLOCK];
     uint32_t most = FN(distances)(a, b, type, n, codes);
     size_t i = 0;
     for (; i + TABLES <= n; i += TABLES) {
+        uint64_t all;
+        memcpy(&all, codes + i, sizeof all);
 #pragma GCC unroll 8
         for (size_t table = 0; table < TABLES; table++)
-            found->ulps[table][codes[i + table]]++;
+            found->short_ulps[table][all >> 8 * table & 255]++;
     }
     for (; i < n; i++)
-        found->ulps[0][codes[i]]++;
-    found->odd += odd;
+        found->short_ulps[0][codes[i]]++;
     found->ulp_most = most > found->ulp_most ? most : found->ulp_most;
 }
 
-TARGET static void FN(count_long_ulps)(const bits64 *a, const bits64 *b, size_t n, int64_t odd, Found *found) {
+TARGET static void FN(count_long_ulps)(const bits64 *a, const bits64 *b, size_t n, Found *found) {
     for (size_t i = 0; i < n; i++) {
         uint64_t x = a[i] & INT64_MAX, y = b[i] & INT64_MAX;
         uint64_t gap = (a[i] ^ b[i]) >> 63 ? x + y : x > y ? x - y : y - x;
@@ -874,10 +1178,9 @@ TARGET static void FN(count_long_ulps)(const bits64 *a, const bits64 *b, size_t 
         float size = (float)(int64_t)rough;
         uint32_t bits;
         memcpy(&bits, &size, sizeof bits);
-        found->ulps[i % TABLES][bits >> 20]++;
+        found->long_ulps[i % TABLES][bits >> 20]++;
         found->ulp_most = gap > found->ulp_most ? gap : found->ulp_most;
     }
-    found->odd += odd;
 }
 
 TARGET static int FN(add_same)(const void *values, size_t n, int wide, int are_integers, Found *found) {
@@ -925,10 +1228,11 @@ TARGET static void FN(count_clean_ulps)(const char *p, const char *q, int type, 
                 memset(room->a_raw + i * size, 0, size), memset(room->b_raw + i * size, 0, size);
         p = room->a_raw, q = room->b_raw;
     }
+    found->counted += (int64_t)n;
     if (type == F64)
-        FN(count_long_ulps)((const bits64 *)p, (const bits64 *)q, n, odd, found);
+        FN(count_long_ulps)((const bits64 *)p, (const bits64 *)q, n, found);
     else
-        FN(count_ulps)(p, q, type, n, odd, found);
+        FN(count_ulps)(p, q, type, n, found);
 }
 
 TARGET INLINE int FN(kind_of)(const Pair *pair, size_t n, int wide) {
@@ -961,11 +1265,8 @@ TARGET static int FN(add)(const Pair *pair, int64_t start, size_t n, int wide, F
     double slope = slope_below(found->relative.size);
     if (are_alike(pair) && !memcmp(p, q, n * (size_t)SIZES[type])) {
         const void *same = is_raw ? FN(numbers)(&pair->b, start, n, wide, room->b) : b;
-        if (FN(add_same)(same, n, wide, pair->are_integers, found)) {
-            if (pair->with_ulps)
-                found->ulps[0][0] += (uint32_t)n;
+        if (FN(add_same)(same, n, wide, pair->are_integers, found))
             return 1;
-        }
     }
     Sums s;
     int is_odd = room->is_odd;
@@ -1003,10 +1304,14 @@ TARGET static int FN(add)(const Pair *pair, int64_t start, size_t n, int wide, F
 TARGET static void FN(compare)(const Pair *pair, Found *found) {
     FN(Room) room;
     room.is_odd = 0;
-    memset(found, 0, pair->with_ulps ? sizeof *found : offsetof(Found, ulps));
+    memset(found, 0, offsetof(Found, short_ulps));
+    if (pair->with_ulps && pair->a.type == F64)
+        memset(found->long_ulps, 0, sizeof found->long_ulps);
+    else if (pair->with_ulps)
+        memset(found->short_ulps, 0, sizeof found->short_ulps);
     found->sums = NOTHING;
-    int wide = WIDE[pair->a.type] || WIDE[pair->b.type];
-    int64_t at = pair->start, length = wide ? BLOCK / 2 : BLOCK;
+    int wide = WIDE[pair->a.type] || WIDE[pair->b.type], are_halves = are_alike(pair) && SIZES[pair->a.type] == 2;
+    int64_t at = pair->start, length = wide ? BLOCK / 2 : are_halves ? MOST_IN_BLOCK : BLOCK;
     while (at < pair->stop && !(pair->until_mismatch && found->sums.mismatches)) {
         size_t n = (size_t)(pair->stop - at < length ? pair->stop - at : length);
         if (!FN(add)(pair, at, n, wide, &room, found))
@@ -1158,6 +1463,60 @@ TARGET static void FN(along)(const Along *job) {
 }
 
 #undef SQUARES
+#undef FLOAT_CODES
+
+INLINE void FN(store)(double *to, V x) { memcpy(to, &x, sizeof x); }
+
+/* Part of one row: `gaps` and `bases` are those of its columns. */
+TARGET INLINE void FN(add_row)(const void *a, const void *b, size_t n, int wide, double *gaps, double *bases,
+                               double *row_gap, double *row_base) {
+    V all_gaps = FN(set)(0.0), all_bases = all_gaps;
+    size_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH) {
+        V y = FN(load)(b, i, wide), d = FN(load)(a, i, wide) - y, gap = d * d, base = y * y;
+        FN(store)(gaps + i, FN(load)(gaps, i, 1) + gap);
+        FN(store)(bases + i, FN(load)(bases, i, 1) + base);
+        all_gaps += gap, all_bases += base;
+    }
+    double gap = FN(added)(all_gaps), base = FN(added)(all_bases);
+    for (; i < n; i++) {
+        double y = real(b, i, wide), d = real(a, i, wide) - y;
+        gaps[i] += d * d, bases[i] += y * y;
+        gap += d * d, base += y * y;
+    }
+    *row_gap += gap, *row_base += base;
+}
+
+TARGET INLINE void FN(add_rows)(const Axes *job, const char *a, const char *b, int64_t start, size_t n, int wide) {
+    const size_t size_of = wide ? sizeof(double) : sizeof(float);
+    for (size_t i = 0, end; i < n; i = end) {
+        int64_t row = (start + (int64_t)i) / job->columns, column = (start + (int64_t)i) % job->columns;
+        int64_t left = job->columns - column;
+        end = (int64_t)(n - i) < left ? n : i + (size_t)left;
+        FN(add_row)(a + i * size_of, b + i * size_of, end - i, wide, job->column_gaps + column,
+                    job->column_bases + column, job->row_gaps + row, job->row_bases + row);
+    }
+}
+
+TARGET static void FN(axes)(const Axes *job) {
+    double a_room[BLOCK], b_room[BLOCK], a_clean[BLOCK], b_clean[BLOCK];
+    int wide = WIDE[job->a.type] || WIDE[job->b.type];
+    int64_t length = wide ? BLOCK / 2 : BLOCK;
+    for (int64_t at = job->start; at < job->stop; at += length) {
+        size_t n = (size_t)(job->stop - at < length ? job->stop - at : length);
+        const void *a = FN(numbers)(&job->a, at, n, wide, a_room), *b = FN(numbers)(&job->b, at, n, wide, b_room);
+        if (!job->are_finite) {
+            Sums nothing;
+            (wide ? FN(clean_long) : FN(clean_narrow))(a, b, n, a_clean, b_clean, &nothing);
+            a = a_clean, b = b_clean;
+        }
+        if (wide)
+            FN(add_rows)(job, a, b, at, n, 1);
+        else
+            FN(add_rows)(job, a, b, at, n, 0);
+    }
+}
+
 #undef LANES
 #undef TARGET
 #undef WIDENS

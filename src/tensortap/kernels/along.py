@@ -38,16 +38,55 @@ def norms_along(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tu
         return np.sqrt(gaps), np.sqrt(bases)
 
 
-def worst_along(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[float, int]:
-    """The largest |a - b| / |b| of the axis, and where; what is far smaller than the usual |b| is measured by
-    a share of that, because noise of nothing says nothing."""
-    gaps, bases = norms_along(a, a_dtype, b, b_dtype, axis)
+def worst_of_both(
+    a: Array, a_dtype: str, b: Array, b_dtype: str, *, are_finite: bool = False, threads: int | None = None
+) -> tuple[tuple[float, int], tuple[float, int]]:
+    """Of two matrices, the row and the column with the largest |a - b| / |b|: how large it is, and where.
+
+    What is far smaller than the usual |b| is measured by a share of that: noise of nothing says nothing.
+    To know that all numbers are finite spares looking for others."""
+    if not (native.serves(a_dtype, b_dtype) and a.size and native.takes(a, b)):
+        return _worst(a, a_dtype, b, b_dtype, 0), _worst(a, a_dtype, b, b_dtype, 1)
+    sums = _both_squares(a, a_dtype, b, b_dtype, are_finite, threads)
+    if {a_dtype, b_dtype} & _LONG and not all(map(_are_safe, sums)):
+        return _worst(a, a_dtype, b, b_dtype, 0), _worst(a, a_dtype, b, b_dtype, 1)
+    row_gaps, row_bases, column_gaps, column_bases = map(np.sqrt, sums)
+    return _largest(row_gaps, row_bases), _largest(column_gaps, column_bases)
+
+
+def _worst(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[float, int]:
+    return _largest(*norms_along(a, a_dtype, b, b_dtype, axis))
+
+
+def _largest(gaps: Array, bases: Array) -> tuple[float, int]:
     middle = bases.size // 2
     usual = float(np.partition(bases, middle)[middle])
     # Where most are nothing, a difference from nothing is as bad as it can be: all of it.
     ratios = gaps / np.maximum(bases, _SMALL * usual or float(bases.max()) or 1.0)
     at = int(ratios.argmax())
     return float(ratios[at]), at
+
+
+def _both_squares(
+    a: Array, a_dtype: str, b: Array, b_dtype: str, are_finite: bool, threads: int | None
+) -> tuple[Array, Array, Array, Array]:
+    """Sums of the squares of a - b and of b for each row, and the same for each column."""
+    rows, columns = a.shape
+    row_gaps, row_bases = np.zeros(rows), np.zeros(rows)
+    sides = (*native.source(a, a_dtype), *native.source(b, b_dtype))
+    # Parts have sums of the columns of their own: of very long rows those would take too much room.
+    together = max(1, native.CHUNK // columns) if columns <= native.CHUNK // 16 else rows
+
+    def of_rows(first: int) -> Array:
+        sums = np.zeros((2, columns))
+        span = first * columns, min(first + together, rows) * columns
+        native.library.axes(*sides, *span, rows, columns, are_finite, row_gaps, row_bases, sums[0], sums[1])
+        return sums
+
+    whole = np.zeros((2, columns))
+    for part in native.mapped(of_rows, range(0, rows, together), native.threads_for(threads, a, b)):
+        whole += part
+    return row_gaps, row_bases, whole[0], whole[1]
 
 
 def _are_safe(squares: Array) -> bool:

@@ -1,9 +1,5 @@
 """How two arrays of one shape differ, and whether they are close enough, in one pass over both."""
 
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-
 from tensortap.kernels import native
 from tensortap.kernels.blocks import blocks
 from tensortap.kernels.numbers import Array
@@ -30,10 +26,6 @@ __all__ = [
     "within",
 ]
 
-# Of numbers that one call to the library takes; the same for any number of threads, and so are the sums.
-_CHUNK = 1 << 20
-_WORTH_THREADS = 8 << 20  # bytes
-
 
 def differences(
     a: Array,
@@ -56,7 +48,7 @@ def differences(
     pair = Pair(a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, with_ulps=ulps)
     _check_threads(threads)
     if pair.is_native and native.takes(a, b):
-        return _in_chunks(pair, a, b, block or _CHUNK, threads).finish(a.shape)
+        return _in_chunks(pair, a, b, block or native.CHUNK, threads).finish(a.shape)
     tally = Tally()
     for a_part, b_part in blocks([a, b], pair.block):
         pair.add(tally, a_part, b_part)
@@ -77,7 +69,7 @@ def within(
 ) -> bool:
     """Whether `differences` would find no mismatch; stops at the first block that has one."""
     pair = Pair(a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, until_mismatch=True)
-    size = _CHUNK if pair.is_native and block is None and native.takes(a, b) else pair.block
+    size = native.CHUNK if pair.is_native and block is None and native.takes(a, b) else pair.block
     tally = Tally()
     for a_part, b_part in blocks([a, b], size):
         if not pair.are_surely_within(a_part, b_part):
@@ -100,25 +92,9 @@ def _in_chunks(pair: Pair, a: Array, b: Array, size: int, threads: int | None) -
         return part
 
     tally = Tally()
-    for part in _mapped(account, range(0, a.size, size), _threads(threads, a.nbytes + b.nbytes)):
+    for part in native.mapped(account, range(0, a.size, size), native.threads_for(threads, a, b)):
         tally.join(part)
     return tally
-
-
-def _mapped(account: Callable[[int], Tally], starts: range, threads: int) -> Iterator[Tally]:
-    if min(threads, len(starts)) < 2:
-        yield from map(account, starts)
-        return
-    with ThreadPoolExecutor(min(threads, len(starts)), "tensortap-differences") as pool:
-        yield from pool.map(account, starts)
-
-
-def _threads(asked: int | None, nbytes: int) -> int:
-    if nbytes < _WORTH_THREADS:
-        return 1
-    if asked is not None:
-        return asked
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_threads(asked: int | None) -> None:

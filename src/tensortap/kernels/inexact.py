@@ -1,6 +1,7 @@
 """Differences of real and complex numbers, computed in float64."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +25,12 @@ class Scratch:
         # One product of matrices sums up all that is needed of the first two rows.
         self._rows = np.empty((3, size))
         self._rows[2] = 1.0
-        self._a = np.empty(size, np.complex128 if is_complex else np.float64)
-        self._b = np.empty(size, np.complex128) if is_complex else self._rows[1]
         self._gap, self._base, self._slack = self._rows[0], np.empty(size), np.empty(size)
+        self._b = np.empty(size, np.complex128) if is_complex else self._rows[1]
+        self._a = np.empty(size, np.complex128) if is_complex else self._base
 
     def widened(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """Both in float64; that of a lasts until sizes are asked for."""
         wide = self._b[: b.size]
         np.copyto(wide, b)
         return _widened(a, self._a), wide
@@ -74,12 +76,12 @@ def add(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
     gap = scratch.gap(wide_a, wide_b)
     sums = None if scratch.is_complex else scratch.sums(gap.size)
     if sums is None or not (_are_sound(sums[0][0], gap) and _are_sound(sums[1][1], wide_b)):
-        _add_carefully(tally, wide_a, wide_b, tolerance, scratch)
+        _add_carefully(tally, a, b, tolerance, scratch)
         return
     tally.finite += gap.size
     _add_order(tally, a, b)
     _take_up(tally, wide_a, sums)
-    _add_gap(tally, wide_a, wide_b, gap, tolerance, scratch, None)
+    _add_gap(tally, a, wide_b, gap, tolerance, scratch, None)
 
 
 def _are_sound(squares: float, values: Array) -> bool:
@@ -107,7 +109,7 @@ def add_same(tally: Tally, b: Array, tolerance: Tolerance, scratch: Scratch) -> 
     """Account for one block whose bytes are the same on both sides."""
     _, wide = scratch.widened(b[:0], b)
     if not math.isfinite(norm(scratch.size(wide))):
-        _add_carefully(tally, wide, wide, tolerance, scratch)
+        _add_carefully(tally, b, b, tolerance, scratch)
         return
     tally.finite += b.size
     sides = OneSide()
@@ -127,10 +129,11 @@ def _widened(values: Array, room: Array) -> Array:
 
 def _add_carefully(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
     """Numbers of any kind and size, in pieces: what the careful way needs beside the scratch stays small."""
-    start = tally.start
+    start, wide = tally.start, np.complex128 if scratch.is_complex else np.float64
     for first in range(0, a.size, _PIECE):
         tally.start = start + first
-        _add_piece(tally, a[first : first + _PIECE], b[first : first + _PIECE], tolerance, scratch)
+        a_piece, b_piece = (side[first : first + _PIECE].astype(wide) for side in (a, b))
+        _add_piece(tally, a_piece, b_piece, tolerance, scratch)
     tally.start = start
 
 
@@ -191,10 +194,11 @@ def _add_gap(
     largest = float(gap.max())
     if largest > tally.absolute.size:
         at = int(gap.argmax())
-        tally.absolute.raise_to(largest, _position(tally, at, where), a[at], b[at])
+        tally.absolute.raise_to(largest, _position(tally, at, where), *_both(a, b, at))
     if largest:
         size, slack = scratch.size(b), scratch.slack(gap.size)
-        _add_relative(tally, a, b, gap, size, slack, where)
+        if _may_be_steeper(largest, size, float(tally.relative.size)):
+            _add_relative(tally, a, b, gap, size, slack, where)
         if not _is_surely_within(largest, float(tally.relative.size), tolerance):
             np.multiply(size, tolerance.rtol, out=slack)
             slack += tolerance.atol
@@ -238,7 +242,19 @@ def _add_relative(
         # Nothing apart from nothing: zero on both sides.
         np.copyto(ratio, 0.0, where=gap == 0.0)
         at = int(ratio.argmax())
-    tally.relative.raise_to(float(ratio[at]), _position(tally, at, where), a[at], b[at])
+    tally.relative.raise_to(float(ratio[at]), _position(tally, at, where), *_both(a, b, at))
+
+
+def _may_be_steeper(largest: float, size: Array, steepest: float) -> bool:
+    """Whether a ratio may lie above the steepest so far: it needs a number that is small enough."""
+    if math.isinf(steepest):
+        return False
+    return steepest <= _LEAST_RATIO or float(size.min()) * (steepest * _SURELY) < largest
+
+
+def _both(a: Array, b: Array, at: int) -> tuple[Any, Any]:
+    """Two numbers as the computation sees them."""
+    return a[at].astype(b.dtype), b[at]
 
 
 def _is_surely_within(largest: float, steepest: float, tolerance: Tolerance) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from tensortap.kernels.numbers import Array, float8_table
 
@@ -26,11 +30,20 @@ except ImportError as error:
 
 available: bool = library is not None
 Source = tuple[Array, int, Array | None]
+# Of numbers that one call to the library takes; the same for any number of threads, and so are the sums.
+CHUNK = 1 << 20
+_WORTH_THREADS = 8 << 20  # bytes
+_Part = TypeVar("_Part")
 
 
 def serves(*dtypes: str) -> bool:
     """Whether arrays of these types can be given to the library."""
-    return library is not None and _CODES.keys() >= set(dtypes)
+    return library is not None and knows(*dtypes)
+
+
+def knows(*dtypes: str) -> bool:
+    """Whether the library, where it is there, has loops for these types."""
+    return all(map(_CODES.__contains__, dtypes))
 
 
 def takes(*arrays: Array) -> bool:
@@ -45,4 +58,28 @@ def takes(*arrays: Array) -> bool:
 def source(bits: Array, dtype: str) -> Source:
     """A contiguous array as the library takes it: bytes, the code of the type, a table where it needs one."""
     placed = bits if bits.flags.aligned else bits.copy()
-    return placed, _CODES[dtype], float8_table(dtype) if dtype.startswith("float8") else None
+    return placed, *kind(dtype)
+
+
+@lru_cache(maxsize=64)
+def kind(dtype: str) -> tuple[int, Array | None]:
+    """The code of a type, and its table where it needs one."""
+    return _CODES[dtype], float8_table(dtype) if dtype.startswith("float8") else None
+
+
+def mapped(account: Callable[[int], _Part], starts: range, threads: int) -> Iterator[_Part]:
+    """What is found of each part, in order."""
+    if min(threads, len(starts)) < 2:
+        yield from map(account, starts)
+        return
+    with ThreadPoolExecutor(min(threads, len(starts)), "tensortap-kernels") as pool:
+        yield from pool.map(account, starts)
+
+
+def threads_for(asked: int | None, a: Array, b: Array) -> int:
+    """As many as were asked for, or as there are processors, where the arrays are worth it."""
+    if a.nbytes + b.nbytes < _WORTH_THREADS:
+        return 1
+    if asked is not None:
+        return asked
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

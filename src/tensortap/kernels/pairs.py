@@ -11,6 +11,7 @@ from tensortap.kernels.numbers import Array, number_type
 from tensortap.kernels.tally import OneSide, Peak, Tally, Tolerance
 
 _PROBE = 64
+_PLAIN = {"float32", "float64"}
 
 
 class Pair:
@@ -42,9 +43,11 @@ class Pair:
         self._size = a.size
         self._with_ulps = with_ulps and ulps.are_counted(a_dtype, b_dtype)
         self.is_native = native.serves(a_dtype, b_dtype)
-        # Two arrays and their difference share the scratch; integers that differ need more room each, and
-        # so do numbers that first have to be brought together.
-        eighths = 2 if self._is_exact else 4 if a.flags.c_contiguous and b.flags.c_contiguous else 3
+        # One array, the difference and its sums share the scratch. Integers that differ need more room each,
+        # and so do numbers that first have to be brought together, or widened.
+        are_contiguous = a.flags.c_contiguous and b.flags.c_contiguous
+        is_plain = are_contiguous and {a_dtype, b_dtype} <= _PLAIN
+        eighths = 2 if self._is_exact else 5 if is_plain else 4 if are_contiguous else 3
         self.block = block or block_size(a_dtype, b_dtype) * eighths // 8
 
     def add(self, tally: Tally, a: Array, b: Array) -> None:

@@ -112,11 +112,7 @@ class Peak:
     def extreme(self, shape: tuple[int, ...]) -> Extreme | None:
         if not self.size:
             return None
-        index, rest = [], self.position
-        for length in reversed(shape):
-            rest, place = divmod(rest, length)
-            index.append(place)
-        return Extreme(self.size, tuple(reversed(index)), self.a, self.b)
+        return Extreme(self.size, index_of(self.position, shape), self.a, self.b)
 
 
 @dataclass(slots=True)
@@ -184,7 +180,7 @@ class Tally:
 
     def finish(self, shape: tuple[int, ...]) -> ArrayDifference:
         a, b, gap = self.a.finish(self.finite), self.b.finish(self.finite), self.gap.value
-        gain, cosine_distance = self._direction(a.norm, b.norm, gap)
+        gain, cosine_distance = direction(self.product, a.norm, b.norm, gap)
         return ArrayDifference(
             count=math.prod(shape),
             mismatches=self.mismatches,
@@ -206,16 +202,31 @@ class Tally:
             ulps=None if self.ulps is None else Ulps(tuple(self.ulps), self.most_ulps),
         )
 
-    def _direction(self, a: float, b: float, gap: float) -> tuple[float | None, float | None]:
-        """From sums of the differences: those of the numbers themselves would cancel."""
-        if not a or not b:
-            return None, None
-        longest = max(a, b)
-        gap, product = gap / longest, self.product.over(longest, longest)
-        a_share, b_share = a / longest, b / longest
-        stretch = (gap * gap + 2 * product) / (a_share + b_share)  # |a| - |b|
-        apart = (gap * gap - stretch * stretch) / (2 * a_share * b_share) if a_share * b_share else math.nan
-        return self.product.over(b, b), apart if math.isnan(apart) else min(max(apart, 0.0), 2.0)
+
+def direction(product: Sum, a: float, b: float, gap: float) -> tuple[float | None, float | None]:
+    """Gain and cosine distance of two arrays, from their norms and the product of a - b with b."""
+    if not a or not b:
+        return None, None
+    longest = max(a, b)
+    shares = gap / longest, product.over(longest, longest), a / longest, b / longest
+    return product.over(b, b), apart(*shares)
+
+
+def apart(gap: float, product: float, a: float, b: float) -> float:
+    """1 - cos of the angle between a and b, from sums of the differences: those of the numbers themselves
+    would cancel. Everything is a share of the longer one."""
+    stretch = (gap * gap + 2 * product) / (a + b)  # |a| - |b|
+    found = (gap * gap - stretch * stretch) / (2 * a * b) if a * b else math.nan
+    return found if math.isnan(found) else min(max(found, 0.0), 2.0)
+
+
+def index_of(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Where a flat position lies in an array of this shape."""
+    index, rest = [], position
+    for length in reversed(shape):
+        rest, place = divmod(rest, length)
+        index.append(place)
+    return tuple(reversed(index))
 
 
 def _ratio(gap: float, base: float) -> float:

@@ -47,11 +47,16 @@ def are_counted(a_dtype: str, b_dtype: str) -> bool:
 def count(a: Array, b: Array, dtype: str) -> tuple[list[int], int]:
     """The number of pairs in each bin and the largest distance; pairs that are not finite do not count."""
     finite = np.isfinite(decode(a, dtype)) & np.isfinite(decode(b, dtype))
-    a_keys, b_keys = (_key(bits[finite], dtype) for bits in (a, b))
-    gap = np.where(a_keys > b_keys, a_keys - b_keys, b_keys - a_keys).view(np.uint64)
+    gap = distances(a[finite], b[finite], dtype)
     most = int(gap.max()) if gap.size else 0
     counts: list[int] = np.bincount(_bins(gap, dtype), minlength=BINS).tolist()
     return counts, most
+
+
+def distances(a: Array, b: Array, dtype: str) -> Array:
+    """Element by element; what is said of numbers that are not finite means nothing."""
+    a_keys, b_keys = _key(a, dtype), _key(b, dtype)
+    return np.where(a_keys > b_keys, a_keys - b_keys, b_keys - a_keys).view(np.uint64)
 
 
 def _key(bits: Array, dtype: str) -> Array:

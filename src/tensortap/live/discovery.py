@@ -24,6 +24,7 @@ from tensortap.formats.table import table_html, table_text
 
 _LONGEST_PATH = 100  # bytes; the system allows a few more for a socket
 _LARGEST_NOTE = 1 << 16
+_JUST_NOW = 60.0  # seconds
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _SOCKET, _NOTE = ".sock", ".json"
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -69,6 +70,11 @@ def jobs() -> Jobs:
     """
     found = [job for folder in _folders() for job in _listening(folder)]
     return Jobs(sorted(found, key=lambda job: (-job.started, job.rank)))
+
+
+def abandoned() -> list[Path]:
+    """The sockets and notes that dead jobs left behind; `jobs()` removes most of them, this removes none."""
+    return sorted(path for folder in _folders() for path in _left_in(folder))
 
 
 def described(name: str, here: Ranks, folder: Path) -> Job:
@@ -156,6 +162,38 @@ def _listening(folder: Path) -> list[Job]:
             return [job for name in notes if (job := _read(folder, inside, name)) is not None]
     except FileNotFoundError:
         return []
+
+
+def _left_in(folder: Path) -> list[Path]:
+    try:
+        with _opened(folder) as inside:
+            names = [name for name in os.listdir(inside) if name[0] != "."]
+            alive = {Path(name).stem for name in names if name.endswith(_NOTE) and _is_alive(inside, name)}
+            left = [
+                name for name in names if name.endswith((_NOTE, _SOCKET)) and Path(name).stem not in alive
+            ]
+            return [folder / name for name in left if not _is_new(inside, name)]
+    except (FileNotFoundError, RefusedError):  # one that is not ours alone is not ours to clean
+        return []
+
+
+def _is_new(inside: int, name: str) -> bool:
+    """A job that is just beginning has a socket before it has a note."""
+    try:
+        return time.time() - os.stat(name, dir_fd=inside, follow_symlinks=False).st_mtime < _JUST_NOW
+    except OSError:
+        return True
+
+
+def _is_alive(inside: int, note: str) -> bool:
+    try:
+        descriptor = os.open(note, _OPEN, dir_fd=inside)
+    except OSError:
+        return False
+    try:
+        return _is_locked(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read(folder: Path, inside: int, name: str) -> Job | None:

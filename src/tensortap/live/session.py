@@ -151,6 +151,10 @@ class Session:
         self._reader.tee(Tap(sinks=[sink], on_error="log"))
         return getattr(sink, "path", None)
 
+    def stop_recording(self) -> None:
+        """Write no more of what arrives; the run of `record` is closed."""
+        self._reader.tee(None)
+
     def close(self) -> None:
         """Leave the job alone; what came stays here."""
         for peer in self._alive():

@@ -64,6 +64,9 @@ class Tapped:
         """The last value of each name; with several ranks, of the one that came last."""
         return {entry.record.name: entry.record.value for entry in self._shelf.lasts(self.number)}
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self.values)
+
     def __getitem__(self, name: str) -> Any:
         """The last value of that name, or a list of those that a pattern means."""
         values = self.values

@@ -11,10 +11,15 @@ from threading import get_ident
 from time import monotonic
 from typing import Any, get_args
 
+from tensortap.core.settings import setting
+from tensortap.metadata.bundle import keep_unpublished
 from tensortap.metadata.digest_key import digest_key
 from tensortap.metadata.git import NoRepositoryError, Repository
+from tensortap.metadata.indexes import indexes
+from tensortap.metadata.launch import announce, launch, next_number
 from tensortap.metadata.machine import hardware, interpreter, system
-from tensortap.metadata.packages import Package, installed, package_details, packages_info
+from tensortap.metadata.outcome import remember_to_end
+from tensortap.metadata.packages import Package, installed, package_details, package_set, packages_info
 from tensortap.metadata.patched import Modifications, runtime_modifications
 from tensortap.metadata.problems import Problems
 from tensortap.metadata.project import (
@@ -28,7 +33,9 @@ from tensortap.metadata.project import (
 )
 from tensortap.metadata.randomness import randomness
 from tensortap.metadata.redact import Policy, Redactor
+from tensortap.metadata.repositories import CODE, describe_repositories
 from tensortap.metadata.runtime import runtime_info, timestamp_zone, working_directory
+from tensortap.metadata.sources import SOURCES, main_script, sources
 from tensortap.metadata.watch import Watch
 
 OWN_FOLDER = ".tensortap"
@@ -47,19 +54,20 @@ class Metadata:
         self._moment = datetime.now(timestamp_zone(timezone))
         self._working_directory = working_directory()
         self._project_folders = project_folders()
+        self._script = main_script()
         self._redactor = Redactor(digest_key)
         self._logged: set[tuple[str, str]] = set()
         self._randomness: dict[str, Any] | None = None
         self._watch: Watch | None = None
         self._has_begun = False
+        self._number = 0
         self._next_look = 0.0
 
     def write(self) -> None:
         """Collect everything, and write the files whose content changed."""
-        if not self._has_begun:  # a folder that somebody deletes later does not come back by itself
-            (self.folder / OWN_FOLDER).mkdir(parents=True, exist_ok=True)
-            self._has_begun = True
         problems = Problems(self._logged)
+        if not self._has_begun:  # a folder that somebody deletes later does not come back by itself
+            self._begin(problems)
         repository, reason = self._find(problems)
         project = self._describe(repository, problems)
         packages = problems.attempt("installed packages", installed) or []
@@ -70,8 +78,10 @@ class Metadata:
         if project.patch is not None:
             self._write(PATCH, project.patch)
         git = project.extras if repository is not None else {"reason": reason}
+        code = self._code(repository, packages, problems)
+        about = {"git": git | code.pop("git"), **code}
         self._write_json(
-            f"{OWN_FOLDER}/environment.json", self._environment(git, packages, modified, problems)
+            f"{OWN_FOLDER}/environment.json", self._environment(about, packages, modified, problems)
         )
 
     def refresh(self) -> bool:
@@ -85,6 +95,23 @@ class Metadata:
             return False
         self.write()
         return True
+
+    def _begin(self, problems: Problems) -> None:
+        own = self.folder / OWN_FOLDER
+        own.mkdir(parents=True, exist_ok=True)
+        self._has_begun = True
+        self._number = next_number()
+        problems.attempt("list of runs", lambda: announce(self.folder, self._number))
+        remember_to_end(own, self._keep_sources)
+
+    def _keep_sources(self) -> dict[str, Any]:
+        """Where no repository has them; at the end once more, with what was imported late."""
+        if self._watch is not None:
+            return {}
+        facts, content = sources(self._project_folders, self._script)
+        self._write(f"{OWN_FOLDER}/{CODE}/{SOURCES}", content)
+        self._write_json(f"{OWN_FOLDER}/{CODE}/sources.json", facts)
+        return {key: facts[key] for key in ("root", "reason") if key in facts}
 
     def _find(self, problems: Problems) -> tuple[Repository | None, str]:
         try:
@@ -108,8 +135,21 @@ class Metadata:
         collect = partial(runtime_info, self._redactor, self._policy, self._working_directory, self._moment)
         return problems.attempt("runtime", collect) or {}
 
+    def _code(
+        self, repository: Repository | None, packages: list[Package], problems: Problems
+    ) -> dict[str, Any]:
+        """What restores the code beyond commit and patch."""
+        attempt, own = problems.attempt, self.folder / OWN_FOLDER
+        if repository is None:
+            kept: dict[str, Any] = {"sources": attempt("sources", self._keep_sources) or {}, "git": {}}
+        else:
+            keep = partial(keep_unpublished, repository, own / CODE, "project")
+            kept = {"git": {"bundle": attempt("unpublished commits", keep) or {}}}
+        describe = partial(describe_repositories, repository, packages, own, str(self.folder), problems)
+        return kept | {"repositories": attempt("repositories", describe) or []}
+
     def _environment(
-        self, git: dict[str, Any], packages: list[Package], modified: Modifications, problems: Problems
+        self, about: dict[str, Any], packages: list[Package], modified: Modifications, problems: Problems
     ) -> dict[str, Any]:
         """What is worth knowing beyond the documented files."""
         attempt = problems.attempt
@@ -122,7 +162,12 @@ class Metadata:
             "hardware": attempt("hardware", hardware),
             "randomness": self._randomness,
             "packages": attempt("package details", lambda: package_details(packages)),
-            "git": git,
+            "package_set": package_set(packages),
+            "indexes": attempt("package indexes", indexes),
+            "launch": attempt("launch", lambda: launch(self._redactor)),
+            "number": self._number,
+            "parent": setting("TENSORTAP_PARENT") or None,
+            **about,
             "modules_looked_at": modified.looked_at,
             "modules_not_looked_at": modified.not_looked_at,
             "problems": problems.found,
@@ -136,7 +181,10 @@ class Metadata:
         path = self.folder / name
         if not content:
             path.unlink(missing_ok=True)
-        elif not path.exists() or path.read_bytes() != content:
+            return
+        if path.parent.name == CODE:  # made when there is something for it
+            path.parent.mkdir(exist_ok=True)
+        if not path.exists() or path.read_bytes() != content:
             _replace(path, content)
 
 

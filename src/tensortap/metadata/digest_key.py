@@ -25,7 +25,7 @@ def _path() -> Path:
 
 def _read(path: Path) -> bytes:
     try:
-        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        key = bytes.fromhex(path.read_text(encoding="utf-8").strip())
     except FileNotFoundError:
         return b""
     return key if len(key) == _LENGTH else _process_key()
@@ -36,7 +36,7 @@ def _create(path: Path) -> bytes:
     temporary = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(secrets.token_hex(_LENGTH) + "\n")
         _keep_first(temporary, path)
     finally:

@@ -1,5 +1,6 @@
 """List the installed distributions, and those the program has imported, with their origin."""
 
+import hashlib
 import json
 import os
 import platform
@@ -104,6 +105,12 @@ def packages_info(packages: list[Package]) -> dict[str, Any]:
 def package_details(packages: Iterable[Package]) -> list[dict[str, Any]]:
     """Name, version, installer, place and origin of each, for environment.json."""
     return [_details(package) for package in packages]
+
+
+def package_set(packages: Iterable[Package]) -> str:
+    """The digest of all names and versions: equal for equal environments."""
+    lines = "\n".join(sorted(f"{package.key}=={package.version}" for package in packages))
+    return hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
 
 
 def imported(packages: Iterable[Package]) -> Iterator[Package]:

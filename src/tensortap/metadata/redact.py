@@ -15,10 +15,20 @@ NOT_RECORDED = "<not recorded>"
 
 _SECRET_WORDS = frozenset((
     "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASS", "PWD",
+    "PW", "PASSCODE", "PIN", "OTP",
     "CREDENTIAL", "CREDENTIALS", "CREDS", "KEY", "KEYS", "APIKEY", "APIKEYS", "PAT", "AUTH", "AUTHORIZATION",
     "COOKIE", "COOKIES", "BEARER", "JWT", "SSHPASS", "DBPASS", "USERPASS", "PRIVATEKEY",
 ))  # fmt: skip
-_SECRET_ENDINGS = ("PASSWORD", "PASSWD", "APIKEY", "SECRETKEY", "ACCESSKEY", "AUTHTOKEN", "ACCESSTOKEN")
+_SECRET_ENDINGS = (
+    "PASSWORD",
+    "PASSWD",
+    "APIKEY",
+    "SECRETKEY",
+    "ACCESSKEY",
+    "AUTHTOKEN",
+    "ACCESSTOKEN",
+    "PWD",
+)
 # A word beside these is about text or tables, not about access: MAX_TOKENS, EOS_TOKEN, SORT_KEY.
 _ABOUT_TEXT = frozenset((
     "MAX", "MIN", "NUM", "N", "PAD", "EOS", "BOS", "UNK", "MASK", "CLS", "SEP", "SPECIAL", "STOP", "PER",
@@ -26,13 +36,24 @@ _ABOUT_TEXT = frozenset((
 ))  # fmt: skip
 _ABOUT_TABLES = frozenset((
     "PUBLIC", "SORT", "PRIMARY", "FOREIGN", "PARTITION", "CACHE", "HOT", "GROUP", "LOOKUP", "INDEX",
+    "STEP", "MONITOR", "METRIC", "DICT", "STATE", "COLUMN", "FIELD", "QUERY", "VALUE", "ATTN", "ATTENTION",
 ))  # fmt: skip
-_HARMLESS_BESIDE = {"TOKEN": _ABOUT_TEXT, "TOKENS": _ABOUT_TEXT, "KEY": _ABOUT_TABLES, "KEYS": _ABOUT_TABLES}
+_HARMLESS_BESIDE = {
+    "TOKEN": _ABOUT_TEXT,
+    "TOKENS": _ABOUT_TEXT,
+    "KEY": _ABOUT_TABLES,
+    "KEYS": _ABOUT_TABLES,
+    "PIN": frozenset(("MEMORY", "MEM")),
+}
+# Beside these even a number may be one: API_KEY=1234, but not KEY_DIM=64.
+_ABOUT_ACCESS = frozenset(("API", "ACCESS", "AUTH", "SECRET", "PRIVATE", "BOT", "BEARER", "SESSION", "LOGIN"))
+_COUNTED = frozenset(("TOKEN", "TOKENS", "KEY", "KEYS"))
+_NUMBER = re.compile(r"-?\d{1,7}(?:\.\d*)?(?:e-?\d+)?")
 # A name that ends in one of these describes a secret, but its value is not one.
 _HARMLESS_ENDINGS = frozenset((
     "FILE", "PATH", "DIR", "SOCK", "SOCKET", "HOST", "PORT", "TYPE", "METHOD", "MODE", "COUNT", "LIMIT",
     "LENGTH", "SIZE", "TTL", "ENABLED", "DISABLED", "TIMEOUT", "BACKEND", "PROVIDER", "PARALLELISM",
-    "VERSION", "ENDPOINT", "URL", "URI", "REGION", "ALGORITHM", "EXPIRY",
+    "VERSION", "ENDPOINT", "URL", "URI", "REGION", "ALGORITHM", "EXPIRY", "IGNORE",
 ))  # fmt: skip
 _HARMLESS_VALUES = frozenset(("", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"))
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -69,6 +90,24 @@ _PATTERNS = tuple(
         ("xox", _START + r"(?P<secret>xox[abeoprs]-[A-Za-z0-9-]{10,})"),
         ("aiza", _START + r"(?P<secret>AIza[0-9A-Za-z_-]{30,})"),
         ("ya29. sg.", _START + r"(?P<secret>ya29\.[0-9A-Za-z_-]{16,}|SG\.[\w-]{16,}\.[\w-]{16,})"),
+        ("hvs. hvb.", _START + r"(?P<secret>hv[sb]\.[A-Za-z0-9_-]{20,})"),
+        (
+            "tvly- pplx- xai- gocspx-",
+            _START + r"(?P<secret>(?:tvly|pplx|xai|GOCSPX)-(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,})",
+        ),
+        (
+            "sbp_ fw_ shpat_ shpss_ shpca_",
+            _START + r"(?P<secret>(?:sbp|fw|shp(?:at|ss|ca))_[A-Za-z0-9]{20,})",
+        ),
+        ("dapi", _START + r"(?P<secret>dapi[0-9a-f]{32})"),
+        ("age-secret-key-", r"(?P<secret>AGE-SECRET-KEY-1[0-9A-Z]{40,})"),
+        (":aa", r"(?<!\d)(?P<secret>\d{8,10}:AA[A-Za-z0-9_-]{30,})"),
+        ("api/webhooks/", r"api/webhooks/\d+/(?P<secret>[A-Za-z0-9_-]{16,})"),
+        ("curl", r"\bcurl\b.{0,200}?\s(?:-u|--user)[ =][^\s:]{1,100}:(?P<secret>[^\s'\"]+)"),
+        (
+            "--pass --token --api --secret",
+            r"--(?:passw(?:or)?d|passphrase|token|api[-_]key|secret)[ =](?!<)(?P<secret>[^\s'\"-][^\s'\"]*)",
+        ),
         ("hooks.slack.com", r"hooks\.slack\.com/services/(?P<secret>[A-Za-z0-9/]{16,})"),
         (
             "authorization",
@@ -156,12 +195,10 @@ def is_secret(name: str, value: str) -> bool:
     if value.lower() in _HARMLESS_VALUES:
         return False
     words = [word.upper() for word in _WORDS.findall(name)]
-    if not words or words == ["PWD"] or words[-1] in _HARMLESS_ENDINGS:
+    if not words or words in (["PWD"], ["OLDPWD"]) or words[-1] in _HARMLESS_ENDINGS:
         return False
-    # A number after a plural counts: `--tokens 4096`.
-    return any(
-        _is_secret_word(word, words) and not (word.endswith("S") and value.isdigit()) for word in words
-    )
+    is_number = _NUMBER.fullmatch(value) is not None and not _ABOUT_ACCESS & set(words)
+    return any(_is_secret_word(word, words) and not (is_number and word in _COUNTED) for word in words)
 
 
 def secret_spans(text: str) -> list[tuple[int, int]]:

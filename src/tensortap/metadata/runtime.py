@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from tensortap.core.errand import own_environment
 from tensortap.core.settings import setting
 from tensortap.metadata.redact import Policy, Redactor
 
@@ -44,7 +45,7 @@ def runtime_info(redactor: Redactor, policy: Policy, folder: str, moment: dateti
     """The content of runtime_info.json."""
     return {
         "command": command(redactor),
-        "environment_variables": redactor.variables(os.environ, policy),
+        "environment_variables": redactor.variables(own_environment(), policy),
         "working_directory": folder,
         "timestamp": timestamp(moment),
     }

@@ -17,6 +17,8 @@ from tensortap.core.record import Kind, Series
 from tensortap.formats.columns import Columns
 from tensortap.formats.run_layout import CACHE, OWN
 from tensortap.formats.table import table_html, table_text
+from tensortap.readers.asked import Asked
+from tensortap.readers.query import parse as parse_query
 from tensortap.readers.statistics_cache import StatisticsCache
 from tensortap.readers.stored import Stored
 from tensortap.readers.values import Values
@@ -71,6 +73,21 @@ class Run:
             if wanted is not None:
                 mask &= self._columns.plain[column] == wanted
         return self._narrowed(np.flatnonzero(mask) if self._rows is None else self._rows[mask[self._rows]])
+
+    def query(self, text: str) -> Run:
+        """The records that a query means, as on the page and the command line: words, and what they ask.
+
+        >>> run.query("attn step>137 dtype:bf16 -rank:0")
+
+        Of statistics, those count that were written with the values (`stats=True`).
+        """
+        rows = np.flatnonzero(parse_query(text).mask(Asked(self._columns)))
+        return self._narrowed(rows if self._rows is None else np.intersect1d(rows, self._rows))
+
+    @property
+    def columns(self) -> Columns:
+        """The index as it lies in memory, of all records; for readers that ask many at once."""
+        return self._columns
 
     @property
     def names(self) -> list[str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+
+from tensortap.core.cards import card
 from tensortap.core.record import Kind, Placement, Record, Site
 from tensortap.formats.columns import Columns
 from tensortap.formats.index import placement_from, site_from
@@ -45,8 +48,17 @@ class Stored:
         if offset < 0:
             return None
         key = f"{self.file}:{offset}"
-        bits = lambda: self._values.bits(self.file, offset, self.nbytes, self.dtype, self.shape)  # noqa: E731
-        return self._statistics.get(key, bits, self.dtype)
+        return self._statistics.get(key, self._bits, self.dtype)
+
+    @property
+    def bits(self) -> np.ndarray[Any, Any] | None:
+        """The numbers as they lie in the file, in the storage type of `dtype` (`kernels.numbers.decode` reads
+        them): no framework is needed. None for what is not an array."""
+        return self._bits() if int(self._columns.plain["offset"][self._row]) >= 0 else None
+
+    def _bits(self) -> np.ndarray[Any, Any]:
+        offset = int(self._columns.plain["offset"][self._row])
+        return self._values.bits(self.file, offset, self.nbytes, self.dtype, self.shape)
 
     def record(self) -> Record:
         """The record as it was written, with its value."""
@@ -141,6 +153,9 @@ class Stored:
             str(self.nbytes),
             self.file,
         ]
+
+    def _repr_html_(self) -> str | None:
+        return card(self)
 
     def __repr__(self) -> str:
         what = f"{self.dtype} {list(self.shape)}" if self.dtype else self.type

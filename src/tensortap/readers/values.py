@@ -36,13 +36,16 @@ class Values:
         bits = self.bits(file, offset, nbytes, dtype, shape)
         return _framework(framework).from_bits(bits, dtype)
 
+    def view(self, file: str, end: int) -> memoryview:
+        """The bytes of a file of the run, which must reach to there."""
+        return memoryview(self._memory(file, end))
+
     def bits(self, file: str, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> Array:
-        storage = NUMBER_TYPES[dtype].storage
+        known = NUMBER_TYPES[dtype]
         if nbytes == 0:
-            return np.empty(shape, storage)
+            return np.empty(shape, known.storage)
         memory = self._memory(file, offset + nbytes)
-        count = nbytes // NUMBER_TYPES[dtype].itemsize
-        return np.frombuffer(memory, storage, count, offset).reshape(shape)
+        return np.frombuffer(memory, known.storage, nbytes // known.itemsize, offset).reshape(shape)
 
     def other(self, file: str, start: int, length: int, suffix: str, trust: bool) -> Any:
         path = self._run / file

@@ -86,6 +86,9 @@ class Captured:
     def __contains__(self, name: str) -> bool:
         return bool(self.find(name))
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.names
+
     def __len__(self) -> int:
         memory = self._destination.memory
         return len(memory.records) if memory is not None else len(self._destination.records())

@@ -1,0 +1,127 @@
+"""What one worker does: everything about one model, one seed and one number type."""
+
+import logging
+import math
+import pickle
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from planted.answers import Clean, Limits, by_floor, by_replay, clean
+from planted.arrangements import arrangement_cases
+from planted.harmless import batch_split, captured, harmless, other_experts
+from planted.noise import above_noise
+from planted.parallel import is_divisible, parallel_cases
+from planted.parallel import run as in_two_ranks
+from planted.planting import fitting, fitting_data
+from planted.score import Case, data_cases, harmless_cases, module_cases
+from planted.several import Several, several
+from planted.training import is_trainable, training_cases
+from planted.zoo import CALIBRATED, SCORED
+from tensortap.comparison.runs import Comparison
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """`is_whole`: also what one seed is enough for, ranks, arrangements, training."""
+
+    kind: str
+    seed: int
+    dtype: str
+    is_whole: bool = True
+    bugs: tuple[str, ...] = ()  # only these
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind} {self.seed} {self.dtype}"
+
+    @property
+    def type(self) -> torch.dtype:
+        found = getattr(torch, self.dtype)
+        assert isinstance(found, torch.dtype)
+        return found
+
+
+@dataclass
+class Scored:
+    """What a unit gave."""
+
+    cases: list[Case] = field(default_factory=list)
+    several: list[Several] = field(default_factory=list)
+
+
+def begin() -> None:
+    """The models are small: threads would only wait for each other."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+
+
+def find_above_noise(unit: Unit) -> list[str]:
+    begin()
+    return above_noise(SCORED[unit.kind], unit.seed, unit.type, is_whole=unit.is_whole)
+
+
+def calibrate(unit: Unit) -> tuple[float, float]:
+    """The largest multiples of the noise that harmless pairs reach: by a floor, and by replay."""
+    begin()
+    base = clean(CALIBRATED[unit.kind], unit.seed, unit.type)
+    limits = Limits(math.inf, math.inf)
+    floor, replay = [0.0], [0.0]
+    for make in harmless(base.kind).values():
+        model = make(base.kind, base.seed, base.dtype)
+        floor.append(_worst(by_floor(base, captured(model, base.batch), limits)))
+        replay.append(_worst(by_replay(base, model, limits)))
+    split = other_experts if base.kind.sort == "experts" else batch_split
+    floor.append(_worst(by_floor(base, split(base.build(), base.batch), limits)))
+    if is_divisible(base.kind):
+        floor.append(_worst(by_floor(base, in_two_ranks(base), limits)))
+    return max(floor), max(replay)
+
+
+def _worst(found: Comparison) -> float:
+    return max((one.ratio for one in found.table if not one.source and math.isfinite(one.ratio)), default=0.0)
+
+
+def kept(file: Path, task: tuple[Unit, Limits, tuple[str, ...]]) -> Scored:
+    """The score, from a file where it is there."""
+    if not file.exists():
+        file.write_bytes(pickle.dumps(score(*task)))
+    found = pickle.loads(file.read_bytes())
+    assert isinstance(found, Scored)
+    return found
+
+
+def score(unit: Unit, limits: Limits, known: Collection[str]) -> Scored:
+    """All cases of one model; `known` are the bugs above noise."""
+    begin()
+    made, above = Scored(), set(known)
+    base = clean(SCORED[unit.kind], unit.seed, unit.type)
+    made.cases += _of_one_process(base, unit, limits, above)
+    if not unit.bugs:
+        made.cases += harmless_cases(base, limits)
+        made.several += several(base, limits, above)
+        if unit.is_whole:
+            made.cases += _once(base, limits, above)
+    return made
+
+
+def _of_one_process(base: Clean, unit: Unit, limits: Limits, above: set[str]) -> list[Case]:
+    chosen = fitting(base.kind)
+    data = fitting_data(base.kind, base.batch)
+    if unit.bugs:
+        chosen = [one for one in chosen if one.name in unit.bugs]
+        data = [one for one in data if one.name in unit.bugs]
+    return [*module_cases(base, limits, above, chosen), *data_cases(base, limits, data)]
+
+
+def _once(base: Clean, limits: Limits, above: set[str]) -> list[Case]:
+    made = list(arrangement_cases(base, limits))
+    if is_divisible(base.kind):
+        made += parallel_cases(base, limits, above)
+    if is_trainable(base.kind):
+        made += training_cases(base.kind, base.seed, base.dtype, limits, above)
+    return made

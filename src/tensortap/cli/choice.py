@@ -1,0 +1,64 @@
+"""Which records of a run a command speaks of: a run by its folder, names by a pattern, steps and ranks."""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from tensortap.core.errors import UnknownNameError
+from tensortap.core.paths import nearest
+from tensortap.readers.column_counts import numbers_of
+from tensortap.readers.run import Run
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_NUMBERS = re.compile(r"\d{1,18}(\.\.\d{1,18})?(,\d{1,18})*|first|last")
+
+
+def _checked(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not _NUMBERS.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is no number; write 3, 0..9, 1,4,7, first or last")
+    return text
+
+
+def step_and_rank(function: Command) -> Command:
+    """The two options."""
+    rank = click.option("--rank", callback=_checked, metavar="N", help="These ranks alone: 0, 0..3, first.")
+    step = click.option("--step", callback=_checked, metavar="N", help="These steps alone: 3, 0..9, last.")
+    return step(rank(function))
+
+
+def chosen(run: Run, pattern: str | None, step: str | None, rank: str | None) -> Run:
+    """The records that are meant; an error that helps where there is none."""
+    found = run if pattern is None else run.filter(pattern)
+    if pattern is not None and not len(found):
+        raise UnknownNameError(_nothing(run, pattern))
+    for field, asked in (("step", step), ("rank", rank)):
+        if asked is not None and len(found):
+            found = _narrowed(found, field, asked)
+    return found
+
+
+def _narrowed(run: Run, field: str, asked: str) -> Run:
+    there = _numbers(run, field)
+    number = {"first": there[0], "last": there[-1]}.get(asked)
+    found = run.query(f"{field}:{asked if number is None else number}")
+    if not len(found):
+        raise UnknownNameError(
+            f"no record of {field} {asked} in {run.path}; there are {there[0]} to {there[-1]}"
+        )
+    return found
+
+
+def _numbers(run: Run, field: str) -> list[int]:
+    """Each step or rank that there is, in order; a merged record goes by its first."""
+    if not run.is_narrowed:  # of a long run, its columns at once
+        return list(numbers_of(run.columns, field))
+    return sorted({one if isinstance(one, int) else one[0] for one in run.cells()[field]})
+
+
+def _nothing(run: Run, pattern: str) -> str:
+    names = run.names
+    near = nearest(pattern, names)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return f"nothing in {run.path} is called {pattern!r}; {hint}tensortap tree lists all {len(names)} names"

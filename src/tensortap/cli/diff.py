@@ -1,0 +1,81 @@
+"""`tensortap diff A B`: how two runs were made: code, packages, environment, configuration, machine."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from tensortap.cli.output import (
+    DIFFERENT,
+    MISSING,
+    SAME,
+    counted,
+    json_option,
+    note,
+    printable,
+    styled,
+    write,
+    write_json,
+)
+from tensortap.comparison.provenance import Topic, provenance
+from tensortap.readers.run import Run
+
+_FEW = 200  # lines
+_COLOURS = {"same": "green", "different": "yellow", "not recorded": "white"}
+_HELP = """How two runs were made, and what of it differs; no value is looked at (compare does that).
+
+\b
+exit codes:
+  0  the same, as far as both recorded it
+  1  different
+  3  a side recorded nothing of how it was made"""
+
+
+@click.command(help=_HELP)
+@click.argument("a", metavar="A", type=click.Path())
+@click.argument("b", metavar="B", type=click.Path())
+@click.option("--hunks/--no-hunks", default=None, help="Changed lines of files too; else if they are few.")
+@json_option
+def command(a: str, b: str, hunks: bool | None, as_json: bool) -> int:
+    topics = provenance(Run(a), Run(b))
+    states = {topic.state for topic in topics}
+    code = DIFFERENT if "different" in states else SAME if "same" in states else MISSING
+    if as_json:
+        write_json("diff", {"a": a, "b": b, "exit_code": code, "topics": [asdict(topic) for topic in topics]})
+        return code
+    lines = sum(len(change.hunks) for topic in topics for change in topic.changes)
+    for topic in topics:
+        _write(topic, lines <= _FEW if hunks is None else hunks)
+    if hunks is None and lines > _FEW:
+        note(f"{lines:,} changed lines are not shown; --hunks shows them", "diff")
+    if code == MISSING:
+        note("a side does not tell how it was made; tt.init() and tt.capture(to=) write that", "diff")
+    return code
+
+
+def _write(topic: Topic, with_hunks: bool) -> None:
+    told = f"{topic.name:<14} {_words(topic)}"
+    write(styled(told, _COLOURS[topic.state]) if topic.state == "different" else told)
+    for fact in topic.facts:
+        write(f"  {printable(str(fact))}")
+    for change in topic.changes:
+        counts = f" +{change.added} -{change.removed}" if change.added or change.removed else ""
+        write(f"  {printable(change.file)}{counts}, {change.where}")
+        for line in change.hunks if with_hunks else ():
+            write(f"    {_line(line)}")
+
+
+def _words(topic: Topic) -> str:
+    if topic.state == "not recorded":
+        return "not recorded on both sides"
+    facts = counted(topic.count, "fact")
+    apart = len(topic.facts) + len(topic.changes)
+    return f"the same ({facts})" if topic.state == "same" else f"{counted(apart, 'difference')} ({facts})"
+
+
+def _line(text: str) -> str:
+    colours: dict[str, Any] = {"+": "green", "-": "red", "@": "cyan"}
+    shown = "".join(
+        letter if letter.isprintable() or letter == "\t" else repr(letter)[1:-1] for letter in text
+    )
+    return styled(shown, colours[text[0]]) if text[:1] in colours else shown

@@ -1,0 +1,63 @@
+"""`tensortap export RUN FILE`: values for other programs, or a page to send to someone."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from tensortap.cli.choice import chosen, step_and_rank
+from tensortap.cli.output import counted, json_option, note, progress, size, write, write_json
+from tensortap.readers.run import Run
+from tensortap.readers.stored import Stored
+from tensortap.recording.exporting import Exported, Format, export
+
+_HELP = """Write the values of a RUN into one FILE for other programs, or a page to look at.
+
+\b
+FILE ends in  .npz          for numpy; bf16 and fp8 as float32, which holds each value
+              .safetensors  exact
+              .h5           a trace: one dataset for each name, with iterations and ranks
+              .html         one page, at most 5 MB: the tree with statistics, cards of the values
+
+A name that occurs once is its own key; else the key tells step, rank and call as far as they differ:
+loss@step=3. Two runs in one page: tensortap compare A B --save FILE.html."""
+_FORMATS: tuple[Format, ...] = ("npz", "safetensors", "hdf5", "html")
+
+
+@click.command(help=_HELP)
+@click.argument("run", type=click.Path())
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("pattern", required=False)
+@step_and_rank
+@click.option("--format", "form", type=click.Choice(_FORMATS), help="Where the end of FILE does not say.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@json_option
+def command(
+    run: str,
+    file: Path,
+    pattern: str | None,
+    step: str | None,
+    rank: str | None,
+    form: Format | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    found = chosen(Run(run), pattern, step, rank)
+    done = export(found, file, format=form, force=force, watch=_watched)
+    for key, why in list(done.skipped.items())[:10]:
+        note(f"{key!r} is left out: {why}", "export")
+    if len(done.skipped) > 10:
+        note(f"{counted(len(done.skipped) - 10, 'more value')} left out", "export")
+    _write(done, as_json)
+
+
+def _watched(records: Iterable[Stored], total: int) -> Iterable[Stored]:
+    return progress(records, "exporting", total)
+
+
+def _write(done: Exported, as_json: bool) -> None:
+    if as_json:
+        facts = {"file": str(done.path), "bytes": done.nbytes, "keys": done.keys, "skipped": done.skipped}
+        write_json("export", facts)
+    else:
+        write(f"{done.path}: {counted(len(done.keys), 'value')}, {size(done.nbytes)}")

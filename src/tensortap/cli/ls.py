@@ -1,0 +1,111 @@
+"""`tensortap ls`: the runs below folders, newest first, each in a line."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tensortap.cli.output import json_option, note, printable, size, write_json, write_table
+from tensortap.metadata.runtime import timestamp_zone
+from tensortap.readers.gallery import Gallery
+from tensortap.readers.glance import Glance, glance
+from tensortap.readers.writers import runs_being_written
+
+_HEAD = ("name", "started", "state", "steps", "ranks", "records", "bytes", "commit", "command")
+_RIGHT = {"steps", "ranks", "records", "bytes"}
+_COLOURS = {"writing": "green", "cut off": "yellow", "damaged": "red"}
+_KEYS = {
+    "started": lambda run: -(run.started or 0.0),
+    "name": lambda run: run.path.name,
+    "records": lambda run: -run.records,
+    "bytes": lambda run: -run.nbytes,
+    "steps": lambda run: -len(run.steps),
+    "state": lambda run: run.state,
+}
+_HELP = """The runs below folders (else below the current one), newest first.
+
+\b
+state  finished, writing (a process of this machine has it open), cut off
+       (its program was killed; what was written is readable), damaged
+commit the code it was made with; * means changes that were not committed"""
+
+
+@click.command(help=_HELP)
+@click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path())
+@click.option("--sort", type=click.Choice(list(_KEYS)), default="started", help="What comes first.")
+@click.option(
+    "--where", metavar="QUERY", help="Only these: command:train.py steps>100 state:writing since:2h."
+)
+@json_option
+def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: bool) -> None:
+    gallery = Gallery(list(folders) or ["."])
+    being_written = runs_being_written()
+    found = sorted((glance(path, being_written) for path in gallery), key=_KEYS["started"])
+    found = sorted(found if where is None else _asked_for(found, where), key=_KEYS[sort])
+    for problem in gallery.problems:
+        note(problem, "ls")
+    if as_json:
+        write_json("ls", {"runs": [_facts(run) for run in found]})
+    elif found:
+        write_table(_HEAD, [_row(run) for run in found], right=_RIGHT, shortened="command", colours=_COLOURS)
+    if not as_json:
+        _tell(found, folders, where)
+
+
+def _asked_for(found: list[Glance], where: str) -> list[Glance]:
+    from tensortap.readers.asked_runs import runs_where  # with numpy, which takes longer than a plain list
+
+    return runs_where(found, where)
+
+
+def _facts(run: Glance) -> dict[str, Any]:
+    steps = {"first": run.steps[0], "last": run.steps[-1], "count": len(run.steps)} if run.steps else None
+    return {
+        "path": str(run.path),
+        "name": run.path.name,
+        "state": run.state,
+        "problems": list(run.problems),
+        "started": run.started,
+        "command": run.command,
+        "commit": run.commit,
+        "branch": run.branch,
+        "dirty": run.is_dirty,
+        "model": run.model,
+        "steps": steps,
+        "ranks": list(run.ranks),
+        "records": run.records,
+        "names": run.names,
+        "bytes": run.nbytes,
+        "health": {"nan": run.nan, "inf": run.inf, "known": run.known},
+    }
+
+
+def _row(run: Glance) -> list[str]:
+    started = "" if run.started is None else _moment(run.started)
+    commit = run.commit[:8] + ("*" if run.is_dirty else "")
+    counts = [str(len(run.steps)), str(len(run.ranks)), f"{run.records:,}", size(run.nbytes)]
+    return [str(run.path), started, _health(run), *counts, commit, run.command]
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timestamp_zone(None)).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _health(run: Glance) -> str:
+    odd = [f"{count} with {what}" for count, what in ((run.nan, "NaN"), (run.inf, "Inf")) if count]
+    return ", ".join([run.state, *odd])
+
+
+def _tell(found: list[Glance], folders: tuple[str, ...], where: str | None) -> None:
+    """What is wrong with the damaged ones, or that there is nothing."""
+    for run in found:
+        if run.problems:
+            more = f", and {len(run.problems) - 1} more" if len(run.problems) > 1 else ""
+            note(f"{printable(str(run.path))}: {run.problems[0]}{more}; tensortap verify tells all", "ls")
+    if not found:
+        places = " or ".join(map(printable, folders)) or str(Path.cwd())
+        asked = " that is asked for" if where else ""
+        note(
+            f"no run{asked} under {places}; tt.init(folder) or tt.capture(model, to=folder) writes one", "ls"
+        )

@@ -1,0 +1,147 @@
+"""`tensortap run`: run any program, unedited, and keep what it was and what its models computed."""
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import click
+
+from tensortap.cli.output import counted, note, plain, printable
+from tensortap.core.errand import Errand
+from tensortap.core.ranks import ranks
+from tensortap.formats.run_layout import agree_on_run, cannot_write
+from tensortap.metadata.collect import OWN_FOLDER, Metadata
+from tensortap.metadata.outcome import forget
+from tensortap.metadata.runtime import timestamp_zone
+from tensortap.recording import child
+from tensortap.recording.account import PROGRAM, Account
+from tensortap.recording.described import standing_for
+
+_HELP = """Run any program, unedited: python train.py, torchrun ..., -m module, a script on the PATH.
+
+It gets a run under --to with what is needed to reproduce it. With --tap, what the patterns select in its
+models is written there too: models are found when they are first called, in children and ranks as well.
+Steps are those of its optimizer, else forwards. Output, input, signals and exit code are the program's own.
+
+\b
+  tensortap run -- python train.py --lr 3e-4
+  tensortap run --tap 'layers.*' --every 100 -- torchrun --nproc-per-node 2 train.py
+  tensortap run --locals 'mypackage.loss:focal.weights' -- -m mypackage.train
+"""
+_PYTHON_WORDS = ("-m", "-c")
+_MOST_TOLD = 5
+
+
+@click.command(help=_HELP, context_settings={"allow_interspersed_args": False})
+@click.option("--tap", "taps", multiple=True, metavar="PATTERN", help="capture this; may be repeated")
+@click.option(
+    "--locals", "variables", multiple=True, metavar="PATTERN", help="a variable: pkg.mod:func.var, forward.x"
+)
+@click.option("--every", type=click.IntRange(1), default=1, help="of that many steps one")
+@click.option("--first", type=click.IntRange(1), help="only that many steps")
+@click.option("--keep", type=click.Choice(["values", "stats"]), default="values", help="what is kept of each")
+@click.option("--when", type=click.Choice(["nonfinite", "changed"]), multiple=True, help="only such values")
+@click.option(
+    "--to", type=click.Path(path_type=Path), default=Path("runs"), help="the folder of runs (runs/)"
+)
+@click.option("--live", is_flag=True, help="open the program to tensortap attach")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="write how it went to this file")
+@click.option("--quiet", "-q", is_flag=True, help="say nothing when all went well")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool, **asked: Any) -> int:
+    words = _resolved(program)
+    account = Account(_errand(to, words, asked), words)
+    try:
+        _describe(account)
+        account.keep()  # whatever becomes of this process, the run knows what it is
+        begun = monotonic()
+        status = account.status = child.run(words, account.asked.environment())
+        account.seconds = monotonic() - begun
+    finally:
+        account.read_notes()
+    account.keep()
+    if report is not None:
+        facts = {"schema": "tensortap.run/1", **plain(account.facts)}
+        report.write_text(json.dumps(facts, allow_nan=False) + "\n", encoding="utf-8")
+    _tell(account, is_quiet=quiet)
+    return child.end_like(status)
+
+
+def _resolved(program: tuple[str, ...]) -> list[str]:
+    """The words with the program's own file first; what only a Python understands gets this one."""
+    if not program:
+        raise click.UsageError("there is no program to run; write it after --, as in -- python train.py")
+    if program[0].endswith(".py") or program[0] in _PYTHON_WORDS:
+        return [sys.executable, *program]
+    found = shutil.which(program[0])
+    if found is None:
+        raise click.UsageError(f"no program {printable(program[0])!r} is on the PATH, or none to execute")
+    return [found, *program[1:]]
+
+
+def _errand(to: Path, words: list[str], asked: dict[str, Any]) -> Errand:
+    run = agree_on_run(to.absolute(), timestamp_zone(None), ranks(), attempt=0)
+    scripts = [Path(word).stem for word in words[1:] if word.endswith(".py")]
+    return Errand(
+        run=str(run),
+        notes=tempfile.mkdtemp(prefix="tensortap-run-"),
+        startup=child.STARTUP,
+        patterns=(*asked["taps"], *asked["variables"]),
+        every=asked["every"],
+        first=asked["first"],
+        keep=asked["keep"],
+        when=asked["when"],
+        live=(*scripts, Path(words[0]).stem)[0] if asked["live"] else "",
+    )
+
+
+def _describe(account: Account) -> None:
+    """As it is before the program begins; a process of it that has a model will know more."""
+    run = Path(account.asked.run)
+    if ranks().rank != 0:
+        return
+    try:
+        with standing_for(account.command):
+            Metadata(run).write()
+    except OSError as error:
+        raise cannot_write("the metadata", run, error) from error
+    forget(run / OWN_FOLDER)
+
+
+def _tell(account: Account, *, is_quiet: bool) -> None:
+    for text, told in account.unmatched.items():
+        near = f"; did you mean {' or '.join(map(repr, told['near']))}?" if told["near"] else ""
+        why = told["reason"] or f"{text!r} selected nothing{near}"
+        note(why if account.processes else f"{text!r} selected nothing: no model was called", "run")
+    missing = [one for process in account.processes for one in process["missing"]]
+    for name, reason in missing[:_MOST_TOLD]:
+        note(f"nothing came from {name}: {reason}", "run")
+    if len(missing) > _MOST_TOLD:
+        note(f"and {len(missing) - _MOST_TOLD} more, which {OWN_FOLDER}/{PROGRAM} of the run lists", "run")
+    if account.absent:
+        note(f"{account.absent} has no tensortap, so nothing was seen of it; install it there", "run")
+    elif not account.has_arrived:
+        note("no Python was reached: there was none, or one with -I, -E or -S", "run")
+    if not is_quiet:
+        note(f"{_shown(account.asked.run)}: {_summary(account)}", "run")
+
+
+def _shown(path: str) -> str:
+    """As it can be typed here."""
+    here = Path(path)
+    return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
+
+
+def _summary(account: Account) -> str:
+    steps = max((process["steps"] for process in account.processes), default=0)
+    words = [counted(account.records, "record")] if account.asked.patterns or account.records else []
+    words += [counted(steps, "step")] if steps else []
+    return ", ".join([*words, f"{account.seconds:.1f} s", _end(account.status or 0)])
+
+
+def _end(status: int) -> str:
+    return f"exit code {status}" if status >= 0 else f"ended by signal {-status}"

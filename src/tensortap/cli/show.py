@@ -1,0 +1,142 @@
+"""`tensortap show RUN:NAME@STEP`: one value: where it is from, its statistics, a histogram, a heat map."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tensortap.cli import drawing
+from tensortap.cli.output import (
+    counted,
+    json_option,
+    note,
+    plain,
+    printable,
+    size,
+    write,
+    write_json,
+    write_table,
+)
+from tensortap.cli.subject import Subject, in_file, in_run
+from tensortap.cli.target import named, target
+from tensortap.formats.short_words import ShortWords
+from tensortap.kernels.numbers import decode
+from tensortap.readers.portrait import Portrait, default_index, indexed, portrait, words_of
+from tensortap.readers.run import Run
+
+_LIST_HEAD = ("name", "kind", "records", "dtype", "shape", "size")
+_HELP = """One value: where it is from, statistics, a histogram, a heat map, its way over the steps.
+
+\b
+WHERE  RUN                     the names of a run
+       RUN:layers.0.attn       its latest value
+       RUN:layers.0.attn@137   the one of step 137
+       value.npy, a.npz:name   a file of values"""
+
+
+@click.command(help=_HELP)
+@click.argument("where", type=click.Path())
+@click.option("--step", type=int, help="The value of this step.")
+@click.option("--rank", type=int, help="The value of this rank.")
+@click.option("--call", type=int, help="The n-th of its name in its step, from 0.")
+@click.option("--slice", "index", metavar="INDEX", help="The part to draw: 0,3,:,: or ...,1:5.")
+@click.option("--bars", default=12, type=click.IntRange(1, 1000), help="Lines of the histogram.")
+@click.option("--values", "with_values", is_flag=True, help="Print the numbers themselves, all of the slice.")
+@click.option("--image", type=click.Path(), metavar="FILE", help="Write the heat map as a PNG file.")
+@click.option("--trust", is_flag=True, help="Read a pickle of unknown origin, which may run code.")
+@json_option
+def command(where: str, index: str | None, bars: int, image: str | None, as_json: bool, **asked: Any) -> None:
+    found = _subject(where, asked)
+    if isinstance(found, list):
+        _write_list(where, found, as_json)
+    elif found.bits is None:
+        _write_other(found, as_json)
+    else:
+        _write_numbers(found, index, bars, image, asked["with_values"], as_json)
+
+
+def _subject(where: str, asked: dict[str, Any]) -> Subject | list[dict[str, Any]]:
+    place = target(where)
+    if not place.path.is_dir():
+        return in_file(place.path, place.name, trust=asked["trust"])
+    run = Run(place.path)
+    for problem in run.problems:
+        note(problem, "show")
+    place = named(run, place)
+    step = asked["step"] if asked["step"] is not None else place.step
+    return in_run(run, place.name, step, asked["rank"], asked["call"], trust=asked["trust"])
+
+
+def _write_list(where: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        write_json("show", {"where": where, "values": rows})
+        return
+    lines = [
+        [str(row["name"]), row["kind"], f"{row['records']:,}", row["dtype"], _shape(row), size(row["bytes"])]
+        for row in rows
+    ]
+    write_table(_LIST_HEAD, lines, right={"records", "size"})
+    note(f"{counted(len(rows), 'name')}; tensortap show {printable(where)}:NAME shows one", "show")
+
+
+def _shape(row: dict[str, Any]) -> str:
+    return "" if row["shape"] is None else str(list(row["shape"]))
+
+
+def _write_other(found: Subject, as_json: bool) -> None:
+    if as_json:
+        write_json("show", {**found.facts, "text": ShortWords().of(found.other)})
+        return
+    _write_head(found)
+    write(ShortWords().of(found.other))
+
+
+def _write_numbers(
+    found: Subject, index: str | None, bars: int, image: str | None, with_values: bool, as_json: bool
+) -> None:
+    chosen = found.index(index) if index is not None else None
+    bits = found.bits if chosen is None else indexed(found.bits, chosen)
+    look = portrait(bits, found.dtype, bars=bars, known=found.known if chosen is None else None)
+    place = chosen if chosen is not None else default_index(found.bits.shape)
+    if image is not None:
+        _write_image(Path(image), drawing.image(found.bits, found.dtype, place))
+    if as_json:
+        facts = {**found.facts, "slice": words_of(place) if chosen is not None else None, **_look(look)}
+        values = {"values": plain(decode(bits, found.dtype).tolist())} if with_values else {}
+        write_json("show", {**facts, "history": found.history, **values})
+    elif with_values:
+        for line in drawing.value_lines(bits, found.dtype):
+            write(line)
+    else:
+        _write_portrait(found, look, place)
+
+
+def _write_portrait(found: Subject, look: Portrait, place: Any) -> None:
+    _write_head(found)
+    sections = [
+        list(drawing.statistics_lines(look)),
+        list(drawing.histogram_lines(look)),
+        list(drawing.heat_map_lines(found.bits, found.dtype, place)),
+        list(drawing.sparkline_lines(found.history)),
+    ]
+    write("\n\n".join("\n".join(lines) for lines in sections if lines))
+
+
+def _write_head(found: Subject) -> None:
+    write("\n".join(printable(line) for line in found.head))
+
+
+def _look(look: Portrait) -> dict[str, Any]:
+    return {
+        "statistics": asdict(look.statistics),
+        "percentiles": look.percentiles,
+        "histogram": look.histogram,
+        "sampled_every": look.every,
+    }
+
+
+def _write_image(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    print(f"tensortap show: written to {path}", file=sys.stderr)

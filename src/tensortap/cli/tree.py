@@ -1,0 +1,93 @@
+"""`tensortap tree RUN`: the modules of a run with their values, folded, each with its range."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tensortap.cli.choice import chosen, step_and_rank
+from tensortap.cli.output import counted, json_option, note, progress, size, styled, write, write_json
+from tensortap.formats.rows import Row
+from tensortap.formats.run_layout import MODEL, OWN
+from tensortap.formats.tree import fits, tree_text
+from tensortap.readers.run import Run
+from tensortap.readers.stored_rows import stored_row
+
+_MOST_RECORDS, _MOST_BYTES = 20_000, 2 << 30  # beyond, only the last step is looked at unless asked
+_HELP = """The modules of a RUN with their values: type, shape, range and spread.
+
+PATTERN selects names as tt.capture does: 'layers.0-5.attn', '**.mlp', 'attn.in'. Values that look alike are
+one line; NaN and Inf stand apart. Statistics are computed once and kept in the run."""
+
+
+@click.command(help=_HELP)
+@click.argument("run", type=click.Path())
+@click.argument("pattern", required=False)
+@step_and_rank
+@json_option
+def command(run: str, pattern: str | None, step: str | None, rank: str | None, as_json: bool) -> None:
+    opened = Run(run)
+    found = chosen(opened, pattern, step, rank)
+    if step is None and _is_much(found):
+        found = _last_step(found)
+    rows = [stored_row(one) for one in progress(found, "reading", len(found))]
+    for problem in opened.problems:
+        note(problem, "tree")
+    if as_json:
+        write_json("tree", {"run": run, "values": [_facts(row) for row in rows]})
+        return
+    model = _model(opened.path)
+    text = tree_text(rows, _title(opened.path, model), (), *fits(sys.stdout), classes=model.get("modules"))
+    write("\n".join(styled(line, "yellow") if "! " in line else line for line in text.split("\n")))
+
+
+def _is_much(found: Run) -> bool:
+    return len(found) > _MOST_RECORDS or _nbytes(found) > _MOST_BYTES
+
+
+def _nbytes(found: Run) -> int:
+    return sum(found.cells()["nbytes"]) if found.is_narrowed else int(found.columns.plain["nbytes"].sum())
+
+
+def _last_step(found: Run) -> Run:
+    last = chosen(found, None, "last", None)
+    if len(last) < len(found):
+        told = f"{counted(len(found), 'record')} of {size(_nbytes(found))}"
+        note(f"{told}: only the last step is shown; --step 0..9 shows others", "tree")
+    return last
+
+
+def _model(path: Path) -> dict[str, Any]:
+    """The classes of its modules, where a model was captured."""
+    try:
+        found = json.loads((path / OWN / MODEL).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _title(path: Path, model: dict[str, Any]) -> str:
+    return " ".join(filter(None, [path.absolute().name, str(model.get("class") or "")]))
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "step": row.step,
+        "rank": row.rank,
+        "call": row.call,
+        "dtype": row.dtype,
+        "shape": row.shape,
+        "device": row.device,
+        "min": row.low,
+        "max": row.high,
+        "mean": row.mean,
+        "std": row.sigma,
+        "nan": row.nan,
+        "inf": row.inf,
+        "count": row.count,
+        "note": row.note,
+    }

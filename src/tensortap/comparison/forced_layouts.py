@@ -1,0 +1,100 @@
+"""Values that a model keeps in another arrangement than a reference: what to compare and to put."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensortap.comparison.entries import Entry, Reference
+from tensortap.comparison.floor import ROUNDING
+from tensortap.comparison.glimpse import Step, distance
+from tensortap.comparison.joining import Laid, numbers_in
+from tensortap.comparison.layouts import Layout, applied, layout_of
+from tensortap.comparison.operands import Operand
+from tensortap.comparison.plans import Plan
+from tensortap.kernels.numbers import Array, decode
+
+_FAR = 0.15  # of the whole: what is nearer is no other arrangement
+_SEEN = 256
+_FLOATING = {name for name in ROUNDING if not name.startswith("complex")}
+
+
+class LaidBack(NamedTuple):
+    """Given numbers in the arrangement of another value; what they do not reach, as padding, stays."""
+
+    given: Reference
+    like: Reference
+    steps: tuple[Step, ...]  # that make of the other value what is given
+
+    def load(self) -> Any:
+        held = self.operand()
+        return decode(held.bits, held.dtype)
+
+    def operand(self) -> Operand:
+        given, like = self.given.operand(), self.like.operand()
+        if given is None or like is None:
+            raise ValueError("what is not numbers has no arrangement")
+        made = decode(like.bits, like.dtype).copy()
+        places = applied(self.steps, np.arange(made.size).reshape(made.shape))
+        made.reshape(-1)[places.reshape(-1)] = decode(given.bits, given.dtype).reshape(-1)
+        return Operand(made, str(made.dtype))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arranged:
+    """A pair in one arrangement, and what to put in the place of the model's own value."""
+
+    other: Entry
+    own: Entry
+    given: Entry
+    plan: Plan
+
+
+def arranged(other: Entry, own: Entry) -> Arranged | str:
+    """The reference's value and the model's own in one arrangement; a sentence where several would do, and
+    an empty one where it is as it is."""
+    if not {other.dtype, own.dtype} <= _FLOATING:
+        return ""
+    if other.shape == own.shape and _is_near(other.operand(), own.operand()):
+        return ""
+    theirs, ours = numbers_in(other.reference), numbers_in(own.reference)
+    if theirs is None or ours is None or min(theirs.size, ours.size) < 2:
+        return ""
+    found = layout_of(theirs, ours)
+    if len(found.layouts) > 1 and theirs.shape != ours.shape:
+        return str(found)
+    layout = found.layout
+    return _in(other, own, layout) if layout is not None and layout.is_ordinary else ""
+
+
+def _is_near(theirs: Operand | None, ours: Operand | None) -> bool:
+    """By a few numbers: most values need no more."""
+    if theirs is None or ours is None or not theirs.bits.size:
+        return True
+    return distance(_some(theirs), _some(ours)) <= _FAR
+
+
+def _some(held: Operand) -> Array:
+    flat = held.bits.reshape(-1)
+    return decode(flat[:: max(1, flat.size // _SEEN)], held.dtype)
+
+
+def _in(other: Entry, own: Entry, layout: Layout) -> Arranged:
+    theirs, ours = _laid(other, layout.a), _laid(own, layout.b)
+    given = replace(
+        other,
+        reference=LaidBack(theirs.reference, own.reference, layout.b),
+        shape=own.shape,
+        checksum="",
+    )
+    plan = Plan(other.name, layout.words, (f"equal up to {layout.words}",))
+    return Arranged(theirs, ours, given, plan)
+
+
+def _laid(entry: Entry, steps: tuple[Step, ...]) -> Entry:
+    if not steps:
+        return entry
+    shape = applied(steps, np.empty(entry.shape, np.bool_)).shape
+    return replace(entry, reference=Laid(entry.reference, steps), shape=shape, checksum="")

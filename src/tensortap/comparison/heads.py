@@ -1,0 +1,82 @@
+"""Heads that stand in another order: the same blocks of an axis, each found without doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensortap.comparison.glimpse import distance
+from tensortap.comparison.layouts import Layout, applied
+from tensortap.kernels.numbers import Array
+
+_SEEN = 64  # numbers of each row
+_MOST, _FEW = 8192, 4  # rows along an axis; numbers of a head
+_EQUAL = 0.1
+
+
+def heads_order(a: Array, b: Array) -> Layout | None:
+    """The order in which b has the heads of a; None where they are no blocks of one axis.
+
+    Whether that is a layout or a fault the two values alone do not tell."""
+    if a.shape != b.shape or not a.size:
+        return None
+    for axis, least in _axes(a.ndim):
+        rows = _order(a, b, axis) if 2 <= a.shape[axis] <= _MOST else None
+        width = _width(rows) if rows is not None else 0
+        if rows is None or width < least:
+            continue
+        layout = Layout(_words(width, axis, least), b=(("take", axis, rows),))
+        if distance(a, applied(layout.b, b)) <= _EQUAL:
+            return layout
+    return None
+
+
+def _axes(count: int) -> list[tuple[int, int]]:
+    """Which axes may hold heads, and how wide one is at least: along a width they are blocks."""
+    wide = [(axis, _FEW) for axis in dict.fromkeys((count - 1, 0))]
+    return [*wide, (1, 1), (2, 1)] if count == 4 else wide
+
+
+def _words(width: int, axis: int, least: int) -> str:
+    what = "heads" if least == 1 else f"heads of {width}"
+    return f"{what} in another order, along axis {axis}"
+
+
+def _order(a: Array, b: Array, axis: int) -> Array | None:
+    """The rows of b in the order of a, by some numbers of each; None where one has no partner, or two."""
+    x, y = (rows_seen(one, axis) for one in (a, b))
+    if not (np.isfinite(x).all() and np.isfinite(y).all()) or _nearest(x[:: len(x) // _FEW or 1], y) is None:
+        return None
+    rows = _nearest(x, y)
+    if rows is None or len(np.unique(rows)) < len(rows) or np.array_equal(rows, np.arange(len(x))):
+        return None
+    return rows
+
+
+def _nearest(x: Array, y: Array) -> Array | None:
+    """The row of y that is nearest to each of x; None where one is not near."""
+    # Without the squares of x, which are the same for all rows of y.
+    rows = ((y**2).sum(1)[None] - 2 * (x @ y.T)).argmin(axis=1)
+    left = np.linalg.norm(x - y[rows], axis=1)
+    return rows if bool((left <= 2 * _EQUAL * np.linalg.norm(x, axis=1)).all()) else None
+
+
+def rows_seen(array: Array, axis: int) -> Array:
+    """Some numbers of each row along an axis, the same of each."""
+    rows = np.moveaxis(array, axis, 0)
+    if rows.ndim == 1:
+        return rows[:, None].astype(np.float64)
+    size = rows[0].size
+    at = np.random.default_rng(0).integers(0, size, _SEEN) if size > _SEEN else np.arange(size)
+    where: tuple[Any, ...] = (slice(None), *np.unravel_index(at, rows.shape[1:]))
+    return np.asarray(rows[where], np.float64)
+
+
+def _width(rows: Array) -> int:
+    """The widest blocks that stay together."""
+    for width in (size for size in range(len(rows) // 2, 0, -1) if len(rows) % size == 0):
+        blocks = rows.reshape(-1, width)
+        if (blocks[:, 0] % width == 0).all() and (np.diff(blocks, axis=1) == 1).all():
+            return width
+    return 1

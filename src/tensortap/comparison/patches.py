@@ -1,0 +1,70 @@
+"""Two patches set side by side: which files they change, and in what they differ."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Where = Literal["only in A", "only in B", "in both, not the same"]
+_FILE = re.compile(rb"^diff --git ", re.MULTILINE)
+_NAME = re.compile(rb'^(?:\+\+\+|---) "?[ab]/(.*?)"?\t?$', re.MULTILINE)
+_HEADER = re.compile(rb'"?a/.*? "?b/(.*?)"?$', re.MULTILINE)
+_NEARBY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file that the two patches do not change alike; `hunks` are the lines that tell how."""
+
+    file: str
+    where: Where
+    added: int
+    removed: int
+    hunks: tuple[str, ...]
+
+
+def changes(a: bytes, b: bytes) -> list[Change]:
+    """Files that only one of them changes, or both differently."""
+    one, other = _by_file(a), _by_file(b)
+    names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+    return [_change(name, one.get(name), other.get(name)) for name in names]
+
+
+def _by_file(patch: bytes) -> dict[str, bytes]:
+    parts = _FILE.split(patch)[1:]
+    return {_file_of(part): part for part in parts}
+
+
+def _file_of(part: bytes) -> str:
+    found = _NAME.findall(part) or _HEADER.findall(part.partition(b"\n")[0])
+    return found[-1].decode(errors="backslashreplace") if found else "?"
+
+
+def _change(name: str, a: bytes | None, b: bytes | None) -> Change:
+    one, other = _body(a), _body(b)
+    if b is None or a is None:
+        where: Where = "only in A" if b is None else "only in B"
+        return Change(name, where, *_counts(one or other), tuple(one or other))
+    between = difflib.unified_diff(one, other, "A", "B", n=_NEARBY, lineterm="")
+    return Change(name, "in both, not the same", *_counts(other), tuple(between))
+
+
+def _body(part: bytes | None) -> list[str]:
+    """The hunks, without the lines before them; a binary change as one line."""
+    if part is None:
+        return []
+    lines = part.decode(errors="backslashreplace").splitlines()
+    if any(line.startswith("GIT binary patch") for line in lines):
+        digest = hashlib.blake2b(part, digest_size=6).hexdigest()
+        return [f"binary, {len(part):,} bytes of patch, {digest}"]
+    start = next((at for at, line in enumerate(lines) if line.startswith("@@")), len(lines))
+    return lines[start:] or lines[1:]
+
+
+def _counts(lines: list[str]) -> tuple[int, int]:
+    """Added and removed; what is before the first hunk is not there."""
+    added = sum(line.startswith("+") for line in lines)
+    return added, sum(line.startswith("-") for line in lines)

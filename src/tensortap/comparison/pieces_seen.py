@@ -1,0 +1,42 @@
+"""Whether parts one after another may be a whole, by a few numbers of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensortap.comparison.glimpse import distance_of, norm
+from tensortap.kernels.numbers import Array
+
+_SEEN = 256
+
+
+class PiecesSeen:
+    """A whole of which several parts are tried at several places; each part at each place is seen once."""
+
+    def __init__(self, whole: Array, axis: int) -> None:
+        self._whole, self._axis = whole, axis
+        self._size = norm(whole)
+        self._squares: dict[tuple[int, int], float] = {}
+
+    def may_be(self, parts: Sequence[Array], most: float) -> bool:
+        """False where the parts leave more than that of the whole, nearly for sure."""
+        start, square = 0, 0.0
+        for part in parts:
+            square += self._apart(part, start)
+            start += part.shape[self._axis]
+        return math.sqrt(square) <= 2 * most * self._size
+
+    def _apart(self, part: Array, start: int) -> float:
+        key = id(part), start
+        if key not in self._squares:
+            self._squares[key] = self._seen(part, start)
+        return self._squares[key]
+
+    def _seen(self, part: Array, start: int) -> float:
+        at = np.unravel_index(np.random.default_rng(0).integers(0, part.size, _SEEN), part.shape)
+        there = tuple(place + start if axis == self._axis else place for axis, place in enumerate(at))
+        gap = distance_of(self._whole[there].astype(np.float64), part[at].astype(np.float64))
+        return gap**2 * part.size / _SEEN

@@ -1,0 +1,110 @@
+"""How two runs were made, topic by topic, from their code to the state of their random generators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tensortap.comparison import circumstances
+from tensortap.comparison.circumstances import Facts
+from tensortap.comparison.patches import Change, changes
+from tensortap.formats.run_layout import MODEL, OWN
+from tensortap.readers.run import Run
+
+State = Literal["same", "different", "not recorded"]
+_ABSENT = "-"
+_HIDDEN = ("<redacted:", "<not recorded")
+# Of the shell and the terminal: they differ between any two moments, and nothing follows from them.
+_NOISE = {
+    *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "COLUMNS", "LINES", "LS_COLORS", "PS1", "WINDOWID"),
+    *("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "XDG_SESSION_ID", "TMUX", "TMUX_PANE"),
+    *("STY", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing that differs, as it is on each side."""
+
+    key: str
+    a: Any
+    b: Any
+
+    def __str__(self) -> str:
+        if _is_hidden(self.a) and _is_hidden(self.b):
+            return f"{self.key}: changed (the values are not recorded)"
+        return f"{self.key}: {_shown(self.a)} -> {_shown(self.b)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """`count` facts were set side by side; `changes` are those of the code that was not committed."""
+
+    name: str
+    state: State
+    count: int = 0
+    facts: tuple[Fact, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+
+def provenance(a: Run, b: Run) -> list[Topic]:
+    """Every topic; where a side recorded nothing, nothing is claimed."""
+    one, other = _metadata(a), _metadata(b)
+    return [_topic(name, facts(one), facts(other), one, other) for name, facts in _TOPICS.items()]
+
+
+def _metadata(run: Run) -> dict[str, Any]:
+    path = run.path / OWN / MODEL
+    model = json.loads(path.read_bytes()) if path.exists() else {}
+    return {**run.metadata, "model": model}
+
+
+def _topic(name: str, a: Facts, b: Facts, one: Mapping[str, Any], other: Mapping[str, Any]) -> Topic:
+    if not a or not b:
+        return Topic(name, "not recorded")
+    keys = _variables_apart(a, b) if name == "environment" else list(circumstances.differing(a, b))
+    found = tuple(Fact(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in keys)
+    patched = tuple(changes(one.get("patch") or b"", other.get("patch") or b"")) if name == "code" else ()
+    return Topic(name, "different" if found or patched else "same", len({*a, *b}), found, patched)
+
+
+def _variables_apart(a: Facts, b: Facts) -> list[str]:
+    return [key for key in dict.fromkeys([*a, *b]) if a.get(key, _ABSENT) != b.get(key, _ABSENT)]
+
+
+def _variables(metadata: Mapping[str, Any]) -> Facts:
+    """Of the environment all but noise, and the folder; what is kept as a digest still says changed."""
+    runtime = metadata.get("runtime_info") or {}
+    found = runtime.get("environment_variables") or {}
+    told = {name: value for name, value in found.items() if name not in _NOISE}
+    folder = runtime.get("working_directory")
+    return {**told, "working directory": folder} if folder and told else told
+
+
+def _hardware(metadata: Mapping[str, Any]) -> Facts:
+    """The machine and its libraries; the variables are a topic of their own."""
+    return circumstances.facts("environment", {**metadata, "runtime_info": {}})
+
+
+def _facts(what: str) -> Callable[[Mapping[str, Any]], Facts]:
+    return lambda metadata: circumstances.facts(what, metadata)
+
+
+def _is_hidden(told: Any) -> bool:
+    return isinstance(told, str) and told.startswith(_HIDDEN)
+
+
+def _shown(told: Any) -> str:
+    return "(not recorded)" if _is_hidden(told) else " ".join(str(told).split())
+
+
+_TOPICS: dict[str, Callable[[Mapping[str, Any]], Facts]] = {
+    "code": _facts("code"),
+    "packages": _facts("packages"),
+    "environment": _variables,
+    "configuration": _facts("configuration"),
+    "hardware": _hardware,
+    "randomness": _facts("randomness"),
+}

@@ -1,0 +1,169 @@
+"""One side does in one step what the other does in several: rows of a batch, or tokens, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.joining import Joined, Stepped, Windows, numbers_in
+from tensortap.comparison.modules import module_of
+from tensortap.comparison.rules import Rules
+from tensortap.comparison.tokens import rows_of
+from tensortap.comparison.ways import REPLICATE, Way, joined
+from tensortap.core.errors import TensortapError
+from tensortap.kernels.numbers import Array
+
+Shape = tuple[int, ...]
+_Moment = tuple[object, ...]
+_NameOf = Callable[[Entry], str]
+
+
+def in_one_step(a: Side, b: Side, rules: Rules) -> tuple[Side, Side]:
+    """Both sides with one step, where the inputs of the model tell that several of one side are that of the
+    other; else as they are."""
+    counts = [len(side.steps) for side in (a, b)]
+    if min(counts) != 1 or max(counts) == 1:
+        return a, b
+    called: tuple[_NameOf, _NameOf] = (lambda entry: rules.renamed(entry.name), lambda entry: entry.name)
+    if counts[0] == 1:
+        whole, cut = _together(a, b, *called, "B")
+        return whole, cut
+    whole, cut = _together(b, a, *called[::-1], "A")
+    return cut, whole
+
+
+def _together(
+    short: Side, long: Side, short_name: _NameOf, long_name: _NameOf, which: str
+) -> tuple[Side, Side]:
+    wholes = {_moment(entry, short_name): entry for entry in short.entries}
+    groups: dict[_Moment, list[Entry]] = {}
+    for entry in long.entries:
+        groups.setdefault(_moment(entry, long_name), []).append(entry)
+    count = len(long.steps)
+    pairs = [(wholes[key], group) for key, group in groups.items() if key in wholes]
+    try:
+        if not any(_is_same_data(whole, group) for whole, group in pairs if len(group) == count):
+            return short, long
+        made = {id(whole): _made(whole, group, count, which) for whole, group in pairs}
+    except (TensortapError, OSError, ValueError):
+        return short, long
+    return _replaced(short, long, pairs, made, f"{which} does in {count} steps what the other does in one")
+
+
+_Made = tuple[Entry, Entry] | None
+
+
+def _replaced(
+    short: Side, long: Side, pairs: Sequence[tuple[Entry, list[Entry]]], made: dict[int, _Made], told: str
+) -> tuple[Side, Side]:
+    """What could be put together takes the place of its pieces; the others stay as they are."""
+    found = [(whole, group, made[id(whole)]) for whole, group in pairs]
+    wholes = {id(whole): both[0] for whole, _, both in found if both is not None}
+    gone = {id(entry) for _, group, both in found if both is not None for entry in group}
+    joined_up = [both[1] for *_, both in found if both is not None]
+    left = [entry for entry in long.entries if id(entry) not in gone]
+    note = f"{told}: {len(joined_up)} of its values are put together"
+    return (
+        replace(short, entries=[wholes.get(id(entry), entry) for entry in short.entries]),
+        replace(long, entries=in_order([*joined_up, *left]), notes=[*long.notes, note]),
+    )
+
+
+def _moment(entry: Entry, name_of: _NameOf) -> _Moment:
+    return name_of(entry), entry.kind, entry.call, entry.rank
+
+
+def _is_same_data(whole: Entry, group: Sequence[Entry]) -> bool:
+    """Whether it is an input of the model itself, and the pieces are the whole, in whatever order of rows."""
+    axis = _sum_axis([entry.shape for entry in group], whole.shape)
+    if whole.kind != "input" or module_of(whole.name, "input") or axis is None:
+        return False
+    held = [numbers_in(entry.reference) for entry in group]
+    mine = numbers_in(whole.reference)
+    if mine is None or any(one is None for one in held):
+        return False
+    made = joined(Way("shard", axis), [one for one in held if one is not None])[0]
+    return bool(np.array_equal(made, mine)) or (axis == 0 and _are_same_rows(mine, made))
+
+
+def _are_same_rows(a: Array, b: Array) -> bool:
+    rows = rows_of(a, b) if a.ndim == 2 and a.dtype.kind in "iu" else None
+    return rows is not None and len(rows.a) == a.size
+
+
+def _made(whole: Entry, group: Sequence[Entry], count: int, which: str) -> _Made:
+    """The other side's value and that of all steps in its shape; None where the shapes do not tell how."""
+    if len(group) != count or not whole.dtype:
+        return None
+    shapes, references = [entry.shape for entry in group], tuple(entry.reference for entry in group)
+    told = f"{which}: {count} steps"
+    axis = _sum_axis(shapes, whole.shape)
+    if axis is not None:
+        told = f"{told}, put together along axis {axis}"
+        return whole, _one(whole, group, Stepped(Joined(references, Way("shard", axis)), told))
+    if set(shapes) == {whole.shape}:
+        told = f"{told}, each of which has the whole: the farthest is compared"
+        return whole, _one(
+            whole, group, Stepped(Joined(references, REPLICATE, _farthest(whole, group)), told)
+        )
+    places = _growing(shapes, whole.shape)
+    if places is None:
+        return None
+    told = f"{told}, each of which reaches as far as its own tokens do"
+    pieces = Stepped(Windows(references, ((),) * count), told)
+    mine = Stepped(Windows((whole.reference,) * count, places), "")
+    flat = (sum(int(np.prod(shape)) for shape in shapes),)
+    return replace(whole, reference=mine, shape=flat, checksum=""), replace(
+        _one(whole, group, pieces), shape=flat
+    )
+
+
+def _one(whole: Entry, group: Sequence[Entry], reference: Stepped) -> Entry:
+    size = sum(entry.nbytes for entry in group)
+    return replace(
+        group[0], reference=reference, step=whole.step, shape=whole.shape, nbytes=size, checksum=""
+    )
+
+
+def _farthest(whole: Entry, group: Sequence[Entry]) -> int:
+    """Which of several copies is farthest from the other side's: a good one would hide it."""
+    mine = numbers_in(whole.reference)
+    if mine is None:
+        return 0
+    apart = []
+    for entry in group:
+        held = numbers_in(entry.reference)
+        with np.errstate(invalid="ignore"):
+            gap = np.abs(mine.astype(np.float64) - held) if held is not None else np.zeros(1)
+        apart.append(np.nan_to_num(gap, nan=0.0).max(initial=0.0))
+    return int(np.argmax(apart))
+
+
+def _sum_axis(shapes: Sequence[Shape], whole: Shape) -> int | None:
+    """The axis along which pieces add up to the whole, all others being the same."""
+    if any(len(shape) != len(whole) for shape in shapes):
+        return None
+    columns = list(zip(*shapes, strict=True))
+    axes = [axis for axis, sizes in enumerate(columns) if set(sizes) != {whole[axis]}]
+    return axes[0] if len(axes) == 1 and sum(columns[axes[0]]) == whole[axes[0]] else None
+
+
+def _growing(shapes: Sequence[Shape], whole: Shape) -> tuple[tuple[tuple[int, int], ...], ...] | None:
+    """Where the pieces of masks or of attention weights lie: along two axes, the second as far as the first
+    has come."""
+    if any(len(shape) != len(whole) for shape in shapes):
+        return None
+    axes = [axis for axis in range(len(whole)) if any(shape[axis] != whole[axis] for shape in shapes)]
+    if len(axes) != 2 or sum(shape[axes[0]] for shape in shapes) != whole[axes[0]]:
+        return None
+    places, end = [], 0
+    for shape in shapes:
+        start, end = end, end + shape[axes[0]]
+        if shape[axes[1]] != end:
+            return None
+        limits = {axes[0]: (start, end), axes[1]: (0, end)}
+        places.append(tuple(limits.get(axis, (0, size)) for axis, size in enumerate(whole)))
+    return tuple(places)

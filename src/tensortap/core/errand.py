@@ -1,0 +1,71 @@
+"""What `tensortap run` asks of the programs it starts, handed down in one environment variable."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+VARIABLE = "TENSORTAP_RUN"
+ARRIVED, ABSENT = "arrived", "absent"  # files among the notes: a Python was reached; one had no tensortap
+
+
+class Errand(NamedTuple):
+    """Everything is plain, so that it can travel; `notes` is a folder where processes leave word."""
+
+    run: str
+    notes: str
+    startup: str  # the folder that is put in front of PYTHONPATH
+    patterns: tuple[str, ...] = ()
+    every: int = 1
+    first: int | None = None
+    keep: str = "values"
+    when: tuple[str, ...] = ()
+    live: str = ""  # the name under which sessions find the program
+    is_inner: bool = False  # handed on by a Python that was reached already
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether models are of interest for longer than it takes to find the first."""
+        return bool(self.patterns or self.live)
+
+    def leave_word(self, name: str, content: str = "") -> bool:
+        """Write a note; False if one of that name is there, or nobody waits for notes any more."""
+        try:
+            with open(os.path.join(self.notes, name), "x", encoding="utf-8", errors="replace") as file:
+                file.write(content)
+        except OSError:
+            return False
+        return True
+
+    def environment(self) -> dict[str, str]:
+        """That of this process, with what lets a program and its children be reached."""
+        path = filter(None, [self.startup, os.environ.get("PYTHONPATH")])
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(path), VARIABLE: self.text}
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self._asdict())
+
+
+def errand() -> Errand | None:
+    """What this process was asked for, if anything."""
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return None
+    try:
+        given: dict[str, Any] = json.loads(text)
+        lists = {name: tuple(given[name]) for name in ("patterns", "when")}
+        return Errand(**{**given, **lists})
+    except (ValueError, TypeError, KeyError):  # of another version, or of another program
+        return None
+
+
+def own_environment() -> dict[str, str]:
+    """The variables of this process as they would be without an errand."""
+    variables, asked = dict(os.environ), errand()
+    if asked is None:
+        return variables
+    del variables[VARIABLE]
+    path = [one for one in variables.pop("PYTHONPATH", "").split(os.pathsep) if one != asked.startup]
+    return {**variables, "PYTHONPATH": os.pathsep.join(path)} if any(path) else variables

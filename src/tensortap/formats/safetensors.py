@@ -1,0 +1,101 @@
+"""The .safetensors format, read: the length of a header, the header in JSON, the bytes of each tensor."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.errors import CorruptRunError
+from tensortap.formats.bundles import SAFETENSORS
+
+SUFFIX = ".safetensors"
+_DTYPES = {code: dtype for dtype, code in SAFETENSORS.items()} | {
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+_LENGTH = 8
+_LONGEST = 100_000_000  # of a header: the format allows no more
+_FACTS = "__metadata__"
+_OPEN = 16
+Array = np.ndarray[Any, Any]
+
+
+class Tensor(NamedTuple):
+    """What the header tells of one tensor, and where in the file its bytes are."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+def stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Tells a file from another that is written in its place."""
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size
+
+
+def tensors(path: Path) -> tuple[list[Tensor], list[str]]:
+    """The tensors of a file in the order of their bytes, and a sentence for each that cannot be read here."""
+    size = path.stat().st_size
+    with open(path, "rb") as stream:
+        length = int.from_bytes(stream.read(_LENGTH), "little")
+        if size < _LENGTH or length > min(size - _LENGTH, _LONGEST):
+            raise _damaged(path, f"its header should take {length:,} bytes, and the file has {size:,}")
+        try:
+            header = json.loads(stream.read(length))
+        except (ValueError, RecursionError) as error:
+            raise _damaged(path, f"its header is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise _damaged(path, "its header names no tensors")
+    start = _LENGTH + length
+    told = [_tensor(path, name, row, start, size) for name, row in header.items() if name != _FACTS]
+    found = sorted((one for one in told if isinstance(one, Tensor)), key=lambda one: one.offset)
+    return found, [one for one in told if isinstance(one, str)]
+
+
+def bits(path: str, written: tuple[int, int], offset: int, nbytes: int, dtype: str, shape: Any) -> Array:
+    """The bytes of a tensor, mapped from the file as it was then; writing to them stays in this process."""
+    storage = np.dtype(NUMBER_TYPES[dtype].storage)
+    if not nbytes:
+        return np.empty(shape, storage)
+    return np.frombuffer(_mapped(path, written), storage, nbytes // storage.itemsize, offset).reshape(shape)
+
+
+def _tensor(path: Path, name: str, row: Any, start: int, size: int) -> Tensor | str:
+    try:
+        code, shape, (begin, end) = row["dtype"], tuple(row["shape"]), row["data_offsets"]
+        are_whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+    except (TypeError, KeyError, ValueError) as error:
+        raise _damaged(
+            path, f"its header tells too little of {name!r}: {type(error).__name__} {error}"
+        ) from None
+    if not are_whole or begin > end or start + end > size:
+        raise _damaged(path, f"{name!r} does not lie within it")
+    if code not in _DTYPES:
+        return f"{name} is of the type {code}, which cannot be compared"
+    dtype = _DTYPES[code]
+    if end - begin != math.prod(shape) * NUMBER_TYPES[dtype].itemsize:
+        raise _damaged(path, f"{name!r} has {end - begin:,} bytes, which are no {code} of {list(shape)}")
+    return Tensor(name, dtype, shape, start + begin, end - begin)
+
+
+@lru_cache(maxsize=_OPEN)
+def _mapped(path: str, written: tuple[int, int]) -> mmap.mmap:
+    if stamp(path) != written:
+        raise CorruptRunError(f"{path} has been written again meanwhile; compare it once more")
+    with open(path, "rb") as stream:
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def _damaged(path: Path, why: str) -> CorruptRunError:
+    return CorruptRunError(f"{path} is not a whole .safetensors file ({why}); save it again")

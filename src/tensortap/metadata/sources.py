@@ -1,0 +1,89 @@
+"""Keep the program's own files where no repository does: what it imported from its folder, as a tar."""
+
+import hashlib
+import io
+import os
+import sys
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+from tensortap.metadata.untracked import is_secret_file
+
+SOURCES = "sources.tar"
+MAX_SOURCES = 20 << 20
+MAX_ARGUMENT = 1 << 20
+_ELSEWHERE = ("/site-packages/", "/dist-packages/")
+
+
+def main_script() -> str | None:
+    """The file that runs as `__main__`; Python forgets it before the end of the program, its first argument
+    then still tells."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None) or next(iter(sys.argv), None)
+    return os.path.realpath(file) if isinstance(file, str) and os.path.isfile(file) else None
+
+
+def sources(folders: list[str], script: str | None) -> tuple[dict[str, Any], bytes]:
+    """The facts and the tar of the script, of the imported files under the program's folder, and of files
+    that its command names there."""
+    root = _root(folders, script)
+    if root is None:
+        return {"reason": "the program has no file of its own"}, b""
+    kept, skipped, total = [], [], 0
+    own = [script] if script is not None and os.path.isfile(script) else []
+    for path in sorted({*own, *_imported(root), *_named(root)}):
+        size = os.path.getsize(path)
+        if is_secret_file(path) or total + size > MAX_SOURCES:
+            skipped.append({"path": os.path.relpath(path, root), "size": size})
+        else:
+            kept.append(path)
+            total += size
+    content = _tar(root, kept)
+    names = [os.path.relpath(path, root) for path in kept]
+    facts = {"root": root, "files": names, "skipped": skipped, "digest": digest(content)}
+    return (facts, content) if kept else ({"reason": "no file of the program lies in its folder"}, b"")
+
+
+def digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _root(folders: list[str], script: str | None) -> str | None:
+    """The working directory when the script lies below it, else the script's folder."""
+    if script is None:
+        return folders[0] if folders and folders[0] != os.path.sep else None
+    home = os.path.dirname(script)
+    first = os.path.realpath(folders[0]) if folders else home
+    is_below = first != os.path.sep and os.path.commonpath([first, home]) == first
+    return first if is_below else home
+
+
+def _imported(root: str) -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        path = os.path.realpath(file) if isinstance(file, str) else ""
+        is_own = path.startswith(os.path.join(root, "")) and not any(part in path for part in _ELSEWHERE)
+        if is_own and os.path.isfile(path):
+            yield path
+
+
+def _named(root: str) -> Iterator[str]:
+    """Files that the command line names, such as `--config small.yaml`."""
+    for argument in sys.argv[1:]:
+        path = os.path.realpath(os.path.join(root, argument.rpartition("=")[2]))
+        is_below = path.startswith(os.path.join(root, "")) and os.path.isfile(path)
+        if is_below and os.path.getsize(path) <= MAX_ARGUMENT:
+            yield path
+
+
+def _tar(root: str, paths: list[str]) -> bytes:
+    stream = io.BytesIO()
+    # Without times and owners, so that equal files make equal bytes.
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in paths:
+            entry = tarfile.TarInfo(os.path.relpath(path, root))
+            with open(path, "rb") as file:
+                content = file.read()
+            entry.size, entry.mode = len(content), os.stat(path).st_mode & 0o777
+            tar.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()

@@ -1,0 +1,61 @@
+"""What a run holds, counted over the columns of its index: for runs of any length."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensortap.formats.columns import Columns
+from tensortap.formats.run_layout import CACHE, OWN
+
+NAN, INF = 6, 7  # where the counts stand in a row of statistics
+_ALL_FINITE = ", 0, 0]"  # how the row of one without ends, which then need not be parsed
+
+
+def counted(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+    """Counts, where the last value of each file ends, and what is damaged in the index."""
+    columns = Columns(path / OWN, path / OWN / CACHE)
+    times = columns.plain["time"]
+    known = times[times > 0]
+    counts = {
+        "steps": numbers_of(columns, "step"),
+        "ranks": numbers_of(columns, "rank"),
+        "records": len(columns),
+        "names": len(columns.coded["name"].texts),
+        "nbytes": int(columns.plain["nbytes"].sum()),
+        "started": float(known.min()) if len(known) else None,
+        **_health(columns),
+    }
+    return counts, _ends(columns), list(columns.problems)
+
+
+def numbers_of(columns: Columns, name: str) -> tuple[int, ...]:
+    """Each step or rank once; a record that was merged from several counts for all of them."""
+    odd = columns.coded[f"odd_{name}"]
+    is_plain = np.array([text is None for text in odd.texts], bool)
+    plain = columns.plain[name][is_plain[odd.codes]] if len(odd.codes) else columns.plain[name]
+    merged = (json.loads(text) for text in odd.texts if text is not None)
+    several = {number for one in merged for number in (one if isinstance(one, list) else [one])}
+    return tuple(sorted({*np.unique(plain).tolist(), *several}))
+
+
+def _health(columns: Columns) -> dict[str, int]:
+    column = columns.coded["statistics"]
+    times = np.bincount(column.codes, minlength=len(column.texts)).tolist()
+    written = [(count, text) for count, text in zip(times, column.texts, strict=True) if text is not None]
+    odd = [(count, json.loads(text)) for count, text in written if not text.endswith(_ALL_FINITE)]
+    return {
+        "known": sum(count for count, _ in written),
+        "nan": sum(count for count, row in odd if row[NAN]),
+        "inf": sum(count for count, row in odd if row[INF]),
+    }
+
+
+def _ends(columns: Columns) -> dict[str, int]:
+    files = columns.coded["file"]
+    ends = np.zeros(len(files.texts), np.int64)
+    np.maximum.at(ends, files.codes, columns.plain["start"] + columns.plain["length"])
+    return dict(zip(files.texts, ends.tolist(), strict=True))

@@ -1,0 +1,192 @@
+"""What a query may ask of a record: the fields, and a test for each way to ask."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.paths import matches, regex
+
+_Array = np.ndarray[Any, Any]
+_PATTERN = re.compile(r"[*{}@\[\]!]|(?:^|\.)\d+-\d+(?:\.|$)")
+_SIZES = {
+    "": 1,
+    "b": 1,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+_AGES = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf|nan))\s*([a-z]*)", re.I)
+_SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    "=": np.equal,
+    ":": np.equal,
+    "!=": np.not_equal,
+}
+_SHORT = {
+    **{"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "fp32": "float32"},
+    **{"f32": "float32", "fp64": "float64", "f64": "float64", "double": "float64", "fp8": "float8_*"},
+    **{"f8": "float8_*", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8"},
+}
+
+
+class Field(NamedTuple):
+    """A word of the language, what stands for it, and how it is asked."""
+
+    name: str
+    is_of: Literal["number", "text"]
+    example: str
+    what: str
+
+
+_TABLE = (
+    Field("name", "text", "name:layers.*.attn", "the name, or a pattern of it"),
+    Field("module", "text", "module:blocks.13", "everything in this module"),
+    Field("kind", "text", "kind:output", "value, input, output, grad_output, param, local, ..."),
+    Field("step", "number", "step>137", "the step"),
+    Field("rank", "number", "rank:0..3", "the process"),
+    Field("call", "number", "call:0", "how often the name was seen before in its step"),
+    Field("dtype", "text", "dtype:bf16", "the number type"),
+    Field("shape", "text", "shape:[*,16,128]", "the shape, one word per axis"),
+    Field("nbytes", "number", "nbytes>1MB", "the size in bytes"),
+    Field("nan", "number", "nan>0", "how many NaN, where that was counted"),
+    Field("inf", "number", "inf>0", "how many infinities"),
+    Field("absmax", "number", "absmax>1e3", "the largest absolute value"),
+    Field("mean", "number", "mean<0", "the mean of the finite numbers"),
+    Field("std", "number", "std>1", "their spread"),
+    Field("min", "number", "min<-10", "the lowest"),
+    Field("max", "number", "max>10", "the highest"),
+    Field("order", "number", "order<100", "the place in the execution of its step"),
+    Field("site", "text", "site:model.py", "a part of file, line or function"),
+    Field("device", "text", "device:cuda*", "where it was"),
+    Field("type", "text", "type:Parameter", "the class of the value"),
+    Field("since", "number", "since:2h", "not older than that"),
+    Field("before", "number", "before:1d", "older than that"),
+    Field("err", "number", "err>1e-4", "of two runs: the difference, relative to the larger side"),
+    Field("abs", "number", "abs>1e-3", "of two runs: the largest difference of an element"),
+    Field("ulp", "number", "ulp>4", "of two runs: in units of the last place"),
+    Field("cos", "number", "cos>1e-3", "of two runs: one minus the cosine"),
+    Field("mismatch", "number", "mismatch>0.5", "of two runs: the share of elements that are not close"),
+    Field("ratio", "number", "ratio>10", "of two runs: times the noise"),
+    Field("verdict", "text", "verdict:origin", "of two runs: what it was judged to be"),
+    Field("state", "text", "state:writing", "of runs: whether it is finished"),
+    Field("command", "text", "command:train.py", "of runs: the command line"),
+    Field("commit", "text", "commit:3fa9", "of runs: the commit"),
+    Field("branch", "text", "branch:main", "of runs: the branch"),
+    Field("model", "text", "model:Llama*", "of runs: the class of the model"),
+    Field("steps", "number", "steps>100", "of runs: how many steps"),
+    Field("captures", "number", "captures>1000", "of runs: how many records"),
+    Field("tag", "text", "tag:lr=3e-4", "of runs: a tag"),
+)
+_OTHER_WORDS = {"rel": "err", "bytes": "nbytes", "size": "nbytes", "file": "site", "line": "site"}
+FIELDS = {field.name: field for field in _TABLE}
+FIELDS |= {word: FIELDS[name] for word, name in _OTHER_WORDS.items()}
+NUMBERS = {field.name for field in _TABLE if field.is_of == "number"}
+TEXTS = {field.name for field in _TABLE if field.is_of == "text"}
+_PARTS = {"site", "command", "commit", "tag"}  # of which a part is enough
+
+
+def word_test(word: str, *, is_quoted: bool = False) -> Callable[[str], bool]:
+    """A part of the name in any case; a pattern where the word is one."""
+    if _PATTERN.search(word) and not is_quoted:
+        return lambda text: matches(word, text)
+    wanted = word.casefold()
+    return lambda text: wanted in text.casefold()
+
+
+def text_test(field: str, sign: str, value: str) -> Callable[[str], bool]:
+    if sign not in (":", "=", "!="):
+        raise ValueError(f"{field} is a text, so that {sign} means nothing; write {FIELDS[field].example}")
+    test = _any_text(field, value)
+    return (lambda text: not test(text)) if sign == "!=" else test
+
+
+def number_test(field: str, sign: str, value: str) -> Callable[[_Array], _Array]:
+    if field in ("since", "before"):
+        return _age_test(field, sign, value)
+    if sign in (":", "=") and ".." in value:
+        low, _, high = value.partition("..")
+        ends = (_number(field, low or "-inf"), _number(field, high or "inf"))
+        return lambda found: (found >= ends[0]) & (found <= ends[1])
+    if sign in (":", "=", "!=") and "," in value:
+        wanted = [_number(field, one) for one in value.split(",")]
+        return lambda found: np.isin(found, wanted, invert=sign == "!=")
+    number, compare = _number(field, value), _SIGNS[sign]
+    # A number that is not known is not unlike another either.
+    return lambda found: compare(found, number) & ~np.isnan(found)
+
+
+def _any_text(field: str, value: str) -> Callable[[str], bool]:
+    if field == "shape":
+        return _shape_test(value)
+    if not value:
+        return lambda text: not text
+    tests = [_one_text(field, one) for one in (value.split(",") if "{" not in value else [value])]
+    return tests[0] if len(tests) == 1 else lambda text: any(test(text) for test in tests)
+
+
+def _one_text(field: str, value: str) -> Callable[[str], bool]:
+    if field == "module":
+        inside = re.compile(rf"(?:{regex(value)})(?:[.\[:@].*)?", re.DOTALL)
+        return lambda text: inside.fullmatch(text) is not None
+    if field == "name":
+        return lambda text: matches(value, text)
+    if field == "dtype":
+        value = _SHORT.get(value.lower(), value)
+    if "*" in value:
+        pattern = re.compile(".*".join(map(re.escape, value.split("*"))), re.DOTALL | re.IGNORECASE)
+        return lambda text: pattern.fullmatch(text) is not None
+    wanted = value.casefold()
+    if field in _PARTS:
+        return lambda text: wanted in text.casefold()
+    return lambda text: wanted == text.casefold()
+
+
+def _shape_test(value: str) -> Callable[[str], bool]:
+    words = [word.strip() for word in value.strip("[]() ").split(",") if word.strip()]
+    for word in words:
+        if word not in ("*", "**") and not word.isdecimal():
+            raise ValueError(
+                f"{word!r} is no size of an axis; write a number, * or **, as in shape:[*,16,128]"
+            )
+    sizes = "".join(_size_regex(word) for word in words)
+    pattern = re.compile(sizes)
+    return lambda text: pattern.fullmatch(f"{text}," if text else "") is not None
+
+
+def _size_regex(word: str) -> str:
+    return {"*": r"\d+,", "**": r"(?:\d+,)*"}.get(word, f"{word},")
+
+
+def _age_test(field: str, sign: str, value: str) -> Callable[[_Array], _Array]:
+    if sign not in (":", "="):
+        raise ValueError(f"{field} takes a time to look back, as in {FIELDS[field].example}")
+    found = _NUMBER.fullmatch(value.strip())
+    if found is None or found[2].lower() not in _AGES:
+        raise ValueError(f"{value!r} is no time; write a number and s, m, h, d or w, as in 2h")
+    moment = time.time() - float(found[1]) * _AGES[found[2].lower()]
+    return (lambda times: times >= moment) if field == "since" else (lambda times: times < moment)
+
+
+def _number(field: str, text: str) -> float:
+    found = _NUMBER.fullmatch(text.strip())
+    unit = found[2].lower() if found is not None else ""
+    if found is None or (unit and (field != "nbytes" or unit not in _SIZES)):
+        raise ValueError(f"{text!r} is no number; write it as in {FIELDS[field].example}")
+    return float(found[1].replace("_", "")) * _SIZES[unit]
+
+
+assert set(_SHORT.values()) - {"float8_*"} <= NUMBER_TYPES.keys()

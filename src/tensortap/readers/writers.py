@@ -1,0 +1,38 @@
+"""Which runs a process of this machine is still writing, as far as the system tells."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tensortap.formats.run_layout import OWN
+
+_INDEX = f"/{OWN}/index-"
+
+
+def runs_being_written() -> set[Path]:
+    """The folders whose index a process holds open; those of other users and machines are not seen."""
+    return {Path(file.rpartition(_INDEX)[0]) for file in _open_files() if _INDEX in file}
+
+
+def _open_files() -> set[str]:
+    found: set[str] = set()
+    for process in _entries("/proc"):
+        if process.isdigit():
+            descriptors = f"/proc/{process}/fd"
+            found.update(_target(f"{descriptors}/{number}") for number in _entries(descriptors))
+    return found
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # another user's, one that has just ended, or a system without /proc
+        return []
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""

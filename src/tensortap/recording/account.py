@@ -1,0 +1,99 @@
+"""What became of a program that `tensortap run` started: told by its processes, kept in its run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tensortap.core.errand import ABSENT, ARRIVED, Errand
+from tensortap.formats.run_layout import OWN
+from tensortap.metadata.digest_key import digest_key
+from tensortap.metadata.redact import Redactor
+from tensortap.recording.described import PACKAGES
+
+PROGRAM = "program.json"  # in our corner of the run
+_OUTCOME = "outcome.json"
+
+
+@dataclass
+class Account:
+    """The notes of all processes, together."""
+
+    asked: Errand
+    command: list[str]
+    status: int | None = None  # below zero, a signal; None while it runs
+    seconds: float = 0.0
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    has_arrived: bool = False
+    absent: str = ""  # an interpreter that has no tensortap
+
+    def read_notes(self) -> None:
+        """And throw them away."""
+        notes = Path(self.asked.notes)
+        self.has_arrived = (notes / ARRIVED).exists()
+        with suppress(OSError):
+            self.absent = (notes / ABSENT).read_text(encoding="utf-8")
+        self.processes = [json.loads(one.read_text()) for one in sorted(notes.glob("process-*.json"))]
+        with suppress(OSError):
+            _replace(Path(self.asked.run) / PACKAGES, (notes / PACKAGES).read_text(encoding="utf-8"))
+        shutil.rmtree(notes, ignore_errors=True)
+
+    @property
+    def records(self) -> int:
+        return sum(one["records"] for one in self.processes)
+
+    @property
+    def unmatched(self) -> dict[str, dict[str, Any]]:
+        """Patterns that meant something in no process, with what the processes know of them."""
+        matched = {text for one in self.processes for text in one["matched"]}
+        found: dict[str, dict[str, Any]] = {}
+        for text in self.asked.patterns:
+            if text not in matched:
+                told = (one["unmatched"].get(text) for one in self.processes)
+                found[text] = next(filter(None, told), {"reason": "", "near": []})
+        return found
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `--json` writes, and what lies in the run."""
+        return {
+            "run": self.asked.run,
+            "program": Redactor(digest_key).arguments(self.command),
+            "options": {
+                name: value
+                for name, value in self.asked._asdict().items()
+                if name not in ("run", "notes", "startup", "is_inner")
+            },
+            "exit_code": self.status if self.status is not None and self.status >= 0 else None,
+            "signal": -self.status if self.status is not None and self.status < 0 else None,
+            "seconds": round(self.seconds, 3),
+            "was_watched": self.has_arrived,
+            "records": self.records,
+            "unmatched": self.unmatched,
+            "processes": self.processes,
+        }
+
+    def keep(self) -> None:
+        """In the run, beside what the program itself told of its end."""
+        own = Path(self.asked.run) / OWN
+        if not own.is_dir():  # the program may have deleted it
+            return
+        _replace(own / PROGRAM, json.dumps({"schema": "tensortap.run/1", **self.facts}, indent=2) + "\n")
+        if self.status is None:
+            return
+        outcome = {}
+        with suppress(OSError, ValueError):
+            outcome = json.loads((own / _OUTCOME).read_text(encoding="utf-8"))
+        end = {name: self.facts[name] for name in ("exit_code", "signal", "seconds")}
+        _replace(own / _OUTCOME, json.dumps({**outcome, **end}, indent=2) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

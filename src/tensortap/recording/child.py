@@ -1,0 +1,78 @@
+"""Start a program, pass signals on to it, and end as it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+# What a terminal or a scheduler sends; those that are ignored here are ignored there, and stay so.
+_PASSED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH")
+_FROM_TERMINAL = 0x80  # si_code of what the kernel sends to all processes of a terminal
+_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH)
+_SET_PARENT_DEATH_SIGNAL = 1
+STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+
+
+def run(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run it to its end; below zero, the number of the signal that ended it.
+
+    Input, output, terminal and process group are those of this process. A signal that the terminal sends
+    reaches the program by itself; any other is passed on.
+    """
+    passed = {signal.Signals[name] for name in _PASSED if hasattr(signal, name)}
+    passed = {one for one in passed if signal.getsignal(one) is not signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed, signal.SIGCHLD})
+    try:
+        # A function before the program is safe here, where no other thread can hold a lock.
+        process = subprocess.Popen(
+            list(command), env=environment, close_fds=False, preexec_fn=lambda: _begin(before)
+        )
+        return _wait(process, {*passed, signal.SIGCHLD})
+    finally:
+        _drop_pending(passed)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_like(status: int) -> int:
+    """The exit code for a status; a signal that ended the program ends this process, too."""
+    if status >= 0:
+        return status
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
+    if -status not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+    return 128 - status
+
+
+def _begin(mask: set[int | signal.Signals]) -> None:
+    """In the child, before the program: signals as they were, and no life after this process's death."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _wait(process: subprocess.Popen[bytes], awaited: set[signal.Signals]) -> int:
+    while process.poll() is None:
+        told = signal.sigwaitinfo(awaited)
+        if told.si_signo == signal.SIGCHLD:
+            continue
+        if told.si_code == _FROM_TERMINAL and told.si_signo in _TERMINAL:
+            continue
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(told.si_signo)
+    return int(process.returncode)
+
+
+def _drop_pending(signals: set[signal.Signals]) -> None:
+    """What was sent to both of us when the program was over already has had its effect."""
+    while signal.sigpending() & signals:
+        signal.sigtimedwait(signals, 0)

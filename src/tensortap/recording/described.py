@@ -1,0 +1,86 @@
+"""The facts of a program that `tensortap run` started, told by one process of it for all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tensortap.core.errand import Errand
+from tensortap.core.ranks import ranks
+from tensortap.core.settings import is_strict
+from tensortap.metadata.collect import Metadata
+from tensortap.metadata.packages import installed, packages_info
+
+log = logging.getLogger("tensortap.run")
+_DESCRIBED = "described"
+PACKAGES = "packages.json"
+
+
+def describe(asked: Errand) -> None:
+    """All of them, by the first process of rank 0 that has a model: it has imported what it needs."""
+    if ranks().rank != 0 or not asked.leave_word(_DESCRIBED):
+        return
+    try:
+        Metadata(Path(asked.run)).write()
+    except OSError:
+        if is_strict():
+            raise
+        log.warning("the metadata of %s could not be written", asked.run, exc_info=True)
+
+
+def describe_at_end(asked: Errand) -> None:
+    """A program without a model: what it has imported. Code and commit are those of its start, where a
+    repository has them; else the sources are known now."""
+    if not asked.leave_word(_DESCRIBED):
+        return
+    run = Path(asked.run)
+    if _is_in_repository(run):
+        found = json.dumps(packages_info(installed()), indent=2, ensure_ascii=False)
+        asked.leave_word(PACKAGES, found + "\n")
+    elif run.is_dir():
+        Metadata(run).write()
+
+
+@contextmanager
+def standing_for(command: Sequence[str]) -> Iterator[None]:
+    """For a moment this process passes for the program that it will start, so that facts are collected."""
+    main = sys.modules["__main__"]
+    before, file = (sys.argv, sys.orig_argv, sys.executable), getattr(main, "__file__", None)
+    is_python = os.path.basename(command[0]).startswith("python")
+    sys.argv = _arguments(command[1:]) if is_python else list(command)
+    sys.orig_argv, sys.executable = list(command), command[0] if is_python else sys.executable
+    main.__file__ = _script(sys.argv)
+    try:
+        yield
+    finally:
+        sys.argv, sys.orig_argv, sys.executable = before
+        main.__file__ = file
+
+
+def _script(arguments: Sequence[str]) -> str | None:
+    """The file that the program begins with, by whose folder its project is found; ours is not its."""
+    named = next((word for word in arguments if word.endswith(".py") and os.path.isfile(word)), None)
+    return None if named is None else os.path.abspath(named)
+
+
+def _arguments(words: Sequence[str]) -> list[str]:
+    """What a Python shows as its arguments: everything from the script on, or from `-m` and `-c`."""
+    words, position = list(words), 0
+    while position < len(words) and words[position].startswith("-") and words[position] != "-":
+        if words[position][1:2] in "mc" and not words[position].startswith("--"):
+            return [words[position][:2], *words[position + 2 - (len(words[position]) > 2) :]]
+        position += 2 if words[position] in ("-W", "-X") else 1
+    return words[position:]
+
+
+def _is_in_repository(run: Path) -> bool:
+    try:
+        known = json.loads((run / "git_info.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(known.get("project_git_info"))

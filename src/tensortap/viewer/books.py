@@ -1,0 +1,260 @@
+"""What can be looked at, as columns and values: a run directory, or a trace in an HDF5 file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tensortap.comparison.operands import Operand
+from tensortap.comparison.references import numbers_of
+from tensortap.core.errors import CorruptRunError, UntrustedFileError
+from tensortap.formats import serializers
+from tensortap.formats.index import site_from
+from tensortap.formats.run_layout import MODEL, OWN
+from tensortap.kernels.statistics import Statistics
+from tensortap.readers.asked import Array, Asked
+from tensortap.readers.run import Run
+
+_MOST_TEXT = 16 << 20  # bytes of a value that is not an array and is shown all the same
+TRACES = (".h5", ".hdf5")
+
+
+class Book(Protocol):
+    """Rows, one for each record; `refresh` adds what is new at the end."""
+
+    type: str
+
+    def __len__(self) -> int: ...
+
+    def refresh(self) -> int: ...
+
+    def texts(self, field: str) -> tuple[Array, list[Any]] | None: ...
+
+    def numbers(self, field: str) -> Array | None: ...
+
+    def operand(self, row: int) -> Operand | None:
+        """Its numbers; None for what has none."""
+
+    def value(self, row: int) -> Any:
+        """Of what is not an array; nothing that a file says is run."""
+
+    def facts(self, row: int) -> dict[str, Any]: ...
+
+    def known_statistics(self, start: int) -> dict[int, Statistics]: ...
+
+    def metadata(self) -> dict[str, Any]: ...
+
+    @property
+    def problems(self) -> list[str]: ...
+
+
+class RunBook:
+    type = "run"
+
+    def __init__(self, path: Path) -> None:
+        self.run = Run(path)
+        self._asked = Asked(self.run.columns)
+        self._metadata: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    def refresh(self) -> int:
+        return self.run.refresh()
+
+    def texts(self, field: str) -> tuple[Array, list[Any]] | None:
+        return self._asked.texts(field)
+
+    def numbers(self, field: str) -> Array | None:
+        return self._asked.numbers(field)
+
+    def operand(self, row: int) -> Operand | None:
+        stored = self.run[row]
+        bits = stored.bits
+        if bits is not None:
+            return Operand(bits, stored.dtype)
+        return numbers_of(self.value(row))
+
+    def value(self, row: int) -> Any:
+        """Pickles are read as a stranger's, even in a run of one's own: they build numbers and texts."""
+        stored, plain = self.run[row], self.run.columns.plain
+        start, length = int(plain["start"][row]), int(plain["length"][row])
+        if length > _MOST_TEXT:
+            return f"<{stored.type} of {length >> 20} MB, which is not shown>"
+        try:
+            data = self._bytes(stored.file, start, length)
+            return serializers.read(stored.suffix, data, stored.name, is_trusted=False)
+        except UntrustedFileError:
+            return f"<{stored.type}, which only Python may open: run.load({stored.name!r})>"
+
+    def facts(self, row: int) -> dict[str, Any]:
+        stored = self.run[row]
+        site, placement = stored.site, stored.placement
+        return {
+            "type": stored.type,
+            "framework": stored.framework,
+            "device": stored.device,
+            "file": stored.file,
+            "checksum": stored.checksum,
+            "steps_of": stored.step,
+            "site": None
+            if site is None
+            else {
+                name: getattr(site, name) for name in ("file", "line", "function", "callers", "depth", "tree")
+            },
+            "placement": None
+            if placement is None
+            else {
+                name: getattr(placement, name) for name in ("mesh", "coordinate", "parts", "shape", "offset")
+            },
+        }
+
+    def known_statistics(self, start: int) -> dict[int, Statistics]:
+        column = self.run.columns.coded["statistics"]
+        told = [None if text is None else Statistics(*json.loads(text)) for text in column.texts]
+        if not any(told):
+            return {}
+        rows = enumerate(column.codes[start:].tolist(), start)
+        return {row: known for row, code in rows if (known := told[code]) is not None}
+
+    def metadata(self) -> dict[str, Any]:
+        if self._metadata is None:
+            self._metadata = self._read_metadata()
+        return self._metadata
+
+    def _read_metadata(self) -> dict[str, Any]:
+        model = self.run.path / OWN / MODEL
+        try:
+            facts = json.loads(model.read_bytes()) if model.exists() else {}
+        except ValueError:
+            facts = {}
+        try:
+            return {**self.run.metadata, "model": facts}
+        except CorruptRunError as error:
+            return {"model": facts, "problem": str(error)}
+
+    @property
+    def problems(self) -> list[str]:
+        return self.run.problems
+
+    def _bytes(self, file: str, start: int, length: int) -> bytes:
+        if Path(file).is_absolute() or ".." in Path(file).parts:
+            raise CorruptRunError(f"the index names {file!r}, which lies outside the run; it is not read")
+        with open(self.run.path / file, "rb") as stream:
+            stream.seek(start)
+            return stream.read(length)
+
+
+def site_text(text: str | None) -> str:
+    """`model.py:212 forward`, for a cell."""
+    if text is None:
+        return ""
+    try:
+        site = site_from(text)
+    except ValueError:
+        return text.replace("\t", " ")
+    return f"{site.file.rpartition('/')[2]}:{site.line} {site.function}"
+
+
+class TraceBook:
+    """The values of an HDF5 trace, name after name."""
+
+    type = "trace"
+
+    def __init__(self, path: Path) -> None:
+        from tensortap.readers.trace_file import TraceFile  # late: h5py is optional
+
+        self.trace = TraceFile(path)
+        self.places: list[tuple[str, int]] = []
+        self._columns: dict[str, Array] = {}
+        self._texts: dict[str, tuple[Array, list[str]]] = {}
+        self._fill()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def refresh(self) -> int:
+        """Rows of a trace are in order of names, so that new ones come between: all is read again."""
+        before = len(self)
+        if self.trace.refresh() == before:
+            return 0
+        self._fill()
+        return len(self) - before
+
+    def texts(self, field: str) -> tuple[Array, list[Any]] | None:
+        return self._texts.get(field)
+
+    def numbers(self, field: str) -> Array | None:
+        return self._columns.get({"since": "time", "before": "time"}.get(field, field))
+
+    def operand(self, row: int) -> Operand | None:
+        return numbers_of(self.value(row))
+
+    def value(self, row: int) -> Any:
+        name, position = self.places[row]
+        return self.trace[name][position]
+
+    def facts(self, row: int) -> dict[str, Any]:
+        known = ("type", "framework", "device", "file", "checksum", "site", "placement")
+        return {**dict.fromkeys(known), "file": self.trace.path.name, "type": "traced"}
+
+    def known_statistics(self, start: int) -> dict[int, Statistics]:
+        return {}
+
+    def metadata(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def problems(self) -> list[str]:
+        return []
+
+    def _fill(self) -> None:
+        names, codes, steps, ranks, dtypes, shapes, sizes = list(self.trace.names), [], [], [], [], [], []
+        self.places = []
+        for code, name in enumerate(names):
+            traced = self.trace[name]
+            count, shape = len(traced), ",".join(map(str, traced.shape[1:]))
+            self.places += [(name, position) for position in range(count)]
+            codes += [code] * count
+            steps += [_first(step) for step in traced.steps]
+            ranks += [_first(rank) for rank in traced.ranks]
+            dtypes += [traced.dtype] * count
+            shapes += [shape] * count
+            sizes += [int(np.prod(traced.shape[1:])) * _itemsize(traced.dtype)] * count
+        self._texts = {
+            "name": (np.array(codes, np.int64), names),
+            "kind": (np.zeros(len(codes), np.int64), ["value"]),
+            "dtype": _coded(dtypes),
+            "shape": _coded(shapes),
+            "site": (np.zeros(len(codes), np.int64), [None]),  # type: ignore[list-item]
+            "type": (np.zeros(len(codes), np.int64), ["traced"]),
+        }
+        zeros = np.zeros(len(codes), np.int64)
+        self._columns = {"step": np.array(steps, np.int64), "rank": np.array(ranks, np.int64), "call": zeros}
+        self._columns |= {"order": np.arange(len(codes)), "nbytes": np.array(sizes, np.int64)}
+        self._columns["time"] = np.zeros(len(codes))
+
+
+def book_of(path: Path) -> Book:
+    return TraceBook(path) if path.suffix.lower() in TRACES else RunBook(path)
+
+
+def _coded(cells: list[str]) -> tuple[Array, list[str]]:
+    texts = list(dict.fromkeys(cells))
+    place = {text: code for code, text in enumerate(texts)}
+    return np.array([place[cell] for cell in cells], np.int64), texts
+
+
+def _first(number: Any) -> int:
+    while isinstance(number, (tuple, list)):
+        number = number[0] if number else 0
+    return int(number) if isinstance(number, (int, float)) else 0
+
+
+def _itemsize(dtype: str) -> int:
+    from tensortap.core.dtypes import NUMBER_TYPES
+
+    return NUMBER_TYPES[dtype].itemsize if dtype in NUMBER_TYPES else 1

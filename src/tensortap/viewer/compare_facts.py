@@ -1,0 +1,188 @@
+"""A comparison, one of its pairs, and its names, as a page wants them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from tensortap.comparison import runs_report
+from tensortap.comparison.entries import Entry
+from tensortap.comparison.findings import Finding
+from tensortap.comparison.likeness import suggested_rules
+from tensortap.comparison.runs_json import as_json, origin_json
+from tensortap.core.errors import TensortapError
+from tensortap.core.paths import nearest
+from tensortap.viewer import sentences, tensors
+from tensortap.viewer.answers import NONE
+from tensortap.viewer.comparisons import Job
+from tensortap.viewer.divergence_map import pair_of
+from tensortap.viewer.library import Library
+from tensortap.viewer.stock import Stock
+
+_MOST_ORIGINS, _MOST_NAMES, _MOST_UNMATCHED, _MOST_NEAR = 200, 50, 2000, 50
+
+
+def whole(library: Library, job: Job) -> dict[str, Any]:
+    """Made once: it looks at every pair."""
+    if job.facts is None:
+        job.facts = _whole(library, job)
+    return job.facts
+
+
+def _whole(library: Library, job: Job) -> dict[str, Any]:
+    found = job.comparison
+    told = as_json(replace(found, table=()))  # pairs are asked for in columns
+    origins = [{**origin_json(one), "pair": pair_of(one, job.pairs)} for one in found.origins[:_MOST_ORIGINS]]
+    coverage = {
+        **told["coverage"],
+        "only_a": len(found.coverage.only_a),
+        "only_b": len(found.coverage.only_b),
+    }
+    return {
+        "a": _side(library, job.a, found.a),
+        "b": _side(library, job.b, found.b),
+        "headline": runs_report.headline(found),
+        "sentence": sentences.sentence(found),
+        "state": _state(job),
+        "exit_code": found.exit_code,
+        "first": origins[0] if origins else None,
+        "origins": origins,
+        "counts": found.counts,
+        "lines": runs_report.as_text(found).splitlines(),
+        "gate": [{**one, "names": one["names"][:_MOST_NAMES]} for one in told["gate"]],
+        "suspects": sentences.suspects(found, _patches(job)),
+        "coverage": coverage,
+        "floor": told["floor"],
+        "notes": told["notes"],
+        "pairs": len(found.table),
+        "growth": sentences.growth(found),
+    }
+
+
+def pair(library: Library, job: Job, number: int, address: str) -> dict[str, Any]:
+    one = job.pairs.table[number]
+    known = ("verdict", "ratio", "step", "rank", "call", "kind", "note", "source", "axis", "name")
+    rows = [int(side[number]) for side in job.pairs.rows]
+    a, b = (
+        _facts(library, stock, row, entry)
+        for stock, row, entry in zip((job.a, job.b), rows, (one.pair.a, one.pair.b), strict=True)
+    )
+    return {
+        "pair": number,
+        **{name: getattr(one, name) for name in known},
+        "b_name": one.pair.b.name,
+        "how": one.pair.how,
+        "score": one.pair.score,
+        "plan": list(one.pair.plan.told) if one.pair.plan is not None else [],
+        "a": a,
+        "b": b,
+        "metrics": _metrics(one, float(job.pairs.errors["ulp"][number])),
+        "symptoms": sentences.symptoms(one),
+        "story": runs_report.story(one, job.comparison.origins),
+        "python": f"{a['python']}\n\n{b['python']}".replace("\nx = ", "\na = ", 1).replace(
+            "\nx = ", "\nb = ", 1
+        )
+        if a["python"] and b["python"]
+        else "",
+    }
+
+
+def names(job: Job, saved: str | None, can_save: bool) -> dict[str, Any]:
+    """How names were paired, which have no partner, and the rules that would pair them."""
+    found = job.comparison
+    guessed = [one.pair for one in found.table if one.pair.how in ("class", "content")]
+    groups = Counter((one.a.name, one.b.name, one.how) for one in guessed)
+    scores = {(one.a.name, one.b.name, one.how): one.score for one in guessed}
+    only_a, only_b = _grouped(found.coverage.only_a), _grouped(found.coverage.only_b)
+    others = [row["name"] for row in only_b]
+    near = [
+        {"a": row["name"], "b": close[0]}
+        for row in only_a[:_MOST_NEAR]
+        if (close := nearest(row["name"], others, 1))
+    ]
+    proposed = [(a, b) for a, b, _ in groups] + [(one["a"], one["b"]) for one in near]
+    return {
+        "how": dict(Counter(one.pair.how for one in found.table)),
+        "only_a": only_a[:_MOST_UNMATCHED],
+        "only_b": only_b[:_MOST_UNMATCHED],
+        "guesses": [
+            {"a": key[0], "b": key[1], "how": key[2], "score": scores[key], "count": count}
+            for key, count in groups.items()
+        ],
+        "near": near,
+        "rules": suggested_rules(proposed) if proposed else "",
+        "saved": saved,
+        "can_save": can_save,
+    }
+
+
+def _side(library: Library, stock: Stock | None, label: str) -> dict[str, Any]:
+    name = label.rstrip("/").rpartition("/")[2]
+    return {"id": None if stock is None else library.short(stock.identity), "label": label, "name": name}
+
+
+def _state(job: Job) -> str:
+    found = job.comparison
+    if found.is_different:
+        return "different"
+    return "nothing" if not found.coverage.pairs else "same" if found.coverage.is_whole else "incomplete"
+
+
+def _patches(job: Job) -> list[bytes]:
+    found = []
+    for stock in (job.b, job.a):
+        patch = stock.book.metadata().get("patch") if stock is not None else b""
+        found.append(patch if isinstance(patch, bytes) else b"")
+    return found
+
+
+def _facts(library: Library, stock: Stock | None, row: int, entry: Entry) -> dict[str, Any]:
+    if stock is not None and row != NONE:
+        return tensors.facts(stock, row, f"/api/run/{library.short(stock.identity)}/row/{row}")
+    names = ("name", "kind", "step", "rank", "call", "order", "dtype", "nbytes")
+    site = entry.site
+    where = {"file": site.file, "line": site.line, "function": site.function} if site is not None else None
+    shape = list(entry.shape)
+    return {
+        **{name: getattr(entry, name) for name in names},
+        "shape": shape,
+        "row": None,
+        "site": where,
+        "view": tensors.default_view(shape),
+        "statistics": _statistics(entry),
+        "python": "",
+    }
+
+
+def _statistics(entry: Entry) -> dict[str, Any] | None:
+    try:
+        held = entry.operand()
+    except (TensortapError, OSError, ValueError, KeyError):
+        return None
+    return None if held is None else tensors.statistics_json(held)
+
+
+def _metrics(one: Finding, ulp: float) -> dict[str, Any] | None:
+    metrics = one.metrics
+    if metrics is None:
+        return None
+    plain = ("relative_l2", "row", "column", "worst_row", "worst_column", "cosine_distance", "gain", "bias")
+    more = ("mismatches", "count", "norms", "nan", "inf", "reason", "is_identical")
+    largest = metrics.absolute
+    return {
+        **{name: getattr(metrics, name) for name in (*plain, *more)},
+        "max_abs": None if largest is None else largest.size,
+        "max_at": None if largest is None else list(largest.index),
+        "ulp": ulp,
+    }
+
+
+def _grouped(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        shape = ",".join(map(str, entry.shape))
+        facts = {"name": entry.name, "count": 0, "kind": entry.kind, "shape": shape, "dtype": entry.dtype}
+        rows.setdefault(entry.name, facts)["count"] += 1
+    return list(rows.values())

@@ -1,0 +1,197 @@
+"""Comparisons that pages asked for: made one after the other in the background, the last ones kept."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tensortap.comparison.runs import Comparison, compare_runs
+from tensortap.core.errors import TensortapError
+from tensortap.viewer.events import Events
+from tensortap.viewer.library import Library, opens, prefix_of, shortest
+from tensortap.viewer.pairs import Pairs
+from tensortap.viewer.problems import UnknownThingError
+from tensortap.viewer.stock import Stock
+
+log = logging.getLogger("tensortap.viewer")
+_KEPT = 8
+_WORKERS = 2
+
+
+class Asked(NamedTuple):
+    """What is compared, and how."""
+
+    a: str
+    b: str
+    step: int | None = None
+    rank: int | None = None
+    only: tuple[str, ...] = ()
+    limit: float | None = None
+    rules: str = ""  # TOML
+
+
+class Job:
+    """One comparison: on its way, done, or failed."""
+
+    def __init__(self, asked: Asked | None, a: Stock | None, b: Stock | None) -> None:
+        self.asked, self.a, self.b = asked, a, b
+        self.state, self.text = "running", ""
+        self.done, self.of = 0, 0
+        self.found: Comparison | None = None
+        self.facts: dict[str, Any] | None = None  # what its page begins with
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        return Pairs(self.comparison, self.a, self.b)
+
+    @property
+    def comparison(self) -> Comparison:
+        if self.found is None:
+            raise UnknownThingError(f"the comparison is not there: {self.text or self.state}")
+        return self.found
+
+
+class Comparisons:
+    def __init__(self, library: Library, events: Events, is_over: threading.Event) -> None:
+        self._library, self._events, self._is_over = library, events, is_over
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "tensortap-viewer-compare")
+
+    def ask(self, asked: Asked, rules: dict[str, Any] | None = None) -> str:
+        """Begin a comparison, or find it; its id."""
+        asked = asked._replace(a=self._library.identity(asked.a), b=self._library.identity(asked.b))
+        identity = hashlib.blake2b(repr(asked).encode(), digest_size=8).hexdigest()
+        with self._lock:
+            known = self._jobs.get(identity)
+            if known is not None and known.state != "failed" and not self._has_grown(known):
+                self._jobs.move_to_end(identity)
+                return identity
+            a, b = self._library.stock(asked.a), self._library.stock(asked.b)
+            job = Job(asked, a, b)
+            job.of = min(len(a), len(b))
+            self._keep(identity, job)
+        self._thread.submit(self._make, identity, job, rules)
+        return identity
+
+    def add(self, found: Comparison) -> str:
+        """One that was made elsewhere."""
+        identity = secrets.token_hex(8)
+        job = Job(None, *(self._stock(label) for label in (found.a, found.b)))
+        job.found, job.state, job.done, job.of = found, "done", len(found.table), len(found.table)
+        with self._lock:
+            self._keep(identity, job)
+        return identity
+
+    def job(self, prefix: str) -> Job:
+        return self._jobs[self.identity(prefix)]
+
+    def identity(self, prefix: str) -> str:
+        found = prefix_of(prefix, self._jobs)
+        if found is None:
+            raise UnknownThingError(f"no comparison {prefix!r}; open the two runs again")
+        return found
+
+    def told(self, identity: str) -> dict[str, Any]:
+        """How far it has come."""
+        job = self._jobs[identity]
+        return {
+            "c": shortest(identity, list(self._jobs)),
+            "state": job.state,
+            "done": job.done,
+            "of": max(job.of, job.done),
+            "text": job.text,
+            "a": None if job.a is None else self._library.short(job.a.identity),
+            "b": None if job.b is None else self._library.short(job.b.identity),
+        }
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _make(self, identity: str, job: Job, rules: dict[str, Any] | None) -> None:
+        try:
+            job.found = self._compared(identity, job, rules)
+            job.pairs.columns()  # here, where nobody waits for it
+            job.state, job.done, job.of = "done", len(job.found.table), len(job.found.table)
+        except _ClosingError:
+            job.state, job.text = "failed", "the viewer was closed"
+        except (TensortapError, OSError, ValueError, TypeError) as error:
+            job.state, job.text = "failed", str(error)
+        except Exception as error:
+            log.exception("a comparison failed")
+            job.state, job.text = (
+                "failed",
+                f"the comparison failed: {type(error).__name__}; the log tells more",
+            )
+        self._tell(identity)
+
+    def _compared(self, identity: str, job: Job, rules: dict[str, Any] | None) -> Comparison:
+        asked = job.asked
+        assert asked is not None
+        assert job.a is not None
+        assert job.b is not None
+        with _Crew(lambda count: self._count(identity, job, count), self._is_over) as crew:
+            return compare_runs(
+                str(job.a.path),
+                str(job.b.path),
+                map=rules,
+                only=asked.only,
+                step=asked.step,
+                rank=asked.rank,
+                limit=asked.limit,
+                executor=crew,
+            )
+
+    def _count(self, identity: str, job: Job, count: int) -> None:
+        job.done += count
+        self._tell(identity)
+
+    def _tell(self, identity: str) -> None:
+        facts = self.told(identity)
+        self._events.tell(
+            "compare", identity, **{name: facts[name] for name in ("c", "state", "done", "of", "text")}
+        )
+
+    def _keep(self, identity: str, job: Job) -> None:
+        self._jobs[identity] = job
+        while len(self._jobs) > _KEPT:
+            oldest = next((one for one, known in self._jobs.items() if known.state != "running"), None)
+            if oldest is None:
+                break
+            del self._jobs[oldest]
+
+    def _has_grown(self, job: Job) -> bool:
+        """A run that went on since is compared anew."""
+        return any(stock is not None and stock.refresh() > 0 for stock in (job.a, job.b))
+
+    def _stock(self, label: str) -> Stock | None:
+        identity = self._library.identity_at(label)
+        found = None if identity is None else opens(self._library, identity)
+        return found if isinstance(found, Stock) else None
+
+
+class _ClosingError(Exception):
+    """The viewer closes while something is compared."""
+
+
+class _Crew(ThreadPoolExecutor):
+    """Counts what is done, and takes nothing more once the viewer closes."""
+
+    def __init__(self, count: Callable[[int], None], is_over: threading.Event) -> None:
+        super().__init__(_WORKERS, "tensortap-viewer-measure")
+        self._count, self._is_over = count, is_over
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        if self._is_over.is_set():
+            raise _ClosingError
+        future = super().submit(work, *given, **named)
+        size = len(given[0]) if given and isinstance(given[0], Sequence) else 1
+        future.add_done_callback(lambda _: self._count(size))
+        return future

@@ -1,0 +1,173 @@
+"""Who may ask: this machine, this browser, this page. Everything else is refused before a handler sees it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tensortap.viewer.problems import problem
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_MOST_BODY = 1 << 20
+_MOST_TOKENS = 64
+# Elements of style may stand in the page because plotly puts some there; scripts and attributes may not.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-elem 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; worker-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_NO_KEY = "open the address that tensortap view printed: it lets this browser in, once"
+_USED = "this address has been used; tensortap view has printed a new one in its terminal"
+_ONWARDS = '<!doctype html><title>tensortap</title><meta http-equiv="refresh" content="0;url={}">'
+
+
+class Keys:
+    """Tokens that work once, and the secret that a browser then holds in a cookie."""
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_urlsafe(32)
+        self._tokens: list[str] = []
+        self._lock = threading.Lock()
+        self.on_used: Callable[[], None] | None = None  # someone came with a token that has been used
+
+    def mint(self) -> str:
+        token = secrets.token_urlsafe(32)
+        with self._lock:
+            self._tokens = [*self._tokens[-_MOST_TOKENS:], token]
+        return token
+
+    def spend(self, token: str) -> bool:
+        with self._lock:
+            for known in self._tokens:
+                if secrets.compare_digest(known.encode(), token.encode("utf-8", "replace")):
+                    self._tokens.remove(known)
+                    return True
+        if self.on_used is not None:
+            self.on_used()
+        return False
+
+    def opens(self, told: str) -> bool:
+        return secrets.compare_digest(told.encode("utf-8", "replace"), self.secret.encode())
+
+
+class Guard:
+    """Around the whole application."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, hosts: tuple[str, ...] = ()) -> None:
+        self._app, self._keys = app, keys
+        self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            refused = self._refused(scope, Headers(scope=scope))
+            await (refused or self._app)(scope, receive, _with_headers(send))
+
+    def _refused(self, scope: Scope, headers: Headers) -> Response | None:
+        """What is answered instead, where there is a reason to."""
+        host = headers.get("host", "").lower()
+        if host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
+            return self._answer(scope, f"this server does not answer to the name {host[:100]!r}")
+        if scope["method"] not in ("GET", "HEAD", "POST"):
+            return self._answer(scope, f"{scope['method']} is not used here", 405)
+        is_post = scope["method"] == "POST"
+        reason = _foreign_post(headers, host) if is_post else _foreign_get(headers)
+        if reason:
+            return self._answer(scope, reason)
+        return self._unknown(scope, headers, host)
+
+    def _unknown(self, scope: Scope, headers: Headers, host: str) -> Response | None:
+        """A browser that holds no key: one with a token gets it."""
+        is_known = self._keys.opens(_cookie(headers, _cookie_name(scope)))
+        words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        token = next((word for name, word in words if name == "token"), None)
+        if token is None or scope["method"] != "GET" or scope["path"].startswith("/api"):
+            return None if is_known else self._answer(scope, _NO_KEY)
+        if not is_known and not self._keys.spend(token):
+            return self._answer(scope, _USED)
+        if is_known:
+            self._keys.spend(token)
+        left = urlencode([(name, word) for name, word in words if name != "token"])
+        onwards = quote(scope["path"]) + (f"?{left}" if left else "")
+        return self._let_in(scope, headers, "/" + onwards.lstrip("/"))
+
+    def _let_in(self, scope: Scope, headers: Headers, onwards: str) -> Response:
+        # A browser that follows a link from another site keeps a strict cookie back while it is redirected;
+        # a page of our own that goes on by itself is no stranger any more.
+        is_direct = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        made: Response = (
+            RedirectResponse(onwards, 303)
+            if is_direct
+            else HTMLResponse(_ONWARDS.format(onwards.replace("&", "&amp;").replace('"', "%22")))
+        )
+        made.set_cookie(_cookie_name(scope), self._keys.secret, httponly=True, samesite="strict", path="/")
+        made.headers["cache-control"] = "no-store"
+        return made
+
+    def _answer(self, scope: Scope, text: str, status: int = 403) -> Response:
+        if scope["path"].startswith("/api"):
+            return problem("refused", text, status)
+        return PlainTextResponse(f"{text}\n", status)
+
+
+def _foreign_post(headers: Headers, host: str) -> str:
+    origin = headers.get("origin", "").lower()
+    if origin not in (f"http://{host}", f"https://{host}"):
+        return f"a request that changes something must come from this page, not {origin[:100] or 'nowhere'!r}"
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return "a request that changes something must come from this page"
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return "a request that changes something is JSON"
+    length = headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > _MOST_BODY:
+        return f"a request has at most {_MOST_BODY >> 20} MB, and says how much"
+    return ""
+
+
+def _foreign_get(headers: Headers) -> str:
+    """Pages may be reached by a link from anywhere; nothing may be embedded elsewhere."""
+    site, mode = headers.get("sec-fetch-site", "same-origin"), headers.get("sec-fetch-mode", "navigate")
+    is_link = mode == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+    return "" if site in ("same-origin", "none") or is_link else "this server answers its own page only"
+
+
+def _cookie_name(scope: Scope) -> str:
+    """Cookies do not know of ports, and several viewers may run."""
+    server = scope.get("server") or ("", 0)
+    return f"tensortap-{server[1]}"
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, text in _HEADERS.items():
+                headers[name] = text
+            headers.setdefault("cache-control", "no-store")
+        await send(message)
+
+    return sent

@@ -1,0 +1,142 @@
+"""A comparison in words: the sentence a page begins with, what may be to blame, how the error grows."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tensortap.comparison.findings import Finding, Origin
+from tensortap.comparison.runs import Comparison
+from tensortap.comparison.shape_of_difference import told_of
+from tensortap.comparison.verdict import GREEN
+
+_MOST_SYMPTOM_BYTES = 64 << 20
+_HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
+_MEANINGS = {
+    "own code": "its inputs and what its parts gave are equal, so the fault lies between them",
+    "output": "its inputs, and whatever it has called, are equal",
+    "backward": "the forward pass and all gradients before it are equal",
+    "data": "what was given to the model differs",
+    "param": "a parameter differs",
+}
+
+
+def sentence(found: Comparison) -> str:
+    first = found.first
+    if first is None:
+        return _same(found)
+    seen = seen_by(found, first)
+    before = _equal_steps(found, first)
+    start = f"Equal for {before:,} step{'s' if before != 1 else ''}. " if before else ""
+    rank = f", rank {first.rank}" if _ranks(found) > 1 else ""
+    site = f", made at {first.site}" if first.site else ""
+    where = f"step {first.step}, {first.where}{rank}{site}"
+    return f"{start}First difference: {where}. {_how(first, seen)}"
+
+
+def seen_by(found: Comparison, origin: Origin) -> Finding | None:
+    key = origin.seen_at, origin.step, origin.rank, origin.call
+    return next((one for one in found.table if (one.name, one.step, one.rank, one.call) == key), None)
+
+
+def symptoms(one: Finding) -> list[str]:
+    """What can be said of the shape of a difference; not of values that are too large for a moment's work."""
+    return told_of(one) if one.pair.a.nbytes <= _MOST_SYMPTOM_BYTES else []
+
+
+def growth(found: Comparison) -> dict[str, Any] | None:
+    """How quickly the error of the first difference grows from step to step."""
+    first = found.first
+    if first is None:
+        return None
+    points = [
+        (one.step, one.metrics.relative_l2)
+        for one in found.table
+        if one.name == first.seen_at
+        and one.rank == first.rank
+        and one.metrics is not None
+        and one.step >= first.step
+    ]
+    sound = [(step, size) for step, size in points if size > 0 and math.isfinite(size)]
+    if len({step for step, _ in sound}) < 4:
+        return None
+    steps, sizes = np.array(sound, np.float64).T
+    slope = float(np.polyfit(steps, np.log2(sizes), 1)[0])
+    if slope <= 1e-3:
+        return {"doubling": None, "text": "the error does not grow from step to step"}
+    doubling = 1 / slope
+    return {"doubling": doubling, "text": f"the error doubles every {doubling:.3g} steps"}
+
+
+def suspects(found: Comparison, patches: list[bytes]) -> list[dict[str, Any]]:
+    """Changes that were not committed, in the files that the first difference was made in."""
+    first = found.first
+    seen = seen_by(found, first) if first is not None else None
+    site = seen.pair.b.site if seen is not None else None
+    if site is None:
+        return []
+    callers = [caller.partition(":")[0].rpartition("/")[2] for caller in site.callers]
+    files = {site.file.rpartition("/")[2]: 0, **{name: 1 for name in callers if name.endswith(".py")}}
+    told = []
+    for patch in patches:
+        for file, start, end in _hunks(patch.decode("utf-8", "replace")):
+            name = file.rpartition("/")[2]
+            if name in files:
+                is_there = name == site.file.rpartition("/")[2] and start <= site.line <= end
+                what = "holds the line that made it" if is_there else "is on the path to it"
+                told.append(
+                    (
+                        not is_there,
+                        files[name],
+                        {"text": f"{file}:{start}-{end} {what}", "file": file, "line": start},
+                    )
+                )
+    return [one[2] for one in sorted(told, key=lambda one: one[:2])][:20]
+
+
+def _hunks(patch: str) -> Iterator[tuple[str, int, int]]:
+    file = ""
+    for line in patch.splitlines():
+        if line.startswith("+++ "):
+            file = line[4:].partition("\t")[0].removeprefix("b/")
+        found = _HUNK.match(line)
+        if found and file:
+            start = int(found[1])
+            yield file, start, start + int(found[2] or 1) - 1
+
+
+def _same(found: Comparison) -> str:
+    pairs = found.coverage.pairs
+    if not pairs:
+        return "Nothing to compare: no value has a partner on the other side."
+    identical = found.counts.get("identical", 0)
+    what = f"The same within noise: {identical:,} of {pairs:,} pairs are identical, the others nearly so"
+    if identical == sum(found.counts.values()):
+        what = f"Identical: all {pairs:,} pairs are the same, bit for bit"
+    gaps = "" if found.coverage.is_whole else "; not everything could be compared"
+    unsure = " (the noise was not measured)" if found.coverage.uncalibrated and identical < pairs else ""
+    return f"{what}{unsure}{gaps}."
+
+
+def _how(first: Origin, seen: Finding | None) -> str:
+    parts = [_MEANINGS.get(first.kind, "")] if not first.note else [first.note]
+    if seen is not None:
+        metrics = seen.metrics
+        if metrics is not None and metrics.count and metrics.mismatches:
+            parts.append(f"it differs in {100 * metrics.mismatches / metrics.count:.3g} % of its elements")
+        parts += symptoms(seen)[:2]
+    text = "; ".join(filter(None, parts))
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _equal_steps(found: Comparison, first: Origin) -> int:
+    before = {one.step for one in found.table if one.step < first.step}
+    return len(before - {one.step for one in found.table if one.verdict not in GREEN})
+
+
+def _ranks(found: Comparison) -> int:
+    return len({one.rank for one in found.table})

@@ -1,0 +1,216 @@
+"""The viewer as it is started: `tt.view(...)` in a program, `tensortap view` on the command line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tensortap.comparison.runs import Comparison
+from tensortap.core.errors import MissingExtraError, NoRunError, NotServingError, RefusedError
+from tensortap.readers.run import Run
+
+try:
+    import uvicorn
+
+    from tensortap.viewer.app import application
+    from tensortap.viewer.comparisons import Asked
+    from tensortap.viewer.guard import LOOPBACK, Keys
+    from tensortap.viewer.library import Library
+    from tensortap.viewer.state import State
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+        raise
+    raise MissingExtraError(
+        f"the viewer needs {error.name}, which is not installed; pip install 'tensortap[view]'"
+    ) from None
+
+_SECONDS_TO_START = 10.0
+_SECONDS_TO_END = 1
+
+
+def view(
+    *things: Any,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    allow_actions: bool = False,
+) -> View:
+    """Look at runs, folders of runs, trace files or a comparison in a browser.
+
+    >>> tt.view("runs")                    # shows a link; .url has the address
+    >>> tt.view("runs/before", "runs/after")        # opens their comparison
+    >>> tt.view(tt.compare_runs(a, b))
+
+    Each address lets one browser in, once; asking for `.url` again makes another. Nothing is changed: with
+    `allow_actions`, the page may place taps in running jobs and save rules. `.close()` ends it.
+    """
+    return View(things, port=port, host=host, allow_actions=allow_actions)
+
+
+class View:
+    """A viewer that runs in threads of this process."""
+
+    def __init__(self, things: Sequence[Any], *, port: int, host: str, allow_actions: bool) -> None:
+        comparisons = [thing for thing in things if isinstance(thing, Comparison)]
+        paths = [_path(thing) for thing in things if not isinstance(thing, Comparison)]
+        for found in comparisons:
+            paths += [Path(label) for label in (found.a, found.b) if Path(label).exists()]
+        library = Library(dict.fromkeys(paths))
+        _check(host)
+        self._socket = _bound(host, port)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self.keys, self.state = Keys(), State(library, allows_actions=allow_actions)
+        self.state.start = _start(self.state, paths, comparisons)
+        self._server = _server(self.state, self.keys, host)
+        self._thread = threading.Thread(target=self._run, name="tensortap-viewer-server", daemon=True)
+        self._thread.start()
+        self._close = weakref.finalize(self, _closed, self._server, self._thread, self.state, self._socket)
+        self._wait()
+
+    @property
+    def url(self) -> str:
+        """An address that lets one browser in, once; another each time."""
+        separator = "&" if "?" in self.state.start else "?"
+        return f"{self.address}{self.state.start}{separator}token={self.keys.mint()}"
+
+    @property
+    def address(self) -> str:
+        """Where it listens, for a browser that has been let in."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}"
+
+    @property
+    def is_open(self) -> bool:
+        return self._close.alive and self._thread.is_alive()
+
+    def close(self) -> None:
+        """End it; its threads and its port are gone afterwards."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if not self.is_open:
+            return "<viewer, closed>"
+        return (
+            f"<viewer at {self.address}: {len(self.state.library.identities)} runs; .url lets a browser in>"
+        )
+
+    def _repr_html_(self) -> str:
+        if not self.is_open:
+            return "<p>the viewer is closed</p>"
+        # A link and no frame: pages that may be put into others can be clicked on unawares.
+        link = f'<a href="{escape(self.url)}" target="_blank" rel="noopener">open the viewer</a>'
+        return f"<p>{link} ({len(self.state.library.identities)} runs; the link works once)</p>"
+
+    def _run(self) -> None:
+        self._server.run(sockets=[self._socket])
+
+    def _wait(self) -> None:
+        waited = threading.Event()
+        for _ in range(int(_SECONDS_TO_START / 0.01)):
+            if self._server.started or not self._thread.is_alive():
+                break
+            waited.wait(0.01)
+        if not self._server.started:
+            self.close()
+            raise NotServingError("the viewer did not start; the log of uvicorn tells why")
+
+
+def _closed(server: uvicorn.Server, thread: threading.Thread, state: State, listening: socket.socket) -> None:
+    server.should_exit = True
+    state.is_over.set()
+    state.events.close()
+    thread.join(_SECONDS_TO_END + 5)
+    state.close()
+    listening.close()
+
+
+def _server(state: State, keys: Keys, host: str) -> uvicorn.Server:
+    named = () if host in LOOPBACK else (f"[{host}]" if ":" in host else host,)
+    config = uvicorn.Config(
+        application(state, keys, named),
+        lifespan="on",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        log_level=logging.WARNING,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_SECONDS_TO_END,
+        timeout_keep_alive=30,
+    )
+    return uvicorn.Server(config)
+
+
+def _start(state: State, paths: list[Path], comparisons: list[Comparison]) -> str:
+    """The page that is meant: a comparison, a run, or the list."""
+    library = state.library
+    if comparisons:
+        return f"/compare?c={state.comparisons.add(comparisons[0])[:8]}"
+    named = [library.identity_at(str(path)) for path in paths]
+    runs = [identity for identity in named if identity is not None]
+    if len(paths) == 2 and len(runs) < 2:
+        runs = [newest for path in paths if (newest := _newest(library, path)) is not None]
+    if len(paths) == 2 and len(runs) == 2 and runs[0] != runs[1]:
+        state.comparisons.ask(Asked(runs[0], runs[1]))
+        return f"/compare?a={library.short(runs[0])}&b={library.short(runs[1])}"
+    return f"/run/{library.short(runs[0])}" if len(paths) == 1 and runs else "/"
+
+
+def _newest(library: Library, path: Path) -> str | None:
+    """The run itself, or the newest in the folder, as `compare` takes it."""
+    inside = [
+        one
+        for one in library.identities
+        if path.absolute() in (library.path(one), *library.path(one).parents)
+    ]
+    return inside[-1] if inside else None
+
+
+def _path(thing: Any) -> Path:
+    if isinstance(thing, Run):
+        return thing.path
+    if isinstance(thing, (str, os.PathLike)):
+        return Path(thing)
+    path = getattr(thing, "path", None)  # a trace file, a sink, whatever is written somewhere
+    if isinstance(path, (str, os.PathLike)):
+        return Path(path)
+    raise NoRunError(f"cannot view a {type(thing).__name__}; give a run, a folder of runs, or a Comparison")
+
+
+def _check(host: str) -> None:
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        raise RefusedError(
+            f"the viewer listens on this machine only, not on {host!r}; from elsewhere, let ssh forward its "
+            "port: ssh -L 7007:127.0.0.1:7007 host"
+        )
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named as TCP: else asyncio does not send at once what is small, and each answer takes 40 ms longer.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except OSError as error:
+        made.close()
+        reason = (error.strerror or str(error)).lower()
+        raise NotServingError(
+            f"port {port} of {host} cannot be had ({reason}); port 0 takes a free one"
+        ) from None
+    return made

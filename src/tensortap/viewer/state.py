@@ -1,0 +1,118 @@
+"""All that one viewer holds: the library, its threads, what is made in the background, and who is told."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from tensortap.viewer.comparisons import Comparisons
+from tensortap.viewer.counted import UNKNOWN
+from tensortap.viewer.events import Events
+from tensortap.viewer.library import Library
+from tensortap.viewer.live_jobs import LiveJobs
+from tensortap.viewer.refining import Refined
+from tensortap.viewer.stock import Stock
+
+log = logging.getLogger("tensortap.viewer")
+_WORKERS = 4  # answers that are made at once: what they hold is bounded by it
+_SLICE = 0.1  # seconds of work in the background before others have their turn
+_PAUSE = 0.003
+_MOST_READ = 8 << 30  # bytes of one run that are looked through unasked
+_BETWEEN_WORDS = 0.4  # seconds between two events of one subject
+
+
+class State:
+    """Made once for a viewer; `close` ends all its threads."""
+
+    def __init__(self, library: Library, *, allows_actions: bool = False, start: str = "/") -> None:
+        self.library, self.allows_actions, self.start = library, allows_actions, start
+        self.boot = secrets.token_hex(8)  # rows have other numbers after a restart
+        self.events = Events()
+        self.is_over = threading.Event()
+        self.active = 0  # answers that are being made
+        self.workers = ThreadPoolExecutor(_WORKERS, "tensortap-viewer")
+        self._later = ThreadPoolExecutor(1, "tensortap-viewer-later")
+        self.refined = Refined(self.later, self.is_over)
+        self.comparisons = Comparisons(library, self.events, self.is_over)
+        self.live = LiveJobs()
+        self._looking: set[str] = set()
+
+    def later(self, work: Callable[[], None]) -> bool:
+        """In the background, one after the other; False when the viewer is closing."""
+        if self.is_over.is_set():
+            return False
+        try:
+            self._later.submit(_logged, work)
+        except RuntimeError:
+            return False
+        return True
+
+    def look_through(self, stock: Stock) -> None:
+        """Compute the statistics of a run in the background, a little at a time."""
+        if stock.identity in self._looking:
+            return
+        self._looking.add(stock.identity)
+        walk = _Walk(stock)
+        self.later(lambda: self._look_on(walk))
+
+    def close(self) -> None:
+        self.is_over.set()
+        self.events.close()
+        self.live.close()
+        self.comparisons.close()
+        for pool in (self.workers, self._later):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _look_on(self, walk: _Walk) -> None:
+        # Pages come first: two threads that want the interpreter at once slow each other down.
+        while self.active and not self.is_over.wait(_PAUSE):
+            pass
+        is_done = self.is_over.is_set() or walk.go_on(_SLICE, lambda: self.active > 0)
+        if walk.has_news(is_done):
+            stock = walk.stock
+            known = int((stock.counted.known != UNKNOWN).sum())
+            name = self.library.short(stock.identity)
+            self.events.tell("stats", stock.identity, id=name, known=known, of=len(stock))
+        if is_done or not self.later(lambda: self._look_on(walk)):
+            self._looking.discard(walk.stock.identity)
+
+
+class _Walk:
+    """Through the rows of a run, in order, as far as the budget goes."""
+
+    def __init__(self, stock: Stock) -> None:
+        self.stock, self._next, self._left = stock, 0, _MOST_READ
+        self._told, self._done = 0.0, 0
+
+    def go_on(self, seconds: float, is_wanted: Callable[[], bool]) -> bool:
+        """Whether it has come to its end; leaves off when someone else wants to work."""
+        end, stock = time.monotonic() + seconds, self.stock
+        nbytes = stock.plain("nbytes")
+        while time.monotonic() < end and not is_wanted():
+            if self._next >= len(stock) or self._left < 0:
+                return True
+            if stock.counted.known[self._next] == UNKNOWN:
+                self._left -= int(nbytes[self._next])
+                self._done += stock.compute(np.array([self._next]), _MOST_READ)
+            self._next += 1
+        return False
+
+    def has_news(self, is_done: bool) -> bool:
+        now = time.monotonic()
+        if not self._done or (now - self._told < _BETWEEN_WORDS and not is_done):
+            return False
+        self._told, self._done = now, 0
+        return True
+
+
+def _logged(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception:
+        log.exception("work in the background failed; the page shows what there was before")

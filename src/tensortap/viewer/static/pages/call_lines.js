@@ -1,0 +1,88 @@
+// @ts-check
+/** @file The lines of one call tree: which are there, which are in sight, and where calls end. */
+
+/**
+ * @typedef {{depth: number, kind: string, name: string, row: number | null, function: string, file: string, line: number | null, what: string, changed: string[], odd: string}} Line
+ */
+
+export class Lines {
+  /** @param {boolean} hasCalls else these are the values of modules, one below the other */
+  constructor(hasCalls) {
+    this.hasCalls = hasCalls;
+    /** @type {Line[]} */
+    this.all = [];
+    this.of = 0;
+    /** @type {Map<number, boolean>} calls that were opened or closed by hand */
+    this.turned = new Map();
+  }
+
+  /** @param {{from: number, of: number, lines: Line[]}} page */
+  add(page) {
+    this.of = page.of;
+    this.all.length = page.from;
+    this.all.push(...page.lines);
+  }
+
+  /** @param {number} at */
+  isCall(at) {
+    return this.hasCalls && this.all[at].kind === "call";
+  }
+
+  /** @param {number} at @param {number} deepest */
+  isOpen(at, deepest) {
+    return this.turned.get(at) ?? this.all[at].depth < deepest;
+  }
+
+  /** Where a call is over: at its caller's next line, or at another call beside it. @param {number} at */
+  end(at) {
+    const { depth } = this.all[at];
+    let next = at + 1;
+    while (next < this.all.length && !this.isAfter(next, depth)) next += 1;
+    return next;
+  }
+
+  /** @param {number} at @param {number} depth */
+  isAfter(at, depth) {
+    const line = this.all[at];
+    return line.depth < depth || (line.depth === depth && line.kind === "call");
+  }
+
+  /**
+   * @param {number} deepest calls from this depth on are closed, unless somebody opened them
+   * @param {string} text what must be in a line
+   * @param {boolean} isOnlyNews only calls, and lines in which something changed
+   */
+  seen(deepest, text, isOnlyNews) {
+    /** @type {number[]} */
+    const found = [];
+    const isSearch = Boolean(text) || isOnlyNews;
+    for (let at = 0; at < this.all.length; at++) {
+      if (!isSearch || this.isWanted(at, text, isOnlyNews)) found.push(at);
+      if (!isSearch && this.isCall(at) && !this.isOpen(at, deepest)) at = this.end(at) - 1;
+    }
+    return found;
+  }
+
+  /** @param {number} at @param {string} text @param {boolean} isOnlyNews */
+  isWanted(at, text, isOnlyNews) {
+    const { name, what, file, changed, odd } = this.all[at];
+    if (isOnlyNews && !changed.length && !odd) return false;
+    return (
+      !text ||
+      `${name} ${what} ${file} ${changed.join(" ")} ${odd}`.toLowerCase().includes(text.toLowerCase())
+    );
+  }
+
+  /** The first line that is not finite. */
+  firstOdd() {
+    const at = this.all.findIndex((line) => line.odd);
+    return at < 0 ? null : at;
+  }
+
+  /** The calls around a line are opened. @param {number} at */
+  openTo(at) {
+    for (let before = at; before >= 0; before--) {
+      if (this.isCall(before) && this.end(before) > at) this.turned.set(before, true);
+    }
+  }
+}

@@ -1,0 +1,359 @@
+// @ts-check
+/** @file The calls of a run as a tree: what each variable became, and where it first was not a number. */
+
+import { isAborted, json, onNews, query, table } from "../api.js";
+import { button, choice, choose, el, fill, say } from "../dom.js";
+import { count, number, plural } from "../format.js";
+import { VirtualTable } from "../instruments/virtual_table.js";
+import { listen } from "../keys.js";
+import { tell, words } from "../messages.js";
+import { chosen, go, set } from "../url.js";
+import { Lines } from "./call_lines.js";
+import { Records } from "./records.js";
+import { runHeader } from "./run_header.js";
+import { drawChange, drawLine, typeOf } from "./trace_cells.js";
+
+/** @typedef {import("../app.js").Context} Context */
+
+const PAGE = 2000;
+const MOST = 60000;
+/** @type {[string, string, string?][]} */
+const DEPTHS = [
+  ["1", "1", "only the outermost call is open"],
+  ["2", "2", "two levels of calls are open"],
+  ["3", "3", "three levels of calls are open"],
+  ["all", "all", "every call is open"],
+];
+
+/** @param {Context} context */
+export async function mount(context) {
+  const {
+    params: [id],
+    root,
+    frame,
+    signal,
+  } = context;
+  const [run, told] = await Promise.all([
+    json(`/api/run/${id}`, { signal }),
+    json(`/api/run/${id}/trace`, { signal }),
+  ]);
+  runHeader(frame, run, "Call tree", signal);
+  if (!told.trees.length) {
+    fill(root, empty(run));
+    return {};
+  }
+  const page = new TracePage(context, run, told);
+  page.update();
+  return page;
+}
+
+class TracePage {
+  /** @param {Context} context @param {any} run @param {any} told */
+  constructor({ root, signal }, run, told) {
+    this.run = run;
+    this.signal = signal;
+    this.trees = told.trees;
+    this.hasCalls = told.source === "calls";
+    this.key = "";
+    this.lines = new Lines(this.hasCalls);
+    /** @type {Map<number, string>} what is known of values, by row */
+    this.known = new Map();
+    /** @type {Promise<Records> | null} */
+    this.records = null;
+    this.note = el("span", { class: "note clip grow" });
+    this.search = el("input", {
+      class: "field filter",
+      type: "search",
+      label: "Search the lines",
+      attrs: { placeholder: "search:  scores", autocomplete: "off", spellcheck: "false" },
+      on: { input: () => set({ q: this.search.value }) },
+    });
+    this.depths = choice("Open calls", DEPTHS, "all", (key) => {
+      this.lines.turned.clear();
+      set({ d: key === "all" ? null : key });
+      this.draw();
+    });
+    this.only = button("only changes", () => set({ m: chosen("m") ? null : "1" }), {
+      class: "small",
+      attrs: { "aria-pressed": "false" },
+    });
+    this.alarm = el("div", { class: "trace-alarm", role: "status", hidden: true });
+    this.treeHost = el("div", { class: "table-host" });
+    this.host = el("div", { class: "table-host" });
+    this.treeTable = this.makeTreeTable();
+    this.table = this.makeTable();
+    fill(root, el("h1", { class: "unseen" }, `Call tree of ${run.name}`), this.layOut());
+    listen(
+      [
+        { keys: ["j", "k"], help: "next tree, tree before", act: (key) => this.beside(key === "j" ? 1 : -1) },
+        { keys: ["f"], help: "search the lines", act: () => this.search.focus() },
+        { keys: ["n"], help: "to the first NaN or Inf", act: () => this.showOdd() },
+      ],
+      signal,
+    );
+    onNews("stats", (news) => news.id === run.id && this.load(), signal);
+  }
+
+  layOut() {
+    const what = this.hasCalls ? "Calls" : "Steps";
+    return el(
+      "div",
+      { class: "trace-page" },
+      el(
+        "section",
+        { class: "card trace-trees", label: what },
+        el(
+          "div",
+          { class: "card-head" },
+          el("h2", null, what),
+          el("span", { class: "note" }, count(this.trees.length)),
+        ),
+        this.treeHost,
+      ),
+      el(
+        "section",
+        { class: "card trace-lines", label: "Lines" },
+        el(
+          "div",
+          { class: "card-head" },
+          el("h2", null, this.hasCalls ? "Call tree" : "Values of the step"),
+          this.note,
+          this.search,
+          this.only,
+          this.hasCalls && this.depths,
+        ),
+        this.alarm,
+        this.host,
+      ),
+    );
+  }
+
+  makeTreeTable() {
+    const tree = (/** @type {number} */ at) => this.trees[at];
+    return new VirtualTable(
+      this.treeHost,
+      [
+        {
+          key: "title",
+          title: this.hasCalls ? "outermost call" : "step",
+          width: "minmax(0, 1fr)",
+          text: (at) => tree(at).title,
+        },
+        {
+          key: "lines",
+          title: "lines",
+          width: "48px",
+          isRight: true,
+          text: (at) => count(tree(at).lines),
+          tone: () => "quiet",
+        },
+      ],
+      { label: "Trees", onPick: (at) => set({ tree: tree(at).tree }, { push: true }) },
+      this.signal,
+    );
+  }
+
+  makeTable() {
+    const line = (/** @type {number} */ at) => this.lines.all[at];
+    return new VirtualTable(
+      this.host,
+      [
+        {
+          key: "name",
+          title: this.hasCalls ? "call, variable" : "value",
+          width: "minmax(220px, 1.5fr)",
+          draw: (cell, at) => this.drawName(cell, at),
+        },
+        {
+          key: "what",
+          title: "type",
+          width: "minmax(110px, 0.7fr)",
+          text: (at) => typeOf(line(at)),
+          tone: () => "soft",
+        },
+        {
+          key: "changed",
+          title: "change",
+          width: "minmax(120px, 0.9fr)",
+          draw: (cell, at) => drawChange(cell, line(at)),
+        },
+        {
+          key: "mean",
+          title: "mean ± std",
+          width: "150px",
+          isRight: true,
+          text: (at) => this.known.get(line(at).row ?? -1) || "",
+          tone: () => "soft",
+        },
+        {
+          key: "where",
+          title: "made at",
+          width: "minmax(90px, 0.6fr)",
+          text: (at) => where(line(at)),
+          tone: () => "quiet",
+        },
+      ],
+      {
+        label: "Lines",
+        none: "No line is like that.",
+        onPick: (at) => this.open(at),
+        onRest: (rows) => this.learn(rows),
+      },
+      this.signal,
+    );
+  }
+
+  /** @param {HTMLElement} cell @param {number} at */
+  drawName(cell, at) {
+    const isCall = this.lines.isCall(at);
+    drawLine(cell, this.lines.all[at], {
+      hasCalls: this.hasCalls,
+      isCall,
+      isOpen: isCall && this.lines.isOpen(at, this.deepest()),
+      isFirst: this.lines.firstOdd() === at,
+      turn: () => this.turn(at),
+    });
+  }
+
+  deepest() {
+    return Number(chosen("d")) || Infinity;
+  }
+
+  update() {
+    const key = chosen("tree") || this.trees[0].tree;
+    choose(this.depths, chosen("d") || "all");
+    this.only.setAttribute("aria-pressed", String(Boolean(chosen("m"))));
+    if (document.activeElement !== this.search) this.search.value = chosen("q") || "";
+    if (key === this.key) return this.draw();
+    this.key = key;
+    this.lines = new Lines(this.hasCalls);
+    const at = this.trees.findIndex((/** @type {any} */ one) => one.tree === key);
+    if (!this.treeTable.rows.length)
+      this.treeTable.show(this.trees.map((/** @type {any} */ _, /** @type {number} */ one) => one));
+    this.treeTable.select(at);
+    this.treeTable.reveal(at);
+    return this.load();
+  }
+
+  /** Page after page; what is here is drawn at once. */
+  async load() {
+    const { key } = this;
+    try {
+      for (let from = 0, of = 1; from < Math.min(of, MOST); from += PAGE) {
+        const page = await json(`/api/run/${this.run.id}/trace${query({ tree: key, from, count: PAGE })}`, {
+          signal: this.signal,
+        });
+        if (key !== this.key) return;
+        of = page.of;
+        this.lines.add(page);
+        this.draw(from > 0);
+      }
+    } catch (error) {
+      if (!isAborted(error)) say(this.note, words(error));
+    }
+  }
+
+  draw(isMore = true) {
+    const { all, of } = this.lines;
+    const rows = this.lines.seen(this.deepest(), chosen("q") || "", Boolean(chosen("m")));
+    const here = all.length < of ? `${count(all.length)} of ${count(of)} lines` : plural(of, "line");
+    say(this.note, rows.length < all.length ? `${count(rows.length)} shown of ${here}` : here);
+    this.table.show(rows, { keep: isMore });
+    this.warn();
+  }
+
+  /** Where it first went wrong. */
+  warn() {
+    const at = this.lines.firstOdd();
+    this.alarm.hidden = at === null;
+    if (at === null) return;
+    const line = this.lines.all[at];
+    fill(
+      this.alarm,
+      el("b", null, `First ${line.odd}: `),
+      el("code", null, line.name),
+      where(line) && el("span", { class: "soft" }, ` at ${where(line)}`),
+      el("span", { class: "spacer" }),
+      button("Show it", () => this.showOdd(), { class: "small", title: "n" }),
+      button("Open the value", () => this.open(at, true), { class: "small" }),
+    );
+  }
+
+  showOdd() {
+    const at = this.lines.firstOdd();
+    if (at === null) return tell("No NaN or Inf is known in this tree.");
+    this.lines.openTo(at);
+    set({ q: null, m: null });
+    this.draw();
+    this.table.select(at);
+    this.table.reveal(at);
+    return undefined;
+  }
+
+  /** @param {number} at */
+  turn(at) {
+    this.lines.turned.set(at, !this.lines.isOpen(at, this.deepest()));
+    this.draw();
+  }
+
+  /** A call opens or closes, a value is shown. @param {number} at @param {boolean} [isValue] */
+  async open(at, isValue = false) {
+    const { row } = this.lines.all[at];
+    if (this.lines.isCall(at) && !isValue) return this.turn(at);
+    if (row === null) return undefined;
+    this.records ||= Records.of(this.run.id, this.signal);
+    return go((await this.records).link(row));
+  }
+
+  /** @param {number} by */
+  beside(by) {
+    const at = this.trees.findIndex((/** @type {any} */ one) => one.tree === this.key);
+    const next = this.trees[at + by];
+    if (next) set({ tree: next.tree });
+  }
+
+  /** Statistics of the lines in sight. @param {number[]} seen */
+  async learn(seen) {
+    const rows = seen
+      .map((at) => this.lines.all[at])
+      .filter((line) => line && line.row !== null && !this.known.has(line.row) && line.kind !== "call");
+    if (!rows.length) return;
+    try {
+      const asked = rows.map((line) => line.row).join(",");
+      const { columns } = await table(`/api/run/${this.run.id}/stats.bin${query({ rows: asked })}`, {
+        signal: this.signal,
+      });
+      const { row, known, mean, std } = columns;
+      row.forEach((one, at) => this.known.set(one, known[at] === 1 ? meanWords(mean[at], std[at]) : ""));
+      this.table.draw();
+    } catch (error) {
+      if (!isAborted(error)) say(this.note, words(error));
+    }
+  }
+}
+
+/** @param {number} mean @param {number} std */
+function meanWords(mean, std) {
+  return std === 0 ? number(mean) : `${number(mean)} ± ${number(std)}`;
+}
+
+/** @param {import("./call_lines.js").Line} line */
+function where(line) {
+  return line.file ? `${line.file}${line.line ? `:${line.line}` : ""}` : "";
+}
+
+/** @param {any} run */
+function empty(run) {
+  return el(
+    "section",
+    { class: "empty" },
+    el("h1", null, "This run has no calls"),
+    el("p", { class: "soft" }, "A function that is watched leaves its calls, and what its variables became:"),
+    el(
+      "pre",
+      null,
+      'tap = tt.Tap(sinks=[tt.RunDirectory("runs/calls")])\n\n@tt.watch(tap=tap)\ndef forward(batch): ...',
+    ),
+    el("a", { class: "button", href: `/run/${run.id}` }, "Overview"),
+  );
+}

@@ -1,0 +1,202 @@
+"""One run as the viewer holds it: rows with codes that never change, statistics, answers to queries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensortap.comparison.operands import Operand
+from tensortap.core.paths import nearest, sort_key
+from tensortap.readers.query import parse
+from tensortap.viewer.answers import NONE
+from tensortap.viewer.books import Book, book_of, site_text
+from tensortap.viewer.counted import NAMES, Counted
+from tensortap.viewer.problems import UnknownThingError
+
+Array = np.ndarray[Any, Any]
+CODED = {"name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
+_PLAIN = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4", "nbytes": "f8", "time": "f8"}
+SORTS = (*CODED, *_PLAIN, *NAMES)
+_BUDGET = 128 << 20  # bytes that are read for the statistics of one answer
+_BETWEEN_LOOKS = 0.5  # seconds
+
+
+class Stock:
+    """A book, and what was found out about it; several threads ask at once."""
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.path, self.identity = path, identity
+        self.book: Book = book_of(path)
+        self.counted = Counted()
+        self._words: dict[str, dict[str, int]] = {field: {} for field in CODED}
+        self._made: dict[str, Array] = {}  # codes, until the book grows
+        self._lock = threading.RLock()
+        self._looked = 0.0
+        self._grow(0)
+
+    def __len__(self) -> int:
+        return len(self.counted.known)
+
+    def refresh(self) -> int:
+        """How many rows are new; not more often than it is worth."""
+        with self._lock:
+            if time.monotonic() - self._looked < _BETWEEN_LOOKS:
+                return 0
+            self._looked = time.monotonic()
+            before = len(self)
+            if not self.book.refresh():
+                return 0
+            if self.book.type == "trace":
+                self._made.clear()
+                self.counted.clear(len(self.book))
+            self._grow(before)
+            return len(self) - before
+
+    def columns(self, start: int = 0) -> tuple[dict[str, Array], dict[str, list[str]]]:
+        """The rows from `start` on, and the texts that their codes stand for."""
+        with self._lock:
+            end = len(self)
+            coded = {field: self._codes(field)[start:end].astype(kind) for field, kind in CODED.items()}
+            plain = {field: _fitted(self.plain(field)[start:end], kind) for field, kind in _PLAIN.items()}
+            return {**coded, **plain}, {field: list(words) for field, words in self._words.items()}
+
+    def plain(self, field: str) -> Array:
+        found = self.book.numbers(field)
+        return np.zeros(len(self.book), np.int64) if found is None else found
+
+    def texts(self, field: str) -> tuple[Array, list[Any]] | None:
+        with self._lock:
+            if field in CODED:
+                return self._codes(field)[: len(self)], list(self._words[field])
+            found = self.book.texts(field)
+            return None if found is None else (found[0][: len(self)], found[1])
+
+    def numbers(self, field: str) -> Array | None:
+        if field in NAMES:
+            return self.counted.numbers(field)
+        found = self.book.numbers(field)
+        return None if found is None else found[: len(self)]
+
+    def rows(self, query: str, sort: str = "", descending: bool = False) -> Array:
+        """The rows that a query means, in the order that is asked for."""
+        found = np.flatnonzero(parse(query).mask(self))
+        if sort:
+            found = found[_order(self._keys(sort)[found], descending)]
+        return found.astype(np.uint32)
+
+    def find(self, wanted: dict[str, Any]) -> int:
+        """The record that fits best: of the name, then of the kind, call, rank and step that are told."""
+        codes, names = self.texts("name") or (np.zeros(0, np.int64), [])
+        if wanted["name"] not in names:
+            near = nearest(wanted["name"], names)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise UnknownThingError(f"no record is called {wanted['name']!r}{hint}")
+        rows = np.flatnonzero(codes == names.index(wanted["name"]))
+        if wanted.get("kind"):
+            kinds, words = self.texts("kind") or (codes, [])
+            rows = _kept(rows, np.array([words[kinds[row]] == wanted["kind"] for row in rows]))
+        for field in ("call", "rank"):
+            numbers = self.plain(field)[rows]
+            rows = _kept(rows, numbers == (numbers.min() if wanted.get(field) is None else wanted[field]))
+        steps = self.plain("step")[rows]
+        if wanted.get("step") is None:
+            return int(rows[np.flatnonzero(steps == steps.max())[-1]])
+        return int(rows[np.abs(steps - wanted["step"]).argmin()])
+
+    def alike(self, row: int, by: str) -> Array:
+        """The rows of the same name, kind and call: over the steps of its rank, or the ranks of its step."""
+        mask = np.ones(len(self), bool)
+        for field in ("name", "kind"):
+            codes, _ = self.texts(field) or (np.zeros(len(self), np.int64), [])
+            mask &= codes == codes[row]
+        for field in ("call", "rank" if by == "steps" else "step"):
+            numbers = self.plain(field)[: len(self)]
+            mask &= numbers == numbers[row]
+        rows = np.flatnonzero(mask)
+        return rows[np.argsort(self.plain("step" if by == "steps" else "rank")[rows], kind="stable")]
+
+    def alike_before(self, row: int) -> Array:
+        """A mask of the rows before one that have its name."""
+        codes, _ = self.texts("name") or (np.zeros(len(self), np.int64), [])
+        return np.asarray(codes[:row] == codes[row])
+
+    def operand(self, row: int) -> Operand | None:
+        self.check(row)
+        return self.book.operand(row)
+
+    def check(self, row: int) -> None:
+        if not 0 <= row < len(self):
+            raise UnknownThingError(f"there is no row {row}; the run has {len(self)}")
+
+    def compute(self, rows: Array, budget: int = _BUDGET) -> int:
+        """Statistics of rows that have none yet."""
+        chosen = [row for row in rows.tolist() if row < len(self)]
+        return self.counted.compute(chosen, self.book.operand, budget, self.plain("nbytes"))
+
+    def text(self, field: str, row: int) -> str:
+        codes, words = self.texts(field) or (np.zeros(len(self), np.int64), [""])
+        return str(words[codes[row]] or "")
+
+    def _grow(self, start: int) -> None:
+        self.counted.grow(len(self.book))
+        for row, known in self.book.known_statistics(start).items():
+            self.counted.put(row, known)
+
+    def _codes(self, field: str) -> Array:
+        """Codes of our own: what the book calls a text may move when it grows."""
+        if len(self._made.get(field, ())) != len(self.book):
+            self._made[field] = self._coded(field)
+        return self._made[field]
+
+    def _coded(self, field: str) -> Array:
+        codes, texts = self.book.texts(field) or (np.zeros(len(self.book), np.int64), [""])
+        if field == "dtype":
+            return self._types(codes, texts)
+        shown = [site_text(text) if field == "site" else text or "" for text in texts]
+        return self._table(field, shown)[codes] if len(shown) else codes
+
+    def _types(self, codes: Array, texts: list[Any]) -> Array:
+        """The number type, or the class of what has none."""
+        classes, names = self.book.texts("type") or (codes, texts)
+        is_none = np.array([not text for text in texts], bool)[codes] if texts else np.zeros(0, bool)
+        mine, others = self._table("dtype", [text or "" for text in texts]), self._table("dtype", names)
+        return np.where(is_none, others[classes], mine[codes]) if len(codes) else codes
+
+    def _table(self, field: str, texts: list[Any]) -> Array:
+        known = self._words[field]
+        return np.array([known.setdefault(str(text), len(known)) for text in texts], np.int64)
+
+    def _keys(self, sort: str) -> Array:
+        if sort not in SORTS:
+            raise ValueError(f"rows cannot be sorted by {sort!r}; there are {', '.join(SORTS)}")
+        if sort in CODED:
+            codes, texts = self.texts(sort) or (np.zeros(len(self), np.int64), [""])
+            places = np.empty(len(texts), np.int64)
+            places[sorted(range(len(texts)), key=lambda code: sort_key(texts[code]))] = np.arange(len(texts))
+            return places[codes]
+        found = self.numbers(sort)
+        return np.zeros(len(self)) if found is None else found
+
+
+def _order(keys: Array, descending: bool) -> Array:
+    """Stable both ways, and what is not known comes last."""
+    return np.argsort(-keys if descending else keys, kind="stable")
+
+
+def _kept(rows: Array, mask: Array) -> Array:
+    """Those that fit, or all where none does."""
+    return rows[mask] if mask.any() else rows
+
+
+def _fitted(column: Array, kind: str) -> Array:
+    if kind[0] == "f":
+        return column.astype(kind)
+    ends = np.iinfo(np.dtype(kind))
+    return np.clip(column, ends.min, ends.max).astype(kind)
+
+
+assert np.iinfo(np.uint32).max == NONE

@@ -1,0 +1,66 @@
+"""What holds on every page: both looks, contrast and labels, no sideways scrolling, the header."""
+
+from typing import Any
+
+import pytest
+from tests.browser.conftest import Open, Viewer
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+pytestmark = pytest.mark.xdist_group("browser")
+
+PAGES = {
+    "runs": "/",
+    "run": "/run/{before}",
+    "captures": "/run/{before}/captures",
+    "compare": "/compare?a={before}&b={after}&m=1",
+}
+READY = {"runs": "tbody tr", "run": ".scalars svg", "captures": ".vt-row", "compare": ".worst button"}
+
+
+def ready(open_page: Open, viewer: Viewer, name: str, theme: str) -> Any:
+    page = open_page(PAGES[name].format(**viewer.ids), theme=theme)
+    expect(page.locator(READY[name]).first).to_be_visible()
+    return page
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("name", PAGES)
+def test_everyone_can_read_and_use_it_without_scrolling_sideways(
+    open_page: Open, viewer: Viewer, name: str, theme: str
+) -> None:
+    page = ready(open_page, viewer, name, theme)
+    page.screenshot(path=viewer.pictures / f"{name}_{theme}_1280.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    found = axe.Axe().run(page).response["violations"]
+    told = [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
+    assert "\n".join(told) == ""
+
+
+def test_the_look_can_be_chosen_and_stays(open_page: Open) -> None:
+    page = open_page("/", theme="dark", user="one who chooses")
+    page.get_by_role("button", name="Light or dark").click()
+    assert page.locator("html").get_attribute("data-theme") == "light"
+    page.reload()
+    assert page.locator("html").get_attribute("data-theme") == "light"
+
+
+def test_help_lists_the_keys_of_the_page(open_page: Open, viewer: Viewer) -> None:
+    page = ready(open_page, viewer, "compare", "dark")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("blink between A and B")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_the_link_to_a_view_is_shared_by_a_button(open_page: Open, viewer: Viewer) -> None:
+    page = ready(open_page, viewer, "captures", "dark")
+    page.get_by_role("button", name="Share link").click()
+    expect(page.locator(".message")).to_contain_text("clipboard")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+
+
+def test_how_to_reproduce_a_run_is_told_as_a_command(open_page: Open, viewer: Viewer) -> None:
+    page = ready(open_page, viewer, "captures", "dark")
+    page.get_by_role("button", name="Reproduce").click()
+    expect(page.get_by_role("dialog")).to_contain_text("tensortap reproduce")

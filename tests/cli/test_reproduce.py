@@ -1,0 +1,448 @@
+"""`tensortap reproduce`: the plan, the numbers again, and what is missing or refused, with exit codes."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensortap.cli.main import main
+from tensortap.readers.run import Run
+
+SECRET = "hunter2-a8Fk2Lm9"
+MODEL = """
+import torch
+from torch import nn
+
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x)))
+
+class Gate(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.gate, self.second, self.norm = Mixer(), Gate(), Mixer(), nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.second(self.gate(self.first(x))))
+"""
+TRAINING = """
+import numpy as np
+import torch
+import tensortap as tt
+from model import Net
+
+torch.manual_seed(0)
+model = Net()
+batch = torch.tensor(np.fromfile("batch.bin", np.float32).reshape(-1, 8))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+with tt.capture(model, "**", "**.in", to="runs"):
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(batch).square().sum().backward()
+        optimizer.step()
+"""
+PLANTED = """\
+--- a/model.py
++++ b/model.py
+@@ -14,3 +14,3 @@
+     def forward(self, x):
+-        return x * torch.sigmoid(x)
++        return x * torch.sigmoid(1.01 * x)
+{}
+""".format(" ")
+SMALL = """
+import os, sys
+import numpy as np
+import tensortap as tt
+tt.init("runs")
+tt.dump(np.arange(3.0, dtype=np.float32), "x")
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty repository; no configuration, key or temporary folder of the machine reaches a test."""
+    config, path = tmp_path / "gitconfig", tmp_path / "project"
+    config.write_text("[user]\n\tname = A B\n\temail = a@b\n[init]\n\tdefaultBranch = main\n")
+    for folder in (path, tmp_path / "tmp"):
+        folder.mkdir()
+    for name, value in (
+        ("GIT_CONFIG_GLOBAL", str(config)),
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("XDG_STATE_HOME", str(tmp_path / "state")),
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("OMP_NUM_THREADS", "1"),
+        ("TMPDIR", str(tmp_path / "tmp")),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    git(path, "init", "-q")
+    return path
+
+
+def git(path: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=path, capture_output=True, text=True, check=True).stdout
+
+
+def record(project: Path, code: str, *arguments: str, python: str = sys.executable, **variables: str) -> Path:
+    """Commit and run a program; its run."""
+    (project / "job.py").write_text(code)
+    git(project, "add", "job.py")
+    git(project, "commit", "-q", "-m", "the program")
+    environment = {**os.environ, **variables}
+    subprocess.run(
+        [python, "job.py", *arguments], cwd=project, env=environment, check=False, capture_output=True
+    )
+    return max((project / "runs").iterdir())
+
+
+@pytest.fixture
+def small(project: Path) -> Path:
+    """A run of a program without torch, which starts quickly."""
+    return record(project, SMALL)
+
+
+@pytest.fixture
+def trained(project: Path) -> Path:
+    """A run of a small training on the CPU, of code with uncommitted, untracked and binary changes."""
+    (project / "model.py").write_text(MODEL.replace("tanh", "relu"))
+    git(project, "add", "model.py")
+    git(project, "commit", "-qm", "the model")
+    (project / "model.py").write_text(MODEL)
+    np.random.default_rng(0).normal(size=32).astype(np.float32).tofile(project / "batch.bin")
+    return record(project, TRAINING)
+
+
+def test_a_training_on_the_cpu_is_bitwise_equal_in_a_fresh_folder(
+    trained: Path, project: Path, tmp_path: Path, capfd: Any
+) -> None:
+    before = git(project, "status", "--porcelain")
+    assert {" M model.py", "?? batch.bin"} <= set(before.splitlines())
+    assert main(["reproduce", str(trained), "--verify", "--into", str(tmp_path / "again")]) == 0
+    out, err = capfd.readouterr()
+    count = len(Run(trained))
+    assert count > 20
+    assert out.startswith(f"BITWISE EQUAL: all {count} values\nrun: {tmp_path / 'again' / 'code' / 'runs'}")
+    assert re.search(r"project: commit \w{12} and patch restored, tree \w{12} as recorded", err)
+    assert git(project, "status", "--porcelain") == before
+
+
+def test_one_changed_line_is_reported_at_its_module(trained: Path, tmp_path: Path, capfd: Any) -> None:
+    patch = tmp_path / "planted.patch"
+    patch.write_text(PLANTED)
+    assert main(["reproduce", str(trained), "--verify", "--apply", str(patch)]) == 1
+    out, err = capfd.readouterr()
+    assert out.startswith("DIFFERENT: the runs part at gate\n")
+    assert "planted.patch applied on top: this is no longer the code of the run" in err
+
+
+def test_a_difference_of_rounding_is_noise(project: Path, capfd: Any) -> None:
+    code = SMALL.replace("np.arange(3.0,", "np.nextafter(1, 2 if 'TENSORTAP_PARENT' in os.environ else 0,")
+    assert main(["reproduce", str(record(project, code)), "--verify"]) == 0
+    assert capfd.readouterr().out.startswith("WITHIN NOISE: 1 value")
+
+
+def test_a_program_under_tensortap_run_is_watched_again(trained: Path, project: Path, capfd: Any) -> None:
+    (project / "unedited.py").write_text(
+        "import torch\nfrom model import Net\ntorch.manual_seed(0)\nNet()(torch.ones(2, 8))\n"
+    )
+    watch = "from tensortap.cli.main import main; main()"
+    command = [sys.executable, "-c", watch, "run", "--tap", "**", "--to", "watched", "--"]
+    subprocess.run([*command, sys.executable, "unedited.py"], cwd=project, check=True)
+    (run,) = (project / "watched").iterdir()
+    assert main(["reproduce", str(run), "--verify"]) == 0
+    assert capfd.readouterr().out.startswith(f"BITWISE EQUAL: all {len(Run(run))} values")
+
+
+def test_without_go_nothing_happens_and_the_plan_is_a_script_that_does_it(
+    small: Path, project: Path, tmp_path: Path, capfd: Any
+) -> None:
+    again = tmp_path / "by hand é"
+    assert main(["reproduce", str(small), "--into", str(again)]) == 0
+    script = capfd.readouterr().out
+    assert not again.exists()
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+    subprocess.run(["sh"], input=script, text=True, check=True)
+    (run,) = (again / "code" / "runs").iterdir()
+    assert Run(run).load("x").tolist() == [0, 1, 2]
+
+
+def test_the_answer_can_be_read_by_programs(small: Path, capfd: Any) -> None:
+    assert main(["reproduce", str(small), "--json"]) == 0
+    plan = json.loads(capfd.readouterr().out)
+    assert plan["schema"] == "tensortap.reproduce/1"
+    assert plan["environment"] == "current"
+    assert plan["missing"] == []
+    assert main(["reproduce", str(small), "--verify", "--json"]) == 0
+    done = json.loads(capfd.readouterr().out)
+    assert (done["verdict"], done["exit_code"]) == ("bitwise", 0)
+    assert Path(done["new_run"]).is_relative_to(done["into"])
+
+
+@pytest.fixture
+def secretive(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of a program that needs a secret variable."""
+    code = SMALL + "tt.dump(os.environ.get('SERVICE_API_KEY', 'none'), 'key')\n"
+    return record(project, code, SERVICE_API_KEY=SECRET)
+
+
+def test_a_hidden_variable_is_named_as_missing(secretive: Path, capfd: Any) -> None:
+    assert main(["reproduce", str(secretive), "--go"]) == 3
+    out, err = capfd.readouterr()
+    assert "missing: variable SERVICE_API_KEY, which was hidden: --set-env SERVICE_API_KEY=VALUE" in err
+    assert main(["reproduce", str(secretive)]) == 0
+    out += capfd.readouterr().out
+    assert ': "${SERVICE_API_KEY:?' in out
+    assert SECRET not in out + err
+
+
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_a_hidden_variable_is_given_or_found(
+    way: str, secretive: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    given = [f"--set-env=SERVICE_API_KEY={SECRET}"] if way == "option" else []
+    if way == "environment":
+        monkeypatch.setenv("SERVICE_API_KEY", SECRET)
+    assert main(["reproduce", str(secretive), "--verify", *given]) == 0
+    out, err = capfd.readouterr()
+    assert "BITWISE EQUAL" in out
+    assert SECRET not in out + err
+
+
+def test_another_value_of_the_same_name_is_not_taken(
+    secretive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVICE_API_KEY", "of another account")
+    assert main(["reproduce", str(secretive), "--go"]) == 3
+
+
+def test_a_hidden_variable_can_be_left_out(secretive: Path, capfd: Any) -> None:
+    assert main(["reproduce", str(secretive), "--go", "--unset", "SERVICE_API_KEY", "--json"]) == 0
+    assert Run(json.loads(capfd.readouterr().out)["new_run"]).load("key") == "none"
+
+
+def test_a_hidden_variable_is_asked_for_on_a_terminal(secretive: Path) -> None:
+    code = "import sys; from tensortap.cli.main import main; sys.exit(main())"
+    process, terminal = pty.fork()
+    if not process:
+        os.execv(sys.executable, [sys.executable, "-c", code, "reproduce", str(secretive), "--verify"])
+    shown = b""
+    with open(terminal, "r+b", buffering=0) as stream:
+        while b"without it)" not in shown:
+            shown += stream.read(1000)
+        stream.write(f"{SECRET}\n".encode())
+        with contextlib.suppress(OSError):  # what Linux says when the last program has left the terminal
+            while more := stream.read(1000):
+                shown += more
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert b"BITWISE EQUAL" in shown
+    assert SECRET.encode() not in shown
+
+
+def test_a_hidden_argument_is_asked_for(project: Path, capfd: Any) -> None:
+    run = record(project, SMALL + "tt.dump(sys.argv[1:], 'arguments')\n", "--api-key", SECRET, "--lr", "1")
+    assert main(["reproduce", str(run), "--go", "--unset", "all"]) == 3
+    assert "argument --api-key, which was hidden: --set-arg --api-key=VALUE" in capfd.readouterr().err
+    assert main(["reproduce", str(run), "--verify", "--set-arg", f"--api-key={SECRET}"]) == 0
+    assert SECRET not in "".join(capfd.readouterr())
+
+
+def test_a_script_takes_what_was_hidden_from_variables(project: Path, tmp_path: Path, capfd: Any) -> None:
+    code = SMALL + "tt.dump([sys.argv[1:], os.environ.get('SERVICE_API_KEY')], 'both')\n"
+    run = record(project, code, "--api-key", SECRET, "--lr", "1", SERVICE_API_KEY=SECRET)
+    assert main(["reproduce", str(run), "--into", str(tmp_path / "again")]) == 0
+    script = capfd.readouterr().out
+    (name,) = re.findall(r"HIDDEN_[0-9a-f]{16}", script)
+    variables = {**os.environ, name: SECRET, "SERVICE_API_KEY": SECRET}
+    subprocess.run(["sh"], input=script, text=True, check=True, env=variables)
+    (again,) = (tmp_path / "again" / "code" / "runs").iterdir()
+    assert Run(again).load("both") == [["--api-key", SECRET, "--lr", "1"], SECRET]
+
+
+PAYLOADS = {
+    "a line": "x\ntouch HACKED\n",
+    "a list": "x; touch HACKED; :",
+    "a substitution": "x$(touch HACKED)`touch HACKED`",
+    "a quote": "x'; touch HACKED; '",
+    "a double quote": 'x"; touch HACKED; "',
+    "an expansion": 'x}"; touch HACKED; : "${x',
+}
+
+
+@pytest.mark.parametrize("kind", PAYLOADS)
+def test_what_a_stranger_wrote_into_a_run_does_not_become_a_command(
+    kind: str, tmp_path: Path, capfd: Any
+) -> None:
+    run, payload = tmp_path / "run", PAYLOADS[kind]
+    hidden = "<redacted:0123456789abcdef>"
+    git_facts = {"root": f"/{payload}", "remotes": {"a": payload}, "tree": "0" * 40}
+    facts = {
+        "runtime_info.json": {
+            "command": {"executable": f"/{payload}", "argv": []},
+            "working_directory": f"/{payload}",
+            "timestamp": payload,
+            "environment_variables": {payload: hidden, "A": payload, f"B{payload}": "x"},
+        },
+        "packages.json": {"python_version": payload, "all_packages": {"numpy": "1"}},
+        "git_info.json": {"project_git_info": {"commit_id": "0" * 40}},
+        ".tensortap/environment.json": {"git": git_facts, "orig_argv": ["python", payload, hidden + payload]},
+    }
+    (run / ".tensortap").mkdir(parents=True)
+    for name, content in facts.items():
+        (run / name).write_text(json.dumps(content))
+    for env in ("current", "fresh"):
+        assert main(["reproduce", str(run), "--env", env, "--into", str(tmp_path / f"{env} {kind}")]) == 0
+        script = capfd.readouterr().out
+        assert "\nset -eu\n" in script
+        # Nothing is there to run, so that each line is reached.
+        subprocess.run(
+            ["sh"],
+            input=script.replace("set -eu", "git() { :; }; cd() { :; }").replace("exec env -i", ": "),
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "HIDDEN_0123456789abcdef": "x"},
+        )
+    assert not list(tmp_path.rglob("*HACKED"))
+
+
+@pytest.mark.parametrize("name", ["-r /etc/passwd", "a\nEND_OF_PACKAGES\ntouch HACKED", ""])
+def test_a_package_that_cannot_be_one_is_refused_as_damage(name: str, small: Path, capfd: Any) -> None:
+    own = small / ".tensortap" / "environment.json"
+    facts = json.loads(own.read_text())
+    facts["packages"] = [{"name": name, "version": "1"}]
+    own.write_text(json.dumps(facts))
+    assert main(["reproduce", str(small)]) == 3
+    assert "which cannot be one" in capfd.readouterr().err
+
+
+def test_a_commit_that_is_an_option_is_damage(small: Path, capfd: Any) -> None:
+    facts = json.loads((small / "git_info.json").read_text())
+    facts["project_git_info"]["commit_id"] = "--upload-pack=touch HACKED"
+    (small / "git_info.json").write_text(json.dumps(facts))
+    assert main(["reproduce", str(small), "--go"]) == 3
+    assert "as a commit, which cannot be one" in capfd.readouterr().err
+
+
+def test_a_path_that_leads_out_is_refused(small: Path, capfd: Any) -> None:
+    (small / "project.patch").write_text(
+        "diff --git a/../x b/../x\nnew file mode 100644\n--- /dev/null\n+++ b/../x\n@@ -0,0 +1 @@\n+y\n"
+    )
+    assert main(["reproduce", str(small), "--go"]) == 4
+    assert "such a patch is not applied" in capfd.readouterr().err
+    assert main(["reproduce", str(small)]) == 4
+    plan = capfd.readouterr().out
+    assert "# refused: " in plan
+    assert "git -C" not in plan
+
+
+@pytest.mark.parametrize("arguments", [["--set-env", "NAME"], ["--env", "other"], []])
+def test_wrong_arguments_are_a_usage_error(arguments: list[str], small: Path) -> None:
+    run = [str(small)] if arguments else []
+    assert main(["reproduce", *run, *arguments]) == 2
+
+
+def test_a_folder_that_is_no_run_is_missing_data(tmp_path: Path, capfd: Any) -> None:
+    assert main(["reproduce", str(tmp_path)]) == 3
+    assert "has no runtime_info.json" in capfd.readouterr().err
+
+
+def test_a_program_that_fails_now_but_did_not_then_is_a_difference(project: Path, capfd: Any) -> None:
+    run = record(project, SMALL + "sys.exit(5 if 'TENSORTAP_PARENT' in os.environ else 0)\n")
+    assert main(["reproduce", str(run), "--go"]) == 1
+    assert "the program ended with exit code 5, and before 0" in capfd.readouterr().err
+
+
+def test_a_program_that_fails_as_it_did_is_reproduced(project: Path, capfd: Any) -> None:
+    run = record(project, SMALL + "raise KeyError('as always')\n")
+    assert main(["reproduce", str(run), "--verify"]) == 0
+    assert "the program ended with KeyError, and is expected to do so again" in capfd.readouterr().err
+
+
+def test_a_program_that_begins_no_run_leaves_nothing_to_compare(project: Path, capfd: Any) -> None:
+    run = record(project, "import os\nif 'TENSORTAP_PARENT' in os.environ:\n    raise SystemExit\n" + SMALL)
+    assert main(["reproduce", str(run), "--verify"]) == 3
+    assert "so there is nothing to compare" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_the_repository_clean(number: int, project: Path, tmp_path: Path) -> None:
+    waiting = "if 'TENSORTAP_PARENT' in os.environ:\n    print('ready', flush=True)\n    sys.stdin.read()\n"
+    run = record(project, SMALL + waiting)
+    code = "import sys; from tensortap.cli.main import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "reproduce", str(run), "--go"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert any(line == "ready\n" for line in process.stderr)
+    assert len(git(project, "worktree", "list").splitlines()) == 2
+    process.send_signal(number)
+    process.communicate()  # ends the input of the program, which nobody has interrupted
+    assert process.returncode == 130
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.fixture
+def numeric(project: Path, tmp_path: Path) -> Path:
+    """A run made by an environment of its own that has numpy and nothing else."""
+    folder, source = tmp_path / "env", Path(sys.modules["tensortap"].__file__ or "").parent
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in ("numpy", "numpy.libs", f"numpy-{np.__version__}.dist-info"):
+        (packages / name).symlink_to(Path(np.__file__).parents[1] / name)
+    (packages / "tensortap").symlink_to(source)
+    return record(project, SMALL, python=str(folder / "bin" / "python"))
+
+
+def test_the_interpreter_that_has_the_packages_is_used(numeric: Path, tmp_path: Path, capfd: Any) -> None:
+    assert main(["reproduce", str(numeric), "--verify"]) == 0
+    assert f"packages: those of {tmp_path / 'env' / 'bin' / 'python'} as recorded" in capfd.readouterr().err
+
+
+def test_packages_that_differ_are_told_beside_the_answer(numeric: Path, capfd: Any) -> None:
+    assert main(["reproduce", str(numeric), "--verify", "--env", "current"]) == 0
+    assert "was not there" in capfd.readouterr().err
+
+
+def test_a_fresh_environment_gets_exactly_the_recorded_packages(
+    numeric: Path, tmp_path: Path, capfd: Any
+) -> None:
+    again = tmp_path / "again"
+    assert main(["reproduce", str(numeric), "--verify", "--env", "fresh", "--into", str(again)]) == 0
+    assert capfd.readouterr().out.startswith("BITWISE EQUAL")
+    assert (again / "requirements.txt").read_text() == f"numpy=={np.__version__}\n"
+    (found,) = again.glob("env/lib/python*/site-packages/numpy-*.dist-info")
+    assert found.name == f"numpy-{np.__version__}.dist-info"
+
+
+def test_a_package_that_is_not_to_be_had_is_named_with_the_nearest(
+    numeric: Path, project: Path, capfd: Any
+) -> None:
+    facts = numeric / ".tensortap" / "environment.json"
+    facts.write_text(facts.read_text().replace(f'"version": "{np.__version__}"', '"version": "1.99.0+cu128"'))
+    assert main(["reproduce", str(numeric), "--go", "--env", "fresh"]) == 3
+    err = capfd.readouterr().err
+    assert "missing: numpy==1.99.0+cu128: no file in the configured index; the nearest there is " in err
+    assert len(git(project, "worktree", "list").splitlines()) == 1

@@ -1,0 +1,131 @@
+"""Small values are measured together, and come to the same as each by itself."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import tensortap as tt
+from tensortap.comparison import measuring
+from tensortap.comparison.measuring import Task, measure_batch
+from tensortap.comparison.metrics import Metrics, measure_operands
+from tensortap.comparison.operands import Operand
+from tensortap.comparison.references import Held
+from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.kernels import native
+
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=12)
+
+
+class Bits:
+    """Numbers of any type, as a reference."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def load(self):
+        return self.held.bits
+
+    def operand(self):
+        return self.held
+
+
+@st.composite
+def operands(draw):
+    dtypes = st.sampled_from(sorted(NUMBER_TYPES))
+    a_dtype = draw(dtypes)
+    b_dtype = draw(st.sampled_from([a_dtype, a_dtype, draw(dtypes)]))
+    shape = draw(SHAPES)
+    a, b = (draw(arrays.arrays(NUMBER_TYPES[dtype].storage, shape)) for dtype in (a_dtype, b_dtype))
+    return Operand(a, a_dtype), Operand(a if a_dtype == b_dtype and draw(st.booleans()) else b, b_dtype)
+
+
+def assert_same(found: Metrics, expected: Metrics) -> None:
+    for field in fields(Metrics):
+        one, other = getattr(found, field.name), getattr(expected, field.name)
+        if field.name in ("worst_row", "worst_column"):  # of equals, rounding may choose either
+            assert (one < 0) == (other < 0)
+        elif isinstance(other, float):
+            assert one == pytest.approx(other, rel=1e-9, abs=1e-11, nan_ok=True), field.name
+        elif field.name == "norms":
+            assert one == pytest.approx(other, rel=1e-12)
+        else:
+            assert one == other, field.name
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(operands(), max_size=4))
+def test_pairs_that_are_measured_together_come_to_the_same_as_each_by_itself(pairs):
+    found = measure_batch([Task(Bits(a), Bits(b)) for a, b in pairs])
+    for one, (a, b) in zip(found, pairs, strict=True):
+        assert_same(one, measure_operands(a, b))
+
+
+def test_small_values_are_measured_in_few_calls(monkeypatch):
+    calls = []
+    library = native.library
+    if library is None:
+        pytest.skip(native.reason)
+
+    class Watched:
+        def measured(self, pairs):
+            calls.append(len(pairs))
+            return library.measured(pairs)
+
+    monkeypatch.setattr(native, "library", Watched())
+    value = np.ones((128, 128), np.float32)
+    found = measure_batch([Task(Held(value), Held(value + 1))] * 40)
+    assert calls == [16, 16, 8]
+    assert {one.worst_row for one in found} == {0}
+
+
+def test_what_a_worker_holds_of_small_values_is_bounded(monkeypatch):
+    alive, most = set(), []
+
+    class Counted:
+        def load(self):
+            raise AssertionError
+
+        def operand(self):
+            made = np.ones((256, 256), np.float32).view(Watched)
+            alive.add(id(made))
+            most.append(len(alive))
+            return Operand(made, "float32")
+
+    class Watched(np.ndarray):
+        def __del__(self):
+            alive.discard(id(self))
+
+    measure_batch([Task(Counted(), Counted())] * 50)
+    assert max(most) * 256 * 256 * 4 <= measuring._TOGETHER + 2 * 256 * 256 * 4
+
+
+def test_one_odd_pair_among_others_costs_only_itself(tmp_path):
+    class Broken:
+        def load(self):
+            raise OSError("gone")
+
+        operand = load
+
+    good = Held(torch.ones(4, 4)), Held(torch.zeros(4, 4))
+    found = measure_batch([Task(*good), Task(Broken(), good[1]), Task(Held("a"), Held("b")), Task(*good)])
+    assert [type(one) for one in found] == [Metrics, str, Metrics, Metrics]
+    assert found[1] == "OSError: gone"
+    assert found[0] == found[3]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int64", "bool"])
+def test_without_the_compiled_kernels_runs_compare_the_same(monkeypatch, dtype):
+    random = torch.Generator().manual_seed(0)
+    a = {f"x.{n}": torch.randn(8, 8, generator=random).to(getattr(torch, dtype)) for n in range(3)}
+    b = {name: (one.float() * 1.01).to(one.dtype) for name, one in a.items()}
+    with_library = tt.compare_runs(a, b)
+    monkeypatch.setattr(native, "library", None)
+    without = tt.compare_runs(a, b)
+    assert [one.verdict for one in with_library.table] == [one.verdict for one in without.table]
+    for one, other in zip(with_library.table, without.table, strict=True):
+        assert_same(one.metrics, other.metrics)

@@ -1,0 +1,121 @@
+"""A running job on the page: what it offers, what comes of a tap, and that the job stays its own master."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+JOB = """
+    import sys, torch, tensortap as tt
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    tt.listen("shown")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    tt.expose(model)
+    print("ready", flush=True)
+    import time
+    while True:
+        tt.tap(model(torch.randn(4, 8)).mean().detach(), "loss")
+        tt.step()
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def job(runtime):
+    """A program that trains until it is ended."""
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True
+    ) as made:
+        try:
+            assert made.stdout.readline() == "ready\n"
+            yield made
+        finally:
+            made.kill()
+
+
+def events(stream):
+    """What a page hears, as (event, data)."""
+    event = ""
+    for line in stream.iter_lines():
+        if line.startswith("event:"):
+            event = line[7:]
+        elif line.startswith("data:"):
+            yield event, json.loads(line[5:])
+
+
+def test_a_job_is_listed_and_offers_its_sites(look, job):
+    client = look()
+    (told,) = client.json("/api/live")["jobs"]
+    assert (told["name"], told["pid"], told["ranks"]) == ("shown", job.pid, [0])
+    assert client.json("/api/runs")["jobs"] == [told]
+    assert client.json(f"/api/live/{told['id']}")["open"]
+    places = client.json(f"/api/live/{told['id']}/catalog?q=0")["places"]
+    assert "0.weight" in [place["name"] for place in places]
+    assert client.json("/api/live/ffff", 404)["error"]["kind"] == "unknown"
+
+
+def test_a_tap_from_the_page_brings_values_within_a_moment(look, job):
+    client = look(allow_actions=True)
+    identity = client.json("/api/live")["jobs"][0]["id"]
+    base = f"/api/live/{identity}"
+    tap = client.post(f"{base}/tap", {"patterns": ["0"], "every": 1})["tap"]
+    assert tap["state"] == "armed"
+    with client.http.stream("GET", f"{base}/stream") as stream:
+        heard = events(stream)
+        kind, meters = next(heard)
+        assert (kind, meters["open"]) == ("meters", True)
+        record = next(data["records"][0] for kind, data in heard if kind == "records")
+    assert (record["name"], record["shape"], record["odd"]) == ("0", [4, 16], "")
+    value = f"{base}/value/{tap['tap']}/0/0"
+    assert client.json(value)["shape"] == [4, 16]
+    facts, columns = client.columns(f"{value}/tile.bin")
+    assert (facts["height"], facts["width"], len(columns["value"])) == (4, 16, 64)
+    assert client.json(f"{value}/history")["steps"]
+    assert client.post(f"{base}/untap", {"tap": tap["tap"]}) == {"ended": 1}
+    assert client.json(base)["taps"] == []
+
+
+def test_a_single_number_comes_with_its_value(look, job):
+    client = look(allow_actions=True)
+    base = f"/api/live/{client.json('/api/live')['jobs'][0]['id']}"
+    client.post(f"{base}/tap", {"patterns": ["loss"]})
+    with client.http.stream("GET", f"{base}/stream") as stream:
+        record = next(data["records"][0] for kind, data in events(stream) if kind == "records")
+    assert isinstance(record["value"], float)
+    assert client.post(f"{base}/untap", {"tap": "*"}) == {"ended": 1}
+
+
+def test_what_streams_can_be_recorded_as_a_run(look, job, folder):
+    client = look(allow_actions=True)
+    base = f"/api/live/{client.json('/api/live')['jobs'][0]['id']}"
+    path = client.post(f"{base}/record", {"on": True})["path"]
+    client.post(f"{base}/tap", {"patterns": ["0"]})
+    with client.http.stream("GET", f"{base}/stream") as stream:
+        next(data for kind, data in events(stream) if kind == "records")
+    assert client.post(f"{base}/record", {"on": False})["path"] is None
+    names = [run["path"] for run in client.json("/api/runs")["runs"]]
+    assert path in names
+
+
+def test_what_the_job_refuses_is_told_in_its_words(look, job):
+    client = look(allow_actions=True)
+    base = f"/api/live/{client.json('/api/live')['jobs'][0]['id']}"
+    told = client.post(f"{base}/tap", {"patterns": ["nowhere.at.all"]}, 404)
+    assert "no site 'nowhere.at.all'" in told["error"]["text"]
+    assert client.post(f"{base}/tap", {"patterns": "0"}, 400)["error"]["kind"] == "usage"
+    assert client.post(f"{base}/watch", {"condition": "absmax(0) >"}, 400)["error"]["text"]
+    watched = client.post(f"{base}/watch", {"condition": "absmax(0) > 1e9"})["tap"]
+    assert (watched["condition"], watched["state"]) == (True, "armed")
+
+
+def test_a_job_that_ends_says_goodbye_on_the_page(look, job):
+    client = look()
+    base = f"/api/live/{client.json('/api/live')['jobs'][0]['id']}"
+    with client.http.stream("GET", f"{base}/stream") as stream:
+        heard = events(stream)
+        next(heard)
+        job.kill()
+        assert any(kind == "gone" for kind, _ in heard)
