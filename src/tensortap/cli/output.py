@@ -12,8 +12,9 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from tensortap.core.settings import setting
-from tensortap.formats.table import table_text
+from tensortap.formats.table import size_words, table_text
 
+size = size_words  # how commands write a number of bytes
 SAME = OK = 0
 DIFFERENT, USAGE, MISSING, REFUSED = 1, 2, 3, 4
 Item = TypeVar("Item")
@@ -105,16 +106,6 @@ def progress(items: Iterable[Item], label: str, total: int) -> Iterator[Item]:
 def printable(text: str) -> str:
     """A name as it may be shown: one that could move the cursor or break the line is quoted."""
     return text if text.isprintable() else repr(text)
-
-
-def size(nbytes: float) -> str:
-    """`1.23 MB`"""
-    unit = "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if nbytes < 1000:
-            break
-        nbytes, unit = nbytes / 1000, larger
-    return f"{nbytes:.3g} {unit}"
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -11,6 +11,7 @@ from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.likeness import Found, by_class, by_content, suggested_rules
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.rules import Rules, rules_of
+from tensortap.core.collector import without_collector
 from tensortap.core.paths import nearest
 
 How = Literal["name", "map", "class", "order", "content", "parts"]
@@ -58,9 +59,9 @@ def match(a: Side, b: Side, rules: Any = None) -> Matched:
     known = rules_of(rules)
     a_entries, b_entries = known.kept(a.entries), known.kept(b.entries)
     ignored = len(a.entries) + len(b.entries) - len(a_entries) - len(b_entries)
-    names = [list(dict.fromkeys(entry.name for entry in entries)) for entries in (a_entries, b_entries)]
     shift, told = _steps(a_entries, b_entries)
-    pairs = _by_name(a_entries, b_entries, known, shift)
+    with without_collector():
+        pairs = _by_name(a_entries, b_entries, known, shift)
     is_whole = len(pairs) == len(a_entries) == len(b_entries)
     left_a, left_b = ([], []) if is_whole else _left(pairs, a_entries, b_entries)
     for how, alike in _GUESSES:
@@ -71,14 +72,20 @@ def match(a: Side, b: Side, rules: Any = None) -> Matched:
     if any(pair.how != "name" for pair in pairs):  # names alone have kept the order of A
         place = {id(entry): position for position, entry in enumerate(a_entries)}
         pairs.sort(key=lambda pair: place[id(pair.a)])
-    return Matched(pairs, left_a, left_b, [*known.problems(*names), *told], ignored)
+    if known.renames:
+        told = [*known.problems(_names(a_entries), _names(b_entries)), *told]
+    return Matched(pairs, left_a, left_b, told, ignored)
+
+
+def _names(entries: Iterable[Entry]) -> list[str]:
+    return list(dict.fromkeys(entry.name for entry in entries))
 
 
 def _by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]) -> list[Pair]:
     """By name, step, rank and call, after the rules have had their say."""
-    names = {name: rules.renamed(name) for name in dict.fromkeys(entry.name for entry in a)}
+    names = {name: rules.renamed(name) for name in _names(a)} if rules.renames else {}
     ruled = {name for name, renamed in names.items() if renamed != name}
-    rules.check_unique(names, {entry.name for entry in b})
+    rules.check_unique(names, {entry.name for entry in b} if ruled else set())
     others = _keyed(b, map(_MOMENT, b))
     pairs = []
     # Those that a rule speaks of come first: it may mean a name that another of A has by itself.
@@ -86,7 +93,7 @@ def _by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]
         mine = [entry for entry in a if entry.name in chosen] if ruled else a
         keys: Iterable[_Key] = map(_MOMENT, mine)
         if ruled or shift:
-            keys = ((names[name], shift.get(step, step), *rest) for name, step, *rest in keys)
+            keys = ((names.get(name, name), shift.get(step, step), *rest) for name, step, *rest in keys)
         for key, entry in _keyed(mine, keys).items():
             other = others.pop(key, None)
             if other is not None:
@@ -97,9 +104,13 @@ def _by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]
 
 def _keyed(entries: list[Entry], keys: Iterable[_Key]) -> dict[_Key, Entry]:
     """Each value under a key of its own: what has the same key as another is numbered."""
-    found: dict[_Key, Entry] = {}
+    pairs = list(zip(keys, entries, strict=True))
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    found = {}
     again: dict[_Key, int] = {}
-    for entry, key in zip(entries, keys, strict=True):
+    for key, entry in pairs:
         if key in found:
             again[key] = again.get(key, 0) + 1
             key = (*key, again[key])
@@ -150,7 +161,7 @@ def _strangers(matched: Matched) -> list[str]:
     if any(pair.how not in ("class", "content") for pair in pairs):
         return []
     a, b = (
-        list(dict.fromkeys(entry.name for entry in entries))
+        _names(entries)
         for entries in (
             [*(pair.a for pair in pairs), *matched.only_a],
             [*(pair.b for pair in pairs), *matched.only_b],

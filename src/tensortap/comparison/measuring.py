@@ -41,15 +41,16 @@ _Both = tuple[Reference, Reference]
 _Waiting = tuple[_Both, Terms, tuple[object, ...], tuple[Operand, Operand] | None]
 
 
-def measured(pairs: Sequence[tuple[Entry, Entry]], executor: Executor | None = None) -> Iterator[Measured]:
+def measured(pairs: Iterable[tuple[Entry, Entry]], executor: Executor | None = None) -> Iterator[Measured]:
     """What each pair comes to, in order. A batch that a worker lost is measured here again."""
-    batches = list(_batches(pairs))
+    sized = list(_batches(pairs))
+    batches = [batch for batch, _ in sized]
     if executor is not None:
         yield from _with(executor, batches, _workers(executor))
         return
     workers = _processors()
     # The kernels leave the interpreter to others while they run: of small pairs that is too little.
-    is_worth = sum(a.nbytes + b.nbytes for a, b in pairs) >= _WORTH_THREADS * len(pairs)
+    is_worth = sum(size for _, size in sized) >= _WORTH_THREADS * sum(map(len, batches))
     if workers == 1 or len(batches) == 1 or not is_worth:
         for batch in batches:
             yield from measure_batch(batch)
@@ -96,8 +97,10 @@ def _read(task: _Both, views: Views) -> _Waiting | Measured:
         # Without an array around each: most values are bytes of a file that is mapped already.
         if type(a) is InRun and type(b) is InRun and native.library is not None:
             known = terms(a.dtype, a.shape, b.dtype, b.shape)
-            if known is not None and a.has_bytes(known.a_nbytes) and b.has_bytes(known.b_nbytes):
-                return task, known, known.job(a.view(views), b.view(views)), None
+            if known is not None:
+                bytes_ = a.view(known.a_nbytes, views), b.view(known.b_nbytes, views)
+                if bytes_[0] is not None and bytes_[1] is not None:
+                    return task, known, known.job(*bytes_), None
         operands = a.operand(), b.operand()
         if operands[0] is not None and operands[1] is not None:
             return _as_job(task, operands[0], operands[1])
@@ -192,17 +195,18 @@ class _Crew:
         self._has_said = True
 
 
-def _batches(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[list[_Both]]:
+def _batches(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[list[_Both], int]]:
+    """With the bytes of each."""
     batch: list[_Both] = []
     size = 0
     for a, b in pairs:
         batch.append((a.reference, b.reference))
         size += a.nbytes + b.nbytes
         if len(batch) >= _PAIRS or size >= _BYTES:
-            yield batch
+            yield batch, size
             batch, size = [], 0
     if batch:
-        yield batch
+        yield batch, size
 
 
 def _workers(executor: Executor) -> int:

@@ -75,7 +75,7 @@ class Metrics(_Unfolding):
         """Short, as it was reported: it may come from another process."""
         report = getattr(self, "_report", None)
         if report is not None:
-            return _of_report, (report, self._shape)
+            return _of_report, (report, self._shape, self.count)
         return Metrics, tuple(getattr(self, one.name) for one in fields(self))
 
 
@@ -122,17 +122,17 @@ def from_report(report: Report, known: Terms) -> Metrics | None:
     a_lowest, b_lowest = lowest(known.a_dtype), lowest(known.b_dtype)
     if report[_DISAGREEING] or report[_A_MIN] <= a_lowest or report[_B_MIN] <= b_lowest:
         return None
-    return _of_report(report, known.shape)
+    return _of_report(report, known.shape, known.size)
 
 
 _DISAGREEING, _A_MIN, _B_MIN = (Account._fields.index(name) for name in ("disagreeing", "a_min", "b_min"))
 
 
-def _of_report(report: Report, shape: tuple[int, ...]) -> Metrics:
+def _of_report(report: Report, shape: tuple[int, ...], count: int) -> Metrics:
     _, _, _, _, _, _, _, _, _, gap, _, x, y, _, _, largest, _, _, _, row, _, column, _ = report
     made = Metrics.__new__(Metrics)
     made._report, made._shape = report, shape  # type: ignore[misc]  # slots of its base
-    made.count = math.prod(shape)
+    made.count = count
     made.is_identical, made.is_discrete, made.is_opaque = not largest, False, False
     made.relative_l2 = math.sqrt(gap) / math.sqrt(x if x > y else y) if largest else 0.0
     made.row, made.column = row, column

@@ -41,16 +41,14 @@ class InRun(NamedTuple):
             return values.array(self.file, *what)
         return values.other(self.file, self.start, self.length, self.suffix, False)
 
-    def has_bytes(self, nbytes: int) -> bool:
-        """Whether it is an array in its file, of that many bytes."""
-        return self.offset >= 0 and self.nbytes == nbytes
-
-    def view(self, views: Views) -> memoryview:
-        """The bytes of an array as they lie in its file; `views` remembers the files."""
-        path, file, offset, nbytes, *_ = self
-        whole, end = views.get((path, file)), offset + nbytes
+    def view(self, nbytes: int, views: Views) -> memoryview | None:
+        """The bytes of an array as they lie in its file, where it has that many; `views` remembers files."""
+        offset, key = self.offset, self[:2]
+        if offset < 0 or self.nbytes != nbytes:
+            return None
+        whole, end = views.get(key), offset + nbytes
         if whole is None or len(whole) < end:
-            whole = views[path, file] = _values(path).view(file, end)
+            whole = views[key] = _values(self.path).view(self.file, end)
         return whole[offset:end]
 
     def operand(self) -> Operand | None:

@@ -51,6 +51,11 @@ class Rules:
     exact: Mapping[str, str] | None = None
     function: Callable[[str], str] | None = None
 
+    @property
+    def renames(self) -> bool:
+        """Whether any name may be called otherwise."""
+        return bool(self.rules or self.exact or self.function)
+
     def renamed(self, name: str) -> str:
         if self.function is not None:
             return self.function(name)

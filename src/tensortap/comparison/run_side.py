@@ -13,6 +13,7 @@ from typing import Any
 from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.modules import class_of
 from tensortap.comparison.references import InRun
+from tensortap.core.collector import without_collector
 from tensortap.core.errors import CorruptRunError
 from tensortap.core.record import Kind
 from tensortap.formats.index import index_files, placement_from, site_from
@@ -38,7 +39,8 @@ def of_folder(path: Path) -> Side:
 def of_run(run: Run) -> Side:
     metadata, problems = _metadata(run)
     model = metadata.get("model") or {}
-    entries = in_order(_entries(run, model.get("modules") or {}))
+    with without_collector():
+        entries = in_order(_entries(run, model.get("modules") or {}))
     if not entries:
         problems.append("it holds no records")
     problems += [*run.problems, *_unfinished(run.path), *_missing_ranks(run, entries, metadata)]

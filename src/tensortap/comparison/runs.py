@@ -197,7 +197,7 @@ def _floor(given: Any, base: Side, executor: Executor | None) -> Floor:
 
 def _findings(matched: Matched, floor: Floor, executor: Executor | None) -> Iterator[Finding]:
     pairs = matched.pairs
-    both = [(pair.a, pair.b) for pair in pairs]
+    both = ((pair.a, pair.b) for pair in pairs)
     surroundings = _Surroundings()
     for pair, found in zip(pairs, measured(both, executor), strict=True):
         dtype, depth = surroundings.of(pair)
@@ -212,12 +212,11 @@ class _Surroundings:
     """The lowest precision and the number of layers on the way to a value, as far as was captured."""
 
     def __init__(self) -> None:
-        self._passed: dict[tuple[int, int], _Passed] = {}
+        self._passed: dict[tuple[object, object], _Passed] = {}
 
     def of(self, pair: Pair) -> tuple[str, int]:
         entry, other = pair.a, pair.b.dtype
-        key = entry.first_step, entry.first_rank
-        passed = self._passed.get(key) or self._passed.setdefault(key, _Passed())
+        passed = self._passed.get((entry.step, entry.rank)) or self._begun(entry)
         if entry.dtype != passed.lowest or other != passed.lowest:
             passed.lowest = max(passed.lowest, entry.dtype, other, key=_rounding)
         number = _layer(entry.name)
@@ -226,6 +225,11 @@ class _Surroundings:
         # Through every layer forwards, and then backwards.
         depth = len(passed.layers) or 1
         return passed.lowest, 2 * depth if entry.kind.startswith("grad") else depth
+
+    def _begun(self, entry: Entry) -> _Passed:
+        """What stands for several steps counts with the first of them."""
+        made = self._passed.setdefault((entry.first_step, entry.first_rank), _Passed())
+        return self._passed.setdefault((entry.step, entry.rank), made)
 
 
 @dataclass(slots=True)

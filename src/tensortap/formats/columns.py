@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from tensortap.core.collector import without_collector
 from tensortap.core.paths import regex
 from tensortap.formats.index import COLUMNS, index_files, is_sound, read_rows
 
@@ -113,7 +113,7 @@ class Columns:
     def refresh(self) -> int:
         """Read rows that are new; return how many."""
         rows: list[list[Any]] = []
-        with _without_collector():
+        with without_collector():  # millions of cells that hold no other
             for path in index_files(self._own):
                 rows += self._new_rows(path)
             if rows:
@@ -136,6 +136,8 @@ class Columns:
             found[name] = list(map(coded.texts.__getitem__, coded.codes[chosen].tolist()))
         for name in ("step", "rank"):
             odd = found.pop(f"odd_{name}")
+            if self.coded[f"odd_{name}"].texts == [None]:
+                continue
             numbers = zip(found[name], odd, strict=True)
             found[name] = [number if text is None else _odd(text) for number, text in numbers]
         return found
@@ -259,18 +261,6 @@ def _odd(text: str) -> int | tuple[int, ...]:
 
 def _is_small(cell: Any) -> bool:
     return type(cell) is int and cell in _SMALL
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Millions of cells that hold no other: looking through them again and again doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _fingerprint(path: Path, end: int) -> int:

@@ -20,5 +20,15 @@ def table_html(caption: str, rows: list[list[str]]) -> str:
     return f"<table><caption>{escape(caption)}</caption>{''.join(lines)}</table>"
 
 
+def size_words(nbytes: float) -> str:
+    """`1.23 MB`"""
+    unit = "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if nbytes < 1000:
+            break
+        nbytes, unit = nbytes / 1000, larger
+    return f"{nbytes:.3g} {unit}"
+
+
 def _row(tag: str, cells: list[str]) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"

@@ -51,6 +51,7 @@ class Terms(NamedTuple):
     a_dtype: str
     b_dtype: str
     shape: tuple[int, ...]
+    size: int
     are_integers: bool
     a_nbytes: int
     b_nbytes: int
@@ -94,7 +95,7 @@ def terms(a_dtype: str, a_shape: tuple[int, ...], b_dtype: str, b_shape: tuple[i
     rest = size, 0 if are_integers else columns_of(a_shape), are_integers
     a, b = (size * number_type(dtype).itemsize for dtype in (a_dtype, b_dtype))
     told = native.kind(a_dtype), (*native.kind(b_dtype), *rest)
-    return Terms(a_dtype, b_dtype, a_shape, are_integers, a, b, a + b, *told)
+    return Terms(a_dtype, b_dtype, a_shape, size, are_integers, a, b, a + b, *told)
 
 
 @lru_cache(maxsize=512)

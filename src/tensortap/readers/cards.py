@@ -11,8 +11,8 @@ import numpy as np
 
 from tensortap.core.dtypes import NUMBER_TYPES
 from tensortap.core.record import Record, Series, Site
-from tensortap.formats.arrivals import size_words
 from tensortap.formats.short_words import ShortWords, cut
+from tensortap.formats.table import size_words
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.blocks import numbers
 from tensortap.kernels.statistics import statistics

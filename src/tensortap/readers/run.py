@@ -16,7 +16,7 @@ from tensortap.core.paths import nearest, parse, sort_key
 from tensortap.core.record import Kind, Series
 from tensortap.formats.columns import Columns
 from tensortap.formats.run_layout import CACHE, OWN
-from tensortap.formats.table import table_html, table_text
+from tensortap.formats.table import size_words, table_html, table_text
 from tensortap.readers.asked import Asked
 from tensortap.readers.query import parse as parse_query
 from tensortap.readers.statistics_cache import StatisticsCache
@@ -188,7 +188,7 @@ class Run:
 
     def _headline(self) -> str:
         names, nbytes = len(self.names), sum(one.nbytes for one in self) if len(self) < 10_000 else None
-        size = f", {_size(nbytes)}" if nbytes is not None else ""
+        size = f", {size_words(nbytes)}" if nbytes is not None else ""
         damaged = f", {len(self.problems)} damaged" if self.problems else ""
         return f"run {self.path}: {len(self)} records of {names} names{size}{damaged}"
 
@@ -255,12 +255,3 @@ def _no_run(path: Path) -> str:
     if inside:
         return f"{path} is not a run but holds {len(inside)}: {', '.join(inside[-3:])}; give one of them"
     return f"{path} is not a run directory: it has no {OWN} folder; give the folder that init() made"
-
-
-def _size(nbytes: int) -> str:
-    size, unit = float(nbytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.3g} {unit}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from starlette.requests import Request
@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from tensortap.comparison.verdict import VERDICTS
 from tensortap.core.errors import NoRunError
+from tensortap.core.record import Kind
 from tensortap.readers.query import parse
 from tensortap.readers.query_fields import FIELDS
 from tensortap.viewer import call_lines, downloads, looks, module_tree, summaries, tensors
@@ -42,16 +43,7 @@ def meta(state: State, request: Request) -> Response:
             "roots": [str(root) for root in state.library.roots],
             "plotly": path_of_plotly() is not None,
             "verdicts": VERDICTS,
-            "kinds": [
-                "value",
-                "input",
-                "output",
-                "grad_input",
-                "grad_output",
-                "param",
-                "grad_param",
-                "local",
-            ],
+            "kinds": get_args(Kind),
             "errors": ERRORS,
             "quick_start": _QUICK_START,
         }

@@ -1,9 +1,9 @@
 // @ts-check
 /** @file What comes from a job: one tile for each name, which shows the newest. */
 
-import { isAborted } from "../api.js";
+import { isAborted, real } from "../api.js";
 import { el, fill, say } from "../dom.js";
-import { dtype, number } from "../format.js";
+import { brief, dtype, number } from "../format.js";
 import { Spark } from "../instruments/spark.js";
 import { Thumbnail } from "../instruments/thumbnail.js";
 
@@ -139,12 +139,7 @@ class Tile {
     else if (known && !this.big.hidden) say(this.big, number(known.mean));
     this.element.classList.toggle("is-odd", Boolean(record.odd));
     if (known) {
-      say(
-        this.numbers,
-        record.value === undefined
-          ? `${number(known.mean)} ± ${number(known.std)}   max |x| ${number(known.absmax)}${record.odd ? `   ${record.odd}` : ""}`
-          : record.odd,
-      );
+      say(this.numbers, record.value === undefined ? numbersOf(known, record.odd) : record.odd);
       this.spark.push(known.nan || known.inf ? NaN : known.mean);
     }
     this.paint(pause);
@@ -186,4 +181,10 @@ export function valueBase(base, record) {
 /** @param {Came} record */
 function hasPicture(record) {
   return record.shape.some((length) => length > 1);
+}
+
+/** @param {any} known @param {string} odd */
+function numbersOf(known, odd) {
+  const [mean, std, most] = [known.mean, known.std, known.absmax].map((one) => brief(real(one)));
+  return `${mean} ± ${std}  |x| ≤ ${most}${odd ? `  ${odd}` : ""}`;
 }

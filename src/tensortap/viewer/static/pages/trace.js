@@ -137,8 +137,19 @@ class TracePage {
           key: "title",
           title: this.hasCalls ? "outermost call" : "step",
           width: "minmax(0, 1fr)",
-          text: (at) => tree(at).title,
+          text: (at) => (this.hasCalls ? titleOf(tree(at)) : tree(at).title),
         },
+        ...(this.hasCalls
+          ? [
+              {
+                key: "step",
+                title: "step",
+                width: "40px",
+                isRight: true,
+                text: (/** @type {number} */ at) => count(tree(at).step),
+              },
+            ]
+          : []),
         {
           key: "lines",
           title: "lines",
@@ -332,9 +343,16 @@ class TracePage {
   }
 }
 
+/** The function first: it is what one knows. @param {any} tree */
+function titleOf(tree) {
+  const [, site, name] = tree.title.match(/^(\S+) (.*) \(step.*\)$/) || [];
+  const rank = tree.rank ? `, rank ${tree.rank}` : "";
+  return site ? `${name}() ${site}${rank}` : tree.title;
+}
+
 /** @param {number} mean @param {number} std */
 function meanWords(mean, std) {
-  return std === 0 ? number(mean) : `${number(mean)} ± ${number(std)}`;
+  return std === 0 || Number.isNaN(mean) ? number(mean) : `${number(mean)} ± ${number(std)}`;
 }
 
 /** @param {import("./call_lines.js").Line} line */

@@ -31,6 +31,7 @@ export function drawLine(cell, line, look) {
   made.toggle.setAttribute("aria-label", `${look.isOpen ? "close" : "open"} ${line.name}`);
   made.toggle.setAttribute("aria-expanded", String(look.isOpen));
   say(made.word, look.hasCalls ? WORDS[line.kind] || "" : "");
+  made.word.hidden = !made.word.textContent;
   made.word.className = line.kind === "raise" ? "bad" : "quiet";
   const [stem, name] = named(line, look);
   say(made.stem, stem);
@@ -62,7 +63,7 @@ function make(cell) {
       { class: "trace-cell" },
       made.toggle,
       made.word,
-      el("span", null, made.stem, made.name),
+      el("span", { class: "clip" }, made.stem, made.name),
       made.mark,
     ),
   );
