@@ -134,10 +134,8 @@ def families(made: Results, dtype: str) -> list[tuple[str, int, list[str]]]:
     for family in made.kinds:
         cells, count = [], 0
         for tool in (FLOOR, REPLAY):
-            chosen = made.arranged() if family == ARRANGED else made.planted(dtype, tool)
-            chosen = [
-                one for one in chosen if one.family == family and one.dtype == dtype and tool in one.answers
-            ]
+            chosen = [*made.planted(dtype, tool), *made.arranged(dtype, tool)]
+            chosen = [one for one in chosen if one.family == family]
             above = [one for one in chosen if one.is_above_noise or dtype == "float32"]
             count = max(count, len(chosen))
             cells.append(f"{located(above, tool)} of {len(above)}" if above else "")

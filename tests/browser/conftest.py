@@ -69,7 +69,7 @@ def viewer(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
     write_one(folder / "right", "beta.y", 4, 5)
     pictures = Path(_PICTURES) if _PICTURES else tmp_path_factory.mktemp("pictures")
     pictures.mkdir(parents=True, exist_ok=True)
-    with _started(folder) as (url, address):
+    with Started(folder) as (url, address):
         context = browser.new_context()
         page = context.new_page()
         page.goto(url)
@@ -79,10 +79,10 @@ def viewer(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
         yield Viewer(address, {run["name"]: run["id"] for run in runs}, state, pictures)
 
 
-class _started:
+class Started:
     """`tensortap view FOLDER`, until the block is left."""
 
-    def __init__(self, *things: Path) -> None:
+    def __init__(self, *things: Path | str) -> None:
         words = [sys.executable, "-c", "import sys; from tensortap.cli.main import main; sys.exit(main())"]
         self._command = [*words, "view", *map(str, things), "--no-open", "--json"]
 

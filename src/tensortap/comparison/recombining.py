@@ -12,6 +12,7 @@ from tensortap.comparison.glimpse import Step, distance
 from tensortap.comparison.joining import Joined, Laid, numbers_in
 from tensortap.comparison.layouts import layout_of
 from tensortap.comparison.match import Matched, Pair
+from tensortap.comparison.neighbours import Neighbours
 from tensortap.comparison.pieces_seen import PiecesSeen
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.ways import Way, joined
@@ -76,26 +77,25 @@ def recombined(matched: Matched) -> Matched:
 def all_made(matched: Matched) -> list[Made]:
     """Every value that only one side has and that values of the other make up."""
     found: list[Made] = []
-    taken: set[int] = set()
     for mine, others, is_a in (
         (matched.only_a, matched.only_b, True),
         (matched.only_b, matched.only_a, False),
     ):
+        taken = {id(entry) for made in found for entry in (made.whole, *made.parts)}
+        near = Neighbours([one for one in others if id(one) not in taken and one.dtype])
         for entry in mine:
-            free = [one for one in others if id(one) not in taken]
-            made = _made_of(entry, free, is_a) if id(entry) not in taken and entry.dtype else None
+            made = _made_of(entry, near, is_a) if id(entry) not in taken and entry.dtype else None
             if made is not None:
-                taken |= {id(entry), *map(id, made.parts)}
+                near.take(made.parts)
                 found.append(made)
     return found
 
 
-def _made_of(whole: Entry, others: Sequence[Entry], is_a: bool) -> Made | None:
+def _made_of(whole: Entry, near: Neighbours, is_a: bool) -> Made | None:
     """The values that make it up; nothing unless exactly one way does."""
-    near = [one for one in others if _is_near(whole, one) and one.dtype]
     numbers = _Numbers()
     try:
-        found = [*_sums(whole, near, numbers), *_sections(whole, near, numbers)] if len(near) > 1 else []
+        found = [*_sums(whole, near, numbers), *_sections(whole, near, numbers)]
     except (TensortapError, OSError, ValueError):
         return None
     return Made(whole, *found[0], is_a) if len(found) == 1 else None
@@ -104,25 +104,25 @@ def _made_of(whole: Entry, others: Sequence[Entry], is_a: bool) -> Made | None:
 _Parts = tuple[list[Entry], Way, tuple[Step, ...]]
 
 
-def _sums(whole: Entry, near: Sequence[Entry], numbers: _Numbers) -> Iterator[_Parts]:
+def _sums(whole: Entry, near: Neighbours, numbers: _Numbers) -> Iterator[_Parts]:
     """Hidden states and the residual that the other side has added to them already."""
-    parts = [one for one in near if one.name in (f"{whole.name}[0]", f"{whole.name}[1]")]
+    parts = near.named(whole, (f"{whole.name}[0]", f"{whole.name}[1]"))
     if len(parts) == 2 and all(one.shape == whole.shape for one in parts):
         left = _left(whole, parts, _SUM, numbers)
         if left <= _EQUAL and all(_left(whole, [one], _SUM, numbers) > _WORSE * left for one in parts):
             yield parts, _SUM, ()
 
 
-def _sections(whole: Entry, near: Sequence[Entry], numbers: _Numbers) -> Iterator[_Parts]:
+def _sections(whole: Entry, near: Neighbours, numbers: _Numbers) -> Iterator[_Parts]:
     """Query, key and value, or gate and up, in one product."""
     for axis in dict.fromkeys((len(whole.shape) - 1, 0)) if whole.shape else ():
-        fitting = [one for one in near if _without(one.shape, axis) == _without(whole.shape, axis)]
+        fitting = near.fitting(whole, axis, _MOST_TRIED)
         mine = numbers.of(whole) if len(fitting) > 1 else None
         if mine is None:
             continue
         seen = PiecesSeen(mine, axis)
         for count in range(2, _MOST_PARTS + 1):
-            for parts in permutations(fitting[:_MOST_TRIED], count):
+            for parts in permutations(fitting, count):
                 if sum(one.shape[axis] for one in parts) == whole.shape[axis]:
                     steps = _arranged(whole, list(parts), Way("shard", axis), numbers, seen)
                     if steps is not None:
@@ -172,22 +172,5 @@ def _left(whole: Entry, parts: Sequence[Entry], way: Way, numbers: _Numbers) -> 
     return float("inf") if mine is None or held is None else distance(mine, joined(way, held)[0])
 
 
-def _is_near(one: Entry, other: Entry) -> bool:
-    """Of one moment and one parent, or parts of one value."""
-    moments = [(entry.kind, entry.step, entry.call, entry.rank) for entry in (one, other)]
-    is_inside = other.name.startswith(f"{one.name}[")
-    return moments[0] == moments[1] and (is_inside or _parent(one) == _parent(other))
-
-
-def _parent(entry: Entry) -> str:
-    """Of a weight, that of its module."""
-    path = entry.name.split(".")
-    return ".".join(path[:-2] if entry.kind in ("param", "grad_param", "input") else path[:-1])
-
-
 def _place(entry: Entry) -> tuple[int, int, int]:
     return entry.first_step, entry.order, entry.first_rank
-
-
-def _without(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, ...]]:
-    return len(shape), (*shape[:axis], *shape[axis + 1 :])

@@ -197,6 +197,7 @@ class TensorPage {
   arrive(facts) {
     const isNew = facts.row !== this.facts?.row;
     this.facts = facts;
+    this.walk.row = facts.row;
     this.say();
     if (!this.card.isConnected) this.layOut();
     const isNumber = facts.is_array && !facts.shape.length;

@@ -38,15 +38,17 @@ export class Walk {
 
   /** @param {number} by */
   later(by) {
-    const next = this.steps[this.steps.findIndex((one) => one.row === this.row) + by];
-    if (next && this.row >= 0) this.at({ s: next.step });
+    const at = this.steps.findIndex((one) => one.row === this.row);
+    const next = at < 0 ? null : this.steps[at + by];
+    if (next) this.at({ s: next.step });
     return Boolean(next);
   }
 
   /** @param {number} by */
   across(by) {
-    const next = this.ranks[this.ranks.findIndex((one) => one.row === this.row) + by];
-    if (next && this.row >= 0) this.at({ r: next.rank || null });
+    const at = this.ranks.findIndex((one) => one.row === this.row);
+    const next = at < 0 ? null : this.ranks[at + by];
+    if (next) this.at({ r: next.rank || null });
   }
 
   /** @param {number} by */
