@@ -34,6 +34,7 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/track.py
 	$(BIN)/python benchmarks/compare_runs.py
 	$(BIN)/python benchmarks/viewer.py
+	$(BIN)/python benchmarks/viewer_browser.py
 	$(BIN)/python benchmarks/cli.py
 	$(BIN)/python benchmarks/metadata.py
 	cd benchmarks && ../$(BIN)/python -m planted --short

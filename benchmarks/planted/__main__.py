@@ -22,12 +22,14 @@ import tensortap
 from planted import page, results, units
 from planted.answers import Limits
 from planted.placements import SEEDS, placements
-from planted.units import DTYPES, Unit
+from planted.units import DTYPES, Unit, Worst
 from planted.zoo import CALIBRATED, SCORED
+from tensortap.comparison.floor import LIMIT
+from tensortap.comparison.forced_floor import ALONE_LIMIT
 
 CALIBRATED_SEEDS, SCORED_SEEDS, SHORT_SEED = (100, 101), (0, 1, 2), 200
 SHORT_MODELS = ("llama", "mixtral", "mamba")
-DEFAULT_LIMIT, MARGIN = 4.0, 1.5
+DEFAULTS, MARGIN = Limits(LIMIT, ALONE_LIMIT), 1.5
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "planted.md"
 
@@ -51,11 +53,8 @@ def measured(pool: Executor, given: argparse.Namespace) -> results.Results:
     """First what is above noise, then the limits, then the score: nothing that is scored decides anything."""
     chosen = _units(given)
     above = _above_noise(pool, chosen, given.work)
-    worst = dict.fromkeys(DTYPES, (0.0, 0.0)) if given.short else _calibrated(pool)
-    limits = {
-        dtype: Limits(*(max(DEFAULT_LIMIT, MARGIN * ratio) for ratio in ratios))
-        for dtype, ratios in worst.items()
-    }
+    worst = dict.fromkeys(DTYPES, (Worst(), Worst())) if given.short else _calibrated(pool)
+    limits = {dtype: limits_from(*both) for dtype, both in worst.items()}
     made = results.Results(limits, worst)
     tasks = [(unit, limits[unit.dtype], tuple(above[unit.key])) for unit in chosen]
     for scored in _scored(pool, tasks, given.work):
@@ -63,6 +62,10 @@ def measured(pool: Executor, given: argparse.Namespace) -> results.Results:
         made.several += scored.several
     made.placed = placements(SEEDS[:100] if given.short else SEEDS)
     return made
+
+
+def limits_from(floor: Worst, replay: Worst) -> Limits:
+    return Limits(max(DEFAULTS.floor, MARGIN * floor.ratio), max(DEFAULTS.replay, MARGIN * replay.ratio))
 
 
 def _units(given: argparse.Namespace) -> list[Unit]:
@@ -108,7 +111,7 @@ def _short(*things: Any) -> str:
     return hashlib.sha256(repr(things).encode()).hexdigest()[:12]
 
 
-def _calibrated(pool: Executor) -> dict[str, tuple[float, float]]:
+def _calibrated(pool: Executor) -> dict[str, tuple[Worst, Worst]]:
     chosen = [Unit(name, seed, dtype) for name in CALIBRATED for seed in CALIBRATED_SEEDS for dtype in DTYPES]
     found = list(zip(chosen, _all(pool, units.calibrate, chosen, "calibrated"), strict=True))
     return {

@@ -5,7 +5,7 @@ from pathlib import Path
 import transformers
 
 from planted import results
-from planted.answers import FLOOR, REPLAY
+from planted.answers import FLOOR, REPLAY, THE_MODEL
 from planted.results import ARRANGED, Results
 from planted.training import TRAINED
 from planted.units import DTYPES
@@ -98,10 +98,14 @@ def _of_several(made: Results) -> str:
     rows = []
     for one in made.several:
         if not one.are_found or one.others:
-            left = ", ".join(sorted(set(one.located) - set(one.told))) or "all named"
-            more = ", ".join(sorted(set(one.told) - set(one.located))) or "nobody else"
+            left = _names(set(one.located) - set(one.told)) or "all named"
+            more = _names(set(one.told) - set(one.located)) or "nobody else"
             rows.append([f"{one.kind}, {one.dtype}", ", ".join(one.bugs), left, more])
     return _table(["model", "bugs", "not named", "also accused"], rows) if rows else "None was missed.\n"
+
+
+def _names(modules: set[str]) -> str:
+    return ", ".join(one or THE_MODEL for one in sorted(modules))
 
 
 def _alarms(made: Results) -> str:
@@ -136,11 +140,12 @@ def _method(made: Results) -> str:
 
 
 def _limits(made: Results) -> str:
-    return "; ".join(
-        f"{dtype} {made.worst[dtype][0]:.2f} with a floor and {made.worst[dtype][1]:.2f} by replay, so "
-        f"{made.limits[dtype].floor:.2f} and {made.limits[dtype].replay:.2f}"
-        for dtype in DTYPES
-    )
+    rows = []
+    for dtype in DTYPES:
+        limits, (floor, replay) = made.limits[dtype], made.worst[dtype]
+        rows.append([f"{dtype}, floor", f"{floor.ratio:.2f}", floor.told, f"{limits.floor:.2f}"])
+        rows.append([f"{dtype}, replay", f"{replay.ratio:.2f}", replay.told, f"{limits.replay:.2f}"])
+    return _table(["", "reached", "by", "limit"], rows)
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from planted.answers import FLOOR, REPLAY, TOOLS, Limits
 from planted.score import Case
 from planted.several import Several
-from planted.units import DTYPES
+from planted.units import DTYPES, Worst
 
 ARRANGED = "arrangements"
 # By number type: of all bugs in single precision, of those above noise in half.
@@ -26,7 +26,7 @@ class Results:
     """All of one run."""
 
     limits: dict[str, Limits]
-    worst: dict[str, tuple[float, float]]  # of harmless pairs, where limits were fixed
+    worst: dict[str, tuple[Worst, Worst]]  # of harmless pairs, where limits were fixed
     cases: list[Case] = field(default_factory=list)
     several: list[Several] = field(default_factory=list)
     placed: Counter[str] = field(default_factory=Counter)

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -65,25 +66,34 @@ def find_above_noise(unit: Unit) -> list[str]:
     return above_noise(SCORED[unit.kind], unit.seed, unit.type, is_whole=unit.is_whole)
 
 
-def calibrate(unit: Unit) -> tuple[float, float]:
-    """The largest multiples of the noise that harmless pairs reach: by a floor, and by replay."""
+class Worst(NamedTuple):
+    """The largest multiple of its noise that a value of a harmless pair reaches, and where."""
+
+    ratio: float = 0.0
+    told: str = ""
+
+
+def calibrate(unit: Unit) -> tuple[Worst, Worst]:
+    """By a floor, and by replay."""
     begin()
     base = clean(CALIBRATED[unit.kind], unit.seed, unit.type)
     limits = Limits(math.inf, math.inf)
-    floor, replay = [0.0], [0.0]
-    for make in harmless(base.kind).values():
+    floor, replay = [Worst()], [Worst()]
+    for name, make in harmless(base.kind).items():
         model = make(base.kind, base.seed, base.dtype)
-        floor.append(_worst(by_floor(base, captured(model, base.batch), limits)))
-        replay.append(_worst(by_replay(base, model, limits)))
+        floor.append(_worst(base, name, by_floor(base, captured(model, base.batch), limits)))
+        replay.append(_worst(base, name, by_replay(base, model, limits)))
     split = other_experts if base.kind.sort == "experts" else batch_split
-    floor.append(_worst(by_floor(base, split(base.build(), base.batch), limits)))
+    floor.append(_worst(base, split.__name__, by_floor(base, split(base.build(), base.batch), limits)))
     if is_divisible(base.kind):
-        floor.append(_worst(by_floor(base, in_two_ranks(base), limits)))
+        floor.append(_worst(base, "two_ranks", by_floor(base, in_two_ranks(base), limits)))
     return max(floor), max(replay)
 
 
-def _worst(found: Comparison) -> float:
-    return max((one.ratio for one in found.table if not one.source and math.isfinite(one.ratio)), default=0.0)
+def _worst(base: Clean, change: str, found: Comparison) -> Worst:
+    told = f"{change} in {base.kind.name}, at {{}}"
+    chosen = [one for one in found.table if not one.source and math.isfinite(one.ratio)]
+    return max((Worst(one.ratio, told.format(one.name)) for one in chosen), default=Worst())
 
 
 def kept(file: Path, task: tuple[Unit, Limits, tuple[str, ...]]) -> Scored:

@@ -39,9 +39,7 @@ def point(page: Any, row: int, col: int, rows: int, cols: int) -> Any:
     """Put the pointer on one element of a slice that is seen as a whole."""
     canvas = page.locator(".picture .heat-canvas")
     box = canvas.bounding_box()
-    canvas.hover(
-        position={"x": (col + 0.5) * box["width"] / cols, "y": (row + 0.5) * box["height"] / rows}
-    )
+    canvas.hover(position={"x": (col + 0.5) * box["width"] / cols, "y": (row + 0.5) * box["height"] / rows})
     return page.locator(".picture .value")
 
 
@@ -74,7 +72,7 @@ def test_a_slider_moves_through_the_array_and_the_link_keeps_it(own: Own) -> Non
 
 def test_an_axis_dragged_onto_another_takes_its_place(own: Own) -> None:
     page = drawn(own.open(f"{MLP}?s=0&i=1,2,3,4"))
-    page.drag_and_drop(".axis[data-axis='1']", ".axis[data-axis='3']")
+    page.drag_and_drop(".axis[data-axis='1'] b", ".axis[data-axis='3'] b")
     expect(page.get_by_label("axis 1, 3 long")).to_have_value("cols")
     assert choices(page)["x"] == "2,1"
     point(page, 7, 0, 20, 3)
@@ -206,6 +204,15 @@ def test_a_name_that_is_nowhere_is_told_with_those_that_are_near(own: Own) -> No
     expect(page.get_by_role("alert")).to_contain_text("blocks.0.mlp")
 
 
+def test_a_tab_that_is_not_seen_holds_no_connection(own: Own) -> None:
+    page = own.open("/run/{values}/t/loss")
+    expect(page.locator(".single")).to_be_visible()
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/events")):
+        page.evaluate(_HIDDEN, True)
+    with page.expect_request("**/api/events"):
+        page.evaluate(_HIDDEN, False)
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_everyone_can_read_and_use_it_without_scrolling_sideways(own: Own, theme: str) -> None:
     page = drawn(own.open(f"{MLP}?s=2", theme=theme))
@@ -221,4 +228,8 @@ _HAS_MAGENTA = """() => {
     if (data[i] === 255 && data[i + 1] === 61 && data[i + 2] === 242) return true;
   }
   return false;
+}"""
+_HIDDEN = """(is_hidden) => {
+  Object.defineProperty(document, "hidden", { value: is_hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
 }"""

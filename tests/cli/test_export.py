@@ -56,3 +56,30 @@ def test_bad_input_gets_a_sentence_and_its_code(
     said = capsys.readouterr()
     assert sentence in said.err
     assert said.out == ""
+
+
+def test_numbers_of_python_are_arrays_without_axes(tmp_path: Path) -> None:
+    with tt.Tap(sinks=[tt.RunDirectory(tmp_path / "run")]) as tap:
+        for name, number in {"loss": 0.25, "count": 3, "flag": True}.items():
+            tap.emit(tt.Record(name, number))
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "a.npz")]) == 0
+    with np.load(tmp_path / "a.npz") as found:
+        assert {name: found[name].item() for name in found} == {"loss": 0.25, "count": 3, "flag": True}
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5", "html"])
+def test_values_that_the_run_has_lost_are_missing_data(tmp_path: Path, capsys: Any, suffix: str) -> None:
+    with tt.Tap(sinks=[tt.RunDirectory(tmp_path / "run", layout="files")]) as tap:
+        for name in ("kept", "lost"):
+            tap.emit(tt.Record(name, np.ones(3)))
+    (tmp_path / "run" / "lost.npy").unlink()
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / f"a.{suffix}"), "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["keys"], list(told["skipped"])) == (["kept"], ["lost"])
+
+
+def test_a_run_without_records_is_missing_data_and_leaves_no_file(tmp_path: Path, capsys: Any) -> None:
+    tt.RunDirectory(tmp_path / "run").close()
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "a.npz")]) == 3
+    assert "holds no record" in capsys.readouterr().err
+    assert not (tmp_path / "a.npz").exists()

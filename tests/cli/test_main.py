@@ -182,3 +182,41 @@ def test_what_may_not_be_read_is_told_in_a_sentence(make_run, mode, codes):
     assert "Traceback" not in done.stderr
     told = [line.split() for line in done.stderr.splitlines() if line.split()[0] in ("ls", "verify", "tree")]
     assert [int(code) for _, code in told] == codes
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_an_output_that_is_closed_is_no_error(make_run, closed):
+    line = f"exec {sys.executable} -c 'from tensortap.cli.main import main; exit(main())' ls \"$1\" {closed}"
+    assert (
+        subprocess.run(["sh", "-c", line, "sh", make_run()], capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_a_mistake_of_ours_is_raised_where_it_is_looked_for(monkeypatch, tensortap, make_run, strict):
+    monkeypatch.setenv("TENSORTAP_STRICT", strict)
+    monkeypatch.setattr("tensortap.cli.ls.glance", lambda *_: int("no number"))
+    if strict == "0":
+        assert tensortap("ls", make_run()).code == 2
+        return
+    with pytest.raises(ValueError, match="invalid literal"):
+        tensortap("ls", make_run())
+
+
+def test_a_sentence_about_what_was_typed_is_no_mistake_of_ours(monkeypatch, tensortap, make_run):
+    monkeypatch.setenv("TENSORTAP_STRICT", "1")
+    said = tensortap("ls", make_run(), "--where", "steps>many")
+    assert (said.code, said.err) == (2, "tensortap ls: 'many' is no number; write it as in steps>100\n")
+
+
+def test_a_full_disk_is_told_as_such(make_run):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from tensortap.cli.main import main; exit(main())", "ls", make_run()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert done.stderr.startswith("tensortap ls: cannot write: no space left on device\n")

@@ -289,6 +289,36 @@ def test_a_signal_is_passed_on_and_the_answer_is_the_programs(tmp_path):
     assert (process.returncode, out) == (9, f"got {signal.SIGTERM.value}\n")
 
 
+COUNTS = """
+import os, signal, sys
+if "alone" in sys.argv:
+    os.setpgid(0, 0)
+signal.signal(signal.SIGUSR1, lambda number, frame: print("got", flush=True))
+signal.signal(signal.SIGTERM, lambda number, frame: (print("end", flush=True), sys.exit(0)))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("alone",)])
+def test_a_signal_to_the_whole_group_reaches_the_program_once(tmp_path, words):
+    process = subprocess.Popen(
+        [TENSORTAP, "run", "-q", "--", sys.executable, "-c", COUNTS, *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    for send in (os.killpg, os.kill):  # the second, to this command alone, is passed on
+        send(process.pid, signal.SIGUSR1)
+        assert process.stdout.readline() == "got\n"
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("end\n", 0)
+
+
 def test_a_program_that_a_signal_ended_ends_this_command_the_same_way(tmp_path):
     process = started(tmp_path)
     process.send_signal(signal.SIGTERM)
@@ -310,8 +340,8 @@ def test_killing_the_command_kills_the_program(tmp_path):
 def test_an_interrupt_from_the_terminal_reaches_the_program_once(tmp_path, write):
     write("""
         import os, signal
-        print("terminal", os.isatty(0), flush=True)
         try:
+            print("terminal", os.isatty(0), flush=True)
             signal.pause()
         except KeyboardInterrupt:
             print("once", flush=True)
@@ -345,3 +375,36 @@ def test_a_program_outside_of_any_repository_gets_the_code_of_no_other(watched, 
     assert not (run / "project.patch").exists()
     assert kept(tmp_path, "git_info.json")["project_git_info"] == {}
     assert kept(tmp_path, ".tensortap/code/sources.json")["files"] == ["program.py"]
+
+
+def test_the_packages_of_another_interpreter_are_its_own(watched, tmp_path):
+    venv.create(tmp_path / "bare", symlinks=True)
+    (packages,) = (tmp_path / "bare").glob("lib/python*/site-packages")
+    facts = packages / "only_there-1.2.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Name: only_there\nVersion: 1.2\n")
+    watched("--", tmp_path / "bare" / "bin" / "python", "-c", "pass")
+    environment = kept(tmp_path, ".tensortap/environment.json")
+    assert [(one["name"], one["version"]) for one in environment["packages"]] == [("only_there", "1.2")]
+    assert kept(tmp_path, "packages.json")["all_packages"] == {"only_there": "1.2"}
+    assert environment["interpreter"]["prefix"] == str(tmp_path / "bare")
+
+
+def test_packages_that_an_interpreter_does_not_tell_are_unknown(watched, write, tmp_path):
+    silent = tmp_path / write("#!/bin/sh\nexit 0\n", "python-silent")
+    silent.chmod(0o755)
+    watched("--", silent, "program.py")
+    environment = kept(tmp_path, ".tensortap/environment.json")
+    assert environment["packages"] is None
+    assert environment["problems"] == [{"fact": "packages", "reason": f"{silent} did not tell what it has"}]
+    assert kept(tmp_path, "packages.json") == {}
+
+
+def test_a_report_that_cannot_be_written_is_said_and_the_exit_code_stays_the_programs(watched, tmp_path):
+    done = watched("--json", "nowhere/report.json", "--", sys.executable, "-c", "print(1)")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no folder nowhere" in done.stderr
+    (tmp_path / "taken").mkdir()
+    done = watched("--json", "taken", "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert done.returncode == 7
+    assert "taken is not written: Is a directory" in done.stderr

@@ -10,6 +10,9 @@ import torch
 
 import tensortap as tt
 from tensortap.core.record import Record, Site
+from tensortap.core.tap import Tap
+from tensortap.formats.bundles import Named, write_safetensors
+from tensortap.sinks.hdf5 import HDF5
 from tensortap.sinks.run_directory import RunDirectory
 
 
@@ -257,3 +260,74 @@ def test_a_stream_without_blocks_gets_ascii(run, tensortap, monkeypatch, capsys)
 def test_what_is_shown_is_what_python_loads(run, tensortap):
     told = tensortap("show", f"{run}:layers.0.attn@0", "--json", "--values").json
     assert told["values"] == tt.Run(run).load("layers.0.attn", step=0).tolist()
+
+
+@pytest.fixture
+def trace(tmp_path):
+    with Tap(sinks=[HDF5(tmp_path / "trace.h5")]) as tap:
+        for step in (1, 2, 3):
+            tap.emit(Record("forward.x", np.full((2, 2), step, "f4"), step=step))
+    return tmp_path / "trace.h5"
+
+
+def test_a_trace_lists_its_names_and_shows_the_value_of_a_step(trace, tensortap):
+    listed = tensortap("show", trace, "--json").json["values"]
+    assert [(one["name"], one["records"], one["shape"]) for one in listed] == [("forward.x", 3, [2, 2])]
+    assert tensortap("show", f"{trace}:forward.x").out.startswith(f"{trace}:forward.x  step 3, rank 0\n")
+    for where in ([f"{trace}:forward.x@2"], [f"{trace}:forward.x", "--step", "2"]):
+        told = tensortap("show", *where, "--json").json
+        assert (told["step"], told["rank"], told["statistics"]["mean"]) == (2, 0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("forward.x@9", "'forward.x' has no value of step 9; there are steps 1 to 3"),
+        ("forward.y", "did you mean 'forward.x'?"),
+    ],
+)
+def test_what_a_trace_does_not_have_is_told(trace, tensortap, name, told):
+    said = tensortap("show", f"{trace}:{name}")
+    assert said.code == 3
+    assert told in said.err
+
+
+def test_an_hdf5_file_of_others_is_told_to_be_no_trace(tmp_path, tensortap):
+    import h5py
+
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = [1, 2]
+    said = tensortap("show", tmp_path / "other.h5")
+    assert said.code == 3
+    assert "other.h5 holds no trace" in said.err
+
+
+def test_the_tensors_of_a_safetensors_file_are_shown_in_their_own_type(tmp_path, tensortap):
+    path = tmp_path / "weights.safetensors"
+    with path.open("wb") as stream:
+        parts = [
+            Named("half", np.full(3, 0x3FC0, "u2"), "bfloat16"),
+            Named("ones", np.ones(2, "f4"), "float32"),
+        ]
+        write_safetensors(stream, parts, {})
+    listed = tensortap("show", path, "--json").json["values"]
+    assert {one["name"]: one["dtype"] for one in listed} == {"half": "bfloat16", "ones": "float32"}
+    assert tensortap("show", f"{path}:half", "--json").json["statistics"]["max"] == 1.5
+    assert tensortap("show", f"{path}:none").code == 3
+
+
+def test_a_step_of_a_file_without_steps_is_a_wrong_argument(tmp_path, tensortap):
+    np.save(tmp_path / "x.npy", np.ones(2))
+    said = tensortap("show", tmp_path / "x.npy", "--step", "3")
+    assert said.code == 2
+    assert "--step chooses among the values of a run" in said.err
+
+
+def test_names_that_nobody_could_see_are_quoted_and_paths_can_be_pasted(tmp_path, tensortap):
+    sink = RunDirectory(tmp_path / "my run")
+    for name in ("", " ", "plain"):
+        sink.write(Record(name, np.ones(2)))
+    sink.close()
+    said = tensortap("show", tmp_path / "my run")
+    assert {line.split("  ")[0] for line in said.out.splitlines()} == {"name", "''", "' '", "plain"}
+    assert f"tensortap show '{tmp_path / 'my run'}':NAME shows one" in said.err

@@ -61,7 +61,7 @@ def test_a_value_that_cannot_be_read_does_not_cost_the_others(make_run, tensorta
     run = make_run(layout="files", a=[np.ones(3)], b=[np.ones(3)])
     (run / "a.npy").unlink()
     said = tensortap("tree", run)
-    assert said.code == 0
+    assert said.code == 3
     assert "cannot be read" in said.out
     assert "all 1.00" in said.out
 
@@ -86,3 +86,22 @@ def test_unicode_long_and_odd_names_are_shown(tmp_path, tensortap):
     assert "層" in said.out
     assert "n" * 300 in said.out
     assert "\x1b" not in said.out
+
+
+def test_many_damaged_lines_are_told_in_a_few(make_run, tensortap):
+    run = make_run()
+    with (run / ".tensortap" / "index-rank0.jsonl").open("a") as index:
+        index.write("garbage\n" * 50)
+    said = tensortap("tree", run)
+    assert said.code == 3
+    assert said.err.count("\n") == 6
+    assert said.err.endswith("45 more problems; tensortap verify tells all\n")
+    assert "x" in said.out
+
+
+def test_of_a_file_it_is_told_what_reads_it(tensortap, tmp_path):
+    (tmp_path / "trace.h5").touch()
+    for command in (["tree"], ["export"]):
+        said = tensortap(*command, tmp_path / "trace.h5", *(["a.npz"] if command == ["export"] else []))
+        assert said.code == 3
+        assert "trace.h5 is a file, not a run; tensortap show lists its values" in said.err

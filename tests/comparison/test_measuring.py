@@ -1,6 +1,10 @@
 """Small values are measured together, and come to the same as each by itself."""
 
-from dataclasses import fields
+import copy
+import math
+import pickle
+import threading
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,9 +16,10 @@ from hypothesis.extra import numpy as arrays
 import tensortap as tt
 from tensortap.comparison import measuring
 from tensortap.comparison.measuring import Task, measure_batch
-from tensortap.comparison.metrics import Metrics, measure_operands
+from tensortap.comparison.metrics import Metrics, measure, measure_operands
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import Held
+from tensortap.comparison.references import Held, InRun
+from tensortap.comparison.sides import side_of
 from tensortap.core.dtypes import NUMBER_TYPES
 from tensortap.kernels import native
 
@@ -129,3 +134,98 @@ def test_without_the_compiled_kernels_runs_compare_the_same(monkeypatch, dtype):
     assert [one.verdict for one in with_library.table] == [one.verdict for one in without.table]
     for one, other in zip(with_library.table, without.table, strict=True):
         assert_same(one.metrics, other.metrics)
+
+
+def written(path, values):
+    """A run of these values by name, and its references in their order."""
+    sink = tt.RunDirectory(path)
+    for order, (name, value) in enumerate(values.items()):
+        sink.write(tt.Record(name, value, "output", order=order))
+    sink.close()
+    return [entry.reference for entry in side_of(path).entries]
+
+
+def any_values(seed):
+    random = torch.Generator().manual_seed(seed)
+    made = {
+        dtype: torch.randn(6, 10, generator=random) for dtype in ("float32", "float16", "bfloat16", "float64")
+    }
+    values = {name: value.to(getattr(torch, name)) for name, value in made.items()}
+    hole = values["float32"].clone()
+    hole[2, 3] = math.nan if seed else -math.inf
+    return {
+        **values,
+        "int64": torch.randint(9, (12,), generator=random),
+        "bool": torch.rand(5, generator=random) > 0.5,
+        "float8_e4m3fn": made["float32"].to(torch.float8_e4m3fn),
+        "one": torch.tensor(1.0 + seed),
+        "tiny": torch.full((4,), 1e-200 * (1 + seed), dtype=torch.float64),
+        "zeros": torch.zeros(3, 3),
+        "empty": torch.zeros(0, 3),
+        "hole": hole,
+        "text": f"seed {seed}",
+    }
+
+
+def test_values_of_runs_are_measured_as_bytes_and_come_to_the_same_as_arrays(tmp_path):
+    a, b = (written(tmp_path / str(seed), any_values(seed)) for seed in (0, 1))
+    found = measure_batch(list(zip(a, b, strict=True)))
+    for one, (x, y) in zip(found, zip(a, b, strict=True), strict=True):
+        expected = measure(x.load(), y.load())
+        assert_same(one, expected)
+        assert one.is_nonfinite == expected.is_nonfinite
+
+
+def test_no_array_is_made_of_what_the_kernels_take_as_bytes(tmp_path, monkeypatch):
+    if native.library is None:
+        pytest.skip(native.reason)
+    a, b = (written(tmp_path / str(seed), {"x": torch.full((4, 4), 1.0 + seed)}) for seed in (0, 1))
+    monkeypatch.setattr(InRun, "operand", None)
+    (found,) = measure_batch([(a[0], b[0])])
+    assert found.relative_l2 == 0.5
+
+
+def test_a_value_that_the_index_gives_another_size_costs_only_itself(tmp_path):
+    good = written(tmp_path / "a", {"x": torch.ones(4, 4), "y": torch.ones(4, 4)})
+    short = good[0]._replace(nbytes=60)
+    beyond = good[0]._replace(offset=1 << 40)
+    found = measure_batch([(good[1], good[0]), (short, good[0]), (beyond, good[0]), (good[0], good[1])])
+    assert [type(one) for one in found] == [Metrics, str, str, Metrics]
+    assert "ValueError" in found[1]
+    assert "ends at byte" in found[2]
+
+
+def test_what_comes_back_from_a_worker_is_small_and_the_same(tmp_path):
+    a, b = (written(tmp_path / str(seed), any_values(seed)) for seed in (0, 1))
+    (found,) = measure_batch([(a[0], b[0])])
+    sent = pickle.dumps(found)
+    assert len(sent) < 500
+    assert pickle.loads(sent) == found
+    unfolded = replace(found, part="[0]")
+    assert pickle.loads(pickle.dumps(unfolded)) == unfolded
+    assert copy.copy(unfolded) == unfolded
+
+
+def test_no_other_name_is_taken_for_a_fact_of_a_pair():
+    assert not hasattr(Metrics(), "rows")
+    with pytest.raises(AttributeError, match="no attribute 'rows'"):
+        _ = Metrics().rows
+
+
+def test_many_pairs_come_back_in_their_order_from_as_many_threads_as_there_are(monkeypatch):
+    names = set()
+
+    def watched(batch):
+        names.add(threading.current_thread().name)
+        return measure_batch(batch)
+
+    monkeypatch.setattr(measuring, "measure_batch", watched)
+    monkeypatch.setattr(measuring, "_processors", lambda: 2)
+    zero = np.zeros((64, 64), np.float32)
+    a = {f"x.{n}": zero + 1 for n in range(1500)}
+    b = {f"x.{n}": zero + (1 + n / 4096) for n in range(1500)}
+    found = tt.compare_runs(a, b)
+    assert [one.metrics.absolute.size if n else 0 for n, one in enumerate(found.table)] == [
+        n / 4096 for n in range(1500)
+    ]
+    assert names <= {"tensortap-compare_0", "tensortap-compare_1"}

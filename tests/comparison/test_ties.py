@@ -76,7 +76,13 @@ def captured(model, x):
     return found
 
 
-def compared(change=lambda model: None, nudge=2e-9):
+def captured_backward(model, x):
+    with tt.capture(model, "**", "**.in", "**.grad") as found:
+        (model(x.requires_grad_()) * torch.arange(96.0).view(12, 8)).sum().backward()
+    return found
+
+
+def compared(change=lambda model: None, nudge=2e-9, captured=captured):
     model, other = build(), build()
     change(other)
     right = captured(model, tokens(model))
@@ -113,6 +119,14 @@ def test_what_is_sorted_by_the_decisions_is_not_compared_row_by_row():
     sorted_rows = [one for one in found.table if one.name == "experts.act"]
     assert {one.verdict for one in sorted_rows} == {"within noise", "identical"}
     assert any(one.metrics.reason.startswith("shapes differ") for one in sorted_rows)
+
+
+def test_gradients_of_what_is_sorted_by_the_decisions_are_not_compared_row_by_row_either():
+    found = compared(captured=captured_backward)
+    gradients = [one for one in found.table if one.name == "experts.act.grad"]
+    assert any(one.metrics.reason.startswith("shapes differ") for one in gradients)
+    assert {one.verdict for one in gradients} <= {"within noise", "identical"}
+    assert (found.first, found.is_different) == (None, False)
 
 
 def test_a_decision_that_no_tie_explains_is_an_origin():

@@ -1,6 +1,8 @@
 """The query language: words about records, the same on the page, the command line and in Python."""
 
 import contextlib
+import fnmatch
+import time
 
 import numpy as np
 import pytest
@@ -131,3 +133,53 @@ def test_any_text_is_read_or_refused_in_words(text):
 def test_every_field_has_an_example_that_can_be_read():
     for field in FIELDS.values():
         assert parse(field.example).fields == {field.name}
+
+
+class _Table:
+    """One column of texts, whatever the field."""
+
+    def __init__(self, *texts):
+        self._texts = list(texts)
+
+    def __len__(self):
+        return len(self._texts)
+
+    def texts(self, field):
+        return np.arange(len(self)), self._texts
+
+    def numbers(self, field):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("type:" + "*a" * 30 + "*b", "a" * 4000),
+        ("site:" + "*a" * 30 + "*b", "a" * 4000),
+        ("shape:[" + "**,1," * 20 + "2]", ",".join("1" * 300)),
+    ],
+)
+def test_a_query_with_many_stars_is_answered_at_once(query, text):
+    before = time.process_time()
+    assert not parse(query).mask(_Table(text)).any()
+    assert time.process_time() - before < 2
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
+def test_stars_in_a_text_stand_for_any_letters(pattern, text):
+    if "*" in pattern:
+        wanted = fnmatch.fnmatchcase(text, pattern)
+        assert parse(f"type:{pattern}").mask(_Table(text)).tolist() == [wanted]
+
+
+@given(st.lists(st.sampled_from(["*", "**", "1", "22"]), max_size=6), st.lists(st.sampled_from([1, 2, 22])))
+def test_stars_in_a_shape_stand_for_axes(words, sizes):
+    def fits(words, sizes):
+        if not words:
+            return not sizes
+        if words[0] == "**":
+            return any(fits(words[1:], sizes[start:]) for start in range(len(sizes) + 1))
+        return bool(sizes) and words[0] in ("*", str(sizes[0])) and fits(words[1:], sizes[1:])
+
+    table = _Table(",".join(map(str, sizes)))
+    assert parse(f"shape:[{','.join(words)}]").mask(table).tolist() == [fits(words, sizes)]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -75,36 +76,51 @@ def _content(path: Path) -> str:
     return os.readlink(path) if path.is_symlink() else hashlib.blake2b(path.read_bytes()).hexdigest()
 
 
+def surroundings(home: Path) -> dict[str, str]:
+    """No configuration or key of the machine reaches a test."""
+    return {
+        "GIT_CONFIG_GLOBAL": str(home / "gitconfig"),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "XDG_STATE_HOME": str(home / "state"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No configuration, key or temporary folder of the machine reaches a test."""
-    config = tmp_path / "gitconfig"
-    config.write_text("[user]\n\tname = A B\n\temail = a@b\n[init]\n\tdefaultBranch = main\n")
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    return tmp_path
+    return _furnished(tmp_path, monkeypatch)
+
+
+def _furnished(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    config = "[user]\n\tname = A B\n\temail = a@b\n[init]\n\tdefaultBranch = main\n"
+    (home / "gitconfig").write_text(config)
+    (home / "tmp").mkdir()
+    for name, value in surroundings(home).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", str(home / "tmp"))
+    return home
 
 
 @pytest.fixture
 def make_project(home: Path) -> Callable[[str], Project]:
-    def make(name: str = "project") -> Project:
-        project = Project(home / name)
-        project.path.mkdir()
-        project.git("init", "-q")
-        project.write("job.py", PROGRAM)
-        return project
+    return lambda name="project": _begun(home / name)
 
-    return make
+
+def _begun(path: Path) -> Project:
+    project = Project(path)
+    project.path.mkdir()
+    project.git("init", "-q")
+    project.write("job.py", PROGRAM)
+    return project
 
 
 @pytest.fixture
 def project(make_project: Callable[..., Project]) -> Project:
+    return _changed(make_project())
+
+
+def _changed(project: Project) -> Project:
     """A repository with one commit, and changes of every kind that are not in it."""
-    project = make_project()
     project.write("model.py", b"x = 1\n")
     project.write("gone.py", b"x = 1\n")
     project.commit()
@@ -113,6 +129,20 @@ def project(make_project: Callable[..., Project]) -> Project:
     project.write("weights.bin", bytes(range(256)) * 9)
     (project.path / "gone.py").unlink()
     return project
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Path]:
+    """Such a project and its run, for tests that change neither."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        project = _changed(_begun(_furnished(tmp_path_factory.mktemp("kept"), monkeypatch) / "project"))
+        return project, project.record("--lr", "0.1")
+
+
+@pytest.fixture
+def copied(kept: tuple[Project, Path], home: Path) -> Path:
+    """A copy of its run, which a test may damage."""
+    return Path(shutil.copytree(kept[1], home / "copied"))
 
 
 def again(run: Path, into: Path | None = None, **choices: Any) -> Done:
@@ -130,8 +160,8 @@ def assert_same(run: Path, done: Done) -> None:
     assert len(values(run)) > 1
 
 
-def test_uncommitted_untracked_deleted_and_binary_files_are_restored(project: Project) -> None:
-    run = project.record("--lr", "0.1")
+def test_uncommitted_untracked_deleted_and_binary_files_are_restored(kept: tuple[Project, Path]) -> None:
+    project, run = kept
     before = project.fingerprint()
     done = again(run)
     assert_same(run, done)
@@ -140,8 +170,8 @@ def test_uncommitted_untracked_deleted_and_binary_files_are_restored(project: Pr
     assert project.fingerprint() == before
 
 
-def test_the_new_run_names_the_one_it_repeats(project: Project) -> None:
-    run = project.record()
+def test_the_new_run_names_the_one_it_repeats(kept: tuple[Project, Path]) -> None:
+    _, run = kept
     done = again(run)
     assert done.run is not None
     assert Run(done.run).metadata["environment"]["parent"] == str(run)
@@ -289,14 +319,16 @@ def test_another_clone_can_be_named(project: Project, home: Path) -> None:
     assert_same(home / "kept", again(home / "kept", repo=str(home / "clone")))
 
 
-def test_a_patch_that_makes_another_tree_is_an_error_and_leaves_nothing(project: Project, home: Path) -> None:
-    run = project.record()
-    patch = run / "project.patch"
+def test_a_patch_that_makes_another_tree_is_an_error_and_leaves_nothing(
+    kept: tuple[Project, Path], copied: Path, home: Path
+) -> None:
+    before = kept[0].git("worktree", "list")
+    patch = copied / "project.patch"
     patch.write_bytes(patch.read_bytes().replace(b"+x = 2", b"+x = 9"))
     with pytest.raises(CorruptRunError, match="but the run had"):
-        again(run)
+        again(copied)
     assert list((home / "tmp").iterdir()) == []
-    assert len(project.git("worktree", "list").splitlines()) == 1
+    assert kept[0].git("worktree", "list") == before
 
 
 def _new_file(path: str, mode: str = "100644", line: str = "y\n") -> bytes:
@@ -318,11 +350,10 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_path_that_leads_out_is_refused(name: str, project: Project) -> None:
-    run = project.record()
-    (run / "project.patch").write_bytes(HOSTILE[name])
+def test_a_path_that_leads_out_is_refused(name: str, copied: Path) -> None:
+    (copied / "project.patch").write_bytes(HOSTILE[name])
     with pytest.raises(RefusedError):
-        again(run)
+        again(copied)
 
 
 def test_a_link_out_of_the_code_is_restored_on_trust(project: Project, home: Path) -> None:
@@ -335,25 +366,24 @@ def test_a_link_out_of_the_code_is_restored_on_trust(project: Project, home: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_the_command_of_a_stranger_is_not_run_without_trust(project: Project) -> None:
-    run = project.record()
-    os.chown(run / "runtime_info.json", 12345, 12345)
-    plan = Plan(run, Choices())
+def test_the_command_of_a_stranger_is_not_run_without_trust(copied: Path) -> None:
+    os.chown(copied / "runtime_info.json", 12345, 12345)
+    plan = Plan(copied, Choices())
     assert "job.py" in plan.script(None)
     with pytest.raises(RefusedError, match="made by another user"):
         plan.go(None, lambda line: None)
-    assert_same(run, again(run, trust=True))
+    assert_same(copied, again(copied, trust=True))
 
 
-def test_the_checkout_is_refused_as_the_new_folder(project: Project) -> None:
-    run = project.record()
+def test_the_checkout_is_refused_as_the_new_folder(kept: tuple[Project, Path]) -> None:
+    project, run = kept
     with pytest.raises(RefusedError, match="which is not touched"):
         again(run, into=project.path / "again")
     assert not (project.path / "again").exists()
 
 
-def test_a_folder_that_is_not_empty_is_not_used(project: Project, home: Path) -> None:
-    run = project.record()
+def test_a_folder_that_is_not_empty_is_not_used(kept: tuple[Project, Path], home: Path) -> None:
+    _, run = kept
     (home / "full").mkdir()
     (home / "full" / "mine").write_text("kept")
     with pytest.raises(ValueError, match="is not empty; give a new folder"):
@@ -431,8 +461,8 @@ def test_a_folder_without_facts_is_no_run(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["runtime_info.json", ".tensortap/environment.json"])
 @pytest.mark.parametrize("content", [b"{", b"[]", b"[" * 100_000])
-def test_damaged_facts_are_named(name: str, content: bytes, project: Project) -> None:
-    run = project.path / "out" / "one"
+def test_damaged_facts_are_named(name: str, content: bytes, home: Path) -> None:
+    run = home / "one"
     (run / ".tensortap").mkdir(parents=True)
     (run / "runtime_info.json").write_bytes(b"{}")
     (run / name).write_bytes(content)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from tensortap.sinks.run_directory import RunDirectory
 
 def compared(client, query=""):
     """The address of the comparison of a and b, once it is done."""
-    path = f"/api/compare?a={client.run('a')}&b={client.run('b')}{query}"
+    return answered(client, f"/api/compare?a={client.run('a')}&b={client.run('b')}{query}")
+
+
+def answered(client, path):
     with client.http.stream("GET", "/api/events") as stream:
         lines = stream.iter_lines()
         assert next(lines) == "event: hello"
@@ -192,3 +196,44 @@ def test_a_comparison_made_in_python_is_shown_without_runs(look):
     assert columns["value"].tolist() == [1.0] * 16
     refused = client.post(f"{address}/rules", {"toml": ""}, 400)
     assert "made in Python" in refused["error"]["text"]
+
+
+def test_a_comparison_that_waits_for_another_says_so(client):
+    comparisons, is_let = client.viewer.state.comparisons, threading.Event()
+    comparisons._later.submit(lambda: is_let.wait(30))  # the one thread has something else to do
+    a, b = client.run("a"), client.run("b")
+    first = client.json(f"/api/compare?a={a}&b={b}")
+    second = client.json(f"/api/compare?a={b}&b={a}")
+    assert (first["state"], first["text"]) == ("running", "")
+    assert (second["state"], second["text"]) == ("running", "waiting until another comparison is done")
+    is_let.set()
+    assert client.json(answered(client, f"/api/compare?a={b}&b={a}"))["text"] == ""
+
+
+def test_a_run_that_went_on_is_compared_anew_whoever_noticed_first(look, folder):
+    sink = RunDirectory(folder / "growing")
+    sink.write(Record("layers.0.attn", np.ones((2, 8, 16), np.float32), "output", 0, time=1e9))
+    client = look()
+    asked = f"/api/compare?a={client.run('a')}&b={client.run('growing')}"
+    assert client.json(answered(client, asked))["comparison"]["pairs"] == 1
+    sink.write(Record("layers.0.attn", np.ones((2, 8, 16), np.float32), "output", 1, time=1e9))
+    sink.close()
+    stock = client.viewer.state.library.stock(client.run("growing"))
+    stock._looked = 0.0
+    stock.refresh()  # as the page of the run does
+    assert len(stock) == 2
+    assert client.json(answered(client, asked))["comparison"]["pairs"] == 2
+
+
+def test_rules_are_never_written_over_something_else(look, folder):
+    (folder / "pyproject.toml").write_text("[project]\n")
+    (folder / "link.toml").symlink_to(folder / "elsewhere.toml")
+    client = look(allow_actions=True)
+    address, rules = compared(client), 'ignore = ["loss"]\n'
+    for name in ("pyproject.toml", "link.toml"):
+        client.post(f"{address}/rules", {"toml": rules, "save": name}, 403)
+    assert (folder / "pyproject.toml").read_text() == "[project]\n"
+    assert not (folder / "elsewhere.toml").exists()
+    for _ in range(2):
+        client.post(f"{address}/rules", {"toml": rules, "save": "map.toml"})
+    assert (folder / "map.toml").read_text() == rules

@@ -143,3 +143,35 @@ def test_a_body_that_is_no_object_or_too_long_is_refused(look):
     assert "must be an object" in client.post("/api/live/abcd/tap", [1], 400)["error"]["text"]
     told = client.post("/api/live/abcd/tap", {"patterns": ["x" * (1 << 20)]}, 403)
     assert "at most 1 MB" in told["error"]["text"]
+
+
+@pytest.mark.parametrize("others", ['prefs={{"a": [1, 2]}}; {}', "a b=c; =x; y; {}", '{}; z={{"q"'])
+def test_cookies_that_other_programs_left_do_not_lock_anyone_out(look, others):
+    client = look()
+    mine = "; ".join(f"{name}={key}" for name, key in client.http.cookies.items())
+    with httpx.Client(base_url=client.viewer.address, trust_env=False) as another:
+        answer = another.get("/api/meta", headers={"cookie": others.format(mine)})
+    assert answer.status_code == 200
+
+
+def test_a_body_of_unknown_length_is_refused_whatever_it_claims(look):
+    client = look(allow_actions=True)
+    told = client.post("/api/live/abcd/tap", {}, 403, **{"transfer-encoding": "chunked"})
+    assert "says how much" in told["error"]["text"]
+
+
+def test_a_link_from_another_site_leads_to_pages_and_to_no_answers(look):
+    link = {"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    client = look()
+    assert client.http.get("/compare", headers=link).status_code == 200
+    assert client.http.get("/api/runs", headers=link).status_code == 403
+
+
+def test_tokens_that_never_were_any_print_no_new_address(stranger):
+    client, viewer = stranger
+    address, told = viewer.url, []
+    viewer.keys.on_used = lambda: told.append(viewer.url)
+    for number in range(100):
+        assert client.get(f"/?token={number}").status_code == 403
+    assert told == []
+    assert client.get(address).status_code == 303

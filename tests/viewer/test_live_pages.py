@@ -18,6 +18,7 @@ JOB = """
     import time
     while True:
         tt.tap(model(torch.randn(4, 8)).mean().detach(), "loss")
+        tt.tap(torch.ones(3), "in/out/0")
         tt.step()
         time.sleep(0.02)
 """
@@ -119,3 +120,15 @@ def test_a_job_that_ends_says_goodbye_on_the_page(look, job):
         next(heard)
         job.kill()
         assert any(kind == "gone" for kind, _ in heard)
+
+
+def test_a_name_with_slashes_is_a_name(look, job):
+    client = look(allow_actions=True)
+    base = f"/api/live/{client.json('/api/live')['jobs'][0]['id']}"
+    tap = client.post(f"{base}/tap", {"patterns": ["in/out/0"], "every": 1})["tap"]["tap"]
+    with client.http.stream("GET", f"{base}/stream") as stream:
+        next(data for kind, data in events(stream) if kind == "records")
+    value = f"{base}/value/{tap}/in%2Fout%2F0/0"
+    assert client.json(value)["name"] == "in/out/0"
+    assert client.columns(f"{value}/tile.bin")[1]["value"].tolist() == [1.0] * 3
+    assert client.json(f"{base}/value/{'9' * 5000}/x/0", 404)["error"]["kind"] == "unknown"

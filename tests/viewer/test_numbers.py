@@ -130,3 +130,11 @@ def test_a_long_axis_is_told_in_groups():
     found = measures.profile(tensor(np.arange(5000, dtype=np.float32)), 0)
     assert len(found["at"]) <= 1024
     assert found["mean"][0] == pytest.approx((found["width"] - 1) / 2)
+
+
+def test_small_numbers_count_as_they_are_held_when_axes_are_reduced():
+    bits = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (3, 1 << 15, 1 << 10), (0, 0, 0))
+    tensor = Tensor(Operand(bits, "float8_e5m2"))
+    with pytest.raises(TooLargeError, match="384 MB would be held"):
+        tensor.grid("1,2", "mean,:,:")
+    assert tensor.grid("1,2", "0,:,:").shape == (1 << 15, 1 << 10)

@@ -234,6 +234,26 @@ def test_a_trace_shows_calls_and_what_became_of_a_variable(look, tmp_path):
     assert client.json(f"/api/run/{run}/trace?tree={tree['tree']}&from=2&count=1")["lines"] == [lines[2]]
 
 
+def test_a_variable_begins_anew_in_each_call_and_inputs_belong_to_theirs(look, tmp_path):
+    sink = RunDirectory(tmp_path / "calls")
+    once = [
+        ("call", "attend", ""),
+        ("input", "attend.q", np.ones(2, "f4")),
+        ("local", "attend.scores", np.ones(3, "f4")),
+        ("local", "attend.scores", np.ones(3, "f2")),
+    ]
+    for order, (kind, name, value) in enumerate(2 * once):
+        site = Site("attend", "/code/program.py", 10, 1, (), 1)
+        sink.write(Record(name, value, kind, order=order, site=site))
+    sink.close()
+    client = look(tmp_path / "calls")
+    run = client.run("calls")
+    (tree,) = client.json(f"/api/run/{run}/trace")["trees"]
+    lines = client.json(f"/api/run/{run}/trace?tree={tree['tree']}")["lines"]
+    assert [line["kind"] for line in lines] == 2 * ["call", "input", "local", "local"]
+    assert [line["changed"] for line in lines] == 2 * [[], [], [], ["dtype float32 -> float16"]]
+
+
 def test_without_calls_the_trace_is_the_modules_of_each_step(look):
     client = look()
     told = client.json(f"/api/run/{client.run('a')}/trace")

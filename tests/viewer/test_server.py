@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import httpx
 import pytest
@@ -74,6 +75,8 @@ def test_what_cannot_be_viewed_is_refused_at_the_door(folder, tmp_path):
         pytest.raises(NotServingError, match="cannot be had"),
     ):
         tt.view(folder, port=taken.getsockname()[1])
+    with pytest.raises(NotServingError, match=r"port 70000 of .* cannot be had"):
+        tt.view(folder, port=70000)
 
 
 def test_looking_at_values_of_torch_imports_no_torch(folder):
@@ -128,6 +131,16 @@ def test_the_command_speaks_json_and_tells_of_a_used_address(folder):
         assert f"here is another: {told['address']}" in job.stderr.readline()
         job.terminate()
         job.communicate(timeout=20)
+
+
+def test_a_comparison_that_takes_long_does_not_keep_the_viewer_open(folder):
+    viewer, is_let = tt.view(folder), threading.Event()
+    viewer.state.comparisons._later.submit(lambda: is_let.wait(60))
+    before = time.monotonic()
+    viewer.close()
+    assert time.monotonic() - before < 10
+    is_let.set()
+    viewer.state.comparisons._later.close(30)  # for the sake of the next test
 
 
 def test_a_folder_that_is_not_there_is_missing_data(tmp_path, capsys):

@@ -6,8 +6,20 @@ from pathlib import Path
 import click
 
 from tensortap.cli.choice import chosen, step_and_rank
-from tensortap.cli.output import counted, json_option, note, progress, size, write, write_json
-from tensortap.readers.run import Run
+from tensortap.cli.output import (
+    MISSING,
+    OK,
+    counted,
+    json_option,
+    note,
+    note_problems,
+    progress,
+    size,
+    write,
+    write_json,
+)
+from tensortap.cli.target import opened_run
+from tensortap.core.errors import UnknownNameError
 from tensortap.readers.stored import Stored
 from tensortap.recording.exporting import Exported, Format, export
 
@@ -41,14 +53,19 @@ def command(
     form: Format | None,
     force: bool,
     as_json: bool,
-) -> None:
-    found = chosen(Run(run), pattern, step, rank)
+) -> int:
+    opened = opened_run(run)
+    note_problems(opened.problems, "export")
+    found = chosen(opened, pattern, step, rank)
+    if not len(found):
+        raise UnknownNameError(f"{run} holds no record, so there is nothing to export")
     done = export(found, file, format=form, force=force, watch=_watched)
     for key, why in list(done.skipped.items())[:10]:
         note(f"{key!r} is left out: {why}", "export")
     if len(done.skipped) > 10:
         note(f"{counted(len(done.skipped) - 10, 'more value')} left out", "export")
     _write(done, as_json)
+    return MISSING if done.unreadable or opened.problems else OK
 
 
 def _watched(records: Iterable[Stored], total: int) -> Iterable[Stored]:

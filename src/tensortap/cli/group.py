@@ -1,5 +1,7 @@
 """The group of all commands: lists them without importing any, and turns errors into exit codes."""
 
+import errno
+import linecache
 import os
 import sys
 from collections.abc import Mapping
@@ -21,7 +23,10 @@ from tensortap.core.errors import (
     UntrustedFileError,
 )
 from tensortap.core.paths import nearest
+from tensortap.core.settings import is_strict
 
+_HOME = os.path.dirname(tensortap.__file__) + os.sep
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 COMPLETE = "_TENSORTAP_COMPLETE"
 NAMES = ("tensortap", "tt")
 _INTERRUPTED, _NOBODY_READS = 130, 141  # what a shell sees of a program that SIGINT or SIGPIPE ended
@@ -39,6 +44,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 def run(commands: Mapping[str, str], arguments: list[str]) -> int:
     """Run what was typed; say in one sentence what is wrong with it."""
     called = arguments[0] if arguments and arguments[0] in commands else ""
+    _open_what_is_closed()
     try:
         return int(_invoked(commands, arguments) or 0)
     except click.UsageError as error:
@@ -51,7 +57,23 @@ def run(commands: Mapping[str, str], arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NOBODY_READS
     except (TensortapError, OSError, ValueError) as error:
+        if is_strict() and not is_on_purpose(error):
+            raise
         return failed(error, called)
+
+
+def is_on_purpose(error: Exception) -> bool:
+    """Whether it tells of what was typed or found. A ValueError that no line of ours raises is a mistake of
+    ours, which its one sentence would hide."""
+    if isinstance(error, TensortapError | OSError):
+        return True
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    file = trace.tb_frame.f_code.co_filename
+    return file.startswith(_HOME) and linecache.getline(file, trace.tb_lineno).lstrip().startswith("raise ")
 
 
 def failed(error: Exception, command: str) -> int:
@@ -60,13 +82,21 @@ def failed(error: Exception, command: str) -> int:
     return next(code for kinds, code in _CODES if isinstance(error, kinds))
 
 
+def _open_what_is_closed() -> None:
+    """A shell can start a program without an output (`>&-`); what is written there goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the end
+
+
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, TensortapError) and error.strerror:
         where = (
             f" {printable(os.fsdecode(error.filename))}" if isinstance(error.filename, str | bytes) else ""
         )
-        return f"cannot open{where}: {error.strerror.lower()}"
-    return str(error)
+        verb = "write" if error.errno in _WRITING else "open"
+        return f"cannot {verb}{where}: {error.strerror.lower()}"
+    return str(error).replace("pass trust=True", "say --trust")
 
 
 class Commands(click.Group):

@@ -19,6 +19,7 @@ SAME = OK = 0
 DIFFERENT, USAGE, MISSING, REFUSED = 1, 2, 3, 4
 Item = TypeVar("Item")
 _SHORTEST = 12  # letters of a column that may be cut
+_MOST_PROBLEMS = 5
 _PATIENCE = 0.5  # seconds of work before a bar is worth a look
 
 json_option = click.option("--json", "as_json", is_flag=True, help="As one JSON object, for programs.")
@@ -33,6 +34,15 @@ def note(text: str, command: str = "") -> None:
     """What is said about the results, on stderr."""
     who = f"tensortap {command}".rstrip()
     print(_sayable(f"{who}: {_harmless(text)}", sys.stderr), file=sys.stderr)
+
+
+def note_problems(problems: Sequence[str], command: str) -> None:
+    """What is wrong with a run, as far as it is worth reading: a damaged index may have many bad lines."""
+    for problem in problems[:_MOST_PROBLEMS]:
+        note(problem, command)
+    if len(problems) > _MOST_PROBLEMS:
+        more = counted(len(problems) - _MOST_PROBLEMS, "more problem")
+        note(f"{more}; tensortap verify tells all", command)
 
 
 def write_json(name: str, facts: dict[str, Any], version: int = 1) -> None:
@@ -104,8 +114,8 @@ def progress(items: Iterable[Item], label: str, total: int) -> Iterator[Item]:
 
 
 def printable(text: str) -> str:
-    """A name as it may be shown: one that could move the cursor or break the line is quoted."""
-    return text if text.isprintable() else repr(text)
+    """A name as it may be shown: one that could move the cursor, break the line or not be seen is quoted."""
+    return text if text.isprintable() and text.strip() == text else repr(text)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

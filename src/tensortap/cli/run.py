@@ -54,6 +54,8 @@ _MOST_TOLD = 5
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool, **asked: Any) -> int:
     words = _resolved(program)
+    if report is not None and not report.absolute().parent.is_dir():
+        raise click.UsageError(f"--json {report}: there is no folder {report.parent}")
     account = Account(_errand(to, words, asked), words)
     try:
         _describe(account)
@@ -65,8 +67,7 @@ def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool
         account.read_notes()
     account.keep()
     if report is not None:
-        facts = {"schema": "tensortap.run/1", **plain(account.facts)}
-        report.write_text(json.dumps(facts, allow_nan=False) + "\n", encoding="utf-8")
+        _report(account, report)
     _tell(account, is_quiet=quiet)
     return child.end_like(status)
 
@@ -110,6 +111,15 @@ def _describe(account: Account) -> None:
     except OSError as error:
         raise cannot_write("the metadata", run, error) from error
     forget(run / OWN_FOLDER)
+
+
+def _report(account: Account, path: Path) -> None:
+    """The program is over: its exit code is not given away for a file that cannot be written."""
+    facts = {"schema": "tensortap.run/1", **plain(account.facts)}
+    try:
+        path.write_text(json.dumps(facts, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        note(f"{path} is not written: {error.strerror or error}", "run")
 
 
 def _tell(account: Account, *, is_quiet: bool) -> None:

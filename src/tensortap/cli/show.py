@@ -3,15 +3,18 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
 
 from tensortap.cli import drawing
+from tensortap.cli.bundled import TRACES, in_tensors, in_trace
 from tensortap.cli.output import (
     counted,
     json_option,
     note,
+    note_problems,
     plain,
     printable,
     size,
@@ -21,6 +24,7 @@ from tensortap.cli.output import (
 )
 from tensortap.cli.subject import Subject, in_file, in_run
 from tensortap.cli.target import named, target
+from tensortap.formats.safetensors import SUFFIX
 from tensortap.formats.short_words import ShortWords
 from tensortap.kernels.numbers import decode
 from tensortap.readers.portrait import Portrait, default_index, indexed, portrait, words_of
@@ -33,7 +37,8 @@ _HELP = """One value: where it is from, statistics, a histogram, a heat map, its
 WHERE  RUN                     the names of a run
        RUN:layers.0.attn       its latest value
        RUN:layers.0.attn@137   the one of step 137
-       value.npy, a.npz:name   a file of values"""
+       value.npy, a.npz:name   a file of values, also .safetensors
+       trace.h5:forward.x@3    a trace"""
 
 
 @click.command(help=_HELP)
@@ -59,14 +64,26 @@ def command(where: str, index: str | None, bars: int, image: str | None, as_json
 
 def _subject(where: str, asked: dict[str, Any]) -> Subject | list[dict[str, Any]]:
     place = target(where)
+    if place.path.suffix in TRACES:
+        return in_trace(place, asked["step"], asked["rank"], asked["call"])
     if not place.path.is_dir():
+        _check_has_no_steps(place.path, asked)
+        if place.path.suffix == SUFFIX:
+            return in_tensors(place.path, place.name)
         return in_file(place.path, place.name, trust=asked["trust"])
     run = Run(place.path)
-    for problem in run.problems:
-        note(problem, "show")
+    note_problems(run.problems, "show")
     place = named(run, place)
     step = asked["step"] if asked["step"] is not None else place.step
     return in_run(run, place.name, step, asked["rank"], asked["call"], trust=asked["trust"])
+
+
+def _check_has_no_steps(path: Path, asked: dict[str, Any]) -> None:
+    for name in ("step", "rank", "call"):
+        if asked[name] is not None:
+            raise click.UsageError(
+                f"--{name} chooses among the values of a run; {path.name} is a file of values"
+            )
 
 
 def _write_list(where: str, rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -74,11 +91,15 @@ def _write_list(where: str, rows: list[dict[str, Any]], as_json: bool) -> None:
         write_json("show", {"where": where, "values": rows})
         return
     lines = [
-        [str(row["name"]), row["kind"], f"{row['records']:,}", row["dtype"], _shape(row), size(row["bytes"])]
+        [str(row["name"]) or "''", row["kind"], f"{row['records']:,}", row["dtype"], _shape(row), _size(row)]
         for row in rows
     ]
     write_table(_LIST_HEAD, lines, right={"records", "size"})
-    note(f"{counted(len(rows), 'name')}; tensortap show {printable(where)}:NAME shows one", "show")
+    note(f"{counted(len(rows), 'name')}; tensortap show {quote(where)}:NAME shows one", "show")
+
+
+def _size(row: dict[str, Any]) -> str:
+    return "" if row["bytes"] is None else size(row["bytes"])
 
 
 def _shape(row: dict[str, Any]) -> str:

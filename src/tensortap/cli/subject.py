@@ -61,7 +61,7 @@ def in_file(path: Path, name: str | None, *, trust: bool) -> Subject | list[dict
         name = next(iter(values))
     if name is None:
         return [_described(name, value) for name, value in values.items()]
-    return _of_value(path, name, part_of(values, path, name))
+    return of_value(path, name, part_of(values, path, name))
 
 
 def _of_stored(run: Run, found: Stored, trust: bool) -> Subject:
@@ -117,7 +117,7 @@ def _mean(row: Row) -> float | None:
     return row.low if row.mean is None else row.mean
 
 
-def _of_value(path: Path, name: str, value: Any) -> Subject:
+def of_value(path: Path, name: str, value: Any) -> Subject:
     told = _described(name, value)
     facts = {"file": str(path), **told}
     what = f"{told['dtype']} {list(told['shape'])}" if told["shape"] is not None else told["dtype"]

@@ -3,13 +3,17 @@
 import os
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tensortap.cli.output import printable
 from tensortap.core.errors import NoRunError, UnknownNameError
 from tensortap.core.paths import nearest
 from tensortap.formats import serializers
 from tensortap.frameworks.nested import leaves
 from tensortap.readers.run import Run
+
+if TYPE_CHECKING:
+    from tensortap.readers.trace_file import TraceFile  # with h5py, which most commands do without
 
 _STEP = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
 
@@ -34,9 +38,19 @@ def target(text: str) -> Target:
     raise NoRunError(f"{place} does not exist; give a run, RUN:NAME, RUN:NAME@STEP or a file of values")
 
 
-def named(run: Run, found: Target) -> Target:
-    """A name that is in the run means itself; else what follows the last @ is a step."""
-    if found.name is None or found.name in run:
+def opened_run(path: str) -> Run:
+    """A run; of a file it is said what reads it."""
+    if os.path.isfile(path):
+        raise NoRunError(
+            f"{printable(path)} is a file, not a run; tensortap show lists its values, "
+            "and tensortap compare and tensortap view read traces, too"
+        )
+    return Run(path)
+
+
+def named(names: "Run | TraceFile", found: Target) -> Target:
+    """A name that is there means itself; else what follows the last @ is a step."""
+    if found.name is None or found.name in names:
         return found
     parted = _STEP.fullmatch(found.name)
     return found if parted is None else Target(found.path, parted[1], int(parted[2]))

@@ -8,12 +8,25 @@ from typing import Any
 import click
 
 from tensortap.cli.choice import chosen, step_and_rank
-from tensortap.cli.output import counted, json_option, note, progress, size, styled, write, write_json
+from tensortap.cli.output import (
+    MISSING,
+    OK,
+    counted,
+    json_option,
+    note,
+    note_problems,
+    progress,
+    size,
+    styled,
+    write,
+    write_json,
+)
+from tensortap.cli.target import opened_run
 from tensortap.formats.rows import Row
 from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.formats.tree import fits, tree_text
 from tensortap.readers.run import Run
-from tensortap.readers.stored_rows import stored_row
+from tensortap.readers.stored_rows import UNREADABLE, stored_row
 
 _MOST_RECORDS, _MOST_BYTES = 20_000, 2 << 30  # beyond, only the last step is looked at unless asked
 _HELP = """The modules of a RUN with their values: type, shape, range and spread.
@@ -27,19 +40,24 @@ one line; NaN and Inf stand apart. Statistics are computed once and kept in the 
 @click.argument("pattern", required=False)
 @step_and_rank
 @json_option
-def command(run: str, pattern: str | None, step: str | None, rank: str | None, as_json: bool) -> None:
-    opened = Run(run)
+def command(run: str, pattern: str | None, step: str | None, rank: str | None, as_json: bool) -> int:
+    opened = opened_run(run)
     found = chosen(opened, pattern, step, rank)
     if step is None and _is_much(found):
         found = _last_step(found)
     rows = [stored_row(one) for one in progress(found, "reading", len(found))]
-    for problem in opened.problems:
-        note(problem, "tree")
+    note_problems(opened.problems, "tree")
     if as_json:
         write_json("tree", {"run": run, "values": [_facts(row) for row in rows]})
-        return
-    model = _model(opened.path)
-    text = tree_text(rows, _title(opened.path, model), (), *fits(sys.stdout), classes=model.get("modules"))
+    else:
+        _write(opened.path, rows)
+    is_damaged = opened.problems or any(row.note.startswith(UNREADABLE) for row in rows)
+    return MISSING if is_damaged else OK
+
+
+def _write(path: Path, rows: list[Row]) -> None:
+    model = _model(path)
+    text = tree_text(rows, _title(path, model), (), *fits(sys.stdout), classes=model.get("modules"))
     write("\n".join(styled(line, "yellow") if "! " in line else line for line in text.split("\n")))
 
 

@@ -53,7 +53,12 @@ def align(matched: Matched, executor: Executor | None = None) -> Matched:
     How pieces sit in a whole is found by the executor's workers, where all of them can read the values."""
     pairs = _all_settled(matched.pairs, executor)
     notes = _notes(pairs)
-    pairs = [_of_steps(pair) if _is_stepped(pair) else pair for pair in pairs]
+    pairs = [
+        _of_steps(pair)
+        if isinstance(pair.a.reference, Stepped) or isinstance(pair.b.reference, Stepped)
+        else pair
+        for pair in pairs
+    ]
     whole = replace(matched, pairs=pairs, told=[*matched.told, *notes], are_pieces=bool(notes))
     return by_token(recombined(whole))
 
@@ -78,10 +83,6 @@ def _is_on_disk(pair: Pair) -> bool:
     """Values in memory would be sent there and back."""
     held = [piece.reference for entry in (pair.a, pair.b) for piece in pieces_in(entry) or [entry]]
     return not any(isinstance(reference, Held) for reference in held)
-
-
-def _is_stepped(pair: Pair) -> bool:
-    return isinstance(pair.a.reference, Stepped) or isinstance(pair.b.reference, Stepped)
 
 
 def _of_steps(pair: Pair) -> Pair:

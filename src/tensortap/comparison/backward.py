@@ -22,8 +22,8 @@ class Gradients:
         self._takers: defaultdict[Any, list[str]] = defaultdict(list)
         self._last: dict[str, str] = {}
         for found in findings:
-            tensor = _tensor(found)
-            if found.kind == "grad_input" and tensor is not None:
+            tensor = _tensor(found) if found.kind == "grad_input" else None
+            if tensor is not None:
                 self._takers[tensor].append(found.module)
 
     def pass_by(self, found: Finding) -> None:

@@ -93,6 +93,9 @@ def finding(pair: Pair, found: Metrics | str, noise: Noise, judged: Judgement) -
 
 
 def worse(a: Finding | None, b: Finding | None) -> Finding | None:
-    if a is None or b is None:
+    if a is None or b is None or a is b:
         return a or b
-    return b if (b.is_beyond, b.ratio) > (a.is_beyond, a.ratio) else a
+    is_beyond = b.verdict in BEYOND
+    if is_beyond != (a.verdict in BEYOND):
+        return b if is_beyond else a
+    return b if b.ratio > a.ratio else a

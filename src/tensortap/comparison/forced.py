@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,8 @@ from tensortap.sources.sites import Wanted, class_name, walk
 _REPLACED = ("output", "input")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
+Change = Callable[[str, torch.Tensor], torch.Tensor]
+
 
 @dataclass(slots=True)
 class Forced:
@@ -47,10 +49,13 @@ class Forced:
     joined: dict[str, int] = field(default_factory=dict)  # ways in which pieces of ranks were put together
 
 
-def forced(model: Any, batch: Any, patterns: Sequence[Any], shelf: Shelf) -> Forced:
-    """Run the model, every selected input and output replaced by what is on the shelf. Afterwards the model
-    is what it was: hooks, buffers, gradients, modes and random states."""
-    run = _Run(shelf, {".".join(names): class_name(module) for names, module in walk(model)})
+def forced(
+    model: Any, batch: Any, patterns: Sequence[Any], shelf: Shelf, change: Change | None = None
+) -> Forced:
+    """Run the model, every selected input and output replaced by what is on the shelf, inputs by what
+    `change` makes of it. Afterwards the model is what it was: hooks, buffers, gradients, modes and random
+    states."""
+    run = _Run(shelf, {".".join(names): class_name(module) for names, module in walk(model)}, change)
     wanted = [one for one in selection(model, patterns) if one.site.kind in _REPLACED]
     with contextlib.ExitStack() as stack:
         seen = stack.enter_context(capture(model, *patterns, keep="cow", to=run.see))
@@ -126,8 +131,8 @@ def _fresh(batch: Any) -> Any:
 class _Run:
     """One run: what is seen of it, and what is waiting to be put in the place of what was just seen."""
 
-    def __init__(self, shelf: Shelf, classes: Mapping[str, str]) -> None:
-        self._shelf, self._classes = shelf, classes
+    def __init__(self, shelf: Shelf, classes: Mapping[str, str], change: Change | None = None) -> None:
+        self._shelf, self._classes, self._change = shelf, classes, change
         self._next: dict[str, Entry] = {}
         self.found = Forced()
         self.failure: Exception | None = None
@@ -187,7 +192,9 @@ class _Run:
         if entry is None:
             return value
         try:
-            return fitted(entry.load(), value)
+            made = fitted(entry.load(), value)
+            is_kept = self._change is None or entry.kind != "input"
+            return made if is_kept else _changed(made, name, self._change)
         except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, TensortapError) as error:
             self.found.kept.setdefault(name, str(error))
             return value
@@ -209,6 +216,13 @@ def fitted(given: Any, like: torch.Tensor) -> torch.Tensor:
     if _sort(other) != _sort(like):
         raise ValueError(f"{other.dtype} against {like.dtype}".replace("torch.", ""))
     return torch.empty_like(like).copy_(_in_range(other, like.dtype))
+
+
+def _changed(value: torch.Tensor, name: str, change: Change | None) -> torch.Tensor:
+    """Of a distributed tensor the piece of this rank is."""
+    held: torch.Tensor = local(value)
+    made = held if change is None else change(name, held)
+    return made if held is value else around(value, made)
 
 
 def _sort(value: torch.Tensor) -> tuple[bool, ...]:

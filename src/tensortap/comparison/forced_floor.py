@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.floor import LIMIT, ROUNDING, Floor, Gathered, Key, Noise, analytic
-from tensortap.comparison.forced import Forced, forced
+from tensortap.comparison.forced import Change, Forced, forced
 from tensortap.comparison.metrics import measure
 from tensortap.comparison.shelf import Shelf
+from tensortap.comparison.twins import moved
 from tensortap.frameworks.nested import rebuild
 
 _FINER = ("float64", "float32")
+# From how many times the noise of a part alone on a difference counts: half as much again as other ways to
+# compute the same reach, on the models by which `benchmarks/planted` fixes its limits.
+ALONE_LIMIT = 2.75
+_MOVED = "each part one ulp off"
 
 
 def coarsest(entries: Iterable[Entry]) -> str:
@@ -28,55 +34,87 @@ def coarsest_of(*dtypes: str) -> str:
     return max((one for one in dtypes if one in ROUNDING), key=lambda one: ROUNDING[one], default="")
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What each part of a model makes of what a run had there: in another type, and of inputs that are moved
+    to a neighbouring number. Where a sum nearly cancels, its type alone tells too little of its noise."""
+
+    name: str  # of the type
+    twin: Forced
+    moved: Forced | None
+    is_coarser: bool  # then it is the twin whose inputs are moved
+
+
 class Rounding:
-    """A model that is run once more in another type, each part of it with what a run had there."""
+    """A model that is run again, each part of it with what a run had there."""
 
     def __init__(self, model: Any, batch: Any, patterns: Sequence[Any]) -> None:
         self._model, self._batch, self._patterns = model, batch, patterns
         self.skipped: list[str] = []
 
-    def twin(self, own: str, other: str, shelf: Callable[[], Shelf]) -> tuple[str, Forced] | None:
+    def twin(self, own: str, other: str, shelf: Callable[[], Shelf]) -> Alone | None:
         """The twin rounds less than the model, unless the other side rounds more: then as that one does."""
         is_coarser = ROUNDING.get(other, 0.0) > ROUNDING.get(own, 0.0)
         choices = [other] if is_coarser else [one for one in _FINER if ROUNDING[one] < ROUNDING.get(own, 0.0)]
         for name in choices:
             made = self._made(name, shelf())
             if made is not None:
-                return name, made
+                again = self._made(name if is_coarser else "", shelf(), _moved)
+                return Alone(name, made, again, is_coarser)
         return None
 
-    def _made(self, name: str, shelf: Shelf) -> Forced | None:
-        dtype = getattr(torch, name)
+    def _made(self, name: str, shelf: Shelf, change: Change | None = None) -> Forced | None:
+        """In that type; as it is where none is named."""
         try:
-            twin = copy.deepcopy(self._model).to(dtype)
-            return forced(twin, converted(self._batch, dtype), self._patterns, shelf)
+            model, batch = self._model, self._batch
+            if name:
+                dtype = getattr(torch, name)
+                model, batch = copy.deepcopy(model).to(dtype), converted(batch, dtype)
+            return forced(model, batch, self._patterns, shelf, change)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
-            self.skipped.append(f"{name}: the model does not run in it ({error})")
+            self.skipped.append(f"{name or _MOVED}: the model does not run in it ({error})")
             return None
 
 
+def _moved(name: str, value: torch.Tensor) -> torch.Tensor:
+    """By the same lot in each run, by another at each place: two that are subtracted must not move alike."""
+    made: torch.Tensor = moved(value, seed=zlib.crc32(name.encode()))
+    return made
+
+
 def floor_of(
-    name: str, twin: Forced, base: Forced | None, skipped: Sequence[str], *, lowest: str, are_mixed: bool
+    alone: Alone, base: Forced | None, skipped: Sequence[str], *, lowest: str, are_mixed: bool
 ) -> Floor:
     """The noise of every value: of the twin against what it was given, or against another that was given the
     same. Of the latter nobody knows that it is right: what is more than is usual for the `lowest` type on
     its way is no noise of it."""
-    gathered, label = Gathered(), f"each part alone in {name}"
-    known = {} if base is None else {_key(own): (other, own) for other, own in base.pairs}
-    for other, own in twin.pairs:
-        entry, value = (other, other) if base is None else known.get(_key(own), (other, own))
-        if base is None or _key(own) in known:
-            gathered.add(label, entry, measure(value.load(), own.load()))
-    found = gathered.floor(skipped, LIMIT)
-    dtypes = {_key(other): coarsest_of(other.dtype, own.dtype) for other, own in (base or twin).pairs}
+    gathered = Gathered()
+    for other, value, own in _beside(alone.twin, base):
+        gathered.add(f"each part alone in {alone.name}", other, measure(value.load(), own.load()))
+    for other, value, own in _beside(alone.moved, alone.twin if alone.is_coarser else base):
+        gathered.add(_MOVED, other, measure(value.load(), own.load()))
+    found = gathered.floor(skipped, LIMIT if alone.moved is None else ALONE_LIMIT)
+    pairs = (base or alone.twin).pairs
+    dtypes = {_key(other): coarsest_of(other.dtype, own.dtype) for other, own in pairs}
     noise = {}
     for key, one in found.noise.items():
         dtype = dtypes.get(key, "")
         # A finer twin has the same weights; those of another type were rounded too, or were not.
-        is_lifted = dtype == "float32" or (are_mixed and name in _FINER)
+        is_lifted = dtype == "float32" or (are_mixed and alone.name in _FINER)
         least = ROUNDING.get(dtype, 0.0) if is_lifted else 0.0
         noise[key] = _bounded(one, least, analytic(lowest) if base is not None and lowest else None)
     return Floor(noise, found.limit, found.twins, found.skipped)
+
+
+def _beside(run: Forced | None, base: Forced | None) -> Iterator[tuple[Entry, Entry, Entry]]:
+    """Of each value of a run: the reference's, what it is set against (that, or the one of a base that was
+    given the same), and its own."""
+    known = {} if base is None else {_key(own): (other, own) for other, own in base.pairs}
+    for other, own in [] if run is None else run.pairs:
+        if base is None:
+            yield other, other, own
+        elif _key(own) in known:
+            yield *known[_key(own)], own
 
 
 def _key(entry: Entry) -> Key:

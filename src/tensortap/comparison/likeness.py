@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,9 +62,14 @@ def by_content(
 def suggested_rules(names: Iterable[tuple[str, str]]) -> str:
     """Rules in TOML that would send these names of A to those of B, the shortest that say it."""
     rules = dict.fromkeys(_rule(*pair) for pair in names)
-    told = [f'[[rule]]\nfrom = "{source}"\nto = "{target}"' for source, target in rules]
+    told = [f"[[rule]]\nfrom = {_text(source)}\nto = {_text(target)}" for source, target in rules]
     more = [f"# ... and {len(told) - _SHOWN} more"] if len(told) > _SHOWN else []
     return "\n".join([*told[:_SHOWN], *more])
+
+
+def _text(name: str) -> str:
+    """As a text of TOML, whatever letters it has."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _modules(entries: list[Entry], taken: set[str]) -> dict[str, list[str]]:

@@ -32,7 +32,7 @@ class _Scope:
 
     def add(self, found: Finding) -> None:
         self.worst = worse(self.worst, found)
-        if found.kind == "input" and is_tie(found):
+        if found.pair.a.kind == "input" and is_tie(found):
             self.sorting = found
 
 
@@ -51,13 +51,15 @@ class _Walk:
 
     def parent_of(self, found: Finding) -> Finding | None:
         """The worst of what the value was computed from, as far as was captured."""
-        if found.kind in BACKWARD or found.name.endswith(AFTER_STEP):
+        kind = found.kind
+        if kind in BACKWARD or found.name.endswith(AFTER_STEP):
             return self.worst
-        if found.kind == "input":
-            return self._around(found.module)
-        if found.kind == "value":
+        if kind == "value":
             return self.scopes[""].worst
-        return worse(self._within(found.module), self.weights.get(found.module))
+        module = found.module
+        if kind == "input":
+            return self._around(module)
+        return worse(self._within(module), self.weights.get(module))
 
     def _within(self, module: str) -> Finding | None:
         """Of a result: what came into the module and what its parts gave; else what is around it."""
@@ -85,20 +87,20 @@ class _Walk:
         """Let it be seen by what comes after."""
         self.worst = worse(self.worst, found)
         self.tie = self.tie or (found if is_tie(found) else None)
-        module = found.module
-        if found.kind in BACKWARD:
+        module, kind = found.module, found.kind
+        if kind in BACKWARD:
             self.gradients.pass_by(found)
-        elif found.kind == "input":
+        elif kind == "input":
             scope = self.scopes[module]
             if found.call != scope.call or not scope.has_inputs:
                 scope = self.scopes[module] = _Scope(has_inputs=True, call=found.call)
             scope.add(found)
-        elif found.kind in _INSIDE:
+        elif kind in _INSIDE:
             self.scopes[module].add(found)
-        elif found.kind == "param":
+        elif kind == "param":
             self.weights[module] = worse(self.weights.get(module), found) or found
         else:
-            around = self.modules[module] if found.kind == "output" else ""
+            around = self.modules[module] if kind == "output" else ""
             self.scopes[around].add(found)
 
     def blamed(self, found: Finding) -> tuple[str, str]:
@@ -168,6 +170,8 @@ def _of_rank(findings: list[_Place]) -> Iterable[tuple[int, int, Finding, Origin
 
 def _in_order(findings: list[_Place]) -> list[_Place]:
     """As computed: a module's weights before what it does, what an optimizer made of them at the end."""
+    if not any(_is_elsewhere(found) for _, found in findings):
+        return findings
     firsts: dict[str, int] = {}
     for position, (_, found) in enumerate(findings):
         firsts.setdefault(found.module, position)
@@ -181,6 +185,12 @@ def _in_order(findings: list[_Place]) -> list[_Place]:
         return int(found.kind in BACKWARD), position, 0
 
     return [one for _, one in sorted(enumerate(findings), key=key)]
+
+
+def _is_elsewhere(found: Finding) -> bool:
+    """Whether it was computed at another place than where it was seen."""
+    entry = found.pair.a
+    return entry.kind == "param" or entry.kind in BACKWARD or entry.name.endswith(AFTER_STEP)
 
 
 def _judged(walk: _Walk, found: Finding, earlier: Finding | None) -> tuple[Finding, Origin | None]:
@@ -206,8 +216,10 @@ def _judged(walk: _Walk, found: Finding, earlier: Finding | None) -> tuple[Findi
 
 def _alone(found: Finding, parent: Finding | None) -> Finding:
     """Where all that a value was made of is the same bit for bit, only its own rounding is noise."""
+    if parent is None or parent.verdict != "identical":
+        return found
     noise, metrics = found.noise.alone(), found.metrics
-    if noise is None or metrics is None or parent is None or parent.verdict != "identical":
+    if noise is None or metrics is None:
         return found
     if found.verdict not in ("within noise", "origin") or found.pair.a.dtype != found.pair.b.dtype:
         return found

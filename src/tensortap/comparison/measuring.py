@@ -18,15 +18,16 @@ from tensortap.comparison.references import InRun, Views
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import is_strict
 from tensortap.kernels import native
-from tensortap.kernels.many import Report, Terms, reports, terms
+from tensortap.kernels.many import Terms, reports, terms
 
 log = logging.getLogger("tensortap.compare")
 
 # Pairs that travel together: enough to be worth the way, few enough that all workers have some.
 _PAIRS, _BYTES = 64, 64 << 20
-_WORTH_THREADS = 1 << 20  # bytes of a usual pair
+_ROUNDS, _MERGED = 8, 4  # batches for each worker before some are merged, and how many at most
+_WORTH_THREADS = 32 << 10  # bytes of a usual pair
 _LARGE = 32 << 20  # a pair of this size is worth several threads of its own
-_TOGETHER = 2 << 20  # bytes that a worker holds of small values
+_TOGETHER = 2 << 20  # bytes that a worker holds of small values: what fits the cache
 
 
 class Task(NamedTuple):
@@ -38,18 +39,20 @@ class Task(NamedTuple):
 
 Measured = Metrics | str  # a sentence where a value could not be read
 _Both = tuple[Reference, Reference]
-_Waiting = tuple[_Both, Terms, tuple[object, ...], tuple[Operand, Operand] | None]
+_Job = tuple[object, ...]
+_Read = tuple[Terms, _Job, tuple[Operand, Operand] | None]  # the operands, where the bytes are theirs
+_Waiting = tuple[int, Terms, tuple[Operand, Operand] | None]  # by its place in the batch
 
 
 def measured(pairs: Iterable[tuple[Entry, Entry]], executor: Executor | None = None) -> Iterator[Measured]:
     """What each pair comes to, in order. A batch that a worker lost is measured here again."""
+    workers = _processors() if executor is None else _workers(executor)
     sized = list(_batches(pairs))
-    batches = [batch for batch, _ in sized]
+    batches = list(_merged(sized, len(sized) // (_ROUNDS * workers)))
     if executor is not None:
-        yield from _with(executor, batches, _workers(executor))
+        yield from _with(executor, batches, workers)
         return
-    workers = _processors()
-    # The kernels leave the interpreter to others while they run: of small pairs that is too little.
+    # The kernels leave the interpreter to others while they run: of tiny pairs that is too little.
     is_worth = sum(size for _, size in sized) >= _WORTH_THREADS * sum(map(len, batches))
     if workers == 1 or len(batches) == 1 or not is_worth:
         for batch in batches:
@@ -60,20 +63,26 @@ def measured(pairs: Iterable[tuple[Entry, Entry]], executor: Executor | None = N
 
 
 def measure_batch(batch: Sequence[_Both]) -> list[Measured]:
-    """The work of one worker: it reads the values itself, and measures what fits the cache together."""
-    found: list[Measured] = []
-    group: list[_Waiting | Measured] = []
+    """The work of one worker: it reads the values itself, and measures small ones together."""
+    found: list[Measured] = [""] * len(batch)
+    jobs: list[_Job] = []
+    waiting: list[_Waiting] = []
     views: Views = {}
-    size = 0
-    for task in batch:
-        waiting = _read(task, views)
-        group.append(waiting)
-        if isinstance(waiting, tuple):
-            size += waiting[1].nbytes
-            if size >= _TOGETHER:
-                found += _settled(group)
-                group, size = [], 0
-    return found + _settled(group)
+    held = 0
+    for place, task in enumerate(batch):
+        read = _read(task, views)
+        if not isinstance(read, tuple):
+            found[place] = read
+            continue
+        known, job, operands = read
+        jobs.append(job)
+        waiting.append((place, known, operands))
+        held += known.nbytes if operands is not None else 0  # bytes of a mapped file are not held
+        if held >= _TOGETHER:
+            _settle(found, batch, waiting, jobs)
+            jobs, waiting, held = [], [], 0
+    _settle(found, batch, waiting, jobs)
+    return found
 
 
 # What a damaged file, or a value that cannot be had here, may raise while it is read.
@@ -90,7 +99,7 @@ _UNREADABLE = (
 )
 
 
-def _read(task: _Both, views: Views) -> _Waiting | Measured:
+def _read(task: _Both, views: Views) -> _Read | Measured:
     """A job for the kernels; what is none for them is measured at once."""
     a, b = task
     try:
@@ -98,37 +107,34 @@ def _read(task: _Both, views: Views) -> _Waiting | Measured:
         if type(a) is InRun and type(b) is InRun and native.library is not None:
             known = terms(a.dtype, a.shape, b.dtype, b.shape)
             if known is not None:
-                bytes_ = a.view(known.a_nbytes, views), b.view(known.b_nbytes, views)
-                if bytes_[0] is not None and bytes_[1] is not None:
-                    return task, known, known.job(*bytes_), None
+                x, y = a.view(known.a_nbytes, views), b.view(known.b_nbytes, views)
+                if x is not None and y is not None:
+                    return known, known.job(x, y), None
         operands = a.operand(), b.operand()
         if operands[0] is not None and operands[1] is not None:
-            return _as_job(task, operands[0], operands[1])
+            return _as_job(operands[0], operands[1])
         values = a.load(), b.load()
     except _UNREADABLE as error:
         return f"{type(error).__name__}: {error}"
     return _tried(lambda: measure(*values))
 
 
-def _as_job(task: _Both, a: Operand, b: Operand) -> _Waiting | Measured:
+def _as_job(a: Operand, b: Operand) -> _Read | Measured:
     if native.library is not None:
         known = terms(a.dtype, a.bits.shape, b.dtype, b.bits.shape)
         if known is not None and native.takes(a.bits, b.bits):
-            return task, known, known.job(a.bits, b.bits), (a, b)
+            return known, known.job(a.bits, b.bits), (a, b)
     return _tried(lambda: _by_itself(a, b))
 
 
-def _settled(group: Sequence[_Waiting | Measured]) -> list[Measured]:
-    """The same, with all of them measured: those that wait in one call."""
-    told = iter(reports([one[2] for one in group if isinstance(one, tuple)]))
-    return [_found(one, next(told)) if isinstance(one, tuple) else one for one in group]
+def _settle(found: list[Measured], batch: Sequence[_Both], waiting: list[_Waiting], jobs: list[_Job]) -> None:
+    """Measure those that wait in one call; what takes another look gets it."""
+    for (place, known, operands), report in zip(waiting, reports(jobs), strict=True):
+        metrics = None if report is None else from_report(report, known)
+        found[place] = _again(batch[place], operands) if metrics is None else metrics
 
 
-def _found(waiting: _Waiting, report: Report | None) -> Measured:
-    task, known, _, operands = waiting
-    metrics = None if report is None else from_report(report, known)
-    if metrics is not None:
-        return metrics
+def _again(task: _Both, operands: tuple[Operand, Operand] | None) -> Measured:
     return _tried(lambda: _by_itself(*(operands or (task[0].operand(), task[1].operand()))))
 
 
@@ -207,6 +213,19 @@ def _batches(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[list[_Both]
             batch, size = [], 0
     if batch:
         yield batch, size
+
+
+def _merged(sized: list[tuple[list[_Both], int]], most: int) -> Iterator[list[_Both]]:
+    """As many in one as leave every worker enough of them: each costs some handing over."""
+    together: list[_Both] = []
+    total = count = 0
+    for batch, size in sized:
+        if together and (count >= min(most, _MERGED) or total + size > _BYTES):
+            yield together
+            together, total, count = [], 0, 0
+        together, total, count = together + batch, total + size, count + 1
+    if together:
+        yield together
 
 
 def _workers(executor: Executor) -> int:

@@ -125,17 +125,21 @@ def from_report(report: Report, known: Terms) -> Metrics | None:
     return _of_report(report, known.shape, known.size)
 
 
-_DISAGREEING, _A_MIN, _B_MIN = (Account._fields.index(name) for name in ("disagreeing", "a_min", "b_min"))
+# Where these stand in a report: to make an account of each would take as long as all else.
+_DISAGREEING, _GAP_SQUARES, _A_SQUARES, _B_SQUARES, _A_MIN, _B_MIN, _LARGEST, _ROW, _COLUMN = map(
+    Account._fields.index,
+    ("disagreeing", "gap_squares", "a_squares", "b_squares", "a_min", "b_min", "largest", "row", "column"),
+)
 
 
 def _of_report(report: Report, shape: tuple[int, ...], count: int) -> Metrics:
-    _, _, _, _, _, _, _, _, _, gap, _, x, y, _, _, largest, _, _, _, row, _, column, _ = report
+    x, y, largest = report[_A_SQUARES], report[_B_SQUARES], report[_LARGEST]
     made = Metrics.__new__(Metrics)
     made._report, made._shape = report, shape  # type: ignore[misc]  # slots of its base
     made.count = count
     made.is_identical, made.is_discrete, made.is_opaque = not largest, False, False
-    made.relative_l2 = math.sqrt(gap) / math.sqrt(x if x > y else y) if largest else 0.0
-    made.row, made.column = row, column
+    made.relative_l2 = math.sqrt(report[_GAP_SQUARES]) / math.sqrt(x if x > y else y) if largest else 0.0
+    made.row, made.column = report[_ROW], report[_COLUMN]
     made.disagreeing = made.masked = 0
     made.reason = ""
     return made

@@ -168,19 +168,19 @@ class _Replay:
         """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
         theirs, ours = coarsest(side.entries), coarsest(own for _, own in run.pairs)
         lowest, skipped = coarsest_of(ours, theirs), list[str]()
-        ways: list[tuple[Any, Any, tuple[str, str], Mapping[str, str], Forced | None]]
-        ways = [(self.candidate, self.patterns, (ours, theirs), names, run)]
+        ways: list[tuple[Any, Any, Any, tuple[str, str], Mapping[str, str], Forced | None]]
+        ways = [(self.candidate, self.given(), self.patterns, (ours, theirs), names, run)]
         if is_own and is_model(self.reference):
             # A reference that rounds more has rounded its weights too, of which only the candidate can show
             # the effect; it comes first then.
             place = 0 if lowest == ours else 1
-            ways.insert(place, (self.reference, self.wanted(), (theirs, ours), {}, None))
-        for model, patterns, types, called, base in ways:
-            rounding = Rounding(model, self.batch, patterns)
-            twin = rounding.twin(*types, functools.partial(Shelf, side, called))
+            ways.insert(place, (self.reference, self.batch, self.wanted(), (theirs, ours), {}, None))
+        for model, batch, patterns, types, called, base in ways:
+            rounding = Rounding(model, batch, patterns)
+            alone = rounding.twin(*types, functools.partial(Shelf, side, called))
             skipped += rounding.skipped
-            if twin is not None:
-                return floor_of(*twin, base, skipped, lowest=lowest, are_mixed=theirs != ours)
+            if alone is not None:
+                return floor_of(alone, base, skipped, lowest=lowest, are_mixed=theirs != ours)
         return Floor(skipped=tuple(skipped))
 
     def compiled(self) -> list[str]:

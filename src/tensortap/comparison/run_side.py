@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def of_run(run: Run) -> Side:
 
 def _entries(run: Run, classes: dict[str, str]) -> list[Entry]:
     """Column by column, with no line of ours for each record: that would take longer than comparing them."""
-    cells = run.cells()
+    cells = run.cells(without=("type", "device", "statistics"))
     name, kind, dtype, nbytes = (cells[column] for column in ("name", "kind", "dtype", "nbytes"))
     shape, site = _parsed(cells["shape"], _shape), _parsed(cells["site"], site_from)
     rest = (cells[column] for column in ("framework", "start", "length", "suffix"))
@@ -126,7 +126,9 @@ def _missing_ranks(run: Run, entries: list[Entry], metadata: dict[str, Any]) -> 
     if run.is_narrowed or not entries:
         return []
     found = {rank for ranks in {entry.rank for entry in entries} for rank in _all(ranks)}
-    missing = sorted(set(range(max(_world(metadata), max(found) + 1))) - found)
+    ranks = range(max(_world(metadata), max(found) + 1))
+    # A damaged index may name a rank as high as it likes.
+    missing = list(islice((rank for rank in ranks if rank not in found), 9))
     if not missing:
         return []
     told = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")

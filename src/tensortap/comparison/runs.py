@@ -281,7 +281,7 @@ def _coverage(
         only_b=tuple(matched.only_b),
         unreadable=tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == "unreadable"),
         unaligned=tuple(f"{one.pair.a}: {_why(one)}" for one in table if one.verdict == "unaligned"),
-        opaque=sum(one.is_opaque and one.verdict != "identical" for one in table),
+        opaque=sum(one.verdict != "identical" and one.is_opaque for one in table),
         ignored=matched.ignored,
         uncalibrated=sum(not one.noise.is_measured for one in table),
         problems=(

@@ -250,13 +250,13 @@ def _loss(made: Any) -> torch.Tensor:
     return torch.stack([part.sum().float() for part in parts]).sum()
 
 
-def moved(value: Any) -> Any:
+def moved(value: Any, *, seed: int = 7) -> Any:
     """Every floating number one up or one down in its type; what is zero, infinite or a mask stays."""
     if not isinstance(value, torch.Tensor) or not _is_floating(value):
         return value
     still = value.detach()
     bits = still.contiguous().view(_INTEGERS[still.element_size()])
-    toss = torch.Generator().manual_seed(7)
+    toss = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, bits.shape, generator=toss, dtype=torch.int8).to(bits.device) * 2 - 1
     limit = torch.finfo(still.dtype)
     is_plain = still.isfinite() & (still.abs() < limit.max / 4) & (still.abs() > limit.tiny)

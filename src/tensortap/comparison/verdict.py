@@ -51,20 +51,23 @@ def judge(found: Metrics | str, noise: Noise, pair: Pair | None = None) -> Judge
     if isinstance(found, str):
         is_open = pair is not None and pair.plan is not None and not pair.plan.is_usable
         return Judgement("unaligned" if is_open else "unreadable", 0.0, note=found)
-    if found.is_opaque:
-        return Judgement("identical" if found.is_identical else "uncovered", 0.0, note="not numbers or text")
-    if found.reason:
-        is_cut = pair is not None and _is_cut_otherwise(pair)
-        return Judgement(
-            "unaligned" if is_cut else "structure", 0.0 if is_cut else math.inf, note=found.reason
-        )
+    if found.is_opaque or found.reason:
+        return _of_others(found, pair)
     if found.is_identical:
         return Judgement("identical", 0.0)
-    if found.is_nonfinite:
+    if found.disagreeing > found.masked:
         return Judgement("nonfinite", math.inf, note=_nonfinite(found))
     if found.is_discrete:
         return _of_decisions(found, noise)
     return _of_numbers(found, noise)
+
+
+def _of_others(found: Metrics, pair: Pair | None) -> Judgement:
+    """Of what was not measured in numbers."""
+    if found.is_opaque:
+        return Judgement("identical" if found.is_identical else "uncovered", 0.0, note="not numbers or text")
+    is_cut = pair is not None and _is_cut_otherwise(pair)
+    return Judgement("unaligned" if is_cut else "structure", 0.0 if is_cut else math.inf, note=found.reason)
 
 
 def _is_cut_otherwise(pair: Pair) -> bool:
@@ -85,18 +88,17 @@ def _of_numbers(found: Metrics, noise: Noise) -> Judgement:
     if found.disagreeing:
         return Judgement("origin", math.inf, note=f"{found.disagreeing:,} masked on one side only")
     ratio, axis = _over(found.relative_l2, noise.relative_l2), _WHOLE
-    row, column = _over(found.row, noise.row), _over(found.column, noise.column)
-    if row > ratio:
+    if (row := _over(found.row, noise.row)) > ratio:
         ratio, axis = row, "row"
-    if column > ratio:
+    if (column := _over(found.column, noise.column)) > ratio:
         ratio, axis = column, "column"
     return Judgement("origin" if ratio > noise.limit else "within noise", ratio, axis)
 
 
 def _over(size: float, noise: float) -> float:
-    if not size:
-        return 0.0
-    return size / noise if noise else math.inf
+    if noise:
+        return size / noise
+    return math.inf if size else 0.0
 
 
 def _nonfinite(found: Metrics) -> str:

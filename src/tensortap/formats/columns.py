@@ -7,7 +7,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,13 @@ class Coded:
 
     def __getitem__(self, row: int) -> Any:
         return self.texts[self.codes[row]]
+
+    def cells(self, rows: slice | Array) -> list[Any]:
+        """The texts of these rows."""
+        codes = self.codes[rows]
+        if len(self.texts) == 1:
+            return self.texts * len(codes)
+        return list(map(self.texts.__getitem__, codes.tolist()))
 
     def rows_of(self, text: str) -> Array:
         """The rows that hold exactly this text, in order."""
@@ -128,12 +135,13 @@ class Columns:
     def rank(self, row: int) -> int | tuple[int, ...]:
         return self._number("rank", row)
 
-    def cells(self, rows: Array | None) -> dict[str, list[Any]]:
+    def cells(self, rows: Array | None, without: Container[str] = ()) -> dict[str, list[Any]]:
         """Every column as a list, of these rows or of all: much quicker than asking row by row."""
         chosen = slice(None) if rows is None else rows
         found = {name: column[chosen].tolist() for name, column in self.plain.items()}
         for name, coded in self.coded.items():
-            found[name] = list(map(coded.texts.__getitem__, coded.codes[chosen].tolist()))
+            if name not in without:
+                found[name] = coded.cells(chosen)
         for name in ("step", "rank"):
             odd = found.pop(f"odd_{name}")
             if self.coded[f"odd_{name}"].texts == [None]:

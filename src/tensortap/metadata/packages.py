@@ -109,7 +109,12 @@ def package_details(packages: Iterable[Package]) -> list[dict[str, Any]]:
 
 def package_set(packages: Iterable[Package]) -> str:
     """The digest of all names and versions: equal for equal environments."""
-    lines = "\n".join(sorted(f"{package.key}=={package.version}" for package in packages))
+    return versions_digest((package.key, package.version) for package in packages)
+
+
+def versions_digest(versions: Iterable[tuple[str, str]]) -> str:
+    """Of names as `normalised` gives them, and their versions."""
+    lines = "\n".join(sorted(f"{name}=={version}" for name, version in versions))
     return hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -147,7 +147,7 @@ def _one_text(field: str, value: str) -> Callable[[str], bool]:
     if field == "dtype":
         value = _SHORT.get(value.lower(), value)
     if "*" in value:
-        pattern = re.compile(".*".join(map(re.escape, value.split("*"))), re.DOTALL | re.IGNORECASE)
+        pattern = re.compile(_between(".", map(re.escape, value.split("*"))), re.DOTALL | re.IGNORECASE)
         return lambda text: pattern.fullmatch(text) is not None
     wanted = value.casefold()
     if field in _PARTS:
@@ -162,13 +162,22 @@ def _shape_test(value: str) -> Callable[[str], bool]:
             raise ValueError(
                 f"{word!r} is no size of an axis; write a number, * or **, as in shape:[*,16,128]"
             )
-    sizes = "".join(_size_regex(word) for word in words)
-    pattern = re.compile(sizes)
+    blocks = [""]
+    for word in words:
+        if word == "**":
+            blocks.append("")
+        else:
+            blocks[-1] += r"\d+," if word == "*" else f"{word},"
+    pattern = re.compile(_between(r"(?:\d+,)", blocks))
     return lambda text: pattern.fullmatch(f"{text}," if text else "") is not None
 
 
-def _size_regex(word: str) -> str:
-    return {"*": r"\d+,", "**": r"(?:\d+,)*"}.get(word, f"{word},")
+def _between(anything: str, blocks: Iterable[str]) -> str:
+    """Blocks with anything between them. The first place where an inner one fits is as good as any later one,
+    so that one is kept: else a text would be tried in each way to cut it up."""
+    first, *rest = blocks
+    inner = "".join(f"(?>{anything}*?{block})" for block in rest[:-1])
+    return f"{first}{inner}{anything}*{rest[-1]}" if rest else first
 
 
 def _age_test(field: str, sign: str, value: str) -> Callable[[_Array], _Array]:

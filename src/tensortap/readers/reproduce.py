@@ -170,7 +170,11 @@ class Plan:
     def _python_lacks(self) -> list[Lack]:
         version = self.recorded.python_version
         is_there = not self.is_fresh or shutil.which("uv") or environments.find_python(version)
-        return [] if is_there else [environments.python_lack(version)]
+        lacks = [] if is_there else [environments.python_lack(version)]
+        if self.is_fresh and not self.recorded.distributions:
+            remedy = "its Python did not tell them; --env current takes those of the one at hand"
+            lacks.append(Lack("the packages of the run", remedy))
+        return lacks
 
     def _notes(self) -> list[str]:
         """What keeps the numbers from being expected to be the same."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -12,20 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tensortap.metadata import another
 from tensortap.metadata.packages import installed, normalised
 from tensortap.readers.reproduce_recorded import Lack, LackingError, Recorded
 
 OWN_PACKAGE = "tensortap"  # the recorder of the new run is the present one
 RECORDER = Path(__file__).parents[1]
-_PROBE = """
-import json, platform
-from importlib.metadata import distributions
-found = {}
-for one in distributions():
-    name = one.metadata["Name"]
-    found.setdefault(name, one.version) if name else None
-print(json.dumps({"python": platform.python_version(), "packages": found}))
-"""
 _NOT_FOUND = re.compile(r"No matching distribution found for (\S+)")
 _OTHERS = re.compile(r"satisfies the requirement (\S+) \(from versions: ([^)]*)\)")
 _MOST_RETRIES = 30
@@ -71,14 +62,11 @@ def present() -> Interpreter:
 
 def ask(python: str) -> Interpreter | None:
     """What another interpreter has; None when it does not answer."""
-    try:
-        done = subprocess.run(
-            [python, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=60, check=True
-        )
-        told = json.loads(done.stdout)
-        return Interpreter(python, told["python"], told["packages"])
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+    told = another.ask(python, alone=True)
+    if told is None:
         return None
+    packages = {one["name"]: one["version"] for one in told["packages"]}
+    return Interpreter(python, told["python_version"], packages)
 
 
 def differences(recorded: Recorded, found: Interpreter) -> Differences:

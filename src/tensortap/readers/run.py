@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -139,9 +139,9 @@ class Run:
         values = [one.load() for one in found]
         return Series(name, values, [one.step for one in found], [one.rank for one in found])
 
-    def cells(self) -> dict[str, list[Any]]:
-        """Every fact of every record, as a list for each column of the index."""
-        return self._columns.cells(self._rows)
+    def cells(self, *, without: Container[str] = ()) -> dict[str, list[Any]]:
+        """Every fact of every record, as a list for each column of the index; texts of some need not be."""
+        return self._columns.cells(self._rows, without)
 
     @property
     def is_narrowed(self) -> bool:

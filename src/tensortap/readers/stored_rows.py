@@ -9,6 +9,7 @@ from tensortap.core.record import Record
 from tensortap.formats.rows import Row, row_of
 from tensortap.readers.stored import Stored
 
+UNREADABLE = "cannot be read"  # so begins the note of a row without its value
 _SMALL = 4096  # bytes: a number, or a few of them
 
 
@@ -20,7 +21,7 @@ def stored_row(stored: Stored) -> Row:
         if found is None:
             return _of_other(stored, row)
     except (TensortapError, OSError, ValueError) as error:
-        return replace(row, dtype=stored.dtype or stored.type, note=f"cannot be read: {error}")
+        return replace(row, dtype=stored.dtype or stored.type, note=f"{UNREADABLE}: {error}")
     note = "absolute values" if stored.dtype.startswith("complex") else "" if found.count else "empty"
     return replace(
         row,

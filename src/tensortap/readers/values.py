@@ -41,7 +41,12 @@ class Values:
         return memoryview(self._memory(file, end))
 
     def bits(self, file: str, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> Array:
-        known = NUMBER_TYPES[dtype]
+        known = NUMBER_TYPES.get(dtype)
+        if known is None:
+            raise CorruptRunError(
+                f"the index names the number type {dtype!r} for a value of {self._run / file}, which is "
+                "none; the other values of the run can still be read"
+            )
         if nbytes == 0:
             return np.empty(shape, known.storage)
         memory = self._memory(file, offset + nbytes)

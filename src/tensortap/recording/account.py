@@ -12,9 +12,10 @@ from typing import Any
 
 from tensortap.core.errand import ABSENT, ARRIVED, Errand
 from tensortap.formats.run_layout import OWN
+from tensortap.metadata.another import is_this
 from tensortap.metadata.digest_key import digest_key
 from tensortap.metadata.redact import Redactor
-from tensortap.recording.described import PACKAGES
+from tensortap.recording.described import DESCRIBED, PACKAGES, describe_interpreter, is_python
 
 PROGRAM = "program.json"  # in our corner of the run
 _OUTCOME = "outcome.json"
@@ -41,7 +42,25 @@ class Account:
         self.processes = [json.loads(one.read_text()) for one in sorted(notes.glob("process-*.json"))]
         with suppress(OSError):
             _replace(Path(self.asked.run) / PACKAGES, (notes / PACKAGES).read_text(encoding="utf-8"))
+        self._describe_interpreter(notes)
         shutil.rmtree(notes, ignore_errors=True)
+
+    def _describe_interpreter(self, notes: Path) -> None:
+        """Before the program began, the packages of this process were written down as its own."""
+        knows_imported = (notes / PACKAGES).exists()
+        if self.status is None or ((notes / DESCRIBED).exists() and not knows_imported):
+            return  # it was not started, or has told everything itself
+        python = self._python(notes)
+        if python and not is_this(python) and Path(self.asked.run, OWN).is_dir():
+            describe_interpreter(Path(self.asked.run), python, knows_imported=knows_imported)
+
+    def _python(self, notes: Path) -> str:
+        """The interpreter of the program; else the first that it started."""
+        if is_python(self.command[0]):
+            return self.command[0]
+        with suppress(OSError):
+            return (notes / ARRIVED).read_text(encoding="utf-8")
+        return self.absent
 
     @property
     def records(self) -> int:

@@ -22,8 +22,8 @@ STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 def run(command: Sequence[str], environment: dict[str, str]) -> int:
     """Run it to its end; below zero, the number of the signal that ended it.
 
-    Input, output, terminal and process group are those of this process. A signal that the terminal sends
-    reaches the program by itself; any other is passed on.
+    Input, output, terminal and process group are those of this process. A signal that the terminal sends, or
+    somebody sends to the whole group, reaches the program by itself; any other is passed on.
     """
     passed = {signal.Signals[name] for name in _PASSED if hasattr(signal, name)}
     passed = {one for one in passed if signal.getsignal(one) is not signal.SIG_IGN}
@@ -56,20 +56,69 @@ def end_like(status: int) -> int:
 def _begin(mask: set[int | signal.Signals]) -> None:
     """In the child, before the program: signals as they were, and no life after this process's death."""
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[bytes], awaited: set[signal.Signals]) -> int:
-    while process.poll() is None:
-        told = signal.sigwaitinfo(awaited)
-        if told.si_signo == signal.SIGCHLD:
-            continue
-        if told.si_code == _FROM_TERMINAL and told.si_signo in _TERMINAL:
-            continue
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(told.si_signo)
+    witness = Witness()
+    try:
+        while process.poll() is None:
+            told = signal.sigwaitinfo(awaited)
+            if told.si_signo == signal.SIGCHLD:
+                continue
+            is_for_all = witness.has_got(told.si_signo)
+            if told.si_code == _FROM_TERMINAL and told.si_signo in _TERMINAL:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                if not is_for_all or os.getpgid(process.pid) != os.getpgrp():
+                    process.send_signal(told.si_signo)
+    finally:
+        witness.leave()
     return int(process.returncode)
+
+
+class Witness:
+    """A process of our group in which signals only wait: one that waits there, too, was sent to the group
+    (as `timeout` does), and the program has got it. The system tells this in no other way."""
+
+    def __init__(self) -> None:
+        self._process = _stand_by() if os.path.isdir("/proc/self") else 0
+
+    def has_got(self, number: int) -> bool:
+        if not self._process or not _waiting(self._process) >> (number - 1) & 1:
+            return False
+        self.leave()  # with what it has got, so that the next one is noticed, too
+        self._process = _stand_by()
+        return True
+
+    def leave(self) -> None:
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = 0
+
+
+def _stand_by() -> int:
+    """Called while the signals are blocked, which the new process inherits."""
+    process = os.fork()
+    if process:
+        return process
+    _die_with_parent()
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # whoever reads our output waits for nobody else
+    while True:
+        signal.pause()
+
+
+def _waiting(process: int) -> int:
+    """The signals that wait for a process, a bit for each."""
+    with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as status:
+        line = next(line for line in status if line.startswith("ShdPnd:"))
+    return int(line.split()[1], 16)
 
 
 def _drop_pending(signals: set[signal.Signals]) -> None:

@@ -6,24 +6,26 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tensortap.core.errand import Errand
 from tensortap.core.ranks import ranks
 from tensortap.core.settings import is_strict
-from tensortap.metadata.collect import Metadata
-from tensortap.metadata.packages import installed, packages_info
+from tensortap.metadata.another import ask, packages_of
+from tensortap.metadata.collect import OWN_FOLDER, Metadata
+from tensortap.metadata.packages import installed, normalised, packages_info, versions_digest
 
 log = logging.getLogger("tensortap.run")
-_DESCRIBED = "described"
+DESCRIBED = "described"
 PACKAGES = "packages.json"
 
 
 def describe(asked: Errand) -> None:
     """All of them, by the first process of rank 0 that has a model: it has imported what it needs."""
-    if ranks().rank != 0 or not asked.leave_word(_DESCRIBED):
+    if ranks().rank != 0 or not asked.leave_word(DESCRIBED):
         return
     try:
         Metadata(Path(asked.run)).write()
@@ -36,7 +38,7 @@ def describe(asked: Errand) -> None:
 def describe_at_end(asked: Errand) -> None:
     """A program without a model: what it has imported. Code and commit are those of its start, where a
     repository has them; else the sources are known now."""
-    if not asked.leave_word(_DESCRIBED):
+    if not asked.leave_word(DESCRIBED):
         return
     run = Path(asked.run)
     if _is_in_repository(run):
@@ -46,20 +48,58 @@ def describe_at_end(asked: Errand) -> None:
         Metadata(run).write()
 
 
+def describe_interpreter(run: Path, python: str, *, knows_imported: bool) -> None:
+    """The program had a Python of its own, and its packages are not those of this process: they are asked
+    for, and if it does not answer they are unknown."""
+    told = ask(python)
+    facts = _facts_of(told) if told is not None else _unknown(python)
+    if not knows_imported:
+        _put(run / PACKAGES, packages_of(told) if told is not None else {})
+    _put(run / OWN_FOLDER / "environment.json", facts, keep=True)
+
+
+def _facts_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    versions = [(normalised(one["name"]), one["version"]) for one in told["packages"]]
+    return {
+        "interpreter": told["interpreter"],
+        "packages": told["packages"],
+        "package_set": versions_digest(versions),
+    }
+
+
+def _unknown(python: str) -> dict[str, Any]:
+    problem = {"fact": "packages", "reason": f"{python} did not tell what it has"}
+    return {"interpreter": None, "packages": None, "package_set": None, "problems": [problem]}
+
+
+def _put(path: Path, facts: Mapping[str, Any], *, keep: bool = False) -> None:
+    """Replace a file of facts; with `keep` what it says besides stays."""
+    try:
+        before = json.loads(path.read_bytes()) if keep else {}
+        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        draft.write_text(json.dumps({**before, **facts}, indent=2) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except (OSError, ValueError):
+        log.warning("%s could not be written", path, exc_info=True)
+
+
 @contextmanager
 def standing_for(command: Sequence[str]) -> Iterator[None]:
     """For a moment this process passes for the program that it will start, so that facts are collected."""
     main = sys.modules["__main__"]
     before, file = (sys.argv, sys.orig_argv, sys.executable), getattr(main, "__file__", None)
-    is_python = os.path.basename(command[0]).startswith("python")
-    sys.argv = _arguments(command[1:]) if is_python else list(command)
-    sys.orig_argv, sys.executable = list(command), command[0] if is_python else sys.executable
+    sys.argv = _arguments(command[1:]) if is_python(command[0]) else list(command)
+    sys.orig_argv, sys.executable = list(command), command[0] if is_python(command[0]) else sys.executable
     main.__file__ = _script(sys.argv)
     try:
         yield
     finally:
         sys.argv, sys.orig_argv, sys.executable = before
         main.__file__ = file
+
+
+def is_python(program: str) -> bool:
+    return os.path.basename(program).startswith("python")
 
 
 def _script(arguments: Sequence[str]) -> str | None:

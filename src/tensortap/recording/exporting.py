@@ -10,6 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tensortap.core.dtypes import NUMBER_TYPES
 from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError
 from tensortap.formats.bundles import SAFETENSORS, Named, write_npz, write_safetensors
@@ -34,12 +36,18 @@ Watch = Callable[[Iterable[Stored], int], Iterable[Stored]]
 
 @dataclass(slots=True)
 class Exported:
-    """`keys` in the order of the file; `skipped` tells of each record that is not in it, and why."""
+    """`keys` in the order of the file; `skipped` tells of each record that is not in it, and why;
+    `unreadable` counts those of them that the run has lost."""
 
     path: Path
     keys: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     nbytes: int = 0
+    unreadable: int = 0
+
+    def lose(self, key: str, error: Exception) -> None:
+        self.skipped[key] = str(error)
+        self.unreadable += 1
 
 
 def export(
@@ -87,15 +95,15 @@ def keys_of(run: Run) -> list[str]:
 
 def _key(name: str, where: Sequence[Any], varying: dict[str, set[Any]]) -> str:
     told = [
-        f"{what}={_number(number)}"
+        f"{what}={_place(number)}"
         for (what, seen), number in zip(varying.items(), where, strict=True)
         if len(seen) > 1
     ]
     return f"{name}@{','.join(told)}" if told else name
 
 
-def _number(number: Any) -> str:
-    return "+".join(map(str, number)) if isinstance(number, tuple) else str(number)
+def _place(place: Any) -> str:
+    return "+".join(map(str, place)) if isinstance(place, tuple) else str(place)
 
 
 def _free(key: str, taken: set[str]) -> str:
@@ -114,15 +122,21 @@ def _arrays(run: Run, done: Exported, watch: Watch, known: Iterable[str]) -> Ite
             done.skipped[key] = f"{one.dtype or one.type} has no place in this format"
             continue
         try:
-            bits = one.bits
+            bits = _number(one) if one.bits is None and one.framework == "python" else one.bits
         except (TensortapError, OSError, ValueError) as error:
-            done.skipped[key] = str(error)
+            done.lose(key, error)
             continue
         if bits is None:
-            done.skipped[key] = f"a {one.type} that is not stored as one block"
+            done.skipped[key] = f"{one.type}, not stored as one block"
             continue
         done.keys.append(key)
         yield Named(key, bits, one.dtype)
+
+
+def _number(one: Stored) -> Any:
+    """A number of Python's own, as an array without axes; None for anything else."""
+    value = one.load() if not one.shape else None
+    return np.asarray(value, one.dtype) if isinstance(value, bool | int | float) else None
 
 
 def _npz(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
@@ -141,8 +155,13 @@ def _hdf5(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
     try:
         for one in watch(run, len(run)):
             try:
-                sink.write(one.record())
+                record = one.record()
             except (TensortapError, OSError, ValueError) as error:
+                done.lose(one.name, error)
+                continue
+            try:
+                sink.write(record)
+            except (TensortapError, ValueError) as error:
                 done.skipped[one.name] = str(error)
     finally:
         sink.close()
@@ -179,7 +198,7 @@ def _drawn(key: str, one: Stored, done: Exported) -> str:
     try:
         drawn = value_card(one)
     except (TensortapError, OSError, ValueError) as error:
-        done.skipped[key] = str(error)
+        done.lose(key, error)
         return f"<p>{escape(key)}: {escape(str(error))}</p>"
     done.keys.append(key)
     return drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,6 +76,7 @@ class RunBook:
         stored = self.run[row]
         bits = stored.bits
         if bits is not None:
+            self._check_size(stored.file, row)
             return Operand(bits, stored.dtype)
         return numbers_of(self.value(row))
 
@@ -114,7 +116,7 @@ class RunBook:
 
     def known_statistics(self, start: int) -> dict[int, Statistics]:
         column = self.run.columns.coded["statistics"]
-        told = [None if text is None else Statistics(*json.loads(text)) for text in column.texts]
+        told = [_statistics(text) for text in column.texts]
         if not any(told):
             return {}
         rows = enumerate(column.codes[start:].tolist(), start)
@@ -129,16 +131,28 @@ class RunBook:
         model = self.run.path / OWN / MODEL
         try:
             facts = json.loads(model.read_bytes()) if model.exists() else {}
-        except ValueError:
+        except (OSError, ValueError, RecursionError):
             facts = {}
         try:
             return {**self.run.metadata, "model": facts}
-        except CorruptRunError as error:
+        except (CorruptRunError, OSError) as error:
             return {"model": facts, "problem": str(error)}
+        except RecursionError:
+            return {"model": facts, "problem": "the metadata is nested too deep to be read"}
 
     @property
     def problems(self) -> list[str]:
         return self.run.problems
+
+    def _check_size(self, file: str, row: int) -> None:
+        """To read what is mapped and was cut off since ends the process, not the answer."""
+        plain, path = self.run.columns.plain, self.run.path / file
+        offset, nbytes = int(plain["offset"][row]), int(plain["nbytes"][row])
+        if offset >= 0 and path.is_file() and path.stat().st_size < offset + nbytes:
+            raise CorruptRunError(
+                f"{path} has become shorter than a value that reaches to byte {offset + nbytes}; the run was "
+                "cut off, or is being written anew"
+            )
 
     def _bytes(self, file: str, start: int, length: int) -> bytes:
         if Path(file).is_absolute() or ".." in Path(file).parts:
@@ -146,6 +160,17 @@ class RunBook:
         with open(self.run.path / file, "rb") as stream:
             stream.seek(start)
             return stream.read(length)
+
+
+def _statistics(text: str | None) -> Statistics | None:
+    """As they were written; None where that is not what was written."""
+    told = None if text is None else json.loads(text)
+    if not isinstance(told, list) or len(told) != len(fields(Statistics)):
+        return None
+    count, *ends, norm, nan, inf = told
+    has_counts = all(isinstance(one, int) and one >= 0 for one in (count, nan, inf))
+    has_ends = all(one is None or isinstance(one, (int, float)) for one in (*ends, norm))
+    return Statistics(*told) if has_counts and has_ends else None
 
 
 def site_text(text: str | None) -> str:

@@ -11,9 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tensortap.comparison.entries import Entry
+from tensortap.comparison.operands import Operand
 from tensortap.core.errors import RefusedError
 from tensortap.viewer import compare_facts, export, looks
-from tensortap.viewer.answers import binary, told
+from tensortap.viewer.answers import NONE, binary, told
 from tensortap.viewer.comparisons import Asked, Job
 from tensortap.viewer.divergence_map import divergence
 from tensortap.viewer.measures import looked_at
@@ -21,6 +23,7 @@ from tensortap.viewer.numbers import Apart, Tensor
 from tensortap.viewer.problems import UnknownThingError
 from tensortap.viewer.serving import certain, posted, served, tag_of, whole
 from tensortap.viewer.state import State
+from tensortap.viewer.stock import Stock
 
 _CACHED = {"cache-control": "no-cache"}
 _FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,60}\.toml")
@@ -53,7 +56,7 @@ def comparison(state: State, request: Request) -> Response:
 def pairs(state: State, request: Request) -> Response:
     job = _job(state, request)
     columns, texts = job.pairs.columns()
-    tag = tag_of(state.boot, request.path_params["c"], len(job.pairs), id(job))
+    tag = tag_of(state.boot, request.path_params["c"], len(job.pairs), job.key)
     return binary(columns, {"pairs": len(job.pairs), "texts": texts}, etag=tag, **_CACHED)
 
 
@@ -86,7 +89,7 @@ def value(state: State, request: Request) -> Response:
     numbers: Tensor | Apart = a if side == "a" else b if side == "b" else Apart(a, b, how)  # type: ignore[arg-type]
     short = request.path_params["c"]
     tell = lambda: state.events.tell("refined", f"{short} {number}", c=short, pair=number)  # noqa: E731
-    return looks.answer(state, request, what, looks.Look(numbers, (id(job), number, side, how), tell))
+    return looks.answer(state, request, what, looks.Look(numbers, (job.key, number, side, how), tell))
 
 
 def names(state: State, request: Request) -> Response:
@@ -136,10 +139,18 @@ def _number(state: State, request: Request) -> int:
 
 def _tensors(job: Job, number: int) -> tuple[Tensor, Tensor]:
     one = job.pairs.table[number].pair
-    held = [entry.operand() for entry in (one.a, one.b)]
+    held = [
+        _operand(stock, int(rows[number]), entry)
+        for stock, rows, entry in zip((job.a, job.b), job.pairs.rows, (one.a, one.b), strict=True)
+    ]
     if held[0] is None or held[1] is None:
         raise UnknownThingError(f"{one.a.name!r} is not made of numbers")
     return Tensor(held[0]), Tensor(held[1])
+
+
+def _operand(stock: Stock | None, row: int, entry: Entry) -> Operand | None:
+    """Out of the run where it lies there as it is."""
+    return entry.operand() if stock is None or row == NONE else stock.operand(row)
 
 
 def _scatter(a: Tensor, b: Tensor, count: int) -> Response:
@@ -164,7 +175,17 @@ def _save(state: State, name: str, text: str) -> None:
     if not _FILE.fullmatch(name):
         raise ValueError(f"{name!r} is no name for a file of rules; letters, digits and - _ . then .toml")
     folder: Path = state.library.roots[0] if state.library.roots else Path.cwd()
-    (folder if folder.is_dir() else folder.parent).joinpath(name).write_text(text, encoding="utf-8")
+    path = (folder if folder.is_dir() else folder.parent) / name
+    if path.is_symlink() or (path.exists() and not _is_rules(path)):
+        raise RefusedError(f"{name} is there already, and is no file of rules; choose another name")
+    path.write_text(text, encoding="utf-8")
+
+
+def _is_rules(path: Path) -> bool:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")).keys() <= {"rule", "ignore"}
+    except (OSError, ValueError):
+        return False
 
 
 ROUTES = [

@@ -16,12 +16,14 @@ from tensortap.comparison.runs import Comparison, compare_runs
 from tensortap.core.errors import TensortapError
 from tensortap.viewer.events import Events
 from tensortap.viewer.library import Library, opens, prefix_of, shortest
+from tensortap.viewer.one_by_one import OneByOne
 from tensortap.viewer.pairs import Pairs
 from tensortap.viewer.problems import UnknownThingError
 from tensortap.viewer.stock import Stock
 
 log = logging.getLogger("tensortap.viewer")
 _KEPT = 8
+_WAITING = "waiting until another comparison is done"
 _WORKERS = 2
 
 
@@ -42,6 +44,8 @@ class Job:
 
     def __init__(self, asked: Asked | None, a: Stock | None, b: Stock | None) -> None:
         self.asked, self.a, self.b = asked, a, b
+        self.key = secrets.token_hex(8)  # unlike its address, never that of another
+        self.sizes = _sizes(a, b)
         self.state, self.text = "running", ""
         self.done, self.of = 0, 0
         self.found: Comparison | None = None
@@ -63,7 +67,7 @@ class Comparisons:
         self._library, self._events, self._is_over = library, events, is_over
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, "tensortap-viewer-compare")
+        self._later = OneByOne("tensortap-viewer-compare")
 
     def ask(self, asked: Asked, rules: dict[str, Any] | None = None) -> str:
         """Begin a comparison, or find it; its id."""
@@ -71,14 +75,15 @@ class Comparisons:
         identity = hashlib.blake2b(repr(asked).encode(), digest_size=8).hexdigest()
         with self._lock:
             known = self._jobs.get(identity)
-            if known is not None and known.state != "failed" and not self._has_grown(known):
+            a, b = self._library.stock(asked.a), self._library.stock(asked.b)
+            if known is not None and (known.state == "running" or _is_good(known, a, b)):
                 self._jobs.move_to_end(identity)
                 return identity
-            a, b = self._library.stock(asked.a), self._library.stock(asked.b)
             job = Job(asked, a, b)
-            job.of = min(len(a), len(b))
+            job.of = min(job.sizes)
+            job.text = _WAITING if any(one.state == "running" for one in self._jobs.values()) else ""
             self._keep(identity, job)
-        self._thread.submit(self._make, identity, job, rules)
+        self._later.submit(lambda: self._make(identity, job, rules))
         return identity
 
     def add(self, found: Comparison) -> str:
@@ -113,9 +118,11 @@ class Comparisons:
         }
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._later.close()
 
     def _make(self, identity: str, job: Job, rules: dict[str, Any] | None) -> None:
+        job.text = ""
+        self._tell(identity)
         try:
             job.found = self._compared(identity, job, rules)
             job.pairs.columns()  # here, where nobody waits for it
@@ -167,14 +174,22 @@ class Comparisons:
                 break
             del self._jobs[oldest]
 
-    def _has_grown(self, job: Job) -> bool:
-        """A run that went on since is compared anew."""
-        return any(stock is not None and stock.refresh() > 0 for stock in (job.a, job.b))
-
     def _stock(self, label: str) -> Stock | None:
         identity = self._library.identity_at(label)
         found = None if identity is None else opens(self._library, identity)
         return found if isinstance(found, Stock) else None
+
+
+def _is_good(job: Job, a: Stock, b: Stock) -> bool:
+    """Done, and of runs that have not gone on since: others may have looked at them in between."""
+    for stock in (a, b):
+        stock.refresh()
+    editions = [None if one is None else one.edition for one in (job.a, job.b)]
+    return job.state == "done" and job.sizes == _sizes(a, b) and editions == [a.edition, b.edition]
+
+
+def _sizes(a: Stock | None, b: Stock | None) -> tuple[int, int]:
+    return 0 if a is None else len(a), 0 if b is None else len(b)
 
 
 class _ClosingError(Exception):

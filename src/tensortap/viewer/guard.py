@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -42,27 +42,36 @@ class Keys:
     def __init__(self) -> None:
         self.secret = secrets.token_urlsafe(32)
         self._tokens: list[str] = []
+        self._spent: list[str] = []
         self._lock = threading.Lock()
         self.on_used: Callable[[], None] | None = None  # someone came with a token that has been used
 
     def mint(self) -> str:
         token = secrets.token_urlsafe(32)
         with self._lock:
-            self._tokens = [*self._tokens[-_MOST_TOKENS:], token]
+            self._tokens = [*self._tokens[1 - _MOST_TOKENS :], token]
         return token
 
     def spend(self, token: str) -> bool:
         with self._lock:
-            for known in self._tokens:
-                if secrets.compare_digest(known.encode(), token.encode("utf-8", "replace")):
-                    self._tokens.remove(known)
-                    return True
-        if self.on_used is not None:
+            known = _same(token, self._tokens)
+            if known is not None:
+                self._tokens.remove(known)
+                self._spent = [*self._spent[1 - _MOST_TOKENS :], known]
+                return True
+            was_good = _same(token, self._spent) is not None
+        # Only who once had a good one: else whoever reaches the port could fill the terminal.
+        if was_good and self.on_used is not None:
             self.on_used()
         return False
 
     def opens(self, told: str) -> bool:
         return secrets.compare_digest(told.encode("utf-8", "replace"), self.secret.encode())
+
+
+def _same(token: str, known: list[str]) -> str | None:
+    told = token.encode("utf-8", "replace")
+    return next((one for one in known if secrets.compare_digest(one.encode(), told)), None)
 
 
 class Guard:
@@ -87,7 +96,7 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return self._answer(scope, f"{scope['method']} is not used here", 405)
         is_post = scope["method"] == "POST"
-        reason = _foreign_post(headers, host) if is_post else _foreign_get(headers)
+        reason = _foreign_post(headers, host) if is_post else _foreign_get(headers, scope["path"])
         if reason:
             return self._answer(scope, reason)
         return self._unknown(scope, headers, host)
@@ -134,16 +143,17 @@ def _foreign_post(headers: Headers, host: str) -> str:
         return "a request that changes something must come from this page"
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return "a request that changes something is JSON"
-    length = headers.get("content-length", "")
+    length = headers.get("content-length", "") if "transfer-encoding" not in headers else ""
     if not length.isdecimal() or int(length) > _MOST_BODY:
         return f"a request has at most {_MOST_BODY >> 20} MB, and says how much"
     return ""
 
 
-def _foreign_get(headers: Headers) -> str:
-    """Pages may be reached by a link from anywhere; nothing may be embedded elsewhere."""
+def _foreign_get(headers: Headers, path: str) -> str:
+    """Pages may be reached by a link from anywhere; answers may not, and nothing may be embedded."""
     site, mode = headers.get("sec-fetch-site", "same-origin"), headers.get("sec-fetch-mode", "navigate")
-    is_link = mode == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+    is_page = mode == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+    is_link = is_page and not path.startswith("/api")
     return "" if site in ("same-origin", "none") or is_link else "this server answers its own page only"
 
 
@@ -154,11 +164,8 @@ def _cookie_name(scope: Scope) -> str:
 
 
 def _cookie(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
+    """Other programs of this machine leave cookies too, and some are none as a strict reader sees it."""
+    return cookie_parser(headers.get("cookie", "")).get(name, "")
 
 
 def _with_headers(send: Send) -> Send:

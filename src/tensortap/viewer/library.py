@@ -13,7 +13,7 @@ from typing import Any
 from tensortap.core.errors import NoRunError, TensortapError
 from tensortap.formats.run_layout import OWN
 from tensortap.viewer.books import TRACES
-from tensortap.viewer.problems import UnknownThingError
+from tensortap.viewer.problems import DAMAGED, UnknownThingError
 from tensortap.viewer.stock import Stock
 
 _DEEPEST = 4  # folders below a root
@@ -63,7 +63,7 @@ class Library:
         identity = self.identity(prefix)
         with self._lock:
             stock = self._stocks.get(identity)
-            if stock is None:
+            if stock is None or stock.is_replaced:
                 stock = self._stocks[identity] = Stock(self._paths[identity], identity)
                 while len(self._stocks) > _OPEN:
                     self._stocks.popitem(last=False)
@@ -115,8 +115,14 @@ def opens(library: Library, identity: str) -> Stock | str:
     """The run, or why it cannot be opened."""
     try:
         return library.stock(identity)
-    except (TensortapError, OSError, ValueError) as error:
-        return str(error)
+    except DAMAGED as error:
+        return reason(error)
+
+
+def reason(error: BaseException) -> str:
+    """In words; an error that has none is at least named."""
+    is_told = isinstance(error, (TensortapError, OSError, ValueError)) and str(error)
+    return str(error) if is_told else f"it cannot be read: {type(error).__name__}"
 
 
 def _runs(path: Path, depth: int) -> Iterator[Path]:

@@ -133,7 +133,7 @@ def value(state: State, request: Request) -> Response:
         raise UnknownThingError(f"{name!r} is not made of numbers")
     if what == "value.npy":
         return downloads.npy(held, name)
-    key = (request.path_params["job"], number, name, rank, id(record.value), record.step)
+    key = (request.path_params["job"], number, name, rank, record.step, record.call, record.time)
     return looks.answer(state, request, what, looks.Look(Tensor(held), key, lambda: None))
 
 
@@ -189,12 +189,12 @@ def _job(state: State, request: Request) -> LiveJob:
 
 def _which(request: Request) -> tuple[int, str, int]:
     words = request.path_params
-    if not (words["tap"].isdecimal() and words["rank"].isdecimal()):
-        raise UnknownThingError(f"there is no tap {words['tap']!r} of rank {words['rank']!r}")
-    return int(words["tap"]), words["name"], int(words["rank"])
+    if not words["tap"].isdecimal() or len(words["tap"]) > 12:
+        raise UnknownThingError(f"there is no tap {words['tap'][:100]!r}")
+    return int(words["tap"]), words["name"], words["rank"]
 
 
-_BASE = "/api/live/{job}/value/{tap}/{name}/{rank}"
+_BASE = "/api/live/{job}/value/{tap}/{name:path}/{rank:int}"  # a name may hold slashes
 ROUTES = [
     Route("/api/live", served(jobs)),
     Route("/api/live/{job}", served(job)),

@@ -12,6 +12,7 @@ from tensortap.viewer.provenance import within
 from tensortap.viewer.stock import Stock
 
 Node = dict[str, Any]
+_DEEPEST = 64  # of a name with more parts, the rest belongs to the last one
 
 
 def nodes_of(stock: Stock) -> list[Node]:
@@ -44,6 +45,7 @@ def _captured(stock: Stock, classes: dict[str, Any]) -> dict[str, Node]:
             continue
         # A module may be called `out`, as what leaves one is.
         path = name if name in classes else module_of(name, words[kinds[mine[0]]])
+        path = ".".join(path.split(".", _DEEPEST)[:_DEEPEST])
         values = largest[mine][np.isfinite(largest[mine])]
         counts = {
             "names": 1,

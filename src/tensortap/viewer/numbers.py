@@ -74,9 +74,10 @@ class Tensor:
 
     def _reduced(self, place: Place) -> Lines:
         picked = self.bits[_picking(place)]
-        if picked.nbytes > _MOST_TO_REDUCE:
+        nbytes = max(picked.nbytes, 4 * picked.size)  # small numbers become single precision
+        if nbytes > _MOST_TO_REDUCE:
             raise TooLargeError(
-                f"to reduce these axes {picked.nbytes >> 20} MB would be read, and {_MOST_TO_REDUCE >> 20} "
+                f"to reduce these axes {nbytes >> 20} MB would be held, and {_MOST_TO_REDUCE >> 20} "
                 "are allowed; fix more axes"
             )
         part = real(decode(np.ascontiguousarray(picked), self.dtype))

@@ -37,6 +37,8 @@ class UnknownThingError(LookupError):
         return str(self.args[0])
 
 
+# What reading a file that someone has damaged, by chance or on purpose, may raise.
+DAMAGED = (TensortapError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 # The first that fits counts.
 _KINDS: tuple[tuple[type[BaseException], str, int], ...] = (
     (QueryError, "query", 400),
@@ -52,8 +54,8 @@ _KINDS: tuple[tuple[type[BaseException], str, int], ...] = (
     (NotWholeError, "corrupt", 422),
     (UnsupportedValueError, "usage", 400),
     (TensortapError, "usage", 400),
-    (FileNotFoundError, "corrupt", 422),
     (TimeoutError, "busy", 503),
+    (OSError, "corrupt", 422),
     (ValueError, "usage", 400),
     (TypeError, "usage", 400),
 )

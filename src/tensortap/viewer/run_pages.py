@@ -79,7 +79,7 @@ def columns(state: State, request: Request) -> Response:
     state.look_through(stock)
     start = max(certain(request, "from", 0), 0)
     found, texts = stock.columns(start)
-    tag = tag_of(state.boot, stock.identity, start, len(stock))
+    tag = tag_of(state.boot, stock.identity, stock.edition, start, len(stock))
     return binary(
         found, {"rows": len(stock), "from": start, "texts": texts, "etag": tag}, etag=tag, **_CACHED
     )
@@ -143,7 +143,8 @@ def value(state: State, request: Request) -> Response:
         return downloads.npy(held, stock.text("name", number))
     short = state.library.short(stock.identity)
     tell = lambda: state.events.tell("refined", f"{short} {number}", id=short, row=number)  # noqa: E731
-    return looks.answer(state, request, what, looks.Look(Tensor(held), (stock.identity, number), tell))
+    key = (stock.identity, stock.edition, number)
+    return looks.answer(state, request, what, looks.Look(Tensor(held), key, tell))
 
 
 def trace(state: State, request: Request) -> Response:

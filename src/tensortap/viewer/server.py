@@ -26,10 +26,11 @@ try:
     from tensortap.viewer.library import Library
     from tensortap.viewer.state import State
 except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+    _missing = (error.name or "").partition(".")[0]
+    if _missing not in ("starlette", "uvicorn"):
         raise
     raise MissingExtraError(
-        f"the viewer needs {error.name}, which is not installed; pip install 'tensortap[view]'"
+        f"the viewer needs {_missing}, which is not installed; pip install 'tensortap[view]'"
     ) from None
 
 _SECONDS_TO_START = 10.0
@@ -207,9 +208,9 @@ def _bound(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         made.close()
-        reason = (error.strerror or str(error)).lower()
+        reason = (getattr(error, "strerror", None) or str(error)).lower().rstrip(".")
         raise NotServingError(
             f"port {port} of {host} cannot be had ({reason}); port 0 takes a free one"
         ) from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 import time
 from pathlib import Path
@@ -11,9 +13,11 @@ import numpy as np
 
 from tensortap.comparison.operands import Operand
 from tensortap.core.paths import nearest, sort_key
+from tensortap.formats.index import index_files
+from tensortap.formats.run_layout import OWN
 from tensortap.readers.query import parse
 from tensortap.viewer.answers import NONE
-from tensortap.viewer.books import Book, book_of, site_text
+from tensortap.viewer.books import TRACES, Book, book_of, site_text
 from tensortap.viewer.counted import NAMES, Counted
 from tensortap.viewer.problems import UnknownThingError
 
@@ -21,6 +25,7 @@ Array = np.ndarray[Any, Any]
 CODED = {"name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
 _PLAIN = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4", "nbytes": "f8", "time": "f8"}
 SORTS = (*CODED, *_PLAIN, *NAMES)
+_MARK = 4096  # bytes at the start of an index that tell it from another
 _BUDGET = 128 << 20  # bytes that are read for the statistics of one answer
 _BETWEEN_LOOKS = 0.5  # seconds
 
@@ -36,6 +41,8 @@ class Stock:
         self._made: dict[str, Array] = {}  # codes, until the book grows
         self._lock = threading.RLock()
         self._looked = 0.0
+        self.edition = secrets.token_hex(8)  # another when rows come to stand for others
+        self._mark = _mark_of(path)
         self._grow(0)
 
     def __len__(self) -> int:
@@ -51,10 +58,21 @@ class Stock:
             if not self.book.refresh():
                 return 0
             if self.book.type == "trace":
+                self.edition = secrets.token_hex(8)
                 self._made.clear()
                 self.counted.clear(len(self.book))
             self._grow(before)
             return len(self) - before
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another run has been written where this one was."""
+        number, start = self._mark
+        try:
+            now = _mark_of(self.path)
+        except OSError:
+            return False
+        return bool(start) and (now[0] != number or not now[1].startswith(start))
 
     def columns(self, start: int = 0) -> tuple[dict[str, Array], dict[str, list[str]]]:
         """The rows from `start` on, and the texts that their codes stand for."""
@@ -148,7 +166,8 @@ class Stock:
 
     def _codes(self, field: str) -> Array:
         """Codes of our own: what the book calls a text may move when it grows."""
-        if len(self._made.get(field, ())) != len(self.book):
+        made = self._made.get(field)
+        if made is None or len(made) != len(self.book):
             self._made[field] = self._coded(field)
         return self._made[field]
 
@@ -180,6 +199,15 @@ class Stock:
             return places[codes]
         found = self.numbers(sort)
         return np.zeros(len(self)) if found is None else found
+
+
+def _mark_of(path: Path) -> tuple[int, bytes]:
+    """What is another when a run is written anew at the same place, and stays while it grows."""
+    file = path if path.is_file() else next(iter(sorted(index_files(path / OWN))), None)
+    if file is None or file.suffix.lower() in TRACES:  # a trace is read again when it changes
+        return 0, b""
+    with open(file, "rb") as stream:
+        return os.fstat(stream.fileno()).st_ino, stream.read(_MARK)
 
 
 def _order(keys: Array, descending: bool) -> Array:

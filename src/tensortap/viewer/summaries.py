@@ -13,7 +13,8 @@ import numpy as np
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import OWN, PACKS
 from tensortap.viewer.counted import KNOWN
-from tensortap.viewer.library import Library, opens
+from tensortap.viewer.library import Library, opens, reason
+from tensortap.viewer.problems import DAMAGED
 from tensortap.viewer.provenance import cards, within
 from tensortap.viewer.stock import Stock
 
@@ -37,15 +38,26 @@ def in_short(library: Library, identity: str) -> dict[str, Any]:
         "folder": library.folder(path),
         "path": str(path),
     }
+    try:
+        return {**place, **_short(library, identity, path)}
+    except DAMAGED as error:  # one that is broken must not hide the others
+        return {**place, **_damaged(reason(error))}
+
+
+def _short(library: Library, identity: str, path: Path) -> dict[str, Any]:
     known, modified = library.remembered.get(identity), _modified(path)
     if known is not None and known[0] == modified and not library.is_open(identity):
-        return {**place, **known[1]}
+        return known[1]
     stock = opens(library, identity)
     if isinstance(stock, str):
-        return {**place, "type": "run", "state": "damaged", "problem": stock, **_EMPTY}
+        return _damaged(stock)
     facts = _facts(stock)
     library.remembered[identity] = modified, facts
-    return {**place, **facts}
+    return facts
+
+
+def _damaged(why: str) -> dict[str, Any]:
+    return {"type": "run", "state": "damaged", "problem": why, **_EMPTY}
 
 
 def at_length(library: Library, identity: str) -> dict[str, Any]:
@@ -70,6 +82,8 @@ def at_length(library: Library, identity: str) -> dict[str, Any]:
 
 def sentence(stock: Stock, short: dict[str, Any]) -> str:
     """The health of a run, as one says it."""
+    if not len(stock):
+        return "nothing has been captured yet" if short["state"] == "writing" else "nothing was captured"
     steps, ranks = short["steps"]["count"], len(short["ranks"])
     over = f" over {steps:,} step{'s' if steps != 1 else ''}" if steps else ""
     on = f" on {ranks} ranks" if ranks > 1 else ""

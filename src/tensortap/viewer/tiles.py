@@ -48,7 +48,7 @@ def span(shape: tuple[int, int], level: int, y: int, x: int) -> tuple[slice, sli
     """The rows and columns below a tile."""
     reach = SIDE << max(0, min(level, 40))
     is_there = 0 <= y * reach < max(shape[0], 1) and 0 <= x * reach < max(shape[1], 1)
-    if not is_there or not 0 <= level < 40:
+    if not is_there or not 0 <= level < 40 or (level and 0 in shape):
         raise ValueError(f"there is no tile y={y}, x={x} at level {level}; the view is {list(shape)}")
     ends = min((y + 1) * reach, shape[0]), min((x + 1) * reach, shape[1])
     return slice(y * reach, ends[0]), slice(x * reach, ends[1])

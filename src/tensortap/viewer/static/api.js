@@ -114,8 +114,7 @@ export function real(value) {
   return value === "-inf" ? -Infinity : NaN;
 }
 
-/** @type {EventSource | null} */
-let stream = null;
+let isListening = false;
 /** @type {Map<string, Set<(data: any) => void>>} */
 const ears = new Map();
 const WORDS = ["hello", "runs", "run", "stats", "refined", "compare", "lost"];
@@ -130,17 +129,42 @@ export function onNews(word, ear, signal) {
   const known = ears.get(word) || new Set();
   ears.set(word, known.add(ear));
   signal.addEventListener("abort", () => known.delete(ear));
-  if (!stream) openStream();
+  if (isListening) return;
+  isListening = true;
+  // What happened meanwhile was not heard.
+  whileSeen(openStream, { onBack: () => ["runs", "back"].forEach((one) => tell(one, {})) });
 }
 
 function openStream() {
-  stream = new EventSource("/api/events");
+  const stream = new EventSource("/api/events");
   for (const word of WORDS) {
     stream.addEventListener(word, (event) =>
       tell(word, JSON.parse(/** @type {MessageEvent} */ (event).data)),
     );
   }
   stream.addEventListener("error", () => tell("lost", {}));
+  return stream;
+}
+
+/**
+ * A browser keeps few connections to one server, for all its tabs together: only those that are seen hold one.
+ * @param {() => EventSource} open
+ * @param {{signal?: AbortSignal, onBack?: () => void}} [how]
+ */
+export function whileSeen(open, how = {}) {
+  /** @type {EventSource | null} */
+  let source = document.hidden ? null : open();
+  const follow = () => {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (!source) {
+      source = open();
+      how.onBack?.();
+    }
+  };
+  document.addEventListener("visibilitychange", follow, { signal: how.signal });
+  how.signal?.addEventListener("abort", () => source?.close());
 }
 
 /** @param {string} word @param {any} data */

@@ -39,7 +39,7 @@ export class Frame {
       what.crumbs.map((one, at) => [
         at > 0 && el("span", { class: "divider", attrs: { "aria-hidden": "true" } }, "/"),
         one.href
-          ? el("a", { href: one.href }, one.text)
+          ? el("a", { class: "clip", href: one.href, title: one.text }, one.text)
           : el("span", { class: "clip", title: one.text }, one.text),
       ]),
     );

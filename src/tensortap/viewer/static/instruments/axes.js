@@ -109,6 +109,8 @@ export class Axes {
         data: { axis },
         title: "drag onto another axis to swap the two",
         on: {
+          // A slider inside is dragged itself.
+          pointerdown: (event) => (event.currentTarget.draggable = !event.target.closest("input, select")),
           dragstart: () => (this.dragged = axis),
           dragover: (event) => event.preventDefault(),
           drop: (event) => {

@@ -6,6 +6,7 @@ import { brief } from "../format.js";
 import { ink, onTheme } from "../theme.js";
 import { sketch } from "./canvas.js";
 import { handle } from "./hand.js";
+import { colour, oddOnes } from "./tile_colours.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("../colors.js").Range} Range */
@@ -22,7 +23,6 @@ import { handle } from "./hand.js";
 const SIDE = 256;
 const MOST_TILES = 40;
 const LEAST_ODD = 3; // pixels of what is not finite, however far away it is seen from
-const MOST_ODD = 2000;
 const MOST_SEEN = 16; // tiles in one picture: rather a coarser one than a slow one
 
 export class Heatmap {
@@ -274,30 +274,4 @@ function seen(view, lod) {
   const found = [];
   for (let ty = top; ty < bottom; ty++) for (let tx = left; tx < right; tx++) found.push([ty, tx]);
   return found;
-}
-
-/**
- * Of values the mean; of signed ones and errors the extreme, so that a single odd element among thousands is seen.
- * @param {Uint32Array} pixels
- * @param {Tile} tile
- * @param {Range} range
- */
-function colour(pixels, tile, range) {
-  const colours = table(range.scale);
-  const { min, max } = tile;
-  const mean = tile.paint || tile.mean;
-  const isExtreme = range.scale !== "values" && min !== max && !tile.paint;
-  for (let i = 0; i < pixels.length; i++) {
-    const value = isExtreme ? (Math.abs(min[i]) > Math.abs(max[i]) ? min[i] : max[i]) : mean[i];
-    pixels[i] = colours[place(value, range)];
-  }
-}
-
-/** Where a tile is not finite, while that is rare enough to be overlooked. @param {Tile} tile */
-function oddOnes(tile) {
-  /** @type {number[]} */
-  const found = [];
-  for (let i = 0; i < tile.mean.length && found.length <= MOST_ODD; i++)
-    if (!Number.isFinite(tile.mean[i])) found.push(i);
-  return found.length > MOST_ODD ? [] : found;
 }

@@ -50,27 +50,26 @@ export class Lines {
   /**
    * @param {number} deepest calls from this depth on are closed, unless somebody opened them
    * @param {string} text what must be in a line
-   * @param {boolean} isOnlyNews only calls, and lines in which something changed
+   * @param {boolean} isOnlyNews only lines in which something changed, and the first that is not finite
    */
   seen(deepest, text, isOnlyNews) {
     /** @type {number[]} */
     const found = [];
     const isSearch = Boolean(text) || isOnlyNews;
+    const odd = this.firstOdd();
     for (let at = 0; at < this.all.length; at++) {
-      if (!isSearch || this.isWanted(at, text, isOnlyNews)) found.push(at);
+      const isNews = !isOnlyNews || this.all[at].changed.length > 0 || at === odd;
+      if (isNews && this.holds(at, text)) found.push(at);
       if (!isSearch && this.isCall(at) && !this.isOpen(at, deepest)) at = this.end(at) - 1;
     }
     return found;
   }
 
-  /** @param {number} at @param {string} text @param {boolean} isOnlyNews */
-  isWanted(at, text, isOnlyNews) {
+  /** @param {number} at @param {string} text */
+  holds(at, text) {
+    if (!text) return true;
     const { name, what, file, changed, odd } = this.all[at];
-    if (isOnlyNews && !changed.length && !odd) return false;
-    return (
-      !text ||
-      `${name} ${what} ${file} ${changed.join(" ")} ${odd}`.toLowerCase().includes(text.toLowerCase())
-    );
+    return `${name} ${what} ${file} ${changed.join(" ")} ${odd}`.toLowerCase().includes(text.toLowerCase());
   }
 
   /** The first line that is not finite. */

@@ -94,6 +94,7 @@ class CapturesPage {
       signal,
     );
     onNews("run", (news) => news.id === run.id && this.grow(), signal);
+    onNews("back", () => this.grow(), signal);
     onNews("stats", (news) => news.id === run.id && this.learnAgain(), signal);
   }
 

@@ -68,8 +68,9 @@ async function compared(root, signal) {
   return job.comparison ? job : json(`/api/compare/${job.c}`, { signal });
 }
 
-/** @param {{done: number, of: number}} job */
+/** @param {{done: number, of: number, text: string}} job */
 function progressWords(job) {
+  if (job.text) return `${job.text[0].toUpperCase()}${job.text.slice(1)}…`;
   return job.of ? `Comparing: ${count(job.done)} of ${count(job.of)} pairs` : "Comparing the two runs…";
 }
 

@@ -163,9 +163,15 @@ function measured(metrics, spread) {
     ? `${percent(1 - spread.zero / spread.looked)} of ${count(metrics.count)} elements`
     : "";
   return [
-    ["size", [`max ${number(metrics.max_abs)} · relative ${number(metrics.relative_l2)}${ulps}`]],
+    ["size", [sized(metrics, ulps)]],
     ["where", [[share, worst].filter(Boolean).join(", ")]],
   ];
+}
+
+/** Where no two finite numbers meet, there is no size. @param {any} metrics @param {string} ulps */
+function sized(metrics, ulps) {
+  if (metrics.max_abs === null) return "no two finite numbers to compare";
+  return `max ${number(metrics.max_abs)} · relative ${number(metrics.relative_l2)}${ulps}`;
 }
 
 /** @param {any} comparison @returns {Line[]} */

@@ -134,16 +134,17 @@ export class MapCard {
     const low = real(facts.low);
     const high = real(facts.high);
     const isAny = low > 0 && high > 0;
+    const sizes = this.judged(/** @type {Float32Array} */ (columns.error));
     const first = facts.first ? { row: facts.first.tensor, col: facts.first.step } : null;
     this.field = {
       names: facts.names,
       kinds: facts.name_kinds,
       steps: facts.steps,
-      error: this.judged(/** @type {Float32Array} */ (columns.error)),
+      error: sizes,
       low: isAny ? Math.max(low, high * 1e-9) : 1,
       high: isAny ? high : 10,
       first,
-      isAny,
+      isAny: isAny || sizes.includes(Infinity),
     };
     say(
       this.note,

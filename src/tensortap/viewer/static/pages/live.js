@@ -1,7 +1,7 @@
 // @ts-check
 /** @file A running job: what it could show, what comes of its taps, and what that costs it. */
 
-import { isAborted, json } from "../api.js";
+import { isAborted, json, whileSeen } from "../api.js";
 import { button, el, fill, say } from "../dom.js";
 import { count, number, plural } from "../format.js";
 import { listen } from "../keys.js";
@@ -57,7 +57,7 @@ class LivePage {
       title: isAllowed ? "write what comes into a run" : WHY_NOT,
       attrs: { "aria-pressed": "false" },
     });
-    this.catalog.onAsked = (what, tap) => what === "untap" && this.wall.forget((one) => one === tap);
+    this.catalog.onEnding = (tap, isOver) => this.wall.forget(tap, isOver);
     fill(
       root,
       el("h1", { class: "unseen" }, `Live: ${job.name}`),
@@ -72,7 +72,7 @@ class LivePage {
     signal.addEventListener("abort", () => frame.takePulse(null));
     this.meters.showTaps(job.taps);
     this.listen();
-    this.open();
+    whileSeen(() => this.open(), { signal });
   }
 
   middle() {
@@ -117,9 +117,10 @@ class LivePage {
     this.focus.draw();
   }
 
+  isOver = false;
+
   open() {
     const stream = new EventSource(`${this.base}/stream`);
-    this.signal.addEventListener("abort", () => stream.close());
     const on = (/** @type {string} */ word, /** @type {(data: any) => void} */ act) =>
       stream.addEventListener(word, (event) => act(JSON.parse(/** @type {MessageEvent} */ (event).data)));
     on("meters", (told) => this.measure(told));
@@ -128,6 +129,8 @@ class LivePage {
       stream.close();
       this.leave(text);
     });
+    if (this.isOver) stream.close();
+    return stream;
   }
 
   /** @param {import("./live_wall.js").Came[]} records */
@@ -153,6 +156,7 @@ class LivePage {
 
   /** @param {string} text */
   leave(text) {
+    this.isOver = true;
     say(this.ended, `${this.job.name} has ended: ${text}. What came last stays here.`);
     this.ended.hidden = false;
     this.frame.takePulse({ text: "ended", state: "lost" });

@@ -60,7 +60,7 @@ export class Catalog {
   /** @returns {import("../instruments/virtual_table.js").TableColumn[]} */
   columns() {
     return [
-      { key: "tap", title: "", width: "30px", draw: (cell, row) => this.drawSwitch(cell, row) },
+      { key: "tap", title: "on", width: "30px", draw: (cell, row) => this.drawSwitch(cell, row) },
       { key: "name", title: "site", width: "minmax(0, 1fr)", text: (row) => this.places[row].name },
       {
         key: "type",
@@ -191,21 +191,23 @@ export class Catalog {
 
   /** @param {string} what @param {any} body */
   async post(what, body) {
+    // Nothing more is asked for of a tap that is about to end.
+    if (what === "untap") this.onEnding(body.tap, true);
     try {
       const { tap } = await json(`${this.base}/${what}`, { post: body, signal: this.signal });
       if (tap && !tap.condition) for (const name of named(tap.what)) this.taps.set(name, tap.tap);
       if (what === "untap")
         for (const [name, one] of [...this.taps]) if (one === body.tap) this.taps.delete(name);
       if (what === "watch") tell(`The job watches ${body.condition}.`);
-      this.onAsked(what, tap?.tap ?? body.tap);
     } catch (error) {
+      if (what === "untap") this.onEnding(body.tap, false);
       if (!isAborted(error)) tell(words(error), { isBad: true });
     }
     this.table.draw();
   }
 
-  /** @type {(what: string, tap: number) => void} */
-  onAsked = () => {};
+  /** @type {(tap: number, isOver: boolean) => void} */
+  onEnding = () => {};
 }
 
 /** The patterns of a tap, which are told as Python writes them. @param {string} what */

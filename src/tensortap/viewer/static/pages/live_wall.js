@@ -29,6 +29,8 @@ export class Wall {
     /** @type {Map<string, Tile>} */
     this.tiles = new Map();
     this.isFrozen = false;
+    /** @type {Set<number>} */
+    this.ended = new Set();
     this.grid = el("div", { class: "wall-grid" });
     this.none = el(
       "div",
@@ -49,7 +51,8 @@ export class Wall {
   /** @param {Came[]} records */
   come(records) {
     if (this.isFrozen) return;
-    for (const record of records) this.tile(record).come(record, REDRAWN + EACH * this.tiles.size);
+    for (const record of records.filter((one) => !this.ended.has(one.tap)))
+      this.tile(record).come(record, REDRAWN + EACH * this.tiles.size);
     for (const record of records) if (!hasPicture(record)) this.shown(record.time);
   }
 
@@ -70,10 +73,12 @@ export class Wall {
     return made;
   }
 
-  /** @param {(tap: number) => boolean} isGone */
-  forget(isGone) {
+  /** What still comes of it is not shown any more. @param {number} tap @param {boolean} isOver */
+  forget(tap, isOver) {
+    if (isOver) this.ended.add(tap);
+    else this.ended.delete(tap);
     for (const [key, tile] of this.tiles) {
-      if (!isGone(tile.last.tap)) continue;
+      if (tile.last.tap !== tap || !isOver) continue;
       this.watch.unobserve(tile.element);
       clearTimeout(tile.waiting);
       tile.end.abort();

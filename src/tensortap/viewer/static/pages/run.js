@@ -20,6 +20,7 @@ const CURVES = 6;
 export async function mount({ root, params: [id], frame, signal }) {
   const run = await json(`/api/run/${id}`, { signal });
   runHeader(frame, run, "", signal);
+  const wide = el("div", { class: "run-wide" }, summary(run));
   const tree = el("section", { class: "card", label: "Modules" });
   const curves = el("section", { class: "card", label: "Scalars" });
   fill(
@@ -27,15 +28,26 @@ export async function mount({ root, params: [id], frame, signal }) {
     el(
       "div",
       { class: "run-page" },
-      el("div", { class: "run-wide" }, summary(run)),
+      wide,
       el("div", { class: "run-column" }, tree, curves),
       el("div", { class: "run-column" }, provenance(run), patch(run), events(run)),
     ),
   );
-  modules(tree, run, signal);
+  const look = () => Promise.all([modules(tree, run, signal), renew(wide, run, signal)]);
+  // A short run has been looked through before anyone listens.
+  modules(tree, run, signal).then(() => renew(wide, run, signal));
   scalars(curves, run, signal);
-  onNews("stats", (news) => news.id === run.id && modules(tree, run, signal), signal);
+  onNews("stats", (news) => news.id === run.id && look(), signal);
   return {};
+}
+
+/** Say it again where there is more to say. @param {HTMLElement} wide @param {any} run @param {AbortSignal} signal */
+async function renew(wide, run, signal) {
+  if (run.health?.known === run.health?.of) return;
+  const told = await json(`/api/run/${run.id}`, { signal }).catch(() => null);
+  if (!told || told.sentence === run.sentence) return;
+  Object.assign(run, { sentence: told.sentence, health: told.health, first_odd: told.first_odd });
+  fill(wide, summary(run));
 }
 
 /** @param {any} run */

@@ -159,7 +159,7 @@ class RunsPage {
       el("td", null, state(run)),
       el(
         "td",
-        null,
+        { class: "run clip", title: run.path },
         el("span", { class: "mono soft" }, run.folder ? `${run.folder}/` : ""),
         isGood
           ? el("a", { class: "mono", href: `/run/${run.id}`, title: run.path }, run.name)

@@ -3,18 +3,19 @@
 
 import { isAborted, json, onNews, query } from "../api.js";
 import { button, choice, choose, el, fill, say } from "../dom.js";
-import { dtype, number, shape as shapeWords, size } from "../format.js";
+import { dtype, shape as shapeWords, size } from "../format.js";
 import { listen } from "../keys.js";
 import { copy, trouble } from "../messages.js";
 import { offer } from "../palette.js";
 import { Axes, element, slice, sliceSize, sliceWords } from "../instruments/axes.js";
-import { chosen, go, set } from "../url.js";
+import { chosen, set } from "../url.js";
 import { RANGES, ownRange } from "./colour_range.js";
 import { pythonOf } from "./python_slice.js";
 import { runHeader } from "./run_header.js";
 import { Courses } from "./tensor_courses.js";
 import { TensorFigures } from "./tensor_figures.js";
-import { Picture } from "./tensor_picture.js";
+import { Picture, seenPart } from "./tensor_picture.js";
+import { plainText, singleNumber } from "./tensor_plain.js";
 import { History, Ranks, series } from "./tensor_series.js";
 import { Walk } from "./walk.js";
 
@@ -73,11 +74,11 @@ class TensorPage {
     );
     this.figures = new TensorFigures(signal, (index) => this.jump(index));
     this.history = new History((step) => this.at({ s: step }), signal);
-    this.rankCard = new Ranks((rank) => this.link({ r: rank || null }), signal);
+    this.rankCard = new Ranks((rank) => this.walk.link({ r: rank || null }), signal);
     this.tools = el(
       "div",
       { class: "pair-tools" },
-      this.arrows(),
+      this.walk.arrows(),
       this.moment,
       el("span", { class: "spacer" }),
       this.modes,
@@ -110,39 +111,11 @@ class TensorPage {
     this.listen();
   }
 
-  arrows() {
-    const small = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
-      el("button", { type: "button", class: "choice", label, title: label, on: { click: act } }, text);
-    return el(
-      "div",
-      { class: "choices", role: "group", label: "Go" },
-      small("▲", "Tensor before (k)", () => this.walk.beside(-1)),
-      small("▼", "Next tensor (j)", () => this.walk.beside(1)),
-      small("◀", "Step before (h)", () => this.walk.later(-1)),
-      small("▶", "Next step (l)", () => this.walk.later(1)),
-    );
-  }
-
   listen() {
     const { signal } = this;
     listen(
       [
-        {
-          keys: ["j", "k"],
-          help: "next tensor, tensor before",
-          act: (key) => this.walk.beside(key === "j" ? 1 : -1),
-        },
-        {
-          keys: ["l", "h"],
-          help: "next step, step before",
-          act: (key) => this.walk.later(key === "l" ? 1 : -1),
-        },
-        {
-          keys: ["]", "["],
-          help: "next rank, rank before",
-          act: (key) => this.walk.across(key === "]" ? 1 : -1),
-        },
-        { keys: [" "], help: "play through the steps", act: () => this.walk.play() },
+        ...this.walk.keys(),
         {
           keys: ["n"],
           help: "NaN map, or values",
@@ -152,14 +125,7 @@ class TensorPage {
       ],
       signal,
     );
-    offer(async () => {
-      const { names } = await this.walk.records();
-      return names.map((name) => ({
-        text: name,
-        hint: "tensor",
-        act: () => go(`/run/${this.run.id}/t/${encodeURIComponent(name)}`),
-      }));
-    }, signal);
+    offer(() => this.walk.everywhere(), signal);
     onNews(
       "refined",
       (news) => news.id === this.run.id && news.row === this.facts?.row && this.picture.renew(),
@@ -197,13 +163,13 @@ class TensorPage {
   arrive(facts) {
     const isNew = facts.row !== this.facts?.row;
     this.facts = facts;
-    this.walk.row = facts.row;
+    this.walk.here = facts;
     this.say();
     if (!this.card.isConnected) this.layOut();
     const isNumber = facts.is_array && !facts.shape.length;
     this.modes.hidden = this.ranges.hidden = isNumber || !facts.is_array;
-    if (!facts.is_array) this.plain();
-    else if (isNumber) fill(this.body, this.tools, this.single(), this.courses.element);
+    if (!facts.is_array) fill(this.body, this.tools, plainText(facts));
+    else if (isNumber) fill(this.body, this.tools, singleNumber(facts), this.courses.element);
     else fill(this.body, this.tools, this.axesHost, this.picture.element, this.courses.element);
     this.draw();
     if (isNew) this.follow(facts.row);
@@ -243,7 +209,7 @@ class TensorPage {
         series(base, "ranks", this.signal),
       ]);
       if (row !== this.facts.row) return;
-      this.walk.know(row, steps, ranks);
+      this.walk.know(steps, ranks);
       const { name, kind, rank, call, step } = this.facts;
       this.courses.showSteps(
         steps.filter((one) => one.isKnown),
@@ -327,40 +293,10 @@ class TensorPage {
     set({ s: this.facts.step, ...values });
   }
 
-  /** @param {Record<string, number | null>} values */
-  link(values) {
-    const search = new URLSearchParams(location.search);
-    for (const [name, value] of Object.entries({ s: this.facts.step, ...values })) {
-      if (value === null) search.delete(name);
-      else search.set(name, String(value));
-    }
-    return `${location.pathname}?${search}`;
-  }
-
   python() {
     const { facts } = this;
     if (!facts) return "";
     const seen = this.picture.view.isFitted || !facts.is_array ? null : this.picture.view.part();
     return pythonOf(facts, facts.is_array && facts.shape.length ? this.part() : null, seen);
   }
-
-  /** One number needs no picture. */
-  single() {
-    const known = this.facts.statistics;
-    const value = known?.nan ? "nan" : known?.inf ? "inf" : known?.mean;
-    return el("p", { class: `single mono ${known?.nan || known?.inf ? "bad" : ""}` }, number(value));
-  }
-
-  /** What is not an array is shown as text. */
-  plain() {
-    const { facts } = this;
-    const text = facts.problem || facts.text || `${facts.type} ${number(facts.value)}`;
-    fill(this.body, this.tools, el("pre", { class: `plain ${facts.problem ? "bad" : ""}` }, text));
-  }
-}
-
-/** @param {string | null} text "top,bottom,left,right" */
-function seenPart(text) {
-  const part = (text || "").split(",").map(Number);
-  return part.length === 4 && part.every(Number.isFinite) ? part : null;
 }

@@ -208,3 +208,9 @@ function oddLegend() {
     return el("span", { class: "swatch-name" }, swatch, text);
   });
 }
+
+/** @param {string | null} text "top,bottom,left,right" */
+export function seenPart(text) {
+  const part = (text || "").split(",").map(Number);
+  return part.length === 4 && part.every(Number.isFinite) ? part : null;
+}

@@ -3,7 +3,7 @@
 
 import { isAborted, json, onNews, query, table } from "../api.js";
 import { button, choice, choose, el, fill, say } from "../dom.js";
-import { count, number, plural } from "../format.js";
+import { count, plural } from "../format.js";
 import { VirtualTable } from "../instruments/virtual_table.js";
 import { listen } from "../keys.js";
 import { tell, words } from "../messages.js";
@@ -11,7 +11,8 @@ import { chosen, go, set } from "../url.js";
 import { Lines } from "./call_lines.js";
 import { Records } from "./records.js";
 import { runHeader } from "./run_header.js";
-import { drawChange, drawLine, typeOf } from "./trace_cells.js";
+import { drawLine, noCalls } from "./trace_cells.js";
+import { lineColumns, meanWords, treeColumns, where } from "./trace_columns.js";
 
 /** @typedef {import("../app.js").Context} Context */
 
@@ -39,7 +40,7 @@ export async function mount(context) {
   ]);
   runHeader(frame, run, "Call tree", signal);
   if (!told.trees.length) {
-    fill(root, empty(run));
+    fill(root, noCalls(run));
     return {};
   }
   const page = new TracePage(context, run, told);
@@ -129,81 +130,21 @@ class TracePage {
   }
 
   makeTreeTable() {
-    const tree = (/** @type {number} */ at) => this.trees[at];
-    return new VirtualTable(
-      this.treeHost,
-      [
-        {
-          key: "title",
-          title: this.hasCalls ? "outermost call" : "step",
-          width: "minmax(0, 1fr)",
-          text: (at) => (this.hasCalls ? titleOf(tree(at)) : tree(at).title),
-        },
-        ...(this.hasCalls
-          ? [
-              {
-                key: "step",
-                title: "step",
-                width: "40px",
-                isRight: true,
-                text: (/** @type {number} */ at) => count(tree(at).step),
-              },
-            ]
-          : []),
-        {
-          key: "lines",
-          title: "lines",
-          width: "48px",
-          isRight: true,
-          text: (at) => count(tree(at).lines),
-          tone: () => "quiet",
-        },
-      ],
-      { label: "Trees", onPick: (at) => set({ tree: tree(at).tree }, { push: true }) },
-      this.signal,
-    );
+    const onPick = (/** @type {number} */ at) => set({ tree: this.trees[at].tree }, { push: true });
+    const columns = treeColumns((at) => this.trees[at], this.hasCalls);
+    return new VirtualTable(this.treeHost, columns, { label: "Trees", onPick }, this.signal);
   }
 
   makeTable() {
-    const line = (/** @type {number} */ at) => this.lines.all[at];
+    const columns = lineColumns({
+      line: (at) => this.lines.all[at],
+      hasCalls: this.hasCalls,
+      known: (row) => this.known.get(row) || "",
+      drawName: (cell, at) => this.drawName(cell, at),
+    });
     return new VirtualTable(
       this.host,
-      [
-        {
-          key: "name",
-          title: this.hasCalls ? "call, variable" : "value",
-          width: "minmax(220px, 1.5fr)",
-          draw: (cell, at) => this.drawName(cell, at),
-        },
-        {
-          key: "what",
-          title: "type",
-          width: "minmax(110px, 0.7fr)",
-          text: (at) => typeOf(line(at)),
-          tone: () => "soft",
-        },
-        {
-          key: "changed",
-          title: "change",
-          width: "minmax(120px, 0.9fr)",
-          draw: (cell, at) => drawChange(cell, line(at)),
-        },
-        {
-          key: "mean",
-          title: "mean ± std",
-          width: "150px",
-          isRight: true,
-          text: (at) => this.known.get(line(at).row ?? -1) || "",
-          tone: () => "soft",
-        },
-        {
-          key: "where",
-          title: "made at",
-          width: "minmax(90px, 0.6fr)",
-          text: (at) => where(line(at)),
-          tone: () => "quiet",
-        },
-      ],
+      columns,
       {
         label: "Lines",
         none: "No line is like that.",
@@ -341,37 +282,4 @@ class TracePage {
       if (!isAborted(error)) say(this.note, words(error));
     }
   }
-}
-
-/** The function first: it is what one knows. @param {any} tree */
-function titleOf(tree) {
-  const [, site, name] = tree.title.match(/^(\S+) (.*) \(step.*\)$/) || [];
-  const rank = tree.rank ? `, rank ${tree.rank}` : "";
-  return site ? `${name}() ${site}${rank}` : tree.title;
-}
-
-/** @param {number} mean @param {number} std */
-function meanWords(mean, std) {
-  return std === 0 || Number.isNaN(mean) ? number(mean) : `${number(mean)} ± ${number(std)}`;
-}
-
-/** @param {import("./call_lines.js").Line} line */
-function where(line) {
-  return line.file ? `${line.file}${line.line ? `:${line.line}` : ""}` : "";
-}
-
-/** @param {any} run */
-function empty(run) {
-  return el(
-    "section",
-    { class: "empty" },
-    el("h1", null, "This run has no calls"),
-    el("p", { class: "soft" }, "A function that is watched leaves its calls, and what its variables became:"),
-    el(
-      "pre",
-      null,
-      'tap = tt.Tap(sinks=[tt.RunDirectory("runs/calls")])\n\n@tt.watch(tap=tap)\ndef forward(batch): ...',
-    ),
-    el("a", { class: "button", href: `/run/${run.id}` }, "Overview"),
-  );
 }

@@ -27,7 +27,7 @@ export function drawLine(cell, line, look) {
   cell.style.setProperty("padding-left", `${Math.min(level, DEEPEST) * INDENT}px`);
   cell.style.setProperty("--levels", String(Math.min(level, DEEPEST)));
   made.toggle.style.visibility = look.isCall ? "visible" : "hidden";
-  say(made.toggle, look.isOpen ? "▾" : "▸");
+  say(made.toggle, !look.isCall ? "" : look.isOpen ? "▾" : "▸");
   made.toggle.setAttribute("aria-label", `${look.isOpen ? "close" : "open"} ${line.name}`);
   made.toggle.setAttribute("aria-expanded", String(look.isOpen));
   say(made.word, look.hasCalls ? WORDS[line.kind] || "" : "");
@@ -110,4 +110,20 @@ export function typeOf(line) {
   if (line.kind === "call" || line.what === "NoneType") return "";
   const [, name, rest] = line.what.match(/^([^[]*)(.*)$/) || [];
   return `${dtype(name || "")}${rest || ""}`;
+}
+
+/** @param {any} run */
+export function noCalls(run) {
+  return el(
+    "section",
+    { class: "empty" },
+    el("h1", null, "This run has no calls"),
+    el("p", { class: "soft" }, "A function that is watched leaves its calls, and what its variables became:"),
+    el(
+      "pre",
+      null,
+      'tap = tt.Tap(sinks=[tt.RunDirectory("runs/calls")])\n\n@tt.watch(tap=tap)\ndef forward(batch): ...',
+    ),
+    el("a", { class: "button", href: `/run/${run.id}` }, "Overview"),
+  );
 }

@@ -89,8 +89,8 @@ export class Triptych {
       });
     const [a, b, d] = await Promise.all(SIDES.map(ask));
     const own = [a, b].map(spread);
-    const both = [Math.min(own[0][0], own[1][0]), Math.max(own[0][1], own[1][1])];
-    const [first, second] = isShared ? [both, both] : own;
+    const both = joined(own);
+    const [first, second] = isShared ? [both, both] : own.map((one) => joined([one]));
     return {
       a: { scale: "values", low: first[0], high: first[1] },
       b: { scale: "values", low: second[0], high: second[1] },
@@ -260,6 +260,13 @@ function spread(range) {
   const [low, high, inner, outer] = [range.low, range.high, range.p01, range.p999].map(real);
   const isTame = !(outer > inner) || high - low < 3 * (outer - inner);
   return isTame ? [low, high] : [inner, outer];
+}
+
+/** From the lowest to the highest; a side without a finite number has no say. @param {number[][]} ranges */
+function joined(ranges) {
+  const told = ranges.filter(([low, high]) => high >= low);
+  if (!told.length) return [0, 1];
+  return [Math.min(...told.map((one) => one[0])), Math.max(...told.map((one) => one[1]))];
 }
 
 /** @param {any} range @param {string} difference @returns {Range} */

@@ -1,0 +1,86 @@
+"""What `show` shows of files that hold many values by name: traces in HDF5, and .safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensortap.cli.output import size
+from tensortap.cli.subject import Subject, of_value
+from tensortap.cli.target import Target, named, part_of
+from tensortap.core.errors import UnknownNameError
+from tensortap.formats import safetensors
+
+if TYPE_CHECKING:
+    from tensortap.readers.trace_file import Traced
+
+TRACES = (".h5", ".hdf5")
+
+
+def in_tensors(path: Path, name: str | None) -> Subject | list[dict[str, Any]]:
+    """A tensor as it lies in the file: no library is needed for its type."""
+    found = {one.name: one for one in safetensors.tensors(path)[0]}
+    if name is None and len(found) != 1:
+        return [_tensor_facts(one) for one in found.values()]
+    one = part_of(found, path, next(iter(found)) if name is None else name)
+    facts = {"file": str(path), **_tensor_facts(one)}
+    bits = safetensors.bits(str(path), safetensors.stamp(path), one.offset, one.nbytes, one.dtype, one.shape)
+    return Subject(
+        facts, [f"{path}:{one.name}", f"{one.dtype} {list(one.shape)}, {size(one.nbytes)}"], bits, one.dtype
+    )
+
+
+def in_trace(
+    place: Target, step: int | None, rank: int | None, call: int | None
+) -> Subject | list[dict[str, Any]]:
+    """The latest value of a name, or that of a step and a rank; without a name, what there is."""
+    from tensortap.readers.trace_file import TraceFile  # with h5py, which other files do without
+
+    trace = TraceFile(place.path)
+    if not trace.names:
+        raise UnknownNameError(f"{place.path} holds no trace: no dataset in it tells steps and ranks")
+    place = named(trace, place)
+    if place.name is None:
+        return [_traced_facts(trace[name]) for name in trace.names]
+    traced = trace[place.name]
+    at = _position(traced, place.step if step is None else step, rank, call)
+    where = {"step": traced.steps[at], "rank": traced.ranks[at]}
+    subject = of_value(place.path, traced.name, traced[at])
+    subject.facts |= where
+    subject.head[0] += f"  step {where['step']}, rank {where['rank']}"
+    return subject
+
+
+def _position(traced: Traced, step: int | None, rank: int | None, call: int | None) -> int:
+    places = list(enumerate(zip(traced.steps, traced.ranks, strict=True)))
+    fitting = [at for at, (s, r) in places if _is(s, step) and _is(r, rank)]
+    if call is not None:
+        fitting = fitting[call : call + 1] if call >= 0 else []
+    if not fitting:
+        asked = {"step": step, "rank": rank, "call": call}
+        told = ", ".join(f"{key} {number}" for key, number in asked.items() if number is not None)
+        there = f"steps {traced.steps[0]} to {traced.steps[-1]}" if places else "no values"
+        raise UnknownNameError(f"{traced.name!r} has no value of {told}; there are {there}")
+    return fitting[-1]
+
+
+def _is(found: Any, asked: int | None) -> bool:
+    """A value that was merged from several steps or ranks is that of each."""
+    return asked is None or (asked in found if isinstance(found, tuple | list) else bool(found == asked))
+
+
+def _traced_facts(traced: Traced) -> dict[str, Any]:
+    is_array = bool(traced.dtype)
+    return {
+        "name": traced.name,
+        "kind": "value",
+        "records": len(traced),
+        "dtype": traced.dtype or "object",
+        "shape": traced.shape[1:] if is_array else None,
+        "bytes": None,
+    }
+
+
+def _tensor_facts(one: safetensors.Tensor) -> dict[str, Any]:
+    facts = {"name": one.name, "kind": "value", "records": 1}
+    return {**facts, "dtype": one.dtype, "shape": one.shape, "bytes": one.nbytes}

@@ -1,0 +1,89 @@
+"""Runs that are not as one thinks of them: nothing in them, not a number, names that never end."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.browser.own import Own, violations
+
+from tensortap.core.record import Record, Site
+from tensortap.sinks.run_directory import RunDirectory
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+pytestmark = pytest.mark.xdist_group("browser")
+LONG, SLASHES = "very_long_module_name." * 12 + "proj", "/a" * 60
+_OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
+    folder = tmp_path_factory.mktemp("odd")
+    ones, nans = np.ones((4, 4), np.float32), np.full((4, 4), np.nan, np.float32)
+    slope = np.arange(16, dtype=np.float32).reshape(4, 4)
+    for name, values in {
+        "empty": {},
+        "nan": {"x": nans},
+        "slope": {"x": slope},
+        "wide": {"x": np.ones((4, 5), np.float32)},
+        f"long{'_name' * 40}": {LONG: ones, "one\nline": ones},
+    }.items():
+        sink = RunDirectory(folder / name)
+        for order, (word, value) in enumerate(values.items()):
+            site = Site("forward", f"{SLASHES}/model.py", 7)
+            sink.write(Record(word, value, "output", 0, order=order, time=1e9, site=site))
+        sink.close()
+    made = Own(browser, folder)
+    made.ids["long"] = next(found for name, found in made.ids.items() if name.startswith("long"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _calm(pages: Own) -> Iterator[None]:
+    yield
+    pages.check()
+
+
+def test_a_long_name_hides_no_column_and_no_button(pages: Own) -> None:
+    page = pages.open("/")
+    health = page.get_by_role("columnheader", name="health").bounding_box()
+    assert health["x"] + health["width"] < 1280
+    page = pages.open("/run/{long}/captures")
+    expect(page.locator(".vt-row:visible")).to_have_count(2)
+    assert not page.evaluate(_OVERFLOWS)
+    crumbs = page.get_by_label("Breadcrumb").bounding_box()
+    assert crumbs["x"] + crumbs["width"] < page.get_by_role("button", name="Share link").bounding_box()["x"]
+
+
+def test_a_name_of_two_lines_keeps_to_its_row(pages: Own) -> None:
+    page = pages.open("/run/{long}/captures?q=line")
+    cell = page.locator(".vt-row:visible div", has_text="one").first
+    assert cell.evaluate("(cell) => getComputedStyle(cell).whiteSpace") == "nowrap"
+
+
+def test_a_short_run_says_at_once_what_was_found_in_it(pages: Own) -> None:
+    page = pages.open("/run/{nan}")
+    expect(page.locator("h1")).to_contain_text("first NaN at step 0 in x")
+
+
+def test_a_run_without_a_record_says_so(pages: Own) -> None:
+    page = pages.open("/run/{empty}", theme="light")
+    expect(page.locator("h1")).to_have_text("nothing was captured")
+    assert violations(page) == ""
+    page = pages.open("/compare?a={empty}&b={nan}")
+    expect(page.get_by_text("There is no pair to look at.")).to_be_visible()
+
+
+def test_a_side_without_a_number_takes_no_colours_from_the_other(pages: Own) -> None:
+    page = pages.open("/compare?a={nan}&b={slope}")
+    expect(page.get_by_text("no two finite numbers to compare")).to_be_visible()
+    expect(page.locator(".triptych")).to_contain_text("15")
+    expect(page.locator(".triptych")).not_to_contain_text("NaN")
+
+
+def test_a_long_path_in_the_sentence_is_not_cut(pages: Own) -> None:
+    page = pages.open("/compare?a={nan}&b={wide}")
+    expect(page.locator(".answer-sentence")).to_contain_text("model.py:7")
+    assert page.locator(".answer-sentence").evaluate("(told) => told.scrollWidth <= told.clientWidth")
+    assert not page.evaluate(_OVERFLOWS)
