@@ -25,11 +25,10 @@ from planted.placements import SEEDS, placements
 from planted.units import DTYPES, Unit, Worst
 from planted.zoo import CALIBRATED, SCORED
 from tensortap.comparison.floor import LIMIT
-from tensortap.comparison.forced_floor import ALONE_LIMIT
 
 CALIBRATED_SEEDS, SCORED_SEEDS, SHORT_SEED = (100, 101), (0, 1, 2), 200
 SHORT_MODELS = ("llama", "mixtral", "mamba")
-DEFAULTS, MARGIN = Limits(LIMIT, ALONE_LIMIT), 1.5
+MARGIN = 1.5
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "planted.md"
 
@@ -64,8 +63,8 @@ def measured(pool: Executor, given: argparse.Namespace) -> results.Results:
     return made
 
 
-def limits_from(floor: Worst, replay: Worst) -> Limits:
-    return Limits(max(DEFAULTS.floor, MARGIN * floor.ratio), max(DEFAULTS.replay, MARGIN * replay.ratio))
+def limits_from(*worst: Worst) -> Limits:
+    return Limits(*(max(LIMIT, MARGIN * one.ratio) for one in worst))
 
 
 def _units(given: argparse.Namespace) -> list[Unit]:

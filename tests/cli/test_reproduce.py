@@ -501,3 +501,11 @@ def test_a_package_that_is_not_to_be_had_is_named_with_the_nearest(
     err = capfd.readouterr().err
     assert "missing: numpy==1.99.0+cu128: no file in the configured index; the nearest there is " in err
     assert worktrees(numeric.parent) == before
+
+
+def test_packages_that_nobody_knows_are_named_as_missing(changeable: Path, capfd: Any) -> None:
+    own = changeable / ".tensortap" / "environment.json"
+    own.write_text(json.dumps({**json.loads(own.read_text()), "packages": None}))
+    (changeable / "packages.json").write_text("{}")
+    assert main(["reproduce", str(changeable), "--go"]) == 3
+    assert "missing: the packages of the run: its Python did not tell them" in capfd.readouterr().err

@@ -115,3 +115,22 @@ def test_a_file_that_is_cut_off_while_it_is_looked_at_ends_an_answer_and_not_the
     os.truncate(pack, 100)
     told = client.json(f"/api/run/{run}/row/0/{what}", 422)
     assert "has become shorter" in told["error"]["text"]
+
+
+def test_a_trace_that_is_written_anew_is_read_anew_even_with_as_many_values(look, tmp_path):
+    pytest.importorskip("h5py")
+
+    def written(name, number):
+        sink = tt.HDF5(tmp_path / "trace.h5")
+        sink.write(Record(name, np.full((3, 3), number, np.float32)))
+        sink.close()
+
+    written("before", 1)
+    client = look(tmp_path / "trace.h5")
+    base = f"/api/run/{client.run('trace.h5')}/row/0"
+    tag = client.get(f"{base}/tile.bin").headers["etag"]
+    written("after", 5)
+    client.viewer.state.library.stock(client.run("trace.h5"))._looked = 0.0
+    after = client.get(f"{base}/tile.bin", headers={"if-none-match": tag})
+    assert opened(after.content)[1]["value"].tolist() == [5.0] * 9
+    assert client.json(base)["name"] == "after"

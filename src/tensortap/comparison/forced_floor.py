@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +20,9 @@ from tensortap.comparison.twins import moved
 from tensortap.frameworks.nested import rebuild
 
 _FINER = ("float64", "float32")
-# From how many times the noise of a part alone on a difference counts: half as much again as other ways to
-# compute the same reach, on the models by which `benchmarks/planted` fixes its limits.
-ALONE_LIMIT = 2.75
 _MOVED = "each part one ulp off"
+# How far two draws of the noise of a column are apart is luck where it has few rows.
+_LUCK, _FEW_ROWS = 4.0, 16
 
 
 def coarsest(entries: Iterable[Entry]) -> str:
@@ -93,15 +93,20 @@ def floor_of(
         gathered.add(f"each part alone in {alone.name}", other, measure(value.load(), own.load()))
     for other, value, own in _beside(alone.moved, alone.twin if alone.is_coarser else base):
         gathered.add(_MOVED, other, measure(value.load(), own.load()))
-    found = gathered.floor(skipped, LIMIT if alone.moved is None else ALONE_LIMIT)
+    found = gathered.floor(skipped, LIMIT)
     pairs = (base or alone.twin).pairs
     dtypes = {_key(other): coarsest_of(other.dtype, own.dtype) for other, own in pairs}
+    rows = {_key(other): max(math.prod(other.shape[:-1]), 1) for other, _ in pairs}
+    widest: dict[str, float] = {}
+    for key, one in found.noise.items():
+        widest[key[0]] = max(widest.get(key[0], 0.0), one.column)
     noise = {}
     for key, one in found.noise.items():
         dtype = dtypes.get(key, "")
         # A finer twin has the same weights; those of another type were rounded too, or were not.
         is_lifted = dtype == "float32" or (are_mixed and alone.name in _FINER)
         least = ROUNDING.get(dtype, 0.0) if is_lifted else 0.0
+        one = _without_luck(one, rows.get(key, 1), widest[key[0]])
         noise[key] = _bounded(one, least, analytic(lowest) if base is not None and lowest else None)
     return Floor(noise, found.limit, found.twins, found.skipped)
 
@@ -119,6 +124,12 @@ def _beside(run: Forced | None, base: Forced | None) -> Iterator[tuple[Entry, En
 
 def _key(entry: Entry) -> Key:
     return entry.name, entry.first_step, entry.call, entry.first_rank
+
+
+def _without_luck(noise: Noise, rows: int, widest: float) -> Noise:
+    """A column of few rows has the noise of that value in all steps, and room for what is left of luck."""
+    column = widest if rows < _FEW_ROWS else noise.column
+    return replace(noise, column=column * (1 + _LUCK / rows))
 
 
 def _bounded(noise: Noise, least: float, most: Noise | None) -> Noise:

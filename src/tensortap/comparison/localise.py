@@ -18,6 +18,7 @@ _GROWTH = 16.0
 _INSIDE = ("local", "call", "return", "yield", "raise")
 _OWN: frozenset[Verdict] = frozenset(("flip", "nonfinite", "structure"))
 _SORTABLE: frozenset[Verdict] = frozenset(("origin", "structure"))
+_OF_WEIGHTS = ("param", "grad_param")  # which have no rows that anything could sort
 AFTER_STEP = ".after_step"
 
 
@@ -74,7 +75,7 @@ class _Walk:
 
     def sorting_of(self, found: Finding) -> Finding | None:
         """The decisions by which a module around it sorts its rows, where they differ within noise."""
-        if found.kind in BACKWARD or found.kind == "param":
+        if found.kind in _OF_WEIGHTS:
             return None
         module = found.module
         while module:

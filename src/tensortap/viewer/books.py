@@ -193,6 +193,7 @@ class TraceBook:
         from tensortap.readers.trace_file import TraceFile  # late: h5py is optional
 
         self.trace = TraceFile(path)
+        self._filled = self._stamp()
         self.places: list[tuple[str, int]] = []
         self._columns: dict[str, Array] = {}
         self._texts: dict[str, tuple[Array, list[str]]] = {}
@@ -203,11 +204,17 @@ class TraceBook:
 
     def refresh(self) -> int:
         """Rows of a trace are in order of names, so that new ones come between: all is read again."""
-        before = len(self)
-        if self.trace.refresh() == before:
+        stamp = self._stamp()
+        if stamp == self._filled:
             return 0
+        before, self._filled = len(self), stamp
+        self.trace.refresh()
         self._fill()
-        return len(self) - before
+        return abs(len(self) - before) or 1  # as many as before may be others
+
+    def _stamp(self) -> tuple[int, int]:
+        found = self.trace.path.stat()
+        return found.st_mtime_ns, found.st_size
 
     def texts(self, field: str) -> tuple[Array, list[Any]] | None:
         return self._texts.get(field)
