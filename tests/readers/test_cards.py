@@ -129,3 +129,16 @@ def test_a_kind_that_nobody_draws_has_no_card() -> None:
         assert card(Other()) == "drawn"
     finally:
         cards.remove(Other)
+
+
+def test_a_run_of_long_names_is_a_small_table(tmp_path: Path) -> None:
+    with tt.Tap(sinks=[tt.RunDirectory(tmp_path / "run")]) as tap:
+        for at in range(30):
+            tap.emit(tt.Record(f"{at}" + "n" * 50_000, np.ones(2)))
+    seen = shown(tt.Run(tmp_path / "run"))
+    assert seen.tags.count("tr") == 22
+
+
+def test_a_comparison_of_many_values_is_a_small_table() -> None:
+    sides = [{f"layers.{at}": np.ones(4) * (1 + at * shift) for at in range(5_000)} for shift in (0.0, 0.01)]
+    assert "DIFFERENT" in shown(tt.compare_runs(*sides)).words

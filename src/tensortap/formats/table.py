@@ -3,6 +3,7 @@
 from html import escape
 
 _WIDEST = 60
+_LONGEST = 300  # letters of a cell on a page: a notebook keeps all of it
 
 
 def table_text(rows: list[list[str]]) -> str:
@@ -31,4 +32,8 @@ def size_words(nbytes: float) -> str:
 
 
 def _row(tag: str, cells: list[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<{tag}>{escape(_cut(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _LONGEST else f"{cell[: _LONGEST - 1]}…"
