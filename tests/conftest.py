@@ -1,6 +1,7 @@
 """Every test starts without settings from outside, and leaves the process as it found it."""
 
 import os
+import signal
 import sys
 import threading
 import weakref
@@ -21,6 +22,9 @@ def _remember_sockets(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_remember_sockets)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So does a shell with what it starts in the background, and the programs of tests would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

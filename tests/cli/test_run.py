@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -363,6 +364,7 @@ def test_an_interrupt_from_the_terminal_reaches_the_program_once(tmp_path, write
 def read_until(terminal: int, mark: bytes) -> bytes:
     said = b""
     while mark not in said:
+        assert select.select([terminal], [], [], 60)[0], f"nothing more after {said!r}"
         said += os.read(terminal, 1024)
     return said
 
