@@ -67,7 +67,8 @@ def test_a_capture_is_measured_by_the_candidate_itself(case, captured):
     reference, candidate, batch = case
     in_two_parts(candidate.second)
     records = captured(reference, {"x": batch[0]})
-    assert tt.align(records, candidate, batch).is_green
+    found = tt.align(records, candidate, batch)
+    assert (found.is_green, found.floor.twins[1:]) == (True, ("each part one ulp off",))
     scaled(candidate.first, 1.03)
     assert [one.name for one in tt.align(records, candidate, batch).origins] == ["first"]
 
@@ -88,3 +89,16 @@ def test_two_inputs_that_are_subtracted_do_not_move_alike():
     values = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(0))
     floor = tt.align(Model(), Model(), (values, values * 1.001)).floor
     assert floor.noise["less", 0, 0, 0].relative_l2 > 100 * torch.finfo(torch.float32).eps
+
+
+def test_columns_of_few_rows_have_the_noise_of_all_steps(case):
+    model, _, (x,) = case
+
+    def two_rows_at_a_time(model):
+        for at in range(0, 8, 2):
+            model(x[at : at + 2].to(model.first.weight.dtype))
+
+    noise = tt.align(model, model, two_rows_at_a_time).floor.noise
+    steps = [one for (name, *_), one in noise.items() if name == "second"]
+    assert (len(steps), len({one.column for one in steps})) == (4, 1)
+    assert len({one.relative_l2 for one in steps}) == 4
