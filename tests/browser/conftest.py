@@ -49,7 +49,7 @@ class Seen:
         return [told for told in self.problems if not any(word in told for word in self.expected)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     if _CHROMIUM is None:
         pytest.skip("no chromium on this machine: the pages were not looked at")
@@ -59,7 +59,7 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def viewer(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
     folder = tmp_path_factory.mktemp("runs")
     write(folder / "before")
@@ -115,7 +115,7 @@ def seen() -> Seen:
     return Seen()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def contexts(browser: Any, viewer: Viewer) -> Iterator[Callable[..., Any]]:
     """Browsers that were let in, one for each look and size: a second page in it has its files at hand."""
     made: dict[Any, Any] = {}
