@@ -21,6 +21,7 @@ from tensortap.frameworks.nested import rebuild
 
 _FINER = ("float64", "float32")
 _MOVED = "each part one ulp off"
+_ROUNDED = 0.5  # of a unit in the last place: what rounding moves a number by at most
 # How far two draws of the noise of a column are apart is luck where it has few rows.
 _LUCK, _FEW_ROWS = 4.0, 16
 
@@ -92,7 +93,7 @@ def floor_of(
     for other, value, own in _beside(alone.twin, base):
         gathered.add(f"each part alone in {alone.name}", other, measure(value.load(), own.load()))
     for other, value, own in _beside(alone.moved, alone.twin if alone.is_coarser else base):
-        gathered.add(_MOVED, other, measure(value.load(), own.load()))
+        gathered.add(_MOVED, other, measure(value.load(), own.load()), _ROUNDED)
     found = gathered.floor(skipped, LIMIT)
     pairs = (base or alone.twin).pairs
     dtypes = {_key(other): coarsest_of(other.dtype, own.dtype) for other, own in pairs}
