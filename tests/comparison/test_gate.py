@@ -140,6 +140,12 @@ CIRCUMSTANCES = [
     ("code", "git_info.json", lambda f: f["project_git_info"].update(commit_id="f" * 40), "project commit"),
     ("code", "git_info.json", lambda f: f["runtime_modifications"].update({"a.b": "x"}), "patched a.b"),
     (
+        "code",
+        ".tensortap/environment.json",
+        lambda f: f.update(repositories=[{"package": "einops", "tree": "f" * 40}]),
+        "einops files",
+    ),
+    (
         "randomness",
         ".tensortap/environment.json",
         lambda f: f["randomness"]["torch"].update(initial_seed=12345),

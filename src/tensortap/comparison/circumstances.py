@@ -104,8 +104,13 @@ def _code(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"project {key.removesuffix('_id')}", told
     patch = metadata.get("patch") or b""
     yield "changes not committed", hashlib.blake2b(patch, digest_size=6).hexdigest() if patch else None
+    for name, told in _within(metadata, "sources").items():
+        yield name, told[:12]
     for name, told in _within(git, "packages_git_info").items():
         yield f"{name} commit", f"{told.get('commit_id', '')[:12]} {told.get('status', '')}".strip()
+    for beside in _within(metadata, "environment").get("repositories") or ():
+        # Of the files as they were: two states of one commit, both with changes, have the same words above.
+        yield f"{beside.get('path') or beside.get('package')} files", (beside.get("tree") or "")[:12]
     for name, told in _within(git, "runtime_modifications").items():
         yield f"patched {name}", told
 

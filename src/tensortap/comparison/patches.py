@@ -1,10 +1,11 @@
-"""Two patches set side by side: which files they change, and in what they differ."""
+"""Two patches or the files of two programs side by side: which files differ, and in what."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,7 @@ _NEARBY = 2
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A file that the two patches do not change alike; `hunks` are the lines that tell how."""
+    """A file that the two do not have or change alike; `hunks` are the lines that tell how."""
 
     file: str
     where: Where
@@ -31,6 +32,21 @@ def changes(a: bytes, b: bytes) -> list[Change]:
     one, other = _by_file(a), _by_file(b)
     names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
     return [_change(name, one.get(name), other.get(name)) for name in names]
+
+
+def file_changes(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> list[Change]:
+    """Files that only one program has, or both differently."""
+    names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    return [_file_change(name, a.get(name), b.get(name)) for name in names]
+
+
+def _file_change(name: str, a: bytes | None, b: bytes | None) -> Change:
+    where: Where = "only in A" if b is None else "only in B" if a is None else "in both, not the same"
+    if any(b"\0" in side for side in (a, b) if side is not None):
+        return Change(name, where, 0, 0, ("binary",))
+    one, other = ((side or b"").decode(errors="backslashreplace").splitlines() for side in (a, b))
+    lines = list(difflib.unified_diff(one, other, n=_NEARBY, lineterm=""))[2:]
+    return Change(name, where, *_counts(lines), tuple(lines))
 
 
 def _by_file(patch: bytes) -> dict[str, bytes]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tensortap.comparison import circumstances
 from tensortap.comparison.circumstances import Facts
-from tensortap.comparison.patches import Change, changes
+from tensortap.comparison.patches import Change, changes, file_changes
 from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.readers.run import Run
 
@@ -40,7 +40,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`count` facts were set side by side; `changes` are those of the code that was not committed."""
+    """`count` facts were set side by side; `changes` are those of code that no commit has."""
 
     name: str
     state: State
@@ -52,7 +52,9 @@ class Topic:
 def provenance(a: Run, b: Run) -> list[Topic]:
     """Every topic; where a side recorded nothing, nothing is claimed."""
     one, other = _metadata(a), _metadata(b)
-    return [_topic(name, facts(one), facts(other), one, other) for name, facts in _TOPICS.items()]
+    topics = [_topic(name, facts(one), facts(other)) for name, facts in _TOPICS.items()]
+    found = *changes(one["patch"], other["patch"]), *file_changes(a.sources(), b.sources())
+    return [_with(topic, found) if topic.name == "code" else topic for topic in topics]
 
 
 def _metadata(run: Run) -> dict[str, Any]:
@@ -61,13 +63,21 @@ def _metadata(run: Run) -> dict[str, Any]:
     return {**run.metadata, "model": model}
 
 
-def _topic(name: str, a: Facts, b: Facts, one: Mapping[str, Any], other: Mapping[str, Any]) -> Topic:
+def _topic(name: str, a: Facts, b: Facts) -> Topic:
     if not a or not b:
         return Topic(name, "not recorded")
     keys = _variables_apart(a, b) if name == "environment" else list(circumstances.differing(a, b))
     found = tuple(Fact(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in keys)
-    patched = tuple(changes(one.get("patch") or b"", other.get("patch") or b"")) if name == "code" else ()
-    return Topic(name, "different" if found or patched else "same", len({*a, *b}), found, patched)
+    return Topic(name, "different" if found else "same", len({*a, *b}), found)
+
+
+def _with(topic: Topic, found: tuple[Change, ...]) -> Topic:
+    """The topic of the code, with the lines that differ; a file they are of needs no digest."""
+    if topic.state == "not recorded" or not found:
+        return topic
+    files = {change.file for change in found}
+    facts = tuple(fact for fact in topic.facts if fact.key not in files)
+    return replace(topic, state="different", facts=facts, changes=found)
 
 
 def _variables_apart(a: Facts, b: Facts) -> list[str]:

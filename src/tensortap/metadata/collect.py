@@ -33,9 +33,9 @@ from tensortap.metadata.project import (
 )
 from tensortap.metadata.randomness import randomness
 from tensortap.metadata.redact import Policy, Redactor
-from tensortap.metadata.repositories import CODE, describe_repositories
+from tensortap.metadata.repositories import describe_repositories
 from tensortap.metadata.runtime import runtime_info, timestamp_zone, working_directory
-from tensortap.metadata.sources import SOURCES, main_script, sources
+from tensortap.metadata.sources import CODE, SOURCES, main_script, sources
 from tensortap.metadata.watch import Watch
 
 OWN_FOLDER = ".tensortap"

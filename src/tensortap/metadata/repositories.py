@@ -11,11 +11,11 @@ from tensortap.metadata.flagged import flagged
 from tensortap.metadata.git import NoRepositoryError, Repository
 from tensortap.metadata.packages import Package
 from tensortap.metadata.problems import Problems
+from tensortap.metadata.sources import CODE
 from tensortap.metadata.worktree import read_worktree
 
 Place = tuple[dict[str, Any], Repository]
 
-CODE = "code"  # the folder, in our own, of patches and bundles
 _DEEPEST = 4
 _OWN_PACKAGE = "tensortap"  # whoever reproduces a run has a recorder of their own
 

@@ -6,10 +6,12 @@ import os
 import sys
 import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tensortap.metadata.untracked import is_secret_file
 
+CODE = "code"  # the folder, in our own, of what keeps code
 SOURCES = "sources.tar"
 MAX_SOURCES = 20 << 20
 MAX_ARGUMENT = 1 << 20
@@ -42,6 +44,15 @@ def sources(folders: list[str], script: str | None) -> tuple[dict[str, Any], byt
     names = [os.path.relpath(path, root) for path in kept]
     facts = {"root": root, "files": names, "skipped": skipped, "digest": digest(content)}
     return (facts, content) if kept else ({"reason": "no file of the program lies in its folder"}, b"")
+
+
+def kept_files(tar: Path) -> dict[str, bytes]:
+    """What such a tar holds, by name; nothing where there is none. What is not whole raises a TarError."""
+    if not tar.is_file():
+        return {}
+    with tarfile.open(tar) as opened:
+        files = {entry.name: opened.extractfile(entry) for entry in opened if entry.isfile()}
+        return {name: file.read() for name, file in files.items() if file is not None}
 
 
 def digest(content: bytes) -> str:

@@ -12,8 +12,7 @@ from typing import Any
 
 from tensortap.core.errors import CorruptRunError, NoRunError
 from tensortap.formats.run_layout import OWN
-from tensortap.metadata.repositories import CODE
-from tensortap.metadata.sources import SOURCES
+from tensortap.metadata.sources import CODE, SOURCES
 
 _ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]*")

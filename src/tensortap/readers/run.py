@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from collections.abc import Container, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from tensortap.core.record import Kind, Series
 from tensortap.formats.columns import Columns
 from tensortap.formats.run_layout import CACHE, OWN
 from tensortap.formats.table import size_words, table_html, table_text
+from tensortap.metadata.sources import CODE, SOURCES, digest, kept_files
 from tensortap.readers.asked import Asked
 from tensortap.readers.query import parse as parse_query
 from tensortap.readers.statistics_cache import StatisticsCache
@@ -25,6 +27,7 @@ from tensortap.readers.values import Values
 
 _SHOWN = 20
 _METADATA = ("runtime_info", "packages", "git_info")
+_NOT_WHOLE = "{path} is not whole ({error}); the values of the run can still be read"
 
 
 class Run:
@@ -159,12 +162,22 @@ class Run:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """The facts beside the values: `runtime_info`, `packages`, `git_info`, `environment`, `patch`."""
+        """The facts beside the values: `runtime_info`, `packages`, `git_info`, `environment`, `patch`, and of
+        files that no repository keeps the digests, `sources`."""
         facts: dict[str, Any] = {name: _json(self.path / f"{name}.json") for name in _METADATA}
         facts["environment"] = _json(self.path / OWN / "environment.json")
         patch = self.path / "project.patch"
         facts["patch"] = patch.read_bytes() if patch.exists() else b""
+        facts["sources"] = {name: digest(content) for name, content in self.sources().items()}
         return facts
+
+    def sources(self) -> dict[str, bytes]:
+        """The files of a program that no repository keeps, as they were."""
+        path = self.path / OWN / CODE / SOURCES
+        try:
+            return kept_files(path)
+        except (tarfile.TarError, EOFError) as error:
+            raise CorruptRunError(_NOT_WHOLE.format(path=path, error=error)) from None
 
     def __len__(self) -> int:
         return len(self._columns) if self._rows is None else len(self._rows)
@@ -243,9 +256,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_bytes()) if path.exists() else {}
     except ValueError as error:
-        raise CorruptRunError(
-            f"{path} is not whole ({error}); the values of the run can still be read"
-        ) from None
+        raise CorruptRunError(_NOT_WHOLE.format(path=path, error=error)) from None
 
 
 def _no_run(path: Path) -> str:
