@@ -102,3 +102,39 @@ def test_columns_of_few_rows_have_the_noise_of_all_steps(case):
     steps = [one for (name, *_), one in noise.items() if name == "second"]
     assert (len(steps), len({one.column for one in steps})) == (4, 1)
     assert len({one.relative_l2 for one in steps}) == 4
+
+
+class Scored(nn.Module):
+    """A loss that is one number, made in the type of the model or in single precision."""
+
+    def __init__(self, is_single):
+        super().__init__()
+        self.first, self.is_single, self.left_out = nn.Linear(WIDTH, 32), is_single, 0
+
+    def forward(self, x):
+        logits = self.first(x)[self.left_out :]
+        logits = logits.float() if self.is_single else logits
+        return F.cross_entropy(logits, torch.arange(len(logits)) % 32).float()
+
+
+def in_half(*, is_single):
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model = Scored(is_single).to(torch.bfloat16)
+        return model, copy.deepcopy(model), (torch.randn(64, WIDTH, dtype=torch.bfloat16),)
+
+
+def test_a_loss_in_single_precision_has_the_noise_of_that():
+    reference, candidate, batch = in_half(is_single=True)
+    candidate.left_out = 1
+    found = tt.align(reference, candidate, batch)
+    assert [one.name for one in found.origins] == [""]
+    assert found.floor.noise["out", 0, 0, 0].relative_l2 < 1e-4
+
+
+def test_a_loss_that_was_made_in_half_precision_keeps_the_noise_of_that():
+    reference, candidate, batch = in_half(is_single=False)
+    candidate.is_single = True
+    found = tt.align(reference, candidate, batch)
+    assert found.is_green
+    assert found.floor.noise["out", 0, 0, 0].relative_l2 > 1e-3

@@ -181,9 +181,11 @@ def _noise(l2: float, row: float, column: float, source: str, flips: int, own: A
 
 
 class Gathered:
-    """What the twins of a run differ by, value by value; the values themselves are not kept."""
+    """What the twins of a run differ by, value by value; the values themselves are not kept. `is_alone`: what
+    a value is made of was given, so that it has no noise but its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_alone: bool = False) -> None:
+        self._is_alone = is_alone
         self._noise: dict[str, dict[Key, Noise]] = {}
         self._sizes: dict[Key, tuple[int, str]] = {}
         self._reshaped: set[str] = set()
@@ -253,7 +255,7 @@ class Gathered:
             count, dtype = self._sizes[key]
             least = _ROUNDED * ROUNDING.get(dtype, 0.0)
             if count < _FEW:
-                least = max(least, before.relative_l2)
+                least = max(least, self._of_few(noise, dtype, before.relative_l2))
             elif key[0] in self._reshaped:
                 # The twins that tell most of its noise had another shape: it has that of what came before.
                 noise = joined(replace(before, source=noise.source), noise)
@@ -267,6 +269,12 @@ class Gathered:
                 flips=noise.flips,
             )
         return lifted
+
+    def _of_few(self, noise: Noise, dtype: str, before: float) -> float:
+        """That a few numbers differ by little is luck, unless it is as little as their type can: a loss in
+        single precision above a model in half."""
+        usual = analytic(dtype).relative_l2
+        return min(usual, before) if self._is_alone and noise.relative_l2 <= usual else before
 
 
 def _ratio(noise: Noise, floor: Noise) -> float:

@@ -89,7 +89,7 @@ def floor_of(
     """The noise of every value: of the twin against what it was given, or against another that was given the
     same. Of the latter nobody knows that it is right: what is more than is usual for the `lowest` type on
     its way is no noise of it."""
-    gathered = Gathered()
+    gathered = Gathered(is_alone=not (alone.is_coarser or are_mixed))
     for other, value, own in _beside(alone.twin, base):
         gathered.add(f"each part alone in {alone.name}", other, measure(value.load(), own.load()))
     for other, value, own in _beside(alone.moved, alone.twin if alone.is_coarser else base):
