@@ -401,6 +401,7 @@ def test_files_without_a_repository_are_restored(home: Path) -> None:
     done = again(run)
     assert values(done.run) == values(run)
     assert (done.into / "code" / "small.yaml").exists()
+    assert done.told[0] == "code: restored job.py, late.py, small.yaml, digest as recorded"
 
 
 @pytest.fixture

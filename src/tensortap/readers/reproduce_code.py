@@ -181,8 +181,9 @@ class Restored:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.read())
                 path.chmod(member.mode & 0o777)
-        names = ", ".join(recorded.sources.get("files", [])[:3])
-        self.told.append(f"code: restored {names}, ..., digest as recorded")
+        names = recorded.sources.get("files", [])
+        told = ", ".join([*names[:3], "..."] if len(names) > 3 else names)
+        self.told.append(f"code: restored {told}, digest as recorded")
 
     def link(self, path: str, root: str) -> None:
         """Let a file or folder of the original place, which the run does not hold, be seen in the new one."""
