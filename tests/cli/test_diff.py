@@ -1,5 +1,7 @@
 """`tensortap diff` tells how two runs were made, and what of it differs."""
 
+import tarfile
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,43 @@ def test_damaged_facts_and_no_run_are_missing_data(pair, tensortap, tmp_path):
     assert said.code == 3
     assert "packages.json is not whole" in said.err
     assert tensortap("diff", b, tmp_path / "nowhere").code == 3
+
+
+@pytest.mark.parametrize("content", ["{", "", "[]", "null", "\udcff"])
+def test_facts_that_cannot_be_read_are_told_beside_the_differences_of_the_others(pair, tensortap, content):
+    a, b = pair(b={"command": "train.py --lr 2"})
+    (a / "packages.json").write_text(content, errors="surrogateescape")
+    said = tensortap("diff", a, b)
+    assert said.code == 3
+    assert f"tensortap diff: {a / 'packages.json'} is not whole (" in said.err
+    lines = {line.split()[0]: line for line in said.out.splitlines()}
+    assert lines["packages"].endswith("cannot be read")
+    assert lines["command:"].endswith("train.py -> train.py --lr 2")
+    told = tensortap("diff", a, b, "--json").json
+    assert told["exit_code"] == 3
+    assert len(told["problems"]) == 1
+    assert {topic["name"]: topic["state"] for topic in told["topics"]}["packages"] == "cannot be read"
+
+
+def test_what_one_side_has_lost_is_no_difference(pair, tensortap):
+    a, b = pair()
+    for run in (a, b):
+        (run / ".tensortap" / "code").mkdir()
+    with tarfile.open(a / ".tensortap" / "code" / "sources.tar", "w") as tar:
+        tar.add(a / "packages.json", "train.py")
+    (b / ".tensortap" / "code" / "sources.tar").write_bytes(b"no tar")
+    said = tensortap("diff", a, b)
+    assert said.code == 3
+    assert "sources.tar is not whole" in said.err
+    assert "train.py" not in said.out
+    assert "; others cannot be read)" in said.out
+
+
+def test_a_damaged_description_of_the_model_costs_the_other_topics_nothing(pair, tensortap):
+    a, b = pair()
+    (b / ".tensortap" / "model.json").write_text("{")
+    said = tensortap("diff", a, b)
+    assert said.code == 3
+    assert "configuration  the same (1 fact; others cannot be read)\n" in said.out
+    assert "code           the same (3 facts)\n" in said.out
+    assert "model.json is not whole" in said.err

@@ -1,6 +1,8 @@
 """`tensortap export`."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,35 @@ def test_numbers_of_python_are_arrays_without_axes(tmp_path: Path) -> None:
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "a.npz")]) == 0
     with np.load(tmp_path / "a.npz") as found:
         assert {name: found[name].item() for name in found} == {"loss": 0.25, "count": 3, "flag": True}
+
+
+def test_what_has_no_place_in_a_trace_is_told_with_the_name_of_the_file(tmp_path: Path, caplog: Any) -> None:
+    with tt.Tap(sinks=[tt.RunDirectory(tmp_path / "run")]) as tap:
+        tap.emit(tt.Record("x", np.ones(3)))
+        tap.emit(tt.Record("odd", {1, 2}))
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out.h5")]) == 0
+    assert f"'odd' is not in {tmp_path / 'out.h5'}: " in caplog.text
+    assert ".part" not in caplog.text
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5"])
+def test_a_file_that_cannot_be_written_whole_is_told_and_leaves_nothing(tmp_path: Path, suffix: str) -> None:
+    with tt.Tap(sinks=[tt.RunDirectory(tmp_path / "run")]) as tap:
+        tap.emit(tt.Record("x", np.random.default_rng(0).random(100_000)))
+    limited = (
+        "import resource, signal, sys; from tensortap.cli.main import main;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main())"
+    )
+    folder = tmp_path / "out"
+    folder.mkdir()
+    words = [sys.executable, "-c", limited, "export", str(tmp_path / "run"), str(folder / f"a.{suffix}")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("tensortap export: cannot ")
+    assert done.stderr.endswith(": file too large\n")
+    assert ".part" not in done.stderr
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5", "html"])

@@ -32,6 +32,17 @@ def test_every_command_of_the_table_has_a_file_and_help(name, tensortap):
     assert f"tensortap {name}" in said.out
 
 
+# A script for a shell is for a program already.
+WITHOUT_JSON = {"completion"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_answer_in_json(name):
+    command = import_module(f"tensortap.cli.{name}").command
+    options = {word for parameter in command.params for word in parameter.opts}
+    assert ("--json" in options) is (name not in WITHOUT_JSON)
+
+
 def test_help_lists_every_command_and_imports_none():
     imports = (
         "print(sorted(m for m in sys.modules if m.startswith('tensortap.cli.')), 'numpy' in sys.modules)"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tensortap as tt
+from tensortap.recording.described import describe_interpreter
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"
@@ -400,6 +401,22 @@ def test_packages_that_an_interpreter_does_not_tell_are_unknown(watched, write, 
     assert environment["packages"] is None
     assert environment["problems"] == [{"fact": "packages", "reason": f"{silent} did not tell what it has"}]
     assert kept(tmp_path, "packages.json") == {}
+
+
+def test_what_was_a_problem_before_stays_one_when_the_interpreter_tells_nothing(tmp_path):
+    own = tmp_path / ".tensortap"
+    own.mkdir()
+    before = {"fact": "git", "reason": "no answer"}
+    (own / "environment.json").write_text(json.dumps({"problems": [before]}))
+    describe_interpreter(tmp_path, str(tmp_path / "nowhere"), knows_imported=False)
+    problems = json.loads((own / "environment.json").read_text())["problems"]
+    assert [one["fact"] for one in problems] == ["git", "packages"]
+
+
+def test_starting_a_program_waits_for_no_numpy():
+    code = "import sys, tensortap.cli.run; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_report_that_cannot_be_written_is_said_and_the_exit_code_stays_the_programs(watched, tmp_path):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tensortap as tt
+from tensortap.readers.glance import glance
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"
@@ -226,6 +227,53 @@ def test_children_that_train_write_to_the_same_run(watched, tmp_path):
     found = the_run(tmp_path)
     assert sorted(float(one.load()[0, 0]) for one in found) == [0, 1]
     assert len(program_of(found)["processes"]) == 2
+
+
+def test_children_forked_after_the_model_was_met_are_counted_and_end_well(watched, tmp_path):
+    done = watched(
+        """
+        import multiprocessing, os, sys, torch
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+
+        def work():
+            model(torch.ones(1, 2))
+
+        work()
+        process = multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        process.join()
+        if os.fork() == 0:
+            work()
+            sys.exit()
+        os.wait()
+        """,
+        *("--tap", "0"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = the_run(tmp_path)
+    assert len(found) == 3
+    assert ": 3 records, " in done.stderr
+    assert [one["records"] for one in program_of(found)["processes"]] == [1, 1, 1]
+    assert glance(found.path).state == "finished"
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(3)"])
+def test_of_a_program_that_could_tell_nothing_the_records_are_counted(watched, tmp_path, end):
+    done = watched(
+        f"""
+        import os, pathlib, signal, torch
+        torch.nn.Sequential(torch.nn.Linear(2, 2))(torch.ones(1, 2))
+        while not any(one.stat().st_size for one in pathlib.Path("runs").glob("*/.tensortap/index-*")):
+            pass
+        {end}
+        """,
+        *("--tap", "0"),
+    )
+    assert done.returncode in (-15, 3)
+    assert "selected nothing" not in done.stderr
+    assert "ended before it could tell what was selected" in done.stderr
+    assert f": {len(the_run(tmp_path))} record" in done.stderr
+    assert program_of(the_run(tmp_path))["records"] == len(the_run(tmp_path))
 
 
 def test_what_selects_nothing_is_told_once_with_the_nearest_names_and_what_is_missing_with_its_reason(

@@ -1,11 +1,13 @@
 """`tensortap serve` shows what arrives, records it, and ends with a summary."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import tensortap as tt
@@ -45,6 +47,47 @@ def test_values_are_shown_as_they_arrive_recorded_and_summed_up(serve, tmp_path)
     assert "1 value of 1 name" in rest
     (run,) = [path for path in (tmp_path / "runs").iterdir() if not path.name.startswith(".")]
     assert tt.Run(run).load("loss") == 0.25
+
+
+def test_programs_get_an_object_for_each_event(serve):
+    process = serve("--port", "0", "--json")
+    listening = json.loads(process.stdout.readline())
+    assert (listening["schema"], listening["event"]) == ("tensortap.serve/1", "listening")
+    stream = Stream(listening["address"])
+    for record in (Record("loss", float("nan"), step=3), Record("w", np.ones((2, 3), "f4")), Record("w", {})):
+        assert stream.send(record).wait(10)
+    stream.close()
+    told = [json.loads(process.stdout.readline()) for _ in range(3)]
+    assert [(one["event"], one["id"], one["name"]) for one in told] == [
+        ("value", 1, "loss"),
+        ("value", 2, "w"),
+        ("value", 3, "w"),
+    ]
+    assert [(one["dtype"], one["shape"], one["value"], one["step"]) for one in told] == [
+        (None, None, "NaN", 3),
+        ("float32", [2, 3], None, 0),
+        (None, None, None, 0),
+    ]
+    os.kill(process.pid, signal.SIGTERM)
+    rest, errors = process.communicate(timeout=10)
+    end = json.loads(rest)
+    assert (process.returncode, end["event"], end["dropped"]) == (0, "end", 0)
+    assert end["names"] == [
+        {"name": "loss", "values": 1, "gone": 0},
+        {"name": "w", "values": 2, "gone": 0},
+    ]
+    assert errors.startswith("listening at ")
+
+
+def test_what_arrived_before_the_end_is_told_before_it(serve):
+    process = serve("--port", "0", "--json")
+    stream = Stream(json.loads(process.stdout.readline())["address"])
+    assert all(one.wait(10) for one in [stream.send(Record("x", number)) for number in range(50)])
+    os.kill(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=10)
+    stream.close()
+    told = [json.loads(line) for line in rest.splitlines()]
+    assert [one.get("value") for one in told] == [*range(50), None]
 
 
 def test_a_taken_port_is_told_in_a_sentence(serve):

@@ -43,6 +43,35 @@ def test_a_step_may_stand_behind_the_name_or_in_an_option(run, tensortap, where)
     assert "step 1, rank 0" in tensortap("show", f"{run}:{first}", *rest).out
 
 
+@pytest.mark.parametrize("suffix", ["", ".h5"])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--step 99", "step 99; --step can be 0-1,5"),
+        ("--rank 3", "rank 3; --rank can be 0-1"),
+        ("--call 7", "call 7"),
+        ("--step 5 --rank 1", "rank 1 at step 5; --rank can be 0"),
+        ("--step 5 --rank 0 --call 2", "call 2 at step 5, rank 0; --call can be 0"),
+    ],
+)
+def test_an_option_that_leads_nowhere_is_told_what_it_can_be(tmp_path, tensortap, suffix, options, told):
+    sink = HDF5(tmp_path / "run.h5") if suffix else RunDirectory(tmp_path / "run")
+    for step, rank in [(0, 0), (0, 1), (1, 0), (5, 0)]:
+        sink.write(Record("x", np.ones(2), step=step, rank=rank))
+    sink.close()
+    said = tensortap("show", f"{tmp_path / 'run'}{suffix}:x", *options.split())
+    assert (said.code, said.out) == (3, "")
+    assert said.err.startswith(f"tensortap show: 'x' has no value of {told}")
+
+
+def test_a_value_merged_from_several_steps_is_that_of_each(tmp_path, tensortap):
+    sink = RunDirectory(tmp_path / "run")
+    sink.write(Record("x", np.ones(2), step=(0, 1), rank=(0, 1)))
+    sink.close()
+    assert tensortap("show", f"{tmp_path / 'run'}:x", "--step", 1, "--rank", 0).code == 0
+    assert tensortap("show", f"{tmp_path / 'run'}:x@2").err.endswith("--step can be 0-1\n")
+
+
 def test_where_a_value_was_made_is_told(tmp_path, tensortap):
     sink = RunDirectory(tmp_path / "run")
     sink.write(Record("x", np.ones(2), site=Site("forward", "model.py", 212)))
@@ -220,7 +249,7 @@ def test_a_pickle_of_unknown_origin_is_refused_until_it_is_trusted(tmp_path, ten
     ("where", "code", "told"),
     [
         ("{run}:layers.0.atn", 3, "did you mean 'layers.0.attn'"),
-        ("{run}:layers.0.attn@99", 3, "'layers.0.attn' has no record with step=99"),
+        ("{run}:layers.0.attn@99", 3, "'layers.0.attn' has no value of step 99; --step can be 0-3"),
         ("{run}/nowhere", 3, "does not exist; give a run, RUN:NAME, RUN:NAME@STEP or a file of values"),
         ("nowhere:x", 3, "nowhere does not exist"),
         ("{run}/../../../etc/nowhere.npy", 3, "does not exist"),
@@ -282,7 +311,7 @@ def test_a_trace_lists_its_names_and_shows_the_value_of_a_step(trace, tensortap)
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("forward.x@9", "'forward.x' has no value of step 9; there are steps 1 to 3"),
+        ("forward.x@9", "'forward.x' has no value of step 9; --step can be 1-3"),
         ("forward.y", "did you mean 'forward.x'?"),
     ],
 )

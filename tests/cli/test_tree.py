@@ -88,6 +88,16 @@ def test_unicode_long_and_odd_names_are_shown(tmp_path, tensortap):
     assert "\x1b" not in said.out
 
 
+@pytest.mark.parametrize("kind", ["value", "output", "input", "param"])
+@pytest.mark.parametrize("name", ["../../escape", "..", ".x", "./y", "x.", "a..b", ". ."])
+def test_a_name_is_shown_as_it_is_whatever_its_dots(tmp_path, tensortap, name, kind):
+    sink = RunDirectory(tmp_path / "run")
+    sink.write(Record(name, np.ones(2), kind))
+    sink.close()
+    line = tensortap("tree", tmp_path / "run").out.splitlines()[-1]
+    assert line.removeprefix("└─ ").startswith(f"{name}  ")
+
+
 def test_many_damaged_lines_are_told_in_a_few(make_run, tensortap):
     run = make_run()
     with (run / ".tensortap" / "index-rank0.jsonl").open("a") as index:

@@ -76,7 +76,6 @@ def _tell(session: Session, as_json: bool) -> None:
     if as_json:
         latest = {pattern: _latest(tapped) for pattern, tapped in session.taps.items()}
         write_json("attach", {"job": session.name, **session.status, "taps": latest})
-        sys.stdout.flush()
     elif sys.stdout.isatty():
         print(f"{_CLEAR_LINE}{status_line(session)}\r", end="", flush=True)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensortap.cli.choice import is_at, nothing_at
 from tensortap.cli.output import size
 from tensortap.cli.subject import Subject, of_value
 from tensortap.cli.target import Target, named, part_of
@@ -52,21 +53,13 @@ def in_trace(
 
 
 def _position(traced: Traced, step: int | None, rank: int | None, call: int | None) -> int:
-    places = list(enumerate(zip(traced.steps, traced.ranks, strict=True)))
-    fitting = [at for at, (s, r) in places if _is(s, step) and _is(r, rank)]
-    if call is not None:
-        fitting = fitting[call : call + 1] if call >= 0 else []
-    if not fitting:
-        asked = {"step": step, "rank": rank, "call": call}
-        told = ", ".join(f"{key} {number}" for key, number in asked.items() if number is not None)
-        there = f"steps {traced.steps[0]} to {traced.steps[-1]}" if places else "no values"
-        raise UnknownNameError(f"{traced.name!r} has no value of {told}; there are {there}")
-    return fitting[-1]
-
-
-def _is(found: Any, asked: int | None) -> bool:
-    """A value that was merged from several steps or ranks is that of each."""
-    return asked is None or (asked in found if isinstance(found, tuple | list) else bool(found == asked))
+    moments = list(enumerate(zip(traced.steps, traced.ranks, strict=True)))
+    fitting = [at for at, (s, r) in moments if is_at(s, step) and is_at(r, rank)]
+    if fitting and (call is None or 0 <= call < len(fitting)):
+        return fitting[-1 if call is None else call]
+    calls = {at: count for count, at in enumerate(fitting)}
+    places = [{"step": s, "rank": r, "call": calls.get(at)} for at, (s, r) in moments]
+    raise nothing_at(traced.name, places, {"step": step, "rank": rank, "call": call})
 
 
 def _traced_facts(traced: Traced) -> dict[str, Any]:

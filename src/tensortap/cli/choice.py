@@ -1,13 +1,14 @@
 """Which records of a run a command speaks of: a run by its folder, names by a pattern, steps and ranks."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.paths import nearest
+from tensortap.formats.tree_names import ranges
 from tensortap.readers.column_counts import numbers_of
 from tensortap.readers.run import Run
 
@@ -48,6 +49,33 @@ def _narrowed(run: Run, field: str, asked: str) -> Run:
             f"no record of {field} {asked} in {run.path}; there are {there[0]} to {there[-1]}"
         )
     return found
+
+
+def is_at(place: Any, asked: int | None) -> bool:
+    """Whether a value is of that step or rank; one that was merged from several is of each."""
+    return asked is None or (asked in place if isinstance(place, tuple | list) else bool(place == asked))
+
+
+def nothing_at(
+    name: str, places: Sequence[Mapping[str, Any]], asked: Mapping[str, int | None]
+) -> UnknownNameError:
+    """Which of the options --step, --rank and --call leads nowhere, and what it could be instead."""
+    earlier: list[str] = []
+    for option, number in asked.items():
+        fitting = [place for place in places if is_at(place[option], number)]
+        if places and not fitting:
+            at = f" at {', '.join(earlier)}" if earlier else ""
+            there = ranges(one for place in places for one in _several(place[option]))
+            return UnknownNameError(
+                f"{name!r} has no value of {option} {number}{at}; --{option} can be {there}"
+            )
+        earlier += [] if number is None else [f"{option} {number}"]
+        places = fitting
+    return UnknownNameError(f"{name!r} has no values")
+
+
+def _several(place: Any) -> Sequence[int]:
+    return place if isinstance(place, tuple | list) else [place]
 
 
 def _numbers(run: Run, field: str) -> list[int]:

@@ -1,5 +1,6 @@
 """`tensortap diff A B`: how two runs were made: code, packages, environment, configuration, machine."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,14 +22,13 @@ from tensortap.comparison.provenance import Topic, provenance
 from tensortap.readers.run import Run
 
 _FEW = 200  # lines
-_COLOURS = {"same": "green", "different": "yellow", "not recorded": "white"}
 _HELP = """How two runs were made, and what of it differs; no value is looked at (compare does that).
 
 \b
 exit codes:
   0  the same, as far as both recorded it
   1  different
-  3  a side recorded nothing of how it was made"""
+  3  a side recorded nothing of how it was made, or it cannot be read; what can is shown"""
 
 
 @click.command(help=_HELP)
@@ -37,25 +37,35 @@ exit codes:
 @click.option("--hunks/--no-hunks", default=None, help="Changed lines of files too; else if they are few.")
 @json_option
 def command(a: str, b: str, hunks: bool | None, as_json: bool) -> int:
-    topics = provenance(Run(a), Run(b))
-    states = {topic.state for topic in topics}
-    code = DIFFERENT if "different" in states else SAME if "same" in states else MISSING
+    found = provenance(Run(a), Run(b))
+    code = MISSING if found.problems else _code(found.topics)
+    for problem in found.problems:
+        note(problem, "diff")
     if as_json:
-        write_json("diff", {"a": a, "b": b, "exit_code": code, "topics": [asdict(topic) for topic in topics]})
-        return code
+        write_json("diff", {"a": a, "b": b, "exit_code": code, **asdict(found)})
+    else:
+        _write_all(found.topics, hunks)
+    if code == MISSING and not found.problems:
+        note("a side does not tell how it was made; tt.init() and tt.capture(to=) write that", "diff")
+    return code
+
+
+def _code(topics: Sequence[Topic]) -> int:
+    states = {topic.state for topic in topics}
+    return DIFFERENT if "different" in states else SAME if "same" in states else MISSING
+
+
+def _write_all(topics: Sequence[Topic], hunks: bool | None) -> None:
     lines = sum(len(change.hunks) for topic in topics for change in topic.changes)
     for topic in topics:
         _write(topic, lines <= _FEW if hunks is None else hunks)
     if hunks is None and lines > _FEW:
         note(f"{lines:,} changed lines are not shown; --hunks shows them", "diff")
-    if code == MISSING:
-        note("a side does not tell how it was made; tt.init() and tt.capture(to=) write that", "diff")
-    return code
 
 
 def _write(topic: Topic, with_hunks: bool) -> None:
     told = f"{topic.name:<14} {_words(topic)}"
-    write(styled(told, _COLOURS[topic.state]) if topic.state == "different" else told)
+    write(styled(told, "yellow") if topic.state == "different" else told)
     for fact in topic.facts:
         write(f"  {printable(str(fact))}")
     for change in topic.changes:
@@ -66,11 +76,11 @@ def _write(topic: Topic, with_hunks: bool) -> None:
 
 
 def _words(topic: Topic) -> str:
-    if topic.state == "not recorded":
-        return "not recorded on both sides"
-    facts = counted(topic.count, "fact")
+    if topic.state in ("not recorded", "cannot be read"):
+        return topic.state if topic.is_partial else "not recorded on both sides"
+    facts = f"({counted(topic.count, 'fact')}{'; others cannot be read' if topic.is_partial else ''})"
     apart = len(topic.facts) + len(topic.changes)
-    return f"the same ({facts})" if topic.state == "same" else f"{counted(apart, 'difference')} ({facts})"
+    return f"the same {facts}" if topic.state == "same" else f"{counted(apart, 'difference')} {facts}"
 
 
 def _line(text: str) -> str:

@@ -46,8 +46,8 @@ def note_problems(problems: Sequence[str], command: str) -> None:
 
 
 def write_json(name: str, facts: dict[str, Any], version: int = 1) -> None:
-    """One object on one line, with its schema first; what JSON has no number for becomes a word."""
-    print(json.dumps({"schema": f"tensortap.{name}/{version}", **plain(facts)}, allow_nan=False))
+    """One object on one line, with its schema first, at once; what JSON has no number for becomes a word."""
+    print(json.dumps({"schema": f"tensortap.{name}/{version}", **plain(facts)}, allow_nan=False), flush=True)
 
 
 def plain(value: Any) -> Any:

@@ -127,6 +127,8 @@ def _tell(account: Account, *, is_quiet: bool) -> None:
         near = f"; did you mean {' or '.join(map(repr, told['near']))}?" if told["near"] else ""
         why = told["reason"] or f"{text!r} selected nothing{near}"
         note(why if account.processes else f"{text!r} selected nothing: no model was called", "run")
+    if account.is_silent and account.asked.patterns:
+        note("the program ended before it could tell what was selected; what was written can be read", "run")
     missing = [one for process in account.processes for one in process["missing"]]
     for name, reason in missing[:_MOST_TOLD]:
         note(f"nothing came from {name}: {reason}", "run")

@@ -1,16 +1,27 @@
 """`tensortap serve`: receive what jobs catch, show it as it arrives, record it if asked to."""
 
 import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout, suppress
+from math import inf
+from threading import Event
+from time import monotonic
 from types import FrameType
 from typing import Any
 
 import click
 
-from tensortap.cli.output import note, write
-from tensortap.core.errors import TensortapError
+from tensortap.cli.output import note, write, write_json
+from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.faces import thing
+from tensortap.formats.arrivals import Arrival, value_words
+from tensortap.frameworks.base import Description, framework_of
+from tensortap.recording.receiving import Receiving
 
 _HOST = "another interface needs THING_TOKEN, and --tls or --insecure"
+_TICK = 0.1  # seconds
 
 
 @click.command(help="Receive what catch() sends. Ctrl-C ends it, with a summary.")
@@ -21,23 +32,106 @@ _HOST = "another interface needs THING_TOKEN, and --tls or --insecure"
 @click.option("--tls", is_flag=True, help="encrypt, with a certificate that is made on first use")
 @click.option("--insecure", is_flag=True, help="listen at another interface without TLS")
 @click.option("--seconds", type=float, help="end after so many seconds")
-def command(port: int | None, seconds: float | None, **where: Any) -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
+@click.option("--json", "as_json", is_flag=True, help="one JSON object per line: listening, value, end")
+def command(port: int | None, seconds: float | None, as_json: bool, **where: Any) -> int:
+    watch = _told(seconds) if as_json else _shown(seconds)
     try:
-        thing.serve(port, **where)
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            thing.serve(port, **where)
     except (TensortapError, ValueError) as error:
         note(str(error), "serve")
         return 1
     try:
-        thing.watch_arrivals(seconds)
-    except KeyboardInterrupt:
-        pass
+        watch(thing.receiving())
     finally:
-        report = thing.summary()
         thing.stop_serving()
-    write(str(report))
     return 0
+
+
+def _shown(seconds: float | None) -> Callable[[Receiving], None]:
+    """For eyes: a line for each value, then a table."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+    def watch(session: Receiving) -> None:
+        with suppress(KeyboardInterrupt):
+            thing.watch_arrivals(seconds)
+        write(str(session.summary()))
+
+    return watch
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def _told(seconds: float | None) -> Callable[[Receiving], None]:
+    """For programs: an object for each event. A signal is noted instead of raised: it parts no line."""
+    is_over = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: is_over.set())
+
+    def watch(session: Receiving) -> None:
+        listener, last = session.listener, 0
+        _tell("listening", {"address": listener.address, "fingerprint": listener.fingerprint or None})
+        end = inf if seconds is None else monotonic() + seconds
+        while not is_over.wait(_TICK) and monotonic() < end:
+            last = _tell_arrivals(session, last)
+        _tell_arrivals(session, last)
+        _tell("end", _summary(session))
+
+    return watch
+
+
+def _tell(event: str, facts: dict[str, Any]) -> None:
+    write_json("serve", {"event": event, **facts})
+
+
+def _tell_arrivals(session: Receiving, last: int) -> int:
+    for arrival in session.history.since(last):
+        _tell("value", _facts(arrival))
+        last = arrival.number
+    return last
+
+
+def _facts(arrival: Arrival) -> dict[str, Any]:
+    record = arrival.record
+    return {
+        "id": arrival.number,
+        "name": record.name,
+        **{key: getattr(record, key) for key in ("kind", "step", "rank", "call")},
+        "caught": record.time,
+        "arrived": arrival.time,
+        **_described(record.value),
+    }
+
+
+def _described(value: Any) -> dict[str, Any]:
+    """`value` is a single number or a text itself; of anything else there are words."""
+    framework = framework_of(value)
+    array = None if framework.name == "python" else framework.describe(value)
+    return {
+        "framework": framework.name,
+        "type": type(value).__name__,
+        "dtype": None if array is None else array.dtype,
+        "shape": None if array is None else array.shape,
+        "value": _single(value, array),
+        "text": value_words(value),
+    }
+
+
+def _single(value: Any, array: Description | None) -> bool | int | float | str | None:
+    try:
+        found = framework_of(value).to_numpy(value).item() if array is not None and not array.shape else value
+    except (UnsupportedValueError, TypeError):
+        return None
+    return found if isinstance(found, bool | int | float | str) else None
+
+
+def _summary(session: Receiving) -> dict[str, Any]:
+    history = session.history
+    kept = Counter(arrival.record.name for arrival in history.all())
+    return {
+        "names": [{"name": name, "values": kept[name], "gone": history.gone[name]} for name in history.names],
+        "bytes": history.held,
+        "dropped": sum(job.dropped for job in session.listener.producers),
+    }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.cli.choice import chosen
+from tensortap.cli.choice import chosen, nothing_at
 from tensortap.cli.output import size
 from tensortap.cli.target import file_values, part_of
 from tensortap.core.dtypes import NUMBER_TYPES
@@ -51,7 +51,13 @@ def in_run(
         if len(like.names) > 1:
             return _listed(like)
         name = like.names[0]
-    found = run.find(name, step=step, rank=rank, call=call)
+    asked = {"step": step, "rank": rank, "call": call}
+    try:
+        found = run.find(name, **asked)
+    except UnknownNameError:
+        cells = run.filter(name).cells()
+        places = [dict(zip(asked, place, strict=True)) for place in zip(*map(cells.get, asked), strict=True)]
+        raise nothing_at(name, places, asked) from None
     return _of_stored(run, found, trust)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -10,10 +9,9 @@ from typing import Any, Literal
 from tensortap.comparison import circumstances
 from tensortap.comparison.circumstances import Facts
 from tensortap.comparison.patches import Change, changes, file_changes
-from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.readers.run import Run
 
-State = Literal["same", "different", "not recorded"]
+State = Literal["same", "different", "not recorded", "cannot be read"]
 _ABSENT = "-"
 _HIDDEN = ("<redacted:", "<not recorded")
 # Of the shell and the terminal: they differ between any two moments, and nothing follows from them.
@@ -40,27 +38,43 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`count` facts were set side by side; `changes` are those of code that no commit has."""
+    """`count` facts were set side by side, and where it `is_partial` others cannot be read; `changes` are of
+    code that no commit has."""
 
     name: str
     state: State
     count: int = 0
     facts: tuple[Fact, ...] = ()
     changes: tuple[Change, ...] = ()
+    is_partial: bool = False
 
 
-def provenance(a: Run, b: Run) -> list[Topic]:
-    """Every topic; where a side recorded nothing, nothing is claimed."""
-    one, other = _metadata(a), _metadata(b)
-    topics = [_topic(name, facts(one), facts(other)) for name, facts in _TOPICS.items()]
-    found = *changes(one["patch"], other["patch"]), *file_changes(a.sources(), b.sources())
-    return [_with(topic, found) if topic.name == "code" else topic for topic in topics]
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Every topic, and what is wrong with files that cannot be read."""
+
+    topics: tuple[Topic, ...]
+    problems: tuple[str, ...] = ()
 
 
-def _metadata(run: Run) -> dict[str, Any]:
-    path = run.path / OWN / MODEL
-    model = json.loads(path.read_bytes()) if path.exists() else {}
-    return {**run.metadata, "model": model}
+def provenance(a: Run, b: Run) -> Provenance:
+    """Where a side recorded nothing, nothing is claimed; what a side has lost is taken from both."""
+    (one, wrong), (other, wrong_too) = a.readable_metadata(), b.readable_metadata()
+    lost = {*wrong, *wrong_too}
+    one, other = (
+        {name: type(told)() if name in lost else told for name, told in side.items()} for side in (one, other)
+    )
+    topics = {name: _topic(name, facts(one), facts(other)) for name, facts in _TOPICS.items()}
+    files = [] if "sources" in lost else file_changes(a.sources(), b.sources())
+    topics["code"] = _with(topics["code"], (*changes(one["patch"], other["patch"]), *files))
+    found = (_partly(topic) if lost & _PARTS[name] else topic for name, topic in topics.items())
+    return Provenance(tuple(found), (*wrong.values(), *wrong_too.values()))
+
+
+def _partly(topic: Topic) -> Topic:
+    return replace(
+        topic, is_partial=True, state="cannot be read" if topic.state == "not recorded" else topic.state
+    )
 
 
 def _topic(name: str, a: Facts, b: Facts) -> Topic:
@@ -117,4 +131,13 @@ _TOPICS: dict[str, Callable[[Mapping[str, Any]], Facts]] = {
     "configuration": _facts("configuration"),
     "hardware": _hardware,
     "randomness": _facts("randomness"),
+}
+# Which parts of the metadata each is read from.
+_PARTS = {
+    "code": {"git_info", "patch", "sources", "environment"},
+    "packages": {"packages"},
+    "environment": {"runtime_info"},
+    "configuration": {"runtime_info", "environment", "model"},
+    "hardware": {"environment"},
+    "randomness": {"environment"},
 }

@@ -14,10 +14,9 @@ from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.modules import class_of
 from tensortap.comparison.references import InRun
 from tensortap.core.collector import without_collector
-from tensortap.core.errors import CorruptRunError
 from tensortap.core.record import Kind
 from tensortap.formats.index import index_files, placement_from, site_from
-from tensortap.formats.run_layout import MODEL, OWN, PACKS
+from tensortap.formats.run_layout import OWN, PACKS
 from tensortap.readers.run import Run
 
 _JUST_NOW = 60.0  # seconds
@@ -37,8 +36,9 @@ def of_folder(path: Path) -> Side:
 
 
 def of_run(run: Run) -> Side:
-    metadata, problems = _metadata(run)
-    model = metadata.get("model") or {}
+    metadata, damaged = run.readable_metadata()
+    problems = [f"the facts beside its values cannot be read: {told}" for told in damaged.values()]
+    model = metadata["model"]
     with without_collector():
         entries = in_order(_entries(run, model.get("modules") or {}))
     if not entries:
@@ -79,19 +79,6 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _placement(text: str) -> Any:
     return placement_from(json.loads(text))
-
-
-def _metadata(run: Run) -> tuple[dict[str, Any], list[str]]:
-    """The facts beside the values, and that of the model; a damaged file costs no value."""
-    problems: list[str] = []
-    metadata: dict[str, Any] = {}
-    try:
-        metadata = dict(run.metadata)
-        model = run.path / OWN / MODEL
-        metadata["model"] = json.loads(model.read_bytes()) if model.exists() else {}
-    except (CorruptRunError, ValueError) as error:
-        problems.append(f"the facts beside its values cannot be read: {error}")
-    return metadata, problems
 
 
 def _unfinished(path: Path) -> list[str]:

@@ -178,6 +178,11 @@ def status(seconds: float | None = None) -> None:
         spin(_session.state, _session.news(), seconds=seconds)
 
 
+def receiving() -> Receiving:
+    """What this session receives, for a program that tells of it in its own way."""
+    return _serving()
+
+
 def watch_arrivals(seconds: float | None = None) -> None:
     """As `status`, for a program: into a pipe it prints a line per value instead of turning."""
     session = _serving()

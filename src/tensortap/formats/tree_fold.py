@@ -71,7 +71,7 @@ class Fold:
         return [self._module_line(module, prefix, times)]
 
     def _module_line(self, module: Module, prefix: str, times: int) -> Line:
-        label, of = prefix + module.segment, self._classes.get(module.path, "")
+        label, of = (prefix + module.segment) or '""', self._classes.get(module.path, "")
         outputs = [value for value in module.items if isinstance(value, Value) and _is_output(value)]
         if len(outputs) != 1:
             return Line(label, times=times, of=of, children=self._inside(module))
@@ -194,7 +194,9 @@ def _is_output(value: Value) -> bool:
 
 
 def _own_label(place: Place) -> str:
-    return place.label.removeprefix(".") or ("out" if place.arrow == "->" else '""')
+    if place.arrow != "->":
+        return place.label or '""'
+    return place.label.removeprefix(".") or "out"  # `.k` is the part `k` of an output
 
 
 def _number(module: Module) -> int:

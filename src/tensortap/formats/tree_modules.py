@@ -69,7 +69,8 @@ def grown(rows: Sequence[Row]) -> Module:
 def _child(module: Module, segment: str) -> Module:
     child = module.modules.get(segment)
     if child is None:
-        child = module.modules[segment] = Module(segment, f"{module.path}.{segment}".lstrip("."))
+        path = f"{module.path}.{segment}" if module.path else segment
+        child = module.modules[segment] = Module(segment, path)
         module.items.append(child)
     return child
 

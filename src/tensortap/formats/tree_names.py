@@ -69,11 +69,14 @@ def _placed(name: str, kind: Kind, kinds: Mapping[str, Kind]) -> Place:
 
 
 def _segments(name: str, kind: Kind) -> tuple[tuple[str, ...], str]:
-    """The dotted segments, and the items (`[0]['k']`) from the first bracket on. Free text stays whole."""
+    """The dotted segments, and the items (`[0]['k']`) from the first bracket on. Free text stays whole, and
+    so does a name with nothing before, after or between its dots: `../../x`."""
     if kind == "value" and not _DOTTED.fullmatch(name):
         return (name,), ""
     bracket = next((found.start() for found in _SPLIT.finditer(name) if found.group(1)), len(name))
     parts = name[:bracket].split(".")
+    if not all(parts):
+        return (name[:bracket],), name[bracket:]
     if len(parts) > _DEEPEST:
         parts = [*parts[:_DEEPEST], ".".join(parts[_DEEPEST:])]
     return tuple(parts), name[bracket:]

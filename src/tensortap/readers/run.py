@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections.abc import Container, Iterator
-from functools import cached_property
+from collections.abc import Callable, Container, Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.paths import nearest, parse, sort_key
 from tensortap.core.record import Kind, Series
 from tensortap.formats.columns import Columns
-from tensortap.formats.run_layout import CACHE, OWN
+from tensortap.formats.run_layout import CACHE, MODEL, OWN
 from tensortap.formats.table import size_words, table_html, table_text
 from tensortap.metadata.sources import CODE, SOURCES, digest, kept_files
 from tensortap.readers.asked import Asked
@@ -124,9 +124,7 @@ class Run:
             if number is not None
         }
         if wanted:
-            found = [
-                one for one in found if all(getattr(one, key) == number for key, number in wanted.items())
-            ]
+            found = [one for one in found if all(_is_at(getattr(one, key), at) for key, at in wanted.items())]
         if len(found) == 1:
             return found[0]
         if not found:
@@ -162,14 +160,31 @@ class Run:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """The facts beside the values: `runtime_info`, `packages`, `git_info`, `environment`, `patch`, and of
-        files that no repository keeps the digests, `sources`."""
-        facts: dict[str, Any] = {name: _json(self.path / f"{name}.json") for name in _METADATA}
-        facts["environment"] = _json(self.path / OWN / "environment.json")
+        """The facts beside the values: `runtime_info`, `packages`, `git_info`, `environment`, `model`, the
+        `patch`, and of files that no repository keeps the digests, `sources`."""
+        return {name: read() for name, read in self._facts().items()}
+
+    def readable_metadata(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """As much of `metadata` as can be read, and of each part that cannot what is wrong with it."""
+        told: dict[str, Any] = {}
+        problems: dict[str, str] = {}
+        for name, read in self._facts().items():
+            try:
+                told[name] = read()
+            except (CorruptRunError, OSError) as error:
+                told[name] = b"" if name == "patch" else {}
+                problems[name] = str(error)
+        return told, problems
+
+    def _facts(self) -> dict[str, Callable[[], Any]]:
         patch = self.path / "project.patch"
-        facts["patch"] = patch.read_bytes() if patch.exists() else b""
-        facts["sources"] = {name: digest(content) for name, content in self.sources().items()}
-        return facts
+        return {
+            **{name: partial(_json, self.path / f"{name}.json") for name in _METADATA},
+            "environment": partial(_json, self.path / OWN / "environment.json"),
+            "model": partial(_json, self.path / OWN / MODEL),
+            "patch": lambda: patch.read_bytes() if patch.exists() else b"",
+            "sources": lambda: {name: digest(content) for name, content in self.sources().items()},
+        }
 
     def sources(self) -> dict[str, bytes]:
         """The files of a program that no repository keeps, as they were."""
@@ -252,11 +267,19 @@ def _first(number: int | tuple[int, ...]) -> int:
     return number if isinstance(number, int) else number[0]
 
 
+def _is_at(place: int | tuple[int, ...], number: int) -> bool:
+    """One that was merged from several steps or ranks is of each."""
+    return place == number if isinstance(place, int) else number in place
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_bytes()) if path.exists() else {}
-    except ValueError as error:
+        found = json.loads(path.read_bytes()) if path.exists() else {}
+    except (ValueError, RecursionError) as error:
         raise CorruptRunError(_NOT_WHOLE.format(path=path, error=error)) from None
+    if not isinstance(found, dict):
+        raise CorruptRunError(_NOT_WHOLE.format(path=path, error="it holds no facts"))
+    return found
 
 
 def _no_run(path: Path) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errand import ABSENT, ARRIVED, Errand
+from tensortap.core.errors import TensortapError
+from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import OWN
 from tensortap.metadata.another import is_this
 from tensortap.metadata.digest_key import digest_key
@@ -32,6 +34,7 @@ class Account:
     processes: list[dict[str, Any]] = field(default_factory=list)
     has_arrived: bool = False
     absent: str = ""  # an interpreter that has no tensortap
+    unheard: int = 0  # records of processes that were ended before they could tell
 
     def read_notes(self) -> None:
         """And throw them away."""
@@ -42,8 +45,21 @@ class Account:
         self.processes = [json.loads(one.read_text()) for one in sorted(notes.glob("process-*.json"))]
         with suppress(OSError):
             _replace(Path(self.asked.run) / PACKAGES, (notes / PACKAGES).read_text(encoding="utf-8"))
+        self.unheard = self._count_unheard()
         self._describe_interpreter(notes)
         shutil.rmtree(notes, ignore_errors=True)
+
+    def _count_unheard(self) -> int:
+        writers = sum(1 for one in self.processes if one["records"])
+        own = Path(self.asked.run) / OWN
+        if sum(1 for _ in index_files(own)) <= writers:
+            return 0
+        from tensortap.readers.run import Run  # with numpy, which no program shall wait for
+
+        try:
+            return max(0, len(Run(self.asked.run)) - self.records)
+        except (TensortapError, OSError):  # what ended the program may have left anything
+            return 0
 
     def _describe_interpreter(self, notes: Path) -> None:
         """Before the program began, the packages of this process were written down as its own."""
@@ -64,11 +80,20 @@ class Account:
 
     @property
     def records(self) -> int:
-        return sum(one["records"] for one in self.processes)
+        told: int = sum(one["records"] for one in self.processes)
+        return told + self.unheard
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no process could tell anything: it had a model perhaps, perhaps not."""
+        is_ended = self.status is not None and self.status < 0
+        return not self.processes and (self.unheard > 0 or is_ended)
 
     @property
     def unmatched(self) -> dict[str, dict[str, Any]]:
         """Patterns that meant something in no process, with what the processes know of them."""
+        if self.is_silent:
+            return {}
         matched = {text for one in self.processes for text in one["matched"]}
         found: dict[str, dict[str, Any]] = {}
         for text in self.asked.patterns:

@@ -73,11 +73,13 @@ def _unknown(python: str) -> dict[str, Any]:
 
 
 def _put(path: Path, facts: Mapping[str, Any], *, keep: bool = False) -> None:
-    """Replace a file of facts; with `keep` what it says besides stays."""
+    """Replace a file of facts; with `keep` what it says besides stays, and problems are added to its own."""
     try:
         before = json.loads(path.read_bytes()) if keep else {}
+        problems = [*(before.get("problems") or ()), *(facts.get("problems") or ())]
+        told = {**before, **facts, **({"problems": problems} if problems else {})}
         draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        draft.write_text(json.dumps({**before, **facts}, indent=2) + "\n", encoding="utf-8")
+        draft.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         draft.replace(path)
     except (OSError, ValueError):
         log.warning("%s could not be written", path, exc_info=True)

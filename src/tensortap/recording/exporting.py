@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tensortap.core.dtypes import NUMBER_TYPES
-from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError
+from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError, WriteFailedError
 from tensortap.formats.bundles import SAFETENSORS, Named, write_npz, write_safetensors
 from tensortap.formats.tree_html import tree_html
 from tensortap.readers.cards import value_card
@@ -151,7 +151,18 @@ def _safetensors(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
 
 
 def _hdf5(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
+    try:
+        _trace(run, draft, done, watch)
+    except WriteFailedError as error:
+        if error.errno is None:
+            raise
+        # A draft that was given up has no safe part, and nobody knows its name.
+        raise OSError(error.errno, os.strerror(error.errno), str(done.path)) from error
+
+
+def _trace(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
     sink = HDF5(draft)
+    sink.path = done.path  # what it says of values is about the file as it will be called
     try:
         for one in watch(run, len(run)):
             try:
@@ -161,6 +172,8 @@ def _hdf5(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
                 continue
             try:
                 sink.write(record)
+            except WriteFailedError:
+                raise
             except (TensortapError, ValueError) as error:
                 done.skipped[one.name] = str(error)
     finally:

@@ -52,6 +52,7 @@ class Program:
         self._problems: dict[str, str] = {}
         self._near: dict[str, list[str]] = {}
         atexit.register(self.end)
+        os.register_at_fork(after_in_child=self._begin_child)
         _end_with_child(self.end)
 
     @property
@@ -115,6 +116,19 @@ class Program:
             "missing_count": len(missing),
         }
         self._asked.leave_word(f"process-{os.getpid()}.json", json.dumps(report))
+
+    def _begin_child(self) -> None:
+        """In a forked process: what was written before, its parent tells."""
+        if self._sink is not None:
+            self._sink.count = 0
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:  # it forgets what was to be done at the end, and calls this when it has
+            util.register_after_fork(self, lambda _: _end_with_child(self._end_child))
+
+    def _end_child(self) -> None:
+        """One that wrote nothing, as most that load data, has nothing to tell."""
+        if self._sink is not None and self._sink.count:
+            self.end()
 
     def _begin(self) -> None:
         """The first model: from here on this process is part of the run."""

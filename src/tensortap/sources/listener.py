@@ -98,6 +98,11 @@ class Listener:
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def fingerprint(self) -> str:
+        """Of its certificate; empty without TLS."""
+        return self._tls.fingerprint if self._tls is not None else ""
+
     def allow(self, most: int | None) -> None:
         """Refuse values of more bytes than that, before there is memory for them."""
         if most is not None and most < self._limits.data:

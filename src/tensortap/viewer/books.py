@@ -14,7 +14,6 @@ from tensortap.comparison.references import numbers_of
 from tensortap.core.errors import CorruptRunError, UntrustedFileError
 from tensortap.formats import serializers
 from tensortap.formats.index import site_from
-from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.kernels.statistics import Statistics
 from tensortap.readers.asked import Array, Asked
 from tensortap.readers.run import Run
@@ -128,17 +127,8 @@ class RunBook:
         return self._metadata
 
     def _read_metadata(self) -> dict[str, Any]:
-        model = self.run.path / OWN / MODEL
-        try:
-            facts = json.loads(model.read_bytes()) if model.exists() else {}
-        except (OSError, ValueError, RecursionError):
-            facts = {}
-        try:
-            return {**self.run.metadata, "model": facts}
-        except (CorruptRunError, OSError) as error:
-            return {"model": facts, "problem": str(error)}
-        except RecursionError:
-            return {"model": facts, "problem": "the metadata is nested too deep to be read"}
+        told, damaged = self.run.readable_metadata()
+        return {**told, **({"problem": "; ".join(damaged.values())} if damaged else {})}
 
     @property
     def problems(self) -> list[str]:
