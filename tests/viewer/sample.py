@@ -1,5 +1,7 @@
 """A small run: four names of two layers over six steps, and a loss."""
 
+import io
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -24,3 +26,13 @@ def write(path: Path, *, parts_at: int | None = None, steps: int = STEPS) -> Pat
         sink.write(Record("loss", np.float32(1 / (step + 1)), "value", step, order=9, time=1e9 + step))
     sink.close()
     return path
+
+
+def keep_program(run: Path, name: str, text: str) -> None:
+    """As a run keeps a program that no repository has."""
+    code = run / ".tensortap" / "code"
+    code.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(code / "sources.tar", "w") as tar:
+        entry = tarfile.TarInfo(name)
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text.encode()))

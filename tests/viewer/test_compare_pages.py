@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from tests.viewer.sample import EVIL, NAMES, STEPS
+from tests.viewer.sample import EVIL, NAMES, STEPS, keep_program
 
 import tensortap as tt
 from tensortap.core.record import Record
@@ -42,6 +42,26 @@ def test_a_comparison_lands_on_its_sentence(client):
     assert told["first"]["seen_at"] == "layers.1.attn"
     assert told["coverage"]["pairs"] == STEPS * (len(NAMES) + 1)
     assert told["counts"]["identical"] == STEPS * (len(NAMES) + 1) - 6
+
+
+def test_the_lines_of_code_that_differ_are_told(look, folder):
+    for name, text in (("a", "scale = 1\n<b>\n"), ("b", "scale = 2\n<b>\n")):
+        keep_program(folder / name, "train.py", text)
+    client = look()
+    told = client.json(compared(client))["comparison"]
+    (change,) = told["changes"]
+    assert (change["file"], change["added"], change["removed"]) == ("train.py", 1, 1)
+    assert change["hunks"] == ["@@ -1,2 +1,2 @@", "-scale = 1", "+scale = 2", " <b>"]
+    assert next(one["names"] for one in told["gate"] if one["what"] == "code") == ["train.py"]
+
+
+def test_kept_code_that_is_damaged_costs_a_comparison_nothing_else(look, folder):
+    keep_program(folder / "a", "train.py", "scale = 1\n")
+    keep_program(folder / "b", "train.py", "scale = 2\n")
+    (folder / "b" / ".tensortap" / "code" / "sources.tar").write_bytes(b"no tar")
+    client = look()
+    told = client.json(compared(client))["comparison"]
+    assert (told["changes"], told["state"]) == ([], "different")
 
 
 def test_two_equal_runs_are_told_to_be(look, folder):

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from tensortap.comparison import runs_report
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding
 from tensortap.comparison.likeness import suggested_rules
+from tensortap.comparison.provenance import provenance
 from tensortap.comparison.runs_json import as_json, origin_json
 from tensortap.core.errors import TensortapError
 from tensortap.core.paths import nearest
 from tensortap.viewer import sentences, tensors
 from tensortap.viewer.answers import NONE
+from tensortap.viewer.books import RunBook
 from tensortap.viewer.comparisons import Job
 from tensortap.viewer.divergence_map import pair_of
 from tensortap.viewer.library import Library
 from tensortap.viewer.stock import Stock
 
 _MOST_ORIGINS, _MOST_NAMES, _MOST_UNMATCHED, _MOST_NEAR = 200, 50, 2000, 50
+_MOST_FILES, _MOST_LINES, _LONGEST = 20, 400, 500  # letters of a line
 
 
 def whole(library: Library, job: Job) -> dict[str, Any]:
@@ -52,6 +55,7 @@ def _whole(library: Library, job: Job) -> dict[str, Any]:
         "counts": found.counts,
         "lines": runs_report.as_text(found).splitlines(),
         "gate": [{**one, "names": one["names"][:_MOST_NAMES]} for one in told["gate"]],
+        "changes": _changes(job),
         "suspects": sentences.suspects(found, _patches(job)),
         "coverage": coverage,
         "floor": told["floor"],
@@ -128,6 +132,16 @@ def _state(job: Job) -> str:
     if found.is_different:
         return "different"
     return "nothing" if not found.coverage.pairs else "same" if found.coverage.is_whole else "incomplete"
+
+
+def _changes(job: Job) -> list[dict[str, Any]]:
+    """The lines in which the code of the two runs differs, as far as no commit has them."""
+    books = [stock.book for stock in (job.a, job.b) if stock is not None]
+    runs = [book.run for book in books if isinstance(book, RunBook)]
+    if len(runs) < 2:
+        return []
+    found = [change for topic in provenance(*runs).topics for change in topic.changes][:_MOST_FILES]
+    return [{**asdict(one), "hunks": [line[:_LONGEST] for line in one.hunks[:_MOST_LINES]]} for one in found]
 
 
 def _patches(job: Job) -> list[bytes]:

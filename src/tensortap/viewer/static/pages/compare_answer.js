@@ -5,9 +5,12 @@ import { json, real } from "../api.js";
 import { button, el, fill } from "../dom.js";
 import { count, middle, number, percent } from "../format.js";
 import { copy } from "../messages.js";
+import { patchLines } from "./patch.js";
 
 /** @typedef {import("./compare.js").Told} Told */
 /** @typedef {[string, (Node | string)[]]} Line */
+
+const FEW_LINES = 6;
 
 /** @param {Told} told @param {() => void} inspect */
 export function answer(told, inspect) {
@@ -75,10 +78,15 @@ function withCode(text) {
 /** @param {Told} told */
 function changes({ comparison }) {
   const differs = comparison.gate.filter((/** @type {any} */ one) => one.state === "differs");
-  const lines = differs.map((/** @type {any} */ one) => [
-    el("dt", null, one.what),
-    el("dd", { title: one.text }, changed(one.text.replace(`${one.what}: `, ""), one.names || [])),
-  ]);
+  const isCode = (/** @type {any} */ one) => one.what === "code" && comparison.changes.length > 0;
+  const lines = [...differs.filter(isCode), ...differs.filter((/** @type {any} */ one) => !isCode(one))].map(
+    (/** @type {any} */ one) => [
+      el("dt", null, one.what),
+      isCode(one)
+        ? el("dd", null, codeWords(one, comparison.changes), files(comparison.changes))
+        : el("dd", { title: one.text }, changed(textOf(one), one.names || [])),
+    ],
+  );
   const others = /** @type {[string, string, string][]} */ ([
     ["equal", "same", "good"],
     ["unknown", "not recorded", "quiet"],
@@ -101,6 +109,31 @@ function changes({ comparison }) {
     el("div", { class: "label" }, "What changed between A and B"),
     el("dl", { class: "facts answer-facts", attrs: { tabindex: 0 } }, suspects, lines),
   );
+}
+
+/** @param {any} one */
+function textOf(one) {
+  return one.text.replace(`${one.what}: `, "");
+}
+
+/** What differs besides the files whose lines are shown. @param {any} one @param {any[]} changes */
+function codeWords(one, changes) {
+  const shown = new Set(changes.map(({ file }) => file));
+  const isAllShown = one.names.every((/** @type {string} */ name) => shown.has(name));
+  return isAllShown ? null : el("span", { title: one.text }, changed(textOf(one), one.names));
+}
+
+/** The lines of code that differ, without those around; of one small change they are open. @param {any[]} changes */
+function files(changes) {
+  return changes.map(({ file, where, added, removed, hunks }) => {
+    const counts = added || removed ? ` +${added} −${removed}` : "";
+    const lines = hunks.filter((/** @type {string} */ line) => !line.startsWith(" "));
+    const made = /** @type {HTMLDetailsElement} */ (
+      el("details", null, el("summary", null, `${file}${counts}, ${where}`), patchLines(lines, `Lines of ${file}`))
+    );
+    made.open = changes.length === 1 && lines.length <= FEW_LINES;
+    return made;
+  });
 }
 
 /**

@@ -11,6 +11,7 @@ import { address } from "../url.js";
 import { runHeader } from "./run_header.js";
 import { health } from "./runs.js";
 import { ModuleTree } from "./module_tree.js";
+import { patchLines } from "./patch.js";
 
 /** @typedef {import("../app.js").Context} Context */
 
@@ -183,20 +184,11 @@ function details({ title, facts }, isOpen) {
 /** @param {any} run */
 function patch(run) {
   if (!run.patch) return null;
-  const tones = /** @type {Record<string, string>} */ ({ "+": "added", "-": "taken" });
-  const lines = run.patch
-    .split("\n")
-    .slice(0, 4000)
-    .map((/** @type {string} */ line) => el("span", { class: tones[line[0]] || "" }, `${line}\n`));
   return el(
     "section",
     { class: "card", label: "Changes to the code" },
     el("div", { class: "card-head" }, el("h2", null, "Changes that were not committed")),
-    el(
-      "div",
-      { class: "card-body" },
-      el("div", { class: "patch", attrs: { tabindex: 0 }, role: "region", label: "Patch" }, lines),
-    ),
+    el("div", { class: "card-body" }, patchLines(run.patch.split("\n"), "Patch")),
   );
 }
 
