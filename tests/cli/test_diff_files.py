@@ -1,12 +1,15 @@
 """`tensortap diff` and the gate look into the files of programs that no repository keeps."""
 
+import io
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 import tensortap as tt
+from tensortap.metadata.sources import MAX_SOURCES
 
 PROGRAM = """
 import numpy as np
@@ -64,3 +67,16 @@ def test_kept_files_that_are_not_whole_are_missing_data(execute, tensortap):
     said = tensortap("diff", a, b)
     assert said.code == 3
     assert "sources.tar is not whole" in said.err
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w"])
+def test_a_tar_that_would_fill_the_memory_is_not_read(execute, tensortap, mode):
+    a, b = execute(helper="factor = 1\n"), execute()
+    with tarfile.open(a / ".tensortap" / "code" / "sources.tar", mode) as tar:
+        entry = tarfile.TarInfo("big.py")
+        entry.size = MAX_SOURCES + 1
+        tar.addfile(entry, io.BytesIO(bytes(entry.size)))
+    said = tensortap("diff", a, b)
+    assert said.code == 3
+    assert "sources.tar is not whole (" in said.err
+    assert "big.py" not in said.out

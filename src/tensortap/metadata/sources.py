@@ -47,11 +47,15 @@ def sources(folders: list[str], script: str | None) -> tuple[dict[str, Any], byt
 
 
 def kept_files(tar: Path) -> dict[str, bytes]:
-    """What such a tar holds, by name; nothing where there is none. What is not whole raises a TarError."""
+    """What such a tar holds, by name; nothing where there is none. What is not whole, or is more than is ever
+    kept, raises a TarError: a stranger may have made it."""
     if not tar.is_file():
         return {}
-    with tarfile.open(tar) as opened:
-        files = {entry.name: opened.extractfile(entry) for entry in opened if entry.isfile()}
+    with tarfile.open(tar, "r:") as opened:
+        entries = [entry for entry in opened if entry.isfile()]
+        if sum(entry.size for entry in entries) > MAX_SOURCES:
+            raise tarfile.ReadError(f"it holds more than {MAX_SOURCES:,} bytes")
+        files = {entry.name: opened.extractfile(entry) for entry in entries}
         return {name: file.read() for name, file in files.items() if file is not None}
 
 
