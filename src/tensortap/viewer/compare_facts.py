@@ -55,7 +55,7 @@ def _whole(library: Library, job: Job) -> dict[str, Any]:
         "counts": found.counts,
         "lines": runs_report.as_text(found).splitlines(),
         "gate": [{**one, "names": one["names"][:_MOST_NAMES]} for one in told["gate"]],
-        "changes": _changes(job),
+        "changes": code_changes(job),
         "suspects": sentences.suspects(found, _patches(job)),
         "coverage": coverage,
         "floor": told["floor"],
@@ -134,7 +134,7 @@ def _state(job: Job) -> str:
     return "nothing" if not found.coverage.pairs else "same" if found.coverage.is_whole else "incomplete"
 
 
-def _changes(job: Job) -> list[dict[str, Any]]:
+def code_changes(job: Job) -> list[dict[str, Any]]:
     """The lines in which the code of the two runs differs, as far as no commit has them."""
     books = [stock.book for stock in (job.a, job.b) if stock is not None]
     runs = [book.run for book in books if isinstance(book, RunBook)]

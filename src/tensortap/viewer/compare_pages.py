@@ -117,7 +117,9 @@ def export_html(state: State, request: Request) -> Response:
     job = _job(state, request)
     patch = job.b.book.metadata().get("patch", b"") if job.b is not None else b""
     headers = {"content-disposition": 'attachment; filename="comparison.html"'}
-    return Response(export.page(job, patch), media_type="text/html", headers=headers)
+    return Response(
+        export.page(job, compare_facts.code_changes(job), patch), media_type="text/html", headers=headers
+    )
 
 
 def report(state: State, request: Request) -> Response:

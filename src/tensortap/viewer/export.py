@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -30,15 +30,20 @@ pre{overflow-x:auto;font-size:12px;max-height:40em}
 """
 
 
-def page(job: Job, patch: bytes = b"") -> bytes:
-    """At most five megabytes: pictures first, then as much of the patch as there is room for."""
+def page(job: Job, changes: Sequence[Mapping[str, Any]] = (), patch: bytes = b"") -> bytes:
+    """At most five megabytes: pictures first, then as much of the code as there is room for."""
     found = job.comparison
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(_title(job))}</title>'
     parts = [f"<h1>{escape(sentences.sentence(found))}</h1>", *_growth(job), *_map(job), *_first(job)]
     parts += [f"<h2>What was found</h2>{runs_html.fragment(found)}"]
     body = f"{head}<style>{_STYLE}</style></head><body>{''.join(parts)}"
-    room = _MOST - len(body.encode("utf-8", "replace")) - 4096
-    return f"{body}{_patch(patch, room)}</body></html>\n".encode("utf-8", "replace")[:_MOST]
+    lines = [line for one in changes for line in (f"{one['file']}, {one['where']}", *one["hunks"], "")]
+    for title, text in (
+        ("Lines of code that differ", "\n".join(lines)),
+        ("Changes of B that were not committed", patch.decode("utf-8", "replace")),
+    ):
+        body += _code(title, text, _MOST - len(body.encode("utf-8", "replace")) - 4096)
+    return f"{body}</body></html>\n".encode("utf-8", "replace")[:_MOST]
 
 
 def _title(job: Job) -> str:
@@ -155,10 +160,9 @@ def _data(colours: Array) -> str:
     return f"data:image/png;base64,{base64.b64encode(png(colours)).decode()}"
 
 
-def _patch(patch: bytes, room: int) -> str:
-    text = patch.decode("utf-8", "replace")
+def _code(title: str, text: str, room: int) -> str:
     if not text or room < 4096:
         return ""
     kept = escape(text[: room // 6])
     more = "\n..." if len(text) > room // 6 else ""
-    return f"<h2>Changes of B that were not committed</h2><pre>{kept}{more}</pre>"
+    return f"<h2>{title}</h2><pre>{kept}{more}</pre>"
