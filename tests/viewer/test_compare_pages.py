@@ -52,7 +52,7 @@ def test_the_lines_of_code_that_differ_are_told(look, folder):
     (change,) = told["changes"]
     assert (change["file"], change["added"], change["removed"]) == ("train.py", 1, 1)
     assert change["hunks"] == ["@@ -1,2 +1,2 @@", "-scale = 1", "+scale = 2", " <b>"]
-    assert next(one["names"] for one in told["gate"] if one["what"] == "code") == ["train.py"]
+    assert next(one["names"] for one in told["gate"] if one["what"] == "code") == ["files.train.py"]
     page = client.get(f"{compared(client)}/export.html").text
     assert "<h2>Lines of code that differ</h2><pre>train.py, in both, not the same\n" in page
     assert "-scale = 1\n+scale = 2\n &lt;b&gt;\n" in page

@@ -6,6 +6,9 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tensortap.core.errors import TensortapError
+from tensortap.readers.run import Run
+
 Facts = dict[str, Any]
 _ABSENT = "-"
 _LONGEST = 60
@@ -17,7 +20,9 @@ _VARIABLES = (
 )
 _CHANCE = ("state", "initial_seed", "cuda_state", "cuda_initial_seed")
 _PYTHON = "random state"  # of Python's own generator
+FILES = "files."  # before the name of one that no repository keeps
 _SUBJECTS = (
+    "files",
     "model",
     "training",
     "number of modules",
@@ -31,6 +36,18 @@ _SUBJECTS = (
 _NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "torch_dtype")
 # Those that compute come first.
 _NUMERIC = ("torch", "jax", "jaxlib", "numpy", "transformers", "triton", "flash-attn", "vllm", "sglang")
+
+
+def told_by(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, bytes]]:
+    """The metadata of a run with digests of its `sources`; what of it cannot be read, and why; the files."""
+    metadata, damaged = run.readable_metadata()
+    files: dict[str, bytes] = {}
+    try:
+        files = run.sources()
+    except (TensortapError, OSError) as error:
+        damaged["sources"] = str(error)
+    metadata["sources"] = {name: _digest(content) for name, content in files.items()}
+    return metadata, damaged, files
 
 
 def facts(what: str, metadata: Mapping[str, Any]) -> Facts:
@@ -62,7 +79,7 @@ def _words(key: str, a: Any, b: Any) -> str:
     if key.startswith("modules."):  # a list of settings, of which one or two are news
         parts = [str(told).split(", ") for told in (a, b)]
         a, b = (", ".join(part for part in parts[i] if part not in parts[1 - i]) or _ABSENT for i in (0, 1))
-    return f"{key} {_shown(a)} -> {_shown(b)}"
+    return f"{key.removeprefix(FILES)} {_shown(a)} -> {_shown(b)}"
 
 
 def _shown(told: Any) -> str:
@@ -103,9 +120,9 @@ def _code(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if key in ("commit_id", "branch", "status"):
             yield f"project {key.removesuffix('_id')}", told
     patch = metadata.get("patch") or b""
-    yield "changes not committed", hashlib.blake2b(patch, digest_size=6).hexdigest() if patch else None
+    yield "changes not committed", _digest(patch) if patch else None
     for name, told in _within(metadata, "sources").items():
-        yield name, told[:12]
+        yield f"{FILES}{name}", told
     for name, told in _within(git, "packages_git_info").items():
         yield f"{name} commit", f"{told.get('commit_id', '')[:12]} {told.get('status', '')}".strip()
     for beside in _within(metadata, "environment").get("repositories") or ():
@@ -137,6 +154,10 @@ def _environment(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, told in variables.items():
         if name.startswith(_VARIABLES):
             yield name, told
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=6).hexdigest()
 
 
 def _within(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:

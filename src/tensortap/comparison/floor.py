@@ -195,8 +195,8 @@ class Gathered:
         return tuple(self._noise)
 
     def add(self, twin: str, entry: Entry, found: Metrics, share: float = 1.0) -> None:
-        """What one value of a twin differs by, and the share of it that is noise; of a few numbers all is, for
-        by luck it is little. One that has another shape, or a NaN, is no twin there."""
+        """What one value of a twin differs by, and the share of it that is noise; of a few numbers all is, as
+        it may be little by luck. One that has another shape, or a NaN, is no twin there."""
         key = entry.name, entry.first_step, entry.call, entry.first_rank
         noise = self._noise.setdefault(twin, {})
         if found.reason or found.disagreeing or found.is_opaque:

@@ -14,6 +14,7 @@ _FILE = re.compile(rb"^diff --git ", re.MULTILINE)
 _NAME = re.compile(rb'^(?:\+\+\+|---) "?[ab]/(.*?)"?\t?$', re.MULTILINE)
 _HEADER = re.compile(rb'"?a/.*? "?b/(.*?)"?$', re.MULTILINE)
 _NEARBY = 2
+_MOST_OF_ONE, _MOST_LINES = 3000, 15_000  # what is longer is not set side by side: that takes ever longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,38 @@ def changes(a: bytes, b: bytes) -> list[Change]:
 
 
 def file_changes(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> list[Change]:
-    """Files that only one program has, or both differently."""
+    """Files that only one program has, or both differently; of very many only the first are looked into."""
     names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
-    return [_file_change(name, a.get(name), b.get(name)) for name in names]
+    room = _MOST_LINES
+    found = []
+    for name in names:
+        sides = _lines(a.get(name)), _lines(b.get(name))
+        room -= max(map(len, sides))
+        found.append(_file_change(name, a.get(name), b.get(name), room))
+    return found
 
 
-def _file_change(name: str, a: bytes | None, b: bytes | None) -> Change:
+def _file_change(name: str, a: bytes | None, b: bytes | None, room: int) -> Change:
     where: Where = "only in A" if b is None else "only in B" if a is None else "in both, not the same"
     if any(b"\0" in side for side in (a, b) if side is not None):
         return Change(name, where, 0, 0, ("binary",))
-    one, other = ((side or b"").decode(errors="backslashreplace").splitlines() for side in (a, b))
+    one, other = _lines(a), _lines(b)
+    if a is not None and b is not None and _without_ends(one) == _without_ends(other):
+        return Change(name, where, 0, 0, ("only the ends of lines differ",))
+    if room < 0 or max(len(one), len(other)) > _MOST_OF_ONE:
+        return Change(name, where, 0, 0, (f"{len(one):,} lines and {len(other):,}",))
     lines = list(difflib.unified_diff(one, other, n=_NEARBY, lineterm=""))[2:]
     return Change(name, where, *_counts(lines), tuple(lines))
+
+
+def _lines(content: bytes | None) -> list[str]:
+    """The last of a file that ends as it should is no line of its own."""
+    text = (content or b"").decode(errors="backslashreplace")
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _without_ends(lines: list[str]) -> list[str]:
+    return [line.rstrip("\r") for line in lines]
 
 
 def _by_file(patch: bytes) -> dict[str, bytes]:
@@ -64,6 +85,8 @@ def _change(name: str, a: bytes | None, b: bytes | None) -> Change:
     if b is None or a is None:
         where: Where = "only in A" if b is None else "only in B"
         return Change(name, where, *_counts(one or other), tuple(one or other))
+    if max(len(one), len(other)) > _MOST_OF_ONE:
+        return Change(name, "in both, not the same", *_counts(other), ("too many lines to set side by side",))
     between = difflib.unified_diff(one, other, "A", "B", n=_NEARBY, lineterm="")
     return Change(name, "in both, not the same", *_counts(other), tuple(between))
 

@@ -59,14 +59,16 @@ class Provenance:
 
 def provenance(a: Run, b: Run) -> Provenance:
     """Where a side recorded nothing, nothing is claimed; what a side has lost is taken from both."""
-    (one, wrong), (other, wrong_too) = a.readable_metadata(), b.readable_metadata()
+    one, wrong, files = circumstances.told_by(a)
+    other, wrong_too, other_files = circumstances.told_by(b)
     lost = {*wrong, *wrong_too}
     one, other = (
         {name: type(told)() if name in lost else told for name, told in side.items()} for side in (one, other)
     )
     topics = {name: _topic(name, facts(one), facts(other)) for name, facts in _TOPICS.items()}
-    files = [] if "sources" in lost else file_changes(a.sources(), b.sources())
-    topics["code"] = _with(topics["code"], (*changes(one["patch"], other["patch"]), *files))
+    # Where one side has a repository instead, its files are not known.
+    beside = file_changes(files, other_files) if files and other_files and "sources" not in lost else []
+    topics["code"] = _with(topics["code"], (*changes(one["patch"], other["patch"]), *beside))
     found = (_partly(topic) if lost & _PARTS[name] else topic for name, topic in topics.items())
     return Provenance(tuple(found), (*wrong.values(), *wrong_too.values()))
 
@@ -89,7 +91,7 @@ def _with(topic: Topic, found: tuple[Change, ...]) -> Topic:
     """The topic of the code, with the lines that differ; a file they are of needs no digest."""
     if topic.state == "not recorded" or not found:
         return topic
-    files = {change.file for change in found}
+    files = {f"{circumstances.FILES}{change.file}" for change in found}
     facts = tuple(fact for fact in topic.facts if fact.key not in files)
     return replace(topic, state="different", facts=facts, changes=found)
 

@@ -10,6 +10,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
+from tensortap.comparison.circumstances import told_by
 from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.modules import class_of
 from tensortap.comparison.references import InRun
@@ -36,7 +37,7 @@ def of_folder(path: Path) -> Side:
 
 
 def of_run(run: Run) -> Side:
-    metadata, damaged = run.readable_metadata()
+    metadata, damaged, _ = told_by(run)
     problems = [f"the facts beside its values cannot be read: {told}" for told in damaged.values()]
     model = metadata["model"]
     with without_collector():

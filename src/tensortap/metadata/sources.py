@@ -15,6 +15,7 @@ CODE = "code"  # the folder, in our own, of what keeps code
 SOURCES = "sources.tar"
 MAX_SOURCES = 20 << 20
 MAX_ARGUMENT = 1 << 20
+_MAX_TAR, _MAX_ENTRIES = 4 * MAX_SOURCES, 20_000
 _ELSEWHERE = ("/site-packages/", "/dist-packages/")
 
 
@@ -47,16 +48,25 @@ def sources(folders: list[str], script: str | None) -> tuple[dict[str, Any], byt
 
 
 def kept_files(tar: Path) -> dict[str, bytes]:
-    """What such a tar holds, by name; nothing where there is none. What is not whole, or is more than is ever
-    kept, raises a TarError: a stranger may have made it."""
+    """What such a tar holds, by name; nothing where there is none. What is not whole, or none of ours, raises
+    a TarError: a stranger may have made it, so that reading it never ends."""
     if not tar.is_file():
         return {}
+    if tar.stat().st_size > _MAX_TAR:
+        raise tarfile.ReadError(f"it is larger than {_MAX_TAR:,} bytes")
+    found: dict[str, bytes] = {}
     with tarfile.open(tar, "r:") as opened:
-        entries = [entry for entry in opened if entry.isfile()]
-        if sum(entry.size for entry in entries) > MAX_SOURCES:
-            raise tarfile.ReadError(f"it holds more than {MAX_SOURCES:,} bytes")
-        files = {entry.name: opened.extractfile(entry) for entry in entries}
-        return {name: file.read() for name, file in files.items() if file is not None}
+        room, entries, at = MAX_SOURCES, _MAX_ENTRIES, -1
+        while (entry := opened.next()) is not None:
+            room, entries = room - entry.size, entries - 1
+            is_odd = entry.size < 0 or entry.offset <= at or entry.issparse()
+            if is_odd or min(room, entries) < 0:
+                raise tarfile.ReadError(f"{entry.name[:80]!r} in it is no file that a run keeps")
+            at = entry.offset
+            file = opened.extractfile(entry) if entry.isfile() else None
+            if file is not None:
+                found[entry.name] = file.read()
+    return found
 
 
 def digest(content: bytes) -> str:

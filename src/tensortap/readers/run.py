@@ -18,7 +18,7 @@ from tensortap.core.record import Kind, Series
 from tensortap.formats.columns import Columns
 from tensortap.formats.run_layout import CACHE, MODEL, OWN
 from tensortap.formats.table import size_words, table_html, table_text
-from tensortap.metadata.sources import CODE, SOURCES, digest, kept_files
+from tensortap.metadata.sources import CODE, SOURCES, kept_files
 from tensortap.readers.asked import Asked
 from tensortap.readers.query import parse as parse_query
 from tensortap.readers.statistics_cache import StatisticsCache
@@ -160,8 +160,7 @@ class Run:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """The facts beside the values: `runtime_info`, `packages`, `git_info`, `environment`, `model`, the
-        `patch`, and of files that no repository keeps the digests, `sources`."""
+        """Facts beside values: `runtime_info`, `packages`, `git_info`, `environment`, `model`, `patch`."""
         return {name: read() for name, read in self._facts().items()}
 
     def readable_metadata(self) -> tuple[dict[str, Any], dict[str, str]]:
@@ -183,7 +182,6 @@ class Run:
             "environment": partial(_json, self.path / OWN / "environment.json"),
             "model": partial(_json, self.path / OWN / MODEL),
             "patch": lambda: patch.read_bytes() if patch.exists() else b"",
-            "sources": lambda: {name: digest(content) for name, content in self.sources().items()},
         }
 
     def sources(self) -> dict[str, bytes]:
@@ -191,7 +189,7 @@ class Run:
         path = self.path / OWN / CODE / SOURCES
         try:
             return kept_files(path)
-        except (tarfile.TarError, EOFError) as error:
+        except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
             raise CorruptRunError(_NOT_WHOLE.format(path=path, error=error)) from None
 
     def __len__(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -55,7 +55,7 @@ def _whole(library: Library, job: Job) -> dict[str, Any]:
         "counts": found.counts,
         "lines": runs_report.as_text(found).splitlines(),
         "gate": [{**one, "names": one["names"][:_MOST_NAMES]} for one in told["gate"]],
-        "changes": code_changes(job),
+        "changes": _changes(job),
         "suspects": sentences.suspects(found, _patches(job)),
         "coverage": coverage,
         "floor": told["floor"],
@@ -134,14 +134,19 @@ def _state(job: Job) -> str:
     return "nothing" if not found.coverage.pairs else "same" if found.coverage.is_whole else "incomplete"
 
 
-def code_changes(job: Job) -> list[dict[str, Any]]:
+def _changes(job: Job) -> list[dict[str, Any]]:
     """The lines in which the code of the two runs differs, as far as no commit has them."""
     books = [stock.book for stock in (job.a, job.b) if stock is not None]
     runs = [book.run for book in books if isinstance(book, RunBook)]
     if len(runs) < 2:
         return []
     found = [change for topic in provenance(*runs).topics for change in topic.changes][:_MOST_FILES]
-    return [{**asdict(one), "hunks": [line[:_LONGEST] for line in one.hunks[:_MOST_LINES]]} for one in found]
+    return [{**asdict(one), "file": one.file[:_LONGEST], "hunks": _cut(one.hunks)} for one in found]
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    more = [f"... {len(lines) - _MOST_LINES:,} more lines"] if len(lines) > _MOST_LINES else []
+    return [line[:_LONGEST] for line in lines[:_MOST_LINES]] + more
 
 
 def _patches(job: Job) -> list[bytes]:

@@ -118,7 +118,9 @@ def export_html(state: State, request: Request) -> Response:
     patch = job.b.book.metadata().get("patch", b"") if job.b is not None else b""
     headers = {"content-disposition": 'attachment; filename="comparison.html"'}
     return Response(
-        export.page(job, compare_facts.code_changes(job), patch), media_type="text/html", headers=headers
+        export.page(job, compare_facts.whole(state.library, job)["changes"], patch),
+        media_type="text/html",
+        headers=headers,
     )
 
 

@@ -119,7 +119,7 @@ function textOf(one) {
 /** What differs besides the files whose lines are shown. @param {any} one @param {any[]} changes */
 function codeWords(one, changes) {
   const shown = new Set(changes.map(({ file }) => file));
-  const isAllShown = one.names.every((/** @type {string} */ name) => shown.has(name));
+  const isAllShown = one.names.every((/** @type {string} */ name) => shown.has(name.replace(/^files\./, "")));
   return isAllShown ? null : el("span", { title: one.text }, changed(textOf(one), one.names));
 }
 
