@@ -16,11 +16,11 @@ export class Lines {
     this.turned = new Map();
   }
 
-  /** @param {{from: number, of: number, lines: Line[]}} page */
+  /** One that was here before takes its place again. @param {{from: number, of: number, lines: Line[]}} page */
   add(page) {
     this.of = page.of;
-    this.all.length = page.from;
-    this.all.push(...page.lines);
+    this.all.splice(page.from, page.lines.length, ...page.lines);
+    this.all.length = Math.min(this.all.length, page.of);
   }
 
   /** @param {number} at */

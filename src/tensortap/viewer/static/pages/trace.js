@@ -92,7 +92,7 @@ class TracePage {
       ],
       signal,
     );
-    onNews("stats", (news) => news.id === run.id && this.load(), signal);
+    onNews("stats", (news) => news.id === run.id && this.load(true), signal);
   }
 
   layOut() {
@@ -187,8 +187,8 @@ class TracePage {
     return this.load();
   }
 
-  /** Page after page; what is here is drawn at once. */
-  async load() {
+  /** Page after page; what is here is drawn at once. @param {boolean} [isAgain] then it stays where it is scrolled to */
+  async load(isAgain = false) {
     const { key } = this;
     try {
       for (let from = 0, of = 1; from < Math.min(of, MOST); from += PAGE) {
@@ -198,7 +198,7 @@ class TracePage {
         if (key !== this.key) return;
         of = page.of;
         this.lines.add(page);
-        this.draw(from > 0);
+        this.draw(isAgain || from > 0);
       }
     } catch (error) {
       if (!isAborted(error)) say(this.note, words(error));
