@@ -94,6 +94,22 @@ def test_a_tree_of_thousands_of_lines_needs_few_elements(own: Own) -> None:
     expect(page.locator(f".vt-row[aria-rowindex='{4 * LARGE + 3}']")).to_contain_text("return")
 
 
+def test_statistics_that_come_late_do_not_scroll_it_back(own: Own) -> None:
+    page = opened(own, "/run/{large}/trace")
+    news = f'retry: 50\nevent: stats\ndata: {{"id": "{own.ids["large"]}"}}\n\n'
+    page.route("**/api/events", lambda route: route.fulfill(body=news, content_type="text/event-stream"))
+    page.reload()
+    expect(page.locator(".trace-lines .note")).to_have_text(f"{4 * LARGE + 2:,} lines")
+    page.locator(".trace-lines .vt-body").evaluate("(body) => body.scrollTo(0, body.scrollHeight)")
+    last = page.locator(f".vt-row[aria-rowindex='{4 * LARGE + 3}']")
+    expect(last).to_be_visible()
+    for _ in range(2):  # the first may have been on its way
+        with page.expect_response(lambda answer: "/trace?" in answer.url and "from=2000" in answer.url):
+            pass
+    expect(last).to_be_visible()
+    assert page.locator(".trace-lines .vt-body").evaluate("(body) => body.scrollTop") > 40_000
+
+
 def test_without_calls_the_values_of_each_step_are_listed(own: Own) -> None:
     page = opened(own, "/run/{values}/trace")
     expect(page.locator(".trace-trees .note")).to_have_text(str(3 * STEPS))

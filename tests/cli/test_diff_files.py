@@ -1,6 +1,7 @@
 """`tensortap diff` and the gate look into the files of programs that no repository keeps."""
 
 import io
+import json
 import subprocess
 import sys
 import tarfile
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensortap as tt
-from tensortap.metadata.sources import MAX_SOURCES
+from tensortap.metadata.sources import MAX_SOURCES, digest
 
 PROGRAM = """
 import numpy as np
@@ -107,13 +108,19 @@ def backwards(size: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", [b"-1536", b"9" * 30])
-def test_a_tar_that_has_no_end_is_not_read(execute, tensortap, size):
+def test_a_tar_that_has_no_end_is_not_read(execute, tensortap, size, tmp_path):
     a, b = execute(helper="factor = 1\n"), execute()
     (a / ".tensortap" / "code" / "sources.tar").write_bytes(backwards(size))
     said = tensortap("diff", a, b)
     assert said.code == 3
     assert "sources.tar is not whole ('m.py' in it is no file that a run keeps)" in said.err
     assert tt.compare_runs(a, b).coverage.pairs == 1
+    facts = a / ".tensortap" / "code" / "sources.json"
+    told = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**told, "digest": digest(backwards(size))}))  # as a stranger would
+    again = tensortap("reproduce", a, "--go", "--into", tmp_path / "again", "--env", "current")
+    assert again.code == 3
+    assert "sources.tar is not whole ('m.py' in it is no file that a run keeps)" in again.err
 
 
 @pytest.mark.parametrize("mode", ["w:gz", "w"])

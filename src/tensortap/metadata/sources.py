@@ -48,25 +48,34 @@ def sources(folders: list[str], script: str | None) -> tuple[dict[str, Any], byt
 
 
 def kept_files(tar: Path) -> dict[str, bytes]:
-    """What such a tar holds, by name; nothing where there is none. What is not whole, or none of ours, raises
-    a TarError: a stranger may have made it, so that reading it never ends."""
+    """What such a tar holds, by name; nothing where there is none."""
     if not tar.is_file():
         return {}
+    return {entry.name: content for entry, content in entries(tar) if content is not None}
+
+
+def entries(tar: Path) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
+    """Each entry with its content, which only files have. What is not whole, or none of ours, raises a
+    TarError: a stranger may have made it, so that reading it never ends."""
     if tar.stat().st_size > _MAX_TAR:
         raise tarfile.ReadError(f"it is larger than {_MAX_TAR:,} bytes")
-    found: dict[str, bytes] = {}
-    with tarfile.open(tar, "r:") as opened:
-        room, entries, at = MAX_SOURCES, _MAX_ENTRIES, -1
-        while (entry := opened.next()) is not None:
-            room, entries = room - entry.size, entries - 1
-            is_odd = entry.size < 0 or entry.offset <= at or entry.issparse()
-            if is_odd or min(room, entries) < 0:
-                raise tarfile.ReadError(f"{entry.name[:80]!r} in it is no file that a run keeps")
-            at = entry.offset
-            file = opened.extractfile(entry) if entry.isfile() else None
-            if file is not None:
-                found[entry.name] = file.read()
-    return found
+    try:
+        with tarfile.open(tar, "r:") as opened:
+            yield from _read(opened)
+    except (EOFError, ValueError, OverflowError, RecursionError) as error:
+        raise tarfile.ReadError(str(error)) from error
+
+
+def _read(opened: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
+    room, left, at = MAX_SOURCES, _MAX_ENTRIES, -1
+    while (entry := opened.next()) is not None:
+        room, left = room - entry.size, left - 1
+        is_odd = entry.size < 0 or entry.offset <= at or entry.issparse()
+        if is_odd or min(room, left) < 0:
+            raise tarfile.ReadError(f"{entry.name[:80]!r} in it is no file that a run keeps")
+        at = entry.offset
+        file = opened.extractfile(entry) if entry.isfile() else None
+        yield entry, None if file is None else file.read()
 
 
 def digest(content: bytes) -> str:

@@ -10,7 +10,7 @@ from shlex import quote
 
 from tensortap.core.errors import CorruptRunError, RefusedError
 from tensortap.metadata.git import GitError, find_repository, run_git
-from tensortap.metadata.sources import digest
+from tensortap.metadata.sources import digest, entries
 from tensortap.metadata.untracked import file_hash
 from tensortap.metadata.worktree import read_worktree
 from tensortap.readers.reproduce_paths import leads_out
@@ -172,15 +172,16 @@ class Restored:
             return
         if digest(recorded.tar.read_bytes()) != recorded.sources.get("digest"):
             raise CorruptRunError(f"{recorded.tar} is not what was written; a copy of the run may have it")
-        with tarfile.open(recorded.tar) as tar:
-            for member in tar:
-                content = tar.extractfile(member) if member.isfile() and not leads_out(member.name) else None
-                if content is None:
-                    raise RefusedError(f"{recorded.tar} holds {member.name!r}, which leads out of the code")
-                path = target / member.name
+        try:
+            for entry, content in entries(recorded.tar):
+                if content is None or leads_out(entry.name):
+                    raise RefusedError(f"{recorded.tar} holds {entry.name!r}, which leads out of the code")
+                path = target / entry.name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content.read())
-                path.chmod(member.mode & 0o777)
+                path.write_bytes(content)
+                path.chmod(entry.mode & 0o777)
+        except tarfile.TarError as error:
+            raise CorruptRunError(f"{recorded.tar} is not whole ({error})") from error
         names = recorded.sources.get("files", [])
         told = ", ".join([*names[:3], "..."] if len(names) > 3 else names)
         self.told.append(f"code: restored {told}, digest as recorded")

@@ -189,7 +189,7 @@ class Run:
         path = self.path / OWN / CODE / SOURCES
         try:
             return kept_files(path)
-        except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
+        except tarfile.TarError as error:
             raise CorruptRunError(_NOT_WHOLE.format(path=path, error=error)) from None
 
     def __len__(self) -> int:
