@@ -427,3 +427,20 @@ def test_a_report_that_cannot_be_written_is_said_and_the_exit_code_stays_the_pro
     done = watched("--json", "taken", "--", sys.executable, "-c", "raise SystemExit(7)")
     assert done.returncode == 7
     assert "taken is not written: Is a directory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("layers.*", "no model was called"),
+        (
+            "program:step.x",
+            "the program imported no module 'program'; functions of the script itself are __main__:step.x",
+        ),
+    ],
+)
+def test_why_nothing_was_there_to_select_is_told(watched, write, pattern, told):
+    program = write("def step():\n    x = 1\nstep()\n")
+    done = watched("--tap", pattern, "--", sys.executable, program)
+    assert done.returncode == 0
+    assert f"tensortap run: {pattern!r} selected nothing: {told}\n" in done.stderr
