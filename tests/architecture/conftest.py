@@ -31,7 +31,8 @@ def ask(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(code: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+            # The interpreter's own cache (-B) is no file that an import of ours opens.
+            [sys.executable, "-B", "-W", "error", "-c", textwrap.dedent(code)],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(path or "")},
             capture_output=True,
