@@ -260,9 +260,9 @@ def test_switched_off_it_runs_the_program_and_sees_nothing(watched, write):
 
 
 WAITS = """
-import signal, sys
+import os, signal, sys
 def stop(number, frame):
-    print("got", number, flush=True)
+    os.write(1, b"got %d\\n" % number)  # the signal may come within a print
     sys.exit(9)
 if "handles" in sys.argv:
     signal.signal(signal.SIGTERM, stop)
@@ -295,8 +295,8 @@ COUNTS = """
 import os, signal, sys
 if "alone" in sys.argv:
     os.setpgid(0, 0)
-signal.signal(signal.SIGUSR1, lambda number, frame: print("got", flush=True))
-signal.signal(signal.SIGTERM, lambda number, frame: (print("end", flush=True), sys.exit(0)))
+signal.signal(signal.SIGUSR1, lambda number, frame: os.write(1, b"got\\n"))
+signal.signal(signal.SIGTERM, lambda number, frame: (os.write(1, b"end\\n"), sys.exit(0)))
 print("ready", flush=True)
 while True:
     signal.pause()

@@ -46,20 +46,30 @@ def run(commands: Mapping[str, str], arguments: list[str]) -> int:
     called = arguments[0] if arguments and arguments[0] in commands else ""
     _open_what_is_closed()
     try:
-        return int(_invoked(commands, arguments) or 0)
+        code = int(_invoked(commands, arguments) or 0)
+        sys.stdout.flush()  # here a full disk can still be told
+        return code
     except click.UsageError as error:
         note(_usage_text(error), called)
         return USAGE
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered would fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return _NOBODY_READS
     except (TensortapError, OSError, ValueError) as error:
+        _give_up_output()
         if is_strict() and not is_on_purpose(error):
             raise
         return failed(error, called)
+
+
+def _give_up_output() -> None:
+    """Where it cannot be written, what is still buffered would fail once more at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_on_purpose(error: Exception) -> bool:
