@@ -164,3 +164,14 @@ def test_what_changes_its_shape_in_a_twin_has_at_least_the_noise_of_what_came_be
     noise = {key[0]: one for key, one in floor.noise.items()}
     assert noise["x"].relative_l2 == pytest.approx(1e-6, rel=1e-3)
     assert (noise["inner"].relative_l2 == noise["x"].relative_l2) is (rows == 5)
+
+
+def test_what_was_given_is_not_decided_by_what_was_made_of_it():
+    def run(chosen, moved):
+        scores = torch.tensor([[1.0 + moved, 1.0, 0.0]] * 4, dtype=torch.float64)
+        ids = torch.tensor([chosen] * 4)
+        return [Record("in.ids", ids, "input"), Record("out.scores", scores, "output", order=1)]
+
+    found = tt.compare_runs(run(0, 1e-13), run(1, -1e-13))
+    assert (found.first.name, found.first.kind, found.first.verdict) == ("in.ids", "data", "flip")
+    assert "out.scores" not in found.first.note

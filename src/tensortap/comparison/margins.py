@@ -52,7 +52,10 @@ def _place(found: Finding) -> tuple[str, int, int]:
 def _margin(flip: Finding, siblings: Sequence[Finding]) -> str:
     try:
         chosen = [_numbers(entry) for entry in (flip.pair.a, flip.pair.b)]
-        scores = [one for one in siblings if one is not flip and _are_scores(one.pair.a, flip.pair.a, chosen)]
+        # What comes into a module was not decided by what the module made of it.
+        is_given = flip.kind == "input"
+        beside = [one for one in siblings if one is not flip and (one.kind == "input" or not is_given)]
+        scores = [one for one in beside if _are_scores(one.pair.a, flip.pair.a, chosen)]
         best = max(scores, key=lambda one: _agreement(one, chosen), default=None)
         return "" if best is None else _told(best, chosen)
     except (TensortapError, OSError, ValueError):  # what cannot be read has been said already
