@@ -257,6 +257,53 @@ def test_children_forked_after_the_model_was_met_are_counted_and_end_well(watche
     assert glance(found.path).state == "finished"
 
 
+def test_records_of_a_child_that_tells_nothing_are_counted_with_those_of_its_parent(watched, tmp_path):
+    done = watched(
+        """
+        import os, pathlib, torch
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        child = os.fork()
+        model(torch.ones(1, 2))
+        if child == 0:
+            rows = 0
+            while rows < 2:
+                indexes = pathlib.Path("runs").glob("*/.tensortap/index-*")
+                rows = sum(one.read_bytes().count(b'\\n["0"') for one in indexes)
+            os._exit(3)
+        os.wait()
+        """,
+        *("--tap", "0"),
+    )
+    assert len(the_run(tmp_path)) == 2
+    assert ": 2 records, " in done.stderr
+
+
+THREADS = """
+    import threading, torch
+    import tensortap as tt
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    together = threading.Barrier(3)
+
+    def work():
+        together.wait()
+        for _ in range(20):
+            %s
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+"""
+
+
+@pytest.mark.parametrize("line", ["model(torch.ones(1, 2))", "tt.tap(torch.ones(2), '0')"])
+def test_what_threads_begin_with_at_once_is_kept_once(line, watched, tmp_path):
+    done = watched(THREADS % line, "--tap", "0")
+    assert done.returncode == 0, done.stderr
+    assert (len(the_run(tmp_path)), program_of(the_run(tmp_path))["records"]) == (60, 60)
+
+
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(3)"])
 def test_of_a_program_that_could_tell_nothing_the_records_are_counted(watched, tmp_path, end):
     done = watched(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from _thread import RLock
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
@@ -51,15 +52,18 @@ class Watch:
         self._asked = asked
         self._awaited = {_TAPPING, *filter(None, map(_module_of, asked.patterns))} - {_MAIN}
         self._program: Program | None = None
+        self._one_begins = RLock()
         self._bells: dict[str, Doorbell] = {}
         self._optimizers: WeakSet[Any] = WeakSet()
 
     @property
     def program(self) -> Program:
         if self._program is None:
+            # Imported before the lock is taken: whoever imports something else may wait for it.
             from tensortap.recording.program import Program
 
-            self._program = Program(self._asked, self._optimizers)
+            with self._one_begins:
+                self._program = self._program or Program(self._asked, self._optimizers)
         return self._program
 
     def end(self, process: int) -> None:
@@ -150,8 +154,8 @@ class Watch:
         """Nothing is imported before the first value is tapped: this may be amid an import of ours."""
 
         def hear_first(value: Any, name: str, site: Any) -> None:
-            tapping.unlisten(hear_first)
-            self.guarded(lambda: self.program.hear(value, name, site))
+            if not self.guarded(lambda: self.program.hear(value, name, site, hear_first)):
+                tapping.unlisten(hear_first)
 
         tapping.listen(hear_first)
 

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,12 +18,14 @@ from tensortap.core.paths import nearest, parse
 from tensortap.core.ranks import ranks
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
+from tensortap.recording import tapping
 from tensortap.recording.capture import Capture
 from tensortap.recording.counting import Counting
 from tensortap.recording.described import describe
 from tensortap.recording.hearing import Heard
 from tensortap.recording.met import Met, Models, QuietCapture, is_within
 from tensortap.recording.model_facts import keep_facts
+from tensortap.recording.tapping import Listener
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.function_sites import is_of_function
 from tensortap.sources.named_functions import split
@@ -48,6 +50,7 @@ class Program:
         self._sink: Shelf | None = None
         self._functions: list[Capture] = []
         self._hearing: Tap | None = None
+        self._heard: Heir | None = None
         self._matched: set[str] = set()
         self._problems: dict[str, str] = {}
         self._near: dict[str, list[str]] = {}
@@ -81,14 +84,13 @@ class Program:
             if is_of_function(parse(text)) and (split(parse(text).ways[0]) or ("",))[0] == module:
                 self._attempt(text, lambda text=text: self._look_into_function(text))  # type: ignore[misc]
 
-    def hear(self, value: Any, name: str, site: Site | None) -> None:
-        """The program taps a value by hand, for the first time."""
-        excluding = [one for one in self._asked.patterns if one.startswith("!")]
-        heard = Heard(excluding, self._predicates(), None)
-        others = [one for one in self._predicates() if not hasattr(one, "wants")]
-        stages = [When(*others)] if others else []
-        self._hearing = Tap(stages=stages, sinks=[self._shelf], on_error="log").attach(heard)
-        heard.hear(value, name, site)
+    def hear(self, value: Any, name: str, site: Site | None, first: Listener) -> bool:
+        """The program taps a value by hand, for the first time; several threads may do so at once."""
+        with self._lock:
+            if self._heard is None:
+                self._heard = self._heir(first)
+        self._heard.hear(value, name, site)
+        return True
 
     def end(self) -> None:
         """At the end of the process: everything to disk, and a word about it to whoever started it."""
@@ -205,11 +207,31 @@ class Program:
     def _predicates(self) -> list[Any]:
         return predicates_of(self._when())
 
+    def _heir(self, first: Listener) -> Heir:
+        excluding = [one for one in self._asked.patterns if one.startswith("!")]
+        heard = Heir(excluding, self._predicates(), first)
+        others = [one for one in self._predicates() if not hasattr(one, "wants")]
+        stages = [When(*others)] if others else []
+        self._hearing = Tap(stages=stages, sinks=[self._shelf], on_error="log").attach(heard)
+        return heard
+
     @property
     def _shelf(self) -> Shelf:
         if self._sink is None:
             self._sink = Shelf(Path(self._asked.run))
         return self._sink
+
+
+class Heir(Heard):
+    """Hears what `tt.tap` shows from the moment on when nobody waits for the first value any more."""
+
+    def __init__(self, excluding: Sequence[str], predicates: Sequence[Any], first: Listener) -> None:
+        super().__init__(excluding, predicates, None)
+        self._first = first
+
+    def start(self, tap: Tap) -> None:
+        self.join(tap)
+        tapping.hand_over(self._first, self.hear)
 
 
 class Shelf:

@@ -39,6 +39,12 @@ def unlisten(listener: Listener) -> None:
     _listeners = tuple(one for one in _listeners if one != listener)
 
 
+def hand_over(listener: Listener, to: Listener) -> None:
+    """Let one listen in the place of another, so that no value is missed and none is heard twice."""
+    global _listeners
+    _listeners = tuple(to if one == listener else one for one in _listeners)
+
+
 def show_in_graphs(show: Callable[[Any, str], None] | None) -> None:
     """Let compiled code show what it taps itself; None ends it."""
     global _show_in_graph
