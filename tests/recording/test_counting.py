@@ -45,6 +45,16 @@ def test_an_evaluation_with_an_optimizer_at_hand_counts_forwards():
     assert counted("aaa", {"1": Optimizer()}, learns=False) == [0, 1, 2]
 
 
+def test_the_steps_of_an_optimizer_that_is_gone_stay_counted():
+    counting, optimizer = Counting([], bool), Optimizer()
+    for _ in range(4):
+        counting.begin_forward(1)
+        counting.end_optimizer_step(optimizer)
+    del optimizer
+    counting.begin_forward(1)  # an evaluation after the last step
+    assert counting.count == 4
+
+
 def test_what_the_program_says_is_stronger():
     counting = Counting([], bool)
     assert step() == 0

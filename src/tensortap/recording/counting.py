@@ -21,13 +21,14 @@ class Counting:
         self._met: set[int] = set()  # models, within this step
         self._is_training = False
         self._taken: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._most = 0  # that any optimizer has taken, also one that is gone
         self.step = 0
         count_step(0)
 
     @property
     def count(self) -> int:
         """How many steps there were, as far as that can be told without looking at every forward."""
-        return max(self._taken.values(), default=0) or (self.step + bool(self._met))
+        return self._most or (self.step + bool(self._met))
 
     def begin_forward(self, model: int) -> None:
         if self._is_over(model):
@@ -39,7 +40,8 @@ class Counting:
         """As torch calls it after the step of any optimizer."""
         key = id(optimizer)
         self._is_training = True
-        self._taken[optimizer] = self._taken.get(optimizer, 0) + 1
+        self._taken[optimizer] = taken = self._taken.get(optimizer, 0) + 1
+        self._most = max(self._most, taken)
         if key in self._stepped:
             self._expected = set(self._stepped)
             self._go_on()
