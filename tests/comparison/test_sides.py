@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -206,6 +207,32 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path):
     for content in (1.0, 2.0):
         np.save(tmp_path / "x.npy", np.full(3, content))
         assert load(side_of(tmp_path / "x.npy").entries[0]) == 3 * content
+
+
+def test_a_run_that_was_written_again_is_read_again(tmp_path):
+    for content in (1.0, 2.0):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        write(tmp_path / "run", [Record("x", np.full(3, content))])
+        assert load(side_of(tmp_path / "run").entries[0]) == 3 * content
+
+
+def test_a_file_of_a_run_that_is_gone_since_is_missed(tmp_path):
+    run = write(tmp_path / "run", numbered("x"))
+    assert tt.compare_runs(run, run).is_green
+    for pack in run.rglob("*.npz"):
+        pack.unlink()
+    assert tt.compare_runs(run, run).counts == {"unreadable": 1}
+
+
+def test_a_worker_that_has_read_it_before_reads_again_what_was_written_again(tmp_path):
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        for content in (1.0, 2.0):
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+            write(tmp_path / "run", [Record("x", np.full(3, content))])
+            np.save(tmp_path / "x.npy", np.full(3, content))
+            entries = [side_of(tmp_path / name).entries[0] for name in ("run", "x.npy")]
+            found = [pool.submit(load, entry).result() for entry in entries]
+            assert found == [3 * content, 3 * content]
 
 
 def test_a_capture_is_a_side_with_the_classes_of_its_modules():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.comparison.entries import Entry, Side, in_order
-from tensortap.comparison.references import InFile, InTensors, InTrace, file_leaves, trace_file
+from tensortap.comparison.references import InFile, InTensors, InTrace, Stamp, file_leaves, trace_file
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import framework_of
 
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 def of_trace(path: Path) -> Side:
     """A trace file tells names, steps and ranks; what kind of value each is, and in which order of execution
     they came, it does not."""
-    trace = trace_file(str(path.absolute()))
+    written = safetensors.stamp(path) if path.is_file() else (0, 0)
+    trace = trace_file(str(path.absolute()), written)
     trace.refresh()
-    entries = [entry for number, name in enumerate(trace.names) for entry in _traced(trace, name, number)]
+    entries = [
+        entry for number, name in enumerate(trace.names) for entry in _traced(trace, name, number, written)
+    ]
     note = "a trace file knows no order of execution: its names stand in the order of the alphabet"
     problems = [] if entries else ["it holds no values"]
     return Side(str(path), in_order(entries), problems, [note], {}, str(path))
@@ -27,14 +30,14 @@ def of_trace(path: Path) -> Side:
 
 def of_file(path: Path) -> Side:
     """One entry for each leaf of what the file holds."""
-    where = str(path.absolute())
-    file_leaves.cache_clear()  # a file may have been written again since
+    where, written = str(path.absolute()), safetensors.stamp(path)
+    file_leaves.cache_clear()  # a clock may be too slow to tell that it was written again
     entries = []
-    for order, (name, leaf) in enumerate(file_leaves(where).items()):
+    for order, (name, leaf) in enumerate(file_leaves(where, written).items()):
         told = framework_of(leaf).describe(leaf)
         dtype = told.dtype if told.layout != "python" else ""
         shape = tuple(told.shape)
-        reference = InFile(where, name)
+        reference = InFile(where, name, written)
         entries.append(Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=told.nbytes))
     return Side(str(path), entries, [], [], {}, str(path))
 
@@ -53,13 +56,13 @@ def of_tensors(path: Path) -> Side:
     return Side(str(path), entries, problems, [], {}, str(path))
 
 
-def _traced(trace: TraceFile, name: str, order: int) -> list[Entry]:
+def _traced(trace: TraceFile, name: str, order: int, written: Stamp) -> list[Entry]:
     traced = trace[name]
     path, dtype, shape = str(trace.path), traced.dtype, tuple(traced.shape[1:])
     seen: dict[tuple[object, object], int] = {}
     entries = []
     for position, (step, rank) in enumerate(zip(traced.steps, traced.ranks, strict=True)):
         call = seen[step, rank] = seen.get((step, rank), -1) + 1
-        reference = InTrace(path, name, position)
+        reference = InTrace(path, name, position, written)
         entries.append(Entry(name, reference, "value", step, rank, call, order, dtype, shape))
     return entries

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile
 
 _OPEN = 16  # runs and files that a process keeps open
+Stamp = tuple[int, int]  # of a file as it was written
 Views = dict[tuple[str, str], memoryview]  # by run and file
 
 
@@ -33,9 +34,10 @@ class InRun(NamedTuple):
     start: int
     length: int
     suffix: str
+    written: int  # tells the files as they were from others that are written in their place
 
     def load(self) -> Any:
-        values = _values(self.path)
+        values = _values(self.path, self.written)
         if self.offset >= 0:
             what = (self.offset, self.nbytes, self.dtype, self.shape, self.framework)
             return values.array(self.file, *what)
@@ -48,14 +50,14 @@ class InRun(NamedTuple):
             return None
         whole, end = views.get(key), offset + nbytes
         if whole is None or len(whole) < end:
-            whole = views[key] = _values(self.path).view(self.file, end)
+            whole = views[key] = _values(self.path, self.written).view(self.file, end)
         return whole[offset:end]
 
     def operand(self) -> Operand | None:
         if self.offset < 0:
             return numbers_of(self.load())
-        bits = _values(self.path).bits(self.file, self.offset, self.nbytes, self.dtype, self.shape)
-        return Operand(bits, self.dtype)
+        values = _values(self.path, self.written)
+        return Operand(values.bits(self.file, *self[2:6]), self.dtype)
 
 
 class InTrace(NamedTuple):
@@ -64,9 +66,10 @@ class InTrace(NamedTuple):
     path: str
     name: str
     position: int
+    written: Stamp
 
     def load(self) -> Any:
-        return trace_file(self.path)[self.name][self.position]
+        return trace_file(self.path, self.written)[self.name][self.position]
 
     def operand(self) -> Operand | None:
         return numbers_of(self.load())
@@ -77,9 +80,10 @@ class InFile(NamedTuple):
 
     path: str
     leaf: str
+    written: Stamp
 
     def load(self) -> Any:
-        held = file_leaves(self.path)
+        held = file_leaves(self.path, self.written)
         if self.leaf not in held:
             raise CorruptRunError(f"{self.path} has changed: there is no {self.leaf!r} in it any more")
         return held[self.leaf]
@@ -92,7 +96,7 @@ class InTensors(NamedTuple):
     """A tensor of a .safetensors file, by the bytes it takes in the file as it was written then."""
 
     path: str
-    written: tuple[int, int]
+    written: Stamp
     offset: int
     nbytes: int
     dtype: str
@@ -145,21 +149,21 @@ def _tensor_library() -> Framework:
 
 
 @lru_cache(maxsize=_OPEN)
-def _values(path: str) -> Values:
+def _values(path: str, written: int) -> Values:
     return Values(Path(path))
 
 
 @lru_cache(maxsize=_OPEN)
-def trace_file(path: str) -> TraceFile:
-    """Opened once: a value is read by name and place."""
+def trace_file(path: str, written: Stamp) -> TraceFile:
+    """Opened once, as long as nobody writes to it: a value is read by name and place."""
     from tensortap.readers.trace_file import TraceFile
 
     return TraceFile(path)
 
 
 @lru_cache(maxsize=_OPEN)
-def file_leaves(path: str) -> dict[str, Any]:
-    """What a file holds by name; read once."""
+def file_leaves(path: str, written: Stamp) -> dict[str, Any]:
+    """What a file holds by name; read once, as long as nobody writes to it."""
     from tensortap.formats import serializers
 
     return leaves_of(serializers.load(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice, repeat
@@ -54,8 +55,9 @@ def _entries(run: Run, classes: dict[str, str]) -> list[Entry]:
     name, kind, dtype, nbytes = (cells[column] for column in ("name", "kind", "dtype", "nbytes"))
     shape, site = _parsed(cells["shape"], _shape), _parsed(cells["site"], site_from)
     rest = (cells[column] for column in ("framework", "start", "length", "suffix"))
-    where = (repeat(str(run.path.absolute())), cells["file"], cells["offset"], nbytes, dtype, shape, *rest)
-    reference = map(partial(tuple.__new__, InRun), zip(*where, strict=False))
+    lies = repeat(str(run.path.absolute())), cells["file"], cells["offset"]
+    where = zip(*lies, nbytes, dtype, shape, *rest, repeat(_stamp(run.path)), strict=False)
+    reference = map(partial(tuple.__new__, InRun), where)
     moment = (cells[column] for column in ("step", "rank", "call", "order"))
     placement, checksum = _parsed(cells["placement"], _placement), map(bytes.decode, cells["checksum"])
     facts = (dtype, shape, nbytes, site, placement, _classes(name, kind, classes), checksum)
@@ -82,10 +84,29 @@ def _placement(text: str) -> Any:
     return placement_from(json.loads(text))
 
 
+def _stamp(path: Path) -> int:
+    """Tells the files of a run from others that are written in their place."""
+    own = path / OWN
+    told = [(file.name, _status(file)) for file in (path, *index_files(own), *sorted(_packs(own)))]
+    return zlib.crc32(repr(told).encode())
+
+
+def _status(file: Path) -> tuple[int, ...]:
+    try:
+        status = file.stat()
+    except OSError:  # it is gone since it was listed
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _packs(own: Path) -> Iterable[Path]:
+    return (own / PACKS).glob("*.npz")
+
+
 def _unfinished(path: Path) -> list[str]:
     """What tells that the writer has not finished: a pack without its end, half a line of the index."""
     own = path / OWN
-    open_ended = [pack for pack in sorted((own / PACKS).glob("*.npz")) if not _has_end(pack)]
+    open_ended = [pack for pack in sorted(_packs(own)) if not _has_end(pack)]
     halves = [index for index in index_files(own) if not _ends_with(index, b"\n", 1)]
     files = [*open_ended, *halves]
     if not files:
