@@ -237,6 +237,31 @@ def test_attention_over_tokens_that_stand_elsewhere_is_not_guessed():
     assert (found.exit_code, found.counts) == (3, {"identical": 3, "unaligned": 1})
 
 
+def beside(name, value, order=9):
+    return Record(name, value, "output", order=order)
+
+
+@pytest.mark.parametrize("rows", [3, 4])
+def test_rows_that_a_router_has_sorted_are_not_blamed_where_tokens_stand_elsewhere(rows):
+    inner = RANDOM.standard_normal((3, 8))
+    other = np.concatenate([inner[::-1], np.ones((1, 8))])[:rows]
+    right, wrong = [*batch(IDS, MASK, HIDDEN), beside("act", inner)], padded_left()
+    found = tt.compare_runs(right, [*wrong, beside("act", other)])
+    assert (found.first, found.exit_code, found.counts) == (None, 3, {"identical": 3, "unaligned": 1})
+    assert "the tokens stand elsewhere in B" in str(found)
+    wrong[2].value[1, 4] *= 1.5
+    assert tt.compare_runs(right, [*wrong, beside("act", other)]).first.seen_at == "emb"
+
+
+def test_what_each_sequence_has_once_meets_its_own_in_another_order():
+    pooled = RANDOM.standard_normal((2, 5))
+    right, other = batch(IDS, MASK, HIDDEN), padded_left()
+    found = tt.compare_runs([*right, beside("pool", pooled)], [*other, beside("pool", pooled[::-1].copy())])
+    assert (found.exit_code, found.counts) == (0, {"identical": 4})
+    wrong = tt.compare_runs([*right, beside("pool", pooled)], [*other, beside("pool", pooled * 1.1)])
+    assert wrong.first.seen_at == "pool"
+
+
 def test_sequences_that_repeat_and_are_not_all_there_are_ambiguous():
     again = np.stack([IDS[0], IDS[0]])
     assert rows_of(again, again[:1]).is_sure is False

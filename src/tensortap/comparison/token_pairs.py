@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.glimpse import Step
+from tensortap.comparison.glimpse import Step, distance
 from tensortap.comparison.joining import Laid, Undecided, numbers_in
 from tensortap.comparison.layouts import applied
 from tensortap.comparison.match import Matched, Pair
@@ -18,6 +18,7 @@ from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
 
 _IDS, _MASK = "input_ids", "attention_mask"
+_NEAR = 0.01  # of the whole
 
 
 def by_token(matched: Matched) -> Matched:
@@ -99,16 +100,34 @@ def _taken(pair: Pair, rows: Rows | None) -> Pair:
         told = "ambiguous: a sequence that one side has once and the other several times may be any of them"
         return pair if pair.a.shape == pair.b.shape else _undecided(pair, plan, told)
     if rows.lines is not None and (a is None or b is None):
-        a = steps_of_lines(pair.a.shape, rows.shapes[0], rows.lines[0])
-        b = steps_of_lines(pair.b.shape, rows.shapes[1], rows.lines[1])
+        a, b = (
+            steps_of_lines(entry.shape, ids, lines, are_in_place=rows.are_in_place)
+            for entry, ids, lines in zip((pair.a, pair.b), rows.shapes, rows.lines, strict=True)
+        )
     if a is not None and b is not None:
         entries = (_laid(pair.a, a), _laid(pair.b, b))
         return replace(pair, a=entries[0], b=entries[1], plan=plan.then("rows by token", rows.told))
     has_tokens = rows.shapes[0][-1] in pair.a.shape[1:] and rows.shapes[1][-1] in pair.b.shape[1:]
-    if not has_tokens or len(pair.a.shape) < 3:
+    if not (has_tokens and len(pair.a.shape) > 2) and (not _has_rows(pair) or _is_near(pair)):
         return pair
     told = "its axes do not say which row is which token, and the tokens stand elsewhere in B"
     return _undecided(pair, plan, told)
+
+
+def _has_rows(pair: Pair) -> bool:
+    """Whether it may have something for each token, in an order of its own, as the rows of one expert."""
+    return pair.a.kind not in ("param", "grad_param") and min(len(pair.a.shape), len(pair.b.shape)) > 0
+
+
+def _is_near(pair: Pair) -> bool:
+    """Whether it is hardly another value, wherever the tokens stand."""
+    if pair.a.shape != pair.b.shape:
+        return False
+    try:
+        a, b = numbers_in(pair.a.reference), numbers_in(pair.b.reference)
+    except (TensortapError, OSError, ValueError):
+        return True  # what cannot be read is said to be so
+    return a is None or b is None or distance(a, b) <= _NEAR
 
 
 def _undecided(pair: Pair, plan: Plan, told: str) -> Pair:

@@ -22,8 +22,8 @@ class Rows:
     shapes: tuple[Shape, Shape]  # of the ids
     told: str
     is_sure: bool = True
-    # Where each sequence stands in the same columns on both sides: the lines that belong together.
-    lines: tuple[Array, Array] | None = None
+    lines: tuple[Array, Array] | None = None  # those of sequences that belong together, of ids in a table
+    are_in_place: bool = False  # whether each sequence stands in the same columns on both sides
     left: tuple[int, int] = (0, 0)  # sequences that the other side does not have
     count: int = 0  # sequences that both have
 
@@ -41,12 +41,17 @@ def rows_of(a: Array, b: Array, a_mask: Array | None = None, b_mask: Array | Non
     told = f"{len(rows[0])} tokens of {len(pairs)} sequences by their ids"
     left = len(mine) - len(pairs), len(others) - len(pairs)
     is_sure = not any(left) or (not _repeats(mine) and not _repeats(others))
-    return Rows(rows[0], rows[1], (a.shape, b.shape), told, is_sure, _lines(a, b, pairs), left, len(pairs))
+    lines = _lines(a, b, pairs)
+    in_place = lines is not None and _are_in_place(a, b, pairs)
+    shapes = a.shape, b.shape
+    return Rows(rows[0], rows[1], shapes, told, is_sure, lines, in_place, left, len(pairs))
 
 
-def steps_of_lines(shape: Shape, ids: Shape, lines: Array) -> tuple[Step, ...] | None:
-    """What takes whole sequences of a value, whatever its other axes are."""
-    return (("take", 0, lines),) if len(ids) == 2 and shape[:1] == ids[:1] else None
+def steps_of_lines(shape: Shape, ids: Shape, lines: Array, *, are_in_place: bool) -> tuple[Step, ...] | None:
+    """What takes whole sequences of a value: whatever its other axes are where tokens stand in the same
+    columns, else where it has nothing for each token."""
+    is_fitting = shape[:1] == ids[:1] and (are_in_place or ids[1] not in shape[1:])
+    return (("take", 0, lines),) if is_fitting else None
 
 
 def is_by_position(shape: Shape, ids: Shape) -> bool:
@@ -98,14 +103,19 @@ def _paired(a: Sequence[tuple[Array, Array]], b: Sequence[tuple[Array, Array]]) 
 
 
 def _lines(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> tuple[Array, Array] | None:
-    """Which sequence is which, where all have the same columns and nothing of them is padding."""
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+    """Which sequence is which, where each has a line."""
+    if a.ndim != 2 or b.ndim != 2:
         return None
+    first, second = (
+        np.array([one[side][0] // ids.shape[1] for one in pairs]) for side, ids in enumerate((a, b))
+    )
+    return first, second
+
+
+def _are_in_place(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> bool:
+    """Whether all have the same columns, and nothing of them is padding."""
     width = a.shape[1]
-    if any(len(one) != width or len(other) != width for one, other in pairs):
-        return None
-    found = [np.array([one[side][0] // width for one in pairs]) for side in (0, 1)]
-    return found[0], found[1]
+    return width == b.shape[1] and all(len(one) == len(other) == width for one, other in pairs)
 
 
 def _repeats(sequences: Sequence[tuple[Array, Array]]) -> bool:
