@@ -34,6 +34,38 @@ def test_two_runs_open_on_where_they_part(page: Any, viewer: Viewer) -> None:
     page.screenshot(path=viewer.pictures / "compare_dark.png")
 
 
+def test_the_answer_is_not_cut_on_a_small_screen(page: Any) -> None:
+    for what in (".answer-sentence", ".answer-facts", ".worst button span"):
+        for element in page.locator(what).all():
+            assert element.evaluate(_IS_WHOLE), element.inner_text()
+    verdict, copier = (
+        page.locator(what).bounding_box() for what in (".pair-card .note b", ".pair-card .card-head button")
+    )
+    assert verdict["x"] + verdict["width"] < copier["x"]
+
+
+def test_on_the_map_no_pair_does_not_look_like_equal(page: Any) -> None:
+    # The last of the lines has a pair at step 0 alone.
+    equal, none = (
+        page.locator(".map-canvas").evaluate(_COLOURS, [line, 3 * LAYERS + 4]) for line in (0, 3 * LAYERS + 3)
+    )
+    assert equal == 1
+    assert none > 1
+
+
+def test_lines_of_the_map_tell_the_way_back_and_repeated_calls(page: Any) -> None:
+    names = [f"model.layers.{layer}.{part}" for layer in (0, 1) for part in ("a", "b")]
+    told = page.evaluate(
+        "async ([names, kinds]) => "
+        "(await import('/static/instruments/labels.js')).labels(names, kinds, 0, names.length, 7)",
+        [
+            [*names, *reversed(names), *(f"{name}@1" for name in names)],
+            ["output"] * 4 + ["grad_output"] * 4 + ["output"] * 4,
+        ],
+    )
+    assert [one["text"] for one in told] == ["0", "1", "1 ∇", "0 ∇", "0@1", "1@1"]
+
+
 def test_the_slice_that_is_shown_first_holds_the_largest_difference(page: Any) -> None:
     place = page.locator(".heat").first.locator(".place")
     expect(place).to_contain_text(", 2, ")
@@ -169,3 +201,14 @@ def test_a_comparison_that_is_not_there_is_told(open_page: Open, seen: Seen) -> 
     seen.expected = ("status of 404", "status of 400")
     page = open_page("/compare?a=abcdef&b=fedcba")
     expect(page.get_by_role("alert")).to_contain_text("This cannot be shown")
+
+
+_IS_WHOLE = "(one) => one.scrollHeight <= one.clientHeight + 1 && one.scrollWidth <= one.clientWidth + 1"
+_COLOURS = """(canvas, [line, lines]) => {
+  const context = canvas.getContext("2d");
+  const ratio = canvas.width / canvas.clientWidth;
+  const each = (canvas.clientHeight - 26) / lines;
+  const y = Math.round((4 + line * each + 2) * ratio);
+  const part = context.getImageData(canvas.width - 70 * ratio, y, 50 * ratio, (each - 4) * ratio);
+  return new Set(new Uint32Array(part.data.buffer)).size;
+}"""

@@ -147,6 +147,24 @@ def test_a_single_number_is_shown_as_one(running: Running) -> None:
     expect(switch(page, "loss")).to_have_attribute("aria-checked", "false")
 
 
+def test_long_names_and_many_patterns_keep_to_their_cards(running: Running) -> None:
+    page = opened(running.own(is_allowed=True))
+    page.get_by_label("Patterns to tap").fill("loss 0 1 2 0.weight 0.bias 2.weight 2.bias")
+    page.get_by_role("button", name="Tap", exact=True).click()
+    end = page.locator(".live-taps li", has_text="loss 0 1 2").get_by_role("button", name="end")
+    expect(end).to_be_visible()
+    card, button = page.get_by_label("Meters").bounding_box(), end.bounding_box()
+    assert button["x"] + button["width"] <= card["x"] + card["width"]
+    assert page.get_by_label("Meters").evaluate("(card) => card.scrollWidth <= card.clientWidth")
+    expect(page.locator(".wall-tile")).to_have_count(8)
+    heights = page.locator(".wall-tile .wall-head:first-child").evaluate_all(
+        "(heads) => heads.map((one) => one.offsetHeight)"
+    )
+    assert len(set(heights)) == 1
+    end.click()
+    expect(page.locator(".wall-tile")).to_have_count(0)
+
+
 def test_freezing_stops_the_picture_and_not_the_job(running: Running) -> None:
     page = opened(running.own(is_allowed=True))
     tile = tapped(page, "2")

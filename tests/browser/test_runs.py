@@ -38,6 +38,17 @@ def test_the_charts_are_fetched_only_where_one_is_drawn(open_page: Open, viewer:
     assert any(url.endswith("/plotly.js") for url in seen.asked)
 
 
+def test_charts_follow_the_look_of_the_page(open_page: Open, viewer: Viewer) -> None:
+    page = open_page(f"/run/{viewer.ids['before']}", theme="dark", user="one who changes the look")
+    line = page.locator(".scalars .scatterlayer path.js-line").first
+    expect(line).to_be_attached()
+    before = line.evaluate("(line) => line.style.stroke")
+    page.get_by_role("button", name="Light or dark").click()
+    page.wait_for_function(
+        "(before) => document.querySelector('.scalars path.js-line').style.stroke !== before", arg=before
+    )
+
+
 def test_a_name_that_is_markup_is_shown_as_text(open_page: Open, viewer: Viewer) -> None:
     page = open_page(f"/run/{viewer.ids['before']}/captures?q=bold")
     expect(page.locator(".vt-row:visible")).to_have_count(1)

@@ -3,6 +3,7 @@
 
 import { ink, onTheme } from "../theme.js";
 
+/** `colour` is the name of an ink, so that a chart follows the look of the page. */
 /** @typedef {{x: ArrayLike<number>, y: ArrayLike<number | null>, name: string, colour: string, mode?: string, dash?: string, fill?: string, opacity?: number}} Trace */
 /** @typedef {{title?: string, x?: string, y?: string, isLog?: boolean, height?: number, onPick?: (x: number) => void}} ChartLook */
 
@@ -56,8 +57,8 @@ function line(trace) {
     mode: trace.mode || "lines",
     opacity: trace.opacity ?? 1,
     fill: trace.fill,
-    line: { color: trace.colour, width: 1.6, dash: trace.dash },
-    marker: { color: trace.colour, size: 4 },
+    line: { color: ink(trace.colour), width: 1.6, dash: trace.dash },
+    marker: { color: ink(trace.colour), size: 4 },
     hovertemplate: "%{x}: %{y:.5g}",
   };
 }

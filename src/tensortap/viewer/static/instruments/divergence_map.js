@@ -5,7 +5,7 @@ import { middle } from "../format.js";
 import { ink } from "../theme.js";
 import { sketch, tip } from "./canvas.js";
 import { labels, ticks } from "./labels.js";
-import { circle, colour, line } from "./strokes.js";
+import { circle, colour, hatched, line } from "./strokes.js";
 
 /**
  * @typedef {{
@@ -102,6 +102,8 @@ export class DivergenceMap {
     inner.putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;
     const [width, height] = [this.width - this.gutter - RIGHT, this.height - TOP - BOTTOM];
+    context.fillStyle = hatched(context, ink("line"));
+    context.fillRect(this.gutter, TOP, width, height);
     context.drawImage(this.picture, this.gutter, TOP, width, height);
     context.strokeStyle = ink("line");
     context.lineWidth = 1;

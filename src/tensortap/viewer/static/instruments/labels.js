@@ -18,21 +18,22 @@ export function labels(names, kinds, top, bottom, height) {
   const stem = common(names.slice(top, bottom));
   const said = (/** @type {number} */ row) => names[row].slice(stem) + mark(kinds[row] || "");
   if (height >= LEAST) return numbers(top, bottom).map((row) => ({ row, text: said(row) }));
-  return spread(blocks(names, top, bottom), LEAST / height).map(({ row }) => ({
+  return spread(blocks(names, kinds, top, bottom), LEAST / height).map(({ row }) => ({
     row,
-    text: block(names[row]).slice(stem) || said(row),
+    text: block(names[row], kinds[row]).slice(stem) || said(row),
   }));
 }
 
 /**
  * Where each block begins, and how many rows it has.
  * @param {string[]} names
+ * @param {string[]} kinds
  * @param {number} top
  * @param {number} bottom
  */
-function blocks(names, top, bottom) {
+function blocks(names, kinds, top, bottom) {
   const begins = numbers(top, bottom).filter(
-    (row) => row === top || block(names[row]) !== block(names[row - 1]),
+    (row) => row === top || block(names[row], kinds[row]) !== block(names[row - 1], kinds[row - 1]),
   );
   return begins.map((row, at) => ({ row, size: (begins[at + 1] ?? bottom) - row }));
 }
@@ -42,11 +43,13 @@ function mark(kind) {
   return kind.startsWith("grad") ? " ∇" : kind === "input" ? " ←" : "";
 }
 
-/** A name up to its first number: "model.layers.3". @param {string} name */
-function block(name) {
-  const parts = name.split(".");
+/** A name up to its first number, "model.layers.3", with the call and the way of its values. @param {string} name @param {string} kind */
+function block(name, kind = "") {
+  const [whole, again = ""] = name.match(/^(.*?)(@\d+)?$/s)?.slice(1) || [name];
+  const parts = whole.split(".");
   const at = parts.findIndex((part) => /^\d+$/.test(part));
-  return at < 0 ? name : parts.slice(0, at + 1).join(".");
+  const way = kind.startsWith("grad") ? mark(kind) : "";
+  return (at < 0 ? whole : parts.slice(0, at + 1).join(".")) + again + way;
 }
 
 /** How many characters all names begin with, up to a dot. @param {string[]} names */

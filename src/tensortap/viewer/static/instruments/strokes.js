@@ -63,6 +63,16 @@ function largest(error, width, r0, r1, c0, c1) {
   return most;
 }
 
+/** Where there is no pair: neither equal nor different. @param {CanvasRenderingContext2D} context @param {string} ink */
+export function hatched(context, ink) {
+  const cell = document.createElement("canvas");
+  cell.width = cell.height = 7;
+  const inner = /** @type {CanvasRenderingContext2D} */ (cell.getContext("2d"));
+  inner.strokeStyle = ink;
+  for (const shift of [-7, 0, 7]) line(inner, shift, 7, shift + 7, 0);
+  return /** @type {CanvasPattern} */ (context.createPattern(cell, "repeat"));
+}
+
 /** @param {CanvasRenderingContext2D} context @param {number} x0 @param {number} y0 @param {number} x1 @param {number} y1 */
 export function line(context, x0, y0, x1, y1) {
   context.lineWidth = 1;

@@ -162,8 +162,8 @@ export class PairCard {
     ];
     fill(
       this.note,
-      `${told.filter(Boolean).join(" · ")} · `,
       el("b", { class: tone(pairs.text("verdict", pair)) }, pairs.text("verdict", pair)),
+      ` · ${told.filter(Boolean).join(" · ")}`,
     );
   }
 

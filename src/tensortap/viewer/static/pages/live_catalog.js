@@ -61,7 +61,13 @@ export class Catalog {
   columns() {
     return [
       { key: "tap", title: "on", width: "30px", draw: (cell, row) => this.drawSwitch(cell, row) },
-      { key: "name", title: "site", width: "minmax(0, 1fr)", text: (row) => this.places[row].name },
+      {
+        key: "name",
+        isName: true,
+        title: "site",
+        width: "minmax(0, 1fr)",
+        text: (row) => this.places[row].name,
+      },
       {
         key: "type",
         title: "type",
@@ -211,7 +217,7 @@ export class Catalog {
 }
 
 /** The patterns of a tap, which are told as Python writes them. @param {string} what */
-function named(what) {
+export function named(what) {
   return [...what.matchAll(/'([^']*)'/g)].map(([, name]) => name);
 }
 

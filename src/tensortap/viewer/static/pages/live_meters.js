@@ -2,8 +2,9 @@
 /** @file How a job and the link to it are doing: rates, cost, lag, what was lost, and the taps one by one. */
 
 import { button, el, say } from "../dom.js";
-import { count, number, size } from "../format.js";
+import { count, number, percent, size } from "../format.js";
 import { Spark } from "../instruments/spark.js";
+import { named } from "./live_catalog.js";
 
 /** @typedef {{element: HTMLElement, value: HTMLElement, spark: Spark | null}} Meter */
 /** @typedef {{element: HTMLElement, state: HTMLElement, last: HTMLElement}} TapLine */
@@ -58,7 +59,7 @@ export class Meters {
     this.before = told;
     say(this.step.value, told.step === null ? "–" : count(told.step));
     put(this.rate, told.rate, number(told.rate));
-    put(this.overhead, told.overhead, told.overhead === null ? "–" : `${number(100 * told.overhead)} %`);
+    put(this.overhead, told.overhead, told.overhead === null ? "–" : percent(told.overhead));
     if (before) {
       const seconds = Math.max(told.time - before.time, 0.1);
       const [records, bytes] = [
@@ -116,7 +117,8 @@ export class Meters {
       disabled: !this.isAllowed,
       label: `end the tap ${tap.what}`,
     });
-    const what = el("span", { class: "mono clip", title: tap.what }, tap.what.replace(/^'|'$/g, ""));
+    const words = tap.condition ? tap.what : named(tap.what).join(" ");
+    const what = el("span", { class: "mono clip", title: words }, words);
     return {
       element: el("li", null, el("div", { class: "wall-head" }, what, end), state, last),
       state,

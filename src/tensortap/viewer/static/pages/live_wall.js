@@ -122,7 +122,7 @@ class Tile {
         title: first.name,
         on: { click: () => onPick(first.key) },
       },
-      el("span", { class: "wall-head" }, el("b", { class: "mono clip" }, first.name), this.moment),
+      el("span", { class: "wall-head" }, nameOf(first.name), this.moment),
       el("span", { class: "wall-head" }, this.type, rank && el("span", { class: "quiet" }, rank)),
       this.picture,
       this.big,
@@ -176,6 +176,17 @@ class Tile {
     }
     if (this.last !== last && !this.end.signal.aborted) this.paint(pause);
   }
+}
+
+/** Of a long name the end is told rather than the beginning: it says what it is. @param {string} name */
+function nameOf(name) {
+  const at = name.lastIndexOf(".");
+  const parts = at > 0 ? [name.slice(0, at), name.slice(at)] : [name];
+  return el(
+    "b",
+    { class: "mono wall-name" },
+    parts.map((part) => el("span", { class: "clip" }, part)),
+  );
 }
 
 /** @param {string} base @param {Came} record */

@@ -6,7 +6,6 @@ import { el, fill } from "../dom.js";
 import { count, moment, plural, size } from "../format.js";
 import { words } from "../messages.js";
 import { chart } from "../instruments/chart.js";
-import { ink } from "../theme.js";
 import { address } from "../url.js";
 import { runHeader } from "./run_header.js";
 import { health } from "./runs.js";
@@ -139,7 +138,7 @@ async function curve(place, run, scalar, signal) {
     `/api/run/${run.id}/scalars${query({ name: scalar.name, kind: scalar.kind })}`,
     { signal },
   );
-  const colours = [ink("a"), ink("b"), ink("good"), ink("bad")];
+  const colours = ["a", "b", "good", "bad"];
   const traces = series.slice(0, 8).map((/** @type {any} */ one, /** @type {number} */ at) => ({
     x: one.steps,
     y: one.values.map(real),

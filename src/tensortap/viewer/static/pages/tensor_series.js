@@ -9,7 +9,6 @@ import { chart } from "../instruments/chart.js";
 import { tiles } from "../instruments/tiles.js";
 import { View } from "../instruments/view.js";
 import { words } from "../messages.js";
-import { ink } from "../theme.js";
 
 /** @typedef {{row: number, step: number, rank: number, isKnown: boolean, mean: number, std: number, min: number, max: number, absmax: number, odd: number}} Moment */
 
@@ -102,16 +101,15 @@ export class History {
       colour,
       ...more,
     });
-    const [soft, a, b] = [ink("faint"), ink("a"), ink("b")];
     const isOne = known.every((one) => one.min === one.max);
     const reach = { opacity: 0.5 };
     const traces = isOne
-      ? [line("mean", a, { name: "value" })]
+      ? [line("mean", "a", { name: "value" })]
       : [
-          line("min", soft, reach),
-          line("max", soft, { ...reach, fill: "tonexty" }),
-          line("std", b, { dash: "dot" }),
-          line("mean", a),
+          line("min", "faint", reach),
+          line("max", "faint", { ...reach, fill: "tonexty" }),
+          line("std", "b", { dash: "dot" }),
+          line("mean", "a"),
         ];
     await chart(this.host, traces, { x: "step", height: 240, onPick: this.onStep }, this.ended.signal).catch(
       (error) => fill(this.host, el("p", { class: "card-body quiet" }, words(error))),
