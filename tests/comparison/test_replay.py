@@ -479,6 +479,50 @@ def test_a_run_in_pieces_is_set_against_the_whole(build, rows, captured, way, at
     assert names(tt.align(whole, candidate, way(rows))) == [path for path, _ in BUGS["llama"][:3]]
 
 
+def masked_token_by_token(batch, prompt, order):
+    """As a generation goes: the mask reaches from the first token to the last one so far."""
+
+    def run(model):
+        past, start = None, 0
+        for end in range(prompt, batch["input_ids"].shape[1] + 1):
+            given = {name: value[:, start:end] for name, value in batch.items()}
+            given["attention_mask"] = batch["attention_mask"][:, :end]
+            chosen = {name: given[name] for name in order}
+            past = model(**chosen, past_key_values=past, use_cache=True).past_key_values
+            start = end
+
+    return run
+
+
+def padded_left(rows, count=3):
+    mask = torch.ones_like(rows)
+    mask[1, :count] = 0
+    ids = torch.where(mask.bool(), rows, 0)
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "position_ids": (mask.cumsum(-1) - 1).clamp_min(0),
+    }
+
+
+MASK_FIRST = ("attention_mask", "position_ids", "input_ids")
+
+
+@pytest.mark.parametrize("order", [MASK_FIRST, MASK_FIRST[::-1]], ids=["mask-first", "ids-first"])
+@pytest.mark.parametrize("prompt", [1, 9])
+def test_a_mask_that_grows_beside_a_cache_is_the_whole_as_far_as_it_reaches(
+    build, rows, captured, prompt, order
+):
+    batch = padded_left(rows)
+    whole, model = captured(build("llama", attention="sdpa"), batch), build("llama", attention="sdpa")
+    scaled("model.layers.0.mlp")[1](model)
+    found = tt.align(whole, model, masked_token_by_token(batch, prompt, order))
+    assert names(found) == ["model.layers.0.mlp"]
+    assert {one.verdict for one in found.table if "attention_mask" in one.name} == {"identical"}
+    assert not any("only the first" in note for note in found.notes)
+    assert found.coverage.only_b == ()
+
+
 def test_a_whole_is_set_against_the_pieces_put_together(build, rows):
     with tt.capture(build("llama"), "**", "**.in") as pieces, torch.no_grad():
         row_by_row(rows)(pieces.model)

@@ -65,6 +65,24 @@ def test_several_steps_are_compared_with_the_one(way, is_swapped):
     assert found.notes[-1].startswith(f"{which} does in ") or found.notes[0].startswith("rows of step")
 
 
+def with_mask(records, mask, number=0):
+    return [*records, Record("in.attention_mask", mask, "input", step=number, order=9)]
+
+
+def test_a_mask_that_grows_with_the_tokens_is_compared_as_far_as_it_reaches():
+    mask = np.ones((3, 6), int)
+    mask[1, :3] = 0
+    ends = (2, 3, 4, 5, 6)
+    pieces = [one for at, end in enumerate(ends) for one in with_mask([], mask[:, :end].copy(), at)]
+    right, decode = with_mask(WHOLE, mask), [*tokens(*ends), *pieces]
+    for sides in ((right, decode), (decode, right)):
+        found = tt.compare_runs(*sides)
+        assert (found.exit_code, found.counts, found.coverage.only_b) == (0, {"identical": 5}, ())
+        assert "equal: inputs" in str(found)
+    pieces[3].value[0, 4] = 0
+    assert tt.compare_runs(right, [*tokens(*ends), *pieces]).first.seen_at == "in.attention_mask"
+
+
 def test_the_plan_tells_how_they_were_put_together():
     found = tt.compare_runs(WHOLE, WAYS["tokens"])
     assert "  B: 6 steps, put together along axis 1" in found.explain("emb").splitlines()

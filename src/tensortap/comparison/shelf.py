@@ -15,6 +15,9 @@ from tensortap.comparison.modules import module_of
 from tensortap.comparison.references import Held
 from tensortap.core.record import Record
 
+_Key = tuple[str, int]  # name and call
+_Span = tuple[int, int]
+
 
 class Shelf:
     """The values of a reference under the names that the other model has for them.
@@ -30,7 +33,9 @@ class Shelf:
         self.ran: list[Any] = []  # steps of the other model
         self.is_cut = self.is_joined = False
         self._held: dict[str, dict[tuple[int, int], Entry]] = defaultdict(dict)
-        self._taken: dict[tuple[str, int], int] = defaultdict(int)  # how much of it, by name and call
+        self._taken: dict[_Key, int] = defaultdict(int)  # how much of it
+        self._last: dict[_Key, int] = {}  # how long its last piece was
+        self._reach: dict[int, _Span] = {}  # of each step: from where to where the model's inputs go
         self._lengths: dict[str, int] = {}  # of the model's inputs, along the axis that is cut
         places = {step: place for place, step in enumerate(self.steps)}
         for entry in side.entries:
@@ -77,19 +82,41 @@ class Shelf:
         """The next piece of a value that the reference had at once."""
         if len(self.steps) > 1 or not (self.is_cut or _is_given(record)):
             return None
-        if self.is_cut and whole.shape == shape:
-            return self._marked(whole)
         key = record.name, record.call
-        piece = _piece(whole.shape, shape, self._taken[key])
-        if piece is None:
+        if self.is_cut and whole.shape == shape:
+            self._taken[key] = self._lengths.get(record.name, 0)
+            return self._marked(whole)
+        span = self._span(whole, record, shape)
+        piece = None if span is None else _piece(whole.shape, shape, span)
+        if span is None or piece is None:
             return None
         self.is_cut = True
         axis = _axes(whole.shape, shape)[0]
-        self._taken[key] += shape[axis]
+        self._taken[key], self._last[key] = span[1], shape[axis]
         if _is_given(record):
             self._lengths[record.name] = whole.shape[axis]
+            if span[0] or not self._reach:
+                self._reach.setdefault(self._place(record), span)
         self._marked(whole)
         return _holding(whole, whole.load()[piece])
+
+    def _span(self, whole: Entry, record: Record, shape: tuple[int, ...]) -> _Span | None:
+        """From where to where the next piece goes along the first axis that is cut: it follows the last one,
+        or it goes from the beginning to where the tokens of this step end, as a mask does beside a cache."""
+        axes = _axes(whole.shape, shape) if len(whole.shape) == len(shape) else []
+        if not axes:
+            return None
+        size, start = shape[axes[0]], self._taken[record.name, record.call]
+        following, grown = (start, start + size), (0, size)
+        if len(axes) > 1 or not start:
+            return following
+        if not _is_given(record):
+            begin, end = self._reach.get(self._place(record), following)
+            return grown if size == end != end - begin else following
+        ways = (following, grown) if size > self._last.get((record.name, record.call), 0) else (following,)
+        fitting = [one for one in ways if one[1] <= whole.shape[axes[0]]]
+        there = [one for one in fitting if _is_there(record, whole, shape, one)] or fitting
+        return there[-1] if there else None
 
     def _joined(
         self, held: Mapping[tuple[int, int], Entry], record: Record, shape: tuple[int, ...]
@@ -121,19 +148,24 @@ def _is_given(record: Record) -> bool:
     return record.kind == "input" and not module_of(record.name, "input")
 
 
-def _piece(whole: Sequence[int], shape: Sequence[int], start: int) -> tuple[slice, ...] | None:
-    """Where the next piece lies, `start` of it being taken already. Along a second axis, as of a mask or of
-    attention's weights, it may reach as far as the first goes."""
-    if len(whole) != len(shape):
-        return None
-    axes = _axes(whole, shape)
+def _is_there(record: Record, whole: Entry, shape: Sequence[int], span: _Span) -> bool:
+    """Whether what was given is that piece of the whole."""
+    piece = _piece(whole.shape, shape, span)
+    if piece is None or not isinstance(record.value, torch.Tensor):
+        return False
+    return bool((tensor_of(whole.load()[piece]).to(record.value.device) == record.value).all())
+
+
+def _piece(whole: Sequence[int], shape: Sequence[int], span: _Span) -> tuple[slice, ...] | None:
+    """The piece that goes from there to there along the first axis that is cut. Along a second, as of a mask
+    or of attention's weights, it may reach as far as that."""
+    axes, stop = _axes(whole, shape), span[1]
     if not 1 <= len(axes) <= 2:
         return None
-    stop = start + shape[axes[0]]
     if stop > whole[axes[0]] or (len(axes) == 2 and shape[axes[1]] != stop):
         return None
     piece = [slice(None)] * len(shape)
-    piece[axes[0]] = slice(start, stop)
+    piece[axes[0]] = slice(*span)
     if len(axes) == 2:
         piece[axes[1]] = slice(0, stop)
     return tuple(piece)

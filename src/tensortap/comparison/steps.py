@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -153,17 +154,32 @@ def _sum_axis(shapes: Sequence[Shape], whole: Shape) -> int | None:
 
 def _growing(shapes: Sequence[Shape], whole: Shape) -> tuple[tuple[tuple[int, int], ...], ...] | None:
     """Where the pieces of masks or of attention weights lie: along two axes, the second as far as the first
-    has come."""
+    has come, or along one that every step has from its beginning on."""
     if any(len(shape) != len(whole) for shape in shapes):
         return None
     axes = [axis for axis in range(len(whole)) if any(shape[axis] != whole[axis] for shape in shapes)]
+    limits = _from_the_beginning(shapes, whole, axes) if len(axes) == 1 else _windows(shapes, whole, axes)
+    if limits is None:
+        return None
+    return tuple(tuple(one.get(axis, (0, size)) for axis, size in enumerate(whole)) for one in limits)
+
+
+_Limits = list[dict[int, tuple[int, int]]]  # of each piece, along the axes that are cut
+
+
+def _from_the_beginning(shapes: Sequence[Shape], whole: Shape, axes: Sequence[int]) -> _Limits | None:
+    ends = [shape[axes[0]] for shape in shapes]
+    is_growing = all(one < other for one, other in pairwise(ends)) and ends[-1] == whole[axes[0]]
+    return [{axes[0]: (0, end)} for end in ends] if is_growing else None
+
+
+def _windows(shapes: Sequence[Shape], whole: Shape, axes: Sequence[int]) -> _Limits | None:
     if len(axes) != 2 or sum(shape[axes[0]] for shape in shapes) != whole[axes[0]]:
         return None
-    places, end = [], 0
+    limits, end = list[dict[int, tuple[int, int]]](), 0
     for shape in shapes:
         start, end = end, end + shape[axes[0]]
         if shape[axes[1]] != end:
             return None
-        limits = {axes[0]: (start, end), axes[1]: (0, end)}
-        places.append(tuple(limits.get(axis, (0, size)) for axis, size in enumerate(whole)))
-    return tuple(places)
+        limits.append({axes[0]: (start, end), axes[1]: (0, end)})
+    return limits
