@@ -254,6 +254,42 @@ def test_a_few_numbers_are_not_without_noise_by_luck():
     assert floor.of(entry("out")).relative_l2 >= floor.of(entry("net")).relative_l2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("twins", [("repeat",), ("repeat", "ulp", "float64")])
+def test_a_lone_number_that_is_rounded_otherwise_is_noise(dtype, twins):
+    class Loss(nn.Module):
+        def forward(self, x):
+            return x.square().mean()
+
+    x = torch.ones(64, dtype=dtype)  # next to one, neighbours are farthest apart
+    floor = tt.floor(Loss(), x, twins=twins)
+    a = {"out": torch.ones((), dtype=dtype)}
+    neighbour = {"out": torch.nextafter(a["out"], torch.tensor(2.0, dtype=dtype))}
+    assert tt.compare_runs(a, neighbour, floor=floor).is_green
+    wrong = {"out": a["out"] * (1 + 8 * torch.finfo(dtype).eps)}
+    assert tt.compare_runs(a, wrong, floor=floor).is_different
+
+
+def test_an_activation_in_parts_is_noise_in_columns_of_few_rows():
+    class Activation(nn.Module):
+        def __init__(self, function):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+            self.function = function
+
+        def forward(self, x):
+            return self.function(x) * self.gain
+
+    fused, in_parts = map(Activation, (nn.functional.gelu, lambda x: x / 2 * (1 + torch.erf(x * 0.5**0.5))))
+    x = torch.randn(3, 500, generator=torch.Generator().manual_seed(0)).bfloat16()
+    sides = []
+    for model in (fused, in_parts):
+        with tt.capture(model, "**", "**.in") as cap, torch.no_grad():
+            model(x)
+        sides.append(cap)
+    assert tt.compare_runs(*sides, floor=tt.floor(fused, x)).is_green
+
+
 @pytest.mark.parametrize("twins", [("nosuch",), (), "ulp"])
 def test_an_unknown_twin_is_refused(twins):
     with pytest.raises(ValueError, match="repeat, ulp, float64"):

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.metrics import Metrics
@@ -41,6 +41,8 @@ _ROUNDED = 0.4
 _ROWS = 4.0  # how much worse the worst row is than all of it
 # The noise of a few numbers may be nothing by luck: they have at least that of what came before them.
 _FEW = 256
+# So is how far two right ways are apart in a column of few rows.
+_FEW_ROWS, _LUCK = 16, 4.0
 
 Key = tuple[str, int, int, int]  # name, step, call, rank
 
@@ -180,6 +182,18 @@ def _noise(l2: float, row: float, column: float, source: str, flips: int, own: A
     return Noise(l2, row, column, source, flips=flips, own=tuple(own) if own else None)
 
 
+class _Size(NamedTuple):
+    """How many numbers a value has, in how many rows, and of which type."""
+
+    count: int
+    rows: int
+    dtype: str
+
+    @property
+    def luck(self) -> float:
+        return 1 + _LUCK / max(self.rows, 1) if self.rows < _FEW_ROWS else 1.0
+
+
 class Gathered:
     """What the twins of a run differ by, value by value; the values themselves are not kept. `is_alone`: what
     a value is made of was given, so that it has no noise but its own."""
@@ -187,7 +201,7 @@ class Gathered:
     def __init__(self, *, is_alone: bool = False) -> None:
         self._is_alone = is_alone
         self._noise: dict[str, dict[Key, Noise]] = {}
-        self._sizes: dict[Key, tuple[int, str]] = {}
+        self._sizes: dict[Key, _Size] = {}
         self._reshaped: set[str] = set()
 
     @property
@@ -202,7 +216,7 @@ class Gathered:
         if found.reason or found.disagreeing or found.is_opaque:
             self._reshaped.add(entry.name)
             return
-        self._sizes[key] = found.count, entry.dtype
+        self._sizes[key] = _Size(found.count, math.prod(entry.shape[:-1]), entry.dtype)
         flips = found.mismatches if found.is_discrete else 0
         share = share if found.count >= _FEW else 1.0
         size = share * found.relative_l2, share * found.row, share * found.column
@@ -221,9 +235,10 @@ class Gathered:
             if key in whole:
                 # Another right way rounds elsewhere, in some row by all that rounding can do; and rounding
                 # alone is no more than rounding and all that came in.
-                least = ROUNDING.get(self._sizes[key][1], 0.0)
-                own = noise.relative_l2, max(noise.row, least), max(noise.column, least)
-                most = whole[key].relative_l2, whole[key].row, whole[key].column
+                size = self._sizes[key]
+                least = ROUNDING.get(size.dtype, 0.0)
+                own = noise.relative_l2, max(noise.row, least), max(noise.column, least) * size.luck
+                most = whole[key].relative_l2, whole[key].row, whole[key].column * size.luck
                 whole[key] = replace(whole[key], own=_smaller(own, most))
         return Floor(whole, limit or LIMIT, twins, tuple(skipped))
 
@@ -253,8 +268,8 @@ class Gathered:
         before = Noise(0.0, 0.0, 0.0, "")
         lifted = {}
         for key, noise in whole.items():
-            count, dtype = self._sizes[key]
-            least = _ROUNDED * ROUNDING.get(dtype, 0.0)
+            count, _, dtype = self._sizes[key]
+            least = ROUNDING.get(dtype, 0.0)
             if count < _FEW:
                 least = max(least, self._of_few(noise, dtype, before.relative_l2))
             elif key[0] in self._reshaped:
@@ -262,6 +277,7 @@ class Gathered:
                 noise = joined(replace(before, source=noise.source), noise)
             elif dtype in ROUNDING:
                 before = replace(noise, flips=0)
+            least = least if count < _FEW else _ROUNDED * least
             lifted[key] = Noise(
                 max(noise.relative_l2, least),
                 max(noise.row, least),
