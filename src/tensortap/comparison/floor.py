@@ -185,7 +185,7 @@ def _noise(l2: float, row: float, column: float, source: str, flips: int, own: A
 class _Size(NamedTuple):
     """How many numbers a value has, in how many rows, and of which type."""
 
-    count: int
+    numbers: int
     rows: int
     dtype: str
 
