@@ -122,6 +122,35 @@ def test_what_comes_in_wrong_and_goes_out_right_is_healed():
     assert "heals what came in with block.second.in.input" in found.explain("block.second")
 
 
+def test_what_a_model_gives_does_not_come_from_what_else_it_gives():
+    flow = [*FLOW[:-1], ("out['x']", "output"), ("out['y']", "output"), ("out['z']", "output")]
+    found = compared(records(flow), records(flow, ["out['x']", "out['z']"]))
+    assert verdicts(found)["out['y']"] == "identical"
+    assert [verdicts(found)[f"out['{name}']"] for name in "xz"] == ["origin", "origin"]
+    assert [(one.name, one.seen_at) for one in found.origins] == [("", "out['x']")]
+
+
+def test_a_model_that_is_called_again_with_what_it_gave_inherits():
+    def called(bad, bad_again):
+        second = (
+            Record(one.name, one.value, one.kind, call=1, order=100 + one.order)
+            for one in records(FLOW, bad_again)
+        )
+        return [*records(FLOW, bad), *second]
+
+    found = compared(called([], []), called(after("head"), after("in.x")))
+    assert [one.name for one in found.origins] == ["head"]
+    found = compared(called([], []), called([], after("in.x")))
+    assert [(one.name, one.kind, one.call) for one in found.origins] == [("in.x", "data", 1)]
+
+
+def test_what_is_computed_from_the_result_of_a_model_inherits():
+    flow = [*FLOW, ("loss", "value")]
+    found = compared(records(flow), records(flow, after("head", flow)))
+    assert [one.name for one in found.origins] == ["head"]
+    assert verdicts(found)["loss"] == "drift"
+
+
 def test_a_second_cause_shows_where_the_first_cannot_explain_it():
     sizes = dict.fromkeys(after("block.first"), 1e-6) | dict.fromkeys(after("head"), 1e-2)
     found = compared(records(FLOW), records(FLOW, after("block.first"), sizes=sizes))

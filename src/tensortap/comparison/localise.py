@@ -47,6 +47,7 @@ class _Walk:
     has_own_weights: bool  # those it began with: no step before can have changed them
     scopes: defaultdict[str, _Scope] = field(default_factory=lambda: defaultdict(_Scope))
     weights: dict[str, Finding] = field(default_factory=dict)
+    given: Finding | None = None  # by the model, to whoever called it: it may come in again
     worst: Finding | None = None  # of all so far, the backward pass among them
     tie: Finding | None = None  # decisions that fell otherwise within noise: what follows moves in leaps
 
@@ -56,7 +57,7 @@ class _Walk:
         if kind in BACKWARD or found.name.endswith(AFTER_STEP):
             return self.worst
         if kind == "value":
-            return self.scopes[""].worst
+            return worse(self.scopes[""].worst, self.given)
         module = found.module
         if kind == "input":
             return self._around(module)
@@ -71,7 +72,10 @@ class _Walk:
 
     def _around(self, module: str) -> Finding | None:
         """Of what comes into a module: what was seen in the code that calls it."""
-        return self._within(self.modules[module]) if module else None
+        if module:
+            return self._within(self.modules[module])
+        # What the model was called with is given to it, unless it comes from what the model gave before.
+        return self.given if self.given is not None and self.given.is_beyond else None
 
     def sorting_of(self, found: Finding) -> Finding | None:
         """The decisions by which a module around it sorts its rows, where they differ within noise."""
@@ -100,6 +104,8 @@ class _Walk:
             self.scopes[module].add(found)
         elif kind == "param":
             self.weights[module] = worse(self.weights.get(module), found) or found
+        elif kind == "output" and not module:
+            self.given = worse(self.given, found)
         else:
             around = self.modules[module] if kind == "output" else ""
             self.scopes[around].add(found)
