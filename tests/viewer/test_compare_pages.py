@@ -199,6 +199,22 @@ def test_the_export_is_one_small_page_without_scripts_or_links(look, folder):
     assert not re.search(r"(?:src|href)=[\"'](?!data:)", page)
 
 
+def test_the_export_shows_the_slice_that_differs_and_names_the_lines_of_its_map(look, tmp_path):
+    for name, factor in (("a", 1), ("b", 3)):
+        sink = RunDirectory(tmp_path / "sliced" / name)
+        for step in range(3):
+            for rank in range(2):
+                value = np.ones((2, 4, 8, 16), np.float32)
+                value[1, 2, 5] *= factor if step and rank else 1
+                sink.write(Record("layers.7.<b>", value, "output", step + 40, rank=rank, time=1e9))
+        sink.close()
+    client = look(tmp_path / "sliced")
+    page = client.get(f"{compared(client)}/export.html").text
+    assert "B - A [1, 2, :, :], from 0 to 2" in page
+    for told in ("layers.7.&lt;b&gt;", "40", "first difference"):
+        assert f">{told}</text>" in page
+
+
 def test_the_report_is_what_to_json_gives(client, folder):
     told = client.json(f"{compared(client)}/report.json")
     expected = tt.compare_runs(folder / "a", folder / "b").to_json()

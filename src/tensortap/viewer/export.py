@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -12,19 +11,23 @@ import numpy as np
 from tensortap.comparison import runs_html
 from tensortap.comparison.findings import Finding
 from tensortap.core.errors import TensortapError
-from tensortap.readers.picture import Scale, coloured, png, scale_of
+from tensortap.readers.picture import Scale, coloured, scale_of
 from tensortap.viewer import sentences, tiles
 from tensortap.viewer.comparisons import Job
-from tensortap.viewer.divergence_map import divergence, first_pair
+from tensortap.viewer.divergence_map import first_pair
+from tensortap.viewer.export_map import as_data, drawing
 from tensortap.viewer.numbers import Apart, Tensor
 
 Array = np.ndarray[Any, Any]
 _MOST = 5 << 20  # bytes
-_LINES, _STEPS = 240, 500  # of the map; of a larger one, the worst of each part is shown
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color-scheme:light dark;max-width:75em;margin:2em auto;padding:0 1em}
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}
 h1{font-size:20px} h2{font-size:16px;margin-top:2em} figure{display:inline-block;margin:0 1em 1em 0}
-img,image{image-rendering:pixelated} img,svg{max-width:100%;border:1px solid #8884}
+img,image{image-rendering:pixelated} img,svg{max-width:100%;height:auto} img{border:1px solid #8884}
+svg text{font:11px ui-monospace,monospace;fill:currentColor;opacity:.8}
+svg .first{font:600 12px system-ui,sans-serif;opacity:1}
+svg .first{fill:#fff;stroke:#10151c;stroke-width:3;paint-order:stroke}
 figcaption{font-size:12px;opacity:.8}
 pre{overflow-x:auto;font-size:12px;max-height:40em}
 """
@@ -34,7 +37,7 @@ def page(job: Job, changes: Sequence[Mapping[str, Any]] = (), patch: bytes = b""
     """At most five megabytes: pictures first, then as much of the code as there is room for."""
     found = job.comparison
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(_title(job))}</title>'
-    parts = [f"<h1>{escape(sentences.sentence(found))}</h1>", *_growth(job), *_map(job), *_first(job)]
+    parts = [f"<h1>{escape(sentences.sentence(found))}</h1>", *_growth(job), *drawing(job), *_first(job)]
     parts += [f"<h2>What was found</h2>{runs_html.fragment(found)}"]
     body = f"{head}<style>{_STYLE}</style></head><body>{''.join(parts)}"
     lines = [line for one in changes for line in (f"{one['file']}, {one['where']}", *one["hunks"], "")]
@@ -56,56 +59,6 @@ def _growth(job: Job) -> list[str]:
     return [f"<p>{escape(told['text'])}</p>"] if told else []
 
 
-def _map(job: Job) -> Iterator[str]:
-    columns, facts = divergence(job.comparison, job.pairs, "relative_l2", None, "")
-    if not columns["error"].size:
-        return
-    count, steps = columns["error"].shape
-    tops, lefts = _starts(count, _LINES), _starts(steps, _STEPS)
-    colours = _map_colours(_worst(columns["error"], tops, lefts))
-    width, height = 1000, min(480, max(120, 12 * len(tops)))
-    ring = ""
-    if facts["first"] is not None:
-        x = (facts["first"]["step"] + 0.5) / steps * width
-        y = (facts["first"]["tensor"] + 0.5) / count * height
-        ring = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="none" stroke="#ff4d5e" stroke-width="3"/>'
-    caption = (
-        f"{count:,} tensors in the order of execution, from top to bottom, against {steps:,} steps; the "
-        "brighter, the larger the relative difference, on a logarithmic scale; grey where there is no pair"
-    )
-    picture = f'<image href="{_data(colours)}" width="{width}" height="{height}" preserveAspectRatio="none"/>'
-    yield (
-        f'<h2>Where they part</h2><figure><svg role="img" aria-label="{escape(caption)}" width="{width}" '
-        f'height="{height}" viewBox="0 0 {width} {height}">{picture}{ring}</svg>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
-
-
-def _worst(errors: Array, tops: Array, lefts: Array) -> Array:
-    """The largest error of each part; NaN only where there is none at all."""
-    known = np.where(np.isnan(errors), -1.0, errors)
-    found = np.maximum.reduceat(np.maximum.reduceat(known, tops, axis=0), lefts, axis=1)
-    return np.where(found < 0, np.nan, found)
-
-
-def _map_colours(errors: Array) -> Array:
-    with np.errstate(all="ignore"):
-        sizes = np.log10(np.where(errors > 0, errors, np.nan))
-    finite = sizes[np.isfinite(sizes)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    # What is identical is as dark as it can be, and the least difference already lighter.
-    scale = Scale(low - max(1.0, 0.5 * (high - low)), high if high > low else low + 0.5, False)
-    colours = coloured(np.where(errors > 0, sizes, scale.low), scale)
-    colours[np.isinf(errors)] = coloured(np.array([np.inf]))[0]
-    colours[np.isnan(errors)] = (128, 128, 128)
-    return colours
-
-
-def _starts(length: int, most: int) -> Array:
-    count = max(1, min(length, most))
-    return np.arange(count) * length // count
-
-
 def _first(job: Job) -> Iterator[str]:
     number = first_pair(job.comparison, job.pairs)
     if number is None:
@@ -123,17 +76,27 @@ def _sides(one: Finding) -> Iterator[str]:
     if operands[0] is None or operands[1] is None:
         return
     a, b = Tensor(operands[0]), Tensor(operands[1])
-    pictures = [_picture(a), _picture(b)]
+    index = _slice(one) if a.shape == b.shape else ""
+    pictures = [_picture(a, index), _picture(b, index)]
     common = scale_of(np.concatenate([_finite(part) for part in pictures]))
+    where = f" [{index.replace(',', ', ')}]" if index else ""
     for name, part in zip("AB", pictures, strict=True):
-        yield _tensor(part, name, common)
+        yield _tensor(part, f"{name}{where}", common)
     if a.shape == b.shape:
-        gap = _picture(Apart(a, b, "value"))
-        yield _tensor(gap, "B - A", scale_of(_finite(gap)))
+        gap = _picture(Apart(a, b, "value"), index)
+        yield _tensor(gap, f"B - A{where}", scale_of(_finite(gap)))
 
 
-def _picture(numbers: Tensor | Apart) -> Array:
-    grid = numbers.grid("", "")
+def _slice(one: Finding) -> str:
+    """Where they differ most, as on the page; the last two axes are seen."""
+    largest = None if one.metrics is None else one.metrics.absolute
+    if largest is None or len(largest.index) < 3:
+        return ""
+    return ",".join([*map(str, largest.index[:-2]), ":", ":"])
+
+
+def _picture(numbers: Tensor | Apart, index: str) -> Array:
+    grid = numbers.grid("", index)
     level = tiles.levels(grid.shape) - 1
     if not level:
         return tiles.values(grid, 0, 0).astype(np.float64)
@@ -152,12 +115,8 @@ def _tensor(part: Array, name: str, scale: Scale) -> str:
 
 
 def _figure(colours: Array, caption: str, width: int, height: int) -> str:
-    picture = f'<img alt="{escape(caption)}" width="{width}" height="{height}" src="{_data(colours)}">'
+    picture = f'<img alt="{escape(caption)}" width="{width}" height="{height}" src="{as_data(colours)}">'
     return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
-
-
-def _data(colours: Array) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png(colours)).decode()}"
 
 
 def _code(title: str, text: str, room: int) -> str:
