@@ -494,6 +494,12 @@ def masked_token_by_token(batch, prompt, order):
     return run
 
 
+def what_is_seen(model, run):
+    with tt.capture(model, "**", "**.in") as found, torch.no_grad():
+        run(model)
+    return found
+
+
 def padded_left(rows, count=3):
     mask = torch.ones_like(rows)
     mask[1, :count] = 0
@@ -508,19 +514,42 @@ def padded_left(rows, count=3):
 MASK_FIRST = ("attention_mask", "position_ids", "input_ids")
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("order", [MASK_FIRST, MASK_FIRST[::-1]], ids=["mask-first", "ids-first"])
 @pytest.mark.parametrize("prompt", [1, 9])
 def test_a_mask_that_grows_beside_a_cache_is_the_whole_as_far_as_it_reaches(
-    build, rows, captured, prompt, order
+    build, rows, captured, prompt, order, attention
 ):
     batch = padded_left(rows)
-    whole, model = captured(build("llama", attention="sdpa"), batch), build("llama", attention="sdpa")
+    whole, model = captured(build("llama", attention=attention), batch), build("llama", attention=attention)
     scaled("model.layers.0.mlp")[1](model)
     found = tt.align(whole, model, masked_token_by_token(batch, prompt, order))
     assert names(found) == ["model.layers.0.mlp"]
     assert {one.verdict for one in found.table if "attention_mask" in one.name} == {"identical"}
     assert not any("only the first" in note for note in found.notes)
     assert found.coverage.only_b == ()
+
+
+@pytest.mark.parametrize("prompt", [1, 9])
+def test_what_a_mask_hides_may_be_anything_where_steps_are_cut_otherwise(build, rows, captured, prompt):
+    batch, model = padded_left(rows), build("llama")
+    whole, floor = captured(model, batch), tt.floor(model, batch)
+    decode = masked_token_by_token(batch, prompt, MASK_FIRST)
+    compared = tt.compare_runs(whole, what_is_seen(model, decode), floor=floor)
+    for found in (compared, tt.align(whole, model, decode)):
+        assert (found.first, found.exit_code) == (None, 0)
+        assert any("what attention_mask hides is not compared" in note for note in found.notes)
+        assert "without the rows that attention_mask hides" in found.explain("model.layers.1.self_attn[0]")
+    scaled("model.layers.1.mlp")[1](model)
+    assert tt.compare_runs(whole, what_is_seen(model, decode), floor=floor).first.name == "model.layers.1.mlp"
+
+
+def test_a_mask_that_hides_less_is_seen_where_steps_are_cut_otherwise(build, rows, captured):
+    batch, model = padded_left(rows), build("llama")
+    whole = captured(model, batch)
+    wrong = batch | {"attention_mask": torch.ones_like(rows)}
+    found = tt.align(whole, model, masked_token_by_token(wrong, 9, MASK_FIRST))
+    assert found.first.seen_at == "in.attention_mask"
 
 
 def test_a_whole_is_set_against_the_pieces_put_together(build, rows):

@@ -21,6 +21,7 @@ from tensortap.comparison.joining import (
     pieces_in,
 )
 from tensortap.comparison.match import Matched, Pair
+from tensortap.comparison.padding import without_padding
 from tensortap.comparison.placing import Placing, infer, infer_both
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.recombining import recombined
@@ -53,14 +54,11 @@ def align(matched: Matched, executor: Executor | None = None) -> Matched:
     How pieces sit in a whole is found by the executor's workers, where all of them can read the values."""
     pairs = _all_settled(matched.pairs, executor)
     notes = _notes(pairs)
-    pairs = [
-        _of_steps(pair)
-        if isinstance(pair.a.reference, Stepped) or isinstance(pair.b.reference, Stepped)
-        else pair
-        for pair in pairs
-    ]
+    are_stepped = any(map(_is_of_steps, pairs))
+    pairs = [_of_steps(pair) if _is_of_steps(pair) else pair for pair in pairs]
     whole = replace(matched, pairs=pairs, told=[*matched.told, *notes], are_pieces=bool(notes))
-    return by_token(recombined(whole))
+    found = by_token(recombined(whole))
+    return without_padding(found) if are_stepped else found
 
 
 def _all_settled(pairs: Sequence[Pair], executor: Executor | None) -> list[Pair]:
@@ -83,6 +81,10 @@ def _is_on_disk(pair: Pair) -> bool:
     """Values in memory would be sent there and back."""
     held = [piece.reference for entry in (pair.a, pair.b) for piece in pieces_in(entry) or [entry]]
     return not any(isinstance(reference, Held) for reference in held)
+
+
+def _is_of_steps(pair: Pair) -> bool:
+    return isinstance(pair.a.reference, Stepped) or isinstance(pair.b.reference, Stepped)
 
 
 def _of_steps(pair: Pair) -> Pair:

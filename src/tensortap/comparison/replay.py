@@ -21,6 +21,7 @@ from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import How, Matched, Pair, match
 from tensortap.comparison.measuring import measured
 from tensortap.comparison.modules import split
+from tensortap.comparison.padding import without_padding
 from tensortap.comparison.rules import Rules, rules_of
 from tensortap.comparison.runs import Comparison, Coverage, explained
 from tensortap.comparison.shelf import Shelf
@@ -144,7 +145,9 @@ class _Replay:
         alone = self.rules.kept(run.alone)
         ends = of_replayed_steps(left, shelf), of_replayed_steps(alone, shelf)
         run.missing = [one for one in run.missing if _was_there(one, ends[0], self.rules)]
-        return run, shelf, Matched(pairs, *ends, found.told, found.ignored), _fused_in(found, self.rules)
+        matched = Matched(pairs, *ends, found.told, found.ignored)
+        matched = without_padding(matched) if shelf.is_cut or shelf.is_joined else matched
+        return run, shelf, matched, _fused_in(found, self.rules)
 
     def run(self, shelf: Shelf) -> tuple[Forced, Shelf]:
         return forced(self.candidate, self.given(), self.patterns, shelf), shelf
