@@ -220,6 +220,11 @@ def test_a_file_that_is_no_floor_is_named(tmp_path, text):
         tt.Floor.load(path)
 
 
+def test_a_floor_that_is_not_there_tells_how_to_make_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no\.json does not exist; make one with tt\.floor"):
+        tt.compare_runs({"x": 1.0}, {"x": 1.0}, floor=tmp_path / "no.json")
+
+
 def test_repeated_runs_on_disk_make_a_floor(tmp_path, captured):
     runs = [
         captured(net().eval(), {"x": batch() * (1 + 1e-6 * i)}, to=tmp_path / str(i)).run for i in range(2)

@@ -121,6 +121,15 @@ def test_a_dict_of_names_and_a_function_are_maps_too():
         assert told(match(a, b, rules)) == [("x", "p", "map"), ("y", "y", "name")]
 
 
+def test_a_dict_of_modules_speaks_of_what_is_below_them_too():
+    rules = rules_of({"fc1": "fc2", "fc2": "fc1", "fc1.in.x": "y", "h.*": "layers.*", "h.0": "first"})
+    names = ("fc1", "fc2.in.input", "fc1[0]", "fc1.in.x", "fc10.in.x", "h.0", "h.0.mlp", "h.1.mlp")
+    renamed = ["fc2", "fc1.in.input", "fc2[0]", "y", "fc10.in.x", "first", "layers.0.mlp", "layers.1.mlp"]
+    assert [rules.renamed(name) for name in names] == renamed
+    assert rules_of({"": "model"}).renamed("out['logits']") == "model['logits']"
+    assert match(side("fc.in.x"), side("up.in.x"), {"fc": "up"}).notes == []
+
+
 def test_a_rule_wins_over_a_name_in_common():
     matched = match(side("x", "y"), side("x", "y"), {"x": "y"})
     assert told(matched) == [("x", "y", "map")]
@@ -131,6 +140,13 @@ def test_a_rule_that_matches_nothing_is_reported_with_what_is_near():
     rules = {"rule": [{"from": "layer.*", "to": "h.*"}]}
     (note,) = match(side("layers.0"), side("layers.0"), rules).notes
     assert note == "rule 1 (from 'layer.*') matches no name of A; nearest is 'layers.0'"
+
+
+def test_what_is_ignored_and_nowhere_is_reported():
+    rules = {"ignore": ["rotary.**", "**.x"]}
+    assert match(side("layers.x"), side("layers.0"), rules).told == [
+        "ignore 'rotary.**' matches no name of either side"
+    ]
 
 
 def test_a_rule_the_wrong_way_round_is_recognised():

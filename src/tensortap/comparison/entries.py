@@ -11,6 +11,8 @@ from tensortap.comparison.operands import Operand
 from tensortap.core.paths import matches
 from tensortap.core.record import Kind, Placement, Site
 
+_SHOWN = 4  # names
+
 
 class Reference(Protocol):
     """Where a value lies. It can be pickled, so that a worker of another process reads the value itself."""
@@ -93,6 +95,8 @@ class Side:
 
     def only(self, *patterns: str, step: int | None = None, rank: int | None = None) -> Side:
         """The values that are meant: of names that a pattern selects, of one step, of one rank."""
+        if not patterns and step is None and rank is None:
+            return self
         chosen = [
             entry
             for entry in self.entries
@@ -101,7 +105,22 @@ class Side:
             and (not patterns or is_selected(entry.name, patterns))
         ]
         problems = [one for one in self.problems if rank is None or not one.startswith("rank")]
+        if self.entries and not chosen:
+            problems.append(self._unchosen(patterns, step, rank))
         return replace(self, entries=chosen, problems=problems)
+
+    def _unchosen(self, patterns: Sequence[str], step: int | None, rank: int | None) -> str:
+        """What nothing of it is, and what there is."""
+        asked = [" or ".join(map(repr, patterns))] if patterns else []
+        asked += [f"of {what} {one}" for what, one in (("step", step), ("rank", rank)) if one is not None]
+        names = ", ".join(map(repr, self.names[:_SHOWN])) + (", ..." if len(self.names) > _SHOWN else "")
+        told = f"none of its {len(self.entries):,} values is {' and '.join(asked)}"
+        return f"{told}; it has {names} in {_span('step', self.steps)} of {_span('rank', self.ranks)}"
+
+
+def _span(what: str, numbers: list[int]) -> str:
+    low, high = numbers[0], numbers[-1]
+    return f"{what} {low}" if low == high else f"{what}s {low} to {high}"
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -45,6 +45,7 @@ _FEW = 256
 _FEW_ROWS, _LUCK = 16, 4.0
 
 Key = tuple[str, int, int, int]  # name, step, call, rank
+_Three = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Noise:
     limit: float = LIMIT
     flips: int = 0  # discrete decisions that fell otherwise in a twin
     # Of the whole, the worst row and the worst column, where all that it was made of is identical.
-    own: tuple[float, float, float] | None = None
+    own: _Three | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -114,6 +115,8 @@ class Floor:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Floor:
         """Read what `save` wrote."""
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{path} does not exist; make one with tt.floor(...).save({str(path)!r})")
         try:
             told = json.loads(Path(path).read_text(encoding="utf-8"))
             if told["schema"] != SCHEMA:
@@ -162,16 +165,12 @@ def joined(a: Noise | None, b: Noise) -> Noise:
         source,
         max(a.limit, b.limit),
         max(a.flips, b.flips),
-        a.own if b.own is None else b.own if a.own is None else _larger(a.own, b.own),
+        a.own if b.own is None else b.own if a.own is None else _of_each(max, a.own, b.own),
     )
 
 
-def _larger(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float]:
-    return max(a[0], b[0]), max(a[1], b[1]), max(a[2], b[2])
-
-
-def _smaller(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float]:
-    return min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2])
+def _of_each(choose: Callable[[float, float], float], a: _Three, b: _Three) -> _Three:
+    return choose(a[0], b[0]), choose(a[1], b[1]), choose(a[2], b[2])
 
 
 def _numbers(noise: Noise) -> list[Any]:
@@ -239,7 +238,7 @@ class Gathered:
                 least = ROUNDING.get(size.dtype, 0.0)
                 own = noise.relative_l2, max(noise.row, least), max(noise.column, least) * size.luck
                 most = whole[key].relative_l2, whole[key].row, whole[key].column * size.luck
-                whole[key] = replace(whole[key], own=_smaller(own, most))
+                whole[key] = replace(whole[key], own=_of_each(min, own, most))
         return Floor(whole, limit or LIMIT, twins, tuple(skipped))
 
     def calibrated(self) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,16 @@ class Rules:
             return self.function(name)
         if self.exact is not None and name in self.exact:
             return self.exact[name]
+        before = name
         for rule in self.rules:
             renamed = rule.renamed(name)
             name = name if renamed is None else renamed
-        return name
+        return _below(name, self.exact) if self.exact and name == before else name
+
+    def idle(self, names: Collection[str]) -> list[str]:
+        """Patterns to leave out that leave out nothing."""
+        none = (one for one in self.ignore if not any(is_selected(name, [one]) for name in names))
+        return [f"ignore {one!r} matches no name of either side" for one in none]
 
     def kept(self, entries: list[Entry]) -> list[Entry]:
         """Without what is ignored."""
@@ -94,7 +100,7 @@ class Rules:
                 found.append(_matches_nothing(number, rule, names, b))
             names = [rule.renamed(name) or name for name in names]
         for name in self.exact or ():
-            if name not in a:
+            if name and not any(_is_below(one, name) for one in a):
                 found.append(f"the map names {name!r}, which A does not have{_near(name, a)}")
         known = set(b)
         strays = [(old, new) for old, new in zip(a, map(self.renamed, a), strict=True) if new not in known]
@@ -211,6 +217,17 @@ def _fitted(found: str, star: str) -> str:
     """What a star stood for, with a dot behind it where the target wants one."""
     bare = found.removesuffix(".")
     return f"{bare}." if bare and star.endswith(".") else bare
+
+
+def _below(name: str, exact: Mapping[str, str]) -> str:
+    """The name of what belongs to a module that is called otherwise: the innermost counts."""
+    ends = [found.start() for found in re.finditer(r"[.\[]", name)]
+    module = next((name[:end] for end in reversed(ends) if name[:end] in exact), "")
+    return _joined(exact[module], name[len(module) :]) if module in exact else name
+
+
+def _is_below(name: str, module: str) -> bool:
+    return name.startswith(module) and name[len(module) : len(module) + 1] in ("", ".", "[")
 
 
 def _joined(module: str, rest: str) -> str:

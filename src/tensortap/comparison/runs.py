@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -158,13 +159,13 @@ def compare_runs(
     `executor`: any `concurrent.futures` executor; its workers read the files themselves.
     """
     patterns = [only] if isinstance(only, str) else list(only)
-    sides = [_narrowed(side_of(one), patterns, step, rank) for one in (a, b)]
+    sides = [side_of(one).only(*patterns, step=step, rank=rank) for one in (a, b)]
     noise = _floor(floor, sides[0], executor)
-    noise = noise if limit is None else replace(noise, limit=limit)
+    noise = noise if limit is None else replace(noise, limit=_checked(limit))
     rules = rules_of(map)
     sides = list(in_one_step(*gathered(*sides), rules))
     matched = align(match(sides[0], sides[1], rules), executor)
-    findings = with_margins(with_healed_orders(list(_findings(matched, noise, executor))))
+    findings = with_margins(with_healed_orders(list(_findings(matched, noise, limit, executor))))
     table, origins = localise(findings)
     explanations = gate(sides[0], sides[1], matched)
     return Comparison(
@@ -179,10 +180,12 @@ def compare_runs(
     )
 
 
-def _narrowed(side: Side, patterns: list[str], step: int | None, rank: int | None) -> Side:
-    if not patterns and step is None and rank is None:
-        return side
-    return side.only(*patterns, step=step, rank=rank)
+def _checked(limit: float) -> float:
+    if not 0 < limit < math.inf:
+        raise ValueError(
+            f"limit is a number above 0: from how many times the noise on it counts; not {limit}"
+        )
+    return limit
 
 
 def _floor(given: Any, base: Side, executor: Executor | None) -> Floor:
@@ -195,13 +198,16 @@ def _floor(given: Any, base: Side, executor: Executor | None) -> Floor:
     return Floor.from_runs([base, *runs], executor=executor)
 
 
-def _findings(matched: Matched, floor: Floor, executor: Executor | None) -> Iterator[Finding]:
+def _findings(
+    matched: Matched, floor: Floor, limit: float | None, executor: Executor | None
+) -> Iterator[Finding]:
     pairs = matched.pairs
     both = ((pair.a, pair.b) for pair in pairs)
     surroundings = _Surroundings()
     for pair, found in zip(pairs, measured(both, executor), strict=True):
         dtype, depth = surroundings.of(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
+        noise = noise if limit in (None, noise.limit) else replace(noise, limit=limit)
         other = relaid(pair, found)
         if other is not None:
             pair, found = other, next(measured([(other.a, other.b)]))

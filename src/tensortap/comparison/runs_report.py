@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding, Origin
-from tensortap.comparison.floor import OWN
+from tensortap.comparison.floor import LIMIT, OWN
 from tensortap.comparison.metrics import Metrics
 from tensortap.comparison.shape_of_difference import told_of
 from tensortap.comparison.verdict import GAPS, VERDICTS
@@ -59,7 +59,8 @@ def headline(found: Comparison) -> str:
 def counted(found: Comparison) -> str:
     counts = found.counts
     told = ", ".join(f"{counts[one]:,} {one}" for one in VERDICTS if one in counts)
-    return f"{found.coverage.pairs:,} pairs: {told or 'none'}"
+    count = found.coverage.pairs
+    return f"{count:,} pair{'s' if count != 1 else ''}: {told or 'none'}"
 
 
 def layout_line(found: Comparison) -> list[str]:
@@ -77,7 +78,8 @@ def noise_line(found: Comparison) -> str:
     coverage, floor = found.coverage, found.floor
     if not floor.is_measured:
         advice = "tt.floor(model, batch) or a repeated run measures it"
-        return f"noise: uncalibrated, what is usual for the number type; {advice}"
+        limit = f"; beyond from {floor.limit:.3g}x on" if floor.limit != LIMIT else ""
+        return f"noise: uncalibrated, what is usual for the number type{limit}; {advice}"
     some = f"; {coverage.uncalibrated:,} pairs uncalibrated" if coverage.uncalibrated else ""
     skipped = f"; not made: {'; '.join(floor.skipped)}" if floor.skipped else ""
     return f"noise: from {', '.join(floor.twins)}; beyond from {floor.limit:.3g}x on{some}{skipped}"
@@ -154,8 +156,9 @@ def _first(found: Comparison) -> list[str]:
     lines = [f"  seen at {seen.pair.a}" + (f", {first.site}" if first.site else "")]
     lines += [f"  {_MEANINGS[first.kind]}"] if first.kind in _MEANINGS and not first.note else []
     lines += [_IDENTICAL] if seen.noise.source == OWN else []
-    lines += [f"  {line}" for line in _measured(seen.metrics)]
-    lines += [f"  {first.note}"] if first.note else []
+    measured = _measured(seen.metrics)
+    lines += [f"  {line}" for line in measured]
+    lines += [f"  {first.note}"] if first.note and first.note not in measured else []
     more = found.origins[1:]
     lines += [f"  also {one.where}: {_how(one)}" for one in more[: _SHOWN - 2]]
     return [*lines, *([f"  and {len(more) - _SHOWN + 2} more origins"] if len(more) > _SHOWN - 2 else [])]
@@ -181,10 +184,9 @@ def _measured(metrics: Metrics | None) -> list[str]:
         return [metrics.reason or f"{metrics.mismatches:,} of {metrics.count:,} differ"]
     if metrics.absolute is None:
         return []
-    lines = [
-        f"|a - b| is {metrics.relative_l2:.3g} of the whole, {metrics.row:.3g} of row {metrics.worst_row}, "
-        f"{metrics.column:.3g} of column {metrics.worst_column}"
-    ]
+    along = (("row", metrics.row, metrics.worst_row), ("column", metrics.column, metrics.worst_column))
+    parts = [f"{size:.3g} of {axis} {place}" for axis, size, place in along if place >= 0]
+    lines = [", ".join([f"|a - b| is {metrics.relative_l2:.3g} of the whole", *parts])]
     largest = metrics.absolute
     lines.append(
         f"largest {largest.size:.3g} at {list(largest.index)}: {largest.a:.6g} against {largest.b:.6g}"
