@@ -672,6 +672,16 @@ def test_a_map_that_pairs_a_name_twice_is_refused(chains):
         tt.align(reference, candidate, batch, map={"first": "third", "second": "third"})
 
 
+@pytest.mark.parametrize("name", ["first", "third"])
+def test_a_rule_wins_over_a_name_that_both_sides_have(chains, name):
+    reference, _, batch = chains
+    found = tt.align(reference, reference, batch, map={name: "second"})
+    paired = {one.name: one.pair.b.name for one in found.table if one.kind == "output"}
+    assert paired[name] == "second"
+    assert "second" in {entry.name for entry in found.coverage.only_a}
+    assert found.first.name == name
+
+
 def test_gradients_are_refused(chains):
     with pytest.raises(ValueError, match=r"'first.grad' is a gradient, and a replay runs forwards only"):
         tt.align(*chains, "first.grad")

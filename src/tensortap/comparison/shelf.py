@@ -38,7 +38,8 @@ class Shelf:
         self._reach: dict[int, _Span] = {}  # of each step: from where to where the model's inputs go
         self._lengths: dict[str, int] = {}  # of the model's inputs, along the axis that is cut
         places = {step: place for place, step in enumerate(self.steps)}
-        for entry in side.entries:
+        # Those that a rule speaks of come first: it may mean a name that another value has by itself.
+        for entry in sorted(side.entries, key=lambda one: names.get(one.name, one.name) == one.name):
             key = places[entry.first_step], entry.call
             self._held[names.get(entry.name, entry.name)].setdefault(key, entry)
 
