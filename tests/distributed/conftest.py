@@ -33,6 +33,15 @@ def join_group():
 """
 
 Report = dict[str, Any]
+HANGS = 300  # seconds: no job here takes a tenth of that, however busy the machine is
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What the ranks of a job tell is shared by the tests of a file: on one worker they start once."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +84,7 @@ def run_ranks(start_ranks) -> Callable[..., list[Report]]:
     def run(folder: Path, code: str, world: int, variables: Any = None) -> list[Report]:
         processes = start_ranks(folder, code, world, variables)
         try:
-            answers = [process.communicate(timeout=60) for process in processes]
+            answers = [process.communicate(timeout=HANGS) for process in processes]
         finally:
             for process in processes:
                 process.kill()
@@ -98,7 +107,7 @@ def torchrun(write_program, tmp_path) -> Callable[..., list[Report]]:
             text=True,
             cwd=tmp_path,
             env={**quiet_environment(), "OMP_NUM_THREADS": "1"},
-            timeout=90,
+            timeout=HANGS,
             check=False,
         )
         assert done.returncode == 0, done.stderr
