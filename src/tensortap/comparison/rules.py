@@ -81,7 +81,9 @@ class Rules:
     def check_unique(self, names: Mapping[str, str], known: set[str]) -> None:
         """Raise where rules send two names of A to one of B."""
         before: dict[str, str] = {}
-        for name, renamed in names.items():
+        # Those that the map itself names come first: they are the clearer words.
+        for name in sorted(names, key=lambda name: name not in (self.exact or ())):
+            renamed = names[name]
             if renamed != name and renamed in known:
                 if renamed in before:
                     raise ValueError(
