@@ -24,6 +24,17 @@ export function chosenNumber(name, otherwise) {
   return Number.isFinite(value) ? value : otherwise;
 }
 
+/** Words with commas between them. @param {string} name */
+export function chosenWords(name) {
+  return (chosen(name) || "").split(",").filter(Boolean);
+}
+
+/** The same words with one more, or without it. @param {string} name @param {string} word */
+export function turned(name, word) {
+  const words = chosenWords(name);
+  return (words.includes(word) ? words.filter((one) => one !== word) : [...words, word]).join(",");
+}
+
 /**
  * Set choices; null or "" takes one away. A choice of its own goes into the history (`push`), so that the back button
  * returns to it; a movement replaces.

@@ -98,7 +98,9 @@ export class View {
 
   /** @param {{row: number, col: number} | null} cursor */
   point(cursor) {
-    this.cursor = cursor;
+    const isThere =
+      cursor && cursor.row >= 0 && cursor.row < this.rows && cursor.col >= 0 && cursor.col < this.cols;
+    this.cursor = isThere ? cursor : null;
     this.tell();
   }
 

@@ -12,8 +12,8 @@ export class Lines {
     /** @type {Line[]} */
     this.all = [];
     this.of = 0;
-    /** @type {Map<number, boolean>} calls that were opened or closed by hand */
-    this.turned = new Map();
+    /** @type {Set<number>} calls that were opened or closed by hand */
+    this.turned = new Set();
   }
 
   /** One that was here before takes its place again. @param {{from: number, of: number, lines: Line[]}} page */
@@ -30,7 +30,7 @@ export class Lines {
 
   /** @param {number} at @param {number} deepest */
   isOpen(at, deepest) {
-    return this.turned.get(at) ?? this.all[at].depth < deepest;
+    return this.all[at].depth < deepest !== this.turned.has(at);
   }
 
   /** Where a call is over: at its caller's next line, or at another call beside it. @param {number} at */
@@ -78,10 +78,10 @@ export class Lines {
     return at < 0 ? null : at;
   }
 
-  /** The calls around a line are opened. @param {number} at */
-  openTo(at) {
-    for (let before = at; before >= 0; before--) {
-      if (this.isCall(before) && this.end(before) > at) this.turned.set(before, true);
-    }
+  /** The calls around a line that are closed. @param {number} at @param {number} deepest */
+  closedAround(at, deepest) {
+    return Array.from({ length: at + 1 }, (_, before) => before).filter(
+      (before) => this.isCall(before) && !this.isOpen(before, deepest) && this.end(before) > at,
+    );
   }
 }

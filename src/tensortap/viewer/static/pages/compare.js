@@ -131,7 +131,7 @@ class ComparePage {
     this.table = new PairTable(told);
     this.names = new NamesCard(told);
     const inspect = () => {
-      set({ t: null, k: null, s: null, n: null, i: null, x: null }, { push: true });
+      set({ t: null, k: null, s: null, n: null, i: null, x: null, at: null }, { push: true });
       this.pair.element.scrollIntoView({ block: "nearest", behavior: "smooth" });
       this.pair.element.focus();
     };

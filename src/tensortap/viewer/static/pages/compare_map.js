@@ -181,7 +181,7 @@ export class MapCard {
   /** @param {Cell} cell */
   pick({ row, col }) {
     const pair = this.pairs[row * /** @type {Field} */ (this.field).steps.length + col];
-    if (pair !== NONE) set({ ...this.told.pairs.words(pair), i: null, x: null }, { push: true });
+    if (pair !== NONE) set({ ...this.told.pairs.words(pair), i: null, x: null, at: null }, { push: true });
   }
 
   /** @param {Part | null} part */

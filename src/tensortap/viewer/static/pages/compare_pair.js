@@ -10,6 +10,7 @@ import { chosen, set } from "../url.js";
 import { PairFigures } from "./compare_figures.js";
 import { plainPair, singleNumbers, tone } from "./compare_plain.js";
 import { Profiles } from "./compare_profiles.js";
+import { pointed, seenPart } from "./tensor_picture.js";
 import { Triptych } from "./triptych.js";
 
 /** @typedef {import("./compare.js").Told} Told */
@@ -129,6 +130,8 @@ export class PairCard {
     choose(this.differences, chosen("v") || "value");
     choose(this.ranges, chosen("g") || "shared");
     this.triptych.focus(chosen("p"));
+    this.blinker.setAttribute("aria-pressed", String(Boolean(chosen("blink"))));
+    this.triptych.blink(Boolean(chosen("blink")));
     if (pair === null) return this.empty("There is no pair to look at.");
     if (pair === this.shown) return this.draw();
     this.shown = pair;
@@ -205,7 +208,7 @@ export class PairCard {
       size: sliceSize(shape, part),
       difference: /** @type {Difference} */ (chosen("v") || "value"),
       isShared: chosen("g") !== "own",
-      worst: this.worst(part),
+      pointed: pointed(chosen("at")) || this.worst(part),
       part: seenPart(chosen("w")),
       element: (row, col) => element(part, row, col),
     });
@@ -228,7 +231,7 @@ export class PairCard {
     const last = this.facts.a.shape.length;
     const isDefault = axes === `${last - 2},${last - 1}` || last < 2;
     // The places alone, so that the axes in sight can be swapped without losing them.
-    set({ i: part.index.join(",") || index, x: isDefault ? null : axes });
+    set({ i: part.index.join(",") || index, x: isDefault ? null : axes, at: null });
   }
 
   /** To a place on one axis: along it where it is seen, else another slice. @param {number} axis @param {number} place */
@@ -244,7 +247,10 @@ export class PairCard {
   jump(index) {
     set({ i: index.join(",") });
     const part = this.part();
-    if (part.cols >= 0) this.triptych.reveal(part.rows < 0 ? 0 : index[part.rows], index[part.cols]);
+    if (part.cols < 0) return;
+    const [row, col] = [part.rows < 0 ? 0 : index[part.rows], index[part.cols]];
+    set({ at: `${row},${col}` });
+    this.triptych.reveal(row, col);
   }
 
   /** @param {string} side */
@@ -253,7 +259,7 @@ export class PairCard {
   }
 
   blink() {
-    this.blinker.setAttribute("aria-pressed", String(this.triptych.toggleBlink()));
+    set({ blink: chosen("blink") ? null : 1 });
   }
 
   python() {
@@ -279,8 +285,3 @@ export class PairCard {
   }
 }
 
-/** @param {string | null} text "top,bottom,left,right" */
-function seenPart(text) {
-  const part = (text || "").split(",").map(Number);
-  return part.length === 4 && part.every(Number.isFinite) ? part : null;
-}

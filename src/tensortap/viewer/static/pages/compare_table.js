@@ -34,7 +34,7 @@ export class PairTable {
         label: "Pairs",
         none: "No pair is like that.",
         onSort: (key) => this.sort(key),
-        onPick: (pair) => set({ ...told.pairs.words(pair), i: null, x: null }, { push: true }),
+        onPick: (pair) => set({ ...told.pairs.words(pair), i: null, x: null, at: null }, { push: true }),
       },
       told.signal,
     );

@@ -3,26 +3,45 @@
 
 import { el, fill } from "../dom.js";
 import { count, number } from "../format.js";
-import { address } from "../url.js";
+import { address, chosenWords, set, turned } from "../url.js";
 
 /** @typedef {{path: string, label: string, parent: number, class: string, names: number, captures: number, odd: number, known: number, absmax: number | null}} Node */
 
 const ROOM = 34; // rows that are open at first, about
 
 export class ModuleTree {
-  /** @param {any} run @param {Node[]} nodes in preorder */
-  constructor(run, nodes) {
+  /** @param {any} run */
+  constructor(run) {
     this.run = run;
+    /** @type {Node[]} */
+    this.nodes = [];
+    /** @type {number[]} */
+    this.depths = [];
+    /** @type {Set<number>} */
+    this.hasChildren = new Set();
+    /** @type {Set<number>} */
+    this.closed = new Set();
+    this.element = el("div", { class: "tree", role: "tree", label: "Modules", attrs: { tabindex: 0 } });
+  }
+
+  /** @param {Node[]} nodes in preorder */
+  show(nodes) {
     this.nodes = nodes;
     this.depths = depths(nodes);
     this.hasChildren = new Set(nodes.map((node) => node.parent));
-    /** @type {Set<number>} */
-    this.closed = new Set(closedAtFirst(this.depths, this.hasChildren));
-    this.element = el("div", { class: "tree", role: "tree", label: "Modules", attrs: { tabindex: 0 } });
     this.draw();
   }
 
   draw() {
+    const { scrollTop } = this.element;
+    const focused = document.activeElement?.getAttribute("data-path");
+    const byHand = chosenWords("x");
+    const atFirst = new Set(closedAtFirst(this.depths, this.hasChildren));
+    this.closed = new Set(
+      this.nodes
+        .map((_, at) => at)
+        .filter((at) => atFirst.has(at) !== byHand.includes(this.nodes[at].path || "model")),
+    );
     /** @type {Set<number>} */
     const hidden = new Set();
     const rows = this.nodes.map((node, at) => {
@@ -33,6 +52,9 @@ export class ModuleTree {
       return this.row(node, at);
     });
     fill(this.element, rows);
+    this.element.scrollTop = scrollTop;
+    for (const one of this.element.querySelectorAll("button"))
+      if (one.getAttribute("data-path") === focused) one.focus();
     if (!this.nodes.length)
       fill(
         this.element,
@@ -51,7 +73,8 @@ export class ModuleTree {
         class: "tree-toggle",
         label: `${isOpen ? "close" : "open"} ${node.label || "model"}`,
         attrs: { tabindex: isParent ? 0 : -1 },
-        on: { click: () => this.toggle(at) },
+        data: { path: node.path || "model" },
+        on: { click: () => set({ x: turned("x", node.path || "model") }) },
       },
       isParent ? (isOpen ? "▾" : "▸") : "",
     );
@@ -93,12 +116,6 @@ export class ModuleTree {
       el("span", { class: "number quiet" }, count(node.captures)),
       el("span", { class: `number ${node.odd ? "bad" : "quiet"}` }, node.odd ? `${count(node.odd)} odd` : ""),
     );
-  }
-
-  /** @param {number} at */
-  toggle(at) {
-    if (!this.closed.delete(at)) this.closed.add(at);
-    this.draw();
   }
 }
 

@@ -6,7 +6,7 @@ import { el, fill } from "../dom.js";
 import { count, moment, plural, size } from "../format.js";
 import { words } from "../messages.js";
 import { chart } from "../instruments/chart.js";
-import { address } from "../url.js";
+import { address, chosenWords, set, turned } from "../url.js";
 import { runHeader } from "./run_header.js";
 import { health } from "./runs.js";
 import { ModuleTree } from "./module_tree.js";
@@ -21,7 +21,7 @@ export async function mount({ root, params: [id], frame, signal }) {
   const run = await json(`/api/run/${id}`, { signal });
   runHeader(frame, run, "", signal);
   const wide = el("div", { class: "run-wide" }, summary(run));
-  const tree = el("section", { class: "card", label: "Modules" });
+  const modules = new Modules(run, signal);
   const curves = el("section", { class: "card", label: "Scalars" });
   fill(
     root,
@@ -29,16 +29,16 @@ export async function mount({ root, params: [id], frame, signal }) {
       "div",
       { class: "run-page" },
       wide,
-      el("div", { class: "run-column" }, tree, curves),
+      el("div", { class: "run-column" }, modules.card, curves),
       el("div", { class: "run-column" }, provenance(run), patch(run), events(run)),
     ),
   );
-  const look = () => Promise.all([modules(tree, run, signal), renew(wide, run, signal)]);
+  const look = () => Promise.all([modules.load(), renew(wide, run, signal)]);
   // A short run has been looked through before anyone listens.
-  modules(tree, run, signal).then(() => renew(wide, run, signal));
+  modules.load().then(() => renew(wide, run, signal));
   scalars(curves, run, signal);
   onNews("stats", (news) => news.id === run.id && look(), signal);
-  return {};
+  return { update: () => modules.tree.draw() };
 }
 
 /** Say it again where there is more to say. @param {HTMLElement} wide @param {any} run @param {AbortSignal} signal */
@@ -92,19 +92,29 @@ function summary(run) {
   );
 }
 
-/** @param {HTMLElement} card @param {any} run @param {AbortSignal} signal */
-async function modules(card, run, signal) {
-  const head = el(
-    "div",
-    { class: "card-head" },
-    el("h2", null, "Modules"),
-    el("span", { class: "note" }, "green: no NaN or Inf in what was looked at"),
-  );
-  try {
-    const { nodes } = await json(`/api/run/${run.id}/tree`, { signal });
-    fill(card, head, new ModuleTree(run, nodes).element);
-  } catch (error) {
-    if (!isAborted(error)) fill(card, head, el("p", { class: "card-body quiet" }, words(error)));
+class Modules {
+  /** @param {any} run @param {AbortSignal} signal */
+  constructor(run, signal) {
+    this.run = run;
+    this.signal = signal;
+    this.tree = new ModuleTree(run);
+    this.body = el("div", null, this.tree.element);
+    const note = "green: no NaN or Inf in what was looked at";
+    this.card = el(
+      "section",
+      { class: "card", label: "Modules" },
+      el("div", { class: "card-head" }, el("h2", null, "Modules"), el("span", { class: "note" }, note)),
+      this.body,
+    );
+  }
+
+  async load() {
+    try {
+      const { nodes } = await json(`/api/run/${this.run.id}/tree`, { signal: this.signal });
+      this.tree.show(nodes);
+    } catch (error) {
+      if (!isAborted(error)) fill(this.body, el("p", { class: "card-body quiet" }, words(error)));
+    }
   }
 }
 
@@ -176,7 +186,11 @@ function details({ title, facts }, isOpen) {
       facts.map(([name, value]) => [el("dt", null, name), el("dd", null, value)]),
     ),
   );
-  made.open = isOpen;
+  made.open = isOpen !== chosenWords("d").includes(title);
+  made.addEventListener("toggle", () => {
+    const isTurned = made.open !== isOpen;
+    if (chosenWords("d").includes(title) !== isTurned) set({ d: turned("d", title) });
+  });
   return made;
 }
 

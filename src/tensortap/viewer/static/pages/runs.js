@@ -6,7 +6,7 @@ import { button, el, fill, say, svg } from "../dom.js";
 import { ago, count, moment, plural, size } from "../format.js";
 import { words } from "../messages.js";
 import { listen } from "../keys.js";
-import { address, chosen, go, set } from "../url.js";
+import { address, chosen, chosenWords, go, set, turned } from "../url.js";
 
 /** @typedef {import("../app.js").Context} Context */
 
@@ -25,8 +25,6 @@ class RunsPage {
     this.root = root;
     this.signal = signal;
     this.asked = "";
-    /** @type {Set<string>} in the order of choosing: the first is A */
-    this.picked = new Set();
     this.input = el("input", {
       class: "field filter",
       type: "search",
@@ -62,6 +60,7 @@ class RunsPage {
   async update() {
     const text = chosen("q") || "";
     if (document.activeElement !== this.input) this.input.value = text;
+    this.mark();
     if (this.asked === `q${text}`) return;
     this.asked = `q${text}`;
     await this.load();
@@ -145,9 +144,10 @@ class RunsPage {
       type: "checkbox",
       label: `choose ${run.name}`,
       disabled: !isGood,
-      on: { change: () => this.pick(run.id, box.checked) },
+      data: { run: run.id },
+      on: { change: () => set({ pick: turned("pick", run.id) }) },
     });
-    box.checked = this.picked.has(run.id);
+    box.checked = chosenWords("pick").includes(run.id);
     const open = (/** @type {MouseEvent} */ event) => {
       if (isGood && event.target instanceof Element && !event.target.closest("input, a"))
         go(`/run/${run.id}`);
@@ -193,16 +193,17 @@ class RunsPage {
     );
   }
 
-  /** @param {string} id @param {boolean} isOn */
-  pick(id, isOn) {
-    if (isOn) this.picked.add(id);
-    else this.picked.delete(id);
-    this.compareButton.toggleAttribute("disabled", this.picked.size !== 2);
-    say(this.compareButton, this.picked.size === 1 ? "Compare with…" : "Compare");
+  /** Runs are chosen in an order: the first is A. */
+  mark() {
+    const picked = chosenWords("pick");
+    for (const box of this.body.querySelectorAll("input"))
+      box.checked = picked.includes(box.dataset.run || "");
+    this.compareButton.toggleAttribute("disabled", picked.length !== 2);
+    say(this.compareButton, picked.length === 1 ? "Compare with…" : "Compare");
   }
 
   compare() {
-    const [a, b] = this.picked;
+    const [a, b] = chosenWords("pick");
     go(address("/compare", { a, b }));
   }
 

@@ -14,7 +14,7 @@ import { pythonOf } from "./python_slice.js";
 import { runHeader } from "./run_header.js";
 import { Courses } from "./tensor_courses.js";
 import { TensorFigures } from "./tensor_figures.js";
-import { Picture, seenPart } from "./tensor_picture.js";
+import { Picture, pointed, seenPart } from "./tensor_picture.js";
 import { plainText, singleNumber } from "./tensor_plain.js";
 import { History, Ranks, series } from "./tensor_series.js";
 import { Walk } from "./walk.js";
@@ -246,6 +246,7 @@ class TensorPage {
       isOdd: chosen("v") === "odd",
       range: chosen("g") || "auto",
       part: seenPart(chosen("w")),
+      pointed: pointed(chosen("at")),
       element: (row, col) => element(part, row, col),
     });
     this.ranges.hidden = chosen("v") === "odd";
@@ -269,7 +270,7 @@ class TensorPage {
     const { axes } = sliceWords(shape, part);
     const isDefault = axes === `${shape.length - 2},${shape.length - 1}` || shape.length < 2;
     const isTurned = axes !== sliceWords(shape, this.part()).axes;
-    set({ i: part.index.join(","), x: isDefault ? null : axes, ...(isTurned ? { w: null } : {}) });
+    set({ i: part.index.join(","), x: isDefault ? null : axes, at: null, ...(isTurned ? { w: null } : {}) });
   }
 
   /** To a place on one axis: along it where it is seen, else another slice. @param {number} axis @param {number} place */
@@ -285,7 +286,10 @@ class TensorPage {
   jump(index) {
     set({ i: index.join(",") || null });
     const part = this.part();
-    if (part.cols >= 0) this.picture.reveal(part.rows < 0 ? 0 : index[part.rows], index[part.cols]);
+    if (part.cols < 0) return;
+    const [row, col] = [part.rows < 0 ? 0 : index[part.rows], index[part.cols]];
+    set({ at: `${row},${col}` });
+    this.picture.reveal(row, col);
   }
 
   /** Another moment of the same value. @param {Record<string, number | null>} values */

@@ -17,7 +17,7 @@ import { colourRange } from "./colour_range.js";
 /**
  * @typedef {{
  *   base: string, look: {axes: string, index: string, number?: number}, size: [number, number], isOdd: boolean, range: string,
- *   part: number[] | null, element: (row: number, col: number) => (number | string)[],
+ *   part: number[] | null, pointed?: {row: number, col: number} | null, element: (row: number, col: number) => (number | string)[],
  * }} Shown
  */
 /** @typedef {{onMoved: (part: number[] | null) => void, onRange: (low: string, high: string) => void, onDrawn?: () => void}} Acts */
@@ -100,7 +100,8 @@ export class Picture {
       });
     say(this.trouble, "");
     this.label();
-    this.follow();
+    if (shown.pointed) this.view.point(shown.pointed);
+    else this.follow();
   }
 
   /** @param {Shown} shown */
@@ -213,4 +214,10 @@ function oddLegend() {
 export function seenPart(text) {
   const part = (text || "").split(",").map(Number);
   return part.length === 4 && part.every(Number.isFinite) ? part : null;
+}
+
+/** @param {string | null} text "row,column" of the picture */
+export function pointed(text) {
+  const [row, col, ...more] = (text || "").split(",").map(Number);
+  return Number.isInteger(row) && Number.isInteger(col) && !more.length ? { row, col } : null;
 }

@@ -7,7 +7,7 @@ import { count, plural } from "../format.js";
 import { VirtualTable } from "../instruments/virtual_table.js";
 import { listen } from "../keys.js";
 import { tell, words } from "../messages.js";
-import { chosen, go, set } from "../url.js";
+import { chosen, chosenWords, go, set, turned } from "../url.js";
 import { Lines } from "./call_lines.js";
 import { Records } from "./records.js";
 import { runHeader } from "./run_header.js";
@@ -69,11 +69,9 @@ class TracePage {
       attrs: { placeholder: "search:  scores", autocomplete: "off", spellcheck: "false" },
       on: { input: () => set({ q: this.search.value }) },
     });
-    this.depths = choice("Open calls", DEPTHS, "all", (key) => {
-      this.lines.turned.clear();
-      set({ d: key === "all" ? null : key });
-      this.draw();
-    });
+    this.depths = choice("Open calls", DEPTHS, "all", (key) =>
+      set({ d: key === "all" ? null : key, c: null }),
+    );
     this.only = button("only changes", () => set({ m: chosen("m") ? null : "1" }), {
       class: "small",
       attrs: { "aria-pressed": "false" },
@@ -130,7 +128,7 @@ class TracePage {
   }
 
   makeTreeTable() {
-    const onPick = (/** @type {number} */ at) => set({ tree: this.trees[at].tree }, { push: true });
+    const onPick = (/** @type {number} */ at) => set({ tree: this.trees[at].tree, c: null }, { push: true });
     const columns = treeColumns((at) => this.trees[at], this.hasCalls);
     return new VirtualTable(this.treeHost, columns, { label: "Trees", onPick }, this.signal);
   }
@@ -176,9 +174,12 @@ class TracePage {
     choose(this.depths, chosen("d") || "all");
     this.only.setAttribute("aria-pressed", String(Boolean(chosen("m"))));
     if (document.activeElement !== this.search) this.search.value = chosen("q") || "";
+    const byHand = new Set(chosenWords("c").map(Number));
+    this.lines.turned = byHand;
     if (key === this.key) return this.draw();
     this.key = key;
     this.lines = new Lines(this.hasCalls);
+    this.lines.turned = byHand;
     const at = this.trees.findIndex((/** @type {any} */ one) => one.tree === key);
     if (!this.treeTable.rows.length)
       this.treeTable.show(this.trees.map((/** @type {any} */ _, /** @type {number} */ one) => one));
@@ -234,9 +235,10 @@ class TracePage {
   showOdd() {
     const at = this.lines.firstOdd();
     if (at === null) return tell("No NaN or Inf is known in this tree.");
-    this.lines.openTo(at);
-    set({ q: null, m: null });
-    this.draw();
+    const closed = this.lines.closedAround(at, this.deepest()).map(String);
+    const byHand = chosenWords("c");
+    const others = byHand.filter((one) => !closed.includes(one));
+    set({ q: null, m: null, c: [...others, ...closed.filter((one) => !byHand.includes(one))].join(",") });
     this.table.select(at);
     this.table.reveal(at);
     return undefined;
@@ -244,8 +246,7 @@ class TracePage {
 
   /** @param {number} at */
   turn(at) {
-    this.lines.turned.set(at, !this.lines.isOpen(at, this.deepest()));
-    this.draw();
+    set({ c: turned("c", String(at)) });
   }
 
   /** A call opens or closes, a value is shown. @param {number} at @param {boolean} [isValue] */
@@ -261,7 +262,7 @@ class TracePage {
   beside(by) {
     const at = this.trees.findIndex((/** @type {any} */ one) => one.tree === this.key);
     const next = this.trees[at + by];
-    if (next) set({ tree: next.tree });
+    if (next) set({ tree: next.tree, c: null });
   }
 
   /** Statistics of the lines in sight. @param {number[]} seen */

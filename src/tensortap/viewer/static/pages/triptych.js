@@ -16,7 +16,7 @@ import { onTheme } from "../theme.js";
 /**
  * @typedef {{
  *   base: string, look: {axes: string, index: string}, size: [number, number], difference: string, isShared: boolean,
- *   worst: {row: number, col: number} | null, part: number[] | null, element: (row: number, col: number) => (number | string)[],
+ *   pointed: {row: number, col: number} | null, part: number[] | null, element: (row: number, col: number) => (number | string)[],
  * }} Shown
  */
 /** @typedef {{element: HTMLElement, canvas: HTMLCanvasElement, title: HTMLElement, place: HTMLElement, value: HTMLElement, low: HTMLElement, high: HTMLElement, ramp: HTMLElement, heat: Heatmap | null, range: Range}} Panel */
@@ -116,7 +116,7 @@ export class Triptych {
     }
     say(this.panels.d.title, NAMES[shown.difference] || TITLES.d);
     say(this.trouble, "");
-    if (shown.worst) this.view.point(shown.worst);
+    if (shown.pointed) this.view.point(shown.pointed);
     this.isOther = false;
   }
 
@@ -192,15 +192,11 @@ export class Triptych {
   }
 
   /** B shown in A's place, again and again: what moves is what differs. */
-  toggleBlink() {
-    if (this.timer) {
-      clearInterval(this.timer);
-      this.timer = 0;
-      if (this.isOther) this.swap();
-      return false;
-    }
-    this.timer = setInterval(() => this.swap(), BLINK);
-    return true;
+  blink(isOn = true) {
+    if (isOn === Boolean(this.timer)) return;
+    clearInterval(this.timer);
+    this.timer = isOn ? setInterval(() => this.swap(), BLINK) : 0;
+    if (this.isOther) this.swap();
   }
 
   swap() {
