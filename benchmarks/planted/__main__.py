@@ -36,8 +36,7 @@ PAGE = ROOT / "docs" / "planted.md"
 def main() -> int:
     given = _arguments()
     start = time.monotonic()
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.workers, context) as pool:
+    with _pool(given) as pool:
         made = measured(pool, given)
     page.show(made)
     print(f"\n{time.monotonic() - start:.0f} s")
@@ -46,6 +45,19 @@ def main() -> int:
         PAGE.write_text(page.written(made), encoding="utf-8")
         print(f"written: {PAGE.relative_to(ROOT)}")
     return sum(not one.is_met for one in results.bars(made)) if is_all or given.short else 0
+
+
+def decide() -> int:
+    """What `python -m planted.noise` does: the list of bugs above noise is written, and nothing compared."""
+    given = _arguments()
+    with _pool(given) as pool:
+        _above_noise(pool, _units(given), given.work)
+    print(f"written: {_list(given.work)}")
+    return 0
+
+
+def _pool(given: argparse.Namespace) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(given.workers, multiprocessing.get_context("spawn"))
 
 
 def measured(pool: Executor, given: argparse.Namespace) -> results.Results:
@@ -81,7 +93,7 @@ def _units(given: argparse.Namespace) -> list[Unit]:
 
 def _above_noise(pool: Executor, chosen: Sequence[Unit], work: Path) -> dict[str, list[str]]:
     """The list that was written before; only what is not in it is decided now."""
-    file = work / f"above-noise-{_digest()}.json"
+    file = _list(work)
     known: dict[str, list[str]] = json.loads(file.read_text()) if file.exists() else {}
     missing = [unit for unit in chosen if unit.key not in known]
     work.mkdir(parents=True, exist_ok=True)
@@ -89,6 +101,10 @@ def _above_noise(pool: Executor, chosen: Sequence[Unit], work: Path) -> dict[str
         known[unit.key] = names
         file.write_text(json.dumps(known, indent=1))
     return known
+
+
+def _list(work: Path) -> Path:
+    return work / f"above-noise-{_digest()}.json"
 
 
 def _scored(pool: Executor, tasks: Sequence[Any], work: Path) -> Iterator[units.Scored]:

@@ -7,6 +7,7 @@ the weights after the step in question, or the gradients of the module, beside t
 were moved in that way."""
 
 import copy
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -125,3 +126,9 @@ def _exceeds(found: Metrics, noise: list[Metrics]) -> bool:
     sizes = ((found.relative_l2, "relative_l2"), (found.row, "row"), (found.column, "column"))
     least = torch.finfo(torch.float32).eps / 2
     return any(size > max(least, *(getattr(one, name) for one in noise)) for size, name in sizes)
+
+
+if __name__ == "__main__":
+    from planted.__main__ import decide
+
+    sys.exit(decide())

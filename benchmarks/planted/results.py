@@ -18,7 +18,6 @@ BARS = {
     ("bfloat16", REPLAY): 0.90,
 }
 SEVERAL_BAR, PLACED_BAR = 0.90, 0.99
-LEAST_HARMLESS, LEAST_KINDS, LEAST_MODELS = 100, 40, 12
 
 
 @dataclass

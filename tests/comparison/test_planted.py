@@ -1,6 +1,8 @@
 """A short form of the benchmark of planted bugs: every bug is located, no harmless change accused."""
 
 import itertools
+import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,9 +130,25 @@ def test_what_rounding_hides_is_below_noise(planted):
     assert not {"product_in_tf32", "product_in_bfloat16", "norm_in_half_precision"} & set(above)
 
 
+def test_a_script_of_its_own_writes_what_is_above_noise_and_compares_nothing(tmp_path):
+    command = [sys.executable, "-m", "planted.noise", "--short", "--models", "llama", "--workers", "1"]
+    subprocess.run([*command, "--work", str(tmp_path)], cwd=BENCHMARKS, check=True, capture_output=True)
+    (file,) = tmp_path.iterdir()
+    (names,) = json.loads(file.read_text()).values()
+    assert file.name.startswith("above-noise-")
+    assert {"mask_off_by_one", "norm_eps_1e_3"} <= set(names)
+
+
 def test_limits_are_fixed_on_other_models_than_are_scored(planted):
     assert not planted.zoo.SCORED.keys() & planted.zoo.CALIBRATED.keys()
     sorts = {kind.sort for kind in planted.zoo.SCORED.values()}
     assert sorts == {"dense", "experts", "scan", "encoder", "encoder-decoder", "vision"}
     assert len(planted.zoo.SCORED) >= 12
     assert len(planted.planting.BUGS) + len(planted.planting.DATA_BUGS) >= 40
+
+
+def test_of_each_number_type_there_are_a_hundred_harmless_pairs(planted):
+    kinds = planted.zoo.SCORED.values()
+    pairs = sum(len(planted.score.harmless(kind)) + 1 for kind in kinds)  # each batch is split as well
+    pairs += sum(planted.parallel.is_divisible(kind) + planted.training.is_trainable(kind) for kind in kinds)
+    assert pairs >= 100
