@@ -2,7 +2,10 @@
 
 import numpy as np
 
-NOTHING = ("noise", "much noise", "unrelated", "dropout", "bf16 product", "mixed", "relu", "large row", "few")
+NOTHING = (
+    "noise", "much noise", "unrelated", "dropout", "bf16 product", "mixed", "relu", "large row", "few",
+    "nearly constant",
+)  # fmt: skip
 SINGLE = np.float32
 
 
@@ -97,6 +100,13 @@ def _few(a, random):
     return a, (a * (1 + 1e-7 * random.standard_normal(a.shape))).astype(SINGLE)
 
 
+def _nearly_constant(a, random):
+    """Times a number and plus a number are the same here."""
+    a = (5 + 1e-6 * random.standard_normal(a.shape)).astype(SINGLE)
+    more = random.standard_normal(a.shape)
+    return a, ((a * 1.02 if random.random() < 0.5 else a + 0.1) * (1 + 1e-5 * more)).astype(SINGLE)
+
+
 MAKERS = {
     "rounded": _rounded,
     "scaled": lambda a, random: (a, little(a * SINGLE(random.choice((0.5, -1, 1.01, 1.3))), random)),
@@ -119,4 +129,5 @@ MAKERS = {
     "relu": _relu,
     "large row": _large_row,
     "few": _few,
+    "nearly constant": _nearly_constant,
 }

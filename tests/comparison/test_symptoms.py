@@ -61,6 +61,12 @@ def test_the_sentences_name_what_was_done():
     assert told(a, a) == told(a, a.T) == told(a[0, :4], a[1, :4]) == []
 
 
+def test_of_a_factor_and_a_summand_only_the_one_that_fits_is_told():
+    a = (5 + 0.001 * np.random.default_rng(0).standard_normal((8, 16))).astype(np.float32)
+    assert told(a, a + np.float32(0.1)) == ["B is A plus 0.1"]
+    assert told(a, a * np.float32(1.02)) == ["B is A times 1.02"]
+
+
 def test_explain_tells_the_shape_of_the_error():
     a = np.random.default_rng(0).standard_normal((8, 12)).astype(np.float32)
     found = tt.compare_runs([Record("x", a)], [Record("x", a * np.float32(1.25))])

@@ -18,6 +18,7 @@ from tensortap.kernels.numbers import Array
 
 _FEW = 8  # numbers: of fewer, nothing is said
 _REST = 0.02  # so much of a difference may remain unexplained
+_CLEARLY = 3.0  # by how much the next best must be worse
 _LARGE = 0.1  # of the whole: what is smaller is not taken for another order
 _FARTHEST = 8  # rows that something may have moved
 _MOST_ROWS = 8192
@@ -53,6 +54,17 @@ class Look:
     @cached_property
     def is_constant(self) -> bool:
         return bool((self.x == self.x.flat[0]).all())
+
+    @cached_property
+    def factor(self) -> float:
+        square = float(np.vdot(self.x, self.x))
+        return float(np.vdot(self.x, self.y)) / square if square else 0.0
+
+    @cached_property
+    def rests(self) -> tuple[float, float]:
+        """What a factor leaves of the difference, and what a summand does."""
+        apart = self.size or 1.0
+        return _norm(self.y - self.factor * self.x) / apart, _norm(self.apart - self.apart.mean()) / apart
 
     @cached_property
     def norm(self) -> float:
@@ -102,20 +114,18 @@ def zeros(look: Look) -> str:
 
 
 def scaled(look: Look) -> str:
-    square = float(np.vdot(look.x, look.x))
-    if look.is_constant or not square or not look.y.any():
+    if look.is_constant or not look.y.any() or np.count_nonzero(look.x) < _FEW:
         return ""
-    factor = float(np.vdot(look.x, look.y)) / square
-    if abs(factor) < _REST or np.count_nonzero(look.x) < _FEW:
-        return ""
-    return f"B is A times {factor:.4g}" if _rest(look, look.y - factor * look.x) else ""
+    rest, other = look.rests
+    is_sure = abs(look.factor) >= _REST and _explains(rest, other)
+    return f"B is A times {look.factor:.4g}" if is_sure else ""
 
 
 def offset(look: Look) -> str:
-    more = float(look.apart.mean())
-    if look.is_constant or not more:
+    if look.is_constant:
         return ""
-    return f"B is A plus {more:.4g}" if _rest(look, look.apart - more) else ""
+    other, rest = look.rests
+    return f"B is A plus {look.apart.mean():.4g}" if _explains(rest, other) else ""
 
 
 def bias(look: Look) -> str:
@@ -185,6 +195,11 @@ DETECTORS: dict[str, Callable[[Look], str]] = {
 }
 _ORDERS = ("moved", "transposed", "permuted", "part")
 _WHOLE = ("zeros", "rounded", "scaled", "offset", "bias", "moved", "transposed")
+
+
+def _explains(rest: float, other: float) -> bool:
+    """Whether little is left, and much less than another explanation leaves."""
+    return rest <= _REST and _CLEARLY * rest < other
 
 
 def _rest(look: Look, left: Array) -> bool:
