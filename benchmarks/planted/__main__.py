@@ -22,6 +22,7 @@ import tensortap
 from planted import page, results, units
 from planted.answers import Limits
 from planted.placements import SEEDS, placements
+from planted.shapes import shapes
 from planted.units import DTYPES, Unit, Worst
 from planted.zoo import CALIBRATED, SCORED
 from tensortap.comparison.floor import LIMIT
@@ -72,6 +73,7 @@ def measured(pool: Executor, given: argparse.Namespace) -> results.Results:
         made.cases += scored.cases
         made.several += scored.several
     made.placed = placements(SEEDS[:100] if given.short else SEEDS)
+    made.shapes = shapes()
     return made
 
 

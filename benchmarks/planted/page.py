@@ -7,6 +7,7 @@ import transformers
 from planted import results
 from planted.answers import FLOOR, REPLAY, THE_MODEL
 from planted.results import ARRANGED, Results
+from planted.shapes import RIGHT, SILENT, WRONG
 from planted.training import TRAINED
 from planted.units import DTYPES
 from planted.zoo import CALIBRATED, SCORED
@@ -29,12 +30,16 @@ def show(made: Results) -> None:
         if one.located is None and any(one.is_seen(tool) for tool in (FLOOR, REPLAY) if tool in one.answers):
             print(f"  false alarm: {one.what} in {one.kind}, {one.dtype}, seed {one.seed}: {one.answers}")
     print()
+    for what, counts in made.shapes.items():
+        if counts.total() > counts[RIGHT]:
+            print(f"  shape of a difference, {what}: {dict(counts)}")
     for bar in results.bars(made):
         print(f"{'met   ' if bar.is_met else 'MISSED'} {bar.what}: {bar.found}, bar {bar.wanted}")
 
 
 def written(made: Results) -> str:
-    parts = [_begin(made), _bars(made), _tables(made), _families(made), _misses(made), _method(made)]
+    parts = [_begin(made), _bars(made), _tables(made), _families(made), _shapes(made), _misses(made)]
+    parts.append(_method(made))
     return "\n".join(parts)
 
 
@@ -76,6 +81,19 @@ def _families(made: Results) -> str:
         rows.append([family, str(len(names)), *both["float32"][family], *both["bfloat16"][family]])
     heads = ["family", "kinds", "float32, floor", "float32, replay", "bfloat16, floor", "bfloat16, replay"]
     return "\n".join([*parts, _table(heads, rows)])
+
+
+def _shapes(made: Results) -> str:
+    told = (
+        "What `.explain` tells of the shape of a difference, of arrays of which it is known what was done. "
+        "Where that has no shape, as noise has none, silence is right."
+    )
+    rows = [
+        [what, *(str(counts[outcome]) for outcome in (RIGHT, SILENT, WRONG))]
+        for what, counts in made.shapes.items()
+    ]
+    table = _table(["what was done", "right", "silent", "something else told"], rows)
+    return f"## Shapes of differences\n\n{told}\n\n{table}"
 
 
 def _misses(made: Results) -> str:

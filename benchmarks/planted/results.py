@@ -29,6 +29,7 @@ class Results:
     cases: list[Case] = field(default_factory=list)
     several: list[Several] = field(default_factory=list)
     placed: Counter[str] = field(default_factory=Counter)
+    shapes: dict[str, Counter[str]] = field(default_factory=dict)  # of differences, by what was done
 
     def planted(self, dtype: str, tool: str, *, above_noise: bool = False) -> list[Case]:
         """Bugs that the tool was asked about; arrangements are no bugs."""

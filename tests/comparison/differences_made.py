@@ -6,6 +6,22 @@ NOTHING = (
     "noise", "much noise", "unrelated", "dropout", "bf16 product", "mixed", "relu", "large row", "few",
     "nearly constant",
 )  # fmt: skip
+# Which detectors may speak of what was done, the one that must first. Where a few rows were permuted or a
+# part is all that changed, that it is a part is true as well.
+SPEAKING = {
+    "rounded": ("rounded",),
+    "scaled": ("scaled",),
+    "offset": ("offset",),
+    "bias": ("bias",),
+    "moved": ("moved",),
+    "transposed": ("transposed",),
+    "permuted": ("permuted", "part"),
+    "tail": ("part",),
+    "shard": ("part",),
+    "row": ("part",),
+    "masked": ("masked",),
+    "zeros": ("zeros",),
+}
 SINGLE = np.float32
 
 

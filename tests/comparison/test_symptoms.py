@@ -2,29 +2,13 @@
 
 import numpy as np
 import pytest
-from tests.comparison.differences_made import NOTHING, made
+from tests.comparison.differences_made import NOTHING, SPEAKING, made
 
 import tensortap as tt
 from tensortap.comparison.symptoms import DETECTORS, symptoms
 from tensortap.core.record import Record
 
 SEEDS = range(1000, 1060)
-# Which detectors may speak of what was done, the one that must first. Where a few rows were permuted or a
-# part is all that changed, that it is a part is true as well.
-SPEAKING = {
-    "rounded": ("rounded",),
-    "scaled": ("scaled",),
-    "offset": ("offset",),
-    "bias": ("bias",),
-    "moved": ("moved",),
-    "transposed": ("transposed",),
-    "permuted": ("permuted", "part"),
-    "tail": ("part",),
-    "shard": ("part",),
-    "row": ("part",),
-    "masked": ("masked",),
-    "zeros": ("zeros",),
-}
 
 
 @pytest.mark.parametrize("label", SPEAKING)
