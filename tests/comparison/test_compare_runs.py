@@ -426,6 +426,26 @@ def test_objects_without_numbers_are_counted_and_judge_nothing():
     assert found.exit_code == 0
 
 
+def test_what_both_sides_have_to_say_is_said_once():
+    model = nn.Sequential(nn.Linear(4, 4))
+    sides = []
+    for _ in range(2):
+        with tt.capture(model, "**", "**.in.grad") as cap:
+            model(torch.ones(2, 4)).sum().backward()
+        sides.append(cap)
+    notes = tt.compare_runs(*sides).notes
+    assert any(one.startswith("in.grad was selected and gave no record") for one in notes)
+    assert len(notes) == len(set(notes))
+
+
+def test_a_floor_without_the_type_of_b_is_told(clean, llama, tokens, captured):
+    run = captured(llama().bfloat16(), tokens)
+    text = str(tt.compare_runs(clean.run, run, floor=clean.floor))
+    assert "noise: from repeat, ulp, float64; beyond from 4x on; none of it is of bfloat16, as B is" in text
+    floor = tt.floor(clean.copy(), tokens, twins=("ulp", "bfloat16"))
+    assert "none of it" not in str(tt.compare_runs(clean.run, run, floor=floor))
+
+
 def test_another_shape_is_structure():
     found = tt.compare_runs({"x": torch.ones(2, 3)}, {"x": torch.ones(3, 2)})
     assert found.first.verdict == "structure"

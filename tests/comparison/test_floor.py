@@ -64,7 +64,14 @@ def test_a_name_that_was_not_measured_has_the_usual_noise_of_its_type():
 
 @pytest.mark.parametrize(
     ("dtype", "size"),
-    [("float64", 1e-12), ("float32", 1e-5), ("float16", 5e-3), ("bfloat16", 2e-2), ("float8_e4m3fn", 1.5e-1)],
+    [
+        ("float64", 1e-12),
+        ("float32", 1e-5),
+        ("float16", 5e-3),
+        ("complex32", 5e-3),
+        ("bfloat16", 2e-2),
+        ("float8_e4m3fn", 1.5e-1),
+    ],
 )
 def test_the_usual_noise_is_that_of_the_type_and_grows_with_the_depth(dtype, size):
     assert analytic(dtype).relative_l2 == size

@@ -230,6 +230,15 @@ def test_a_wrong_gradient_names_the_module_whose_backward_made_it(first_bad, mod
     assert len(found.origins) == 1
 
 
+def test_what_would_tell_more_is_not_asked_for_where_it_was_captured():
+    flow = [*FLOW, *BACK]
+    found = compared(records(flow), records(flow, after("block.second.grad", flow)))
+    assert (found.first.name, found.first.note) == ("block", "")
+    flow = [one for one in flow if not one[0].endswith("in.input.grad")]
+    found = compared(records(flow), records(flow, after("block.second.grad", flow)))
+    assert "'**.in.grad' would tell" in found.first.note
+
+
 def test_gradients_of_a_wrong_forward_are_inherited():
     flow = [*FLOW, *BACK]
     found = compared(records(flow), records(flow, after("head", flow)))

@@ -165,6 +165,24 @@ def test_objects_without_numbers_say_nothing():
     assert measure("eager", "sdpa").mismatches == 1
 
 
+def test_arrays_of_text_and_of_times_are_decisions():
+    texts = np.array(["a", "b"]), np.array(["a", "c"])
+    times = np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-02", "NaT"], "M8[D]")
+    for a, b in (texts, times):
+        found = measure(a, b)
+        assert (found.is_discrete, found.count, found.mismatches, found.is_opaque) == (True, 2, 1, False)
+        assert measure(a, a.copy()).is_identical
+
+
+def test_arrays_of_several_fields_are_compared_field_by_field():
+    a = np.zeros(4, [("step", "i4"), ("loss", "f4")])
+    b = a.copy()
+    assert measure(a, b).is_identical
+    b["loss"][1] = 1.0
+    found = measure(a, b)
+    assert (found.part, found.relative_l2, found.is_opaque) == ("['loss']", 1.0, False)
+
+
 def test_types_of_different_precision_are_measured_against_each_other():
     a, _ = noisy((16, 16))
     found = measure(a, a.bfloat16())

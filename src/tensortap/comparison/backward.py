@@ -48,7 +48,7 @@ class Gradients:
         takers = self._innermost(found)
         if len(takers) > 1:
             return f"several take it: {', '.join(takers[:4])}"
-        if not takers and found.kind == "grad_output":
+        if not takers and not self._takers and found.kind == "grad_output":
             return "'**.in.grad' would tell which module's backward it is"
         return ""
 

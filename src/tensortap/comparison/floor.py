@@ -28,6 +28,7 @@ ROUNDING = {
     "float32": 2.0**-24,
     "complex64": 2.0**-24,
     "float16": 2.0**-11,
+    "complex32": 2.0**-11,
     "bfloat16": 2.0**-8,
     "float8_e4m3fn": 2.0**-4,
     "float8_e4m3fnuz": 2.0**-4,

@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensortap.comparison.masks import as_mask, lowest, masked, without_mask
 from tensortap.comparison.operands import Operand, are_equal, is_number, operand, shape_of_numbers
 from tensortap.comparison.structure import Pair, pairs
 from tensortap.kernels.along import worst_of_both
 from tensortap.kernels.differences import ArrayDifference, Extreme, differences
 from tensortap.kernels.many import Account, Report, Terms, are_discrete, columns_of
+from tensortap.kernels.numbers import Array
 from tensortap.kernels.tally import apart, index_of
 
 _PLAIN = (str, bytes, bool, int, float, complex, type(None))
@@ -87,7 +90,8 @@ _OPEN = (
 
 def measure(a: Any, b: Any, *, threads: int | None = None) -> Metrics:
     """How two values differ; of nested ones the leaf that differs most."""
-    if shape_of_numbers(a) is not None and shape_of_numbers(b) is not None:
+    are_whole = not any(map(_comes_apart, (a, b)))
+    if are_whole and shape_of_numbers(a) is not None and shape_of_numbers(b) is not None:
         return _of_leaf(Pair("", a, b), threads)
     found = [(pair, _of_leaf(pair, threads)) for pair in pairs(a, b, _is_leaf)]
     if not found:
@@ -192,12 +196,30 @@ def _of_leaf(pair: Pair, threads: int | None) -> Metrics:
 
 def _of_others(pair: Pair) -> Metrics:
     """What only knows ==: text counts as a decision, an object that is not equal says nothing."""
+    if _are_texts(pair.a, pair.b):
+        return _of_texts(pair.a, pair.b)
     is_same, told = are_equal(pair.a, pair.b)
     if is_same:
         return Metrics(count=1, is_identical=True, is_discrete=True)
     if isinstance(pair.a, _PLAIN) and isinstance(pair.b, _PLAIN):
         return Metrics(count=1, is_discrete=True, mismatches=1, reason="" if _are_text(pair) else told)
     return Metrics(count=1, is_opaque=True, reason=told)
+
+
+def _comes_apart(value: Any) -> bool:
+    """Whether it is an array of several fields, or of objects."""
+    return isinstance(value, np.ndarray) and (value.dtype.names is not None or value.dtype.hasobject)
+
+
+def _are_texts(a: Any, b: Any) -> bool:
+    are_arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape
+    return are_arrays and a.dtype.kind in "USmM" and a.dtype.kind == b.dtype.kind
+
+
+def _of_texts(a: Array, b: Array) -> Metrics:
+    """Texts and times one by one; a time that is none is itself."""
+    apart = int(np.count_nonzero((a != b) & ((a == a) | (b == b))))
+    return Metrics(count=a.size, is_identical=not apart, is_discrete=True, mismatches=apart)
 
 
 def _are_text(pair: Pair) -> bool:

@@ -176,7 +176,7 @@ def compare_runs(
         explanations,
         _coverage(matched, table, sides, is_explained=bool(origins)),
         noise,
-        (*matched.notes, *sides[0].notes, *sides[1].notes),
+        (*matched.notes, *dict.fromkeys([*sides[0].notes, *sides[1].notes])),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding, Origin
-from tensortap.comparison.floor import LIMIT, OWN
+from tensortap.comparison.floor import LIMIT, OWN, ROUNDING
 from tensortap.comparison.metrics import Metrics
 from tensortap.comparison.shape_of_difference import told_of
 from tensortap.comparison.verdict import GAPS, VERDICTS
@@ -82,7 +82,21 @@ def noise_line(found: Comparison) -> str:
         return f"noise: uncalibrated, what is usual for the number type{limit}; {advice}"
     some = f"; {coverage.uncalibrated:,} pairs uncalibrated" if coverage.uncalibrated else ""
     skipped = f"; not made: {'; '.join(floor.skipped)}" if floor.skipped else ""
-    return f"noise: from {', '.join(floor.twins)}; beyond from {floor.limit:.3g}x on{some}{skipped}"
+    told = f"noise: from {', '.join(floor.twins)}; beyond from {floor.limit:.3g}x on"
+    return f"{told}{_unlike(found)}{some}{skipped}"
+
+
+def _unlike(found: Comparison) -> str:
+    """That B rounds more than anything by which it is measured; of runs that were repeated nobody knows."""
+    if not found.is_different or "ulp" not in found.floor.twins:
+        return ""
+    types = {pair.b.dtype for pair in (one.pair for one in found.table) if _rounds_more(pair.b, pair.a)}
+    unlike = sorted(types - set(found.floor.twins))
+    return f"; none of it is of {' or '.join(unlike)}, as B is" if unlike else ""
+
+
+def _rounds_more(one: Entry, other: Entry) -> bool:
+    return ROUNDING.get(one.dtype, 0.0) > ROUNDING.get(other.dtype, 0.0) > 0
 
 
 def gap_lines(coverage: Coverage) -> list[str]:
