@@ -17,7 +17,8 @@ from tests.browser.sample import write, write_many, write_one
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_PICTURES = os.environ.get("TENSORTAP_SCREENSHOTS")  # each test starts without settings from outside
+# Kept for people to look at; each test starts without settings from outside.
+PICTURES = Path(os.environ.get("TENSORTAP_SCREENSHOTS", Path(__file__).parents[2] / "build" / "screenshots"))
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-precise-memory-info"]
 playwright.expect.set_options(timeout=15_000)
 MANY = 100_000
@@ -53,6 +54,7 @@ class Seen:
 def browser() -> Iterator[Any]:
     if _CHROMIUM is None:
         pytest.skip("no chromium on this machine: the pages were not looked at")
+    PICTURES.mkdir(parents=True, exist_ok=True)
     with playwright.sync_playwright() as started:
         running = started.chromium.launch(executable_path=_CHROMIUM, args=_FLAGS)
         yield running
@@ -67,8 +69,6 @@ def viewer(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
     write_many(folder / "many", MANY)
     write_one(folder / "left", "alpha.x", 3)
     write_one(folder / "right", "beta.y", 4, 5)
-    pictures = Path(_PICTURES) if _PICTURES else tmp_path_factory.mktemp("pictures")
-    pictures.mkdir(parents=True, exist_ok=True)
     with Started(folder) as (url, address):
         context = browser.new_context()
         page = context.new_page()
@@ -76,7 +76,7 @@ def viewer(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
         runs = page.evaluate("fetch('/api/runs').then((answer) => answer.json())")["runs"]
         state = context.storage_state()
         context.close()
-        yield Viewer(address, {run["name"]: run["id"] for run in runs}, state, pictures)
+        yield Viewer(address, {run["name"]: run["id"] for run in runs}, state, PICTURES)
 
 
 class Started:

@@ -1,5 +1,6 @@
 """What holds on every page: both looks, contrast and labels, no sideways scrolling, the header."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -64,3 +65,53 @@ def test_how_to_reproduce_a_run_is_told_as_a_command(open_page: Open, viewer: Vi
     page = ready(open_page, viewer, "captures", "dark")
     page.get_by_role("button", name="Reproduce").click()
     expect(page.get_by_role("dialog")).to_contain_text("tensortap reproduce")
+
+
+DIALOGS = {
+    "keys": "?",
+    "palette": "Control+k",
+    "queries": "The query language",
+    "reproduce": "Reproduce…",
+}
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("name", DIALOGS)
+def test_everyone_can_read_and_use_what_opens_over_a_page(
+    open_page: Open, viewer: Viewer, name: str, theme: str
+) -> None:
+    page = ready(open_page, viewer, "captures", theme)
+    if name in ("keys", "palette"):
+        page.keyboard.press(DIALOGS[name])
+    else:
+        page.get_by_role("button", name=DIALOGS[name]).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator("dd, li, pre").first).to_be_visible()
+    page.screenshot(path=viewer.pictures / f"{name}_{theme}_1280.png")
+    found = axe.Axe().run(page).response["violations"]
+    assert [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]] == []
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_colours_can_be_told_apart_without_colour_vision(open_page: Open, theme: str) -> None:
+    page = open_page("/", theme=theme, user="one who sees no colours")
+    rises = page.evaluate(_LIGHTNESS, ["values", "error"])
+    for light in rises:
+        steps = [after - before for before, after in pairwise(light[::15])]
+        assert min(steps) > 0.01 or max(steps) < -0.01
+        assert abs(light[-1] - light[0]) > 0.5
+    (signed,) = page.evaluate(_LIGHTNESS, ["signed"])
+    for half in (signed[:128], signed[128:]):
+        assert abs(half[-1] - half[0]) > 0.3
+
+
+_LIGHTNESS = """async (scales) => {
+  const { table } = await import("/static/colors.js");
+  const linear = (part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  const lightness = (colour) => {
+    const [r, g, b] = [0, 8, 16].map((shift) => linear((colour >> shift) & 255));
+    const y = 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    return y > 0.008856 ? 1.16 * Math.cbrt(y) - 0.16 : 9.033 * y;
+  };
+  return scales.map((scale) => Array.from(table(scale).subarray(0, 256), lightness));
+}"""

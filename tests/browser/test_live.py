@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.browser.conftest import PICTURES
 from tests.browser.own import Own, violations
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -208,6 +209,7 @@ def test_what_the_job_does_not_understand_is_told_in_its_words(running: Running)
 def test_everyone_can_read_and_use_it_without_scrolling_sideways(running: Running, theme: str) -> None:
     page = opened(running.own(is_allowed=True), theme=theme)
     tapped(page, "0")
+    page.screenshot(path=PICTURES / f"live_{theme}_1280.png")
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     assert violations(page) == ""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.browser.conftest import PICTURES
 from tests.browser.own import RANKS, SHAPE, STEPS, Own, choices, value, violations, write_values
 from tests.browser.sample import EVIL
 
@@ -217,6 +218,7 @@ def test_a_tab_that_is_not_seen_holds_no_connection(own: Own) -> None:
 def test_everyone_can_read_and_use_it_without_scrolling_sideways(own: Own, theme: str) -> None:
     page = drawn(own.open(f"{MLP}?s=2", theme=theme))
     expect(page.locator(".ranks canvas").first).to_be_visible()
+    page.screenshot(path=PICTURES / f"tensor_{theme}_1280.png")
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     assert violations(page) == ""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.browser.conftest import PICTURES
 from tests.browser.own import STEPS, Own, choices, violations, write_calls, write_values
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -120,5 +121,6 @@ def test_without_calls_the_values_of_each_step_are_listed(own: Own) -> None:
 def test_everyone_can_read_and_use_it_without_scrolling_sideways(own: Own, theme: str) -> None:
     page = opened(own, theme=theme)
     expect(page.locator(".trace-alarm")).to_be_visible()
+    page.screenshot(path=PICTURES / f"trace_{theme}_1280.png")
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     assert violations(page) == ""
