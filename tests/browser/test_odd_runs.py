@@ -1,5 +1,6 @@
 """Runs that are not as one thinks of them: nothing in them, not a number, names that never end."""
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ow
         "empty": {},
         "nan": {"x": nans},
         "slope": {"x": slope},
+        "it's": {"x": slope},
         "wide": {"x": np.ones((4, 5), np.float32)},
         f"long{'_name' * 40}": {LONG: ones, "one\nline": ones},
     }.items():
@@ -35,6 +37,7 @@ def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ow
         sink.close()
     made = Own(browser, folder)
     made.ids["long"] = next(found for name, found in made.ids.items() if name.startswith("long"))
+    made.ids["quoted"] = made.ids["it's"]
     yield made
     made.close()
 
@@ -60,6 +63,17 @@ def test_a_name_of_two_lines_keeps_to_its_row(pages: Own) -> None:
     page = pages.open("/run/{long}/captures?q=line")
     cell = page.locator(".vt-row:visible div", has_text="one").first
     assert cell.evaluate("(cell) => getComputedStyle(cell).whiteSpace") == "nowrap"
+
+
+def test_a_command_to_copy_keeps_each_name_a_word(pages: Own) -> None:
+    page = pages.open("/compare?a={quoted}&b={slope}")
+    expect(page.locator(".headline")).to_be_visible()
+    page.keyboard.press("Control+k")
+    page.get_by_label("Search commands").fill("copy the command")
+    page.keyboard.press("Enter")
+    expect(page.locator(".message")).to_contain_text("clipboard")
+    words = shlex.split(page.evaluate("navigator.clipboard.readText()"))
+    assert [word.rpartition("/")[2] for word in words] == ["tensortap", "compare", "it's", "slope"]
 
 
 def test_a_short_run_says_at_once_what_was_found_in_it(pages: Own) -> None:

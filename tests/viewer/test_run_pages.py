@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -23,6 +24,13 @@ def test_runs_are_listed_with_the_shortest_ids(look):
         assert run["steps"] == {"first": 0, "last": STEPS - 1, "count": STEPS}
         assert len(run["id"]) >= 4
         assert client.json(f"/api/run/{run['id']}")["name"] == run["name"]
+
+
+def test_a_command_to_copy_is_safe_whatever_the_run_is_called(look, folder):
+    path = (folder / "a").rename(folder / "it's; echo $HOME")
+    client = look()
+    told = client.json(f"/api/run/{client.run(path.name)}")["reproduce"]
+    assert shlex.split(told) == ["tensortap", "reproduce", str(path)]
 
 
 def test_runs_can_be_asked_for_in_the_query_language(look):

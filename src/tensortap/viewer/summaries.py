@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from datetime import datetime
 from pathlib import Path
@@ -76,7 +77,7 @@ def at_length(library: Library, identity: str) -> dict[str, Any]:
         "storage": _storage(stock.path),
         "events": _events(short, stock),
         "problems": [*stock.book.problems, *filter(None, [metadata.get("problem")])],
-        "reproduce": f"tensortap reproduce {stock.path}",
+        "reproduce": f"tensortap reproduce {shlex.quote(str(stock.path))}",
     }
 
 

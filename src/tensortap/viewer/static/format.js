@@ -115,6 +115,18 @@ export function moment(seconds) {
   return local.toISOString().slice(0, 19).replace("T", " ");
 }
 
+/** As a word of a shell. @param {string} text */
+export function quoted(text) {
+  return `'${text.replace(/'/g, "'\\''")}'`;
+}
+
+/** Runs are often named by their moment; the folder says what they are. @param {string} path */
+export function runName(path) {
+  const parts = path.split("/").filter(Boolean);
+  const last = parts[parts.length - 1] || path;
+  return /^\d{8}_\d{6}/.test(last) ? parts.slice(-2).join("/") : last;
+}
+
 /**
  * A long dotted name keeps its beginning and its end; the end says what it is.
  * @param {string} name

@@ -4,7 +4,7 @@
 import { json, onNews, query, table } from "../api.js";
 import { el, fill } from "../dom.js";
 import { copy, waiting } from "../messages.js";
-import { count } from "../format.js";
+import { count, quoted, runName } from "../format.js";
 import { listen } from "../keys.js";
 import { offer } from "../palette.js";
 import { chosen, chosenNumber, set } from "../url.js";
@@ -94,25 +94,19 @@ function news(c, signal) {
   });
 }
 
-/** Runs are often named by their moment; the folder says what they are. @param {any} run */
-function shortName(run) {
-  const parts = (run.label || run.name).split("/").filter(Boolean);
-  return /^\d{8}_\d{6}/.test(parts[parts.length - 1]) ? parts.slice(-2).join("/") : run.name || run.label;
-}
-
 /** @param {Told} told */
 function header({ comparison, frame, signal }) {
   const { a, b } = comparison;
   const chip = (/** @type {string} */ letter, /** @type {any} */ run) => ({
     letter,
-    text: shortName(run),
+    text: runName(run.label || run.name),
     title: run.label,
     href: run.id ? `/run/${run.id}` : "/",
   });
   frame.show({
     crumbs: [{ text: "Compare" }],
     chips: [chip("A", a), chip("B", b)],
-    title: `${shortName(a)} ⇄ ${shortName(b)}`,
+    title: `${runName(a.label || a.name)} ⇄ ${runName(b.label || b.name)}`,
   });
   frame.canReproduce(async () => {
     const runs = await Promise.all(
@@ -219,7 +213,7 @@ class ComparePage {
 
   copyCommand() {
     const { a, b } = this.told.comparison;
-    copy(`tensortap compare '${a.label}' '${b.label}'`, "The command");
+    copy(`tensortap compare ${quoted(a.label)} ${quoted(b.label)}`, "The command");
   }
 
   /** @type {number} */

@@ -112,7 +112,7 @@ export class ModuleTree {
         ),
         el("span", { class: "quiet clip" }, node.class),
       ),
-      el("span", { class: "number soft" }, node.absmax === null ? "" : `|x| ≤ ${number(node.absmax)}`),
+      el("span", { class: "number soft" }, node.absmax === null ? "" : number(node.absmax)),
       el("span", { class: "number quiet" }, count(node.captures)),
       el("span", { class: `number ${node.odd ? "bad" : "quiet"}` }, node.odd ? `${count(node.odd)} odd` : ""),
     );

@@ -100,10 +100,14 @@ class Modules {
     this.tree = new ModuleTree(run);
     this.body = el("div", null, this.tree.element);
     const note = "green: no NaN or Inf in what was looked at";
+    const titles = ["module", "largest |x|", "captures", ""].map((text, at) =>
+      el("span", { class: at ? "number" : "" }, text),
+    );
     this.card = el(
       "section",
       { class: "card", label: "Modules" },
       el("div", { class: "card-head" }, el("h2", null, "Modules"), el("span", { class: "note" }, note)),
+      el("div", { class: "tree-row tree-titles", attrs: { "aria-hidden": "true" } }, titles),
       this.body,
     );
   }

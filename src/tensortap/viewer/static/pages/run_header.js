@@ -2,7 +2,7 @@
 /** @file The header on every page of one run: its name, the way back, how it is doing, how to make it again. */
 
 import { onNews } from "../api.js";
-import { count } from "../format.js";
+import { count, runName } from "../format.js";
 
 /**
  * @param {import("../frame.js").Frame} frame
@@ -11,16 +11,17 @@ import { count } from "../format.js";
  * @param {AbortSignal} signal
  */
 export function runHeader(frame, run, page, signal) {
+  const name = runName(run.path);
   const crumbs = [
     { text: "Runs", href: "/" },
-    page ? { text: run.name, href: `/run/${run.id}` } : { text: run.name },
+    page ? { text: name, href: `/run/${run.id}` } : { text: name },
   ];
   frame.show({
     crumbs: page ? [...crumbs, { text: page }] : crumbs,
     chips: [],
-    title: page ? `${page} · ${run.name}` : run.name,
+    title: page ? `${page} · ${name}` : name,
   });
-  frame.canReproduce(async () => ({ title: `Reproduce ${run.name}`, lines: [run.reproduce] }));
+  frame.canReproduce(async () => ({ title: `Reproduce ${name}`, lines: [run.reproduce] }));
   frame.python = () => `import tensortap as tt\n\nrun = tt.Run(${JSON.stringify(run.path)})`;
   watch(frame, run, signal);
 }

@@ -268,7 +268,7 @@ export function health(told) {
       "no NaN, no Inf",
     );
   const most = Math.max(...told.spark, 1);
-  const wide = 96 / told.spark.length;
+  const wide = Math.min(96 / told.spark.length, 8);
   const bars = told.spark.map((/** @type {number} */ n, /** @type {number} */ at) =>
     svg("rect", {
       x: at * wide,

@@ -23,11 +23,12 @@ export function treeColumns(tree, hasCalls) {
   });
   const title = {
     key: "title",
+    isName: true,
     title: hasCalls ? "outermost call" : "step",
     width: "minmax(0, 1fr)",
     text: (/** @type {number} */ at) => (hasCalls ? titleOf(tree(at)) : tree(at).title),
   };
-  return [title, ...(hasCalls ? [numbers("step", "40px")] : []), numbers("lines", "48px")];
+  return [title, ...(hasCalls ? [numbers("step", "32px")] : []), numbers("lines", "44px")];
 }
 
 /**
