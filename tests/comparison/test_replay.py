@@ -564,8 +564,51 @@ def test_a_whole_is_set_against_the_pieces_put_together(build, rows):
 def test_a_piece_that_is_not_the_whole_is_said(build, rows, captured):
     whole = captured(build("llama"), {"input_ids": rows})
     found = tt.align(whole, build("llama"), {"input_ids": rows[:1]})
-    assert "in.input_ids: only the first 1 of 4 were run" in found.notes
-    assert names(found) == []
+    assert "in.input_ids: only the first 1 of 4 were compared" in found.coverage.problems
+    assert (names(found), found.exit_code) == ([], 3)
+
+
+def test_steps_that_are_no_piece_of_the_whole_are_named(build, rows, captured):
+    whole = captured(build("llama"), {"input_ids": rows})
+
+    def run(model):
+        row_by_row(rows)(model)
+        model(input_ids=rows[:1, :7])
+
+    found = tt.align(whole, build("llama"), run)
+    assert "1 of the candidate's 5 steps is no piece of the reference's one" in found.coverage.problems
+    assert (names(found), found.exit_code) == ([], 3)
+
+
+class Hiding(nn.Module):
+    """Hides padding where there is some, and calls nothing for it where there is none."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.hide, self.head = nn.Embedding(32, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, input_ids, attention_mask):
+        x = self.embedding(input_ids)
+        return self.head(x if attention_mask.all() else self.hide(x * attention_mask[..., None]))
+
+
+def test_a_row_that_did_not_call_a_module_does_not_move_the_pieces_of_the_others(captured):
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        model, ids = Hiding(), torch.randint(0, 32, (3, 6))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = mask[2, 2:] = 0
+    whole = captured(model, {"input_ids": ids, "attention_mask": mask})
+
+    def run(model):
+        for row in range(3):
+            model(ids[row : row + 1], mask[row : row + 1])
+
+    found = tt.align(whole, model, run)
+    hidden = [one for one in found.table if one.name.startswith("hide")]
+    assert {one.step for one in hidden} == {1, 2}
+    assert {one.verdict for one in hidden} <= {"identical", "within noise"}
+    assert [(origin.name, origin.step) for origin in found.origins] == [("", 0)]  # the row that goes past it
 
 
 def test_a_piece_of_something_else_is_data(build, rows, captured):

@@ -36,15 +36,29 @@ def as_gap(found: Finding) -> Finding:
 
 
 def steps_apart(shelf: Shelf) -> list[str]:
-    """Steps that only one side has."""
+    """Steps that only one side has, or that were not run as a whole."""
     there, here = len(shelf.steps), len(shelf.ran)
-    if shelf.is_cut or shelf.is_joined or there == here:
+    if shelf.is_cut:
+        return _left_out(shelf)
+    if shelf.is_joined or there == here:
         return []
     if there > here:
         left = ", ".join(map(str, shelf.steps[here : here + _SHOWN]))
         more = f" and {there - here - _SHOWN} more" if there - here > _SHOWN else ""
         return [f"the reference has {there} steps, the candidate ran {here}: {left}{more} were not replayed"]
     return [f"the candidate ran {here} steps, the reference has {there}: the others were not compared"]
+
+
+def _left_out(shelf: Shelf) -> list[str]:
+    strange = f"{shelf.strange} of the candidate's {len(shelf.ran)} steps"
+    are = "is" if shelf.strange == 1 else "are"
+    return [
+        *(
+            f"{name}: only the first {part} of {whole} were compared"
+            for name, part, whole in shelf.unfinished()
+        ),
+        *([f"{strange} {are} no piece of the reference's one"] if shelf.strange else []),
+    ]
 
 
 def told(run: Forced, shelf: Shelf) -> list[str]:
@@ -56,13 +70,10 @@ def told(run: Forced, shelf: Shelf) -> list[str]:
     if run.joined:
         ways = ", ".join(f"{count} {words}" for words, count in run.joined.items())
         notes.append(f"the pieces of the reference's ranks were put together: {ways}")
-    if shelf.is_cut:
+    if shelf.is_cut and not shelf.strange:
         notes.append(f"each of the candidate's {len(shelf.ran)} steps is a piece of the reference's one")
     if shelf.is_joined:
         notes.append(f"the candidate's step is the reference's {len(shelf.steps)} put together")
-    notes += [
-        f"{name}: only the first {part} of {whole} were run" for name, part, whole in shelf.unfinished()
-    ]
     return notes
 
 

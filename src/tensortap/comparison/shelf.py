@@ -37,6 +37,7 @@ class Shelf:
         self._last: dict[_Key, int] = {}  # how long its last piece was
         self._reach: dict[int, _Span] = {}  # of each step: from where to where the model's inputs go
         self._lengths: dict[str, int] = {}  # of the model's inputs, along the axis that is cut
+        self._met: set[int] = set()  # steps whose inputs are a piece
         places = {step: place for place, step in enumerate(self.steps)}
         # Those that a rule speaks of come first: it may mean a name that another value has by itself.
         for entry in sorted(side.entries, key=lambda one: names.get(one.name, one.name) == one.name):
@@ -70,6 +71,11 @@ class Shelf:
             if taken < self._lengths.get(name, 0)
         ]
 
+    @property
+    def strange(self) -> int:
+        """How many steps of the other model are no piece of the one, where the others are."""
+        return len(self.ran) - len(self._met) if self.is_cut else 0
+
     def _place(self, record: Record) -> int:
         if record.step not in self.ran:
             self.ran.append(record.step)
@@ -81,23 +87,26 @@ class Shelf:
 
     def _cut(self, whole: Entry, record: Record, shape: tuple[int, ...]) -> Entry | None:
         """The next piece of a value that the reference had at once."""
-        if len(self.steps) > 1 or not (self.is_cut or _is_given(record)):
+        place = self._place(record)
+        if len(self.steps) > 1 or not (_is_given(record) or place in self._met):
             return None
         key = record.name, record.call
         if self.is_cut and whole.shape == shape:
             self._taken[key] = self._lengths.get(record.name, 0)
+            self._met.add(place)
             return self._marked(whole)
         span = self._span(whole, record, shape)
         piece = None if span is None else _piece(whole.shape, shape, span)
         if span is None or piece is None:
             return None
         self.is_cut = True
+        self._met.add(place)
         axis = _axes(whole.shape, shape)[0]
         self._taken[key], self._last[key] = span[1], shape[axis]
         if _is_given(record):
             self._lengths[record.name] = whole.shape[axis]
             if span[0] or not self._reach:
-                self._reach.setdefault(self._place(record), span)
+                self._reach.setdefault(place, span)
         self._marked(whole)
         return _holding(whole, whole.load()[piece])
 
@@ -109,11 +118,13 @@ class Shelf:
             return None
         size, start = shape[axes[0]], self._taken[record.name, record.call]
         following, grown = (start, start + size), (0, size)
-        if len(axes) > 1 or not start:
-            return following
         if not _is_given(record):
             begin, end = self._reach.get(self._place(record), following)
-            return grown if size == end != end - begin else following
+            if size == end - begin:
+                return begin, end
+            return grown if size == end and len(axes) == 1 else following
+        if len(axes) > 1 or not start:
+            return following
         ways = (following, grown) if size > self._last.get((record.name, record.call), 0) else (following,)
         fitting = [one for one in ways if one[1] <= whole.shape[axes[0]]]
         there = [one for one in fitting if _is_there(record, whole, shape, one)] or fitting
