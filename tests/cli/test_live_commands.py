@@ -71,7 +71,7 @@ def test_jobs_lists_them_for_people_and_for_programs(capsys, counting):
 
 
 def test_attach_without_a_job_says_how_to_open_one(capsys):
-    assert main(["attach", "nothing"]) == 1
+    assert main(["attach", "nothing"]) == 3
     assert capsys.readouterr().err == (
         "tensortap attach: no job listens; tt.listen() in a program, or TENSORTAP_LIVE=1, opens it\n"
     )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensortap as tt
+from tensortap.cli.main import main
 from tensortap.core.record import Record
 from tensortap.sinks.stream import Stream
 
@@ -94,7 +95,7 @@ def test_a_taken_port_is_told_in_a_sentence(serve):
     with socket.create_server(("127.0.0.1", 0)) as other:
         process = serve("--port", str(other.getsockname()[1]))
         out, errors = process.communicate(timeout=30)
-    assert (process.returncode, out) == (1, "")
+    assert (process.returncode, out) == (3, "")
     assert errors.startswith("tensortap serve: port ")
     assert len(errors.splitlines()) == 1
 
@@ -102,5 +103,13 @@ def test_a_taken_port_is_told_in_a_sentence(serve):
 def test_another_interface_without_a_token_is_refused(serve):
     process = serve("--port", "0", "--host", "0.0.0.0")
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1
+    assert process.returncode == 4
     assert "needs a token" in errors
+
+
+@pytest.mark.parametrize(
+    "typed", [["serve", "--memory", "x"], ["serve", "--port", "65536"], ["attach", "--every", "0"]]
+)
+def test_what_cannot_be_meant_is_a_wrong_argument(typed, capsys):
+    assert main(typed) == 2
+    assert capsys.readouterr().err.startswith(f"tensortap {typed[0]}: ")

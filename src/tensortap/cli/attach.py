@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from tensortap.cli.output import note, size, write_json
-from tensortap.core.errors import TensortapError
+from tensortap.cli.output import size, write_json
 from tensortap.live.session import Session, attach
 
 _HELP = """Watch a running program, and taps in it, until Ctrl-C.
@@ -19,10 +18,10 @@ _CLEAR_LINE = "\r\x1b[2K"
 @click.command(help=_HELP)
 @click.argument("job", required=False)
 @click.option("--tap", "patterns", multiple=True, metavar="PATTERN", help="ask for its statistics")
-@click.option("--every", default=1, help="of that many steps one")
+@click.option("--every", type=click.IntRange(1), default=1, help="of that many steps one")
 @click.option("--rank", "ranks", type=int, multiple=True, help="only this rank; may be repeated")
-@click.option("--interval", default=0.5, help="seconds between two looks")
-@click.option("--times", type=int, help="end after that many looks")
+@click.option("--interval", type=click.FloatRange(0), default=0.5, help="seconds between two looks")
+@click.option("--times", type=click.IntRange(1), help="end after that many looks")
 @click.option("--json", "as_json", is_flag=True, help="one JSON object per look")
 def command(
     job: str | None,
@@ -39,9 +38,6 @@ def command(
                 session.tap(pattern, every=every, keep="stats")
             _watch(session, interval, times, as_json)
             return 0 if session.is_open else 1
-    except (TensortapError, ValueError, TimeoutError) as error:
-        note(str(error), "attach")
-        return 1
     except KeyboardInterrupt:
         print()
         return 0

@@ -16,6 +16,7 @@ from tensortap.cli.output import MISSING, REFUSED, USAGE, note, printable
 from tensortap.core.errors import (
     CorruptRunError,
     NoRunError,
+    NotServingError,
     NotWholeError,
     RefusedError,
     TensortapError,
@@ -32,11 +33,13 @@ NAMES = ("tensortap", "tt")
 _INTERRUPTED, _NOBODY_READS = 130, 141  # what a shell sees of a program that SIGINT or SIGPIPE ended
 _CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
     ((RefusedError, UntrustedFileError), REFUSED),
-    ((NoRunError, CorruptRunError, UnknownNameError, NotWholeError), MISSING),
+    ((NoRunError, CorruptRunError, UnknownNameError, NotWholeError, NotServingError), MISSING),
     ((TensortapError,), USAGE),
     ((OSError,), MISSING),
     ((ValueError,), USAGE),
 )
+# What an error advises, and what it means for whoever typed a command.
+_IN_A_SHELL = {"pass trust=True": "say --trust", "init() with a folder": "--to takes a folder"}
 _FOOT = "The tools are used from Python too: import tensortap as tt"
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -100,13 +103,16 @@ def _open_what_is_closed() -> None:
 
 
 def _sentence(error: Exception) -> str:
+    text = str(error)
     if isinstance(error, OSError) and not isinstance(error, TensortapError) and error.strerror:
         where = (
             f" {printable(os.fsdecode(error.filename))}" if isinstance(error.filename, str | bytes) else ""
         )
         verb = "write" if error.errno in _WRITING else "open"
         return f"cannot {verb}{where}: {error.strerror.lower()}"
-    return str(error).replace("pass trust=True", "say --trust")
+    for in_python, in_a_shell in _IN_A_SHELL.items():
+        text = text.replace(in_python, in_a_shell)
+    return text
 
 
 class Commands(click.Group):

@@ -122,20 +122,20 @@ def _report(account: Account, path: Path) -> None:
         note(f"{path} is not written: {error.strerror or error}", "run")
 
 
-def _without_any(pattern: str) -> str:
-    """Why, in a program of which no process had anything to select from."""
+def _why_nothing(pattern: str, told: dict[str, Any], *, has_model: bool) -> str:
     module, colon, variable = pattern.partition(":")
-    if not colon:
-        return "no model was called"
-    own = f"; functions of the script itself are __main__:{variable}" if module != "__main__" else ""
-    return f"the program imported no module {module!r}{own}"
+    if told["reason"]:
+        return str(told["reason"])
+    if colon:
+        own = f"; functions of the script itself are __main__:{variable}" if module != "__main__" else ""
+        return f"{pattern!r} selected nothing: the program imported no module {module!r}{own}"
+    near = f"; did you mean {' or '.join(map(repr, told['near']))}?" if told["near"] else ""
+    return f"{pattern!r} selected nothing{near if has_model else ': no model was called'}"
 
 
 def _tell(account: Account, *, is_quiet: bool) -> None:
     for text, told in account.unmatched.items():
-        near = f"; did you mean {' or '.join(map(repr, told['near']))}?" if told["near"] else ""
-        why = told["reason"] or f"{text!r} selected nothing{near}"
-        note(why if account.processes else f"{text!r} selected nothing: {_without_any(text)}", "run")
+        note(_why_nothing(text, told, has_model=bool(account.processes)), "run")
     if account.is_silent and account.asked.patterns:
         note("the program ended before it could tell what was selected; what was written can be read", "run")
     missing = [one for process in account.processes for one in process["missing"]]

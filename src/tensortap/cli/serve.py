@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from tensortap.cli.output import note, write, write_json
-from tensortap.core.errors import TensortapError, UnsupportedValueError
+from tensortap.cli.output import write, write_json
+from tensortap.core.errors import UnsupportedValueError
 from tensortap.faces import thing
 from tensortap.formats.arrivals import Arrival, value_words
 from tensortap.frameworks.base import Description, framework_of
@@ -25,22 +25,18 @@ _TICK = 0.1  # seconds
 
 
 @click.command(help="Receive what catch() sends. Ctrl-C ends it, with a summary.")
-@click.option("--port", type=int, help="the port (THING_PORT, else 2875)")
+@click.option("--port", type=click.IntRange(0, 65535), help="the port (THING_PORT, else 2875)")
 @click.option("--host", default="127.0.0.1", help=_HOST)
 @click.option("--memory", default="50%", help="how much is kept, as 4GB or 50% of the machine's memory")
 @click.option("--to", metavar="ADDRESS", help="also write what arrives: runs/ or trace.h5")
 @click.option("--tls", is_flag=True, help="encrypt, with a certificate that is made on first use")
 @click.option("--insecure", is_flag=True, help="listen at another interface without TLS")
-@click.option("--seconds", type=float, help="end after so many seconds")
+@click.option("--seconds", type=click.FloatRange(0), help="end after so many seconds")
 @click.option("--json", "as_json", is_flag=True, help="one JSON object per line: listening, value, end")
 def command(port: int | None, seconds: float | None, as_json: bool, **where: Any) -> int:
     watch = _told(seconds) if as_json else _shown(seconds)
-    try:
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
-            thing.serve(port, **where)
-    except (TensortapError, ValueError) as error:
-        note(str(error), "serve")
-        return 1
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        thing.serve(port, **where)
     try:
         watch(thing.receiving())
     finally:
