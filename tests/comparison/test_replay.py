@@ -355,6 +355,8 @@ def test_a_module_without_a_counterpart_is_blamed_on_what_calls_it(layers):
     found = tt.align(split, fused, batch, "*", "*.in", "*.*", "*.*.in")
     assert names(found) == ["1"]
     assert {entry.name for entry in found.coverage.only_b} >= {"1.qkv"}
+    assert "1.qkv has no counterpart, and the fault may be there" in found.first.note
+    assert "what its parts gave so far are right" not in str(found)
 
 
 def in_ranks(capture, is_told):

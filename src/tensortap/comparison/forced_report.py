@@ -10,22 +10,41 @@ from tensortap.comparison.backward import Modules
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding, Origin
 from tensortap.comparison.forced import Forced
+from tensortap.comparison.modules import module_of
 from tensortap.comparison.shelf import Shelf
 
 _SHOWN = 3
 
 
-def origins_of(findings: Sequence[Finding]) -> list[Origin]:
+def origins_of(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> list[Origin]:
     """One for each module, in the order of execution: whatever is beyond its own noise has its fault there,
-    since all that it was made of is the reference's."""
+    since all that it was made of is the reference's; but for what is `alone`, which no value of it replaced.
+    """
     modules = Modules(found.module for found in findings)
     classes = {found.module: found.pair.b.class_name for found in findings}
     origins: dict[str, Origin] = {}
     for found in findings:
         if found.is_beyond and not found.source:
             name, kind = _blamed(found, modules)
-            origins.setdefault(name, _origin(found, name, kind, classes.get(name, "")))
+            doubt = _doubt(found, alone) if kind == "own code" else ""
+            origins.setdefault(name, _origin(found, name, kind, classes.get(name, ""), doubt))
     return list(origins.values())
+
+
+def _doubt(found: Finding, alone: Sequence[Entry]) -> str:
+    """Parts of the module that were not replaced, before the value that shows it."""
+    own = found.pair.b
+    path = module_of(own.name, own.kind).rpartition(".")[0]
+    parts = [
+        one.name
+        for one in alone
+        if (one.kind, one.first_step) == ("output", own.first_step)
+        and one.order < own.order
+        and module_of(one.name, one.kind).rpartition(".")[0] == path
+    ]
+    have = "has" if len(parts) == 1 else "have"
+    told = ", ".join(parts[-_SHOWN:])
+    return f"{told} {have} no counterpart, and the fault may be there" if parts else ""
 
 
 def as_gap(found: Finding) -> Finding:
@@ -93,10 +112,10 @@ def _blamed(found: Finding, modules: Modules) -> tuple[str, str]:
     return module, {"param": "param", "output": "output"}.get(found.kind, "local")
 
 
-def _origin(found: Finding, name: str, kind: str, class_name: str) -> Origin:
+def _origin(found: Finding, name: str, kind: str, class_name: str, doubt: str) -> Origin:
     theirs = found.pair.b.name
     called = f"the candidate calls it {theirs}" if theirs != found.name else ""
-    note = "; ".join(filter(None, [found.note, called]))
+    note = "; ".join(filter(None, [found.note, doubt, called]))
     ratio = found.ratio if not math.isnan(found.ratio) else math.inf
     return Origin(
         name,

@@ -111,7 +111,7 @@ class _Replay:
             side.label,
             other.label,
             tuple(table),
-            tuple(explained(origin, explanations) for origin in origins_of(table)),
+            tuple(explained(origin, explanations) for origin in origins_of(table, matched.only_b)),
             explanations,
             _coverage(matched, table, [*side.problems, *steps_apart(shelf)]),
             noise,
