@@ -262,6 +262,21 @@ def test_what_each_sequence_has_once_meets_its_own_in_another_order():
     assert wrong.first.seen_at == "pool"
 
 
+def test_what_all_sequences_share_by_position_is_compared_as_far_as_both_go():
+    def positions(count):
+        table = np.arange(count)[None]
+        return Record("positions", table, "output", order=7), beside(
+            "sines", np.sin(table[..., None] * [1, 2, 3])
+        )
+
+    short = batch(IDS[1:, :4], MASK[1:, :4], HIDDEN[1:, :4])
+    right = [*batch(IDS, MASK, HIDDEN), *positions(6)]
+    found = tt.compare_runs(right, [*short, *positions(4)])
+    assert (found.first, found.counts) == (None, {"identical": 5})
+    wrong = [Record(one.name, one.value + 1, *one[2:]) for one in positions(4)]
+    assert tt.compare_runs(right, [*short, *wrong]).first.seen_at == "positions"
+
+
 def test_sequences_that_repeat_and_are_not_all_there_are_ambiguous():
     again = np.stack([IDS[0], IDS[0]])
     assert rows_of(again, again[:1]).is_sure is False

@@ -95,7 +95,7 @@ def _taken(pair: Pair, rows: Rows | None) -> Pair:
     b = steps_for(pair.b.shape, rows.shapes[1], rows.b)
     plan = pair.plan or Plan(pair.a.name, "", ())
     if _is_of_positions(pair, rows):
-        return pair
+        return _by_position(pair, rows, plan)
     if not rows.is_sure:
         told = "ambiguous: a sequence that one side has once and the other several times may be any of them"
         return pair if pair.a.shape == pair.b.shape else _undecided(pair, plan, told)
@@ -140,6 +140,17 @@ def _is_of_positions(pair: Pair, rows: Rows) -> bool:
     is_shared = max(shape[0] for shape in rows.shapes) > 1 and all(len(one) == 2 for one in rows.shapes)
     both = zip((pair.a, pair.b), rows.shapes, strict=True)
     return is_shared and all(is_by_position(entry.shape, ids) for entry, ids in both)
+
+
+def _by_position(pair: Pair, rows: Rows, plan: Plan) -> Pair:
+    """As far as tokens go on both sides, where each stands in the same column of both."""
+    columns = [side % ids[1] for side, ids in zip((rows.a, rows.b), rows.shapes, strict=True)]
+    axes = [entry.shape.index(ids[1], 1) for entry, ids in zip((pair.a, pair.b), rows.shapes, strict=True)]
+    if pair.a.shape == pair.b.shape or axes[0] != axes[1] or not np.array_equal(columns[0], columns[1]):
+        return pair
+    step = ("take", axes[0], np.unique(columns[0]))
+    plan = plan.then("rows by position", f"{len(step[2])} positions that both have")
+    return replace(pair, a=_laid(pair.a, (step,)), b=_laid(pair.b, (step,)), plan=plan)
 
 
 def _laid(entry: Entry, steps: tuple[Step, ...]) -> Entry:
