@@ -27,6 +27,9 @@ def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ow
         "nan": {"x": nans},
         "slope": {"x": slope},
         "it's": {"x": slope},
+        "down": {"x": np.float32(-np.inf), "mixed": np.array([1, -np.inf, np.inf, np.nan], np.float32)},
+        "up": {"x": np.float32(np.inf)},
+        "twice": {"x": slope, "y": slope},
         "wide": {"x": np.ones((4, 5), np.float32)},
         f"long{'_name' * 40}": {LONG: ones, "one\nline": ones},
     }.items():
@@ -87,6 +90,36 @@ def test_a_run_without_a_record_says_so(pages: Own) -> None:
     assert violations(page) == ""
     page = pages.open("/compare?a={empty}&b={nan}")
     expect(page.get_by_text("There is no pair to look at.")).to_be_visible()
+
+
+def test_infinities_are_told_with_their_sign(pages: Own) -> None:
+    page = pages.open("/run/{down}/t/x")
+    expect(page.locator(".single")).to_have_text("-inf")
+    page = pages.open("/run/{down}/t/mixed")
+    elements = page.locator(".top-list button span:last-child")
+    expect(elements).to_have_count(4)
+    assert sorted(elements.all_inner_texts()) == ["+inf", "-inf", "1", "NaN"]
+    page = pages.open("/compare?a={down}&b={up}")
+    expect(page.locator(".singles dd")).to_have_text(["-inf", "+inf", "+inf"])
+
+
+def test_where_nothing_can_be_compared_the_names_are_told_and_nothing_is_empty(pages: Own) -> None:
+    page = pages.open("/compare?a={empty}&b={twice}", theme="light")
+    expect(page.get_by_text("There is no pair to look at.")).to_be_visible()
+    expect(page.get_by_text("Only in B (2)")).to_be_visible()
+    for what in ("Divergence map", "Pairs", "The pair"):
+        expect(page.get_by_role("region", name=what, exact=True)).to_have_count(0)
+    expect(page.get_by_role("button", name="Look at a pair")).to_have_count(0)
+    assert violations(page) == ""
+    page.get_by_role("button", name="Names and rules").click()
+    expect(page.get_by_text("Only in B (2)")).to_be_hidden()
+
+
+def test_a_query_that_is_not_understood_hides_nothing(pages: Own) -> None:
+    pages.seen.expected = ("status of 400",)
+    page = pages.open("/run/{twice}/captures?q=step>>3")
+    expect(page.get_by_label("Filter the captures")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".vt-row:visible")).to_have_count(2)
 
 
 def test_a_side_without_a_number_takes_no_colours_from_the_other(pages: Own) -> None:

@@ -19,6 +19,7 @@ JOB = """
     while True:
         tt.tap(model(torch.randn(4, 8)).mean().detach(), "loss")
         tt.tap(torch.ones(3), "in/out/0")
+        tt.tap(torch.tensor(float("-inf")), "lowest")
         tt.step()
         time.sleep(0.02)
 """
@@ -110,6 +111,15 @@ def test_what_the_job_refuses_is_told_in_its_words(look, job):
     assert client.post(f"{base}/watch", {"condition": "absmax(0) >"}, 400)["error"]["text"]
     watched = client.post(f"{base}/watch", {"condition": "absmax(0) > 1e9"})["tap"]
     assert (watched["condition"], watched["state"]) == (True, "armed")
+
+
+def test_a_number_that_is_not_finite_comes_as_what_it_is(look, job):
+    client = look(allow_actions=True)
+    base = f"/api/live/{client.json('/api/live')['jobs'][0]['id']}"
+    client.post(f"{base}/tap", {"patterns": ["lowest"], "every": 1})
+    with client.http.stream("GET", f"{base}/stream") as stream:
+        record = next(data["records"][0] for kind, data in events(stream) if kind == "records")
+    assert (record["value"], record["odd"]) == ("-inf", "Inf")
 
 
 def test_a_job_that_ends_says_goodbye_on_the_page(look, job):

@@ -127,6 +127,15 @@ def test_a_record_tells_what_it_is_and_how_to_load_it(look, folder):
     np.testing.assert_array_equal(names["x"], expected)
 
 
+@pytest.mark.parametrize(("number", "told"), [(-np.inf, "-inf"), (np.nan, "nan"), (0.25, 0.25)])
+def test_a_single_number_is_told_as_it_is(look, tmp_path, number, told):
+    sink = RunDirectory(tmp_path / "single")
+    sink.write(Record("x", np.array([[number]], np.float32)))
+    sink.close()
+    client = look(tmp_path / "single")
+    assert client.json(f"/api/run/{client.run('single')}/row/0")["value"] == told
+
+
 def test_a_tile_is_the_part_of_the_tensor(look, folder):
     client = look()
     address = client.row("layers.0.attn", step=1)

@@ -11,6 +11,7 @@ from tensortap.comparison import runs_report
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding
 from tensortap.comparison.likeness import suggested_rules
+from tensortap.comparison.operands import Operand
 from tensortap.comparison.provenance import provenance
 from tensortap.comparison.runs_json import as_json, origin_json
 from tensortap.core.errors import TensortapError
@@ -163,24 +164,24 @@ def _facts(library: Library, stock: Stock | None, row: int, entry: Entry) -> dic
     names = ("name", "kind", "step", "rank", "call", "order", "dtype", "nbytes")
     site = entry.site
     where = {"file": site.file, "line": site.line, "function": site.function} if site is not None else None
-    shape = list(entry.shape)
+    shape, held = list(entry.shape), _operand(entry)
     return {
         **{name: getattr(entry, name) for name in names},
         "shape": shape,
         "row": None,
         "site": where,
         "view": tensors.default_view(shape),
-        "statistics": _statistics(entry),
+        "statistics": None if held is None else tensors.statistics_json(held),
+        "value": tensors.single(held),
         "python": "",
     }
 
 
-def _statistics(entry: Entry) -> dict[str, Any] | None:
+def _operand(entry: Entry) -> Operand | None:
     try:
-        held = entry.operand()
+        return entry.operand()
     except (TensortapError, OSError, ValueError, KeyError):
         return None
-    return None if held is None else tensors.statistics_json(held)
 
 
 def _metrics(one: Finding, ulp: float) -> dict[str, Any] | None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tensortap.comparison.operands import Operand
 from tensortap.comparison.references import numbers_of
 from tensortap.core.record import Record
@@ -19,7 +17,7 @@ from tensortap.live.session import Session, attach
 from tensortap.live.tapped import Tapped
 from tensortap.viewer.library import prefix_of, shortest
 from tensortap.viewer.problems import UnknownThingError
-from tensortap.viewer.tensors import statistics_told
+from tensortap.viewer.tensors import single, statistics_told
 
 _MEMORY = 512 << 20  # bytes of what came that are held
 _MOST_EVENTS, _MOST_NAMES = 20, 500
@@ -190,6 +188,6 @@ def record_told(record: Record, tap: int, number: int) -> dict[str, Any]:
         "statistics": None if known is None else statistics_told(known),
         "odd": "" if known is None else "NaN" if known.nan else "Inf" if known.inf else "",
     }
-    if held is not None and held.bits.size == 1 and known is not None:
-        told["value"] = known.mean if known.finite else float(np.nan)
+    if held is not None and held.bits.size == 1:
+        told["value"] = single(held)
     return told

@@ -10,6 +10,7 @@ from tensortap.comparison.operands import Operand
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.viewer.counted import absmax
+from tensortap.viewer.numbers import Tensor
 from tensortap.viewer.stock import Stock
 
 _LONGEST = 4000
@@ -34,6 +35,7 @@ def facts(stock: Stock, row: int, address: str) -> dict[str, Any]:
         "is_array": held is not None,
         "problem": problem,
         "statistics": statistics_json(held) if held is not None else None,
+        "value": single(held),
         "text": None if held is not None or problem else _text(stock, row),
         "python": python_of(stock, row),
         "download": f"{address}/value.npy",
@@ -46,6 +48,11 @@ def default_view(shape: list[int]) -> dict[str, Any]:
     """The last two axes, and the first of all others."""
     shown = list(range(len(shape)))[-2:]
     return {"axes": shown, "index": ",".join(":" if axis in shown else "0" for axis in range(len(shape)))}
+
+
+def single(held: Operand | None) -> float | None:
+    """The number itself, where there is only one; statistics do not say which infinity it is."""
+    return None if held is None or held.bits.size != 1 else float(Tensor(held).flat(0, 1)[0])
 
 
 def statistics_json(held: Operand) -> dict[str, Any] | None:

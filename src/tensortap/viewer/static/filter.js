@@ -71,9 +71,8 @@ export class Filter {
     this.asking = new AbortController();
     const signal = AbortSignal.any([this.asking.signal, this.what.signal]);
     try {
-      const found = await table(address, { signal });
+      this.found(await table(address, { signal }));
       this.complain("");
-      this.what.onFound(found);
     } catch (error) {
       if (isAborted(error)) return;
       const at =
@@ -81,7 +80,17 @@ export class Filter {
           ? ` (at “${text.slice(error.at, error.at + 12)}”)`
           : "";
       this.complain(words(error) + at);
+      // What was seen before stays; at first that is everything.
+      if (!this.hasFound) table(this.what.rows(""), { signal }).then((all) => this.found(all), () => {});
     }
+  }
+
+  hasFound = false;
+
+  /** @param {import("./api.js").Table} rows */
+  found(rows) {
+    this.hasFound = true;
+    this.what.onFound(rows);
   }
 
   /** @param {string} text */

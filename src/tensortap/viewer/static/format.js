@@ -7,7 +7,7 @@
  */
 export function number(value) {
   if (value === null || value === undefined || value === "") return "–";
-  if (typeof value === "string") return odd(Number(value));
+  if (typeof value === "string") return odd(value === "inf" ? Infinity : value === "-inf" ? -Infinity : NaN);
   if (!Number.isFinite(value)) return odd(value);
   if (value === 0) return "0";
   const size = Math.abs(value);
@@ -24,6 +24,13 @@ function odd(value) {
 /** @param {string} text */
 function short(text) {
   return text.replace("e+", "e");
+}
+
+/** As many digits as a number of single precision has. @param {number} value */
+export function precise(value) {
+  const size = Math.abs(value);
+  if (!Number.isFinite(value) || size === 0) return number(value);
+  return size < 1e-4 ? value.toExponential(4) : String(Number(value.toPrecision(9)));
 }
 
 /**

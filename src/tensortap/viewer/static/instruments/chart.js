@@ -74,7 +74,7 @@ function layout(traces, look) {
   };
   return {
     height: look.height || 180,
-    margin: { l: 44, r: 10, t: look.title ? 26 : 8, b: 30 },
+    margin: { l: 44, r: 18, t: look.title ? 26 : 8, b: 30 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: ink("sans"), color: ink("soft"), size: 11 },

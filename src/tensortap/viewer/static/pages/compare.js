@@ -18,6 +18,8 @@ import { Pairs } from "./pairs.js";
 /** @typedef {import("../app.js").Context} Context */
 /** @typedef {{c: string, comparison: any, pairs: Pairs, verdicts: string[], frame: import("../frame.js").Frame, signal: AbortSignal}} Told */
 
+const NO_PAIR = "There is no pair to look at. Rules below say which names belong together.";
+
 /** @param {Context} context */
 export async function mount({ root, signal, frame }) {
   frame.show({ crumbs: [{ text: "Compare" }], title: "Compare" });
@@ -136,8 +138,9 @@ class ComparePage {
         { class: "compare" },
         el("h1", { class: "unseen" }, `${told.comparison.a.name} against ${told.comparison.b.name}`),
         answer(told, inspect),
-        el("div", { class: "compare-middle" }, this.map.element, this.pair.element),
-        this.table.element,
+        told.comparison.pairs
+          ? [el("div", { class: "compare-middle" }, this.map.element, this.pair.element), this.table.element]
+          : el("p", { class: "card card-body quiet", role: "status" }, NO_PAIR),
         this.names.element,
       ),
     );

@@ -32,7 +32,7 @@ function sentence({ c, comparison }, inspect) {
     el(
       "div",
       { class: "answer-acts" },
-      button(first ? "Inspect" : "Look at a pair", inspect, { class: "primary" }),
+      comparison.pairs > 0 && button(first ? "Inspect" : "Look at a pair", inspect, { class: "primary" }),
       site,
       el(
         "a",

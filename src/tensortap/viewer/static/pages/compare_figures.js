@@ -151,7 +151,7 @@ function statistics({ a, b, metrics }) {
       "tbody",
       null,
       rows,
-      metrics && !metrics.is_identical ? measured(metrics) : wide("differ", "no number"),
+      metrics && !metrics.is_identical ? measured(metrics) : wide("differ", "no element"),
     ),
   ];
 }

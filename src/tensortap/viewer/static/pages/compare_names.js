@@ -26,7 +26,7 @@ export class NamesCard {
         type: "button",
         class: "button small",
         attrs: { "aria-expanded": "false" },
-        on: { click: () => set({ m: chosen("m") ? null : 1 }, { push: true }) },
+        on: { click: () => this.turn() },
       },
       "Names and rules",
     );
@@ -45,8 +45,22 @@ export class NamesCard {
     );
   }
 
+  /** Where nothing has a partner, names are what there is to see. */
+  isOpenAtFirst() {
+    return !this.told.comparison.pairs;
+  }
+
+  isOpen() {
+    return chosen("m") === null ? this.isOpenAtFirst() : chosen("m") === "1";
+  }
+
+  turn() {
+    const next = !this.isOpen();
+    set({ m: next === this.isOpenAtFirst() ? null : Number(next) }, { push: true });
+  }
+
   async update() {
-    const isOpen = Boolean(chosen("m"));
+    const isOpen = this.isOpen();
     this.body.hidden = !isOpen;
     this.opener.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen || this.isAsked) return;

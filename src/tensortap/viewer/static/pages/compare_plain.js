@@ -3,7 +3,7 @@
 
 import { real } from "../api.js";
 import { el } from "../dom.js";
-import { dtype, number, shape as shapeWords } from "../format.js";
+import { dtype, precise, shape as shapeWords } from "../format.js";
 
 /** @param {any} facts */
 export function plainPair(facts) {
@@ -22,7 +22,7 @@ export function plainPair(facts) {
 
 /** @param {any} facts */
 export function singleNumbers({ a, b }) {
-  const [one, other] = [a, b].map((side) => real(side.statistics?.mean ?? null));
+  const [one, other] = [a, b].map((side) => real(side.value));
   const shown = /** @type {[string, string, number][]} */ ([
     ["A", "side-a", one],
     ["B", "side-b", other],
@@ -30,18 +30,11 @@ export function singleNumbers({ a, b }) {
   ]);
   return el(
     "dl",
-    { class: "single" },
+    { class: "singles" },
     shown.map(([title, tone, value]) =>
       el("div", null, el("dt", { class: tone }, title), el("dd", null, precise(value))),
     ),
   );
-}
-
-/** @param {number} value */
-function precise(value) {
-  const size = Math.abs(value);
-  if (!Number.isFinite(value) || size === 0) return number(value);
-  return size < 1e-4 ? value.toExponential(4) : String(Number(value.toPrecision(9)));
 }
 
 /** @param {any} value */

@@ -50,11 +50,17 @@ async function renew(wide, run, signal) {
   fill(wide, summary(run));
 }
 
+/** @param {{count: number, first: number, last: number} | undefined} steps */
+function stepsOf(steps) {
+  if (!steps?.count) return "0";
+  return steps.count > 1 ? `${count(steps.count)} (${steps.first}–${steps.last})` : `1 (${steps.first})`;
+}
+
 /** @param {any} run */
 function summary(run) {
   const odd = run.first_odd;
   const facts = /** @type {[string, any][]} */ ([
-    ["steps", run.steps?.count ? `${count(run.steps.count)} (${run.steps.first}–${run.steps.last})` : "0"],
+    ["steps", stepsOf(run.steps)],
     ["ranks", count(run.ranks?.length || 1)],
     ["captures", count(run.captures || 0)],
     ["names", count(run.names || 0)],

@@ -267,6 +267,9 @@ export function health(told) {
       { class: "good", title: `${count(told.known)} of ${count(told.of)} looked at` },
       "no NaN, no Inf",
     );
+  const words = el("span", { class: "bad" }, `${count(odd)} odd `);
+  const title = `${count(told.nan)} with NaN, ${count(told.inf)} with Inf`;
+  if (told.spark.length < 2) return el("span", { title }, words);
   const most = Math.max(...told.spark, 1);
   const wide = Math.min(96 / told.spark.length, 8);
   const bars = told.spark.map((/** @type {number} */ n, /** @type {number} */ at) =>
@@ -280,7 +283,8 @@ export function health(told) {
   );
   return el(
     "span",
-    { title: `${count(told.nan)} with NaN, ${count(told.inf)} with Inf` },
+    { title },
+    words,
     svg(
       "svg",
       { class: "spark", viewBox: "0 0 96 20", role: "img", "aria-label": `${odd} records with NaN or Inf` },

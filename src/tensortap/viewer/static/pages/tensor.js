@@ -193,8 +193,8 @@ class TensorPage {
     const call = facts.call ? ` · call ${facts.call}` : "";
     const type = facts.is_array ? `${dtype(facts.dtype)} ${shapeWords(facts.shape)}` : facts.type;
     say(this.note, `${type} · ${facts.kind}${call} · ${size(facts.nbytes)}`);
-    const [first, last, many] = facts.steps;
-    say(this.moment, `step ${facts.step}${many > 1 ? ` of ${first}–${last}` : ""} · rank ${facts.rank}`);
+    const [first, last] = facts.steps;
+    say(this.moment, `step ${facts.step}${last > first ? ` of ${first}–${last}` : ""} · rank ${facts.rank}`);
     this.download.href = facts.download;
     this.download.hidden = !facts.is_array;
     this.figures.element.hidden = !facts.is_array;
@@ -211,11 +211,13 @@ class TensorPage {
       if (row !== this.facts.row) return;
       this.walk.know(steps, ranks);
       const { name, kind, rank, call, step } = this.facts;
+      // A variable that is bound anew within one step has no history over steps.
+      const course = steps.some((one) => one.step !== step) ? steps : [];
       this.courses.showSteps(
-        steps.filter((one) => one.isKnown),
+        course.filter((one) => one.isKnown),
         step,
       );
-      this.history.show(`${name} ${kind} ${rank} ${call}`, steps);
+      this.history.show(`${name} ${kind} ${rank} ${call}`, course);
       this.drawRanks();
     } catch (error) {
       if (!isAborted(error)) throw error;
