@@ -413,7 +413,35 @@ def test_a_program_that_fails_now_but_did_not_then_is_a_difference(
 ) -> None:
     run = record(project, SMALL + "sys.exit(5 if 'TENSORTAP_PARENT' in os.environ else 0)\n")
     assert main(["reproduce", str(run), "--go"]) == 1
-    assert "the program ended with exit code 5, and before 0" in capfd.readouterr().err
+    assert "the program ended with exit code 5, and before with exit code 0" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "told"),
+    [
+        ({"exit_code": None, "signal": 15}, 1, "ended with exit code 0, and before with signal 15"),
+        ({}, 0, "how the program ended before is not known"),
+    ],
+)
+def test_how_a_program_ended_before_is_told_as_it_was_recorded(
+    changeable: Path, capfd: Any, outcome: dict[str, Any], code: int, told: str
+) -> None:
+    (changeable / ".tensortap" / "outcome.json").write_text(json.dumps(outcome))
+    assert main(["reproduce", str(changeable), "--go"]) == code
+    assert told in capfd.readouterr().err
+
+
+def test_runs_that_part_at_the_model_itself_say_so(home: Path, record: Any, capfd: Any) -> None:
+    code = """
+import torch
+import tensortap as tt
+unseeded = torch.nn.Linear(2, 2)
+with tt.capture(unseeded, "out", to="runs"):
+    unseeded(torch.ones(1, 2))
+"""
+    run = record(begun(home, home / "by chance"), code)
+    assert main(["reproduce", str(run), "--verify"]) == 1
+    assert "DIFFERENT: the runs part at the model itself\n" in capfd.readouterr().out
 
 
 def test_a_program_that_fails_as_it_did_is_reproduced(project: Path, record: Any, capfd: Any) -> None:

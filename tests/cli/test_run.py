@@ -68,6 +68,12 @@ def test_a_numpy_script_keeps_its_output_and_exit_code_and_gets_a_run(watched, t
     assert "numpy" in kept(tmp_path, "packages.json")["packages"]
 
 
+def test_how_a_program_ended_is_kept_also_where_the_folder_is_named_by_dots(watched, tmp_path):
+    done = watched("--to", f"../{tmp_path.name}/runs", "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert done.returncode == 7
+    assert kept(tmp_path, ".tensortap/outcome.json")["exit_code"] == 7
+
+
 def test_with_quiet_nothing_is_added_to_what_the_program_says(watched, write):
     name = write("import sys; print('out'); print('err', file=sys.stderr)")
     done = watched("-q", "--", sys.executable, name)

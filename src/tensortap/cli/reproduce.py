@@ -25,7 +25,7 @@ from tensortap.comparison.runs import Comparison, compare_runs
 from tensortap.metadata.git import GitError
 from tensortap.readers.reproduce import Choices, Done, Plan
 from tensortap.readers.reproduce_command import Answers, Secret
-from tensortap.readers.reproduce_recorded import Lack, LackingError
+from tensortap.readers.reproduce_recorded import Lack, LackingError, ending
 
 _NAME = "reproduce"
 _HELP = """Run a run again, in a folder of its own.
@@ -185,7 +185,7 @@ def _ran(plan: Plan, done: Done, as_json: bool) -> int:
 
 
 def _end(plan: Plan, done: Done) -> int:
-    return OK if done.exit_code == plan.recorded.exit_code else DIFFERENT
+    return OK if plan.recorded.exit_code in (done.exit_code, None) else DIFFERENT
 
 
 def _places(done: Done) -> str:
@@ -210,10 +210,10 @@ def _note_circumstances(plan: Plan, done: Done) -> None:
         note(line, _NAME)
     for lack in done.lacks:
         note(f"left out: {lack.what}: {lack.remedy}", _NAME)
-    if done.exit_code or plan.recorded.exit_code:
-        note(
-            f"the program ended with exit code {done.exit_code}, and before {plan.recorded.exit_code}", _NAME
-        )
+    before = plan.recorded.exit_code
+    if done.exit_code or before:
+        earlier = "" if before is None else f", and before with {ending(before)}"
+        note(f"the program ended with {ending(done.exit_code)}{earlier}", _NAME)
 
 
 def _verified(plan: Plan, done: Done, given: dict[str, Any]) -> int:
@@ -244,11 +244,12 @@ def verdict(found: Comparison) -> str:
 
 def _answer(found: Comparison) -> str:
     values = counted(found.coverage.pairs, "value")
+    place = (found.first and found.first.name) or "the model itself"
     words = {
         "bitwise": f"BITWISE EQUAL: all {values}",
         "noise": f"WITHIN NOISE: {values}, of which some differ by rounding",
         "incomplete": f"INCOMPLETE: nothing differs among {values}, but not everything could be compared",
-        "different": f"DIFFERENT: the runs part at {found.first.name if found.first else '?'}",
+        "different": f"DIFFERENT: the runs part at {place}",
     }
     return words[verdict(found)]
 

@@ -1,6 +1,7 @@
 """`tensortap run`: run any program, unedited, and keep what it was and what its models computed."""
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -85,7 +86,7 @@ def _resolved(program: tuple[str, ...]) -> list[str]:
 
 
 def _errand(to: Path, words: list[str], asked: dict[str, Any]) -> Errand:
-    run = agree_on_run(to.absolute(), timestamp_zone(None), ranks(), attempt=0)
+    run = agree_on_run(Path(os.path.abspath(to)), timestamp_zone(None), ranks(), attempt=0)
     scripts = [Path(word).stem for word in words[1:] if word.endswith(".py")]
     return Errand(
         run=str(run),

@@ -22,7 +22,7 @@ from tensortap.readers import reproduce_command as commands
 from tensortap.readers import reproduce_environment as environments
 from tensortap.readers.reproduce_code import Restored, commit_lack, git, has_commit, is_unchanged
 from tensortap.readers.reproduce_paths import Moves, check_patch, check_paths, moves
-from tensortap.readers.reproduce_recorded import Lack, LackingError, Part, Recorded
+from tensortap.readers.reproduce_recorded import Lack, LackingError, Part, Recorded, ending
 from tensortap.readers.reproduce_script import script
 
 Tell = Callable[[str], None]
@@ -184,8 +184,10 @@ class Plan:
             for key in ("cpu", "gpus")
             if isinstance(was, dict) and key in was and was[key] != now[key]
         ]
-        ended = self.recorded.outcome.get("error") or self.recorded.exit_code
+        code = self.recorded.exit_code
+        ended = self.recorded.outcome.get("error") or (ending(code) if code else "")
         notes += [f"the program ended with {ended}, and is expected to do so again"] if ended else []
+        notes += ["how the program ended before is not known"] if code is None else []
         if self.recorded.environment and "PYTHONHASHSEED" not in self.recorded.variables:
             notes.append("PYTHONHASHSEED was not set: the order of sets of text may be another")
         return notes

@@ -140,10 +140,14 @@ class Recorded:
         return found
 
     @property
-    def exit_code(self) -> int:
-        """How the program ended, as far as is known: a printed exception means 1."""
-        told = self.outcome.get("exit_code")
-        return told if isinstance(told, int) else 1 if self.outcome.get("error") else 0
+    def exit_code(self) -> int | None:
+        """How the program ended, as far as is known: below zero by a signal, a printed exception means 1."""
+        told, number = self.outcome.get("exit_code"), self.outcome.get("signal")
+        if isinstance(number, int):
+            return -number
+        if isinstance(told, int) or not self.outcome:
+            return told
+        return 1 if self.outcome.get("error") else 0
 
     @property
     def number(self) -> int:
@@ -216,6 +220,10 @@ class Recorded:
             return None
         path = self.path / OWN / CODE / name
         return path if path.is_file() and not path.is_symlink() else None
+
+
+def ending(exit_code: int) -> str:
+    return f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
 
 
 def _object(path: Path) -> dict[str, Any]:
