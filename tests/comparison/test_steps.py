@@ -83,6 +83,33 @@ def test_a_mask_that_grows_with_the_tokens_is_compared_as_far_as_it_reaches():
     assert tt.compare_runs(right, [*tokens(*ends), *pieces]).first.seen_at == "in.attention_mask"
 
 
+def test_rows_of_all_tokens_in_one_are_put_in_their_order():
+    flat = HIDDEN.reshape(18, 8)
+    pieces = [
+        Record("flat", HIDDEN[:, start:end].reshape(-1, 8).copy(), "output", step=number, order=9)
+        for number, (start, end) in enumerate(zip((0, 2, 3, 4, 5), (2, 3, 4, 5, 6), strict=True))
+    ]
+    whole, decode = [*WHOLE, Record("flat", flat, "output", order=9)], [*tokens(2, 3, 4, 5, 6), *pieces]
+    for sides in ((whole, decode), (decode, whole)):
+        found = tt.compare_runs(*sides)
+        assert (found.exit_code, found.counts) == (0, {"identical": 5})
+    pieces[1].value[2] *= 1.5
+    assert tt.compare_runs(whole, decode).first.seen_at == "flat"
+
+
+@pytest.mark.parametrize("sizes", [(4, 3, 2), (5, 3, 2)], ids=["as-many", "fewer"])
+def test_rows_that_a_router_has_sorted_are_not_put_together(sizes):
+    inner = RANDOM.standard_normal((9, 8))
+    whole = [*WHOLE, Record("act", inner, "output", order=9)]
+    pieces = [
+        Record("act", RANDOM.standard_normal((size, 8)), "output", step=number, order=9)
+        for number, size in enumerate(sizes)
+    ]
+    found = tt.compare_runs(whole, [*rows(), *pieces])
+    assert (found.first, found.exit_code) == (None, 3)
+    assert "nothing tells how what it has in several steps belongs together" in str(found)
+
+
 def test_the_plan_tells_how_they_were_put_together():
     found = tt.compare_runs(WHOLE, WAYS["tokens"])
     assert "  B: 6 steps, put together along axis 1" in found.explain("emb").splitlines()

@@ -55,7 +55,7 @@ def align(matched: Matched, executor: Executor | None = None) -> Matched:
     pairs = _all_settled(matched.pairs, executor)
     notes = _notes(pairs)
     are_stepped = any(map(_is_of_steps, pairs))
-    pairs = [_of_steps(pair) if _is_of_steps(pair) else pair for pair in pairs]
+    pairs = [_of_steps(pair) if _is_of_steps(pair) else _unplanned(pair) for pair in pairs]
     whole = replace(matched, pairs=pairs, told=[*matched.told, *notes], are_pieces=bool(notes))
     found = by_token(recombined(whole))
     return without_padding(found) if are_stepped else found
@@ -85,6 +85,14 @@ def _is_on_disk(pair: Pair) -> bool:
 
 def _is_of_steps(pair: Pair) -> bool:
     return isinstance(pair.a.reference, Stepped) or isinstance(pair.b.reference, Stepped)
+
+
+def _unplanned(pair: Pair) -> Pair:
+    """A pair of which a side has several steps that could not be put together, with the reason."""
+    told = [one.reference.told for one in (pair.a, pair.b) if isinstance(one.reference, Undecided)]
+    if not told or pair.plan is not None:
+        return pair
+    return replace(pair, plan=Plan(pair.a.name, "unaligned", tuple(told), is_usable=False))
 
 
 def _of_steps(pair: Pair) -> Pair:

@@ -120,7 +120,7 @@ class Windows(NamedTuple):
 class Stepped(NamedTuple):
     """What several steps gave, as one; `told` says how."""
 
-    reference: Joined | Windows
+    reference: Joined | Windows | Laid
     told: str
 
     def load(self) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from tensortap.comparison.entries import Entry, Side, in_order
-from tensortap.comparison.joining import Joined, Stepped, Windows, numbers_in
+from tensortap.comparison.joining import Joined, Laid, Stepped, Undecided, Windows, numbers_in
 from tensortap.comparison.modules import module_of
 from tensortap.comparison.rules import Rules
-from tensortap.comparison.tokens import rows_of
+from tensortap.comparison.tokens import are_of_tokens, order_of_rows, rows_of
 from tensortap.comparison.ways import REPLICATE, Way, joined
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
@@ -46,12 +46,34 @@ def _together(
     count = len(long.steps)
     pairs = [(wholes[key], group) for key, group in groups.items() if key in wholes]
     try:
-        if not any(_is_same_data(whole, group) for whole, group in pairs if len(group) == count):
+        known = [(whole, group) for whole, group in pairs if len(group) == count]
+        cut = next((_cut(*one) for one in known if _is_same_data(*one)), None)
+        if cut is None:
             return short, long
-        made = {id(whole): _made(whole, group, count, which) for whole, group in pairs}
+        made = {id(whole): _made(whole, group, cut, which) for whole, group in pairs}
     except (TensortapError, OSError, ValueError):
         return short, long
     return _replaced(short, long, pairs, made, f"{which} does in {count} steps what the other does in one")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How the inputs of the model are cut."""
+
+    axis: int
+    lines: int  # sequences of the whole, where it is a table
+    lengths: tuple[int, ...]  # of the pieces along the axis
+
+    def order(self, shape: Shape, axis: int) -> Array | None:
+        """Where the rows of a whole are among those of its pieces, where that is another order."""
+        is_flat = axis == 0 and self.axis == 1 and shape[0] == self.lines * sum(self.lengths)
+        return order_of_rows(self.lines, self.lengths) if is_flat and self.lines > 1 else None
+
+
+def _cut(whole: Entry, group: Sequence[Entry]) -> _Cut:
+    axis = _sum_axis([entry.shape for entry in group], whole.shape) or 0
+    lines = whole.shape[0] if len(whole.shape) == 2 else 1
+    return _Cut(axis, lines, tuple(entry.shape[axis] for entry in group))
 
 
 _Made = tuple[Entry, Entry] | None
@@ -65,12 +87,21 @@ def _replaced(
     wholes = {id(whole): both[0] for whole, _, both in found if both is not None}
     gone = {id(entry) for _, group, both in found if both is not None for entry in group}
     joined_up = [both[1] for *_, both in found if both is not None]
-    left = [entry for entry in long.entries if id(entry) not in gone]
+    open_ones = {id(group[0]): whole for whole, group, both in found if both is None}
+    left = [_undecided(one, open_ones.get(id(one))) for one in long.entries if id(one) not in gone]
     note = f"{told}: {len(joined_up)} of its values are put together"
     return (
         replace(short, entries=[wholes.get(id(entry), entry) for entry in short.entries]),
         replace(long, entries=in_order([*joined_up, *left]), notes=[*long.notes, note]),
     )
+
+
+def _undecided(entry: Entry, whole: Entry | None) -> Entry:
+    """The first piece of a value that could not be put together, which is not to be taken for the whole."""
+    if whole is None or not whole.dtype or entry.shape == whole.shape:
+        return entry
+    told = "nothing tells how what it has in several steps belongs together"
+    return replace(entry, reference=Undecided(told), checksum="")
 
 
 def _moment(entry: Entry, name_of: _NameOf) -> _Moment:
@@ -95,16 +126,22 @@ def _are_same_rows(a: Array, b: Array) -> bool:
     return rows is not None and len(rows.a) == a.size
 
 
-def _made(whole: Entry, group: Sequence[Entry], count: int, which: str) -> _Made:
+def _made(whole: Entry, group: Sequence[Entry], cut: _Cut, which: str) -> _Made:
     """The other side's value and that of all steps in its shape; None where the shapes do not tell how."""
+    count = len(cut.lengths)
     if len(group) != count or not whole.dtype:
         return None
     shapes, references = [entry.shape for entry in group], tuple(entry.reference for entry in group)
     told = f"{which}: {count} steps"
     axis = _sum_axis(shapes, whole.shape)
     if axis is not None:
+        if not are_of_tokens([shape[axis] for shape in shapes], cut.lengths):
+            return None
         told = f"{told}, put together along axis {axis}"
-        return whole, _one(whole, group, Stepped(Joined(references, Way("shard", axis)), told))
+        order = cut.order(whole.shape, axis)
+        made = Joined(references, Way("shard", axis))
+        laid = made if order is None else Laid(made, (("take", 0, order),))
+        return whole, _one(whole, group, Stepped(laid, told))
     if set(shapes) == {whole.shape}:
         told = f"{told}, each of which has the whole: the farthest is compared"
         return whole, _one(

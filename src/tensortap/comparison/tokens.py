@@ -73,6 +73,19 @@ def steps_for(shape: Shape, ids: Shape, rows: Array) -> tuple[Step, ...] | None:
     return None
 
 
+def order_of_rows(lines: int, lengths: Sequence[int]) -> Array:
+    """Where each row of a whole is among those of its pieces one after another, of values with a row for each
+    token of several lines that were cut into columns of these lengths."""
+    places = np.arange(lines * sum(lengths)).reshape(lines, -1)
+    pieces = np.split(places, np.cumsum(lengths)[:-1].tolist(), axis=1)
+    return np.argsort(np.concatenate([piece.reshape(-1) for piece in pieces]))
+
+
+def are_of_tokens(sizes: Sequence[int], lengths: Sequence[int]) -> bool:
+    """Whether the sizes of pieces are as those of the tokens are: what a router has sorted has others."""
+    return all(size * sum(lengths) == sum(sizes) * one for size, one in zip(sizes, lengths, strict=True))
+
+
 def _flat(rest: Shape, rows: Array) -> tuple[Step, ...]:
     return ("reshape", (-1, *rest)), ("take", 0, rows)
 
