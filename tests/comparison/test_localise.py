@@ -181,6 +181,52 @@ def test_a_local_names_the_variable_and_its_line():
     assert found.first.site == "model.py:17"
 
 
+class Named(torch.nn.Module):
+    """Its parts, and what it computes, are called as places of a model are."""
+
+    def __init__(self, bug=""):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.inner = torch.nn.ModuleDict({"out": torch.nn.Linear(8, 8)})
+            self.out = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+        self.bug = bug
+
+    def times(self, bug):
+        return 1.01 if bug == self.bug else 1.0
+
+    def forward(self, out):
+        given = self.inner["out"](out) * self.times("own code")
+        result = self.out(given) * self.times("end")
+        return {"result": result}
+
+
+@pytest.mark.parametrize("patterns", [("**",), ("**", "**.in")], ids=["outputs", "inputs too"])
+@pytest.mark.parametrize("bug", ["inner.out", "out.0", "out.1", "own code", "end", "data"])
+def test_a_module_that_is_called_out_is_named(bug, patterns):
+    sides = []
+    for model in (Named(), Named(bug)):
+        if "out" in model.bug:
+            model.get_submodule(model.bug).weight.data *= 1.01
+        x = torch.ones(4, 8) * (1.01 if model.bug == "data" else 1.0)
+        with tt.capture(model, *patterns) as cap, torch.no_grad():
+            model(x)
+        sides.append(cap)
+    found = tt.compare_runs(*sides)
+    named = {"own code": "" if "**.in" in patterns else "out.0", "end": ""}
+    named["data"] = "in.out" if "**.in" in patterns else "inner.out"
+    (origin,) = found.origins
+    assert origin.name == named.get(bug, bug)
+    assert origin.class_name == {"": "Named", "in.out": ""}.get(origin.name, "Linear")
+
+
+def test_a_replay_names_a_module_that_is_called_out_too():
+    model = Named()
+    model.get_submodule("out.1").weight.data *= 1.01
+    found = tt.align(Named(), model, (torch.ones(4, 8),))
+    assert [(one.name, one.class_name) for one in found.origins] == [("out.1", "Linear")]
+
+
 def test_a_weight_comes_before_what_it_does():
     flow = [*FLOW, ("block.first.weight", "param")]  # captured at the end of the call
     found = compared(records(flow), records(flow, [*after("block.first"), "block.first.weight"]))

@@ -321,6 +321,16 @@ NAMES = [
     ("in.x", "input", ("", "in.x")),
     ("out['logits']", "output", ("", "out['logits']")),
     ("in.proj.in.x", "input", ("in.proj", ".in.x")),
+    ("layers.0.attn.out", "output", ("layers.0.attn.out", "")),
+    ("layers.0.attn.out.0[1].grad", "grad_output", ("layers.0.attn.out.0", "[1].grad")),
+    ("layers.0.attn.forward.out", "local", ("layers.0.attn", ".forward.out")),
+    ("layers.0.attn.in.out", "input", ("layers.0.attn", ".in.out")),
+    ("layers.0.in", "output", ("layers.0.in", "")),
+    ("out.logits", "output", ("", "out.logits")),
+    ("model.out.hidden", "output", ("model", ".out.hidden")),
+    ("attn.out.out.hidden.grad", "grad_output", ("attn.out", ".out.hidden.grad")),
+    ("<Net>['logits']", "output", ("", "<Net>['logits']")),
+    ("<Net>.grad", "grad_output", ("", "<Net>.grad")),
 ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tensortap.comparison.floor import Noise
 from tensortap.comparison.match import Pair
 from tensortap.comparison.metrics import Metrics
-from tensortap.comparison.modules import module_of
+from tensortap.comparison.modules import OUTPUTS, module_of, stem_of
 from tensortap.comparison.verdict import BEYOND, Axis, Judgement, Verdict
 from tensortap.core.record import Kind
 
@@ -25,6 +26,7 @@ class Finding:
     axis: Axis = ""
     note: str = ""
     source: str = ""  # of what is inherited: the value it comes from
+    place: str = ""  # the module, where the name alone tells another
 
     @property
     def name(self) -> str:
@@ -36,7 +38,7 @@ class Finding:
 
     @property
     def module(self) -> str:
-        return module_of(self.pair.a.name, self.pair.a.kind)
+        return self.place or module_of(self.pair.a.name, self.pair.a.kind)
 
     @property
     def step(self) -> int:
@@ -90,6 +92,24 @@ class Origin:
 def finding(pair: Pair, found: Metrics | str, noise: Noise, judged: Judgement) -> Finding:
     metrics = None if isinstance(found, str) else found
     return Finding(pair, metrics, noise, judged.verdict, judged.ratio, judged.axis, judged.note)
+
+
+def placed(findings: Sequence[Finding]) -> Sequence[Finding]:
+    """The same findings; what is named like the output of a module may be that of a part called `out`."""
+    outs = {f"{one.module}." for one in findings if one.kind == "input" and one.module.endswith("out")}
+    for one in findings:
+        if one.kind in OUTPUTS and one.name.startswith("<"):  # the model, which would be called so itself
+            outs.add("out.")
+        elif one.kind in OUTPUTS and one.module.endswith(".out"):
+            outs.add(f"{one.module}.")
+    outs = {one for one in outs if f".{one}".endswith(".out.")}
+    return [_placed(one, tuple(outs)) for one in findings] if outs else findings
+
+
+def _placed(found: Finding, outs: tuple[str, ...]) -> Finding:
+    stem = stem_of(found.name)
+    is_below = found.kind in OUTPUTS and f"{stem}.".startswith(outs)
+    return replace(found, place=stem) if is_below and not f"{found.module}.".startswith(outs) else found
 
 
 def worse(a: Finding | None, b: Finding | None) -> Finding | None:

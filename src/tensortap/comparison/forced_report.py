@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tensortap.comparison.backward import Modules
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.findings import Finding, Origin
+from tensortap.comparison.findings import Finding, Origin, placed
 from tensortap.comparison.forced import Forced
 from tensortap.comparison.modules import module_of
 from tensortap.comparison.shelf import Shelf
@@ -20,6 +20,7 @@ def origins_of(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> list
     """One for each module, in the order of execution: whatever is beyond its own noise has its fault there,
     since all that it was made of is the reference's; but for what is `alone`, which no value of it replaced.
     """
+    findings = placed(findings)
     modules = Modules(found.module for found in findings)
     classes = {found.module: found.pair.b.class_name for found in findings}
     origins: dict[str, Origin] = {}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensortap.comparison.backward import BACKWARD, Gradients, Modules
-from tensortap.comparison.findings import Finding, Origin, worse
+from tensortap.comparison.findings import Finding, Origin, placed, worse
 from tensortap.comparison.floor import OWN
 from tensortap.comparison.ties import in_some_rows, is_tie
 from tensortap.comparison.verdict import BEYOND, Verdict, judge
@@ -126,10 +126,11 @@ class _Walk:
 
 def localise(findings: Sequence[Finding]) -> tuple[list[Finding], list[Origin]]:
     """The findings with their final verdicts, in the same order, and the origins, first things first."""
-    table = list(findings)
+    walked = placed(findings) if any(map(_may_change, findings)) else ()
+    table = list(walked or findings)
     origins: list[tuple[tuple[int, int, int], Origin]] = []
     by_rank: dict[int, list[_Place]] = {}
-    for place, one in enumerate(findings if any(map(_may_change, findings)) else ()):
+    for place, one in enumerate(walked):
         by_rank.setdefault(one.rank, []).append((place, one))
     for rank, of_rank in by_rank.items():
         for position, place, found, origin in _of_rank(of_rank):

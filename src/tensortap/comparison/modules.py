@@ -8,7 +8,13 @@ from functools import lru_cache
 
 from tensortap.core.record import Kind
 
-_PORT = re.compile(r"(?:^|\.)(in|out|forward)(?=\.|\[|$)")
+OUTPUTS: tuple[Kind, ...] = ("output", "grad_output")
+_INPUTS: tuple[Kind, ...] = ("input", "grad_input")
+_ANY, _IN, _FORWARD = (
+    re.compile(rf"(?:^|\.)(?:{words})(?=\.|\[|$)") for words in ("in|out|forward", "in", "forward")
+)
+_FIELD = re.compile(r"\.out(?=\.[^\W\d])")  # before the name of a field; a module may be called so too
+_OWN = re.compile(r"(?:out|<[^<>]*>)(?=\.|\[|$)")  # the output of the model itself
 _ITEMS = re.compile(r"\[.*$", re.DOTALL)
 
 
@@ -29,21 +35,36 @@ def split(name: str, kind: Kind = "value") -> tuple[str, str]:
     if kind in ("param", "grad_param"):
         module = plain.rpartition(".")[0]
         return module, name[len(module) :]
-    found = _last_port(plain)
+    found = _OWN.match(plain) if kind in OUTPUTS else None
+    found = found or _last_port(plain, _port(kind))
     module = plain[: found.start()] if found is not None else _ITEMS.sub("", plain)
     return module, name[len(module) :]
 
 
 def class_of(name: str, classes: Mapping[str, str], kind: Kind = "value") -> str:
     """The class of the module that a name belongs to; empty where it is not known."""
-    return classes.get(module_of(name, kind), "") if classes else ""
+    if not classes:
+        return ""
+    found = classes.get(stem_of(name)) if kind in OUTPUTS else None
+    return found or classes.get(module_of(name, kind), "")
 
 
-def _last_port(name: str) -> re.Match[str] | None:
+def stem_of(name: str) -> str:
+    """A name without the items and the gradient at its end."""
+    return _ITEMS.sub("", name.removesuffix(".grad"))
+
+
+def _port(kind: Kind) -> re.Pattern[str]:
+    if kind == "value":
+        return _ANY
+    return _FIELD if kind in OUTPUTS else _IN if kind in _INPUTS else _FORWARD
+
+
+def _last_port(name: str, port: re.Pattern[str]) -> re.Match[str] | None:
     """Where a name leaves the module: a module may itself be called `in`, so the last place counts, but not
     one inside the brackets of an item."""
     found = None
-    for hit in _PORT.finditer(name):
+    for hit in port.finditer(name):
         if "[" in name[: hit.start()]:
             break
         found = hit
