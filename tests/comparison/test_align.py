@@ -218,3 +218,15 @@ def test_runs_on_disk_of_two_ranks_meet_that_of_one(tmp_path):
     found = tt.compare_runs(tmp_path / "one", tmp_path / "two")
     assert (found.first, found.exit_code) == (None, 0)
     assert len(found.plans) == 4
+
+
+def test_a_rank_that_is_missing_accuses_nobody(tmp_path):
+    whole = written(tmp_path / "whole", ranks())
+    cut_off = written(tmp_path / "cut off", [record for record in ranks() if record.rank == 0])
+    for run in (whole, cut_off):
+        (run / "runtime_info.json").write_text('{"environment_variables": {"WORLD_SIZE": "2"}}')
+    for sides in ((whole, cut_off), (cut_off, whole)):
+        found = tt.compare_runs(*sides)
+        assert (found.first, found.exit_code, found.counts) == (None, 3, {"identical": 4})
+        assert "rank 1 has no records" in str(found)
+        assert len(found.coverage.only_a) + len(found.coverage.only_b) == 4

@@ -42,7 +42,8 @@ def gathered(a: Side, b: Side) -> tuple[Side, Side]:
     if both[0] == both[1]:
         names = _cut_otherwise(a, b)
         return (collapsed(a, None, names), collapsed(b, None, names)) if names else (a, b)
-    if not all(both):
+    # Of as many ranks on both sides some may be missing: what is left are the same pieces.
+    if not all(both) or a.world == b.world > 1:
         return a, b
     rank = next((ranks[0] for ranks in both if len(ranks) == 1), 0)
     return collapsed(a, rank), collapsed(b, rank)

@@ -75,6 +75,7 @@ class Side:
     notes: list[str] = field(default_factory=list)  # what is worth saying, and no fault
     metadata: dict[str, Any] = field(default_factory=dict)
     path: str = ""
+    world: int = 0  # how many ranks there should be, where that is known
 
     @property
     def is_whole(self) -> bool:

@@ -45,8 +45,11 @@ def of_run(run: Run) -> Side:
         entries = in_order(_entries(run, model.get("modules") or {}))
     if not entries:
         problems.append("it holds no records")
-    problems += [*run.problems, *_unfinished(run.path), *_missing_ranks(run, entries, metadata)]
-    return Side(str(run.path), entries, problems, [], metadata, str(run.path))
+    found = {rank for ranks in {entry.rank for entry in entries} for rank in _all(ranks)}
+    world = max(_world(metadata), max(found, default=-1) + 1)
+    problems += [*run.problems, *_unfinished(run.path)]
+    problems += [] if run.is_narrowed or not entries else _missing_ranks(found, world)
+    return Side(str(run.path), entries, problems, [], metadata, str(run.path), world)
 
 
 def _entries(run: Run, classes: dict[str, str]) -> list[Entry]:
@@ -130,14 +133,10 @@ def _ends_with(path: Path, mark: bytes, size: int) -> bool:
         return stream.read(len(mark)) == mark
 
 
-def _missing_ranks(run: Run, entries: list[Entry], metadata: dict[str, Any]) -> list[str]:
-    """Ranks of which there is no record; nothing is missing where the reader has chosen some."""
-    if run.is_narrowed or not entries:
-        return []
-    found = {rank for ranks in {entry.rank for entry in entries} for rank in _all(ranks)}
-    ranks = range(max(_world(metadata), max(found) + 1))
+def _missing_ranks(found: set[int], world: int) -> list[str]:
+    """Ranks of which there is no record."""
     # A damaged index may name a rank as high as it likes.
-    missing = list(islice((rank for rank in ranks if rank not in found), 9))
+    missing = list(islice((rank for rank in range(world) if rank not in found), 9))
     if not missing:
         return []
     told = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
