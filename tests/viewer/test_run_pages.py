@@ -102,6 +102,14 @@ def test_the_health_of_a_run_is_found_out_in_the_background(look, folder):
     assert client.columns(f"/api/run/{run}/rows.bin?q=nan>0")[1]["row"].tolist() == [3, 4]
 
 
+def test_a_record_with_both_nan_and_inf_is_one(look, tmp_path):
+    sink = RunDirectory(tmp_path / "odd", stats=True)
+    sink.write(Record("x", np.array([np.nan, np.inf], np.float32)))
+    sink.close()
+    (run,) = look(tmp_path / "odd").json("/api/runs")["runs"]
+    assert {name: run["health"][name] for name in ("nan", "inf", "odd")} == {"nan": 1, "inf": 1, "odd": 1}
+
+
 def test_a_record_is_found_by_what_the_address_says(look):
     client = look()
     run = client.run("a")

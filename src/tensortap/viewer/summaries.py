@@ -26,7 +26,7 @@ _PATCH = 200_000
 _EMPTY: dict[str, Any] = {
     **{"command": "", "commit": "", "branch": "", "dirty": None, "started": None, "modified": None},
     **{"steps": {"first": 0, "last": 0, "count": 0}, "ranks": [], "captures": 0, "names": 0, "bytes": 0},
-    **{"model": "", "health": {"nan": 0, "inf": 0, "known": 0, "of": 0, "spark": []}, "tags": {}},
+    **{"model": "", "health": {"nan": 0, "inf": 0, "odd": 0, "known": 0, "of": 0, "spark": []}, "tags": {}},
 }
 
 
@@ -158,6 +158,7 @@ def _facts(stock: Stock) -> dict[str, Any]:
     modified = _modified(stock.path)
     known = int((stock.counted.known == KNOWN).sum())
     counts = {name: int((stock.counted.columns[name] > 0).sum()) for name in ("nan", "inf")}
+    counts["odd"] = int(stock.counted.is_odd().sum())  # a record may have both
     steps, ranks = np.unique(stock.plain("step")), np.unique(stock.plain("rank"))
     _, names = stock.texts("name") or (None, [])
     return {

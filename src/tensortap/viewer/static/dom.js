@@ -88,6 +88,17 @@ function dress(made, props) {
   if (hidden) made.setAttribute("hidden", "");
 }
 
+/** Where there is no room for a long name, its end stays: it says what it is. @param {string} name @param {"b" | "span"} [tag] */
+export function longName(name, tag = "span") {
+  const at = name.lastIndexOf(".");
+  const parts = at > 0 ? [name.slice(0, at), name.slice(at)] : [name];
+  return el(
+    tag,
+    { class: "mono long-name", title: name },
+    parts.map((part) => el("span", { class: "clip" }, part)),
+  );
+}
+
 /**
  * @param {string} text
  * @param {(event: MouseEvent) => void} act

@@ -2,7 +2,7 @@
 /** @file What was compared with what: coverage, names on one side only, and rules that pair them. */
 
 import { isAborted, json } from "../api.js";
-import { button, el, fill } from "../dom.js";
+import { button, el, fill, longName } from "../dom.js";
 import { count, middle, plural, shape as shapeWords } from "../format.js";
 import { copy, tell, words } from "../messages.js";
 import { chosen, go, set } from "../url.js";
@@ -100,6 +100,7 @@ export class NamesCard {
   /** @param {any} names */
   proposals(names) {
     const pairs = [...names.guesses, ...names.near];
+    const isPaired = Object.keys(names.how).length > 0;
     const line = (/** @type {any} */ one) =>
       el(
         "li",
@@ -121,7 +122,7 @@ export class NamesCard {
       el("h3", { class: "label" }, "Proposed pairs"),
       pairs.length
         ? el("ul", { class: "name-list", attrs: { tabindex: 0 } }, pairs.map(line))
-        : el("p", { class: "quiet" }, "none: names alone told what belongs together"),
+        : el("p", { class: "quiet" }, isPaired ? "none: names alone told what belongs together" : "none"),
     );
   }
 
@@ -164,7 +165,8 @@ export class NamesCard {
         attrs: letter === "a" ? { draggable: "true" } : {},
         on: letter === "a" ? source : target,
       },
-      el("span", { class: "clip grow", title: one.name }, middle(one.name, 48)),
+      longName(one.name),
+      el("span", { class: "spacer" }),
       el("span", { class: "quiet" }, `${one.kind} ${shapeWords(one.shape || [])} ×${one.count}`),
     );
   }

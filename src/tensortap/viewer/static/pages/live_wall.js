@@ -2,7 +2,7 @@
 /** @file What comes from a job: one tile for each name, which shows the newest. */
 
 import { isAborted, real } from "../api.js";
-import { el, fill, say } from "../dom.js";
+import { el, fill, longName, say } from "../dom.js";
 import { brief, dtype, number } from "../format.js";
 import { Spark } from "../instruments/spark.js";
 import { Thumbnail } from "../instruments/thumbnail.js";
@@ -122,8 +122,8 @@ class Tile {
         title: first.name,
         on: { click: () => onPick(first.key) },
       },
-      el("span", { class: "wall-head" }, nameOf(first.name), this.moment),
-      el("span", { class: "wall-head" }, this.type, rank && el("span", { class: "quiet" }, rank)),
+      el("span", { class: "wall-head" }, longName(first.name, "b")),
+      el("span", { class: "wall-head" }, this.type, el("span", { class: "quiet" }, this.moment, rank)),
       this.picture,
       this.big,
       this.line,
@@ -176,17 +176,6 @@ class Tile {
     }
     if (this.last !== last && !this.end.signal.aborted) this.paint(pause);
   }
-}
-
-/** Of a long name the end is told rather than the beginning: it says what it is. @param {string} name */
-function nameOf(name) {
-  const at = name.lastIndexOf(".");
-  const parts = at > 0 ? [name.slice(0, at), name.slice(at)] : [name];
-  return el(
-    "b",
-    { class: "mono wall-name" },
-    parts.map((part) => el("span", { class: "clip" }, part)),
-  );
 }
 
 /** @param {string} base @param {Came} record */

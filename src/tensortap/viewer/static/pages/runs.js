@@ -260,7 +260,7 @@ function state(run) {
 /** Records with NaN or Inf over the steps. @param {any} told */
 export function health(told) {
   if (!told?.known) return el("span", { class: "quiet" }, "not looked at");
-  const odd = (told.nan || 0) + (told.inf || 0);
+  const { odd } = told;
   if (!odd)
     return el(
       "span",
