@@ -1,6 +1,7 @@
 """How far two values are apart."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -101,6 +102,19 @@ def test_a_nan_in_the_same_place_on_both_sides_is_no_difference():
     a, _ = noisy((4, 8))
     a[0, 0] = float("nan")
     assert measure(a, a.clone()).is_identical
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_takes_no_more_memory(odd):
+    a = np.ones((2048, 1024), np.float32)
+    b = a.copy()
+    b[7, 7] = odd
+    tracemalloc.start()
+    try:
+        assert measure(a, b).disagreeing == 1
+        assert tracemalloc.get_traced_memory()[1] < a.nbytes / 2
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -31,11 +31,20 @@ def lowest(dtype: str) -> float:
 def without_mask(side: Operand) -> Operand:
     """The lowest number of the type as minus infinity: both are how masks are written."""
     least = lowest(side.dtype)
-    if least == -math.inf:
+    if least == -math.inf or not any(_has_lowest(part, least) for part in _parts(side)):
         return side
     wide = np.array(numbers(side.bits, side.dtype), copy=True)
     wide[wide <= least] = -np.inf
     return Operand(wide, str(wide.dtype))
+
+
+def _parts(side: Operand) -> Iterator[Array]:
+    return (numbers(part, side.dtype) for (part,) in blocks([side.bits], block_size(side.dtype)))
+
+
+def _has_lowest(part: Array, least: float) -> bool:
+    """Whether a number, and no infinity, stands for one."""
+    return bool(((part <= least) & (part > -math.inf)).any())
 
 
 def as_mask(side: Operand, other: Operand) -> Operand:

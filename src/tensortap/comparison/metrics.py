@@ -112,9 +112,11 @@ def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> M
     if are_discrete(a.dtype, b.dtype):
         return _of_discrete(found)
     if found.disagreeing or _reaches(found.a.min, a) or _reaches(found.b.min, b):
-        a, b = without_mask(a), without_mask(b)
-        a, b = as_mask(a, b), as_mask(b, a)
-        found = differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
+        x, y = without_mask(a), without_mask(b)
+        x, y = as_mask(x, y), as_mask(y, x)
+        if x is not a or y is not b:
+            a, b = x, y
+            found = differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
     return _of_numbers(found, a, b, threads)
 
 
