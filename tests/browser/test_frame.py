@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.browser.conftest import Open, Viewer
+from tests.browser.conftest import Open, Seen, Viewer
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
@@ -52,6 +52,12 @@ def test_help_lists_the_keys_of_the_page(open_page: Open, viewer: Viewer) -> Non
     expect(page.get_by_role("dialog")).to_contain_text("blink between A and B")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_script_that_gets_into_a_page_does_not_run(open_page: Open, viewer: Viewer, seen: Seen) -> None:
+    seen.expected = ("Content Security Policy",)
+    page = ready(open_page, viewer, "captures", "dark")
+    assert page.evaluate(_SMUGGLED) is None
 
 
 def test_the_link_to_a_view_is_shared_by_a_button(open_page: Open, viewer: Viewer) -> None:
@@ -105,6 +111,16 @@ def test_colours_can_be_told_apart_without_colour_vision(open_page: Open, theme:
         assert abs(half[-1] - half[0]) > 0.3
 
 
+_SMUGGLED = """async () => {
+  const script = document.createElement("script");
+  script.textContent = "window.ran = 'a script'";
+  const picture = document.createElement("div");
+  picture.innerHTML = "<img src='data:image/png,no' onerror='window.ran = 1'>";
+  const isRefused = new Promise((done) => picture.firstChild.addEventListener("error", done));
+  document.body.append(script, picture);
+  await isRefused;
+  return window.ran;
+}"""
 _LIGHTNESS = """async (scales) => {
   const { table } = await import("/static/colors.js");
   const linear = (part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;

@@ -38,7 +38,13 @@ def pages(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ow
             site = Site("forward", f"{SLASHES}/model.py", 7)
             sink.write(Record(word, value, "output", 0, order=order, time=1e9, site=site))
         sink.close()
+    broken = RunDirectory(folder / "<i>broken</i>")
+    broken.write(Record("x", ones, "output", 0, time=1e9))
+    broken.close()
+    (index,) = (folder / "<i>broken</i>" / ".tensortap").glob("index-*.jsonl")
+    index.write_bytes(index.read_bytes().replace(b'"tensortap_index": 1', b'"tensortap_index": 9', 1))
     made = Own(browser, folder)
+    made.ids["broken"] = made.ids["i>"]
     made.ids["long"] = next(found for name, found in made.ids.items() if name.startswith("long"))
     made.ids["quoted"] = made.ids["it's"]
     yield made
@@ -90,6 +96,21 @@ def test_a_run_without_a_record_says_so(pages: Own) -> None:
     assert violations(page) == ""
     page = pages.open("/compare?a={empty}&b={nan}")
     expect(page.get_by_text("There is no pair to look at.")).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_a_damaged_run_is_listed_with_what_is_wrong_and_cannot_be_chosen(pages: Own, theme: str) -> None:
+    pages.seen.expected = ("status of 4",)
+    page = pages.open("/", theme=theme)
+    row = page.get_by_role("row").filter(has_text="damaged")
+    expect(row).to_contain_text("<i>broken</i>")
+    expect(row).to_contain_text("upgrade tensortap")
+    expect(row.get_by_role("checkbox")).to_be_disabled()
+    expect(row.get_by_role("link")).to_have_count(0)
+    assert page.locator("main i").count() == 0
+    assert violations(page) == ""
+    page = pages.open("/run/{broken}", theme=theme)
+    expect(page.get_by_role("alert")).to_contain_text("upgrade tensortap")
 
 
 def test_infinities_are_told_with_their_sign(pages: Own) -> None:
