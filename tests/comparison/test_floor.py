@@ -232,6 +232,12 @@ def test_a_floor_that_is_not_there_tells_how_to_make_one(tmp_path):
         tt.compare_runs({"x": 1.0}, {"x": 1.0}, floor=tmp_path / "no.json")
 
 
+def test_a_saved_floor_is_no_run_among_others(tmp_path):
+    tt.Floor().save(tmp_path / "floor.json")
+    with pytest.raises(ValueError, match=r"floor\.json is a saved floor, which is given alone"):
+        tt.compare_runs({"x": 1.0}, {"x": 1.0}, floor=[{"x": 1.0}, tmp_path / "floor.json"])
+
+
 def test_repeated_runs_on_disk_make_a_floor(tmp_path, captured):
     runs = [
         captured(net().eval(), {"x": batch() * (1 + 1e-6 * i)}, to=tmp_path / str(i)).run for i in range(2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 from tensortap.comparison.floor import Floor, Gathered
@@ -16,6 +18,9 @@ def floor_of_runs(runs: Sequence[Any], executor: Executor | None = None) -> Floo
     """Each run against the first; what only one of them has is without noise of its own."""
     if len(runs) < 2:
         raise ValueError(f"a floor needs at least 2 runs that should be the same, not {len(runs)}")
+    saved = [run for run in runs if isinstance(run, (str, os.PathLike)) and Path(run).suffix == ".json"]
+    if saved:
+        raise ValueError(f"{saved[0]} is a saved floor, which is given alone; several are of runs")
     base, *others = [side_of(run) for run in runs]
     gathered = Gathered()
     skipped = [
