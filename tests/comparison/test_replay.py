@@ -582,6 +582,62 @@ def test_steps_that_are_no_piece_of_the_whole_are_named(build, rows, captured):
     assert (names(found), found.exit_code) == ([], 3)
 
 
+@pytest.mark.parametrize("way", [row_by_row, token_by_token])
+def test_experts_that_sort_their_rows_are_judged_by_what_they_give(build, rows, captured, way):
+    rows, model = rows[:3], build("mixtral")
+    whole = captured(model, {"input_ids": rows})
+    found = tt.align(whole, model, way(rows))
+    assert (names(found), found.exit_code) == ([], 3)  # what is sorted is left out, and said to be
+    assert all("experts.act_fn" in entry.name for entry in found.coverage.only_a)
+    faults = [weaker("model.layers.0.self_attn.o_proj"), scaled("model.layers.1.mlp.experts")]
+    for _, plant in faults:
+        plant(model)
+    assert names(tt.align(whole, model, way(rows))) == [path for path, _ in faults]
+
+
+def test_experts_of_a_whole_are_set_against_the_pieces_put_together(build, rows):
+    rows, model = rows[:3], build("mixtral")
+    pieces = what_is_seen(model, token_by_token(rows))
+    assert names(tt.align(pieces, model, {"input_ids": rows})) == []
+    path, plant = scaled("model.layers.1.mlp.experts")
+    plant(model)
+    assert names(tt.align(pieces, model, {"input_ids": rows})) == [path]
+
+
+class Sorting(nn.Module):
+    """Half of the tokens of two sequences go to each of two experts: as many as a sequence has."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.act, self.places = nn.Embedding(32, 8), nn.Tanh(), nn.Embedding(64, 8)
+
+    def forward(self, input_ids, position_ids):
+        x = self.embedding(input_ids) + self.places(position_ids[0])
+        flat = x.reshape(-1, 8)
+        made = torch.zeros_like(flat)
+        for expert in (0, 1):
+            chosen = (input_ids.reshape(-1) % 2 == expert).nonzero()[:, 0]
+            made[chosen] = self.act(flat[chosen] * (expert + 1))
+        return made.reshape(x.shape)
+
+
+def test_sorted_rows_that_are_by_chance_as_many_as_tokens_accuse_nobody(captured):
+    with torch.random.fork_rng():
+        torch.manual_seed(6)
+        model = Sorting()
+    ids = torch.tensor([[1, 2, 4, 6, 9, 11], [2, 8, 3, 5, 7, 10]])
+    where = torch.arange(6)[None]
+    whole = captured(model, {"input_ids": ids, "position_ids": where})
+
+    def run(model):
+        for at in range(6):
+            model(ids[:, at : at + 1], where[:, at : at + 1])
+
+    found = tt.align(whole, model, run)
+    assert names(found) == []
+    assert {one.step for one in found.table if one.name == "places"} == set(range(6))
+
+
 class Hiding(nn.Module):
     """Hides padding where there is some, and calls nothing for it where there is none."""
 

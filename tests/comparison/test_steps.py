@@ -90,9 +90,14 @@ def test_rows_of_all_tokens_in_one_are_put_in_their_order():
         for number, (start, end) in enumerate(zip((0, 2, 3, 4, 5), (2, 3, 4, 5, 6), strict=True))
     ]
     whole, decode = [*WHOLE, Record("flat", flat, "output", order=9)], [*tokens(2, 3, 4, 5, 6), *pieces]
+    # Positions come first, and once for all sequences.
+    whole.insert(0, Record("in.position_ids", np.arange(6)[None], "input", order=-1))
+    for number, (start, end) in enumerate(zip((0, 2, 3, 4, 5), (2, 3, 4, 5, 6), strict=True)):
+        where = np.arange(start, end)[None]
+        decode.insert(number, Record("in.position_ids", where, "input", step=number, order=-1))
     for sides in ((whole, decode), (decode, whole)):
         found = tt.compare_runs(*sides)
-        assert (found.exit_code, found.counts) == (0, {"identical": 5})
+        assert (found.exit_code, found.counts) == (0, {"identical": 6})
     pieces[1].value[2] *= 1.5
     assert tt.compare_runs(whole, decode).first.seen_at == "flat"
 

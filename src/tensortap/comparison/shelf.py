@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,10 +14,13 @@ import torch
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.modules import module_of
 from tensortap.comparison.references import Held
+from tensortap.comparison.tokens import are_of_tokens, order_of_rows
 from tensortap.core.record import Record
+from tensortap.kernels.numbers import Array
 
 _Key = tuple[str, int]  # name and call
 _Span = tuple[int, int]
+_LIKE = 0.3  # of the whole
 
 
 class Shelf:
@@ -38,6 +42,11 @@ class Shelf:
         self._reach: dict[int, _Span] = {}  # of each step: from where to where the model's inputs go
         self._lengths: dict[str, int] = {}  # of the model's inputs, along the axis that is cut
         self._met: set[int] = set()  # steps whose inputs are a piece
+        self._table: tuple[tuple[int, ...], int] = (
+            (),
+            0,
+        )  # the shape of the inputs' whole, and what axis is cut
+        self._parts: list[int] = []  # how long the steps of the reference are that are put together
         places = {step: place for place, step in enumerate(self.steps)}
         # Those that a rule speaks of come first: it may mean a name that another value has by itself.
         for entry in sorted(side.entries, key=lambda one: names.get(one.name, one.name) == one.name):
@@ -95,9 +104,15 @@ class Shelf:
             self._taken[key] = self._lengths.get(record.name, 0)
             self._met.add(place)
             return self._marked(whole)
+        rows = None if _is_given(record) else self._rows(whole.shape, shape, place)
+        if rows is not None:
+            self._marked(whole)
+            return _holding(whole, tensor_of(whole.load())[torch.from_numpy(rows)])
         span = self._span(whole, record, shape)
         piece = None if span is None else _piece(whole.shape, shape, span)
         if span is None or piece is None:
+            return None
+        if self._may_be_sorted(whole, shape) and not _is_like(record, whole, piece):
             return None
         self.is_cut = True
         self._met.add(place)
@@ -107,6 +122,7 @@ class Shelf:
             self._lengths[record.name] = whole.shape[axis]
             if span[0] or not self._reach:
                 self._reach.setdefault(place, span)
+                self._widen(whole.shape, axis)
         self._marked(whole)
         return _holding(whole, whole.load()[piece])
 
@@ -119,16 +135,48 @@ class Shelf:
         size, start = shape[axes[0]], self._taken[record.name, record.call]
         following, grown = (start, start + size), (0, size)
         if not _is_given(record):
-            begin, end = self._reach.get(self._place(record), following)
-            if size == end - begin:
-                return begin, end
-            return grown if size == end and len(axes) == 1 else following
+            known = self._reach.get(self._place(record))
+            return following if known is None else self._of_tokens(known, whole.shape, shape, axes)
         if len(axes) > 1 or not start:
             return following
         ways = (following, grown) if size > self._last.get((record.name, record.call), 0) else (following,)
         fitting = [one for one in ways if one[1] <= whole.shape[axes[0]]]
         there = [one for one in fitting if _is_there(record, whole, shape, one)] or fitting
         return there[-1] if there else None
+
+    def _of_tokens(
+        self, known: _Span, whole: Sequence[int], shape: Sequence[int], axes: Sequence[int]
+    ) -> _Span | None:
+        """Where the piece of a value lies whose axis has as much as there are tokens, or so many times as
+        much; None for others, as the rows that a router has sorted."""
+        (begin, end), (table, cut) = known, self._table
+        size, length, total = shape[axes[0]], whole[axes[0]], table[cut]
+        if size == end and length == total and len(axes) == 1:
+            return 0, end
+        is_fitting = size * total == length * (end - begin) and (axes[0] > 0 or length == total)
+        return (begin * length // total, end * length // total) if is_fitting else None
+
+    def _widen(self, shape: tuple[int, ...], axis: int) -> None:
+        """Remember the table of most sequences among the inputs: positions may be there once for all."""
+        table, cut = self._table
+        if not table or (len(shape) == len(table) == 2 and axis == cut and shape[0] > table[0]):
+            self._table = shape, axis
+
+    def _may_be_sorted(self, whole: Entry, shape: Sequence[int]) -> bool:
+        """Whether it has as many rows as a sequence has tokens, though there are several: a table of
+        positions, or rows that a router has sorted, by chance so many."""
+        table, cut = self._table
+        is_flat = len(table) == 2 and cut == 1 and table[0] > 1 and len(shape) == 2
+        return is_flat and whole.shape[0] == table[1] != shape[0]
+
+    def _rows(self, whole: Sequence[int], shape: Sequence[int], place: int) -> Array | None:
+        """Of a value that has a row for each token of all sequences, those of this step."""
+        (table, cut), known = self._table, self._reach.get(place)
+        if known is None or len(table) != 2 or not whole or tuple(whole[1:]) != tuple(shape[1:]):
+            return None
+        span = (slice(None),) * cut + (slice(*known),)
+        rows = np.arange(math.prod(table)).reshape(table)[span].reshape(-1)
+        return rows if table[0] > 1 and (whole[0], shape[0]) == (math.prod(table), len(rows)) else None
 
     def _joined(
         self, held: Mapping[tuple[int, int], Entry], record: Record, shape: tuple[int, ...]
@@ -141,9 +189,21 @@ class Shelf:
         axis = _sum_axis([entry.shape for entry in entries], shape)
         if len(entries) < len(parts) or axis is None:
             return None
+        sizes = [entry.shape[axis] for entry in entries]
+        if _is_given(record):
+            self._parts = self._parts or sizes
+            self._widen(shape, axis)
+        if not are_of_tokens(sizes, self._parts):
+            return None
         self.is_joined = True
-        values = [self._marked(entry).load() for entry in entries]
-        return _holding(entries[0], put_together(values, axis))
+        made = put_together([self._marked(entry).load() for entry in entries], axis)
+        return _holding(entries[0], made[self._order(shape, axis)])
+
+    def _order(self, shape: Sequence[int], axis: int) -> Any:
+        """Where the rows of a whole are among those of its pieces, of values with a row for each token."""
+        table, cut = self._table
+        is_flat = len(table) == 2 and (axis, cut) == (0, 1) and shape[0] == math.prod(table)
+        return torch.from_numpy(order_of_rows(table[0], self._parts)) if is_flat else slice(None)
 
 
 def tensor_of(value: Any) -> torch.Tensor:
@@ -166,6 +226,15 @@ def _is_there(record: Record, whole: Entry, shape: Sequence[int], span: _Span) -
     if piece is None or not isinstance(record.value, torch.Tensor):
         return False
     return bool((tensor_of(whole.load()[piece]).to(record.value.device) == record.value).all())
+
+
+def _is_like(record: Record, whole: Entry, piece: tuple[slice, ...]) -> bool:
+    """Whether it is about the same as that piece of the whole."""
+    if not isinstance(record.value, torch.Tensor):
+        return False
+    own = record.value.detach().cpu().double()
+    other = tensor_of(whole.load()[piece]).cpu().double()
+    return bool((own - other).norm() <= _LIKE * torch.maximum(own.norm(), other.norm()))
 
 
 def _piece(whole: Sequence[int], shape: Sequence[int], span: _Span) -> tuple[slice, ...] | None:

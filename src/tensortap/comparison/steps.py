@@ -47,7 +47,9 @@ def _together(
     pairs = [(wholes[key], group) for key, group in groups.items() if key in wholes]
     try:
         known = [(whole, group) for whole, group in pairs if len(group) == count]
-        cut = next((_cut(*one) for one in known if _is_same_data(*one)), None)
+        # Of all sequences: positions may be there once for all.
+        cuts = [_cut(*one) for one in known if _is_same_data(*one)]
+        cut = max(cuts, key=lambda one: one.lines, default=None)
         if cut is None:
             return short, long
         made = {id(whole): _made(whole, group, cut, which) for whole, group in pairs}
