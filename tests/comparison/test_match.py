@@ -326,6 +326,8 @@ NAMES = [
     ("layers.0.attn.forward.out", "local", ("layers.0.attn", ".forward.out")),
     ("layers.0.attn.in.out", "input", ("layers.0.attn", ".in.out")),
     ("layers.0.in", "output", ("layers.0.in", "")),
+    ("layers.0.grad", "output", ("layers.0.grad", "")),
+    ("layers.0.grad.grad", "grad_output", ("layers.0.grad", ".grad")),
     ("out.logits", "output", ("", "out.logits")),
     ("model.out.hidden", "output", ("model", ".out.hidden")),
     ("attn.out.out.hidden.grad", "grad_output", ("attn.out", ".out.hidden.grad")),

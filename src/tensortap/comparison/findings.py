@@ -107,7 +107,7 @@ def placed(findings: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def _placed(found: Finding, outs: tuple[str, ...]) -> Finding:
-    stem = stem_of(found.name)
+    stem = stem_of(found.name, found.kind)
     is_below = found.kind in OUTPUTS and f"{stem}.".startswith(outs)
     return replace(found, place=stem) if is_below and not f"{found.module}.".startswith(outs) else found
 

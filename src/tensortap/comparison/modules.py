@@ -31,7 +31,7 @@ def module_of(name: str, kind: Kind = "value") -> str:
 @lru_cache(maxsize=1 << 16)
 def split(name: str, kind: Kind = "value") -> tuple[str, str]:
     """The module of a name, and the rest of it: `("layers.0", ".in.x")`."""
-    plain = name.removesuffix(".grad")
+    plain = _without_gradient(name, kind)
     if kind in ("param", "grad_param"):
         module = plain.rpartition(".")[0]
         return module, name[len(module) :]
@@ -45,13 +45,18 @@ def class_of(name: str, classes: Mapping[str, str], kind: Kind = "value") -> str
     """The class of the module that a name belongs to; empty where it is not known."""
     if not classes:
         return ""
-    found = classes.get(stem_of(name)) if kind in OUTPUTS else None
+    found = classes.get(stem_of(name, kind)) if kind in OUTPUTS else None
     return found or classes.get(module_of(name, kind), "")
 
 
-def stem_of(name: str) -> str:
+def stem_of(name: str, kind: Kind) -> str:
     """A name without the items and the gradient at its end."""
-    return _ITEMS.sub("", name.removesuffix(".grad"))
+    return _ITEMS.sub("", _without_gradient(name, kind))
+
+
+def _without_gradient(name: str, kind: Kind) -> str:
+    """Any other value may be that of a module called `grad`."""
+    return name.removesuffix(".grad") if kind == "value" or kind.startswith("grad") else name
 
 
 def _port(kind: Kind) -> re.Pattern[str]:
