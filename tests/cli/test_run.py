@@ -289,6 +289,7 @@ def started(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [TENSORTAP, "run", "--", sys.executable, "-c", WAITS, *words],
         cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # one that is killed leaves its notes
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

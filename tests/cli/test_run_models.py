@@ -278,6 +278,41 @@ def test_records_of_a_child_that_tells_nothing_are_counted_with_those_of_its_par
     assert ": 2 records, " in done.stderr
 
 
+@pytest.mark.parametrize("way", ["torch.jit.script(model)", "torch.jit.trace(model, x)"])
+@pytest.mark.parametrize("first", ["", "model(x)"])
+def test_a_model_that_is_scripted_or_traced_is_let_go_of(watched, tmp_path, way, first):
+    done = watched(
+        f"""
+        import torch
+        model, x = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), torch.ones(1, 2)
+        {first}
+        print({way}(x).shape)
+        """,
+        *("--tap", "0"),
+    )
+    assert (done.returncode, done.stdout) == (0, "torch.Size([1, 2])\n"), done.stderr
+    assert len(the_run(tmp_path)) == bool(first)
+    if first:
+        assert "nothing more came from Sequential: it was given to torch.jit" in done.stderr
+
+
+def test_values_that_are_none_are_told_and_cost_no_other(watched, tmp_path):
+    done = watched(
+        """
+        import torch
+        model, x = torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.ones(1, 2)
+        model(x)
+        torch.export.export(model, (x,))
+        model(x)
+        """,
+        *("--tap", "0"),
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "nothing came from 0: a fake tensor of shape [1, 2] has no values" in done.stderr
+    assert len(the_run(tmp_path)) == 2
+
+
 THREADS = """
     import threading, torch
     import tensortap as tt

@@ -144,6 +144,8 @@ def _tell(account: Account, *, is_quiet: bool) -> None:
         note(f"nothing came from {name}: {reason}", "run")
     if len(missing) > _MOST_TOLD:
         note(f"and {len(missing) - _MOST_TOLD} more, which {OWN_FOLDER}/{PROGRAM} of the run lists", "run")
+    for name in dict.fromkeys(one for process in account.processes for one in process["let_go"]):
+        note(f"nothing more came from {name}: it was given to torch.jit, which cannot follow hooks", "run")
     if account.absent:
         note(f"{account.absent} has no tensortap, so nothing was seen of it; install it there", "run")
     elif not account.has_arrived:

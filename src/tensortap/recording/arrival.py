@@ -18,6 +18,7 @@ from tensortap.core.settings import is_on
 
 if TYPE_CHECKING:
     from tensortap.recording.program import Program
+    from tensortap.recording.scripting import Scripting
 
 _MODULES, _OPTIMIZERS = "torch.nn.modules.module", "torch.optim.optimizer"
 _TAPPING = "tensortap.recording.tapping"
@@ -54,6 +55,7 @@ class Watch:
         self._program: Program | None = None
         self._one_begins = RLock()
         self._bells: dict[str, Doorbell] = {}
+        self._scripting: Scripting | None = None
         self._optimizers: WeakSet[Any] = WeakSet()
 
     @property
@@ -104,6 +106,18 @@ class Watch:
         optimizer = getattr(sys.modules.get(_OPTIMIZERS), "Optimizer", None)
         if optimizer is not None and "optimizers" not in self._bells:
             self._bells["optimizers"] = Doorbell(optimizer, "__init__", self._meet_optimizer)
+        if self._asked.looks_inside and self._scripting is None:
+            self._look_at_scripting()
+
+    def _look_at_scripting(self) -> None:
+        from tensortap.recording.scripting import Scripting, is_there
+
+        if is_there():
+            self._scripting = Scripting(lambda model: self.guarded(self._let_go, model))
+
+    def _let_go(self, model: Any) -> None:
+        if self._program is not None:
+            self._program.let_go(model)
 
     def _meet(self, model: Any) -> Iterable[Any]:
         """A module is called; one that has neither parts nor parameters is no model."""
@@ -112,6 +126,10 @@ class Watch:
         return self.guarded(self._meet_model, model) or ()
 
     def _meet_model(self, model: Any) -> Iterable[Any]:
+        from tensortap.recording.scripting import is_scripting
+
+        if is_scripting():
+            return ()
         met = self.program.meet(model)
         if not self.program.wants_more:
             self._leave()
@@ -124,6 +142,8 @@ class Watch:
     def _leave(self) -> None:
         for bell in self._bells.values():
             bell.take_down()
+        if self._scripting is not None:
+            self._scripting.take_down()
         if self in (sys.meta_path or ()):
             sys.meta_path.remove(self)
 

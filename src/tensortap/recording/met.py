@@ -46,6 +46,18 @@ class Models:
         self._met.append(met)
         return met
 
+    def let_go(self, model: Any) -> None:
+        """Take the hooks off those that share a module with this one."""
+        parts = set(map(id, model.modules()))
+        for one in self._met:
+            if one.model is not None and any(id(part) in parts for part in one.model.modules()):
+                one.let_go()
+
+    @property
+    def gone(self) -> list[str]:
+        """Those that were let go of, by their classes."""
+        return [one.facts["class"] for one in self._met if one.is_gone]
+
     def captures(self) -> list[Capture]:
         return [capture for one in self._met if (capture := one.captured) is not None]
 
@@ -67,7 +79,8 @@ class Met:
         self._capture: weakref.ref[Capture] | None = None
         self._handle: Any = None
         self.label = label
-        self.facts = {
+        self.is_gone = False
+        self.facts: dict[str, Any] = {
             "label": label,
             "class": class_name(model),
             "modules": sum(1 for _ in model.modules()),
@@ -112,6 +125,13 @@ class Met:
             capture.stop()
         if self._handle is not None:
             self._handle.remove()
+
+    def let_go(self) -> None:
+        """Once: what was captured of it was written before."""
+        if self._handle is not None:
+            self.is_gone = True
+            self.give_way()
+            self._handle = None
 
 
 class Forward:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from tensortap.core.errand import Errand
-from tensortap.core.errors import TensortapError
+from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.core.paths import nearest, parse
 from tensortap.core.ranks import ranks
 from tensortap.core.record import Record, Site
@@ -78,6 +78,11 @@ class Program:
                 self._look_into(met, model)
             return list(model.modules())
 
+    def let_go(self, model: Any) -> None:
+        """It is about to be scripted, which fails where there are hooks."""
+        with self._lock:
+            self._models.let_go(model)
+
     def place(self, module: str) -> None:
         """Look into functions of a Python module that was imported just now."""
         for text in self._asked.patterns:
@@ -97,7 +102,8 @@ class Program:
         if self._is_over:
             return
         self._is_over = True
-        missing = [one for capture in self._captures() for one in capture.missing]
+        missing = [(one.name, one.reason) for capture in self._captures() for one in capture.missing]
+        missing += self._sink.refused.items() if self._sink is not None else ()
         for capture in self._captures():
             capture.stop()
         if self._hearing is not None:
@@ -114,8 +120,9 @@ class Program:
             "dropped": self._sink.inner.dropped if self._sink is not None else 0,
             "matched": sorted(self._matched),
             "unmatched": {text: self._why(text) for text in unmatched},
-            "missing": [[one.name, one.reason] for one in missing[:_MOST_TOLD]],
+            "missing": missing[:_MOST_TOLD],
             "missing_count": len(missing),
+            "let_go": self._models.gone,
         }
         self._asked.leave_word(f"process-{os.getpid()}.json", json.dumps(report))
 
@@ -241,10 +248,15 @@ class Shelf:
         # What is given to it is written soon: programs that are watched end in many ways.
         self.inner = RunDirectory(run, background=True, write_through=True)
         self.count = 0
+        self.refused: dict[str, str] = {}
 
     def write(self, record: Record) -> None:
-        self.inner.write(record)
-        self.count += 1
+        """What has no values, as all that passes while a model is exported, is told once for its name."""
+        try:
+            self.inner.write(record)
+            self.count += 1
+        except UnsupportedValueError as error:
+            self.refused.setdefault(record.name, str(error))
 
     def flush(self) -> None:
         self.inner.flush()
