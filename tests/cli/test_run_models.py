@@ -309,7 +309,7 @@ def test_values_that_are_none_are_told_and_cost_no_other(watched, tmp_path):
     )
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
-    assert "nothing came from 0: a fake tensor of shape [1, 2] has no values" in done.stderr
+    assert "a value of 0 is left out: a fake tensor of shape [1, 2] has no values" in done.stderr
     assert len(the_run(tmp_path)) == 2
 
 

@@ -139,11 +139,7 @@ def _tell(account: Account, *, is_quiet: bool) -> None:
         note(_why_nothing(text, told, has_model=bool(account.processes)), "run")
     if account.is_silent and account.asked.patterns:
         note("the program ended before it could tell what was selected; what was written can be read", "run")
-    missing = [one for process in account.processes for one in process["missing"]]
-    for name, reason in missing[:_MOST_TOLD]:
-        note(f"nothing came from {name}: {reason}", "run")
-    if len(missing) > _MOST_TOLD:
-        note(f"and {len(missing) - _MOST_TOLD} more, which {OWN_FOLDER}/{PROGRAM} of the run lists", "run")
+    _tell_lacks(account)
     for name in dict.fromkeys(one for process in account.processes for one in process["let_go"]):
         note(f"nothing more came from {name}: it was given to torch.jit, which cannot follow hooks", "run")
     if account.absent:
@@ -152,6 +148,16 @@ def _tell(account: Account, *, is_quiet: bool) -> None:
         note("no Python was reached: there was none, or one with -I, -E or -S", "run")
     if not is_quiet:
         note(f"{_shown(account.asked.run)}: {_summary(account)}", "run")
+
+
+def _tell_lacks(account: Account) -> None:
+    kinds = {"missing": "nothing came from {}: {}", "refused": "a value of {} is left out: {}"}
+    for kind, sentence in kinds.items():
+        lacks = [one for process in account.processes for one in process[kind]]
+        for name, reason in lacks[:_MOST_TOLD]:
+            note(sentence.format(name, reason), "run")
+        if len(lacks) > _MOST_TOLD:
+            note(f"and {len(lacks) - _MOST_TOLD} more, which {OWN_FOLDER}/{PROGRAM} of the run lists", "run")
 
 
 def _shown(path: str) -> str:

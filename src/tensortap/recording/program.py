@@ -103,7 +103,7 @@ class Program:
             return
         self._is_over = True
         missing = [(one.name, one.reason) for capture in self._captures() for one in capture.missing]
-        missing += self._sink.refused.items() if self._sink is not None else ()
+        refused = list(self._sink.refused.items()) if self._sink is not None else []
         for capture in self._captures():
             capture.stop()
         if self._hearing is not None:
@@ -122,6 +122,7 @@ class Program:
             "unmatched": {text: self._why(text) for text in unmatched},
             "missing": missing[:_MOST_TOLD],
             "missing_count": len(missing),
+            "refused": refused[:_MOST_TOLD],
             "let_go": self._models.gone,
         }
         self._asked.leave_word(f"process-{os.getpid()}.json", json.dumps(report))
