@@ -276,6 +276,23 @@ def test_a_wrong_gradient_names_the_module_whose_backward_made_it(first_bad, mod
     assert len(found.origins) == 1
 
 
+def test_a_wrong_gradient_of_the_input_of_a_model_names_the_module_that_took_it():
+    flow = [*FLOW, *BACK, ("block.in.x.grad", "grad_input"), ("in.x.grad", "grad_input")]
+    wrong = ["block.first.in.input.grad", "block.in.x.grad", "in.x.grad"]
+
+    def sides():
+        for bad in ((), wrong):
+            found = {record.name: record for record in records(flow, bad)}
+            one = found["block.first.in.input.grad"].value  # the same tensor, which hooks see in any order
+            yield [
+                *(record for name, record in found.items() if name not in wrong),
+                *(found[name].with_value(one) for name in reversed(wrong)),
+            ]
+
+    (origin,) = compared(*sides()).origins
+    assert (origin.name, origin.kind, origin.note) == ("block.first", "backward", "")
+
+
 def test_what_would_tell_more_is_not_asked_for_where_it_was_captured():
     flow = [*FLOW, *BACK]
     found = compared(records(flow), records(flow, after("block.second.grad", flow)))

@@ -54,7 +54,7 @@ class Gradients:
 
     def _innermost(self, found: Finding) -> list[str]:
         takers = list(dict.fromkeys(self._takers.get(_tensor(found), ())))
-        return [one for one in takers if not any(other.startswith(f"{one}.") for other in takers)]
+        return [one for one in takers if not any(_is_inside(other, one) for other in takers)]
 
 
 class Modules(dict[str, str]):
@@ -71,6 +71,10 @@ class Modules(dict[str, str]):
                 break
         self[module] = around
         return around
+
+
+def _is_inside(module: str, other: str) -> bool:
+    return module.startswith(f"{other}.") if other else bool(module)
 
 
 def _tensor(found: Finding) -> Any:
