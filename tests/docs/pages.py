@@ -53,6 +53,21 @@ def program(page: Path) -> str:
     return "\n".join(parts)
 
 
+def notebook(page: Path) -> str:
+    """A program that runs the scene of the page, and then its cells as IPython does."""
+    scene = SCENES / f"{page.stem.lower()}.py"
+    cells = [one.text for one in blocks(page, "ipython")]
+    parts = [
+        "from IPython.core.interactiveshell import InteractiveShell",
+        "from traitlets.config import Config",
+        "shell = InteractiveShell(config=Config(HistoryManager={'enabled': False}))",
+        f"shell.run_cell({scene.read_text()!r}).raise_error()",
+        *(f"shell.run_cell({text!r}).raise_error()" for text in cells),
+        "assert len(shell.user_ns['cap'])",
+    ]
+    return "\n".join(parts)
+
+
 def environment(folder: Path) -> dict[str, str]:
     """The reader's: our commands on the path, a home of their own, nothing of the test run."""
     kept = {

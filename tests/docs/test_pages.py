@@ -9,7 +9,8 @@ from tests.docs import pages
 
 _PYTHON = [page for page in pages.pages() if pages.blocks(page, "python")]
 _SHELL = [page for page in pages.pages() if pages.blocks(page, "bash")]
-_LANGUAGES = {"", "python", "bash", "toml", "json", "text", "console"}
+_CELLS = [page for page in pages.pages() if pages.blocks(page, "ipython")]
+_LANGUAGES = {"", "python", "bash", "ipython", "toml", "json", "text"}
 
 
 @pytest.mark.parametrize("page", _PYTHON, ids=lambda page: page.name)
@@ -26,6 +27,14 @@ def test_the_commands_of_a_page_run_from_top_to_bottom(page: Path, tmp_path: Pat
     lines = [one.text for one in pages.blocks(page, "bash") if not one.why_not]
     script = "\n".join(["set -eu", scene.read_text() if scene.exists() else "", *lines])
     done = pages.played(["bash", "-c", script], tmp_path)
+    assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+
+
+@pytest.mark.parametrize("page", _CELLS, ids=lambda page: page.name)
+def test_the_cells_of_a_page_run_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / "page_as_a_notebook.py"
+    script.write_text(pages.notebook(page))
+    done = pages.played([sys.executable, str(script)], tmp_path)
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
 
 

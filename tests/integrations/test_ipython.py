@@ -47,6 +47,12 @@ def test_a_tap_goes_on_from_cell_to_cell_until_it_is_off(shell: Any) -> None:
     assert not shell.user_ns["model"][0]._forward_hooks
 
 
+def test_a_comment_behind_a_tap_is_no_pattern(shell: Any) -> None:
+    shell.run_cell("%tap model 0  # the first layer")
+    shell.run_cell("y = model(x)")
+    assert shell.user_ns["cap"].names == ["0"]
+
+
 def test_a_tap_of_one_cell_ends_with_the_cell(shell: Any) -> None:
     shell.run_cell("%%tap model 0 0.in\ny = model(x)\nmodel(y)")
     shell.run_cell("y = model(x)")

@@ -50,7 +50,7 @@ class TapMagics(Magics):
         %tap off                         end; `cap` stays
         %%tap model layers.*.in          this cell alone
         """
-        words = shlex.split(line)
+        words = shlex.split(line, comments=True)
         if cell is not None:
             return self._one_cell(words, cell)
         if not words:
