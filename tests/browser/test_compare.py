@@ -162,6 +162,17 @@ def test_the_pairs_are_filtered_with_the_query_language(page: Any, seen: Seen) -
     expect(page.get_by_label("Filter the pairs")).to_have_attribute("aria-invalid", "true")
 
 
+def test_elements_of_a_are_drawn_against_those_of_b(page: Any, open_page: Open) -> None:
+    page.get_by_role("button", name="A against B").click()
+    cloud = page.get_by_label("Elements of A against those of B")
+    expect(cloud).to_be_visible()
+    expect(page.get_by_label("Histogram of A and B")).to_be_hidden()
+    again = open_page(f"/{page.url.split('/', 3)[3]}")
+    cloud = again.get_by_label("Elements of A against those of B")
+    expect(cloud).to_be_visible()
+    again.wait_for_function(_HAS_INK, arg=cloud.element_handle())
+
+
 def test_the_palette_finds_a_tensor_by_some_letters(page: Any) -> None:
     page.keyboard.press("Control+k")
     page.get_by_label("Search commands").fill("blk3attn")
@@ -203,6 +214,9 @@ def test_a_comparison_that_is_not_there_is_told(open_page: Open, seen: Seen) -> 
     expect(page.get_by_role("alert")).to_contain_text("This cannot be shown")
 
 
+_HAS_INK = """(canvas) =>
+  new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height - 40).data.buffer)
+    .some((pixel) => pixel !== 0)"""
 _IS_WHOLE = "(one) => one.scrollHeight <= one.clientHeight + 1 && one.scrollWidth <= one.clientWidth + 1"
 _COLOURS = """(canvas, [line, lines]) => {
   const context = canvas.getContext("2d");

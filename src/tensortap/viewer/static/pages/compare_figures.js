@@ -2,10 +2,12 @@
 /** @file The figures of a pair: how the values are spread, their statistics, the elements that differ most. */
 
 import { isAborted, json, real } from "../api.js";
-import { el, fill, say } from "../dom.js";
+import { choice, choose, el, fill, say } from "../dom.js";
 import { brief, count, number, percent } from "../format.js";
 import { Histogram } from "../instruments/histogram.js";
+import { Scatter } from "../instruments/scatter.js";
 import { ink, onTheme } from "../theme.js";
+import { chosen, set } from "../url.js";
 
 /** @typedef {import("./compare.js").Told} Told */
 
@@ -22,6 +24,18 @@ export class PairFigures {
     this.loading = new AbortController();
     this.canvas = el("canvas", { class: "hist-canvas", role: "img", label: "Histogram of A and B" });
     this.histogram = new Histogram(this.canvas, told.signal);
+    this.cloud = el("canvas", { class: "hist-canvas", role: "img", label: "Elements of A against those of B" });
+    this.scatter = new Scatter(this.cloud, told.signal);
+    this.scattered = "";
+    this.kinds = choice(
+      "Figure",
+      [
+        ["spread", "spread", "how the values of A and B are spread"],
+        ["against", "A against B", "each element of A against the same of B; what is equal lies on the line"],
+      ],
+      "spread",
+      (key) => set({ h: key === "spread" ? null : key }),
+    );
     this.statistics = el("table", { class: "statistics", label: "Statistics" });
     this.worst = el("ol", { class: "worst" });
     this.symptoms = el("p", { class: "symptoms" });
@@ -43,7 +57,9 @@ export class PairFigures {
             " and ",
             el("span", { class: "side-b" }, "B"),
           ),
+          this.kinds,
           this.canvas,
+          this.cloud,
         ),
         el("div", { class: "figure" }, this.statistics),
         el("div", { class: "figure" }, el("h3", { class: "label" }, "Worst elements"), this.worst),
@@ -58,6 +74,7 @@ export class PairFigures {
     this.loading.abort();
     this.loading = new AbortController();
     const { signal } = this.loading;
+    this.choose();
     fill(this.statistics, statistics(facts));
     say(this.symptoms, facts.symptoms?.length ? `The difference: ${facts.symptoms.join("; ")}.` : "");
     this.symptoms.hidden = !facts.symptoms?.length;
@@ -81,6 +98,27 @@ export class PairFigures {
       if (!this.worst.childElementCount) fill(this.worst, el("li", { class: "quiet" }, "no element differs"));
     } catch (error) {
       if (!isAborted(error)) throw error;
+    }
+  }
+
+  /** As the address says. */
+  choose() {
+    const isCloud = chosen("h") === "against";
+    choose(this.kinds, isCloud ? "against" : "spread");
+    this.canvas.hidden = isCloud;
+    this.cloud.hidden = !isCloud;
+    if (isCloud && this.base && this.scattered !== this.base) this.scatterAll();
+  }
+
+  async scatterAll() {
+    const { base } = this;
+    this.scattered = base;
+    try {
+      const { a, b } = await json(`${base}/scatter`, { signal: this.loading.signal });
+      if (base === this.base) this.scatter.show(a.map(real), b.map(real));
+    } catch (error) {
+      if (!isAborted(error)) throw error;
+      this.scattered = "";
     }
   }
 

@@ -198,6 +198,7 @@ export class PairCard {
     if (this.body.firstChild !== this.content[0] || this.facts?.pair !== this.shown) return;
     const { shape } = this.facts.a;
     const part = this.part();
+    this.figures.choose();
     this.axes.show(shape, part);
     this.axesHost.hidden = shape.length < 3;
     this.profiles.show(this.base(), this.shown ?? 0, shape, part);
