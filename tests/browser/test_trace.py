@@ -111,6 +111,24 @@ def test_statistics_that_come_late_do_not_scroll_it_back(own: Own) -> None:
     assert page.locator(".trace-lines .vt-body").evaluate("(body) => body.scrollTop") > 40_000
 
 
+def test_statistics_that_come_quickly_are_fetched_one_after_the_other(own: Own) -> None:
+    page = opened(own, "/run/{large}/trace")
+    news = f'retry: 50\nevent: stats\ndata: {{"id": "{own.ids["large"]}"}}\n\n'
+    page.route("**/api/events", lambda route: route.fulfill(body=news, content_type="text/event-stream"))
+    held: list[Any] = []
+    page.route("**/trace?*from=2000*", lambda route: held.append(route))  # playwright marks its handlers
+    with page.expect_request("**/trace?*from=2000*"):
+        page.reload()
+    for _ in range(8):
+        with page.expect_request("**/api/events"):
+            pass
+    assert len(held) <= 2  # the first, and one for all the news
+    page.unroute("**/trace?*from=2000*")
+    for route in held:
+        route.continue_()
+    expect(page.locator(".trace-lines .note")).to_have_text(f"{4 * LARGE + 2:,} lines")
+
+
 def test_without_calls_the_values_of_each_step_are_listed(own: Own) -> None:
     page = opened(own, "/run/{values}/trace")
     expect(page.locator(".trace-trees .note")).to_have_text(str(3 * STEPS))

@@ -90,7 +90,7 @@ class TracePage {
       ],
       signal,
     );
-    onNews("stats", (news) => news.id === run.id && this.load(true), signal);
+    onNews("stats", (news) => news.id === run.id && this.renew(), signal);
   }
 
   layOut() {
@@ -204,6 +204,21 @@ class TracePage {
     } catch (error) {
       if (!isAborted(error)) say(this.note, words(error));
     }
+  }
+
+  isRenewing = false;
+  isStale = false;
+
+  /** Again, with the statistics that came: one after the other, however often they come. */
+  async renew() {
+    this.isStale = true;
+    if (this.isRenewing) return;
+    this.isRenewing = true;
+    while (this.isStale && !this.signal.aborted) {
+      this.isStale = false;
+      await this.load(true);
+    }
+    this.isRenewing = false;
   }
 
   draw(isMore = true) {
