@@ -56,6 +56,8 @@ SECRET_VARIABLES = [
     ("TELEGRAM_BOT", "123456789" + ":AA" + BODY + "EfGhIjK"),
     ("VAULT_LOGIN", "hvs" + "." + BODY),
     ("SUPABASE", "sbp" + "_" + BODY),
+    ("ARTIFACTORY", "AKCp" + "8" + BODY + BODY),
+    ("NETRC_LINE", "machine api.example.com login me password hunter2"),
     ("DATABRICKS", "dapi" + HEX[:32]),
     ("SEARCH", "tvly" + "-" + BODY),
     ("OAUTH_CLIENT", "GOCSPX" + "-" + BODY),

@@ -100,6 +100,8 @@ _PATTERNS = tuple(
             _START + r"(?P<secret>(?:sbp|fw|shp(?:at|ss|ca))_[A-Za-z0-9]{20,})",
         ),
         ("dapi", _START + r"(?P<secret>dapi[0-9a-f]{32})"),
+        ("akcp", _START + r"(?P<secret>AKCp[A-Za-z0-9]{30,})"),
+        ("machine", r"\bmachine\s+\S{1,200}\s.{0,200}?\bpassword\s+(?!<)(?P<secret>\S+)"),
         ("age-secret-key-", r"(?P<secret>AGE-SECRET-KEY-1[0-9A-Z]{40,})"),
         (":aa", r"(?<!\d)(?P<secret>\d{8,10}:AA[A-Za-z0-9_-]{30,})"),
         ("api/webhooks/", r"api/webhooks/\d+/(?P<secret>[A-Za-z0-9_-]{16,})"),
