@@ -30,6 +30,11 @@ def test_it_writes_the_file_and_says_what_is_left_out(run: str, tmp_path: Path, 
     assert np.load(tmp_path / "a.npz").files == [f"layers.0@step={step}" for step in range(3)]
 
 
+def test_a_trace_is_told_by_its_datasets(run: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["export", run, str(tmp_path / "a.h5"), "layers.*"]) == 0
+    assert "a.h5: 1 dataset, " in capsys.readouterr().out
+
+
 def test_a_pattern_and_a_step_choose(run: str, tmp_path: Path, capsys: Any) -> None:
     assert main(["export", run, str(tmp_path / "a.npz"), "layers.*", "--step", "last", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

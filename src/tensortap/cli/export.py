@@ -21,7 +21,7 @@ from tensortap.cli.output import (
 from tensortap.cli.target import opened_run
 from tensortap.core.errors import UnknownNameError
 from tensortap.readers.stored import Stored
-from tensortap.recording.exporting import Exported, Format, export
+from tensortap.recording.exporting import FORMATS, Exported, Format, export
 
 _HELP = """Write the values of a RUN into one FILE for other programs, or a page to look at.
 
@@ -64,7 +64,7 @@ def command(
         note(f"{key!r} is left out: {why}", "export")
     if len(done.skipped) > 10:
         note(f"{counted(len(done.skipped) - 10, 'more value')} left out", "export")
-    _write(done, as_json)
+    _write(done, as_json, "dataset" if (form or FORMATS.get(file.suffix)) == "hdf5" else "value")
     return MISSING if done.unreadable or opened.problems else OK
 
 
@@ -72,9 +72,9 @@ def _watched(records: Iterable[Stored], total: int) -> Iterable[Stored]:
     return progress(records, "exporting", total)
 
 
-def _write(done: Exported, as_json: bool) -> None:
+def _write(done: Exported, as_json: bool, noun: str) -> None:
     if as_json:
         facts = {"file": str(done.path), "bytes": done.nbytes, "keys": done.keys, "skipped": done.skipped}
         write_json("export", facts)
     else:
-        write(f"{done.path}: {counted(len(done.keys), 'value')}, {size(done.nbytes)}")
+        write(f"{done.path}: {counted(len(done.keys), noun)}, {size(done.nbytes)}")
