@@ -74,6 +74,15 @@ def test_how_a_program_ended_is_kept_also_where_the_folder_is_named_by_dots(watc
     assert kept(tmp_path, ".tensortap/outcome.json")["exit_code"] == 7
 
 
+def test_a_program_that_deletes_its_folder_keeps_its_exit_code(tmp_path):
+    (tmp_path / "work").mkdir()
+    code = "import os; os.rmdir(os.getcwd()); raise SystemExit(7)"
+    command = [TENSORTAP, "run", "--to", tmp_path / "runs", "--", sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path / "work", capture_output=True, text=True, check=False)
+    assert done.returncode == 7
+    assert done.stderr.endswith("exit code 7\n")
+
+
 def test_with_quiet_nothing_is_added_to_what_the_program_says(watched, write):
     name = write("import sys; print('out'); print('err', file=sys.stderr)")
     done = watched("-q", "--", sys.executable, name)

@@ -161,9 +161,12 @@ def _tell_lacks(account: Account) -> None:
 
 
 def _shown(path: str) -> str:
-    """As it can be typed here."""
-    here = Path(path)
-    return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
+    """As it can be typed here, where there is still a folder."""
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except OSError:
+        return path
+    return path.removeprefix(here)
 
 
 def _summary(account: Account) -> str:
