@@ -1,5 +1,8 @@
 """A test asserts that two runs are the same, and reads the whole report when they are not."""
 
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -35,3 +38,13 @@ def test_the_arguments_of_a_comparison_are_passed_on():
     a, b = values(x=1, y=2), values(z=1, y=3)
     tt.assert_runs_match(a, b, map={"x": "z"}, only=["x", "z"])
     tt.assert_runs_match(a, values(x=1, y=2.02), floor=values(x=1, y=2.01))
+
+
+def test_it_takes_whatever_a_comparison_takes():
+    compared, asserted = (
+        inspect.signature(function).parameters for function in (tt.compare_runs, tt.assert_runs_match)
+    )
+    assert asserted.keys() - compared.keys() == {"gaps"}
+    assert compared.keys() <= asserted.keys()
+    with ThreadPoolExecutor(1) as threads:
+        assert tt.assert_runs_match({"x": 1.0}, {"x": 1.0}, executor=threads).is_green

@@ -1,5 +1,7 @@
 """The same numbers in another arrangement are told as equal up to what, and tokens meet their own."""
 
+from html import escape
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -52,6 +54,7 @@ def test_it_is_compared_in_one_layout_and_said(case):
     assert (found.first, found.exit_code) == (None, 0)
     assert "IDENTICAL, up to layouts" in str(found)
     assert f"equal up to {words}: x" in str(found)
+    assert f"equal up to {escape(words)}: x" in found.to_html()
     assert f"  equal up to {words}" in found.explain("x").splitlines()
     assert found.to_json()["pairs"][0]["plan"] == [f"equal up to {words}"]
 

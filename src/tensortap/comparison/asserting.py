@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from tensortap.comparison.runs import Comparison, compare_runs
@@ -18,6 +19,7 @@ def assert_runs_match(
     step: int | None = None,
     rank: int | None = None,
     limit: float | None = None,
+    executor: Executor | None = None,
     gaps: bool = False,
 ) -> Comparison:
     """Raise an AssertionError that holds the whole report unless two runs are the same within noise.
@@ -28,7 +30,9 @@ def assert_runs_match(
     `gaps=True`; two sides without anything in common always fail.
     """
     __tracebackhide__ = True
-    found = compare_runs(a, b, floor=floor, map=map, only=only, step=step, rank=rank, limit=limit)
+    found = compare_runs(
+        a, b, floor=floor, map=map, only=only, step=step, rank=rank, limit=limit, executor=executor
+    )
     is_accepted = found.is_green or (gaps and not found.is_different and found.coverage.pairs > 0)
     if not is_accepted:
         raise AssertionError(str(found))

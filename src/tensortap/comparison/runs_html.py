@@ -47,6 +47,7 @@ def fragment(found: Comparison) -> str:
     parts += [f"<h2>{escape(_cut(runs_report.headline(found)))}</h2>", _origins(found), _chart(found.table)]
     lines = [
         runs_report.counted(found),
+        *runs_report.layout_line(found),
         runs_report.noise_line(found),
         *runs_report.gap_lines(found.coverage),
     ]
