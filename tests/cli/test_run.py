@@ -83,6 +83,30 @@ def test_a_program_that_deletes_its_folder_keeps_its_exit_code(tmp_path):
     assert done.stderr.endswith("exit code 7\n")
 
 
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("open(os.path.join(asked['notes'], 'process-1.json'), 'w')", "exit code 7"),
+        (
+            "own = os.path.join(asked['run'], '.tensortap'); os.remove(f'{own}/program.json'); "
+            "os.mkdir(f'{own}/program.json')",
+            "how it ended is not written: Is a directory",
+        ),
+    ],
+    ids=["half a note", "a folder in the way"],
+)
+def test_what_goes_wrong_after_the_program_costs_no_exit_code(watched, write, code, told):
+    name = write(f"""
+        import json, os
+        asked = json.loads(os.environ["TENSORTAP_RUN"])
+        {code}
+        raise SystemExit(7)
+    """)
+    done = watched("--", sys.executable, name)
+    assert done.returncode == 7, done.stderr
+    assert told in done.stderr
+
+
 def test_with_quiet_nothing_is_added_to_what_the_program_says(watched, write):
     name = write("import sys; print('out'); print('err', file=sys.stderr)")
     done = watched("-q", "--", sys.executable, name)

@@ -66,7 +66,7 @@ def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool
         account.seconds = monotonic() - begun
     finally:
         account.read_notes()
-    account.keep()
+    _keep_end(account)
     if report is not None:
         _report(account, report)
     _tell(account, is_quiet=quiet)
@@ -114,8 +114,15 @@ def _describe(account: Account) -> None:
     forget(run / OWN_FOLDER)
 
 
-def _report(account: Account, path: Path) -> None:
+def _keep_end(account: Account) -> None:
     """The program is over: its exit code is not given away for a file that cannot be written."""
+    try:
+        account.keep()
+    except OSError as error:
+        note(f"how it ended is not written: {error.strerror or error}", "run")
+
+
+def _report(account: Account, path: Path) -> None:
     facts = {"schema": "tensortap.run/1", **plain(account.facts)}
     try:
         path.write_text(json.dumps(facts, allow_nan=False) + "\n", encoding="utf-8")

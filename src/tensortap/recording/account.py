@@ -41,7 +41,7 @@ class Account:
         self.has_arrived = (notes / ARRIVED).exists()
         with suppress(OSError):
             self.absent = (notes / ABSENT).read_text(encoding="utf-8")
-        self.processes = [json.loads(one.read_text()) for one in sorted(notes.glob("process-*.json"))]
+        self.processes = list(filter(None, map(_note, sorted(notes.glob("process-*.json")))))
         with suppress(OSError):
             _replace(Path(self.asked.run) / PACKAGES, (notes / PACKAGES).read_text(encoding="utf-8"))
         self.unheard = self._count_unheard()
@@ -127,6 +127,15 @@ class Account:
             outcome = json.loads((own / _OUTCOME).read_text(encoding="utf-8"))
         end = {name: self.facts[name] for name in ("exit_code", "signal", "seconds")}
         _replace(own / _OUTCOME, json.dumps({**outcome, **end}, indent=2) + "\n")
+
+
+def _note(path: Path) -> dict[str, Any] | None:
+    """What a process has told; one that was killed meanwhile has left half of it."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
 
 
 def _rows(index: Path) -> int:
