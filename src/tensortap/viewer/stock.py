@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,12 +67,18 @@ class Stock:
     @property
     def is_replaced(self) -> bool:
         """Whether another run has been written where this one was."""
-        number, start = self._mark
+        known = self._mark
         try:
             now = _mark_of(self.path)
         except OSError:
             return False
-        return bool(start) and (now[0] != number or not now[1].startswith(start))
+        if not known.start or now == known:
+            return False
+        has_grown = now.size > known.size and now.number == known.number
+        if has_grown and now.start.startswith(known.start):
+            self._mark = now
+            return False
+        return True
 
     def columns(self, start: int = 0) -> tuple[dict[str, Array], dict[str, list[str]]]:
         """The rows from `start` on, and the texts that their codes stand for."""
@@ -201,13 +207,24 @@ class Stock:
         return np.zeros(len(self)) if found is None else found
 
 
-def _mark_of(path: Path) -> tuple[int, bytes]:
-    """What is another when a run is written anew at the same place, and stays while it grows."""
+class _Mark(NamedTuple):
+    """Of an index: the number of its file, which another one may get later, its size, when it was last
+    changed, and how it begins."""
+
+    number: int
+    size: int
+    changed: int
+    start: bytes
+
+
+def _mark_of(path: Path) -> _Mark:
+    """What tells a run that was written anew at the same place from one that has grown."""
     file = path if path.is_file() else next(iter(sorted(index_files(path / OWN))), None)
     if file is None or file.suffix.lower() in TRACES:  # a trace is read again when it changes
-        return 0, b""
+        return _Mark(0, 0, 0, b"")
     with open(file, "rb") as stream:
-        return os.fstat(stream.fileno()).st_ino, stream.read(_MARK)
+        found = os.fstat(stream.fileno())
+        return _Mark(found.st_ino, found.st_size, found.st_ctime_ns, stream.read(_MARK))
 
 
 def _order(keys: Array, descending: bool) -> Array:
