@@ -355,6 +355,26 @@ def test_after_anything_that_is_not_identical_all_of_the_noise_counts():
     assert compared(a, b, floor=own_floor(names)).first is None
 
 
+def test_a_value_that_was_made_of_one_without_a_partner_is_not_measured_by_its_rounding_alone():
+    names = [name for name, _ in FLOW]
+    a = records(FLOW)
+    b = records(FLOW, after("block"), size=1e-4)
+    assert compared(a, b, floor=own_floor(names)).first.name == "block"
+    without = [one for one in b if one.name != "block.first"]
+    found = compared(a, without, floor=own_floor(names))
+    assert found.first is None
+    assert found.exit_code == 3
+
+
+def test_a_module_with_a_part_that_only_one_side_has_is_blamed_with_a_doubt():
+    b = [one for one in records(FLOW, after("block.second.in.input")) if one.name != "block.first"]
+    found = compared(records(FLOW), b)
+    assert (found.first.name, found.first.kind) == ("block", "own code")
+    assert found.first.note == "block.first has no partner, and the fault may be there"
+    later = [one for one in records(FLOW, after("block.second")) if one.name != "block"]
+    assert compared(records(FLOW), later).first.note == ""
+
+
 def test_in_another_type_rounding_is_no_measure():
     names = [name for name, _ in FLOW]
     b = [one.with_value(one.value.float()) if one.name in after("head") else one for one in records(FLOW)]

@@ -61,13 +61,13 @@ class Modules(dict[str, str]):
     """The modules of which anything was captured; asked for one, it tells the nearest of them around it."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(names)
+        self.names = frozenset(names)
 
     def __missing__(self, module: str) -> str:
         around = module
         while around:
             around = around.rpartition(".")[0]
-            if around in self._names:
+            if around in self.names:
                 break
         self[module] = around
         return around

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensortap.comparison.backward import BACKWARD, Gradients, Modules
+from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding, Origin, placed, worse
 from tensortap.comparison.floor import OWN
 from tensortap.comparison.ties import in_some_rows, is_tie
+from tensortap.comparison.unseen import Unseen
 from tensortap.comparison.verdict import BEYOND, Verdict, judge
 
 # A difference that grows by more than this on its way, in multiples of the noise, has a cause of its own.
@@ -44,6 +46,7 @@ class _Walk:
     modules: Modules
     classes: dict[str, str]
     gradients: Gradients
+    unseen: Unseen
     has_own_weights: bool  # those it began with: no step before can have changed them
     scopes: defaultdict[str, _Scope] = field(default_factory=lambda: defaultdict(_Scope))
     weights: dict[str, Finding] = field(default_factory=dict)
@@ -124,8 +127,9 @@ class _Walk:
         return module, named.get(found.kind, "local")
 
 
-def localise(findings: Sequence[Finding]) -> tuple[list[Finding], list[Origin]]:
-    """The findings with their final verdicts, in the same order, and the origins, first things first."""
+def localise(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> tuple[list[Finding], list[Origin]]:
+    """The findings with their final verdicts, in the same order, and the origins, first things first; `alone`
+    is what has no partner, and may be at fault too."""
     walked = placed(findings) if any(map(_may_change, findings)) else ()
     table = list(walked or findings)
     origins: list[tuple[tuple[int, int, int], Origin]] = []
@@ -133,7 +137,7 @@ def localise(findings: Sequence[Finding]) -> tuple[list[Finding], list[Origin]]:
     for place, one in enumerate(walked):
         by_rank.setdefault(one.rank, []).append((place, one))
     for rank, of_rank in by_rank.items():
-        for position, place, found, origin in _of_rank(of_rank):
+        for position, place, found, origin in _of_rank(of_rank, alone):
             table[place] = found
             if origin is not None:
                 origins.append(((found.step, position, rank), origin))
@@ -152,7 +156,9 @@ def _may_change(found: Finding) -> bool:
     return found.verdict in BEYOND or found.noise.own is not None
 
 
-def _of_rank(findings: list[_Place]) -> Iterable[tuple[int, int, Finding, Origin | None]]:
+def _of_rank(
+    findings: list[_Place], alone: Sequence[Entry]
+) -> Iterable[tuple[int, int, Finding, Origin | None]]:
     earlier: Finding | None = None
     are_same = True  # all steps so far, bit for bit
     by_step: dict[int, list[_Place]] = {}
@@ -163,9 +169,10 @@ def _of_rank(findings: list[_Place]) -> Iterable[tuple[int, int, Finding, Origin
         by_step = {step: by_step[step] for step in changing}
     known = Modules(found.module for _, found in findings)
     classes = {found.module: found.pair.a.class_name for _, found in findings if found.pair.a.class_name}
+    unseen = Unseen(alone, known)
     for step in sorted(by_step):
         gradients = Gradients([found for _, found in by_step[step]], known, classes)
-        walk = _Walk(known, classes, gradients, are_same)
+        walk = _Walk(known, classes, gradients, unseen, are_same)
         begun: Finding | None = None
         for position, (place, found) in enumerate(_in_order(by_step[step])):
             judged, origin = _judged(walk, found, earlier)
@@ -205,7 +212,8 @@ def _judged(walk: _Walk, found: Finding, earlier: Finding | None) -> tuple[Findi
     if found.verdict in ("unreadable", "uncovered", "unaligned"):
         return found, None
     parent = walk.parent_of(found)
-    found = _alone(found, parent) if walk.has_own_weights else found
+    if walk.has_own_weights and walk.unseen.before(found) is None:
+        found = _alone(found, parent)
     if not found.is_beyond:
         return _healed(found, parent), None
     sorting = walk.sorting_of(found) if found.verdict in _SORTABLE else None
@@ -281,6 +289,9 @@ def _origin(walk: _Walk, found: Finding) -> Origin:
 
 
 def _unsure(walk: _Walk, found: Finding) -> str:
+    missing = walk.unseen.before(found)
+    if missing is not None:
+        return f"{missing.name} has no partner, and the fault may be there"
     if found.kind == "output" and not walk.scopes[found.module].has_inputs:
         return "its inputs were not captured; '**.in' would tell it from what comes before"
     return walk.gradients.doubt(found) if found.kind in BACKWARD else ""

@@ -166,7 +166,7 @@ def compare_runs(
     sides = list(in_one_step(*gathered(*sides), rules))
     matched = align(match(sides[0], sides[1], rules), executor)
     findings = with_margins(with_healed_orders(list(_findings(matched, noise, limit, executor))))
-    table, origins = localise(findings)
+    table, origins = localise(findings, matched.only_a)
     explanations = gate(sides[0], sides[1], matched)
     return Comparison(
         sides[0].label,
