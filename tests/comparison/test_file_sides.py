@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import save_file
 
 import tensortap as tt
 from tensortap.comparison.sides import side_of
-from tensortap.core.errors import CorruptRunError, NoRunError
+from tensortap.core.errors import CorruptRunError, NoRunError, UntrustedFileError
 
 
 @pytest.fixture
@@ -81,3 +82,14 @@ def test_a_bad_file_and_a_missing_one_are_one_sentence(tmp_path):
         side_of(tmp_path / "x.safetensors")
     with pytest.raises(NoRunError):
         side_of(tmp_path / "missing.safetensors")
+
+
+def test_a_file_that_would_run_code_is_refused_with_what_can_be_done(tmp_path):
+    path = tmp_path / "a.pkl"
+    path.write_bytes(pickle.dumps({"x": Fraction(1, 3)}))
+    with pytest.raises(UntrustedFileError) as caught:
+        tt.compare_runs(path, path)
+    assert str(caught.value) == (
+        f"{path} wants to load fractions.Fraction, and it is not known who made the file; "
+        "if you do, load it yourself and compare what it holds"
+    )

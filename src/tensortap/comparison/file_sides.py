@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.references import InFile, InTensors, InTrace, Stamp, file_leaves, trace_file
+from tensortap.core.errors import UntrustedFileError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import framework_of
 
@@ -33,13 +34,21 @@ def of_file(path: Path) -> Side:
     where, written = str(path.absolute()), safetensors.stamp(path)
     file_leaves.cache_clear()  # a clock may be too slow to tell that it was written again
     entries = []
-    for order, (name, leaf) in enumerate(file_leaves(where, written).items()):
+    for order, (name, leaf) in enumerate(_leaves(where, written).items()):
         told = framework_of(leaf).describe(leaf)
         dtype = told.dtype if told.layout != "python" else ""
         shape = tuple(told.shape)
         reference = InFile(where, name, written)
         entries.append(Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=told.nbytes))
     return Side(str(path), entries, [], [], {}, str(path))
+
+
+def _leaves(where: str, written: Stamp) -> dict[str, Any]:
+    try:
+        return file_leaves(where, written)
+    except UntrustedFileError as error:
+        told = str(error).partition("; ")[0]
+        raise UntrustedFileError(f"{told}; if you do, load it yourself and compare what it holds") from None
 
 
 def of_tensors(path: Path) -> Side:
