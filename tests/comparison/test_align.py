@@ -124,6 +124,12 @@ def test_one_rank_alone_beside_a_whole_is_no_padding():
     assert found.counts == {"unaligned": 1}
 
 
+def test_one_rank_alone_that_says_nothing_beside_a_whole_is_a_gap():
+    found = tt.compare_runs(one({"up": UP}), one({"up": PIECES["up"][0]}))
+    assert (found.first, found.exit_code) == (None, 3)
+    assert "only A has: " in found.coverage.problems[0]
+
+
 def test_two_sides_on_other_numbers_of_ranks_meet():
     found = tt.compare_runs(ranks({"x": np.split(UP, 2, 1)}), ranks({"x": np.split(UP, 4, 1)}))
     assert found.counts == {"identical": 1}

@@ -88,15 +88,64 @@ def test_two_heads_that_changed_places_stay_a_difference():
     ).first
 
 
-def test_padding_that_may_be_on_either_side_is_not_guessed():
+def test_rows_that_may_be_at_either_end_are_not_guessed():
     rows = RANDOM.standard_normal((4, 8))
     twice = np.concatenate([rows, rows]) + 0.02 * RANDOM.standard_normal((8, 8))
-    words = [f"padding in B: 4 of axis 0 at its {end}" for end in ("end", "beginning")]
+    words = [f"what only B has: 4 of 8 along axis 0 at its {end}" for end in ("end", "beginning")]
     assert str(layout_of(rows, twice)) == f"ambiguous: equal up to {words[0]} or {words[1]}"
     found = tt.compare_runs({"x": rows}, {"x": twice})
     assert (found.counts, found.exit_code) == ({"unaligned": 1}, 3)
     assert found.coverage.unaligned == (f"x: ambiguous: equal up to {words[0]} or {words[1]}",)
     assert f"  ambiguous: equal up to {words[0]} or {words[1]}" in found.explain("x").splitlines()
+
+
+ONLY = {
+    "sequences": (X[:1], "1 of 2 along axis 0 at its end"),
+    "tokens": (X[:, 2:], "2 of 5 along axis 1 at its beginning"),
+    "width": (X[..., :8], "16 of 24 along axis 2 at its end"),
+    "both": (X[:1, :3], "1 of 2 along axis 0 at its end, 2 of 5 along axis 1 at its end"),
+}
+
+
+@pytest.mark.parametrize("case", ONLY)
+@pytest.mark.parametrize("kind", ["value", "output"])
+def test_what_one_side_dropped_is_no_padding_and_never_green(case, kind):
+    rest, words = ONLY[case]
+    sides = [[Record("x", value, kind)] for value in (X, np.ascontiguousarray(rest))]
+    for (a, b), where in ((sides, "A"), (sides[::-1], "B")):
+        found = tt.compare_runs(a, b)
+        assert (found.first, found.exit_code, found.counts) == (None, 3, {"identical": 1})
+        assert found.coverage.problems == (f"only {where} has: {words}, of x; the rest was compared",)
+        assert "INCOMPLETE: identical in what could be compared" in str(found)
+        assert f"  equal but for what only {where} has: {words}" in found.explain("x").splitlines()
+
+
+def test_a_fault_in_what_both_have_is_found_beside_what_one_dropped():
+    assert tt.compare_runs({"x": X}, {"x": X[:1] * np.float32(1.01)}).first.seen_at == "x"
+
+
+PADDING = {
+    "nan": np.full((2, 3, 24), np.nan, np.float32),
+    "lowest": np.full((2, 3, 24), np.finfo(np.float32).min),
+    "one value": np.full((2, 3, 24), 7, np.float32),
+    "a bias in every row": np.broadcast_to(np.arange(24, dtype=np.float32), (2, 3, 24)),
+}
+
+
+@pytest.mark.parametrize("case", PADDING)
+def test_what_holds_nothing_is_padding(case):
+    longer = np.concatenate([X, PADDING[case]], 1)
+    assert str(layout_of(longer, X)) == "equal up to padding in A: 3 of axis 1 at its end"
+
+
+def test_what_the_rest_has_too_is_no_padding():
+    row = RANDOM.standard_normal((1, 12)).astype(np.float32)
+    again = np.repeat(row, 4, 0)
+    assert layout_of(again, again[:1]).layout.gap
+    found = tt.compare_runs({"x": np.concatenate([X[0], X[0][-1:]])}, {"x": X[0]})
+    assert found.exit_code == 3
+    losses = np.arange(9, dtype=np.float32)
+    assert tt.compare_runs({"x": losses}, {"x": losses[:8]}).exit_code == 3
 
 
 def test_numbers_that_are_nearly_all_of_the_whole_do_not_hide_the_others():

@@ -85,6 +85,12 @@ def test_padding_behind_the_last_shard_is_cut_off():
     assert np.array_equal(joined(found.way, np.split(padded, 4, 2))[0], WHOLE)
 
 
+def test_numbers_behind_the_last_shard_are_no_padding():
+    more = np.concatenate([WHOLE, np.random.default_rng(1).standard_normal((8, 12, 4))], 2)
+    found = infer(WHOLE, np.split(more, 4, 2))
+    assert (found.state, found.is_usable) == ("unexplained", False)
+
+
 def test_two_sides_that_are_both_cut_find_each_other():
     way, placing = infer_both(np.split(WHOLE, 2, 1), np.split(WHOLE, 4, 2))
     assert (str(way), str(placing.way)) == ("shard(1)", "shard(2)")

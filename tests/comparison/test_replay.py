@@ -436,6 +436,17 @@ class Padded(nn.Module):
         return torch.cat([made * 1.02, made * 0.98])
 
 
+@pytest.mark.parametrize("rest", [lambda y: y[:1], lambda y: y[..., :3]], ids=["rows", "width"])
+def test_what_a_candidate_drops_is_a_gap_and_no_padding(chains, rest):
+    reference, candidate, batch = chains
+    whole = type(candidate).forward
+    candidate.forward = lambda x: rest(whole(candidate, x))
+    found = tt.align(reference, candidate, batch)
+    assert (names(found), found.exit_code) == ([], 3)
+    (told,) = found.coverage.problems
+    assert told.startswith("only A has: ") and told.endswith(", of out; the rest was compared")
+
+
 def test_a_layout_that_is_ambiguous_is_named_with_both_and_not_replaced(chains):
     reference, candidate, batch = chains
     candidate.second = Padded(candidate.second)
@@ -443,7 +454,7 @@ def test_a_layout_that_is_ambiguous_is_named_with_both_and_not_replaced(chains):
     candidate.third.weight.data *= 1.1
     found = tt.align(reference, candidate, batch, map={"second": "second", "second.in.input": "second.in.x"})
     assert names(found) == ["", "third"]  # it goes on with what it made itself, and the rest is judged
-    both = "padding in B: 5 of axis 0 at its end or padding in B: 5 of axis 0 at its beginning"
+    both = " or ".join(f"what only B has: 5 of 10 along axis 0 at its {end}" for end in ("end", "beginning"))
     assert f"second was not replaced: ambiguous: equal up to {both}" in found.notes
     assert found.exit_code == 1
     assert any(told.startswith("second: ") for told in found.coverage.unaligned)

@@ -89,8 +89,7 @@ def _in(other: Entry, own: Entry, layout: Layout) -> Arranged:
         shape=own.shape,
         checksum="",
     )
-    plan = Plan(other.name, layout.words, (f"equal up to {layout.words}",))
-    return Arranged(theirs, ours, given, plan)
+    return Arranged(theirs, ours, given, layout.planned(Plan(other.name, "", ())))
 
 
 def _laid(entry: Entry, steps: tuple[Step, ...]) -> Entry:

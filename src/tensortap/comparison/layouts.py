@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 
 import numpy as np
 
 from tensortap.comparison import orders
+from tensortap.comparison.cutting import is_padding
 from tensortap.comparison.glimpse import Glimpse, Shape, Step, distance
+from tensortap.comparison.plans import Plan
 from tensortap.kernels.numbers import Array
 
 # So much of the whole may remain, and the next best must leave this many times more.
@@ -26,6 +28,12 @@ class Layout:
     a: tuple[Step, ...] = ()
     b: tuple[Step, ...] = ()
     is_ordinary: bool = True  # False: as likely a fault as a layout
+    gap: str = ""  # what only one side has, where that is more than padding
+
+    def planned(self, plan: Plan) -> Plan:
+        """The plan with this after it."""
+        told = f"equal but for {self.words}" if self.gap else f"equal up to {self.words}"
+        return replace(plan.then(self.words, told), gap=self.gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,17 @@ def _fitting(a: Array, b: Array, seen: Glimpse) -> Iterator[tuple[Layout, float,
         one, other = applied(layout.a, a), applied(layout.b, b)
         error = distance(one, other)
         if error <= _EQUAL:
-            yield layout, error, other if layout.b else one
+            yield _checked(layout, a, b, error), error, other if layout.b else one
+
+
+def _checked(layout: Layout, a: Array, b: Array, error: float) -> Layout:
+    """The same; what is cut away is padding, and then no gap, or it is said that one side has it alone."""
+    if not layout.gap:
+        return layout
+    steps, array = (layout.a, a) if layout.a else (layout.b, b)
+    if is_padding(steps, array, error):
+        return replace(layout, gap="")
+    return replace(layout, words=f"what {layout.gap}")
 
 
 def _layouts(a: Shape, b: Shape) -> Iterator[Layout]:
@@ -125,7 +143,7 @@ def _transposed_and_reshaped(a: Shape, b: Shape) -> Iterator[Layout]:
 
 
 def _padded(a: Shape, b: Shape) -> Iterator[Layout]:
-    """One side has more rows, before or behind the others."""
+    """One side has more rows, before or behind the others: a gap, unless that is found to be padding."""
     if len(a) != len(b):
         return
     differing = [axis for axis in range(len(a)) if a[axis] != b[axis]]
@@ -135,13 +153,17 @@ def _padded(a: Shape, b: Shape) -> Iterator[Layout]:
     is_a = larger == {True}
     for ends in product((True, False), repeat=len(differing)):
         steps: list[Step] = []
-        words = []
+        words, gaps = list[str](), list[str]()
         for axis, is_end in zip(differing, ends, strict=True):
             less, more = sorted((a[axis], b[axis]))
             steps.append(("cut", axis, *((0, less) if is_end else (more - less, more))))
-            words.append(f"{more - less} of axis {axis} at its {'end' if is_end else 'beginning'}")
-        told = f"padding in {'A' if is_a else 'B'}: {', '.join(words)}"
-        yield Layout(told, a=tuple(steps)) if is_a else Layout(told, b=tuple(steps))
+            end = "end" if is_end else "beginning"
+            words.append(f"{more - less} of axis {axis} at its {end}")
+            gaps.append(f"{more - less} of {more} along axis {axis} at its {end}")
+        where = "A" if is_a else "B"
+        told, gap = f"padding in {where}: {', '.join(words)}", f"only {where} has: {', '.join(gaps)}"
+        cut = tuple(steps)
+        yield Layout(told, a=cut, gap=gap) if is_a else Layout(told, b=cut, gap=gap)
 
 
 def _reordered(shape: Shape) -> Iterator[Layout]:

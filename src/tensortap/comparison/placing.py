@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from tensortap.comparison.cutting import is_padding
 from tensortap.comparison.ways import REPLICATE, Way, joined, owners, ways_for
 from tensortap.kernels.numbers import Array
 
@@ -67,7 +68,8 @@ def infer(whole: Array, pieces: Sequence[Array]) -> Placing:
     only gains by averaging noise away is no explanation."""
     aim, scale = _settled(whole)
     settled = [_settled(piece, scale)[0] for piece in pieces]
-    tried = [_tried(way, aim, settled) for way in ways_for([one.shape for one in settled], aim.shape)]
+    ways = ways_for([one.shape for one in settled], aim.shape)
+    tried = [_tried(way, aim, settled) for way in ways if _is_all(way, settled)]
     if not tried:
         return Placing("unexplained")
     best = min(one.error for one in tried)
@@ -95,6 +97,14 @@ def infer_both(a: Sequence[Array], b: Sequence[Array]) -> tuple[Way, Placing] | 
         if is_as_simple and (made.shape != whole.shape or _distance(made, whole, whole) > best + _EXACT):
             return f"ambiguous: {way} of A with {placing.way} of B, or {other} with {rival.way}"
     return way, placing
+
+
+def _is_all(way: Way, pieces: Sequence[Array]) -> bool:
+    """Whether the whole that this way makes leaves out nothing but padding."""
+    if not way.padding:
+        return True
+    whole = np.concatenate(pieces, axis=way.dim)
+    return is_padding([("cut", way.dim, 0, whole.shape[way.dim] - way.padding)], whole)
 
 
 def _complexity(found: tuple[Way, Placing, Array]) -> int:

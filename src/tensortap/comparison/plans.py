@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,7 @@ class Plan:
     words: str
     told: tuple[str, ...]
     is_usable: bool = True
+    gap: str = ""  # what of the value was not compared, though the rest was
 
     @property
     def is_layout(self) -> bool:
@@ -28,3 +32,17 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join([f"{self.name}: {self.words}", *(f"  {line}" for line in self.told)])
+
+
+def gaps_of(plans: Iterable[Plan | None]) -> list[str]:
+    """What of several values was not compared, each sort of it once."""
+    names: dict[str, list[str]] = {}
+    for plan in plans:
+        if plan is not None and plan.gap:
+            names.setdefault(plan.gap, []).append(plan.name)
+    return [f"{gap}, of {_some(these)}; the rest was compared" for gap, these in names.items()]
+
+
+def _some(names: list[str]) -> str:
+    more = f", ... {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

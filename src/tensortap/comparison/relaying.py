@@ -98,7 +98,7 @@ def _in(pair: Pair, layout: Layout) -> Pair:
         pair,
         a=_laid(pair.a, layout.a) if layout.a else pair.a,
         b=_laid(pair.b, layout.b) if layout.b else pair.b,
-        plan=plan.then(layout.words, f"equal up to {layout.words}"),
+        plan=layout.planned(plan),
     )
 
 

@@ -22,6 +22,7 @@ from tensortap.comparison.match import How, Matched, Pair, match
 from tensortap.comparison.measuring import measured
 from tensortap.comparison.modules import split
 from tensortap.comparison.padding import without_padding
+from tensortap.comparison.plans import gaps_of
 from tensortap.comparison.rules import Rules, rules_of
 from tensortap.comparison.runs import Comparison, Coverage, explained
 from tensortap.comparison.shelf import Shelf
@@ -290,5 +291,5 @@ def _coverage(matched: Matched, table: Sequence[Finding], problems: Sequence[str
         opaque=sum(one.is_opaque and one.verdict != "identical" for one in table),
         ignored=matched.ignored,
         uncalibrated=sum(not one.noise.is_measured and one.verdict != "identical" for one in table),
-        problems=tuple(problems),
+        problems=(*problems, *gaps_of(one.pair.plan for one in table)),
     )

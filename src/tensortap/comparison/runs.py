@@ -22,7 +22,7 @@ from tensortap.comparison.localise import localise
 from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import Matched, Pair, match
 from tensortap.comparison.measuring import measured
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import Plan, gaps_of
 from tensortap.comparison.relaying import relaid, with_healed_orders
 from tensortap.comparison.rules import rules_of
 from tensortap.comparison.sides import side_of
@@ -293,5 +293,6 @@ def _coverage(
         problems=(
             *(f"{name}: {told}" for name, side in zip("AB", sides, strict=True) for told in side.problems),
             *matched.gaps,
+            *gaps_of(one.pair.plan for one in table),
         ),
     )
