@@ -71,12 +71,28 @@ def test_a_name_that_was_not_measured_has_the_usual_noise_of_its_type():
         ("complex32", 5e-3),
         ("bfloat16", 2e-2),
         ("float8_e4m3fn", 1.5e-1),
+        ("float8_e8m0fnu", 5e-1),
+        ("float128", 1e-12),
+        ("complex256", 1e-12),
     ],
 )
 def test_the_usual_noise_is_that_of_the_type_and_grows_with_the_depth(dtype, size):
     assert analytic(dtype).relative_l2 == size
     assert analytic(dtype, 9).relative_l2 == pytest.approx(3 * size)
     assert analytic(dtype).limit == 1.0
+
+
+def test_a_scale_beside_numbers_makes_them_no_noisier():
+    a = {"scale": torch.tensor([2.0, 4.0]).to(torch.float8_e8m0fnu), "x": torch.linspace(1, 2, 32)}
+    b = {"scale": torch.tensor([2.0, 8.0]).to(torch.float8_e8m0fnu), "x": a["x"] * 1.001}
+    found = tt.compare_runs(a, b)
+    assert [one.noise.relative_l2 for one in found.table] == [5e-1, 1e-5]
+    assert [one.name for one in found.origins] == ["x"]
+
+
+def test_long_floats_are_as_exact_as_what_they_are_measured_in():
+    a, b = (np.array([1, last], np.longdouble) for last in (2, 2.000001))
+    assert tt.compare_runs({"x": a}, {"x": b}).exit_code == 1
 
 
 def test_the_model_is_untouched_bit_for_bit():

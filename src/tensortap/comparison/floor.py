@@ -5,72 +5,34 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.metrics import Metrics
+from tensortap.comparison.noise import LIMIT as LIMIT
+from tensortap.comparison.noise import OWN as OWN
+from tensortap.comparison.noise import ROUNDING as ROUNDING
+from tensortap.comparison.noise import Noise as Noise
+from tensortap.comparison.noise import analytic as analytic
+from tensortap.comparison.noise import joined as joined
+from tensortap.comparison.noise import of_each
 from tensortap.core.errors import CorruptRunError
 
 SCHEMA = "tensortap.floor/1"
-LIMIT = 4.0
-OWN = "own rounding"  # the twin that gets what came into each module from the run itself
 # What calibration by harmless runs may make of the limit.
 _LEAST_LIMIT, _MOST_LIMIT, _MARGIN = 2.0, 12.0, 1.5
-# Half the distance between two numbers of the type, next to one.
-ROUNDING = {
-    "float64": 2.0**-53,
-    "complex128": 2.0**-53,
-    "float32": 2.0**-24,
-    "complex64": 2.0**-24,
-    "float16": 2.0**-11,
-    "complex32": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float8_e4m3fn": 2.0**-4,
-    "float8_e4m3fnuz": 2.0**-4,
-    "float8_e5m2": 2.0**-3,
-    "float8_e5m2fnuz": 2.0**-3,
-}
-# What a run may differ by when nobody has measured it: grows with the root of the depth.
-_USUAL = {2.0**-53: 1e-12, 2.0**-24: 1e-5, 2.0**-11: 5e-3, 2.0**-8: 2e-2, 2.0**-4: 1.5e-1, 2.0**-3: 1.5e-1}
 # What rounding makes of a whole array, of the most that it makes of one number.
 _ROUNDED = 0.4
-_ROWS = 4.0  # how much worse the worst row is than all of it
 # The noise of a few numbers may be nothing by luck: they have at least that of what came before them.
 _FEW = 256
 # So is how far two right ways are apart in a column of few rows.
 _FEW_ROWS, _LUCK = 16, 4.0
 
 Key = tuple[str, int, int, int]  # name, step, call, rank
-_Three = tuple[float, float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """The noise of one value. A difference is beyond it from `limit` times these numbers on."""
-
-    relative_l2: float
-    row: float
-    column: float
-    source: str
-    limit: float = LIMIT
-    flips: int = 0  # discrete decisions that fell otherwise in a twin
-    # Of the whole, the worst row and the worst column, where all that it was made of is identical.
-    own: _Three | None = None
-
-    @property
-    def is_measured(self) -> bool:
-        return self.source != "analytic"
-
-    def alone(self) -> Noise | None:
-        """What its own computation adds, without what came in; None where that was not measured."""
-        if self.own is None:
-            return None
-        return replace(self, relative_l2=self.own[0], row=self.own[1], column=self.own[2], source=OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +57,11 @@ class Floor:
     @property
     def is_measured(self) -> bool:
         return bool(self.noise)
+
+    @property
+    def names(self) -> Collection[str]:
+        """What was measured, at any step."""
+        return self._loosest.keys()
 
     def of(self, entry: Entry, *, dtype: str = "", depth: int = 1) -> Noise:
         """The noise of a value: measured at that step and call, else the loosest of its name, else analytic,
@@ -144,34 +111,6 @@ class Floor:
     def __repr__(self) -> str:
         twins = ", ".join(self.twins) or "nothing: analytic"
         return f"<floor of {len(self.noise)} values from {twins}; limit {self.limit:.3g}>"
-
-
-@lru_cache(maxsize=4096)
-def analytic(dtype: str, depth: int = 1) -> Noise:
-    """What values of this precision usually differ by, that many layers deep; nobody has measured it."""
-    rounding = ROUNDING.get(dtype, 2.0**-24)
-    usual = _USUAL[rounding] * math.sqrt(max(depth, 1))
-    return Noise(usual, _ROWS * usual, _ROWS * usual, "analytic", limit=1.0)
-
-
-def joined(a: Noise | None, b: Noise) -> Noise:
-    """The larger noise of both."""
-    if a is None:
-        return b
-    source = a.source if a.relative_l2 >= b.relative_l2 else b.source
-    return Noise(
-        max(a.relative_l2, b.relative_l2),
-        max(a.row, b.row),
-        max(a.column, b.column),
-        source,
-        max(a.limit, b.limit),
-        max(a.flips, b.flips),
-        a.own if b.own is None else b.own if a.own is None else _of_each(max, a.own, b.own),
-    )
-
-
-def _of_each(choose: Callable[[float, float], float], a: _Three, b: _Three) -> _Three:
-    return choose(a[0], b[0]), choose(a[1], b[1]), choose(a[2], b[2])
 
 
 def _numbers(noise: Noise) -> list[Any]:
@@ -239,7 +178,7 @@ class Gathered:
                 least = ROUNDING.get(size.dtype, 0.0)
                 own = noise.relative_l2, max(noise.row, least), max(noise.column, least) * size.luck
                 most = whole[key].relative_l2, whole[key].row, whole[key].column * size.luck
-                whole[key] = replace(whole[key], own=_of_each(min, own, most))
+                whole[key] = replace(whole[key], own=of_each(min, own, most))
         return Floor(whole, limit or LIMIT, twins, tuple(skipped))
 
     def calibrated(self) -> float:

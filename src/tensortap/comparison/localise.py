@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensortap.comparison.backward import BACKWARD, Gradients, Modules
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding, Origin, placed, worse
 from tensortap.comparison.floor import OWN
+from tensortap.comparison.own_rounding import OwnRounding
 from tensortap.comparison.ties import in_some_rows, is_tie
-from tensortap.comparison.unseen import Unseen
-from tensortap.comparison.verdict import BEYOND, Verdict, judge
+from tensortap.comparison.unseen import Unseen, maker
+from tensortap.comparison.verdict import BEYOND, Verdict
 
 # A difference that grows by more than this on its way, in multiples of the noise, has a cause of its own.
 _GROWTH = 16.0
@@ -47,6 +48,7 @@ class _Walk:
     classes: dict[str, str]
     gradients: Gradients
     unseen: Unseen
+    own: OwnRounding
     has_own_weights: bool  # those it began with: no step before can have changed them
     scopes: defaultdict[str, _Scope] = field(default_factory=lambda: defaultdict(_Scope))
     weights: dict[str, Finding] = field(default_factory=dict)
@@ -127,9 +129,11 @@ class _Walk:
         return module, named.get(found.kind, "local")
 
 
-def localise(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> tuple[list[Finding], list[Origin]]:
+def localise(
+    findings: Sequence[Finding], alone: Sequence[Entry] = (), measured: Collection[str] = ()
+) -> tuple[list[Finding], list[Origin]]:
     """The findings with their final verdicts, in the same order, and the origins, first things first; `alone`
-    is what has no partner, and may be at fault too."""
+    is what has no partner, and may be at fault too; `measured` are the names that the floor knows."""
     walked = placed(findings) if any(map(_may_change, findings)) else ()
     table = list(walked or findings)
     origins: list[tuple[tuple[int, int, int], Origin]] = []
@@ -137,7 +141,7 @@ def localise(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> tuple[
     for place, one in enumerate(walked):
         by_rank.setdefault(one.rank, []).append((place, one))
     for rank, of_rank in by_rank.items():
-        for position, place, found, origin in _of_rank(of_rank, alone):
+        for position, place, found, origin in _of_rank(of_rank, alone, measured):
             table[place] = found
             if origin is not None:
                 origins.append(((found.step, position, rank), origin))
@@ -157,7 +161,7 @@ def _may_change(found: Finding) -> bool:
 
 
 def _of_rank(
-    findings: list[_Place], alone: Sequence[Entry]
+    findings: list[_Place], alone: Sequence[Entry], measured: Collection[str]
 ) -> Iterable[tuple[int, int, Finding, Origin | None]]:
     earlier: Finding | None = None
     are_same = True  # all steps so far, bit for bit
@@ -170,9 +174,10 @@ def _of_rank(
     known = Modules(found.module for _, found in findings)
     classes = {found.module: found.pair.a.class_name for _, found in findings if found.pair.a.class_name}
     unseen = Unseen(alone, known)
+    own = OwnRounding(measured, (found for _, found in findings), alone, known)
     for step in sorted(by_step):
         gradients = Gradients([found for _, found in by_step[step]], known, classes)
-        walk = _Walk(known, classes, gradients, unseen, are_same)
+        walk = _Walk(known, classes, gradients, unseen, own, are_same)
         begun: Finding | None = None
         for position, (place, found) in enumerate(_in_order(by_step[step])):
             judged, origin = _judged(walk, found, earlier)
@@ -213,7 +218,8 @@ def _judged(walk: _Walk, found: Finding, earlier: Finding | None) -> tuple[Findi
         return found, None
     parent = walk.parent_of(found)
     if walk.has_own_weights and walk.unseen.before(found) is None:
-        found = _alone(found, parent)
+        has_inputs = walk.scopes[maker(found, walk.modules)].has_inputs
+        found = walk.own.judged(found, parent, has_inputs=has_inputs)
     if not found.is_beyond:
         return _healed(found, parent), None
     sorting = walk.sorting_of(found) if found.verdict in _SORTABLE else None
@@ -228,19 +234,6 @@ def _judged(walk: _Walk, found: Finding, earlier: Finding | None) -> tuple[Findi
     if walk.tie is not None and found.ratio <= _GROWTH and in_some_rows(found):
         return _inherited(found, walk.tie), None
     return found, _origin(walk, found)
-
-
-def _alone(found: Finding, parent: Finding | None) -> Finding:
-    """Where all that a value was made of is the same bit for bit, only its own rounding is noise."""
-    if parent is None or parent.verdict != "identical":
-        return found
-    noise, metrics = found.noise.alone(), found.metrics
-    if noise is None or metrics is None:
-        return found
-    if found.verdict not in ("within noise", "origin") or found.pair.a.dtype != found.pair.b.dtype:
-        return found
-    judged = judge(metrics, noise)
-    return replace(found, noise=noise, verdict=judged.verdict, ratio=judged.ratio, axis=judged.axis)
 
 
 def _is_new(found: Finding, parent: Finding) -> bool:

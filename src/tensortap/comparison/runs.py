@@ -16,12 +16,13 @@ from tensortap.comparison import runs_html, runs_json, runs_report
 from tensortap.comparison.align import align, gathered
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, Origin, finding
-from tensortap.comparison.floor import ROUNDING, Floor
+from tensortap.comparison.floor import Floor
 from tensortap.comparison.gate import Explanation, gate
 from tensortap.comparison.localise import localise
 from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import Matched, Pair, match
 from tensortap.comparison.measuring import measured
+from tensortap.comparison.noise import ROUNDING, SCALES
 from tensortap.comparison.plans import Plan, gaps_of
 from tensortap.comparison.relaying import relaid, with_healed_orders
 from tensortap.comparison.rules import rules_of
@@ -166,7 +167,7 @@ def compare_runs(
     sides = list(in_one_step(*gathered(*sides), rules))
     matched = align(match(sides[0], sides[1], rules), executor)
     findings = with_margins(with_healed_orders(list(_findings(matched, noise, limit, executor))))
-    table, origins = localise(findings, matched.only_a)
+    table, origins = localise(findings, matched.only_a, noise.names)
     explanations = gate(sides[0], sides[1], matched)
     return Comparison(
         sides[0].label,
@@ -222,6 +223,8 @@ class _Surroundings:
 
     def of(self, pair: Pair) -> tuple[str, int]:
         entry, other = pair.a, pair.b.dtype
+        if entry.dtype in SCALES:
+            return entry.dtype, 1
         passed = self._passed.get((entry.step, entry.rank)) or self._begun(entry)
         if entry.dtype != passed.lowest or other != passed.lowest:
             passed.lowest = max(passed.lowest, entry.dtype, other, key=_rounding)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tensortap.comparison.runs import Comparison, Coverage
 
 _SHOWN = 8
-_IDENTICAL = "  all that it was made of is identical, so that only its own rounding is noise"
+_IDENTICAL = "  all that came into it, and what its parts gave, is identical: only its own rounding is noise"
 _MEANINGS = {
     "own code": "its inputs and what its parts gave so far are right: the fault lies between them",
     "output": "its inputs, and whatever it has called, are right",

@@ -27,8 +27,7 @@ class Unseen:
         """The first of them in the code that made this value, if it came before it."""
         if not self._first or found.kind in BACKWARD:
             return None
-        around = self._modules[found.module] if found.kind == "input" else found.module
-        first = self._first.get((found.step, found.rank, around))
+        first = self._first.get((found.step, found.rank, maker(found, self._modules)))
         return first if first is not None and first.order < found.pair.a.order else None
 
     def _place(self, entry: Entry) -> str:
@@ -36,3 +35,8 @@ class Unseen:
         return (
             self._modules[module] if entry.kind == "output" or module not in self._modules.names else module
         )
+
+
+def maker(found: Finding, modules: Modules) -> str:
+    """The module whose code made the value: of an input it is the one that calls."""
+    return modules[found.module] if found.kind == "input" else found.module

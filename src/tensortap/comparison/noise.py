@@ -1,0 +1,94 @@
+"""The noise of one value: what it may differ by, and what is usual for its number type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+LIMIT = 4.0
+OWN = "own rounding"  # the twin that gets what came into each module from the run itself
+# Half the distance between two numbers of the type, next to one.
+ROUNDING = {
+    # Longer ones are measured in double precision.
+    "float128": 2.0**-53,
+    "complex256": 2.0**-53,
+    "float64": 2.0**-53,
+    "complex128": 2.0**-53,
+    "float32": 2.0**-24,
+    "complex64": 2.0**-24,
+    "float16": 2.0**-11,
+    "complex32": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e4m3fnuz": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "float8_e5m2fnuz": 2.0**-3,
+    "float8_e8m0fnu": 2.0**-1,
+}
+SCALES = frozenset(["float8_e8m0fnu"])  # powers of two beside the numbers that they scale
+# What a run may differ by when nobody has measured it: grows with the root of the depth.
+_USUAL = {
+    2.0**-53: 1e-12,
+    2.0**-24: 1e-5,
+    2.0**-11: 5e-3,
+    2.0**-8: 2e-2,
+    2.0**-4: 1.5e-1,
+    2.0**-3: 1.5e-1,
+    2.0**-1: 5e-1,
+}
+_ROWS = 4.0  # how much worse the worst row is than all of it
+Three = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The noise of one value. A difference is beyond it from `limit` times these numbers on."""
+
+    relative_l2: float
+    row: float
+    column: float
+    source: str
+    limit: float = LIMIT
+    flips: int = 0  # discrete decisions that fell otherwise in a twin
+    # Of the whole, the worst row and the worst column, where all that it was made of is identical.
+    own: Three | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        return self.source != "analytic"
+
+    def alone(self) -> Noise | None:
+        """What its own computation adds, without what came in; None where that was not measured."""
+        if self.own is None:
+            return None
+        return replace(self, relative_l2=self.own[0], row=self.own[1], column=self.own[2], source=OWN)
+
+
+@lru_cache(maxsize=4096)
+def analytic(dtype: str, depth: int = 1) -> Noise:
+    """What values of this precision usually differ by, that many layers deep; nobody has measured it."""
+    rounding = ROUNDING.get(dtype, 2.0**-24)
+    usual = _USUAL[rounding] * math.sqrt(max(depth, 1))
+    return Noise(usual, _ROWS * usual, _ROWS * usual, "analytic", limit=1.0)
+
+
+def joined(a: Noise | None, b: Noise) -> Noise:
+    """The larger noise of both."""
+    if a is None:
+        return b
+    source = a.source if a.relative_l2 >= b.relative_l2 else b.source
+    return Noise(
+        max(a.relative_l2, b.relative_l2),
+        max(a.row, b.row),
+        max(a.column, b.column),
+        source,
+        max(a.limit, b.limit),
+        max(a.flips, b.flips),
+        a.own if b.own is None else b.own if a.own is None else of_each(max, a.own, b.own),
+    )
+
+
+def of_each(choose: Callable[[float, float], float], a: Three, b: Three) -> Three:
+    return choose(a[0], b[0]), choose(a[1], b[1]), choose(a[2], b[2])

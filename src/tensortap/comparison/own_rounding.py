@@ -1,0 +1,45 @@
+"""Where only its own rounding is noise of a value: all that it was made of is here, and identical."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tensortap.comparison.backward import Modules
+from tensortap.comparison.entries import Entry
+from tensortap.comparison.findings import Finding
+from tensortap.comparison.modules import split
+from tensortap.comparison.unseen import maker
+from tensortap.comparison.verdict import GAPS, judge
+
+
+class OwnRounding:
+    """Own rounding was measured while every module went on with what the run itself had there. It says
+    nothing of code that made more than this comparison holds: `measured` are the names that the floor has,
+    `alone` is what has no partner, and is weighed elsewhere."""
+
+    def __init__(
+        self, measured: Iterable[str], findings: Iterable[Finding], alone: Iterable[Entry], modules: Modules
+    ) -> None:
+        self._modules = modules
+        judged = {found.name: found.verdict not in GAPS for found in findings}
+        judged |= {entry.name: True for entry in alone}
+        self._lacking = {self._code_of(name) for name in measured if not judged.get(name)}
+
+    def judged(self, found: Finding, parent: Finding | None, *, has_inputs: bool) -> Finding:
+        """By its own rounding where that is all that can differ; else as it is."""
+        if parent is None or parent.verdict != "identical" or not has_inputs:
+            return found
+        noise, metrics = found.noise.alone(), found.metrics
+        if noise is None or metrics is None or maker(found, self._modules) in self._lacking:
+            return found
+        if found.verdict not in ("within noise", "origin") or found.pair.a.dtype != found.pair.b.dtype:
+            return found
+        own = judge(metrics, noise)
+        return replace(found, noise=noise, verdict=own.verdict, ratio=own.ratio, axis=own.axis)
+
+    def _code_of(self, name: str) -> str:
+        """The module in whose code it is seen: what comes into a module, or what a part of it gave."""
+        module, rest = split(name)
+        is_inside = rest == ".in" or rest.startswith((".in.", ".in["))
+        return module if is_inside and module in self._modules.names else self._modules[module]
