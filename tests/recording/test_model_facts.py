@@ -1,5 +1,6 @@
 """A run of a model remembers what the model was when the capture began."""
 
+import inspect
 import json
 import logging
 from functools import partial
@@ -84,3 +85,29 @@ def test_a_model_that_cannot_be_described_does_not_stop_the_capture(tmp_path, ca
     assert not (cap.run / ".tensortap" / "model.json").exists()
     assert "the facts of the model were not written" in caplog.text
     assert tt.Run(cap.run).names == ["out"]
+
+
+class Own(torch.nn.Module):
+    def helped(self, x):
+        return x
+
+    def forward(self, x):
+        return self.helped(
+            x,
+        )
+
+
+def test_a_run_knows_where_the_code_of_each_class_lies():
+    model = torch.nn.Sequential(Own(), torch.nn.ReLU(), Own())
+    (code,) = (one for one in model_facts(model)["code"] if one["function"] == "Own.forward")
+    lines, first = inspect.getsourcelines(Own)
+    assert code["forward"] == [__file__, first + 4, first + len(lines) - 2]
+    assert code["class"][1] == first + 1
+    assert code["modules"] == ["0", "2"]
+
+
+def test_a_forward_without_python_has_no_lines():
+    class Odd(torch.nn.Module):
+        forward = abs
+
+    assert model_facts(Odd())["code"] == []

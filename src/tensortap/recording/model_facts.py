@@ -1,4 +1,4 @@
-"""What a model is when its capture begins: classes, configuration, and a digest of every weight."""
+"""What a model is when its capture begins: classes and their code, configuration, digests of all weights."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.sharded import local
 from tensortap.kernels.hashing import checksum
+from tensortap.recording.module_code import module_code
 from tensortap.sources.sites import class_name, unwrapped, walk
 
 log = logging.getLogger("tensortap.capture")
@@ -47,6 +48,7 @@ def model_facts(model: Any) -> dict[str, Any]:
         "training": bool(getattr(inner, "training", False)),
         "modules": {".".join(names): class_name(module) for names, module in walk(model)},
         "settings": {".".join(names): told for names, module in walk(model) if (told := _settings(module))},
+        "code": module_code(model),
         "config": _config(inner),
         "weights": dict(_weights(model)),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from tensortap.formats.index import site_from
 from tensortap.kernels.statistics import Statistics
 from tensortap.readers.asked import Array, Asked
 from tensortap.readers.run import Run
+from tensortap.viewer.module_code import ModuleCode
 
 _MOST_TEXT = 16 << 20  # bytes of a value that is not an array and is shown all the same
 TRACES = (".h5", ".hdf5")
@@ -101,7 +103,7 @@ class RunBook:
             "file": stored.file,
             "checksum": stored.checksum,
             "steps_of": stored.step,
-            "site": None
+            "site": self.code.site(stored.name, stored.kind)
             if site is None
             else {
                 name: getattr(site, name) for name in ("file", "line", "function", "callers", "depth", "tree")
@@ -120,6 +122,10 @@ class RunBook:
             return {}
         rows = enumerate(column.codes[start:].tolist(), start)
         return {row: known for row, code in rows if (known := told[code]) is not None}
+
+    @cached_property
+    def code(self) -> ModuleCode:
+        return ModuleCode(self.metadata())
 
     def metadata(self) -> dict[str, Any]:
         if self._metadata is None:

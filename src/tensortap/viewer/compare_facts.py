@@ -9,10 +9,11 @@ from typing import Any
 
 from tensortap.comparison import runs_report
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.findings import Finding
+from tensortap.comparison.findings import Finding, Origin
 from tensortap.comparison.likeness import suggested_rules
 from tensortap.comparison.operands import Operand
 from tensortap.comparison.provenance import provenance
+from tensortap.comparison.runs import Comparison
 from tensortap.comparison.runs_json import as_json, origin_json
 from tensortap.core.errors import TensortapError
 from tensortap.core.paths import nearest
@@ -23,8 +24,10 @@ from tensortap.viewer.comparisons import Job
 from tensortap.viewer.divergence_map import pair_of
 from tensortap.viewer.library import Library
 from tensortap.viewer.stock import Stock
+from tensortap.viewer.suspects import suspects
 
 _MOST_ORIGINS, _MOST_NAMES, _MOST_UNMATCHED, _MOST_NEAR = 200, 50, 2000, 50
+_OF_A_FORWARD = ("output", "own code", "local")
 _MOST_FILES, _MOST_LINES, _LONGEST = 20, 400, 500  # letters of a line
 
 
@@ -38,7 +41,8 @@ def whole(library: Library, job: Job) -> dict[str, Any]:
 def _whole(library: Library, job: Job) -> dict[str, Any]:
     found = job.comparison
     told = as_json(replace(found, table=()))  # pairs are asked for in columns
-    origins = [{**origin_json(one), "pair": pair_of(one, job.pairs)} for one in found.origins[:_MOST_ORIGINS]]
+    books = _books(job)
+    origins = [_origin(one, job, books) for one in found.origins[:_MOST_ORIGINS]]
     coverage = {
         **told["coverage"],
         "only_a": len(found.coverage.only_a),
@@ -48,7 +52,7 @@ def _whole(library: Library, job: Job) -> dict[str, Any]:
         "a": _side(library, job.a, found.a),
         "b": _side(library, job.b, found.b),
         "headline": runs_report.headline(found),
-        "sentence": sentences.sentence(found),
+        "sentence": sentences.sentence(found, origins[0]["site"] if origins else ""),
         "state": _state(job),
         "exit_code": found.exit_code,
         "first": origins[0] if origins else None,
@@ -56,8 +60,8 @@ def _whole(library: Library, job: Job) -> dict[str, Any]:
         "counts": found.counts,
         "lines": runs_report.as_text(found).splitlines(),
         "gate": [{**one, "names": one["names"][:_MOST_NAMES]} for one in told["gate"]],
-        "changes": _changes(job),
-        "suspects": sentences.suspects(found, _patches(job)),
+        "changes": _changes(books),
+        "suspects": _suspects(found, books),
         "coverage": coverage,
         "floor": told["floor"],
         "notes": told["notes"],
@@ -135,27 +139,37 @@ def _state(job: Job) -> str:
     return "nothing" if not found.coverage.pairs else "same" if found.coverage.is_whole else "incomplete"
 
 
-def _changes(job: Job) -> list[dict[str, Any]]:
-    """The lines in which the code of the two runs differs, as far as no commit has them."""
+def _books(job: Job) -> list[RunBook]:
     books = [stock.book for stock in (job.a, job.b) if stock is not None]
-    runs = [book.run for book in books if isinstance(book, RunBook)]
-    if len(runs) < 2:
+    return [book for book in books if isinstance(book, RunBook)]
+
+
+def _origin(one: Origin, job: Job, books: Sequence[RunBook]) -> dict[str, Any]:
+    """Where its records have no call site, the forward of its module is the place."""
+    told = {**origin_json(one), "pair": pair_of(one, job.pairs)}
+    code = books[0].code.of(one.name) if len(books) == 2 and one.kind in _OF_A_FORWARD else None
+    if told["site"] or code is None:
+        return told
+    return {**told, "site": f"{code.forward.file}:{code.forward.first}"}
+
+
+def _suspects(found: Comparison, books: Sequence[RunBook]) -> list[dict[str, Any]]:
+    first = found.first
+    return [] if first is None else suspects(first, sentences.seen_by(found, first), books)
+
+
+def _changes(books: Sequence[RunBook]) -> list[dict[str, Any]]:
+    """The lines in which the code of the two runs differs, as far as no commit has them."""
+    if len(books) < 2:
         return []
-    found = [change for topic in provenance(*runs).topics for change in topic.changes][:_MOST_FILES]
+    told = provenance(books[0].run, books[1].run)
+    found = [change for topic in told.topics for change in topic.changes][:_MOST_FILES]
     return [{**asdict(one), "file": one.file[:_LONGEST], "hunks": _cut(one.hunks)} for one in found]
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
     more = [f"... {len(lines) - _MOST_LINES:,} more lines"] if len(lines) > _MOST_LINES else []
     return [line[:_LONGEST] for line in lines[:_MOST_LINES]] + more
-
-
-def _patches(job: Job) -> list[bytes]:
-    found = []
-    for stock in (job.b, job.a):
-        patch = stock.book.metadata().get("patch") if stock is not None else b""
-        found.append(patch if isinstance(patch, bytes) else b"")
-    return found
 
 
 def _facts(library: Library, stock: Stock | None, row: int, entry: Entry) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def export_html(state: State, request: Request) -> Response:
     patch = job.b.book.metadata().get("patch", b"") if job.b is not None else b""
     headers = {"content-disposition": 'attachment; filename="comparison.html"'}
     return Response(
-        export.page(job, compare_facts.whole(state.library, job)["changes"], patch),
+        export.page(job, compare_facts.whole(state.library, job), patch),
         media_type="text/html",
         headers=headers,
     )

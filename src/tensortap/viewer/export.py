@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
@@ -12,7 +12,7 @@ from tensortap.comparison import runs_html
 from tensortap.comparison.findings import Finding
 from tensortap.core.errors import TensortapError
 from tensortap.readers.picture import Scale, coloured, scale_of
-from tensortap.viewer import sentences, tiles
+from tensortap.viewer import tiles
 from tensortap.viewer.comparisons import Job
 from tensortap.viewer.divergence_map import first_pair
 from tensortap.viewer.export_map import as_data, drawing
@@ -33,14 +33,17 @@ pre{overflow-x:auto;font-size:12px;max-height:40em}
 """
 
 
-def page(job: Job, changes: Sequence[Mapping[str, Any]] = (), patch: bytes = b"") -> bytes:
-    """At most five megabytes: pictures first, then as much of the code as there is room for."""
+def page(job: Job, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
+    """At most five megabytes: pictures first, then as much of the code as there is room for. `facts` are what
+    the page of the comparison is told."""
     found = job.comparison
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(_title(job))}</title>'
-    parts = [f"<h1>{escape(sentences.sentence(found))}</h1>", *_growth(job), *drawing(job), *_first(job)]
+    parts = [f"<h1>{escape(facts['sentence'])}</h1>", *_said(facts), *drawing(job), *_first(job)]
     parts += [f"<h2>What was found</h2>{runs_html.fragment(found)}"]
     body = f"{head}<style>{_STYLE}</style></head><body>{''.join(parts)}"
-    lines = [line for one in changes for line in (f"{one['file']}, {one['where']}", *one["hunks"], "")]
+    lines = [
+        line for one in facts["changes"] for line in (f"{one['file']}, {one['where']}", *one["hunks"], "")
+    ]
     for title, text in (
         ("Lines of code that differ", "\n".join(lines)),
         ("Changes of B that were not committed", patch.decode("utf-8", "replace")),
@@ -54,9 +57,10 @@ def _title(job: Job) -> str:
     return f"{names[0]} against {names[1]}"
 
 
-def _growth(job: Job) -> list[str]:
-    told = sentences.growth(job.comparison)
-    return [f"<p>{escape(told['text'])}</p>"] if told else []
+def _said(facts: Mapping[str, Any]) -> Iterator[str]:
+    if facts["growth"]:
+        yield f"<p>{escape(facts['growth']['text'])}</p>"
+    yield from (f"<p>suspect: {escape(one['text'])}</p>" for one in facts["suspects"])
 
 
 def _first(job: Job) -> Iterator[str]:

@@ -1,10 +1,8 @@
-"""A comparison in words: the sentence a page begins with, what may be to blame, how the error grows."""
+"""A comparison in words: the sentence a page begins with, and how the error grows."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from tensortap.comparison.shape_of_difference import told_of
 from tensortap.comparison.verdict import GREEN
 
 _MOST_SYMPTOM_BYTES = 64 << 20
-_HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
 _MEANINGS = {
     "own code": "its inputs and what its parts gave are equal, so the fault lies between them",
     "output": "its inputs, and whatever it has called, are equal",
@@ -25,7 +22,8 @@ _MEANINGS = {
 }
 
 
-def sentence(found: Comparison) -> str:
+def sentence(found: Comparison, site: str = "") -> str:
+    """`site` is where the first difference was made."""
     first = found.first
     if first is None:
         return _same(found)
@@ -33,8 +31,8 @@ def sentence(found: Comparison) -> str:
     before = _equal_steps(found, first)
     start = f"Equal for {before:,} step{'s' if before != 1 else ''}. " if before else ""
     rank = f", rank {first.rank}" if _ranks(found) > 1 else ""
-    site = f", made at {first.site}" if first.site else ""
-    where = f"step {first.step}, {first.where}{rank}{site}"
+    made = f", made at {site}" if site else ""
+    where = f"step {first.step}, {first.where}{rank}{made}"
     return f"{start}First difference: {where}. {_how(first, seen)}"
 
 
@@ -70,43 +68,6 @@ def growth(found: Comparison) -> dict[str, Any] | None:
         return {"doubling": None, "text": "the error does not grow from step to step"}
     doubling = 1 / slope
     return {"doubling": doubling, "text": f"the error doubles every {doubling:.3g} steps"}
-
-
-def suspects(found: Comparison, patches: list[bytes]) -> list[dict[str, Any]]:
-    """Changes that were not committed, in the files that the first difference was made in."""
-    first = found.first
-    seen = seen_by(found, first) if first is not None else None
-    site = seen.pair.b.site if seen is not None else None
-    if site is None:
-        return []
-    callers = [caller.partition(":")[0].rpartition("/")[2] for caller in site.callers]
-    files = {site.file.rpartition("/")[2]: 0, **{name: 1 for name in callers if name.endswith(".py")}}
-    told = []
-    for patch in patches:
-        for file, start, end in _hunks(patch.decode("utf-8", "replace")):
-            name = file.rpartition("/")[2]
-            if name in files:
-                is_there = name == site.file.rpartition("/")[2] and start <= site.line <= end
-                what = "holds the line that made it" if is_there else "is on the path to it"
-                told.append(
-                    (
-                        not is_there,
-                        files[name],
-                        {"text": f"{file}:{start}-{end} {what}", "file": file, "line": start},
-                    )
-                )
-    return [one[2] for one in sorted(told, key=lambda one: one[:2])][:20]
-
-
-def _hunks(patch: str) -> Iterator[tuple[str, int, int]]:
-    file = ""
-    for line in patch.splitlines():
-        if line.startswith("+++ "):
-            file = line[4:].partition("\t")[0].removeprefix("b/")
-        found = _HUNK.match(line)
-        if found and file:
-            start = int(found[1])
-            yield file, start, start + int(found[2] or 1) - 1
 
 
 def _same(found: Comparison) -> str:

@@ -219,12 +219,13 @@ function where(facts) {
   const { site, placement } = facts;
   const lines = /** @type {[string, any][]} */ ([
     [
-      "made at",
+      // A module's forward gives its output, and only takes its inputs and gradients.
+      site?.last && facts.kind !== "output" ? "module at" : "made at",
       site &&
         el(
           "span",
           { title: site.file },
-          `${short(site.file)}:${site.line}`,
+          `${short(site.file)}:${site.line}${site.last > site.line ? `-${site.last}` : ""}`,
           el("span", { class: "quiet" }, ` ${site.function}`),
         ),
     ],

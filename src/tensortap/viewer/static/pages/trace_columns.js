@@ -66,7 +66,7 @@ export function lineColumns({ line, hasCalls, known, drawName }) {
     },
     {
       key: "where",
-      title: "made at",
+      title: hasCalls ? "made at" : "code at",
       width: "minmax(90px, 0.6fr)",
       text: (at) => where(line(at)),
       tone: () => "quiet",
