@@ -91,5 +91,5 @@ def test_a_file_that_would_run_code_is_refused_with_what_can_be_done(tmp_path):
         tt.compare_runs(path, path)
     assert str(caught.value) == (
         f"{path} wants to load fractions.Fraction, and it is not known who made the file; "
-        "if you do, load it yourself and compare what it holds"
+        "if you trust it, load it yourself and compare what it holds"
     )

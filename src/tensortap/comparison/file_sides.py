@@ -48,7 +48,7 @@ def _leaves(where: str, written: Stamp) -> dict[str, Any]:
         return file_leaves(where, written)
     except UntrustedFileError as error:
         told = str(error).partition("; ")[0]
-        raise UntrustedFileError(f"{told}; if you do, load it yourself and compare what it holds") from None
+        raise UntrustedFileError(f"{told}; if you trust it, load it yourself and compare what it holds") from None
 
 
 def of_tensors(path: Path) -> Side:
