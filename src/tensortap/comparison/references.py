@@ -53,6 +53,11 @@ class InRun(NamedTuple):
             whole = views[key] = _values(self.path, self.written).view(self.file, end)
         return whole[offset:end]
 
+    def written_bytes(self) -> memoryview:
+        """What its checksum was made of."""
+        end = self.start + self.length
+        return _values(self.path, self.written).view(self.file, end)[end - self.nbytes : end]
+
     def operand(self) -> Operand | None:
         if self.offset < 0:
             return numbers_of(self.load())

@@ -14,11 +14,11 @@ from typing import Any
 
 from tensortap.comparison import runs_html, runs_json, runs_report
 from tensortap.comparison.align import align, gathered
+from tensortap.comparison.damage import localised, without_damage
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, Origin, finding
 from tensortap.comparison.floor import Floor
 from tensortap.comparison.gate import Explanation, gate
-from tensortap.comparison.localise import localise
 from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import Matched, Pair, match
 from tensortap.comparison.measuring import measured
@@ -166,8 +166,9 @@ def compare_runs(
     rules = rules_of(map)
     sides = list(in_one_step(*gathered(*sides), rules))
     matched = align(match(sides[0], sides[1], rules), executor)
-    findings = with_margins(with_healed_orders(list(_findings(matched, noise, limit, executor))))
-    table, origins = localise(findings, matched.only_a, noise.names)
+    findings = without_damage(_findings(matched, noise, limit, executor))
+    findings = with_margins(with_healed_orders(findings))
+    table, origins = localised(findings, matched.only_a, noise.names)
     explanations = gate(sides[0], sides[1], matched)
     return Comparison(
         sides[0].label,
