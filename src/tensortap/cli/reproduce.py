@@ -128,8 +128,9 @@ def _words(plan: Plan) -> Iterator[str]:
         commit = f"commit {part.commit[:12]}" if part.commit else "no commit"
         patch = f", patch of {part.patch.stat().st_size:,} bytes" if part.patch else ""
         yield f"{part.label}: {commit} of {part.root}{patch}"
-    if not any(part.label == "project" for part in recorded.parts):
-        yield f"code: {counted(len(recorded.sources.get('files', [])), 'file')} kept beside the run"
+    if recorded.sources or recorded.sources_target == "code":
+        files = counted(len(recorded.sources.get("files", [])), "file")
+        yield f"{recorded.sources_target}: {files} kept beside the run"
     yield _packages(plan)
     yield f"in {recorded.working_directory}"
     yield from (f"note: {line}" for line in plan.notes)

@@ -22,6 +22,8 @@ class Errand(NamedTuple):
     keep: str = "values"
     when: tuple[str, ...] = ()
     live: str = ""  # the name under which sessions find the program
+    folder: str = ""  # where the program was started
+    here: str = ""  # where this process of it began
     is_inner: bool = False  # handed on by a Python that was reached already
 
     @property

@@ -28,14 +28,14 @@ from tensortap.metadata.project import (
     describe_project,
     editable_packages,
     find_project,
-    project_folders,
     watched_paths,
 )
 from tensortap.metadata.randomness import randomness
 from tensortap.metadata.redact import Policy, Redactor
-from tensortap.metadata.repositories import describe_repositories
-from tensortap.metadata.runtime import runtime_info, timestamp_zone, working_directory
-from tensortap.metadata.sources import CODE, SOURCES, main_script, sources
+from tensortap.metadata.repositories import Place, describe_repositories, other_repositories
+from tensortap.metadata.runtime import runtime_info, timestamp_zone
+from tensortap.metadata.sources import CODE, SOURCES, sources
+from tensortap.metadata.start import Start, is_below, program_start
 from tensortap.metadata.watch import Watch
 
 OWN_FOLDER = ".tensortap"
@@ -45,16 +45,22 @@ _BETWEEN_LOOKS = 0.002
 class Metadata:
     """The facts beside a run: collected once, written when they changed."""
 
-    def __init__(self, folder: Path, *, timezone: str | None = None, env: Policy = "redact") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        timezone: str | None = None,
+        env: Policy = "redact",
+        start: Start | None = None,
+    ) -> None:
         if env not in get_args(Policy):
             raise ValueError(f"env is {env!r}; give 'all', 'redact' or 'names'")
         # The place is that of the start, though the program may change its working directory later.
         self.folder = Path(os.path.abspath(folder))
         self._policy = env
         self._moment = datetime.now(timestamp_zone(timezone))
-        self._working_directory = working_directory()
-        self._project_folders = project_folders()
-        self._script = main_script()
+        self._start = start or program_start()
+        self._strayed: Start | None = None
         self._redactor = Redactor(digest_key)
         self._logged: set[tuple[str, str]] = set()
         self._randomness: dict[str, Any] | None = None
@@ -105,17 +111,20 @@ class Metadata:
         remember_to_end(own, self._keep_sources)
 
     def _keep_sources(self) -> dict[str, Any]:
-        """Where no repository has them; at the end once more, with what was imported late."""
-        if self._watch is not None:
+        """Where no repository has them; at the end once more, with what was imported late. What was found
+        before stays if nothing is found now: the program may have removed it."""
+        if self._watch is not None and self._strayed is None:
             return {}
-        facts, content = sources(self._project_folders, self._script)
-        self._write(f"{OWN_FOLDER}/{CODE}/{SOURCES}", content)
-        self._write_json(f"{OWN_FOLDER}/{CODE}/sources.json", facts)
+        facts, content = sources(self._strayed or self._start)
+        place = f"{OWN_FOLDER}/{CODE}/{SOURCES}"
+        if content or not (self.folder / place).exists():
+            self._write(place, content)
+            self._write_json(f"{OWN_FOLDER}/{CODE}/sources.json", facts)
         return {key: facts[key] for key in ("root", "reason") if key in facts}
 
     def _find(self, problems: Problems) -> tuple[Repository | None, str]:
         try:
-            return find_project(self._project_folders), ""
+            return find_project(self._start.folders), ""
         except NoRepositoryError as error:
             return None, str(error)
         except (OSError, ValueError) as error:
@@ -132,7 +141,7 @@ class Metadata:
         return problems.attempt("git", lambda: describe_project(repository, folder, problems)) or Project()
 
     def _runtime(self, problems: Problems) -> dict[str, Any]:
-        collect = partial(runtime_info, self._redactor, self._policy, self._working_directory, self._moment)
+        collect = partial(runtime_info, self._redactor, self._policy, self._start.folder, self._moment)
         return problems.attempt("runtime", collect) or {}
 
     def _code(
@@ -140,13 +149,29 @@ class Metadata:
     ) -> dict[str, Any]:
         """What restores the code beyond commit and patch."""
         attempt, own = problems.attempt, self.folder / OWN_FOLDER
-        if repository is None:
-            kept: dict[str, Any] = {"sources": attempt("sources", self._keep_sources) or {}, "git": {}}
-        else:
+        kept: dict[str, Any] = {"git": {}}
+        if repository is not None:
             keep = partial(keep_unpublished, repository, own / CODE, "project")
             kept = {"git": {"bundle": attempt("unpublished commits", keep) or {}}}
-        describe = partial(describe_repositories, repository, packages, own, str(self.folder), problems)
+        places = partial(other_repositories, repository, packages, self._start.script)
+        others = attempt("other repositories", places) or []
+        self._strayed = self._stray(repository, others)
+        if repository is None or self._strayed is not None:
+            kept["sources"] = attempt("sources", self._keep_sources) or {}
+        else:  # an earlier description may not have known of the repository
+            self._write(f"{OWN_FOLDER}/{CODE}/{SOURCES}", b"")
+            self._write(f"{OWN_FOLDER}/{CODE}/sources.json", b"")
+        describe = partial(describe_repositories, others, own, str(self.folder), problems)
         return kept | {"repositories": attempt("repositories", describe) or []}
+
+    def _stray(self, repository: Repository | None, others: list[Place]) -> Start | None:
+        """A script that none of the repositories has, though the program has one."""
+        script = self._start.script
+        if repository is None or script is None:
+            return None
+        roots = [repository.root, *(other.root for _, other in others)]
+        is_kept = any(is_below(script, os.path.realpath(root)) for root in roots)
+        return None if is_kept else Start(os.path.dirname(script), script)
 
     def _environment(
         self, about: dict[str, Any], packages: list[Package], modified: Modifications, problems: Problems

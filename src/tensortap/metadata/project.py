@@ -1,7 +1,6 @@
 """Describe the repository the program runs from, and those of editable packages."""
 
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ from tensortap.metadata.flagged import flagged
 from tensortap.metadata.git import GitError, NoRepositoryError, Repository
 from tensortap.metadata.packages import Package
 from tensortap.metadata.problems import Problems
-from tensortap.metadata.runtime import working_directory
 from tensortap.metadata.worktree import Worktree, read_worktree
 
 PATCH = "project.patch"
@@ -24,13 +22,6 @@ class Project:
     info: dict[str, Any] = field(default_factory=dict)
     extras: dict[str, Any] = field(default_factory=dict)
     patch: bytes | None = None  # None: not known, as opposed to empty
-
-
-def project_folders() -> list[str]:
-    """Where the project may be: the working directory, else the folder of the main script."""
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    folders = [working_directory(), os.path.dirname(os.path.abspath(script)) if script else ""]
-    return list(dict.fromkeys(folder for folder in folders if folder))
 
 
 def find_project(folders: Iterable[str]) -> Repository:

@@ -1,4 +1,4 @@
-"""Describe the repositories beside the project's: submodules, and those of editable packages."""
+"""Describe the repositories beside the project's: submodules, editable packages, the script's own."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -12,6 +12,7 @@ from tensortap.metadata.git import NoRepositoryError, Repository
 from tensortap.metadata.packages import Package
 from tensortap.metadata.problems import Problems
 from tensortap.metadata.sources import CODE
+from tensortap.metadata.start import is_below
 from tensortap.metadata.worktree import read_worktree
 
 Place = tuple[dict[str, Any], Repository]
@@ -20,13 +21,21 @@ _DEEPEST = 4
 _OWN_PACKAGE = "tensortap"  # whoever reproduces a run has a recorder of their own
 
 
-def describe_repositories(
-    project: Repository | None, packages: Iterable[Package], own: Path, run_folder: str, problems: Problems
-) -> list[dict[str, Any]]:
-    """What restores each repository that the program may import from, patches and bundles kept in `own`."""
-    found: list[dict[str, Any]] = []
+def other_repositories(
+    project: Repository | None, packages: Iterable[Package], script: str | None
+) -> list[Place]:
+    """Those that the program may import from, and that of its script if it is another."""
     places = [*_submodules(project, "", 0)] if project is not None else []
-    for facts, repository in [*places, *_editable(packages, project)]:
+    places += _editable(packages, project)
+    return [*places, *_of_script(script, [one.root for one in (project, *(one for _, one in places)) if one])]
+
+
+def describe_repositories(
+    places: Iterable[Place], own: Path, run_folder: str, problems: Problems
+) -> list[dict[str, Any]]:
+    """What restores each of them, patches and bundles kept in `own`."""
+    found: list[dict[str, Any]] = []
+    for facts, repository in places:
         stem = f"{len(found) + 1}-{os.path.basename(repository.root)}"
         described = problems.attempt(
             f"repository {facts.get('path') or facts.get('package')}",
@@ -58,6 +67,16 @@ def _editable(packages: Iterable[Package], project: Repository | None) -> Iterat
         if repository.root not in seen:
             seen.add(repository.root)
             yield {"kind": "package", "package": package.name, "folder": package.root}, repository
+
+
+def _of_script(script: str | None, known: list[str]) -> Iterator[Place]:
+    if script is None or any(is_below(script, os.path.realpath(root)) for root in known):
+        return
+    try:
+        repository = git.find_repository(os.path.dirname(script))
+    except NoRepositoryError:
+        return
+    yield {"kind": "script", "path": os.path.relpath(script, os.path.realpath(repository.root))}, repository
 
 
 def _repository_at(folder: str) -> Repository | None:

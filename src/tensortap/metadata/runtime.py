@@ -52,8 +52,15 @@ def runtime_info(redactor: Redactor, policy: Policy, folder: str, moment: dateti
 
 
 def command(redactor: Redactor) -> dict[str, Any]:
-    argv = redactor.arguments(getattr(sys, "argv", []))
+    argv = redactor.arguments(_arguments())
     return {"executable": sys.executable, "argv": argv, "full_command": shlex.join(argv)}
+
+
+def _arguments() -> list[str]:
+    """Those of the program; code that was given with -c, which Python leaves out of them, is told too."""
+    words = list(getattr(sys, "argv", []))
+    is_code = words[:1] == ["-c"] and len(sys.orig_argv) > len(words)
+    return ["-c", sys.orig_argv[-len(words)], *words[1:]] if is_code else words
 
 
 def working_directory() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tensortap.metadata.start import Start, is_below, is_of_environment
 from tensortap.metadata.untracked import is_secret_file
 
 CODE = "code"  # the folder, in our own, of what keeps code
@@ -16,25 +17,17 @@ SOURCES = "sources.tar"
 MAX_SOURCES = 20 << 20
 MAX_ARGUMENT = 1 << 20
 _MAX_TAR, _MAX_ENTRIES = 4 * MAX_SOURCES, 20_000
-_ELSEWHERE = ("/site-packages/", "/dist-packages/")
 
 
-def main_script() -> str | None:
-    """The file that runs as `__main__`; Python forgets it before the end of the program, its first argument
-    then still tells."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None) or next(iter(sys.argv), None)
-    return os.path.realpath(file) if isinstance(file, str) and os.path.isfile(file) else None
-
-
-def sources(folders: list[str], script: str | None) -> tuple[dict[str, Any], bytes]:
+def sources(start: Start) -> tuple[dict[str, Any], bytes]:
     """The facts and the tar of the script, of the imported files under the program's folder, and of files
     that its command names there."""
-    root = _root(folders, script)
+    root, script = _root(start), start.script
     if root is None:
         return {"reason": "the program has no file of its own"}, b""
     kept, skipped, total = [], [], 0
     own = [script] if script is not None and os.path.isfile(script) else []
-    for path in sorted({*own, *_imported(root), *_named(root)}):
+    for path in sorted({*own, *_imported(root), *_named(root, start.folder)}):
         size = os.path.getsize(path)
         if is_secret_file(path) or total + size > MAX_SOURCES:
             skipped.append({"path": os.path.relpath(path, root), "size": size})
@@ -82,31 +75,29 @@ def digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _root(folders: list[str], script: str | None) -> str | None:
+def _root(start: Start) -> str | None:
     """The working directory when the script lies below it, else the script's folder."""
-    if script is None:
-        return folders[0] if folders and folders[0] != os.path.sep else None
-    home = os.path.dirname(script)
-    first = os.path.realpath(folders[0]) if folders else home
-    is_below = first != os.path.sep and os.path.commonpath([first, home]) == first
-    return first if is_below else home
+    if start.script is None:
+        return start.folder if start.folder not in ("", os.path.sep) else None
+    home = os.path.dirname(start.script)
+    first = os.path.realpath(start.folder) if start.folder else home
+    return first if first != os.path.sep and is_below(home, first) else home
 
 
 def _imported(root: str) -> Iterator[str]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         path = os.path.realpath(file) if isinstance(file, str) else ""
-        is_own = path.startswith(os.path.join(root, "")) and not any(part in path for part in _ELSEWHERE)
-        if is_own and os.path.isfile(path):
+        if is_below(path, root) and not is_of_environment(path) and os.path.isfile(path):
             yield path
 
 
-def _named(root: str) -> Iterator[str]:
+def _named(root: str, folder: str) -> Iterator[str]:
     """Files that the command line names, such as `--config small.yaml`."""
     for argument in sys.argv[1:]:
-        path = os.path.realpath(os.path.join(root, argument.rpartition("=")[2]))
-        is_below = path.startswith(os.path.join(root, "")) and os.path.isfile(path)
-        if is_below and os.path.getsize(path) <= MAX_ARGUMENT:
+        path = os.path.realpath(os.path.join(folder or root, argument.rpartition("=")[2]))
+        is_own = is_below(path, root) and os.path.isfile(path)
+        if is_own and os.path.getsize(path) <= MAX_ARGUMENT:
             yield path
 
 

@@ -67,7 +67,12 @@ class Plan:
         self.interpreter, self.differences = self._interpreter()
         if self.interpreter is not None:
             self.parts = [part for part in self.parts if not is_unchanged(part)]
-        self.lacks = [*self._code_lacks(), *self._python_lacks(), *hidden]
+        self.lacks = [
+            *commands.text_lacks(self.recorded),
+            *self._code_lacks(),
+            *self._python_lacks(),
+            *hidden,
+        ]
         self.notes = self._notes()
 
     @property
@@ -210,7 +215,7 @@ class Plan:
         return project[0] if project else str(self.recorded.sources.get("root", ""))
 
     def _moves(self, place: Path) -> Moves:
-        return moves(self.parts, str(self.recorded.sources.get("root", "")), place)
+        return moves(self.parts, self.recorded, place)
 
 
 def begun(listed: Path, number: int | None) -> Path | None:

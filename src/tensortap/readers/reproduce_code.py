@@ -62,7 +62,7 @@ class Restored:
     def restore(self, recorded: Recorded, parts: list[Part]) -> None:
         for part in parts:
             self._restore(part)
-        if not any(part.label == "project" for part in recorded.parts):
+        if recorded.tar is not None or recorded.sources_target == "code":
             self._unpack(recorded)
 
     def undo(self) -> None:
@@ -164,7 +164,7 @@ class Restored:
             self.lacks.append(Lack(f"{facts['path']} ({facts.get('reason')})", remedy, stops=False))
 
     def _unpack(self, recorded: Recorded) -> None:
-        target = self.into / "code"
+        target = self.into / recorded.sources_target
         target.mkdir(parents=True, exist_ok=True)
         if recorded.tar is None:
             reason = recorded.sources.get("reason", "the run kept no files of the program")

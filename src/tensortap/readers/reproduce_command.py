@@ -30,6 +30,10 @@ _LAUNCHED = frozenset((
 _LAUNCHED_BEGINNINGS = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_")
 _SET_ANEW = ("TENSORTAP_PARENT", "TENSORTAP_RUN_LIST", "VIRTUAL_ENV")
 _NOT_REPEATED = ("srun",)
+_IS_TYPED = dict.fromkeys(
+    ("ipython", "ipython3", "IPython", "ipykernel", "ipykernel_launcher", "ipykernel_launcher.py"),
+    "it was typed into a notebook or shell",
+)
 # The present tensortap watches, whichever Python the program runs on.
 _WATCH = (sys.executable, "-c", "from tensortap.cli.main import main; raise SystemExit(main())", "run")
 
@@ -105,6 +109,36 @@ def program(recorded: Recorded) -> list[str]:
     return outer[-1] if outer else recorded.command
 
 
+def text_lacks(recorded: Recorded) -> list[Lack]:
+    """A program that lies in no file and in no word of its command cannot be given again."""
+    words = program(recorded)
+    why = _why_no_text(words[1:]) if _is_python(words[0]) else _IS_TYPED.get(os.path.basename(words[0]), "")
+    remedy = f"{why} and was not kept; save it as a file, and run that"
+    return [Lack("the text of the program", remedy)] if why else []
+
+
+def _why_no_text(words: list[str]) -> str:
+    left = iter(words)
+    for word in left:
+        if word in ("-W", "-X"):
+            next(left, None)
+        elif word == "-m":
+            return _IS_TYPED.get(next(left, ""), "")
+        elif word[:2] in ("-c", "-m") or not word.startswith("-"):
+            return _IS_TYPED.get(os.path.basename(word), "") if not any(map(_is_script, left)) else ""
+        elif word == "-":
+            break
+    return "it came from standard input"
+
+
+def _is_script(word: str) -> bool:
+    return word.endswith((".py", ".ipynb"))
+
+
+def _is_python(word: str) -> bool:
+    return os.path.basename(word).startswith("python")
+
+
 def answered(
     recorded: Recorded, answers: Answers, hide: Callable[[str], str]
 ) -> tuple[dict[Secret, str], list[Lack]]:
@@ -141,7 +175,7 @@ def build(recorded: Recorded, python: str, moves: Moves, into: Path, known: dict
 
 
 def _program(words: list[str], recorded: Recorded, python: str) -> str:
-    is_python = words[0] == recorded.executable or os.path.basename(words[0]).startswith("python")
+    is_python = words[0] == recorded.executable or _is_python(words[0])
     return python if is_python else _script(words[0], recorded, python)
 
 

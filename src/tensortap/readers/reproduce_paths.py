@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensortap.core.errors import RefusedError
-from tensortap.readers.reproduce_recorded import Part, Recorded
+from tensortap.readers.reproduce_recorded import SCRIPT, Part, Recorded
 
 _HEADERS = re.compile(rb"^(?:--- |\+\+\+ |rename (?:from|to) |copy (?:from|to) )(.*?)\t?\r?$", re.MULTILINE)
 _LINK = re.compile(rb"^(?:new file mode|new mode) 120000$|^index [0-9a-f.]+ 120000$", re.MULTILINE)
@@ -17,7 +17,7 @@ _TARGET = re.compile(rb"^\+(?!\+\+ )(.*)$", re.MULTILINE)
 def check_paths(recorded: Recorded, *, trust: bool) -> None:
     """Refuse a run whose files would land outside the folder they are restored to."""
     for part in recorded.parts:
-        if leads_out(part.target) or part.target.split(os.sep)[0] not in ("code", "packages"):
+        if leads_out(part.target) or part.target.split(os.sep)[0] not in ("code", "packages", SCRIPT):
             raise RefusedError(f"{part.label} would be restored outside the new folder; it is not touched")
         if part.patch is not None:
             check_patch(part.patch.read_bytes(), part.patch, trust=trust)
@@ -113,14 +113,14 @@ class Moves:
             return self.list_of_paths(value)
         place = os.path.normpath(os.path.join(old_folder, value)) if value and old_folder else ""
         if not place or not os.path.exists(place):
-            return value
+            return self.path(place) if value.startswith("..") and self.has(place) else value
         # Below the working directory it is found again; from there upwards only by its full path.
         is_below = place.startswith(os.path.join(old_folder, ""))
         return value if is_below and self.has(old_folder) else self.path(place)
 
 
-def moves(parts: list[Part], sources_root: str, into: Path) -> Moves:
+def moves(parts: list[Part], recorded: Recorded, into: Path) -> Moves:
     pairs = [(part.root, str(into / part.target)) for part in parts if part.root]
-    if sources_root:
-        pairs.append((sources_root, str(into / "code")))
+    if recorded.sources.get("root"):
+        pairs.append((str(recorded.sources["root"]), str(into / recorded.sources_target)))
     return Moves(tuple(sorted(pairs, key=lambda pair: len(pair[0]), reverse=True)))

@@ -14,6 +14,7 @@ from tensortap.core.errors import CorruptRunError, NoRunError
 from tensortap.formats.run_layout import OWN
 from tensortap.metadata.sources import CODE, SOURCES
 
+SCRIPT = "script"  # where a script is restored that does not lie in the project
 _ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]*")
 
@@ -164,6 +165,11 @@ class Recorded:
     def tar(self) -> Path | None:
         return self._kept(SOURCES)
 
+    @property
+    def sources_target(self) -> str:
+        """Where they are restored: beside the project, if a repository has that."""
+        return SCRIPT if any(part.label == "project" for part in self.parts) else "code"
+
     @cached_property
     def parts(self) -> list[Part]:
         """The project's repository first, then submodules and editable packages."""
@@ -191,13 +197,12 @@ class Recorded:
         )
 
     def _part(self, facts: dict[str, Any]) -> Part:
-        path, bundle = _text(facts.get("path")), _dict(facts, "bundle")
-        is_package = facts.get("kind") == "package"
-        name = _text(facts.get("package"))
+        bundle = _dict(facts, "bundle")
+        label, target = _kind(facts)
         return Part(
-            f"package {name}" if is_package else f"submodule {path}",
+            label,
             _place(facts.get("root")),
-            os.path.join("packages", name) if is_package else os.path.join("code", path),
+            target,
             self._id(facts.get("commit")),
             self._id(facts.get("tree")),
             self._kept(facts.get("patch")),
@@ -234,6 +239,16 @@ def _object(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CorruptRunError(f"{path} holds {type(found).__name__} instead of an object")
     return found
+
+
+def _kind(facts: dict[str, Any]) -> tuple[str, str]:
+    """What a repository beside the project's is called, and where it is restored."""
+    path, name = _text(facts.get("path")), _text(facts.get("package"))
+    if facts.get("kind") == "package":
+        return f"package {name}", os.path.join("packages", name)
+    if facts.get("kind") == "script":
+        return f"script {path}", SCRIPT
+    return f"submodule {path}", os.path.join("code", path)
 
 
 def _dict(facts: dict[str, Any], key: str) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def script(
     for part in parts:
         lines += _code(part, given.get(part.label, part.root), into)
     if recorded.tar is not None:
-        lines += [f"mkdir -p {quote(str(into / 'code'))}"]
-        lines += [f"tar -xf {quote(str(recorded.tar))} -C {quote(str(into / 'code'))}"]
+        target = quote(str(into / recorded.sources_target))
+        lines += [f"mkdir -p {target}", f"tar -xf {quote(str(recorded.tar))} -C {target}"]
     lines += _environment(wanted, into, python, recorded.python_version)
     lines += [f"mkdir -p {quote(command.folder)}", f"cd {quote(command.folder)}"]
     return "\n".join([*lines, *_run(command, set(names))]) + "\n"

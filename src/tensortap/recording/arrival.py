@@ -30,6 +30,7 @@ def begin() -> None:
     asked = errand()
     if asked is None or not is_on():
         return
+    asked = asked._replace(here=_folder())
     watch = Watch(asked)
     if not asked.is_inner:
         asked.leave_word(ARRIVED, sys.executable)
@@ -211,6 +212,14 @@ class Doorbell:
     def take_down(self) -> None:
         if vars(self._kind).get(self._name) is self:
             setattr(self._kind, self._name, self._method)
+
+
+def _folder() -> str:
+    """Where the program begins; it may go elsewhere, and its command is to be given here again."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _module_of(pattern: str) -> str:

@@ -17,6 +17,8 @@ from tensortap.core.settings import is_strict
 from tensortap.metadata.another import ask, packages_of
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
 from tensortap.metadata.packages import installed, normalised, packages_info, versions_digest
+from tensortap.metadata.runtime import working_directory
+from tensortap.metadata.start import Start, is_of_environment, program_start
 
 log = logging.getLogger("tensortap.run")
 DESCRIBED = "described"
@@ -28,7 +30,7 @@ def describe(asked: Errand) -> None:
     if ranks().rank != 0 or not asked.leave_word(DESCRIBED):
         return
     try:
-        Metadata(Path(asked.run)).write()
+        _metadata(asked).write()
     except OSError:
         if is_strict():
             raise
@@ -45,7 +47,12 @@ def describe_at_end(asked: Errand) -> None:
         found = json.dumps(packages_info(installed()), indent=2, ensure_ascii=False)
         asked.leave_word(PACKAGES, found + "\n")
     elif run.is_dir():
-        Metadata(run).write()
+        _metadata(asked).write()
+
+
+def _metadata(asked: Errand) -> Metadata:
+    start = program_start(here=asked.here, folder=asked.folder)
+    return Metadata(Path(asked.run), start=start)
 
 
 def describe_interpreter(run: Path, python: str, *, knows_imported: bool) -> None:
@@ -86,18 +93,15 @@ def _put(path: Path, facts: Mapping[str, Any], *, keep: bool = False) -> None:
 
 
 @contextmanager
-def standing_for(command: Sequence[str]) -> Iterator[None]:
+def standing_for(command: Sequence[str]) -> Iterator[Start]:
     """For a moment this process passes for the program that it will start, so that facts are collected."""
-    main = sys.modules["__main__"]
-    before, file = (sys.argv, sys.orig_argv, sys.executable), getattr(main, "__file__", None)
+    before = sys.argv, sys.orig_argv, sys.executable
     sys.argv = _arguments(command[1:]) if is_python(command[0]) else list(command)
     sys.orig_argv, sys.executable = list(command), command[0] if is_python(command[0]) else sys.executable
-    main.__file__ = _script(sys.argv)
     try:
-        yield
+        yield Start(working_directory(), _script(sys.argv))
     finally:
         sys.argv, sys.orig_argv, sys.executable = before
-        main.__file__ = file
 
 
 def is_python(program: str) -> bool:
@@ -106,16 +110,30 @@ def is_python(program: str) -> bool:
 
 def _script(arguments: Sequence[str]) -> str | None:
     """The file that the program begins with, by whose folder its project is found; ours is not its."""
-    named = next((word for word in arguments if word.endswith(".py") and os.path.isfile(word)), None)
-    return None if named is None else os.path.abspath(named)
+    named = (word for word in arguments if word.endswith(".py") and os.path.isfile(word))
+    found = next(named, None) or next((word for word in arguments[:1] if _is_script(word)), None)
+    return None if found is None else os.path.realpath(found)
+
+
+def _is_script(program: str) -> bool:
+    """One that was not installed, and that an interpreter reads."""
+    try:
+        with open(program, "rb") as file:
+            return file.read(2) == b"#!" and not is_of_environment(os.path.realpath(program))
+    except OSError:
+        return False
 
 
 def _arguments(words: Sequence[str]) -> list[str]:
-    """What a Python shows as its arguments: everything from the script on, or from `-m` and `-c`."""
+    """What a Python shows as its arguments: everything from the script on, or from `-m` and `-c`. In place
+    of the file that a module will be found in stands its name."""
     words, position = list(words), 0
     while position < len(words) and words[position].startswith("-") and words[position] != "-":
-        if words[position][1:2] in "mc" and not words[position].startswith("--"):
-            return [words[position][:2], *words[position + 2 - (len(words[position]) > 2) :]]
+        option, named = words[position][:2], words[position][2:]
+        if option == "-m":
+            return [option, *filter(None, [named]), *words[position + 1 :]]
+        if option == "-c":
+            return [option, *words[position + (1 if named else 2) :]]
         position += 2 if words[position] in ("-W", "-X") else 1
     return words[position:]
 
