@@ -135,6 +135,20 @@ def test_a_module_a_script_file_and_a_console_script_can_be_run(watched, write):
     assert watched("-q", "--", TENSORTAP, "--version").stdout == f"tensortap {tt.__version__}\n"
 
 
+@pytest.mark.parametrize("is_repository", [False, True], ids=["plain", "git"])
+def test_what_was_run_by_a_switch_of_python_is_told_in_the_command(watched, write, tmp_path, is_repository):
+    if is_repository:
+        subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    write("import sys", "one.py")
+    for words in (["-m", "one", "--lr", "3"], ["-c", "import one", "--lr", "3"]):
+        run = f"{words[0]}-run"
+        watched("-q", "--to", run, "--", sys.executable, "-u", *words)
+        (place,) = (tmp_path / run).iterdir()
+        command = json.loads((place / "runtime_info.json").read_text())["command"]["argv"]
+        has_ended = words[0] == "-m" and not is_repository  # then the program has told itself
+        assert command == ([str(tmp_path / "one.py"), *words[2:]] if has_ended else words)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,7 +18,7 @@ from tensortap.core.ranks import ranks
 from tensortap.formats.run_layout import agree_on_run, cannot_write
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
 from tensortap.metadata.outcome import forget
-from tensortap.metadata.runtime import timestamp_zone
+from tensortap.metadata.runtime import timestamp_zone, working_directory
 from tensortap.recording import child
 from tensortap.recording.account import PROGRAM, Account
 from tensortap.recording.described import standing_for
@@ -55,8 +56,11 @@ _MOST_TOLD = 5
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool, **asked: Any) -> int:
     words = _resolved(program)
+    if not all((*asked["taps"], *asked["variables"])):
+        raise click.UsageError("a pattern is empty; --tap '**' takes every module, and no --tap takes none")
     if report is not None and not report.absolute().parent.is_dir():
         raise click.UsageError(f"--json {report}: there is no folder {report.parent}")
+    is_first = not to.exists()
     account = Account(_errand(to, words, asked), words)
     try:
         _describe(account)
@@ -64,6 +68,9 @@ def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool
         begun = monotonic()
         status = account.status = child.run(words, account.asked.environment())
         account.seconds = monotonic() - begun
+    except child.CannotStartError as error:
+        _forget_run(account, is_first=is_first)
+        raise click.UsageError(str(error)) from None
     finally:
         account.read_notes()
     _keep_end(account)
@@ -98,6 +105,7 @@ def _errand(to: Path, words: list[str], asked: dict[str, Any]) -> Errand:
         keep=asked["keep"],
         when=asked["when"],
         live=(*scripts, Path(words[0]).stem)[0] if asked["live"] else "",
+        folder=working_directory(),
     )
 
 
@@ -107,11 +115,19 @@ def _describe(account: Account) -> None:
     if ranks().rank != 0:
         return
     try:
-        with standing_for(account.command):
-            Metadata(run).write()
+        with standing_for(account.command) as start:
+            Metadata(run, start=start).write()
     except OSError as error:
         raise cannot_write("the metadata", run, error) from error
     forget(run / OWN_FOLDER)
+
+
+def _forget_run(account: Account, *, is_first: bool) -> None:
+    """What was never started leaves nothing behind."""
+    shutil.rmtree(account.asked.run, ignore_errors=True)
+    if is_first:
+        with suppress(OSError):
+            os.rmdir(os.path.dirname(account.asked.run))
 
 
 def _keep_end(account: Account) -> None:
@@ -158,9 +174,9 @@ def _tell(account: Account, *, is_quiet: bool) -> None:
 
 
 def _tell_lacks(account: Account) -> None:
-    kinds = {"missing": "nothing came from {}: {}", "refused": "a value of {} is left out: {}"}
-    for kind, sentence in kinds.items():
-        lacks = [one for process in account.processes for one in process[kind]]
+    refused = [one for process in account.processes for one in process["refused"]]
+    kinds = {"nothing came from {}: {}": account.missing, "a value of {} is left out: {}": refused}
+    for sentence, lacks in kinds.items():
         for name, reason in lacks[:_MOST_TOLD]:
             note(sentence.format(name, reason), "run")
         if len(lacks) > _MOST_TOLD:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errand import ABSENT, ARRIVED, Errand
-from tensortap.formats.index import index_files
+from tensortap.core.errors import TensortapError
+from tensortap.formats.index import COLUMNS, index_files, read_rows
 from tensortap.formats.run_layout import OWN
 from tensortap.metadata.another import is_this
 from tensortap.metadata.digest_key import digest_key
@@ -20,6 +21,7 @@ from tensortap.recording.described import DESCRIBED, PACKAGES, describe_interpre
 
 PROGRAM = "program.json"  # in our corner of the run
 _OUTCOME = "outcome.json"
+_OF_THE_START = ("run", "notes", "startup", "folder", "here", "is_inner")  # nobody asked for these
 
 
 @dataclass
@@ -76,6 +78,21 @@ class Account:
         return told + self.unheard
 
     @property
+    def missing(self) -> list[list[str]]:
+        """Names of which nothing was written though it was asked for, each with the reason; what one process
+        did not see another may have."""
+        told = [one for process in self.processes for one in process["missing"]]
+        written = self._written() if told else set()
+        return [one for one in told if one[0] not in written]
+
+    def _written(self) -> set[str]:
+        names: set[str] = set()
+        for index in index_files(Path(self.asked.run) / OWN):
+            with suppress(OSError, TensortapError):  # what ended the program may have left anything
+                names.update(row[COLUMNS.index("name")] for row in read_rows(index)[0])
+        return names
+
+    @property
     def is_silent(self) -> bool:
         """Whether no process could tell anything: it had a model perhaps, perhaps not."""
         is_ended = self.status is not None and self.status < 0
@@ -101,9 +118,7 @@ class Account:
             "run": self.asked.run,
             "program": Redactor(digest_key).arguments(self.command),
             "options": {
-                name: value
-                for name, value in self.asked._asdict().items()
-                if name not in ("run", "notes", "startup", "is_inner")
+                name: value for name, value in self.asked._asdict().items() if name not in _OF_THE_START
             },
             "exit_code": self.status if self.status is not None and self.status >= 0 else None,
             "signal": -self.status if self.status is not None and self.status < 0 else None,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # What a terminal or a scheduler sends; those that are ignored here are ignored there, and stay so.
 _PASSED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH")
@@ -17,6 +18,10 @@ _FROM_TERMINAL = 0x80  # si_code of what the kernel sends to all processes of a 
 _TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH)
 _SET_PARENT_DEATH_SIGNAL = 1
 STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+
+
+class CannotStartError(Exception):
+    """The system does not execute the program; the message is one sentence."""
 
 
 def run(command: Sequence[str], environment: dict[str, str]) -> int:
@@ -30,13 +35,30 @@ def run(command: Sequence[str], environment: dict[str, str]) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed, signal.SIGCHLD})
     try:
         # A function before the program is safe here, where no other thread can hold a lock.
-        process = subprocess.Popen(
-            list(command), env=environment, close_fds=False, preexec_fn=lambda: _begin(before)
-        )
+        process = _started(command, environment, lambda: _begin(before))
         return _wait(process, {*passed, signal.SIGCHLD})
     finally:
         _drop_pending(passed)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _started(
+    command: Sequence[str], environment: dict[str, str], begin: Callable[[], None]
+) -> subprocess.Popen[bytes]:
+    """A file that says no interpreter is read by sh, as shells do it."""
+    for words in (list(command), ["/bin/sh", *command]):
+        try:
+            return subprocess.Popen(words, env=environment, close_fds=False, preexec_fn=begin)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC or words[0] == "/bin/sh":
+                raise CannotStartError(_why(command[0], error)) from None
+    raise AssertionError("sh is tried last")
+
+
+def _why(program: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError) and os.path.exists(program):
+        return f"{program} cannot be started: the interpreter in its first line does not exist"
+    return f"{program} cannot be started: {error.strerror or error}"
 
 
 def end_like(status: int) -> int:

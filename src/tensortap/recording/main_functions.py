@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 _MAIN = "__main__"
+_MAIN_OF_CHILD = "__mp_main__"  # what a spawned child of multiprocessing calls the script while it reads it
 _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 Tracer = Callable[[FrameType, str, Any], Any]
 
@@ -39,7 +41,7 @@ class Definitions:
         sys.settrace(self.see_call)
 
     def see_call(self, frame: FrameType, event: str, argument: Any) -> Tracer | None:
-        if frame.f_globals.get("__name__") != _MAIN:
+        if frame.f_globals.get("__name__") not in (_MAIN, _MAIN_OF_CHILD):
             return None
         if frame.f_code.co_name == "<module>":
             return self.see_line
@@ -57,7 +59,19 @@ class Definitions:
     def _end(self) -> None:
         if sys.gettrace() == self.see_call:  # else a debugger of the program's has taken its place
             sys.settrace(self._before)
-        self._tell()
+        with _main_of_child():
+            self._tell()
+
+
+@contextmanager
+def _main_of_child() -> Iterator[None]:
+    """In a spawned child the script takes the place of the main module, but only when it was read."""
+    main, script = sys.modules[_MAIN], sys.modules.get(_MAIN_OF_CHILD)
+    sys.modules[_MAIN] = script or main
+    try:
+        yield
+    finally:
+        sys.modules[_MAIN] = main
 
 
 def _first_name(pattern: str) -> str:

@@ -56,7 +56,7 @@ class Program:
         self._near: dict[str, list[str]] = {}
         atexit.register(self.end)
         os.register_at_fork(after_in_child=self._begin_child)
-        _end_with_child(self.end)
+        _end_with_child(self, self.end)
 
     @property
     def has_model(self) -> bool:
@@ -133,7 +133,7 @@ class Program:
             self._sink.count = 0
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # it forgets what was to be done at the end, and calls this when it has
-            util.register_after_fork(self, lambda _: _end_with_child(self._end_child))
+            util.register_after_fork(self, lambda _: _end_with_child(self, self._end_child))
 
     def _end_child(self) -> None:
         """One that wrote nothing, as most that load data, has nothing to tell."""
@@ -274,8 +274,15 @@ def _caller() -> FrameType | None:
     return frame
 
 
-def _end_with_child(end: Callable[[], None]) -> None:
-    """A child of multiprocessing that was forked ends without the usual exit, but runs these."""
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is not None and processes.parent_process() is not None:
-        sys.modules["multiprocessing.util"].Finalize(None, end, exitpriority=0)
+def _end_with_child(owner: Program, end: Callable[[], None]) -> None:
+    """A child of multiprocessing that was forked ends without the usual exit, but runs these; what it was
+    told before it began it forgets, and asks again."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is None:
+        return
+    processes = sys.modules["multiprocessing.process"]
+    is_starting = getattr(processes.current_process(), "_inheriting", False)
+    if is_starting or processes.parent_process() is not None:
+        util.Finalize(None, end, exitpriority=0)
+    if is_starting:
+        util.register_after_fork(owner, lambda _: util.Finalize(None, end, exitpriority=0))
