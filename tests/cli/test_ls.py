@@ -125,15 +125,19 @@ def test_a_row_with_cells_of_a_wrong_type_is_damage_and_the_rest_is_counted(make
     assert (found["state"], found["records"]) == ("damaged", 1)
 
 
-@pytest.mark.parametrize("damage", ["index", "pack", "facts", "version"])
+@pytest.mark.parametrize("damage", ["index", "pack", "facts", "version", "file", "length"])
 def test_a_damaged_run_is_listed_with_what_is_wrong(make_run, tell, tensortap, damage):
-    run = tell(make_run())
+    run = tell(make_run(layout="files" if damage in ("file", "length") else "pack"))
     own = run / ".tensortap"
     if damage == "index":
         with open(own / "index-rank0.jsonl", "a") as index:
             index.write("{]\n")
     elif damage == "pack":
         os.truncate(own / "packs" / "rank0-0000.npz", 10)
+    elif damage == "file":
+        (run / "x.npy").unlink()
+    elif damage == "length":
+        os.truncate(run / "x.npy", 100)
     elif damage == "facts":
         (run / "git_info.json").write_text("{")
     else:

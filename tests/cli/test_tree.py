@@ -1,6 +1,7 @@
 """`tensortap tree` shows the modules of a run with their values, without loading one."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -64,6 +65,18 @@ def test_a_value_that_cannot_be_read_does_not_cost_the_others(make_run, tensorta
     assert said.code == 3
     assert "cannot be read" in said.out
     assert "all 1.00" in said.out
+
+
+def test_values_that_are_lost_are_told_also_where_their_statistics_are_known(make_run, tensortap):
+    run = make_run(layout="files", a=[np.ones(3)], b=[np.ones(3)], c=[np.ones(3)])
+    tensortap("tree", run)
+    (run / "a.npy").unlink()
+    os.truncate(run / "b.npy", 130)
+    said = tensortap("tree", run)
+    assert said.code == 3
+    assert "a.npy is gone" in said.err
+    assert "b.npy ends at byte 130 of 152" in said.err
+    assert tensortap("tree", run, "c").code == 0
 
 
 def test_what_is_not_there_is_told_with_the_nearest(model_run, tensortap, tmp_path):

@@ -25,6 +25,8 @@ from tensortap.cli.target import opened_run
 from tensortap.formats.rows import Row
 from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.formats.tree import fits, tree_text
+from tensortap.readers.column_counts import ends
+from tensortap.readers.lost_files import ends_of, lost_files
 from tensortap.readers.run import Run
 from tensortap.readers.stored_rows import UNREADABLE, stored_row
 
@@ -46,12 +48,13 @@ def command(run: str, pattern: str | None, step: str | None, rank: str | None, a
     if step is None and _is_much(found):
         found = _last_step(found)
     rows = [stored_row(one) for one in progress(found, "reading", len(found))]
-    note_problems(opened.problems, "tree")
+    problems = [*opened.problems, *lost_files(opened.path, _ends(found))]
+    note_problems(problems, "tree")
     if as_json:
         write_json("tree", {"run": run, "values": [_facts(row) for row in rows]})
     else:
         _write(opened.path, rows)
-    is_damaged = opened.problems or any(row.note.startswith(UNREADABLE) for row in rows)
+    is_damaged = problems or any(row.note.startswith(UNREADABLE) for row in rows)
     return MISSING if is_damaged else OK
 
 
@@ -67,6 +70,10 @@ def _is_much(found: Run) -> bool:
 
 def _nbytes(found: Run) -> int:
     return sum(found.cells()["nbytes"]) if found.is_narrowed else int(found.columns.plain["nbytes"].sum())
+
+
+def _ends(found: Run) -> dict[str, int]:
+    return ends_of(found.cells()) if found.is_narrowed else ends(found.columns)
 
 
 def _last_step(found: Run) -> Run:

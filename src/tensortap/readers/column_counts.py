@@ -29,7 +29,7 @@ def counted(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
         "started": float(known.min()) if len(known) else None,
         **_health(columns),
     }
-    return counts, _ends(columns), list(columns.problems)
+    return counts, ends(columns), list(columns.problems)
 
 
 def numbers_of(columns: Columns, name: str) -> tuple[int, ...]:
@@ -54,8 +54,9 @@ def _health(columns: Columns) -> dict[str, int]:
     }
 
 
-def _ends(columns: Columns) -> dict[str, int]:
+def ends(columns: Columns) -> dict[str, int]:
+    """Where the last value of each file ends."""
     files = columns.coded["file"]
-    ends = np.zeros(len(files.texts), np.int64)
-    np.maximum.at(ends, files.codes, columns.plain["start"] + columns.plain["length"])
-    return dict(zip(files.texts, ends.tolist(), strict=True))
+    found = np.zeros(len(files.texts), np.int64)
+    np.maximum.at(found, files.codes, columns.plain["start"] + columns.plain["length"])
+    return dict(zip(files.texts, found.tolist(), strict=True))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tensortap.core.errors import TensortapError
 from tensortap.formats.index import COLUMNS, read_rows
 from tensortap.formats.run_layout import CACHE, MODEL, OWN, PACKS
+from tensortap.readers.lost_files import ends_of, lost_files
 
 State = Literal["finished", "writing", "cut off", "damaged"]
 _SHORT = 1 << 20  # bytes of index that are read row by row
@@ -51,7 +52,7 @@ def glance(path: Path, being_written: Iterable[Path] = ()) -> Glance:
         counts, ends, damaged = _counted(path)
     except (TensortapError, OSError) as error:
         return Glance(path, "damaged", (*problems, str(error)), **told)
-    problems += [*damaged, *_short_packs(path, ends)]
+    problems += [*damaged, *lost_files(path, ends)]
     is_written = path.resolve() in set(being_written)
     state: State = "damaged" if problems else "writing" if is_written else _ended(path)
     if told["started"] is None:
@@ -143,20 +144,13 @@ def _counted_by_row(path: Path) -> tuple[dict[str, Any], dict[str, int], list[st
         "nan": sum(bool(row[_NAN]) for row in told),
         "inf": sum(bool(row[_INF]) for row in told),
     }
-    return counts, _ends(cells), damaged
+    return counts, ends_of(cells), damaged
 
 
 def _numbers(cells: Sequence[Any]) -> tuple[int, ...]:
     """Each once; a record that was merged from several counts for all of them."""
     plain = {cell for cell in cells if not isinstance(cell, list)}
     return tuple(sorted({*plain, *(one for cell in cells if isinstance(cell, list) for one in cell)}))
-
-
-def _ends(cells: dict[str, Sequence[Any]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for file, start, length in zip(cells["file"], cells["start"], cells["length"], strict=True):
-        found[file] = max(found.get(file, 0), start + length)
-    return found
 
 
 def _asked_before(path: Path) -> Iterator[list[Any]]:
@@ -173,16 +167,6 @@ def _asked_before(path: Path) -> Iterator[list[Any]]:
         except (ValueError, TypeError):
             continue
     yield from (row for row in found.values() if len(row) > _INF)
-
-
-def _short_packs(path: Path, ends: dict[str, int]) -> Iterator[str]:
-    """Packs that end before a value that the index lists, or are gone."""
-    for file, wanted in ends.items():
-        if file.startswith(f"{OWN}/{PACKS}/"):
-            there = _length(path / file)
-            if there < wanted:
-                what = "is gone" if there < 0 else f"ends at byte {there:,} of {wanted:,}"
-                yield f"{file} {what}"
 
 
 def _length(path: Path) -> int:
