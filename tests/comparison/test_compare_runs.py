@@ -426,6 +426,24 @@ def test_objects_without_numbers_are_counted_and_judge_nothing():
     assert found.exit_code == 0
 
 
+def test_objects_without_numbers_alone_are_never_green():
+    found = tt.compare_runs({"f": print}, {"f": len})
+    assert (found.exit_code, found.is_green) == (3, False)
+    assert "INCOMPLETE: nothing of it could be compared" in str(found)
+    assert "1 pair is of objects without numbers, and was not judged" in str(found)
+    assert tt.compare_runs({"f": print}, {"f": print}).is_green
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(2**100, 2**100 + 1), (2**100 + 1, 2.0**100), ([2**100, 1], [2**100 + 1, 1]), (5, -(10**400))],
+)
+def test_integers_of_any_length_are_compared_exactly(a, b):
+    for one, other in ((a, b), (b, a)):
+        found = tt.compare_runs({"x": one}, {"x": other})
+        assert (found.exit_code, found.first.verdict) == (1, "flip")
+
+
 def test_what_both_sides_have_to_say_is_said_once():
     model = nn.Sequential(nn.Linear(4, 4))
     sides = []

@@ -1,11 +1,14 @@
 """Which difference is the origin, and which are inherited: by hand-made records of a small dataflow."""
 
+import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 import tensortap as tt
 from tensortap.comparison.floor import Floor, Noise
@@ -415,12 +418,71 @@ def test_verdicts_do_not_change_under_another_name(place, prefix):
         assert renamed.first.name == prefix + plain.first.name
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**16))
-def test_anything_is_identical_to_itself(seed):
-    random = torch.Generator().manual_seed(seed)
-    side = {f"x{i}": torch.randn(3, 5, generator=random) * 10.0 ** (i - 2) for i in range(4)}
-    found = tt.compare_runs(side, {name: value.clone() for name, value in side.items()})
+SHAPES = st.one_of(st.just(()), arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4))
+NUMBERS = st.one_of(
+    arrays.boolean_dtypes(),
+    arrays.integer_dtypes(endianness="="),
+    arrays.unsigned_integer_dtypes(endianness="="),
+    arrays.floating_dtypes(endianness="="),
+    arrays.complex_number_dtypes(endianness="="),
+    arrays.datetime64_dtypes(endianness="="),
+    arrays.unicode_string_dtypes(endianness="=", max_len=3),
+)
+ARRAYS = arrays.arrays(NUMBERS, SHAPES)  # with NaN and infinity among them
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text())
+LONG = st.integers(-(2**200), 2**200)
+OBJECTS = st.builds(lambda held: np.array([*held, None], object), st.lists(st.one_of(PLAIN, LONG)))
+MASKED = st.builds(lambda value, seed: np.ma.array(value, mask=_mask(value, seed)), ARRAYS, st.integers(0, 9))
+TENSORS = st.builds(
+    lambda shape, dtype: torch.linspace(-9, 9, math.prod(shape)).reshape(shape).to(dtype),
+    SHAPES,
+    st.sampled_from([torch.bfloat16, torch.float16, torch.float8_e5m2, torch.complex64, torch.int8]),
+)
+LEAVES = st.one_of(PLAIN, LONG, ARRAYS, OBJECTS, MASKED, TENSORS)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.tuples(inner), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def _mask(value, seed):
+    return np.random.default_rng(seed).random(value.shape) < 0.5
+
+
+@settings(max_examples=150, deadline=None)
+@given(VALUES)
+def test_anything_is_identical_to_itself(value):
+    side = {"x": value, "y": torch.ones(2)}
+    found = tt.compare_runs(side, copy.deepcopy(side))
     assert set(verdicts(found).values()) == {"identical"}
     assert found.exit_code == 0
     assert str(found).count("IDENTICAL") == 1
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_compared_piece_by_piece(layout):
+    a, b = (
+        torch.nested.nested_tensor([torch.ones(2, 2), last], layout=layout)
+        for last in torch.eye(3)[:2, None, :2]
+    )
+    assert verdicts(tt.compare_runs({"x": a}, {"x": a})) == {"x": "identical"}
+    found = tt.compare_runs({"x": a}, {"x": b})
+    assert (found.exit_code, found.table[0].metrics.part) == (1, "[1]")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.permutations(range(4)), st.permutations(range(3)), st.sampled_from([np.float32, np.float64]))
+def test_what_is_only_in_another_order_differs_as_much_seen_from_b(rows, columns, dtype):
+    value = np.arange(1.0, 13.0, dtype=dtype).reshape(4, 3) ** 2
+    given_in = [np.ones((4, 3), dtype), np.ones((4, 3), dtype) * dtype(1.1236)]
+    sides = [
+        [Record("in.x", given_in[0], "input"), Record("a.in.x", came, "input"), Record("a", made, "output")]
+        for came, made in zip(given_in, (value, value[rows][:, columns]), strict=True)
+    ]
+    one, other = tt.compare_runs(*sides), tt.compare_runs(*sides[::-1])
+    assert [(o.name, o.seen_at) for o in one.origins] == [(o.name, o.seen_at) for o in other.origins]
+    assert [found.ratio for found in one.table] == pytest.approx([found.ratio for found in other.table])

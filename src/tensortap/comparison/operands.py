@@ -43,10 +43,25 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float, complex)) and not isinstance(value, np.generic)
 
 
+def is_long(value: Any) -> bool:
+    """Whether it is an integer that no number type holds."""
+    return isinstance(value, int) and value not in _INT64 and value not in _UINT64
+
+
+def comes_apart(value: Any) -> bool:
+    """Whether it looks like one array, and is not one block of numbers: fields, objects, a mask, pieces."""
+    if isinstance(value, np.ndarray):
+        is_masked = isinstance(value, np.ma.MaskedArray)
+        return is_masked or value.dtype.names is not None or value.dtype.hasobject
+    return is_array_like(value) and framework_of(value).describe(value).layout == "nested"
+
+
 def operand(value: Any) -> Operand | None:
     """The numbers of an array, a tensor or a Python number; None for an array of something else."""
     if is_number(value):
         return _of_number(value)
+    if isinstance(value, np.ndarray) and value.dtype.type is np.void:
+        return None
     framework = framework_of(value)
     description = framework.describe(value)
     if description.layout == "strided" and description.dtype in NUMBER_TYPES:

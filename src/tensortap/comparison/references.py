@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensortap.comparison.operands import Operand, is_number, operand, shape_of_numbers
+from tensortap.comparison.operands import Operand, comes_apart, is_array_like, is_long, is_number, operand
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import Framework, framework_named
@@ -127,9 +127,10 @@ class Held(NamedTuple):
 
 
 def numbers_of(value: Any) -> Operand | None:
-    """The numbers of an array or a number; None for anything else."""
-    is_numeric = is_number(value) or shape_of_numbers(value) is not None
-    return operand(value) if is_numeric else None
+    """The numbers of an array or a number; None for anything else, and for what comes apart."""
+    if is_number(value):
+        return None if is_long(value) else operand(value)
+    return operand(value) if is_array_like(value) and not comes_apart(value) else None
 
 
 def leaves_of(value: Any) -> dict[str, Any]:

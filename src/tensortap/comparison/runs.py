@@ -52,7 +52,7 @@ class Coverage:
     @property
     def is_whole(self) -> bool:
         gaps = (self.only_a, self.only_b, self.unreadable, self.unaligned, self.problems, self.behind_ties)
-        return self.pairs > 0 and not any(gaps)
+        return self.pairs > self.opaque and not any(gaps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -111,8 +111,10 @@ def gap_lines(coverage: Coverage) -> list[str]:
     lines += [f"gap: {problem}" for problem in coverage.problems]
     if coverage.behind_ties:
         lines.append(f"gap: {coverage.behind_ties:,} differ more, behind near ties that fell otherwise")
-    if coverage.opaque:
-        lines.append(f"{coverage.opaque:,} pairs are objects without numbers, and were not judged")
+    if coverage.opaque == 1:
+        lines.append("1 pair is of objects without numbers, and was not judged")
+    elif coverage.opaque:
+        lines.append(f"{coverage.opaque:,} pairs are of objects without numbers, and were not judged")
     return lines
 
 

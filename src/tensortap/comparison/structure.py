@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tensortap.comparison.operands import comes_apart
 from tensortap.frameworks.base import Description, framework_of
 from tensortap.frameworks.nested import parts
 
@@ -114,6 +115,8 @@ def _parts(value: Any) -> _Parts | None:
     """What a container holds, by key or position; None for a leaf."""
     if isinstance(value, np.ndarray):
         return _array_parts(value)
+    if comes_apart(value):
+        return {place: (f"[{place}]", piece) for place, piece in enumerate(value.unbind())}
     held = parts(value)
     return None if held is None else {part.key: (part.step, part.value) for part in held}
 

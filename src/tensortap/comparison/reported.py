@@ -1,0 +1,152 @@
+"""How two values differ, and the same of what the kernels found in many pairs at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from tensortap.comparison.masks import lowest
+from tensortap.kernels.differences import Extreme
+from tensortap.kernels.many import Account, Report, Terms
+from tensortap.kernels.tally import apart, index_of
+
+_TIE = 1e-12  # by so much the order of adding up may move a norm
+
+
+class _Unfolding:
+    """What the kernels reported of a pair: most of it is asked for of few pairs, and made when it is."""
+
+    __slots__ = ("_report", "_shape")
+    _report: Report | None
+    _shape: tuple[int, ...]
+
+    if not TYPE_CHECKING:  # it would let any name pass
+
+        def __getattr__(self, name: str) -> Any:
+            # Only what was left open comes here: `from_report` fills the others.
+            if name not in _OPEN:
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            for one, value in zip(_OPEN, _unfolded(self._report, self._shape), strict=True):
+                setattr(self, one, value)
+            return getattr(self, name)
+
+
+# Not frozen: one is made for every pair, and freezing takes seven times as long. Nobody changes it.
+@dataclass(slots=True)
+class Metrics(_Unfolding):
+    """How two values differ. Everything relative speaks of the larger side, so it is the same seen from
+    either. `row` and `column` are the worst along the last axis and across it, with their positions.
+
+    `reason` says why nothing was measured: another shape, another structure. `is_opaque` means that the
+    values are neither numbers nor text, so that a difference between them says nothing."""
+
+    count: int = 0
+    is_identical: bool = False
+    is_discrete: bool = False
+    relative_l2: float = 0.0
+    row: float = 0.0
+    column: float = 0.0
+    worst_row: int = -1
+    worst_column: int = -1
+    absolute: Extreme | None = None
+    cosine_distance: float | None = None
+    gain: float | None = None
+    bias: float = 0.0
+    mismatches: int = 0
+    nan: tuple[int, int] = (0, 0)
+    inf: tuple[int, int] = (0, 0)
+    disagreeing: int = 0  # not finite on one side, something else on the other
+    masked: int = 0  # of those: minus infinity on one side, a number on the other
+    norms: tuple[float, float] = (0.0, 0.0)
+    part: str = ""  # of a nested value: the leaf that differs most
+    reason: str = ""
+    is_opaque: bool = False
+
+    @property
+    def is_nonfinite(self) -> bool:
+        """Whether a NaN or an infinity that nobody meant stands against something else."""
+        return self.disagreeing > self.masked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Short, as it was reported: it may come from another process."""
+        report = getattr(self, "_report", None)
+        if report is not None:
+            return _of_report, (report, self._shape, self.count)
+        return Metrics, tuple(getattr(self, one.name) for one in fields(self))
+
+
+_OPEN = (
+    "worst_row", "worst_column", "absolute", "cosine_distance", "gain", "bias",
+    "mismatches", "nan", "inf", "norms", "part",
+)  # fmt: skip
+
+
+def from_report(report: Report, known: Terms) -> Metrics | None:
+    """The same as `measure_operands`, of what the kernels found in many pairs at once; None where it takes
+    another look: there are masks, or numbers that are not finite on one side, or neither is the larger."""
+    if known.are_integers:
+        return _of_decisions(Account._make(report), known.shape)
+    a_lowest, b_lowest = lowest(known.a_dtype), lowest(known.b_dtype)
+    if report[_LARGEST] and are_as_large(math.sqrt(report[_A_SQUARES]), math.sqrt(report[_B_SQUARES])):
+        return None
+    if report[_DISAGREEING] or report[_A_MIN] <= a_lowest or report[_B_MIN] <= b_lowest:
+        return None
+    return _of_report(report, known.shape, known.size)
+
+
+# Where these stand in a report: to make an account of each would take as long as all else.
+_DISAGREEING, _GAP_SQUARES, _A_SQUARES, _B_SQUARES, _A_MIN, _B_MIN, _LARGEST, _ROW, _COLUMN = map(
+    Account._fields.index,
+    ("disagreeing", "gap_squares", "a_squares", "b_squares", "a_min", "b_min", "largest", "row", "column"),
+)
+
+
+def _of_report(report: Report, shape: tuple[int, ...], count: int) -> Metrics:
+    x, y, largest = report[_A_SQUARES], report[_B_SQUARES], report[_LARGEST]
+    made = Metrics.__new__(Metrics)
+    made._report, made._shape = report, shape  # type: ignore[misc]  # slots of its base
+    made.count = count
+    made.is_identical, made.is_discrete, made.is_opaque = not largest, False, False
+    made.relative_l2 = math.sqrt(report[_GAP_SQUARES]) / math.sqrt(x if x > y else y) if largest else 0.0
+    made.row, made.column = report[_ROW], report[_COLUMN]
+    made.disagreeing = made.masked = 0
+    made.reason = ""
+    return made
+
+
+def _unfolded(report: Report, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """What `_OPEN` names."""
+    found = Account._make(report)
+    norms = x, y = math.sqrt(found.a_squares), math.sqrt(found.b_squares)
+    gap, longest = math.sqrt(found.gap_squares), max(norms)
+    gain = cosine_distance = absolute = None
+    if x and y:
+        gain = found.product / y / y
+        along = found.product / longest / longest
+        cosine_distance = apart(gap / longest, along, x / longest, y / longest)
+    if found.largest:
+        absolute = Extreme(found.largest, index_of(found.position, shape), found.a, found.b)
+    bias = found.total / found.finite if found.finite else 0.0
+    nan, inf = (found.a_nan, found.b_nan), (found.a_inf, found.b_inf)
+    return found.worst_row, found.worst_column, absolute, cosine_distance, gain, bias, 0, nan, inf, norms, ""
+
+
+def _of_decisions(found: Account, shape: tuple[int, ...]) -> Metrics:
+    differing = found.above + found.below
+    if differing:
+        index = index_of(found.position, shape)
+        absolute = Extreme(int(found.largest), index, int(found.a), int(found.b))
+    return Metrics(
+        count=math.prod(shape),
+        is_identical=differing == 0,
+        is_discrete=True,
+        mismatches=differing,
+        absolute=absolute if differing else None,
+        norms=(math.sqrt(found.a_squares), math.sqrt(found.b_squares)),
+    )
+
+
+def are_as_large(x: float, y: float) -> bool:
+    """Whether nobody can tell which of two norms is the larger."""
+    return abs(x - y) <= _TIE * x
