@@ -74,13 +74,23 @@ def test_numbers_of_python_are_arrays_without_axes(tmp_path: Path) -> None:
         assert {name: found[name].item() for name in found} == {"loss": 0.25, "count": 3, "flag": True}
 
 
-def test_what_has_no_place_in_a_trace_is_told_with_the_name_of_the_file(tmp_path: Path, caplog: Any) -> None:
+@pytest.mark.parametrize(
+    "odd",
+    [{1, 2}, np.array([None], object), np.zeros(2, [("a", "i4"), ("b", "f8")])],
+    ids=["set", "objects", "fields"],
+)
+def test_what_has_no_place_in_a_trace_is_told_once_and_the_rest_is_written(
+    odd: Any, tmp_path: Path, capsys: Any, caplog: Any
+) -> None:
     with tt.Tap(sinks=[tt.RunDirectory(tmp_path / "run")]) as tap:
+        tap.emit(tt.Record("odd", odd))
         tap.emit(tt.Record("x", np.ones(3)))
-        tap.emit(tt.Record("odd", {1, 2}))
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "out.h5")]) == 0
-    assert f"'odd' is not in {tmp_path / 'out.h5'}: " in caplog.text
-    assert ".part" not in caplog.text
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{tmp_path / 'out.h5'}: 1 dataset")
+    assert (said.err + caplog.text).count("'odd' is left out: ") == 1
+    assert ".part" not in said.err + caplog.text
+    assert "'odd' is not in" not in caplog.text
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5"])

@@ -103,6 +103,33 @@ def test_what_has_no_place_in_a_format_is_named(made: Any, tmp_path: Path) -> No
     assert "has no place in this format" in done.skipped["settings"]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array(["ab", "ç"]),
+        np.array([b"x", b"yz"]),
+        np.array(["2020-01-01", "NaT"], "M8[D]"),
+        np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
+        np.array([[1.5], [2.5]], np.longdouble),
+    ],
+    ids=["text", "bytes", "dates", "fields", "longdouble"],
+)
+def test_arrays_that_numpy_alone_has_are_in_its_own_format(value: Any, made: Any, tmp_path: Path) -> None:
+    done = tt.export(made(tt.Record("x", value)), tmp_path / "a.npz")
+    assert done.skipped == {}
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as found:
+        np.testing.assert_array_equal(found["x"], value)
+        assert found["x"].dtype == value.dtype
+
+
+def test_an_array_of_objects_is_left_out_of_every_format(made: Any, tmp_path: Path) -> None:
+    fields = np.array([(1, None)], [("a", "i4"), ("b", object)])
+    run = made(tt.Record("o", np.array([None], object)), tt.Record("f", fields), tt.Record("x", np.ones(1)))
+    for name in ("a.npz", "a.safetensors", "a.h5"):
+        done = tt.export(run, tmp_path / name)
+        assert (done.keys, sorted(done.skipped), done.unreadable) == (["x"], ["f", "o"], 0)
+
+
 def test_a_damaged_value_is_named_and_the_rest_is_written(made: Any, tmp_path: Path) -> None:
     run = made(tt.Record("good", np.ones(2)), tt.Record("bad", np.ones(2)))
     (run.path / run.find("bad").file).write_bytes(b"x")

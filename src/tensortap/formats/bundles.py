@@ -39,7 +39,7 @@ _ALIGNED = 8
 
 
 class Named(NamedTuple):
-    """An array under its key, as bytes of the storage type of `dtype`."""
+    """An array under its key, as bytes of the storage type of `dtype`; without one, as numpy has it."""
 
     key: str
     bits: Array
@@ -82,6 +82,9 @@ def member_name(key: str) -> str:
 
 
 def _write_npy(member: Any, one: Named) -> None:
+    if not one.dtype:
+        np.lib.format.write_array(member, one.bits, allow_pickle=False)
+        return
     target = npz_dtype(one.dtype)
     head = BytesIO()
     told = {"descr": np.lib.format.dtype_to_descr(target), "fortran_order": False, "shape": one.bits.shape}

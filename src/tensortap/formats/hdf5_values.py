@@ -77,6 +77,10 @@ def _encode_array(value: Any, framework: Framework, description: Description) ->
         stored = bits.view(np.int64)
     elif bits.dtype.kind == "U":
         stored = np.char.encode(bits, "utf-8")
+    elif bits.dtype.names is not None:
+        raise UnsupportedValueError(
+            f"an array of fields ({', '.join(bits.dtype.names)}) is not one block of numbers; give each field"
+        )
     else:
         stored = bits
     return Cell(Form("numbers", framework.name, description.dtype, stored.dtype.str), stored)

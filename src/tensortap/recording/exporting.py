@@ -115,22 +115,35 @@ def _free(key: str, taken: set[str]) -> str:
     return found
 
 
-def _arrays(run: Run, done: Exported, watch: Watch, known: Iterable[str]) -> Iterator[Named]:
-    """The records that are arrays of these number types; of the others it is told why not."""
+def _arrays(
+    run: Run, done: Exported, watch: Watch, known: Iterable[str], *, is_numpy: bool = False
+) -> Iterator[Named]:
+    """The records that are arrays of these number types, or of any that numpy has; of the others it is told
+    why not."""
     for key, one in zip(keys_of(run), watch(run, len(run)), strict=True):
-        if one.dtype not in known:
+        is_odd = one.dtype not in known
+        if is_odd and not (is_numpy and _is_odd_array(one)):
             done.skipped[key] = f"{one.dtype or one.type} has no place in this format"
             continue
         try:
-            bits = _number(one) if one.bits is None and one.framework == "python" else one.bits
+            bits = one.load() if is_odd else _bits(one)
         except (TensortapError, OSError, ValueError) as error:
             done.lose(key, error)
             continue
-        if bits is None:
+        if bits is None or bits.dtype.hasobject:
             done.skipped[key] = f"{one.type}, not stored as one block"
             continue
         done.keys.append(key)
-        yield Named(key, bits, one.dtype)
+        yield Named(key, bits, "" if is_odd else one.dtype)
+
+
+def _is_odd_array(one: Stored) -> bool:
+    """Texts, dates, fields, wide floats: what numpy writes without a pickle, and few others know."""
+    return one.framework == "numpy" and one.suffix == ".npy" and one.dtype != "object"
+
+
+def _bits(one: Stored) -> Any:
+    return _number(one) if one.bits is None and one.framework == "python" else one.bits
 
 
 def _number(one: Stored) -> Any:
@@ -141,7 +154,7 @@ def _number(one: Stored) -> Any:
 
 def _npz(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
     with draft.open("wb") as stream:
-        write_npz(stream, _arrays(run, done, watch, NUMBER_TYPES))
+        write_npz(stream, _arrays(run, done, watch, NUMBER_TYPES, is_numpy=True))
 
 
 def _safetensors(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
@@ -160,8 +173,15 @@ def _hdf5(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
         raise OSError(error.errno, os.strerror(error.errno), str(done.path)) from error
 
 
+class _Trace(HDF5):
+    """Whoever exports is told what is left out, and needs no second word of it in the log."""
+
+    def _skip(self, name: str, error: Exception) -> None:
+        self.reasons[name] = str(error)
+
+
 def _trace(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
-    sink = HDF5(draft)
+    sink = _Trace(draft)
     sink.path = done.path  # what it says of values is about the file as it will be called
     try:
         for one in watch(run, len(run)):
