@@ -163,6 +163,35 @@ def test_the_heat_map_is_written_as_a_png(run, tensortap, tmp_path):
     assert len(zlib.decompress(packed)) == height * (1 + 3 * width)
 
 
+def test_a_picture_is_replaced_by_another_and_nothing_else_is(run, tensortap, tmp_path):
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    said = tensortap("show", f"{run}:layers.0.attn", "--image", tmp_path / "mine.py")
+    assert (said.code, said.out) == (4, "")
+    assert "mine.py exists and is no PNG file" in said.err
+    assert (tmp_path / "mine.py").read_text() == "x = 1\n"
+    for _ in range(2):
+        assert tensortap("show", f"{run}:layers.0.attn", "--image", tmp_path / "map.png").code == 0
+
+
+def test_where_there_is_nothing_to_draw_an_image_is_a_wrong_argument(make_run, tensortap, tmp_path):
+    run = make_run(x=[np.ones(3)], words=["some text"])
+    for where, told in ((run, "--image draws one value"), (f"{run}:words", "--image draws numbers")):
+        said = tensortap("show", where, "--image", tmp_path / "map.png")
+        assert (said.code, said.out) == (2, "")
+        assert told in said.err
+    assert not (tmp_path / "map.png").exists()
+
+
+def test_the_first_and_the_last_step_may_be_asked_for(make_run, tensortap):
+    run = make_run(x=[np.full(3, step) for step in (5, 6, 7)])
+    for asked, step in (("first", 0), ("last", 2), ("1", 1)):
+        found = tensortap("show", f"{run}:x", "--step", asked, "--rank", "first", "--json").json
+        assert (found["step"], found["statistics"]["max"]) == (step, 5 + step)
+    said = tensortap("show", f"{run}:x", "--step", "newest")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "'newest' is no number; write 3, first or last" in said.err
+
+
 def test_values_of_every_number_type_are_printed_exactly(tmp_path, tensortap):
     sink = RunDirectory(tmp_path / "run")
     values = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensortap.cli.choice import is_at, nothing_at
+from tensortap.cli.choice import is_at, nothing_at, number_of
 from tensortap.cli.output import size
 from tensortap.cli.subject import Subject, of_value
 from tensortap.cli.target import Target, named, part_of
@@ -32,7 +32,7 @@ def in_tensors(path: Path, name: str | None) -> Subject | list[dict[str, Any]]:
 
 
 def in_trace(
-    place: Target, step: int | None, rank: int | None, call: int | None
+    place: Target, step: int | str | None, rank: int | str | None, call: int | None
 ) -> Subject | list[dict[str, Any]]:
     """The latest value of a name, or that of a step and a rank; without a name, what there is."""
     from tensortap.readers.trace_file import TraceFile  # with h5py, which other files do without
@@ -44,7 +44,8 @@ def in_trace(
     if place.name is None:
         return [_traced_facts(trace[name]) for name in trace.names]
     traced = trace[place.name]
-    at = _position(traced, place.step if step is None else step, rank, call)
+    step = number_of(place.step if step is None else step, traced.steps)
+    at = _position(traced, step, number_of(rank, traced.ranks), call)
     where = {"step": traced.steps[at], "rank": traced.ranks[at]}
     subject = of_value(place.path, traced.name, traced[at])
     subject.facts |= where

@@ -1,7 +1,7 @@
 """Which records of a run a command speaks of: a run by its folder, names by a pattern, steps and ranks."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -49,6 +49,28 @@ def _narrowed(run: Run, field: str, asked: str) -> Run:
             f"no record of {field} {asked} in {run.path}; there are {there[0]} to {there[-1]}"
         )
     return found
+
+
+class Place(click.ParamType):
+    """One step or rank: its number, or `first` and `last` of those that there are."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if value in ("first", "last"):
+            return str(value)
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number; write 3, first or last", param, ctx)
+
+
+def number_of(asked: int | str | None, places: Iterable[Any]) -> int | None:
+    """What was asked for among the steps or ranks that there are."""
+    if not isinstance(asked, str):
+        return asked
+    there = [one for place in places for one in _several(place)]
+    return max(there, default=None) if asked == "last" else min(there, default=None)
 
 
 def is_at(place: Any, asked: int | None) -> bool:

@@ -10,6 +10,7 @@ import click
 
 from tensortap.cli import drawing
 from tensortap.cli.bundled import TRACES, in_tensors, in_trace
+from tensortap.cli.choice import Place
 from tensortap.cli.output import (
     counted,
     json_option,
@@ -24,6 +25,7 @@ from tensortap.cli.output import (
 )
 from tensortap.cli.subject import Subject, in_file, in_run
 from tensortap.cli.target import named, target
+from tensortap.core.errors import RefusedError
 from tensortap.formats.safetensors import SUFFIX
 from tensortap.formats.short_words import ShortWords
 from tensortap.kernels.numbers import decode
@@ -31,6 +33,7 @@ from tensortap.readers.portrait import Portrait, default_index, indexed, portrai
 from tensortap.readers.run import Run
 
 _LIST_HEAD = ("name", "kind", "records", "dtype", "shape", "size")
+_PNG = b"\x89PNG\r\n\x1a\n"
 _HELP = """One value: where it is from, statistics, a histogram, a heat map, its way over the steps.
 
 \b
@@ -43,8 +46,8 @@ WHERE  RUN                     the names of a run
 
 @click.command(help=_HELP)
 @click.argument("where", type=click.Path())
-@click.option("--step", type=int, help="The value of this step.")
-@click.option("--rank", type=int, help="The value of this rank.")
+@click.option("--step", type=Place(), help="The value of this step: 3, first or last.")
+@click.option("--rank", type=Place(), help="The value of this rank: 3, first or last.")
 @click.option("--call", type=int, help="The n-th of its name in its step, from 0.")
 @click.option("--slice", "index", metavar="INDEX", help="The part to draw: 0,3,:,: or ...,1:5.")
 @click.option("--bars", default=12, type=click.IntRange(1, 1000), help="Lines of the histogram.")
@@ -54,6 +57,8 @@ WHERE  RUN                     the names of a run
 @json_option
 def command(where: str, index: str | None, bars: int, image: str | None, as_json: bool, **asked: Any) -> None:
     found = _subject(where, asked)
+    if image is not None:
+        _check_image(found, where, Path(image))
     if isinstance(found, list):
         _write_list(where, found, as_json)
     elif found.bits is None:
@@ -84,6 +89,20 @@ def _check_has_no_steps(path: Path, asked: dict[str, Any]) -> None:
             raise click.UsageError(
                 f"--{name} chooses among the values of a run; {path.name} is a file of values"
             )
+
+
+def _check_image(found: Subject | list[dict[str, Any]], where: str, path: Path) -> None:
+    if isinstance(found, list):
+        raise click.UsageError(f"--image draws one value of {where}; tensortap show {where} lists them")
+    if found.bits is None:
+        raise click.UsageError(f"--image draws numbers, and {where} holds none")
+    if path.exists() and not _is_picture(path):
+        raise RefusedError(f"{path} exists and is no PNG file, so it is not replaced; choose another name")
+
+
+def _is_picture(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_PNG)) == _PNG
 
 
 def _write_list(where: str, rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.cli.choice import chosen, nothing_at
+from tensortap.cli.choice import chosen, nothing_at, number_of
 from tensortap.cli.output import size
 from tensortap.cli.target import file_values, part_of
 from tensortap.core.dtypes import NUMBER_TYPES
@@ -41,7 +41,13 @@ class Subject:
 
 
 def in_run(
-    run: Run, name: str | None, step: int | None, rank: int | None, call: int | None, *, trust: bool
+    run: Run,
+    name: str | None,
+    step: int | str | None,
+    rank: int | str | None,
+    call: int | None,
+    *,
+    trust: bool,
 ) -> Subject | list[dict[str, Any]]:
     """The record that is meant; without a name, or with a pattern of several, what there is."""
     if name is None:
@@ -51,11 +57,11 @@ def in_run(
         if len(like.names) > 1:
             return _listed(like)
         name = like.names[0]
-    asked = {"step": step, "rank": rank, "call": call}
+    cells = run.filter(name).cells()
+    asked = {"step": number_of(step, cells["step"]), "rank": number_of(rank, cells["rank"]), "call": call}
     try:
         found = run.find(name, **asked)
     except UnknownNameError:
-        cells = run.filter(name).cells()
         places = [dict(zip(asked, place, strict=True)) for place in zip(*map(cells.get, asked), strict=True)]
         raise nothing_at(name, places, asked) from None
     return _of_stored(run, found, trust)
