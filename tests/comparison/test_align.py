@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.comparison.align import gathered, settled
+from tensortap.comparison.align import settled
+from tensortap.comparison.gathering import gathered
 from tensortap.comparison.match import match
 from tensortap.comparison.sides import side_of
 from tensortap.core.record import Placement, Record
@@ -116,6 +117,7 @@ def test_placements_that_contradict_each_other_and_explain_nothing_are_left_out(
     (told,) = found.coverage.unaligned
     assert told.startswith("up: the pieces of ranks 0, 1: no way explains the numbers; what the pieces say")
     assert "the ranks place 'up' differently" in told
+    assert "; ;" not in told
 
 
 def test_one_rank_alone_beside_a_whole_is_no_padding():
@@ -128,6 +130,21 @@ def test_one_rank_alone_that_says_nothing_beside_a_whole_is_a_gap():
     found = tt.compare_runs(one({"up": UP}), one({"up": PIECES["up"][0]}))
     assert (found.first, found.exit_code) == (None, 3)
     assert "only A has: " in found.coverage.problems[0]
+
+
+TEXTS = {"text": np.array(["a", "b"]), "object": {"rate": 0.1}, "string": "bf16"}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_what_is_no_numbers_and_equal_on_every_rank_is_replicate(case):
+    value = TEXTS[case]
+    many = [Record("x", value, rank=rank) for rank in (0, 1)]
+    found = tt.compare_runs([Record("x", value)], many)
+    assert (found.exit_code, [one.verdict for one in found.table]) == (0, ["identical"])
+    assert found.plans[0].words == "replicate"
+    assert tt.compare_runs(many, [Record("x", value, rank=rank) for rank in range(4)]).exit_code == 0
+    apart = tt.compare_runs([Record("x", value)], [many[0], Record("x", "other", rank=1)])
+    assert (apart.exit_code, len(apart.coverage.unaligned)) == (3, 1)
 
 
 def test_two_sides_on_other_numbers_of_ranks_meet():

@@ -424,6 +424,20 @@ def test_pieces_that_nothing_explains_are_named_and_the_rest_goes_on(wides):
     assert found.coverage.is_whole is False
 
 
+def test_copies_of_a_reference_that_are_not_equal_accuse_nobody_and_are_named(wides):
+    model, batch = wides
+    with torch.no_grad():
+        right = model[0](*batch)
+    reference = [tt.Record("0", right * factor, "output", rank=rank) for rank, factor in enumerate((1, 3))]
+    found = tt.align(reference, model, batch)
+    assert (names(found), found.counts, found.exit_code) == ([], {"unaligned": 1}, 3)
+    assert "the reference has it on several ranks, and its 2 copies are not equal" in found.explain("0")
+    noisy = [tt.Record("0", right * factor, "output", rank=rank) for rank, factor in enumerate((1, 1 + 1e-7))]
+    near = tt.align(noisy, model, batch)
+    assert near.counts.keys() <= {"identical", "within noise"}
+    assert "A: 2 pieces of ranks 0, 1 are replicate" in near.explain("0")
+
+
 class Padded(nn.Module):
     """Gives twice about what it should: which half is the value nobody can tell."""
 
@@ -444,7 +458,8 @@ def test_what_a_candidate_drops_is_a_gap_and_no_padding(chains, rest):
     found = tt.align(reference, candidate, batch)
     assert (names(found), found.exit_code) == ([], 3)
     (told,) = found.coverage.problems
-    assert told.startswith("only A has: ") and told.endswith(", of out; the rest was compared")
+    assert told.startswith("only A has: ")
+    assert told.endswith(", of out; the rest was compared")
 
 
 def test_a_layout_that_is_ambiguous_is_named_with_both_and_not_replaced(chains):

@@ -21,6 +21,8 @@ def test_the_example_finds_both_mistakes_and_none_before_they_are_made(tmp_path)
     )
     assert done.returncode == 0, done.stderr
     assert "\nWITHIN NOISE\n\n80 pairs:" in done.stdout
+    assert "\nequal: weights, inputs; not recorded: " in done.stdout
+    assert "note:" not in done.stdout
     both = "model.layers.0.post_attention_layernorm (output), model.layers.1.self_attn (own code)"
     assert f"\nall faults: {both}\n" in done.stdout
     assert done.stdout.endswith("the runs part at: model.layers.0.post_attention_layernorm (LlamaRMSNorm)\n")

@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.entries import Entry
+from tensortap.comparison.floor import analytic
+from tensortap.comparison.glimpse import distance
 from tensortap.comparison.joining import (
     Declared,
     Joined,
@@ -21,32 +24,27 @@ from tensortap.comparison.joining import (
     pieces_in,
 )
 from tensortap.comparison.match import Matched, Pair
+from tensortap.comparison.measuring import measured
 from tensortap.comparison.padding import without_padding
 from tensortap.comparison.placing import Placing, infer, infer_both
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.recombining import recombined
 from tensortap.comparison.references import Held
 from tensortap.comparison.token_pairs import by_token
-from tensortap.comparison.ways import Way, joined
+from tensortap.comparison.ways import REPLICATE, Way, joined
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
 
 log = logging.getLogger("tensortap.compare")
 
-_Whole = tuple[Entry, str, str]  # the value, in short how it was made, and the sentence
 
+class _Whole(NamedTuple):
+    """A value that is whole, in short how it was made, the sentence, and whether its copies are apart."""
 
-def gathered(a: Side, b: Side) -> tuple[Side, Side]:
-    """Both sides with one value where several ranks have a piece each, if their ranks or cuts differ."""
-    both = a.ranks, b.ranks
-    if both[0] == both[1]:
-        names = _cut_otherwise(a, b)
-        return (collapsed(a, None, names), collapsed(b, None, names)) if names else (a, b)
-    # Of as many ranks on both sides some may be missing: what is left are the same pieces.
-    if not all(both) or a.world == b.world > 1:
-        return a, b
-    rank = next((ranks[0] for ranks in both if len(ranks) == 1), 0)
-    return collapsed(a, rank), collapsed(b, rank)
+    entry: Entry
+    words: str = ""
+    told: str = ""
+    doubt: str = ""
 
 
 def align(matched: Matched, executor: Executor | None = None) -> Matched:
@@ -103,50 +101,6 @@ def _of_steps(pair: Pair) -> Pair:
     return replace(pair, plan=plan.then("steps put together", "".join(told)))
 
 
-def _cut_otherwise(a: Side, b: Side) -> set[str]:
-    """Names whose pieces are placed in one way on one side and in another on the other."""
-    if not any(entry.placement is not None for side in (a, b) for entry in side.entries):
-        return set()
-    ways: list[dict[str, set[object]]] = [{}, {}]
-    for side, found in zip((a, b), ways, strict=True):
-        for entry in side.entries:
-            placement = entry.placement
-            told = None if placement is None else (placement.mesh, placement.parts)
-            found.setdefault(entry.name, set()).add(told)
-    return {name for name, told in ways[0].items() if ways[1].get(name, told) != told}
-
-
-def collapsed(side: Side, rank: int | None, names: set[str] | None = None) -> Side:
-    """With one value, as yet in pieces, where several ranks have one each: of all names, or of these."""
-    groups: dict[tuple[object, ...], list[Entry]] = {}
-    seen: Counter[tuple[object, ...]] = Counter()
-    for entry in side.entries:
-        moment = (entry.name, entry.kind, entry.step, entry.call)
-        if names is not None and entry.name not in names:
-            groups[(*moment, id(entry))] = [entry]
-            continue
-        seen[(*moment, entry.rank)] += 1
-        groups.setdefault((*moment, seen[(*moment, entry.rank)]), []).append(entry)
-    return replace(side, entries=in_order([_one(group, rank) for group in groups.values()]))
-
-
-def _one(group: list[Entry], rank: int | None) -> Entry:
-    """The value of one rank alone, as with pipelines, or the pieces of several."""
-    first = min(group, key=lambda entry: entry.first_rank)
-    if len(group) == 1:
-        return first if rank is None or first.rank == rank else replace(first, rank=rank)
-    pieces = tuple(sorted(group, key=lambda entry: entry.first_rank))
-    return replace(
-        first,
-        reference=Pieces(pieces),
-        rank=first.rank if rank is None else rank,
-        order=min(entry.order for entry in group),
-        nbytes=sum(entry.nbytes for entry in group),
-        placement=None,
-        checksum="",
-    )
-
-
 def settled(pair: Pair) -> Pair:
     """A pair of which a side is in pieces, with both whole; unusable, with the reason, where that fails."""
     try:
@@ -160,9 +114,11 @@ def settled(pair: Pair) -> Pair:
             replace(one, reference=Undecided(wholes)) if pieces_in(one) else one for one in (pair.a, pair.b)
         )
         return replace(pair, a=a_entry, b=b_entry, plan=plan)
-    words = ", ".join(dict.fromkeys(words for _, words, _ in wholes if words))
-    told = tuple(f"{side}: {told}" for side, (*_, told) in zip("AB", wholes, strict=True) if told)
-    return replace(pair, a=wholes[0][0], b=wholes[1][0], plan=Plan(pair.a.name, words, told))
+    words = ", ".join(dict.fromkeys(one.words for one in wholes if one.words))
+    told = tuple(f"{side}: {one.told}" for side, one in zip("AB", wholes, strict=True) if one.told)
+    doubt = "; ".join(one.doubt for one in wholes if one.doubt)
+    plan = Plan(pair.a.name, words, told, doubt=doubt)
+    return replace(pair, a=wholes[0].entry, b=wholes[1].entry, plan=plan)
 
 
 def _wholes(pair: Pair, a: _Whole | None, b: _Whole | None) -> tuple[_Whole, _Whole] | str:
@@ -173,12 +129,18 @@ def _wholes(pair: Pair, a: _Whole | None, b: _Whole | None) -> tuple[_Whole, _Wh
         return _both(pair)
     known, unknown = (a, pair.b) if b is None else (b, pair.a)
     assert known is not None
-    whole, pieces = numbers_in(known[0].reference), _arrays(unknown)
+    whole, pieces = numbers_in(known.entry.reference), _arrays(unknown)
     if whole is None or pieces is None:
-        return f"{unknown} is not numbers on every rank, and its ranks do not say how they belong together"
+        made = _same(unknown)
+        if made is None:
+            return (
+                f"{unknown} is not numbers on every rank, and its ranks do not say how they belong together"
+            )
+        return (known, made) if b is None else (made, known)
     placing = infer(whole, pieces)
     if placing.way is None or not placing.is_usable:
-        return f"the pieces of {_ranks(pieces_in(unknown))}: {placing}{_unfit(unknown)}"
+        told = f"the pieces of {_ranks(pieces_in(unknown))}: {placing}"
+        return "; ".join(filter(None, [told, _unfit(unknown)]))
     made = _made(unknown, placing.way, placing, pieces, whole)
     return (known, made) if b is None else (made, known)
 
@@ -186,7 +148,10 @@ def _wholes(pair: Pair, a: _Whole | None, b: _Whole | None) -> tuple[_Whole, _Wh
 def _both(pair: Pair) -> tuple[_Whole, _Whole] | str:
     a, b = _arrays(pair.a), _arrays(pair.b)
     if a is None or b is None:
-        return "neither side says how its pieces belong together, and they are not numbers"
+        copies = _same(pair.a), _same(pair.b)
+        if copies[0] is None or copies[1] is None:
+            return "neither side says how its pieces belong together, and they are not numbers"
+        return copies[0], copies[1]
     found = infer_both(a, b)
     if isinstance(found, str):
         return f"neither side says how its pieces sit in the whole: {found}"
@@ -197,15 +162,32 @@ def _both(pair: Pair) -> tuple[_Whole, _Whole] | str:
 
 
 def _made(entry: Entry, way: Way, placing: Placing, arrays: Sequence[Array], whole: Array) -> _Whole:
-    pieces = pieces_in(entry)
-    copy, doubt = _farthest(joined(way, arrays), whole)
-    told = [f"{len(pieces)} pieces of {_ranks(pieces)} are {placing}", doubt, _unfit(entry)]
+    pieces, copies = pieces_in(entry), joined(way, arrays)
+    copy, worst = _farthest(copies, whole)
+    told = [f"{len(pieces)} pieces of {_ranks(pieces)} are {placing}", worst, _unfit(entry)]
     if placing.misfits:
         wrong = ", ".join(str(pieces[position].rank) for position in placing.misfits)
         told.append(f"the piece of rank {wrong} does not fit, the others do")
     reference = Joined(tuple(piece.reference for piece in pieces), way, copy)
-    shape = tuple(whole.shape)
-    return replace(entry, reference=reference, shape=shape), str(way), "; ".join(filter(None, told))
+    made = replace(entry, reference=reference, shape=tuple(whole.shape))
+    doubt = f"its {len(copies)} copies are not equal" if worst and _are_apart(copies, entry.dtype) else ""
+    return _Whole(made, str(way), "; ".join(filter(None, told)), doubt)
+
+
+def _are_apart(copies: Sequence[Array], dtype: str) -> bool:
+    """Whether they differ by more than rounding."""
+    most = analytic(dtype).relative_l2 if copies[0].dtype.kind == "f" else 0.0
+    return any(distance(copies[0], other) > most for other in copies[1:])
+
+
+def _same(entry: Entry) -> _Whole | None:
+    """What is not numbers, of ranks that all have the same; None where one has something else."""
+    first, *others = pieces_in(entry)
+    found = measured([(first, other) for other in others])
+    if not all(not isinstance(one, str) and one.is_identical for one in found):
+        return None
+    told = f"{len(others) + 1} pieces of {_ranks(pieces_in(entry))} are replicate: all of them are equal"
+    return _Whole(replace(entry, reference=first.reference), str(REPLICATE), told)
 
 
 def _farthest(copies: Sequence[Array], whole: Array) -> tuple[int, str]:
@@ -222,13 +204,13 @@ def _declared(entry: Entry) -> _Whole | None:
     """A value that is whole by itself, or whose pieces say how they sit; None where nothing is said."""
     pieces = pieces_in(entry)
     if not pieces:
-        return entry, "", ""
+        return _Whole(entry)
     if any(piece.placement is None for piece in pieces) or _complaint(entry):
         return None
     first = pieces[0].placement
     assert first is not None
     words = " x ".join(first.parts)
-    return (
+    return _Whole(
         replace(entry, reference=_declaration(entry), shape=first.shape),
         words,
         f"{len(pieces)} pieces of {_ranks(pieces)} are {words}, as they say themselves",
@@ -258,7 +240,7 @@ def _unfit(entry: Entry) -> str:
     """What was said of the pieces, and is not so."""
     if any(piece.placement is None for piece in pieces_in(entry)):
         return ""
-    return f"; what the pieces say of themselves is not so: {_complaint(entry)}"
+    return f"what the pieces say of themselves is not so: {_complaint(entry)}"
 
 
 def _arrays(entry: Entry) -> list[Array] | None:

@@ -15,7 +15,7 @@ from tensortap.comparison.align import settled
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.forced_layouts import arranged
 from tensortap.comparison.held_sides import of_records
-from tensortap.comparison.joining import Placed, pieces_in
+from tensortap.comparison.joining import Placed, Undecided, pieces_in
 from tensortap.comparison.match import Pair
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.references import Held
@@ -150,29 +150,44 @@ class _Run:
         other = self._shelf.take(record, own.shape if where is None else where.shape)
         own.step = self._shelf.step_of(record)
         other = other if other is None or where is None else self._placed(own, other, where)
-        other = other if other is None or not pieces_in(other) else self._whole(own, other)
+        plan = None
+        if other is not None and pieces_in(other):
+            other, plan = self._whole(own, other)
         if other is None:
             self.found.alone.append(own)
             return
-        self._next[record.name] = other
         other = replace(other, rank=own.rank, call=own.call, order=own.order)
+        if plan is not None and not plan.is_usable:
+            self._paired(other, own, plan)
+            return
+        self._next[record.name] = other
         found = arranged(other, own)
         if isinstance(found, str):
             self.found.kept.update({own.name: found} if found else {})
-            self.found.pairs.append((other, own))
+            self._paired(other, own, plan)
             return
         self._next[record.name] = found.given
-        self.found.pairs.append((found.other, found.own))
-        self.found.plans[id(found.own)] = found.plan
+        self._paired(found.other, found.own, found.layout.planned(plan or Plan(other.name, "", ())))
 
-    def _whole(self, own: Entry, other: Entry) -> Entry | None:
-        """The pieces of several ranks of the reference put together, as they say or as this value tells."""
+    def _paired(self, other: Entry, own: Entry, plan: Plan | None) -> None:
+        self.found.pairs.append((other, own))
+        if plan is not None:
+            self.found.plans[id(own)] = plan
+
+    def _whole(self, own: Entry, other: Entry) -> tuple[Entry, Plan | None]:
+        """The pieces of several ranks of the reference put together, as they say or as this value tells.
+        Which of copies that are not equal is right nobody knows: none of them is put."""
         pair = settled(Pair(other, own))
-        if pair.plan is None or not pair.plan.is_usable:
-            self.found.kept[own.name] = pair.plan.told[-1] if pair.plan is not None else "it is in pieces"
-            return None
-        self.found.joined[pair.plan.words] = self.found.joined.get(pair.plan.words, 0) + 1
-        return pair.a
+        plan = pair.plan
+        if plan is not None and plan.is_usable and plan.doubt:
+            told = f"the reference has it on several ranks, and {plan.doubt}"
+            plan = replace(plan, told=(*plan.told[:-1], told), is_usable=False)
+            pair = replace(pair, a=replace(pair.a, reference=Undecided(plan.told[-1])))
+        if plan is None or not plan.is_usable:
+            self.found.kept[own.name] = plan.told[-1] if plan is not None else "it is in pieces"
+            return pair.a, plan
+        self.found.joined[plan.words] = self.found.joined.get(plan.words, 0) + 1
+        return pair.a, plan
 
     def _placed(self, own: Entry, other: Entry, where: Placement) -> Entry | None:
         """Of a sharded value the piece of this rank; nothing where the whole does not tell what that is."""

@@ -13,7 +13,6 @@ from tensortap.comparison.glimpse import Step, distance
 from tensortap.comparison.joining import Laid, numbers_in
 from tensortap.comparison.layouts import Layout, applied, layout_of
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.plans import Plan
 from tensortap.kernels.numbers import Array, decode
 
 _FAR = 0.15  # of the whole: what is nearer is no other arrangement
@@ -49,7 +48,7 @@ class Arranged:
     other: Entry
     own: Entry
     given: Entry
-    plan: Plan
+    layout: Layout
 
 
 def arranged(other: Entry, own: Entry) -> Arranged | str:
@@ -89,7 +88,7 @@ def _in(other: Entry, own: Entry, layout: Layout) -> Arranged:
         shape=own.shape,
         checksum="",
     )
-    return Arranged(theirs, ours, given, layout.planned(Plan(other.name, "", ())))
+    return Arranged(theirs, ours, given, layout)
 
 
 def _laid(entry: Entry, steps: tuple[Step, ...]) -> Entry:

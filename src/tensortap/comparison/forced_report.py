@@ -90,8 +90,10 @@ def told(run: Forced, shelf: Shelf) -> list[str]:
     if run.joined:
         ways = ", ".join(f"{count} {words}" for words, count in run.joined.items())
         notes.append(f"the pieces of the reference's ranks were put together: {ways}")
-    if shelf.is_cut and not shelf.strange:
-        notes.append(f"each of the candidate's {len(shelf.ran)} steps is a piece of the reference's one")
+    if shelf.is_cut and shelf.is_alike and not shelf.strange:
+        count = len(shelf.ran)
+        steps = f"each of the candidate's {count} steps" if count > 1 else "the candidate's step"
+        notes.append(f"{steps} is a piece of the reference's one")
     if shelf.is_joined:
         notes.append(f"the candidate's step is the reference's {len(shelf.steps)} put together")
     return notes

@@ -14,6 +14,10 @@ from tensortap.comparison.operands import Operand
 from tensortap.comparison.recombining import all_made
 from tensortap.comparison.references import numbers_of
 from tensortap.comparison.shelf import put_together
+from tensortap.core.paths import nearest
+
+Fused = Mapping[str, Sequence[str]]
+_SAY = 'fused says what one module does of several: {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}'
 
 
 class Joined(NamedTuple):
@@ -37,6 +41,25 @@ class Guess(NamedTuple):
     def __str__(self) -> str:
         parts = {**self.fused, **{name: [part for part, _ in parts] for name, parts in self.split_up.items()}}
         return "; ".join(f"{name} is taken for {', '.join(these)} in one" for name, these in parts.items())
+
+
+def checked_fused(fused: Any, modules: Sequence[str]) -> Fused:
+    """What a user said to be done in one; refused where the model has no such module."""
+    if fused is None:
+        return {}
+    if not isinstance(fused, Mapping) or not all(map(_is_list, fused.values())):
+        raise TypeError(f"{_SAY}; not {fused!r}")
+    known = list(dict.fromkeys(module.rpartition(".")[2] for module in modules))
+    for name in fused:
+        if name not in known:
+            near = nearest(str(name), known, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"no module of the candidate is called {name!r}; {hint}{_SAY}")
+    return fused
+
+
+def _is_list(parts: Any) -> bool:
+    return isinstance(parts, (list, tuple)) and bool(parts) and all(isinstance(part, str) for part in parts)
 
 
 def guessed(matched: Matched, renamed: Callable[[str], str]) -> Guess:
@@ -64,7 +87,7 @@ def _last(name: str) -> str:
     return module_of(name, "output").rpartition(".")[2]
 
 
-def with_fused(side: Side, fused: Mapping[str, Sequence[str]]) -> Side:
+def with_fused(side: Side, fused: Fused) -> Side:
     """The same values, those of modules that are done in one under the name of that one: `{"qkv": ["q", "k",
     "v"]}` makes of the outputs of `attn.q`, `attn.k` and `attn.v` one of `attn.qkv`. Their input is its own.
     """
@@ -76,7 +99,17 @@ def with_fused(side: Side, fused: Mapping[str, Sequence[str]]) -> Side:
     return replace(side, entries=[made.get(id(one), one) for one in side.entries if id(one) not in gone])
 
 
-def _groups(side: Side, fused: Mapping[str, Sequence[str]]) -> dict[tuple[Any, ...], list[Entry | None]]:
+def not_there(side: Side, fused: Fused) -> list[str]:
+    """What is said to be fused, and of which the side has not all parts beside each other."""
+    made = {key[1] for key, parts in _groups(side, fused).items() if all(parts)}
+    return [
+        f"fused: no module of the reference has {', '.join(parts)} beside each other, for {name}"
+        for name, parts in fused.items()
+        if name not in made
+    ]
+
+
+def _groups(side: Side, fused: Fused) -> dict[tuple[Any, ...], list[Entry | None]]:
     """What belongs together, in the order in which it is fused; None for what is not there."""
     groups: dict[tuple[Any, ...], list[Entry | None]] = {}
     for entry in side.entries:

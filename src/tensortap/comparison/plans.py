@@ -20,6 +20,7 @@ class Plan:
     told: tuple[str, ...]
     is_usable: bool = True
     gap: str = ""  # what of the value was not compared, though the rest was
+    doubt: str = ""  # that copies which should be equal are not
 
     @property
     def is_layout(self) -> bool:

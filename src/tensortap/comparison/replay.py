@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensortap.comparison.align import collapsed
+from tensortap.comparison.asking import asked, with_kinds
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, finding
 from tensortap.comparison.floor import Floor
-from tensortap.comparison.forced import Forced, forced, is_model, run_batch, sharded_weights, types_of
+from tensortap.comparison.forced import Forced, forced, is_model, run_batch, types_of
+from tensortap.comparison.forced_facts import facts_of
 from tensortap.comparison.forced_floor import Rounding, coarsest, coarsest_of, converted, floor_of
 from tensortap.comparison.forced_report import as_gap, of_replayed_steps, origins_of, steps_apart, told
-from tensortap.comparison.fusing import Guess, guessed, with_fused, with_split
+from tensortap.comparison.fusing import (
+    Fused,
+    Guess,
+    checked_fused,
+    guessed,
+    not_there,
+    with_fused,
+    with_split,
+)
 from tensortap.comparison.gate import gate
+from tensortap.comparison.gathering import collapsed
+from tensortap.comparison.given_noise import checked_limit, noise_floor
 from tensortap.comparison.held_sides import of_capture
 from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import How, Matched, Pair, match
 from tensortap.comparison.measuring import measured
-from tensortap.comparison.modules import split
 from tensortap.comparison.padding import without_padding
 from tensortap.comparison.plans import gaps_of
 from tensortap.comparison.rules import Rules, rules_of
@@ -33,9 +43,8 @@ from tensortap.core.paths import parse
 from tensortap.core.ranks import ranks
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import capture
-from tensortap.recording.model_facts import model_facts
 from tensortap.sources.selection import select, selection
-from tensortap.sources.sites import class_name, require_module, unwrapped
+from tensortap.sources.sites import class_name, require_module, unwrapped, walk
 
 _WHOLE = ("**", "**.in")
 
@@ -46,8 +55,8 @@ def align(
     batch: Any,
     *patterns: Any,
     map: Any = None,
-    floor: Floor | None = None,
-    fused: Mapping[str, Sequence[str]] | None = None,
+    floor: Any = None,
+    fused: Fused | None = None,
     step: int | None = None,
     rank: int | None = None,
     limit: float | None = None,
@@ -64,7 +73,7 @@ def align(
     `reference`: a model, which is run on the batch first, or whatever `tt.compare_runs` takes.
     `batch`: a dict is `model(**batch)`, a tuple or list `model(*batch)`, a function `batch(model)`.
     `map`: rules from the reference's names to the candidate's, as for `tt.compare_runs`.
-    `floor`: what `tt.floor` gives; measured here otherwise. `limit`: how many times the noise counts.
+    `floor`: as for `tt.compare_runs`; measured here otherwise. `limit`: how many times the noise counts.
     `fused`: modules that do in one what the reference does in several, `{"qkv": ["q", "k", "v"]}`.
     `step`, `rank`: of the reference alone. Both models are afterwards what they were before.
     """
@@ -72,8 +81,10 @@ def align(
     if not is_on():
         return Comparison("", "", (), (), (), Coverage(0), Floor())
     _check(candidate, patterns)
+    limit = None if limit is None else checked_limit(limit)
+    parts = checked_fused(fused, [".".join(names) for names, _ in walk(candidate)])
     replay = _Replay(reference, candidate, batch, patterns or _WHOLE, rules_of(map))
-    return replay.comparison(floor, limit, fused or {}, step, rank)
+    return replay.comparison(floor, limit, parts, step, rank)
 
 
 @dataclass(slots=True)
@@ -85,27 +96,31 @@ class _Replay:
     batch: Any
     patterns: Sequence[Any]
     rules: Rules
+    ignored: list[Entry] = field(default_factory=list)  # values of the reference that a rule leaves out
 
     def comparison(
         self,
-        floor: Floor | None,
+        floor: Any,
         limit: float | None,
-        fused: Mapping[str, Sequence[str]],
+        fused: Fused,
         step: int | None,
         rank: int | None,
     ) -> Comparison:
-        side = with_fused(_of_rank(self.side(), step, rank), fused)
-        whole = side = replace(side, entries=self.rules.kept(self.asked(side.entries)))
+        side = _of_rank(self.side(), step, rank)
+        noise = None if floor is None else noise_floor(floor, side)
+        whole = side = self.asked(side, fused)
         run, shelf, matched, guess = self.replayed(side)
         if not fused and any(guess):
             side = with_split(with_fused(side, guess.fused), guess.split_up)
             side = replace(side, notes=[*side.notes, str(guess)])
             run, shelf, matched, _ = self.replayed(side)
-        noise = floor or self.floor(side, run, shelf.names, is_own=not fused and side is whole)
+        noise = noise or self.floor(side, run, shelf.names, is_own=not fused and side is whole)
         noise = noise if limit is None else replace(noise, limit=limit)
         table = with_margins([as_gap(one) for one in _findings(matched.pairs, noise)])
         other = Side(f"{_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
-        facts = _facts(side.metadata.get("model") or self.reference, self.candidate)
+        known = self.reference if is_model(self.reference) else side.metadata.get("model")
+        facts = facts_of(known, self.candidate)
+        facts = [self.rules.kept_facts(one) for one in facts]
         sides = [replace(one, metadata=known) for one, known in zip((side, other), facts, strict=True)]
         explanations = gate(sides[0], sides[1], matched)
         return Comparison(
@@ -136,7 +151,7 @@ class _Replay:
         names = {name: self.rules.renamed(name) for name in side.names}
         run, shelf = self.run(Shelf(side, names))
         ours = Side("", [*(own for _, own in run.pairs), *run.alone])
-        found = match(_seen(side, run, shelf), ours, self.rules)
+        found = match(_seen(side, run, shelf, self.ignored), ours, self.rules)
         guesses = {one.a.name: one for one in found.pairs if one.how in ("class", "content")}
         if guesses and not (shelf.is_cut or shelf.is_joined):
             names |= {name: one.b.name for name, one in guesses.items()}
@@ -160,13 +175,18 @@ class _Replay:
         own, other = types_of(self.candidate), types_of(self.reference)
         return converted(self.batch, own.pop()) if len(own) == 1 and own != other else self.batch
 
-    def asked(self, entries: Sequence[Entry]) -> list[Entry]:
+    def asked(self, side: Side, fused: Fused) -> Side:
         """The values of the reference that the patterns mean: what they do not is not missed."""
-        if tuple(self.patterns) == _WHOLE:
-            return [entry for entry in entries if entry.kind in ("output", "input")]
-        sites = {(one.site.path, one.site.kind) for one in selection(self.candidate, self.patterns)}
-        modules = [split(self.rules.renamed(one.name), one.kind)[0] for one in entries]
-        return [one for one, module in zip(entries, modules, strict=True) if (module, one.kind) in sites]
+        side = with_kinds(side, self.rules.renamed)
+        side = replace(with_fused(side, fused), problems=[*side.problems, *not_there(side, fused)])
+        is_whole = tuple(self.patterns) == _WHOLE
+        wanted = [] if is_whole else selection(self.candidate, self.patterns)
+        sites = None if is_whole else {(one.site.path, one.site.kind) for one in wanted}
+        entries = asked(side.entries, self.rules.renamed, sites)
+        kept = self.rules.kept(entries)
+        known = set(map(id, kept))
+        self.ignored = [one for one in entries if id(one) not in known]
+        return replace(side, entries=kept)
 
     def floor(self, side: Side, run: Forced, names: Mapping[str, str], *, is_own: bool) -> Floor:
         """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
@@ -231,28 +251,10 @@ def _of_rank(side: Side, step: int | None, rank: int | None) -> Side:
     return side if len(side.ranks) < 2 else collapsed(side, 0)
 
 
-def _facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:
-    """What is known of the models themselves: a digest of each weight, and settings where they are of one
-    class; those of two implementations have nothing to do with each other."""
-    if not is_model(reference) and not isinstance(reference, Mapping):
-        return [{}, {}]
-    known = [model_facts(one) if is_model(one) else one for one in (reference, candidate)]
-    pieces = sharded_weights(candidate, reference)
-    known = [{**one, "weights": {**(one.get("weights") or {})}} for one in known]
-    for name, piece in pieces.items():
-        # The piece that this rank should have; where that is not known, nothing is said of the weight.
-        known[0]["weights"][name] = piece
-        if piece is None:
-            del known[0]["weights"][name], known[1]["weights"][name]
-    if known[0].get("class") != known[1].get("class"):
-        known = [{"weights": one.get("weights")} for one in known]
-    return [{"model": one} for one in known]
-
-
-def _seen(side: Side, run: Forced, shelf: Shelf) -> Side:
-    """The reference, with the steps and calls at which its values were used."""
+def _seen(side: Side, run: Forced, shelf: Shelf, ignored: Sequence[Entry]) -> Side:
+    """The reference, with the steps and calls at which its values were used, and what rules leave out."""
     left = [one for one in side.entries if id(one) not in shelf.used]
-    return Side(side.label, [*(a for a, _ in run.pairs), *left])
+    return Side(side.label, [*(a for a, _ in run.pairs), *left, *ignored])
 
 
 def _was_there(told: str, left: Sequence[Entry], rules: Rules) -> bool:

@@ -58,7 +58,7 @@ class Rules:
 
     def renamed(self, name: str) -> str:
         if self.function is not None:
-            return self.function(name)
+            return _named(self.function(name), name)
         if self.exact is not None and name in self.exact:
             return self.exact[name]
         before = name
@@ -77,6 +77,15 @@ class Rules:
         if not self.ignore:
             return entries
         return [entry for entry in entries if not is_selected(entry.name, self.ignore)]
+
+    def kept_facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """What is known of a model, without the weights that are ignored."""
+        model = facts.get("model")
+        weights = model.get("weights") if isinstance(model, Mapping) else None
+        if not self.ignore or not isinstance(weights, Mapping):
+            return dict(facts)
+        kept = {name: one for name, one in weights.items() if not is_selected(name, self.ignore)}
+        return {**facts, "model": {**facts["model"], "weights": kept}}
 
     def check_unique(self, names: Mapping[str, str], known: set[str]) -> None:
         """Raise where rules send two names of A to one of B."""
@@ -112,6 +121,15 @@ class Rules:
             others = f" (and {len(moved) - 1} more)" if len(moved) > 1 else ""
             found.append(f"the map sends {old!r} to {new!r}, which B does not have{_near(new, b)}{others}")
         return found
+
+
+def _named(made: Any, name: str) -> str:
+    if isinstance(made, str):
+        return made
+    raise TypeError(
+        f"the map gives {made!r} for {name!r}; a function of A's name returns the name that B has for it, "
+        "the same one where it is not another"
+    )
 
 
 def rules_of(given: Any) -> Rules:

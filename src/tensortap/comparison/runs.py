@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.comparison import runs_html, runs_json, runs_report
-from tensortap.comparison.align import align, gathered
+from tensortap.comparison.align import align
 from tensortap.comparison.damage import localised, without_damage
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, Origin, finding
 from tensortap.comparison.floor import Floor
 from tensortap.comparison.gate import Explanation, gate
+from tensortap.comparison.gathering import gathered
+from tensortap.comparison.given_noise import checked_limit, noise_floor
 from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import Matched, Pair, match
 from tensortap.comparison.measuring import measured
@@ -31,7 +32,6 @@ from tensortap.comparison.steps import in_one_step
 from tensortap.comparison.verdict import Verdict, judge
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.paths import nearest
-from tensortap.core.record import Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +100,8 @@ class Comparison:
 
     def explain(self, name: str) -> str:
         """The whole story of one value: each of its pairs, what it differs by, and why it was judged so."""
+        if not isinstance(name, str):
+            raise TypeError(f"explain takes the name of a value, not {name!r}; .table lists all pairs")
         found = [one for one in self.table if name in (one.name, one.pair.b.name)]
         if not found:
             raise UnknownNameError(self._unknown(name))
@@ -161,8 +163,8 @@ def compare_runs(
     """
     patterns = [only] if isinstance(only, str) else list(only)
     sides = [side_of(one).only(*patterns, step=step, rank=rank) for one in (a, b)]
-    noise = _floor(floor, sides[0], executor)
-    noise = noise if limit is None else replace(noise, limit=_checked(limit))
+    noise = noise_floor(floor, sides[0], executor)
+    noise = noise if limit is None else replace(noise, limit=checked_limit(limit))
     rules = rules_of(map)
     sides = list(in_one_step(*gathered(*sides), rules))
     matched = align(match(sides[0], sides[1], rules), executor)
@@ -180,24 +182,6 @@ def compare_runs(
         noise,
         (*matched.notes, *dict.fromkeys([*sides[0].notes, *sides[1].notes])),
     )
-
-
-def _checked(limit: float) -> float:
-    if not 0 < limit < math.inf:
-        raise ValueError(
-            f"limit is a number above 0: from how many times the noise on it counts; not {limit}"
-        )
-    return limit
-
-
-def _floor(given: Any, base: Side, executor: Executor | None) -> Floor:
-    if given is None or isinstance(given, Floor):
-        return given or Floor()
-    if isinstance(given, (str, os.PathLike)) and Path(given).suffix == ".json":
-        return Floor.load(given)
-    is_several = isinstance(given, (list, tuple)) and not all(isinstance(one, Record) for one in given)
-    runs = list(given) if is_several else [given]
-    return Floor.from_runs([base, *runs], executor=executor)
 
 
 def _findings(

@@ -36,6 +36,7 @@ class Shelf:
         self.used: set[int] = set()  # entries, by id
         self.ran: list[Any] = []  # steps of the other model
         self.is_cut = self.is_joined = False
+        self.is_alike = True  # what is given to the model is about what the reference's piece of it is
         self._held: dict[str, dict[tuple[int, int], Entry]] = defaultdict(dict)
         self._taken: dict[_Key, int] = defaultdict(int)  # how much of it
         self._last: dict[_Key, int] = {}  # how long its last piece was
@@ -119,6 +120,7 @@ class Shelf:
         axis = _axes(whole.shape, shape)[0]
         self._taken[key], self._last[key] = span[1], shape[axis]
         if _is_given(record):
+            self.is_alike = self.is_alike and _is_like(record, whole, piece)
             self._lengths[record.name] = whole.shape[axis]
             if span[0] or not self._reach:
                 self._reach.setdefault(place, span)

@@ -1,0 +1,66 @@
+"""Several ranks that have a piece of one value each: as one value, of which it is not yet known how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.joining import Pieces
+
+
+def gathered(a: Side, b: Side) -> tuple[Side, Side]:
+    """Both sides with one value where several ranks have a piece each, if their ranks or cuts differ."""
+    both = a.ranks, b.ranks
+    if both[0] == both[1]:
+        names = _cut_otherwise(a, b)
+        return (collapsed(a, None, names), collapsed(b, None, names)) if names else (a, b)
+    # Of as many ranks on both sides some may be missing: what is left are the same pieces.
+    if not all(both) or a.world == b.world > 1:
+        return a, b
+    rank = next((ranks[0] for ranks in both if len(ranks) == 1), 0)
+    return collapsed(a, rank), collapsed(b, rank)
+
+
+def _cut_otherwise(a: Side, b: Side) -> set[str]:
+    """Names whose pieces are placed in one way on one side and in another on the other."""
+    if not any(entry.placement is not None for side in (a, b) for entry in side.entries):
+        return set()
+    ways: list[dict[str, set[object]]] = [{}, {}]
+    for side, found in zip((a, b), ways, strict=True):
+        for entry in side.entries:
+            placement = entry.placement
+            told = None if placement is None else (placement.mesh, placement.parts)
+            found.setdefault(entry.name, set()).add(told)
+    return {name for name, told in ways[0].items() if ways[1].get(name, told) != told}
+
+
+def collapsed(side: Side, rank: int | None, names: set[str] | None = None) -> Side:
+    """With one value, as yet in pieces, where several ranks have one each: of all names, or of these."""
+    groups: dict[tuple[object, ...], list[Entry]] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
+    for entry in side.entries:
+        moment = (entry.name, entry.kind, entry.step, entry.call)
+        if names is not None and entry.name not in names:
+            groups[(*moment, id(entry))] = [entry]
+            continue
+        seen[(*moment, entry.rank)] += 1
+        groups.setdefault((*moment, seen[(*moment, entry.rank)]), []).append(entry)
+    return replace(side, entries=in_order([_one(group, rank) for group in groups.values()]))
+
+
+def _one(group: list[Entry], rank: int | None) -> Entry:
+    """The value of one rank alone, as with pipelines, or the pieces of several."""
+    first = min(group, key=lambda entry: entry.first_rank)
+    if len(group) == 1:
+        return first if rank is None or first.rank == rank else replace(first, rank=rank)
+    pieces = tuple(sorted(group, key=lambda entry: entry.first_rank))
+    return replace(
+        first,
+        reference=Pieces(pieces),
+        rank=first.rank if rank is None else rank,
+        order=min(entry.order for entry in group),
+        nbytes=sum(entry.nbytes for entry in group),
+        placement=None,
+        checksum="",
+    )
