@@ -418,6 +418,40 @@ def test_verdicts_do_not_change_under_another_name(place, prefix):
         assert renamed.first.name == prefix + plain.first.name
 
 
+@pytest.mark.parametrize("pattern", ["layers.{}", "layer_{}", "encoder.part.{}", "h{}", "blocks.b{}"])
+@pytest.mark.parametrize(("gain", "is_seen"), [(2e-5, False), (9e-5, True)])
+def test_without_a_floor_verdicts_do_not_change_under_another_name(pattern, gain, is_seen):
+    random = np.random.default_rng(0)
+    values = [random.standard_normal((8, 8)).astype(np.float32) for _ in range(16)]
+    sides = [
+        [
+            Record(
+                pattern.format(place),
+                value * np.float32(1 + (last if place == 15 else 0)),
+                "output",
+                order=place,
+            )
+            for place, value in enumerate(values)
+        ]
+        for last in (0, gain)
+    ]
+    assert tt.compare_runs(*sides).is_different is is_seen
+
+
+@settings(max_examples=15, deadline=None)
+@given(places, st.sampled_from(["model.", "a.b.c.", "layers.7."]), st.floats(1e-13, 1e-11))
+def test_without_a_floor_verdicts_do_not_change_under_a_prefix(place, prefix, size):
+    plain = tt.compare_runs(records(FLOW), records(FLOW, after(place), size=size))
+    sides = records(FLOW, prefix=prefix), records(FLOW, after(place), size=size, prefix=prefix)
+    assert [one.verdict for one in plain.table] == [one.verdict for one in tt.compare_runs(*sides).table]
+
+
+def test_values_beside_each_other_make_none_of_them_deeper():
+    a = {f"w{place}": torch.linspace(1, 2, 64) for place in range(400)}
+    b = a | {"w399": a["w399"] * (1 + 5e-5)}
+    assert [one.name for one in tt.compare_runs(a, b).origins] == ["w399"]
+
+
 SHAPES = st.one_of(st.just(()), arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4))
 NUMBERS = st.one_of(
     arrays.boolean_dtypes(),

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tensortap.comparison import runs_html, runs_json, runs_report
 from tensortap.comparison.align import align
 from tensortap.comparison.damage import localised, without_damage
+from tensortap.comparison.depth import Surroundings
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, Origin, finding
 from tensortap.comparison.floor import Floor
@@ -21,9 +21,8 @@ from tensortap.comparison.gate import Explanation, gate
 from tensortap.comparison.gathering import gathered
 from tensortap.comparison.given_noise import checked_limit, noise_floor
 from tensortap.comparison.margins import with_margins
-from tensortap.comparison.match import Matched, Pair, match
+from tensortap.comparison.match import Matched, match
 from tensortap.comparison.measuring import measured
-from tensortap.comparison.noise import ROUNDING, SCALES
 from tensortap.comparison.plans import Plan, gaps_of
 from tensortap.comparison.relaying import relaid, with_healed_orders
 from tensortap.comparison.rules import rules_of
@@ -189,7 +188,7 @@ def _findings(
 ) -> Iterator[Finding]:
     pairs = matched.pairs
     both = ((pair.a, pair.b) for pair in pairs)
-    surroundings = _Surroundings()
+    surroundings = Surroundings()
     for pair, found in zip(pairs, measured(both, executor), strict=True):
         dtype, depth = surroundings.of(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
@@ -198,50 +197,6 @@ def _findings(
         if other is not None:
             pair, found = other, next(measured([(other.a, other.b)]))
         yield finding(pair, found, noise, judge(found, noise, pair))
-
-
-class _Surroundings:
-    """The lowest precision and the number of layers on the way to a value, as far as was captured."""
-
-    def __init__(self) -> None:
-        self._passed: dict[tuple[object, object], _Passed] = {}
-
-    def of(self, pair: Pair) -> tuple[str, int]:
-        entry, other = pair.a, pair.b.dtype
-        if entry.dtype in SCALES:
-            return entry.dtype, 1
-        passed = self._passed.get((entry.step, entry.rank)) or self._begun(entry)
-        if entry.dtype != passed.lowest or other != passed.lowest:
-            passed.lowest = max(passed.lowest, entry.dtype, other, key=_rounding)
-        number = _layer(entry.name)
-        if number:
-            passed.layers.add(number)
-        # Through every layer forwards, and then backwards.
-        depth = len(passed.layers) or 1
-        return passed.lowest, 2 * depth if entry.kind.startswith("grad") else depth
-
-    def _begun(self, entry: Entry) -> _Passed:
-        """What stands for several steps counts with the first of them."""
-        made = self._passed.setdefault((entry.first_step, entry.first_rank), _Passed())
-        return self._passed.setdefault((entry.step, entry.rank), made)
-
-
-@dataclass(slots=True)
-class _Passed:
-    """What the values of one step and rank have passed through so far."""
-
-    lowest: str = ""
-    layers: set[str] = field(default_factory=set)
-
-
-def _rounding(dtype: str) -> float:
-    return ROUNDING.get(dtype, 0.0)
-
-
-@lru_cache(maxsize=1 << 16)
-def _layer(name: str) -> str:
-    """The first number in a path."""
-    return next((part for part in name.split(".") if part.isdecimal()), "")
 
 
 def explained(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
