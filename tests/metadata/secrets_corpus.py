@@ -163,6 +163,14 @@ SECRET_COMMANDS = [
     (["train.py", "--db=mysql://me:hunter2@host/db"], "hunter2"),
     (["train.py", "--header", "Authorization: Bearer " + BODY], BODY),
     (["train.py", "hf_" + BODY], "hf_" + BODY),
+    (["curl", "-u", "me:hunter2", "https://host/x"], "hunter2"),
+    (["/usr/bin/curl", "--user=me:hunter2", "https://host/x"], "hunter2"),
+    (["curl", "-sSL", "-ume:hunter2", "https://host/x"], "hunter2"),
+    (["mysql", "-uroot", "-phunter2", "database"], "hunter2"),
+    (["sshpass", "-p", "hunter2", "ssh", "host"], "hunter2"),
+    (["redis-cli", "-a", "hunter2", "ping"], "hunter2"),
+    (["sh", "-c", "mysqldump -u root -phunter2 db | gzip"], "hunter2"),
+    (["bash", "-c", "curl -s -u me:hunter2 https://host"], "hunter2"),
 ]
 
 HARMLESS_COMMANDS = [
@@ -173,6 +181,9 @@ HARMLESS_COMMANDS = [
     ["train.py", "--url", "http://localhost:8080/x", "model.hidden=512"],
     ["python", "-m", "torch.distributed.run", "--nproc_per_node=8", "train.py"],
     ["train.py", "--data", "s3://bucket/path/to/key", "--monkey", "banana"],
+    ["curl", "-u", "me", "-o", "a:b", "https://host:80/x"],
+    ["mysql", "-p", "database", "-P", "3306"],
+    ["train.py", "-p8", "-u", "a:b"],
 ]
 
 # As they stand in programs and their comments.

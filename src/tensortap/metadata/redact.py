@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Literal
 
+from tensortap.metadata.program_options import secret_parts
+
 Policy = Literal["all", "redact", "names"]
 
 NOT_RECORDED = "<not recorded>"
@@ -106,6 +108,7 @@ _PATTERNS = tuple(
         (":aa", r"(?<!\d)(?P<secret>\d{8,10}:AA[A-Za-z0-9_-]{30,})"),
         ("api/webhooks/", r"api/webhooks/\d+/(?P<secret>[A-Za-z0-9_-]{16,})"),
         ("curl", r"\bcurl\b.{0,200}?\s(?:-u|--user)[ =][^\s:]{1,100}:(?P<secret>[^\s'\"]+)"),
+        ("mysql mariadb", r"\b(?:mysql|mariadb)[\w-]*\s(?:.{0,200}?\s)?-p(?P<secret>[^\s'\"]+)"),
         (
             "--pass --token --api --secret",
             r"--(?:passw(?:or)?d|passphrase|token|api[-_]key|secret)[ =](?!<)(?P<secret>[^\s'\"-][^\s'\"]*)",
@@ -173,14 +176,18 @@ class Redactor:
     def arguments(self, arguments: Iterable[str]) -> list[str]:
         """A command line with the values of secret options hidden: `--token=V`, `--api-key V`, `key=V`."""
         hidden: list[str] = []
-        option = ""
-        for argument in map(str, arguments):
-            hidden.append(self._argument(option, argument))
+        option, words = "", list(map(str, arguments))
+        for argument, part in zip(words, secret_parts(words), strict=True):
+            hidden.append(self._argument(option, argument) if part is None else self._without(argument, part))
             option = argument if argument.startswith("-") and "=" not in argument else ""
         return hidden
 
     def _value(self, name: str, value: str) -> str:
         return self.hide(value) if is_secret(name, value) or secret_spans(value) else value
+
+    def _without(self, argument: str, part: tuple[int, int]) -> str:
+        start, stop = part
+        return argument[:start] + self.hide(argument[start:stop]) + argument[stop:]
 
     def _argument(self, option: str, argument: str) -> str:
         is_value = bool(option) and not argument.startswith("--")
