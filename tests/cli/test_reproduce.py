@@ -268,6 +268,14 @@ def test_a_hidden_variable_is_given_or_found(
     assert SECRET not in out + err
 
 
+def test_a_value_that_is_not_the_recorded_one_is_told_beside_the_answer(secretive: Path, capfd: Any) -> None:
+    given = ["--set-env", "SERVICE_API_KEY=another", "--set-env", "LANGUAGES=C"]
+    assert main(["reproduce", str(secretive), "--verify", *given]) == 1
+    err = capfd.readouterr().err
+    assert "the value given for variable SERVICE_API_KEY is another than the run had, by its digest" in err
+    assert "variable LANGUAGES was not hidden, so the recorded one is used" in err
+
+
 def test_another_value_of_the_same_name_is_not_taken(
     secretive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +409,11 @@ def test_a_path_that_leads_out_is_refused(changeable: Path, capfd: Any) -> None:
 def test_wrong_arguments_are_a_usage_error(arguments: list[str], small: Path) -> None:
     run = [str(small)] if arguments else []
     assert main(["reproduce", *run, *arguments]) == 2
+
+
+def test_a_run_that_does_not_exist_is_told_to_be_so(tmp_path: Path, capfd: Any) -> None:
+    assert main(["reproduce", str(tmp_path / "nope")]) == 3
+    assert f"{tmp_path / 'nope'} does not exist; give the folder of a run" in capfd.readouterr().err
 
 
 def test_a_folder_that_is_no_run_is_missing_data(tmp_path: Path, capfd: Any) -> None:

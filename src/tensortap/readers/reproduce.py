@@ -73,7 +73,8 @@ class Plan:
             *self._python_lacks(),
             *hidden,
         ]
-        self.notes = self._notes()
+        answers = commands.answer_notes(self.recorded, choices.answers, self.known, _hide())
+        self.notes = [*self._notes(), *answers]
 
     @property
     def is_fresh(self) -> bool:

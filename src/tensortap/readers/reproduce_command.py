@@ -154,6 +154,23 @@ def answered(
     return known, lacks
 
 
+def answer_notes(
+    recorded: Recorded, answers: Answers, known: Mapping[Secret, str], hide: Callable[[str], str]
+) -> list[str]:
+    """Answers that are not what the run had, and those to a question that nobody asked."""
+    notes = [
+        f"the value given for {one.kind} {one.name} is another than the run had, by its digest, "
+        "or the run was made under another key, as that of another user"
+        for one, value in known.items()
+        if hide(value) != one.hidden
+    ]
+    wanted = {(one.kind, one.name) for one in secrets(recorded)}
+    given = [("variable", name) for name in answers.variables] + [("argument", n) for n in answers.arguments]
+    unasked = [f"{kind} {name} was not hidden, so the recorded one is used" for kind, name in given
+               if (kind, name) not in wanted]  # fmt: skip
+    return notes + unasked
+
+
 def build(recorded: Recorded, python: str, moves: Moves, into: Path, known: dict[Secret, str]) -> Command:
     """The recorded command in the new place, run by that Python."""
     words = program(recorded)

@@ -58,6 +58,8 @@ class Recorded:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
+        if not self.path.exists():
+            raise NoRunError(f"{self.path} does not exist; give the folder of a run")
         if not (self.path / "runtime_info.json").is_file():
             raise NoRunError(
                 f"{self.path} has no runtime_info.json, so nothing says how it was made; "
