@@ -80,11 +80,12 @@ def test_the_tap_alone_shows_what_came(shell: Any, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("%tap", "nothing is tapped; %tap MODEL PATTERN..."),
+        ("%tap", "nothing is tapped; %tap MODEL [PATTERN...]"),
+        ("%tap --every 2", "there is no model; %tap MODEL [PATTERN...]"),
         ("%tap modle", "no variable 'modle' in this notebook; did you mean model?"),
         ("%tap box.nothing", "'box' has no 'nothing' on the way to 'box.nothing'"),
         ("%tap model layers.*", "layers.*"),
-        ("%tap model 0 --every x", "invalid int value: 'x'; %tap MODEL PATTERN..."),
+        ("%tap model 0 --every x", "invalid int value: 'x'; %tap MODEL [PATTERN...]"),
         ("%tap model 0 --wrong", "unrecognized arguments: --wrong"),
         ("%tap x 0", "tensor"),
     ],
@@ -96,13 +97,29 @@ def test_a_wrong_line_gets_one_sentence(shell: Any, capsys: Any, line: str, sent
     assert "Traceback" not in told
 
 
-def test_a_second_tap_ends_the_first(shell: Any) -> None:
-    shell.run_cell("%tap model 0")
-    first = shell.user_ns["cap"]
-    shell.run_cell("%tap model 1")
+def test_a_second_tap_ends_the_first_and_says_so(shell: Any, capsys: Any) -> None:
+    assert said(shell, "%tap model 0", capsys) == ""
     shell.run_cell("y = model(x)")
-    assert len(first) == 0
+    first = shell.user_ns["cap"]
+    assert "the tap that was on has ended, with 1 record; `cap` is the new one" in said(
+        shell, "%tap model 1", capsys
+    )
+    shell.run_cell("y = model(x)")
+    assert len(first) == 1
     assert shell.user_ns["cap"].names == ["1"]
+
+
+def test_a_wrong_line_leaves_the_tap_on(shell: Any, capsys: Any) -> None:
+    shell.run_cell("%tap model 0")
+    assert "UsageError" in said(shell, "%tap model nothing", capsys)
+    shell.run_cell("y = model(x)")
+    assert shell.user_ns["cap"].names == ["0"]
+
+
+def test_help_tells_what_can_be_written(shell: Any, capsys: Any) -> None:
+    told = said(shell, "%tap --help", capsys)
+    assert told.startswith("Capture what a model of this notebook computes")
+    assert "--every N" in told
 
 
 def test_the_names_of_a_capture_are_completed(shell: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import shlex
 from typing import Any, NoReturn
 
@@ -15,7 +16,8 @@ from tensortap.core.paths import nearest
 from tensortap.recording.capture import Capture, capture
 from tensortap.stages.select import every
 
-_USAGE = "%tap MODEL PATTERN..., %tap to look, %tap off to end; %%tap MODEL PATTERN... for one cell"
+_USAGE = "%tap MODEL [PATTERN...], %tap to look, %tap off to end; %%tap MODEL [PATTERN...] for one cell"
+_HELP = ("--help", "-h")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -49,6 +51,10 @@ class TapMagics(Magics):
         %tap                             look at what came so far
         %tap off                         end; `cap` stays
         %%tap model layers.*.in          this cell alone
+
+        --every N      of that many steps one
+        --keep stats   statistics instead of values
+        --to runs/     write them there
         """
         words = shlex.split(line, comments=True)
         if cell is not None:
@@ -57,10 +63,21 @@ class TapMagics(Magics):
             return self._looked_at()
         if words == ["off"]:
             return self.end()
-        self.end()
-        self._capture = self._made(words)
-        self._capture.start()
+        if set(words) & {*_HELP}:
+            print(inspect.getdoc(TapMagics.tap))
+            return None
+        made = self._made(words)
+        self._give_way()
+        self._capture = made
+        made.start()
         return None
+
+    def _give_way(self) -> None:
+        """Told, because `cap` is another from now on."""
+        before = self.end()
+        if before is not None:
+            count = f"{len(before):,} record{'' if len(before) == 1 else 's'}"
+            print(f"the tap that was on has ended, with {count}; `cap` is the new one")
 
     def end(self) -> Capture | None:
         """End the capture that is on, and give it."""
@@ -115,9 +132,12 @@ class _Parser(argparse.ArgumentParser):
 
 def _parsed(words: list[str]) -> argparse.Namespace:
     parser = _Parser(prog="%tap", add_help=False, allow_abbrev=False)
-    parser.add_argument("model")
-    parser.add_argument("patterns", nargs="*")
+    parser.add_argument("words", nargs="*")
     parser.add_argument("--every", type=int)
     parser.add_argument("--keep")
     parser.add_argument("--to")
-    return parser.parse_intermixed_args(words)
+    given = parser.parse_intermixed_args(words)
+    if not given.words:
+        parser.error("there is no model")
+    given.model, *given.patterns = given.words
+    return given
