@@ -56,9 +56,12 @@ def test_help_lists_the_commands(capsys):
     assert "attach" in capsys.readouterr().out
 
 
-def test_jobs_says_that_there_is_none(capsys):
-    assert main(["jobs"]) == 0
-    assert capsys.readouterr().out == "no job listens; tt.listen() in a program opens it\n"
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_jobs_notes_that_there_is_none(capsys, options):
+    assert main(["jobs", *options]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "tensortap jobs: no job listens; tt.listen() in a program opens it\n"
 
 
 def test_jobs_lists_them_for_people_and_for_programs(capsys, counting):

@@ -193,6 +193,14 @@ def test_a_query_narrows_the_list(make_run, tell, tensortap, tmp_path, query, ex
     assert set(names(tensortap("ls", tmp_path, "--where", query))) == expected
 
 
+def test_a_query_that_no_run_fits_is_told_with_how_many_there_are(make_run, tensortap, tmp_path):
+    make_run("runs/a")
+    make_run("runs/b")
+    said = tensortap("ls", tmp_path / "runs", "--where", "steps>100")
+    assert (said.code, said.out) == (0, "")
+    assert said.err == f"tensortap ls: none of 2 runs under {tmp_path / 'runs'} is what --where asks for\n"
+
+
 def test_a_query_that_cannot_be_read_is_a_wrong_argument(make_run, tensortap):
     said = tensortap("ls", make_run(), "--where", "comand:x")
     assert said.code == 2

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from tensortap.cli.output import write, write_json
+from tensortap.cli.output import note, write, write_json
 from tensortap.live.discovery import jobs
 
 
@@ -12,7 +12,9 @@ from tensortap.live.discovery import jobs
 @click.option("--json", "as_json", is_flag=True, help="one JSON object per line")
 def command(as_json: bool) -> None:
     found = jobs()
-    if not as_json:
+    if not found:
+        note(str(found), "jobs")
+    elif not as_json:
         write(str(found))
         return
     for job in found:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tensortap.cli.output import json_option, note, printable, size, write_json, write_table
+from tensortap.cli.output import counted, json_option, note, printable, size, write_json, write_table
 from tensortap.metadata.runtime import timestamp_zone
 from tensortap.readers.gallery import Gallery
 from tensortap.readers.glance import Glance, glance
@@ -41,8 +41,8 @@ commit the code it was made with; * means changes that were not committed"""
 def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: bool) -> None:
     gallery = Gallery(list(folders) or ["."])
     being_written = runs_being_written()
-    found = sorted((glance(path, being_written) for path in gallery), key=_KEYS["started"])
-    found = sorted(found if where is None else _asked_for(found, where), key=_KEYS[sort])
+    there = sorted((glance(path, being_written) for path in gallery), key=_KEYS["started"])
+    found = sorted(there if where is None else _asked_for(there, where), key=_KEYS[sort])
     for problem in gallery.problems:
         note(problem, "ls")
     if as_json:
@@ -50,7 +50,7 @@ def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: boo
     elif found:
         write_table(_HEAD, [_row(run) for run in found], right=_RIGHT, shortened="command", colours=_COLOURS)
     if not as_json:
-        _tell(found, folders, where)
+        _tell(found, folders, len(there))
 
 
 def _asked_for(found: list[Glance], where: str) -> list[Glance]:
@@ -97,7 +97,7 @@ def _health(run: Glance) -> str:
     return ", ".join([run.state, *odd])
 
 
-def _tell(found: list[Glance], folders: tuple[str, ...], where: str | None) -> None:
+def _tell(found: list[Glance], folders: tuple[str, ...], count: int) -> None:
     """What is wrong with the damaged ones, or that there is nothing."""
     for run in found:
         if run.problems:
@@ -105,7 +105,10 @@ def _tell(found: list[Glance], folders: tuple[str, ...], where: str | None) -> N
             note(f"{printable(str(run.path))}: {run.problems[0]}{more}; tensortap verify tells all", "ls")
     if not found:
         places = " or ".join(map(printable, folders)) or str(Path.cwd())
-        asked = " that is asked for" if where else ""
-        note(
-            f"no run{asked} under {places}; tt.init(folder) or tt.capture(model, to=folder) writes one", "ls"
-        )
+        note(_why_nothing(places, count), "ls")
+
+
+def _why_nothing(places: str, count: int) -> str:
+    if count:
+        return f"none of {counted(count, 'run')} under {places} is what --where asks for"
+    return f"no run under {places}; tt.init(folder) or tt.capture(model, to=folder) writes one"
