@@ -309,6 +309,40 @@ def test_no_name_in_common_tells_the_nearest_and_how_to_map():
     assert note.endswith('[[rule]]\nfrom = "encoder.layers"\nto = "encoder.layer"')
 
 
+@pytest.mark.parametrize(
+    ("mine", "others", "rule"),
+    [
+        (
+            ["model.layers.0.self_attn.q_proj"],
+            ["transformer.h.0.attn.q"],
+            ("model.layers.*.self_attn.q_proj", "transformer.h.*.attn.q"),
+        ),
+        (["transformer.wte"], ["embed_tokens"], ("transformer.wte", "embed_tokens")),
+        (
+            ["model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"],
+            ["transformer.h.0.attn.c_attn", "transformer.h.0.mlp.c_proj_up", "transformer.h.1.mlp.c_proj_up"],
+            ("model.layers.*.mlp.up_proj", "transformer.h.*.mlp.c_proj_up"),
+        ),
+        (["x"], ["ÿ"], ("x", "ÿ")),
+    ],
+)
+def test_names_of_another_implementation_come_with_a_rule_to_begin_with(mine, others, rule):
+    random = np.random.default_rng(0)
+    a, b = (side_of({name: random.standard_normal((4, 6)) for name in names}) for names in (mine, others))
+    (note,) = match(a, b).notes
+    assert note.startswith("no name is on both sides")
+    assert f"nearest is {mine[0]!r} to " in note
+    assert f'from = "{rule[0]}"\nto = "{rule[1]}"' in note
+
+
+def test_a_name_on_both_sides_that_a_map_tells_apart_is_not_called_a_stranger():
+    a = side_of({"x": np.arange(3.0)})
+    notes = match(a, side_of({"x": np.ones((4, 2))}), {"x": "y"}).notes
+    assert any("the map sends 'x' to 'y', which B does not have" in note for note in notes)
+    assert any(note.startswith("no value has a partner, although 'x' is on both sides") for note in notes)
+    assert not any("no name is on both sides" in note for note in notes)
+
+
 NAMES = [
     ("layers.0.attn", "output", ("layers.0.attn", "")),
     ("layers.0.attn[0]", "output", ("layers.0.attn", "[0]")),

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
 
+from tensortap.comparison import strangers
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.likeness import Found, by_class, by_content, suggested_rules
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.rules import Rules, rules_of
 from tensortap.core.collector import without_collector
-from tensortap.core.paths import nearest
 
 How = Literal["name", "map", "class", "order", "content", "parts"]
 _Key = tuple[Any, ...]
 _MOMENT: Callable[[Entry], _Key] = attrgetter("name", "step", "rank", "call")
-_SHOWN = 3
 _GUESSES: tuple[tuple[How, Callable[..., list[Found]]], ...] = (("class", by_class), ("content", by_content))
 
 
@@ -161,23 +160,5 @@ def _strangers(matched: Matched) -> list[str]:
     pairs = matched.pairs
     if any(pair.how not in ("class", "content") for pair in pairs):
         return []
-    a, b = (
-        _names(entries)
-        for entries in (
-            [*(pair.a for pair in pairs), *matched.only_a],
-            [*(pair.b for pair in pairs), *matched.only_b],
-        )
-    )
-    if not a or not b:
-        return []
-    told = f"no name is on both sides: A has {_some(a)}, B has {_some(b)}"
-    near = [(name, found[0]) for name in a[:50] if (found := nearest(name, b, 1))]
-    if not near or pairs:
-        return [told]
-    nearby = f"nearest is {near[0][0]!r} to {near[0][1]!r}"
-    return [f"{told}; {nearby}. A map says what belongs together, such as\n{suggested_rules(near)}"]
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(repr, names[:_SHOWN])) + more
+    a, b = [*(pair.a for pair in pairs), *matched.only_a], [*(pair.b for pair in pairs), *matched.only_b]
+    return strangers.told_of(a, b, are_guessed=bool(pairs))
