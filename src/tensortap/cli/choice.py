@@ -51,18 +51,14 @@ def _narrowed(run: Run, field: str, asked: str) -> Run:
     return found
 
 
-class Place(click.ParamType):
+def one_place(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | str | None:
     """One step or rank: its number, or `first` and `last` of those that there are."""
-
-    name = "N"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        if value in ("first", "last"):
-            return str(value)
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"{value!r} is no number; write 3, first or last", param, ctx)
+    if text is None or text in ("first", "last"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no number; write 3, first or last") from None
 
 
 def number_of(asked: int | str | None, places: Iterable[Any]) -> int | None:

@@ -10,7 +10,7 @@ import click
 
 from tensortap.cli import drawing
 from tensortap.cli.bundled import TRACES, in_tensors, in_trace
-from tensortap.cli.choice import Place
+from tensortap.cli.choice import one_place
 from tensortap.cli.output import (
     counted,
     json_option,
@@ -46,8 +46,8 @@ WHERE  RUN                     the names of a run
 
 @click.command(help=_HELP)
 @click.argument("where", type=click.Path())
-@click.option("--step", type=Place(), help="The value of this step: 3, first or last.")
-@click.option("--rank", type=Place(), help="The value of this rank: 3, first or last.")
+@click.option("--step", callback=one_place, metavar="N", help="The value of this step: 3, first or last.")
+@click.option("--rank", callback=one_place, metavar="N", help="The value of this rank: 3, first or last.")
 @click.option("--call", type=int, help="The n-th of its name in its step, from 0.")
 @click.option("--slice", "index", metavar="INDEX", help="The part to draw: 0,3,:,: or ...,1:5.")
 @click.option("--bars", default=12, type=click.IntRange(1, 1000), help="Lines of the histogram.")

@@ -1,9 +1,16 @@
-"""A run of two ranks: one value in shards, one whose pieces say nothing."""
+"""A model, as each rank has it; a run of two ranks: one value in shards, one whose pieces say nothing."""
+
+from collections import OrderedDict
 
 import torch
+from torch import nn
 
 import tensortap as tt
 from tensortap.core.record import Placement
+
+x = hidden = torch.ones(2, 3)
+layer = nn.Sequential(OrderedDict(mlp=nn.Linear(3, 3)))
+model = nn.Sequential(OrderedDict(layers=nn.Sequential(layer)))
 
 with tt.Tap(sinks=[tt.RunDirectory("runs/job")]) as tap:
     for rank in (0, 1):
