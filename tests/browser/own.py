@@ -16,6 +16,18 @@ STEPS, RANKS = 4, 3
 SHAPE = (2, 3, 20, 30)
 
 
+# Whether a strip has its mark at one of so many places.
+IS_MARKED = """([label, place, length]) => {
+  const canvas = document.querySelector(`canvas[aria-label*="${label}"]`);
+  if (!canvas?.width) return false;
+  const context = canvas.getContext("2d");
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();
+  const [r, g, b] = context.getImageData(((place + 0.5) / length) * canvas.width, 0, 1, 1).data;
+  return pen.fillStyle === "#" + [r, g, b].map((one) => one.toString(16).padStart(2, "0")).join("");
+}"""
+
+
 class Own:
     """Pages of one viewer, in one browser that was let in."""
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from tests.viewer.sample import keep_command
 
 from tensortap.core.record import Record, Site
 from tensortap.sinks.run_directory import RunDirectory
@@ -35,7 +36,7 @@ def write(path: Path, *, is_changed: bool = False) -> Path:
     broken = np.array([[1.0, np.nan], [np.inf, 4.0]], np.float32)
     sink.write(Record(EVIL, broken, "value", 0, order=91, time=1e9))
     sink.close()
-    return path
+    return keep_command(path)
 
 
 def write_one(path: Path, name: str, *shape: int) -> Path:
@@ -54,4 +55,4 @@ def write_many(path: Path, count: int) -> Path:
             Record(f"layers.{order // 10}.part{order % 10}", value, "output", step, order=order, time=1e9)
         )
     sink.close()
-    return path
+    return keep_command(path)

@@ -101,3 +101,18 @@ def test_the_element_of_a_pair_and_that_it_blinks(open_page: Open, viewer: Viewe
     page.keyboard.press("b")
     page.wait_for_url(lambda url: "blink" not in url)
     assert choices(page)["at"]
+
+
+def test_the_row_that_a_table_is_scrolled_to(open_page: Open, viewer: Viewer) -> None:
+    page = open_page(f"/run/{viewer.ids['many']}/captures?q=part3")
+    rows = page.locator(".vt-row:visible")
+    expect(rows.first).to_be_visible()
+    page.locator(".vt-body").hover()
+    page.mouse.wheel(0, 26 * 400)
+    page.wait_for_url("**top=400*")
+    page = open_page(f"/{page.url.split('/', 3)[3]}")
+    place = page.locator(".vt-body")
+    expect(place).to_have_js_property("scrollTop", 26 * 400)
+    page.get_by_label("Filter the captures").fill("part4")
+    page.wait_for_url(lambda url: "part4" in url and "top=" not in url)
+    expect(place).to_have_js_property("scrollTop", 0)

@@ -24,6 +24,15 @@ def own(browser: Any, tmp_path: Any) -> Iterator[Own]:
     made.close()
 
 
+def test_a_file_that_is_closed_stays_closed_in_a_shared_link(own: Own) -> None:
+    page = own.open("/compare?a={one}&b={other}")
+    page.get_by_text("train.py +1 −1, in both, not the same").click()
+    page.wait_for_url("**d=0*")
+    page = own.open(f"/{page.url.split('/', 3)[3]}")
+    expect(page.get_by_text("train.py +1 −1, in both, not the same")).to_be_visible()
+    expect(page.get_by_role("region", name="Lines of train.py")).to_be_hidden()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_small_change_is_in_sight(own: Own, theme: str) -> None:
     page = own.open("/compare?a={one}&b={other}", theme=theme)

@@ -1,10 +1,12 @@
 """The compare page: it lands on the answer, and everything on it can be followed and shared."""
 
+from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.browser.conftest import Open, Seen, Viewer
+from tests.browser.own import IS_MARKED
 from tests.browser.sample import FIRST, LAYERS, PARTS_AT, STEPS
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -42,6 +44,49 @@ def test_the_answer_is_not_cut_on_a_small_screen(page: Any) -> None:
         page.locator(what).bounding_box() for what in (".pair-card .note b", ".pair-card .card-head button")
     )
     assert verdict["x"] + verdict["width"] < copier["x"]
+
+
+def test_the_map_lies_within_a_small_screen(page: Any) -> None:
+    box = page.locator(".map-canvas").bounding_box()
+    assert box["y"] + box["height"] <= 720
+
+
+def test_all_that_is_said_of_a_pair_can_be_read_on_a_small_screen(page: Any) -> None:
+    note = page.locator(".pair-card .card-head .note")
+    expect(note).to_contain_text("rank 0 · output")
+    assert note.evaluate(_IS_WHOLE)
+
+
+def test_the_place_of_the_pair_is_marked_when_the_page_opens(page: Any) -> None:
+    page.wait_for_function(IS_MARKED, arg=["difference along axis 1", 2, 4])
+
+
+def test_what_the_page_says_of_the_first_difference_it_says_of_no_other(page: Any) -> None:
+    expect(page.get_by_label("Shape of the error")).to_contain_text("only row 2 of 4 along axis 1")
+    expect(page.locator(".symptoms")).to_be_hidden()
+    page.keyboard.press("j")
+    expect(page.locator(".symptoms")).to_contain_text("The difference:")
+
+
+def test_runs_that_cannot_be_made_again_offer_nothing_of_the_kind(open_page: Open, viewer: Viewer) -> None:
+    page = open_page(f"/compare?a={viewer.ids['before']}&b={viewer.ids['left']}")
+    expect(page.locator(".headline")).to_be_visible()
+    page.get_by_role("button", name="Reproduce…").click()
+    expect(page.get_by_role("dialog", name="Reproduce A").locator("pre")).to_contain_text("/before")
+    page = open_page(f"/compare?a={viewer.ids['left']}&b={viewer.ids['right']}")
+    expect(page.locator(".headline")).to_be_visible()
+    expect(page.get_by_role("button", name="Reproduce…")).to_be_hidden()
+
+
+def test_labels_of_the_map_do_not_touch_at_its_top(page: Any) -> None:
+    places = page.evaluate(
+        "async (names) => { const { labels, labelPlace } = await import('/static/instruments/labels.js');"
+        "return labels(names, names.map(() => 'output'), 0, names.length, 3)"
+        ".map(({ row }) => labelPlace(row, 3)).sort((a, b) => a - b); }",
+        ["in", *(f"blocks.{number // 5}.{number % 5}" for number in range(20))],
+    )
+    assert len(places) > 1
+    assert min(after - before for before, after in pairwise(places)) >= 11
 
 
 def test_on_the_map_no_pair_does_not_look_like_equal(page: Any) -> None:
@@ -184,7 +229,12 @@ def test_the_palette_finds_a_tensor_by_some_letters(page: Any) -> None:
 def test_python_for_the_pair_is_one_key_away(page: Any) -> None:
     page.keyboard.press(".")
     expect(page.locator(".message")).to_contain_text("clipboard")
-    assert f"run.load('{FIRST}'" in page.evaluate("navigator.clipboard.readText()")
+    text, made = page.evaluate("navigator.clipboard.readText()"), dict[str, Any]()
+    exec(text, made)
+    assert text.count("import") == 1
+    assert made["a"].shape == made["b"].shape == made["difference"].shape == (24, 32)  # head 2, which is seen
+    assert (made["difference"][:16] == 0).all()
+    assert (made["difference"][16:] != 0).all()
 
 
 def test_what_was_left_out_and_how_names_were_paired_can_be_seen(page: Any) -> None:

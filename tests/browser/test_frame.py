@@ -67,6 +67,12 @@ def test_the_link_to_a_view_is_shared_by_a_button(open_page: Open, viewer: Viewe
     assert page.evaluate("navigator.clipboard.readText()") == page.url
 
 
+def test_the_list_of_keys_tells_how_to_go_anywhere(open_page: Open, viewer: Viewer) -> None:
+    page = ready(open_page, viewer, "captures", "dark")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_contain_text("Ctrl-K")
+
+
 def test_how_to_reproduce_a_run_is_told_as_a_command(open_page: Open, viewer: Viewer) -> None:
     page = ready(open_page, viewer, "captures", "dark")
     page.get_by_role("button", name="Reproduce").click()

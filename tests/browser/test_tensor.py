@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.browser.conftest import PICTURES
-from tests.browser.own import RANKS, SHAPE, STEPS, Own, choices, value, violations, write_values
+from tests.browser.own import IS_MARKED, RANKS, SHAPE, STEPS, Own, choices, value, violations, write_values
 from tests.browser.sample import EVIL
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
@@ -101,6 +101,24 @@ def test_the_part_that_is_zoomed_to_is_in_the_address(own: Own) -> None:
     assert choices(again)["w"] == choices(page)["w"]
     again.keyboard.press("0")
     again.wait_for_url(lambda url: "w=" not in url)
+
+
+def test_the_place_that_is_looked_at_is_marked_when_the_page_opens(own: Own) -> None:
+    page = drawn(own.open(f"{MLP}?s=2&i=1,2,0,0"))
+    for axis, place in ((0, 1), (1, 2)):
+        strip = page.get_by_role("img", name=f"along axis {axis}")
+        expect(strip).to_be_visible()
+        page.wait_for_function(IS_MARKED, arg=[f"along axis {axis}", place, SHAPE[axis]])
+
+
+def test_close_to_the_nan_map_only_what_is_not_finite_is_named(own: Own) -> None:
+    page = own.open("/run/{values}/t/wide?v=odd&w=615,620,300,306")
+    expect(page.locator(".swatch-name").first).to_have_text("NaN")
+    page.wait_for_function(_HAS_MAGENTA)
+    page.evaluate(_LISTEN_TO_TEXTS)
+    page.locator(".picture .heat-canvas").hover()
+    page.wait_for_function("window.texts.includes('NaN')")
+    assert page.evaluate("window.texts.filter((text) => text === '0')") == []
 
 
 def test_a_single_nan_among_many_is_not_overlooked(own: Own) -> None:
@@ -230,6 +248,14 @@ _HAS_MAGENTA = """() => {
     if (data[i] === 255 && data[i + 1] === 61 && data[i + 2] === 242) return true;
   }
   return false;
+}"""
+_LISTEN_TO_TEXTS = """() => {
+  window.texts = [];
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+    window.texts.push(text);
+    return write.call(this, text, ...rest);
+  };
 }"""
 _HIDDEN = """(is_hidden) => {
   Object.defineProperty(document, "hidden", { value: is_hidden, configurable: true });

@@ -39,6 +39,17 @@ def opened(own: Own, path: str = "/run/{calls}/trace", **options: Any) -> Any:
     return page
 
 
+def test_without_calls_the_page_is_called_what_it_is(own: Own) -> None:
+    page = own.open("/run/{values}")
+    page.get_by_role("link", name="Values of each step").click()
+    expect(page.get_by_label("Breadcrumb")).to_contain_text("Values of each step")
+    line = page.locator(".trace-lines .vt-row:visible").filter(has_text="loss")
+    expect(line.locator(".trace-name")).to_have_text("loss")
+    expect(line.locator(".trace-kind")).to_have_text("value")
+    page = own.open("/run/{calls}")
+    expect(page.get_by_role("link", name="Call tree")).to_be_visible()
+
+
 def test_a_tree_shows_calls_and_what_a_variable_became(own: Own) -> None:
     page = opened(own)
     expect(rows(page)).to_have_count(4 * CALLS + 2)

@@ -28,6 +28,12 @@ def write(path: Path, *, parts_at: int | None = None, steps: int = STEPS) -> Pat
     return path
 
 
+def keep_command(run: Path) -> Path:
+    """As a run keeps the command that made it."""
+    (run / "runtime_info.json").write_text('{"command": {"full_command": "python train.py"}}')
+    return run
+
+
 def keep_program(run: Path, name: str, text: str) -> None:
     """As a run keeps a program that no repository has."""
     code = run / ".tensortap" / "code"

@@ -6,11 +6,12 @@ import threading
 
 import numpy as np
 import pytest
-from tests.viewer.sample import EVIL, NAMES, STEPS, keep_program
+from tests.viewer.sample import EVIL, NAMES, STEPS, keep_command, keep_program
 
 import tensortap as tt
 from tensortap.core.record import Record
 from tensortap.sinks.run_directory import RunDirectory
+from tensortap.viewer.sentences import growth
 
 
 def compared(client, query=""):
@@ -74,6 +75,43 @@ def test_two_equal_runs_are_told_to_be(look, folder):
     told = client.json(f"/api/compare/{identity}")["comparison"]
     assert told["sentence"] == f"Identical: all {STEPS * 5} pairs are the same, bit for bit."
     assert (told["state"], told["first"], told["a"]["id"]) == ("same", None, run)
+
+
+def test_only_sides_that_say_how_they_were_made_can_be_made_again(look, folder):
+    keep_command(folder / "b")
+    client = look()
+    told = client.json(compared(client))["comparison"]
+    assert told["a"]["reproduce"] is None
+    assert told["b"]["reproduce"] == f"tensortap reproduce {folder / 'b'}"
+
+
+def test_a_comparison_with_one_run_says_that_the_other_is_missing(client):
+    refused = client.json(f"/api/compare?a={client.run('a')}", 400)["error"]["text"]
+    assert refused.startswith("a comparison needs two runs, and the address does not say which is b;")
+
+
+def written(path, sizes):
+    """One value over the steps, as far from 1 as each of these numbers."""
+    sink = RunDirectory(path)
+    for step, size in enumerate(sizes):
+        sink.write(Record("x", np.full(64, 1 + size), "output", step, order=0))
+    sink.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [
+        ([1e-3 * 2 ** (step / 3) for step in range(12)], "the error doubles every 3.01 steps"),
+        ([1.0e-3, 1.3e-3, 0.9e-3, 1.2e-3, 1.1e-3, 1.4e-3, 1.0e-3, 1.3e-3], "the error does not clearly grow"),
+        ([1e-3, 3e-3, 0.5e-3, 2e-3, 6e-3, 1e-3], "the error does not clearly grow"),
+        ([1e-3 * 2 ** (step / 40) for step in range(12)], "the error does not clearly grow"),
+    ],
+    ids=["doubling", "flat and noisy", "wildly noisy", "slowly"],
+)
+def test_an_error_doubles_only_where_it_is_seen_to(tmp_path, sizes, wanted):
+    found = tt.compare_runs(written(tmp_path / "a", [0] * len(sizes)), written(tmp_path / "b", sizes))
+    assert growth(found)["text"].startswith(wanted)
 
 
 def test_the_map_has_tensors_in_execution_order_and_the_first_point(client):

@@ -7,7 +7,7 @@ import shlex
 import numpy as np
 import pytest
 import torch
-from tests.viewer.sample import EVIL, NAMES, STEPS, write
+from tests.viewer.sample import EVIL, NAMES, STEPS, keep_command, write
 
 import tensortap as tt
 from tensortap.core.record import Record, Site
@@ -27,10 +27,25 @@ def test_runs_are_listed_with_the_shortest_ids(look):
 
 
 def test_a_command_to_copy_is_safe_whatever_the_run_is_called(look, folder):
-    path = (folder / "a").rename(folder / "it's; echo $HOME")
+    path = keep_command((folder / "a").rename(folder / "it's; echo $HOME"))
     client = look()
     told = client.json(f"/api/run/{client.run(path.name)}")["reproduce"]
     assert shlex.split(told) == ["tensortap", "reproduce", str(path)]
+
+
+def test_a_run_that_does_not_say_how_it_was_made_cannot_be_made_again(look):
+    client = look()
+    assert client.json(f"/api/run/{client.run('a')}")["reproduce"] is None
+
+
+def test_commits_are_told_in_words(look, folder):
+    commit = {"commit": "0fc3bb33303f06f7", "author": "Ada", "date": "2026-11-18", "message": "begin"}
+    info = {"project_git_info": {"branch": "main", "git_log": [commit, "odd"], "git_diff": "+1"}}
+    (folder / "a" / "git_info.json").write_text(json.dumps(info))
+    client = look()
+    cards = client.json(f"/api/run/{client.run('a')}")["provenance"]
+    (code,) = (card["facts"] for card in cards if card["title"] == "Code")
+    assert code == [["branch", "main"], ["commit 0fc3bb33303f", "2026-11-18 · Ada · begin"]]
 
 
 def test_runs_can_be_asked_for_in_the_query_language(look):

@@ -39,6 +39,11 @@ def trees_of(stock: Stock) -> dict[str, Any]:
     return {"source": source, "trees": shown}
 
 
+def has_calls(stock: Stock) -> bool:
+    kinds, words = stock.texts("kind") or (np.zeros(0, np.int64), [])
+    return bool(np.isin(kinds, [code for code, word in enumerate(words) if word in _CALLS]).any())
+
+
 def lines_of(stock: Stock, key: str, start: int, count: int) -> dict[str, Any]:
     source, trees = _trees(stock)
     found = rows = next((one.rows for one in trees if one.key == key), [])

@@ -24,6 +24,7 @@ from tensortap.viewer.comparisons import Job
 from tensortap.viewer.divergence_map import pair_of
 from tensortap.viewer.library import Library
 from tensortap.viewer.stock import Stock
+from tensortap.viewer.summaries import reproduce_line
 from tensortap.viewer.suspects import suspects
 
 _MOST_ORIGINS, _MOST_NAMES, _MOST_UNMATCHED, _MOST_NEAR = 200, 50, 2000, 50
@@ -90,12 +91,16 @@ def pair(library: Library, job: Job, number: int, address: str) -> dict[str, Any
         "metrics": _metrics(one, float(job.pairs.errors["ulp"][number])),
         "symptoms": sentences.symptoms(one),
         "story": runs_report.story(one, job.comparison.origins),
-        "python": f"{a['python']}\n\n{b['python']}".replace("\nx = ", "\na = ", 1).replace(
-            "\nx = ", "\nb = ", 1
-        )
-        if a["python"] and b["python"]
-        else "",
+        "python": _python(job, rows),
     }
+
+
+def _python(job: Job, rows: Sequence[int]) -> str:
+    """The lines that load both; nothing where a side is no file that could be loaded again."""
+    if job.a is None or job.b is None or NONE in rows:
+        return ""
+    a, b = (tensors.loading(stock, row) for stock, row in zip((job.a, job.b), rows, strict=True))
+    return f"import tensortap as tt\n\na = {a}\nb = {b}"
 
 
 def names(job: Job, saved: str | None, can_save: bool) -> dict[str, Any]:
@@ -129,7 +134,12 @@ def names(job: Job, saved: str | None, can_save: bool) -> dict[str, Any]:
 
 def _side(library: Library, stock: Stock | None, label: str) -> dict[str, Any]:
     name = label.rstrip("/").rpartition("/")[2]
-    return {"id": None if stock is None else library.short(stock.identity), "label": label, "name": name}
+    return {
+        "id": None if stock is None else library.short(stock.identity),
+        "label": label,
+        "name": name,
+        "reproduce": None if stock is None else reproduce_line(stock),
+    }
 
 
 def _state(job: Job) -> str:

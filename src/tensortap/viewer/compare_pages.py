@@ -33,6 +33,12 @@ _HOWS = ("value", "abs", "rel", "ulp", "sign")
 
 def ask(state: State, request: Request) -> Response:
     words = request.query_params
+    missing = [side for side in ("a", "b") if not words.get(side)]
+    if missing:
+        raise ValueError(
+            f"a comparison needs two runs, and the address does not say which is {' and '.join(missing)}; "
+            "select two in the list of runs"
+        )
     limit = words.get("limit", "")
     asked = Asked(
         words.get("a", ""),

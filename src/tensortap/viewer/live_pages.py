@@ -83,8 +83,11 @@ def watch(state: State, request: Request, body: dict[str, Any]) -> Response:
     condition, then = body.get("condition"), body.get("then", "tell")
     if not isinstance(condition, str) or then not in _THEN:
         raise ValueError(f"a watch has a condition, and then is one of {', '.join(_THEN)}")
+    first = body.get("first", 10)
+    if type(first) is not int or first < 1:
+        raise ValueError(f"a watch ends after a whole number of steps in which it held, not after {first!r}")
     live = _job(state, request)
-    return told({"tap": live.tap_told(live.session.when(condition, then=then))})
+    return told({"tap": live.tap_told(live.session.when(condition, then=then, first=first))})
 
 
 def record(state: State, request: Request, body: dict[str, Any]) -> Response:

@@ -54,7 +54,15 @@ def _command(metadata: Mapping[str, Any]) -> Iterator[Fact]:
 
 def _code(metadata: Mapping[str, Any]) -> Iterator[Fact]:
     git = within(metadata, "git_info")
-    yield from flat(within(git, "project_git_info"))
+    project = within(git, "project_git_info")
+    yield from flat({key: told for key, told in project.items() if key not in ("git_log", "git_diff")})
+    for commit in project.get("git_log") or ():
+        if isinstance(commit, Mapping):
+            words = (commit.get("date"), commit.get("author"), commit.get("message"))
+            yield (
+                f"commit {str(commit.get('commit', ''))[:12]}",
+                " · ".join(str(word) for word in words if word),
+            )
     for name, told in within(git, "packages_git_info").items():
         if isinstance(told, Mapping):
             words = (str(told.get("commit_id", ""))[:12], told.get("branch"), told.get("status"))

@@ -13,6 +13,8 @@ from tensortap.comparison.shape_of_difference import told_of
 from tensortap.comparison.verdict import GREEN
 
 _MOST_SYMPTOM_BYTES = 64 << 20
+_SURE = 4  # standard errors
+Array = np.ndarray[Any, Any]
 _MEANINGS = {
     "own code": "its inputs and what its parts gave are equal, so the fault lies between them",
     "output": "its inputs, and whatever it has called, are equal",
@@ -31,7 +33,7 @@ def sentence(found: Comparison, site: str = "") -> str:
     before = _equal_steps(found, first)
     start = f"Equal for {before:,} step{'s' if before != 1 else ''}. " if before else ""
     rank = f", rank {first.rank}" if _ranks(found) > 1 else ""
-    made = f", made at {site}" if site else ""
+    made = f", made at {site.rpartition('/')[2]}" if site else ""
     where = f"step {first.step}, {first.where}{rank}{made}"
     return f"{start}First difference: {where}. {_how(first, seen)}"
 
@@ -63,11 +65,22 @@ def growth(found: Comparison) -> dict[str, Any] | None:
     if len({step for step, _ in sound}) < 4:
         return None
     steps, sizes = np.array(sound, np.float64).T
-    slope = float(np.polyfit(steps, np.log2(sizes), 1)[0])
-    if slope <= 1e-3:
-        return {"doubling": None, "text": "the error does not grow from step to step"}
-    doubling = 1 / slope
+    doubling = _doubling(steps, np.log2(sizes))
+    if doubling is None:
+        return {"doubling": None, "text": "the error does not clearly grow from step to step"}
     return {"doubling": doubling, "text": f"the error doubles every {doubling:.3g} steps"}
+
+
+def _doubling(steps: Array, doublings: Array) -> float | None:
+    """In how many steps the line through the sizes doubles; None where it does so nowhere in sight, or the
+    sizes lie around it so widely that it might as well be flat."""
+    away = steps - steps.mean()
+    spread = float((away**2).sum())
+    slope = float((away * doublings).sum()) / spread
+    rest = doublings - doublings.mean() - slope * away
+    unsure = math.sqrt(float((rest**2).sum()) / (len(steps) - 2) / spread)
+    is_seen = slope * float(np.ptp(steps)) >= 1
+    return 1 / slope if is_seen and slope > _SURE * unsure else None
 
 
 def _same(found: Comparison) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import OWN, PACKS
+from tensortap.viewer.call_lines import has_calls
 from tensortap.viewer.counted import KNOWN
 from tensortap.viewer.library import Library, opens, reason
 from tensortap.viewer.problems import DAMAGED
@@ -77,8 +78,15 @@ def at_length(library: Library, identity: str) -> dict[str, Any]:
         "storage": _storage(stock.path),
         "events": _events(short, stock),
         "problems": [*stock.book.problems, *filter(None, [metadata.get("problem")])],
-        "reproduce": f"tensortap reproduce {shlex.quote(str(stock.path))}",
+        "reproduce": reproduce_line(stock),
+        "has_calls": has_calls(stock),
     }
+
+
+def reproduce_line(stock: Stock) -> str | None:
+    """The command that makes the run again; None where the run does not say how it was made."""
+    has_command = within(stock.book.metadata(), "runtime_info", "command")
+    return f"tensortap reproduce {shlex.quote(str(stock.path))}" if has_command else None
 
 
 def sentence(stock: Stock, short: dict[str, Any]) -> str:

@@ -68,12 +68,24 @@ def statistics_told(found: Statistics) -> dict[str, Any]:
 
 def python_of(stock: Stock, row: int) -> str:
     """The lines that load it in a program."""
+    opened, what = _opened(stock, row)
+    name = "trace" if stock.book.type == "trace" else "run"
+    return f"{_IMPORT}{name} = {opened}\nx = {name}{what}"
+
+
+def loading(stock: Stock, row: int) -> str:
+    """The same as one expression."""
+    return "".join(_opened(stock, row))
+
+
+def _opened(stock: Stock, row: int) -> tuple[str, str]:
+    """What opens the run, and what takes the value out of it."""
     name = stock.text("name", row)
     if stock.book.type == "trace":
         position = int(stock.alike_before(row).sum())
-        return f"{_IMPORT}trace = tt.TraceFile({str(stock.path)!r})\nx = trace[{name!r}][{position}]"
+        return f"tt.TraceFile({str(stock.path)!r})", f"[{name!r}][{position}]"
     moment = ", ".join(f"{field}={int(stock.plain(field)[row])}" for field in ("step", "rank", "call"))
-    return f"{_IMPORT}run = tt.Run({str(stock.path)!r})\nx = run.load({name!r}, {moment})"
+    return f"tt.Run({str(stock.path)!r})", f".load({name!r}, {moment})"
 
 
 def _operand(stock: Stock, row: int) -> tuple[Operand | None, str]:

@@ -4,7 +4,7 @@
 import { json, onNews } from "./api.js";
 import { button, el, fill, svg } from "./dom.js";
 import { listen, show, showHelp } from "./keys.js";
-import { copy, tell, words } from "./messages.js";
+import { copy, tell } from "./messages.js";
 import { offer, openPalette } from "./palette.js";
 import { toggleTheme } from "./theme.js";
 import { go } from "./url.js";
@@ -22,7 +22,7 @@ export class Frame {
     this.crumbs = el("nav", { class: "crumbs", label: "Breadcrumb" });
     this.chips = el("div", { class: "chips" });
     this.pulse = el("span", { class: "live" });
-    /** @type {(() => Promise<{title: string, lines: string[]}>) | null} */
+    /** @type {{title: string, lines: string[]} | null} */
     this.reproducing = null;
     /** @type {(() => string) | null} */
     this.python = null;
@@ -65,9 +65,9 @@ export class Frame {
     this.reproduceButton.hidden = true;
   }
 
-  /** @param {() => Promise<{title: string, lines: string[]}>} how */
-  canReproduce(how) {
-    this.reproducing = how;
+  /** @param {string} title @param {string[]} lines commands */
+  canReproduce(title, lines) {
+    this.reproducing = { title, lines };
     this.reproduceButton.hidden = false;
   }
 
@@ -92,12 +92,9 @@ export class Frame {
     );
   }
 
-  async reproduce() {
+  reproduce() {
     if (!this.reproducing) return;
-    const { title, lines } = await this.reproducing().catch((error) => ({
-      title: "Reproduce",
-      lines: [words(error)],
-    }));
+    const { title, lines } = this.reproducing;
     const text = lines.join("\n");
     show(
       el(

@@ -8,6 +8,9 @@ import { el } from "./dom.js";
 /** @type {Binding[]} */
 let bindings = [];
 
+/** Heard by the palette itself, in fields too. */
+const PALETTE = { keys: [navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl-K"], help: "go anywhere" };
+
 /**
  * @param {Binding[]} more
  * @param {AbortSignal} signal
@@ -42,7 +45,7 @@ function isPressable(target) {
 
 export function showHelp() {
   const dialog = el("dialog", { class: "sheet", label: "Keys" });
-  const known = bindings.map((one) => [
+  const known = [...bindings, PALETTE].map((one) => [
     el(
       "dt",
       null,

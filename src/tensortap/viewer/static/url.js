@@ -42,15 +42,47 @@ export function turned(name, word) {
  * @param {{push?: boolean}} [how]
  */
 export function set(values, how = {}) {
+  if (write(values, Boolean(how.push))) tell();
+}
+
+/**
+ * Whether the address is another one now.
+ * @param {Record<string, string | number | null | undefined>} values
+ * @param {boolean} isPushed
+ */
+function write(values, isPushed) {
   const search = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(values)) {
     if (value === null || value === undefined || value === "") search.delete(name);
     else search.set(name, String(value));
   }
   const next = location.pathname + readable(search);
-  if (next === location.pathname + location.search) return;
-  history[how.push ? "pushState" : "replaceState"](null, "", next);
-  tell();
+  if (next === location.pathname + location.search) return false;
+  history[isPushed ? "pushState" : "replaceState"](null, "", next);
+  return true;
+}
+
+/**
+ * What the page shows already, without telling it: where it is scrolled to.
+ * @param {Record<string, string | number | null>} values
+ */
+export function note(values) {
+  write(values, false);
+}
+
+/**
+ * Open as the address says: a word stands for each that is not as it is by itself.
+ * @param {HTMLDetailsElement} details
+ * @param {string} name
+ * @param {string} word
+ * @param {boolean} isOpen by itself
+ */
+export function remember(details, name, word, isOpen) {
+  details.open = isOpen !== chosenWords(name).includes(word);
+  details.addEventListener("toggle", () => {
+    const isTurned = details.open !== isOpen;
+    if (chosenWords(name).includes(word) !== isTurned) set({ [name]: turned(name, word) });
+  });
 }
 
 /** @param {string} address */

@@ -47,6 +47,12 @@ export function sliceSize(shape, part) {
   return [part.rows < 0 ? 1 : shape[part.rows], part.cols < 0 ? 1 : shape[part.cols]];
 }
 
+/** Where an axis stands still; null where it is seen or reduced. @param {Slice} part @param {number} axis */
+export function fixedPlace(part, axis) {
+  const word = part.index[axis];
+  return axis === part.rows || axis === part.cols || typeof word !== "number" ? null : word;
+}
+
 /** The element of the whole that stands at a place of the slice. @param {Slice} part @param {number} row @param {number} col */
 export function element(part, row, col) {
   return part.index.map((word, axis) => (axis === part.rows ? row : axis === part.cols ? col : word));

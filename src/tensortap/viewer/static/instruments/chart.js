@@ -7,6 +7,8 @@ import { ink, onTheme } from "../theme.js";
 /** @typedef {{x: ArrayLike<number>, y: ArrayLike<number | null>, name: string, colour: string, mode?: string, dash?: string, fill?: string, opacity?: number}} Trace */
 /** @typedef {{title?: string, x?: string, y?: string, isLog?: boolean, height?: number, onPick?: (x: number) => void}} ChartLook */
 
+const FEW_STEPS = 8; // each of them has its tick
+
 /** @type {Promise<any> | null} */
 let plotly = null;
 
@@ -63,6 +65,12 @@ function line(trace) {
   };
 }
 
+/** @param {Trace[]} traces */
+function isShort(traces) {
+  const steps = traces.flatMap(({ x }) => [x[0], x[x.length - 1]]).filter(Number.isFinite);
+  return Math.max(...steps) - Math.min(...steps) <= FEW_STEPS;
+}
+
 /** @param {Trace[]} traces @param {ChartLook} look */
 function layout(traces, look) {
   const axis = {
@@ -81,7 +89,12 @@ function layout(traces, look) {
     title: look.title
       ? { text: plain(look.title), font: { size: 12, color: ink("text") }, x: 0.01, xanchor: "left" }
       : undefined,
-    xaxis: { ...axis, title: look.x ? { text: look.x, font: { size: 10.5 } } : undefined },
+    xaxis: {
+      ...axis,
+      // Between two steps there is none.
+      ...(look.x === "step" && { tickformat: "d", ...(isShort(traces) && { dtick: 1 }) }),
+      title: look.x ? { text: look.x, font: { size: 10.5 } } : undefined,
+    },
     yaxis: {
       ...axis,
       type: look.isLog ? "log" : "linear",

@@ -4,7 +4,7 @@
 import { middle } from "../format.js";
 import { ink } from "../theme.js";
 import { sketch, tip } from "./canvas.js";
-import { labels, ticks } from "./labels.js";
+import { labelPlace, labels, ticks } from "./labels.js";
 import { circle, colour, hatched, line } from "./strokes.js";
 
 /**
@@ -119,8 +119,8 @@ export class DivergenceMap {
     context.textBaseline = "middle";
     const most = Math.floor((this.gutter - 12) / 6.4);
     for (const label of this.labels || []) {
-      const y = TOP + (label.row - top + 0.5) * this.sy;
-      context.fillText(middle(label.text, most), this.gutter - 8, Math.max(y, TOP + 6));
+      const y = TOP + labelPlace(label.row - top, this.sy);
+      context.fillText(middle(label.text, most), this.gutter - 8, y);
     }
     context.textBaseline = "alphabetic";
     for (const at of ticks(right - left, (this.width - this.gutter) / 52)) {

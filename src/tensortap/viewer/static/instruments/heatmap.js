@@ -221,8 +221,10 @@ export class Heatmap {
     for (let row = Math.floor(view.y); row < lastRow; row++) {
       for (let col = Math.floor(view.x); col < lastCol; col++) {
         const value = this.value(row, col);
-        if (value === null) continue;
-        context.fillStyle = inkOn(colours[place(this.value(row, col, "paint") ?? value, range)]);
+        const painted = this.value(row, col, "paint");
+        // Where only what is not finite is shown, only that is named.
+        if (value === null || (painted !== null && Number.isFinite(value))) continue;
+        context.fillStyle = inkOn(colours[place(painted ?? value, range)]);
         context.fillText(
           brief(value),
           (col + 0.5 - view.x) * view.sx,

@@ -4,6 +4,7 @@
 /** @typedef {{row: number, text: string}} Label */
 
 const LEAST = 13; // pixels from one label to the next
+const TALL = 11; // pixels of a label: the first, which is moved down into sight, comes as close as that
 
 /**
  * Each name where there is room, else the blocks that they belong to.
@@ -18,10 +19,15 @@ export function labels(names, kinds, top, bottom, height) {
   const stem = common(names.slice(top, bottom));
   const said = (/** @type {number} */ row) => names[row].slice(stem) + mark(kinds[row] || "");
   if (height >= LEAST) return numbers(top, bottom).map((row) => ({ row, text: said(row) }));
-  return spread(blocks(names, kinds, top, bottom), LEAST / height).map(({ row }) => ({
+  return spread(blocks(names, kinds, top, bottom), top, height).map(({ row }) => ({
     row,
     text: block(names[row], kinds[row]).slice(stem) || said(row),
   }));
+}
+
+/** The middle of a label, in pixels from the top: that of its row, but never cut off. @param {number} row @param {number} height of one row */
+export function labelPlace(row, height) {
+  return Math.max((row + 0.5) * height, 6);
 }
 
 /**
@@ -69,13 +75,17 @@ function common(names) {
 /**
  * The larger a block, the earlier it gets its place.
  * @param {{row: number, size: number}[]} wanted
- * @param {number} rows at least between two
+ * @param {number} top
+ * @param {number} height pixels of one row
  */
-function spread(wanted, rows) {
+function spread(wanted, top, height) {
+  const place = (/** @type {number} */ row) => labelPlace(row - top, height);
   /** @type {{row: number, size: number}[]} */
   const kept = [];
   for (const one of [...wanted].sort((first, second) => second.size - first.size || first.row - second.row)) {
-    if (kept.every((other) => Math.abs(other.row - one.row) >= rows)) kept.push(one);
+    const isFree = (/** @type {number} */ row) =>
+      Math.abs(row - one.row) * height >= LEAST && Math.abs(place(row) - place(one.row)) >= TALL;
+    if (kept.every(({ row }) => isFree(row))) kept.push(one);
   }
   return kept;
 }

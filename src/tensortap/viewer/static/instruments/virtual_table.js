@@ -13,8 +13,8 @@ import { middle } from "../format.js";
 /**
  * @typedef {{
  *   label: string, onPick?: (row: number) => void, onSort?: (key: string) => void, onRest?: (rows: number[]) => void,
- *   none?: string,
- * }} TableActs
+ *   none?: string, from?: number, onTop?: (at: number) => void,
+ * }} TableActs `from` is the place that is on top at first, `onTop` hears which one it is when scrolling by hand rests
  */
 
 /** @typedef {{element: HTMLElement, cells: HTMLElement[], look: string}} Line */
@@ -37,6 +37,7 @@ export class VirtualTable {
     this.rows = [];
     /** @type {number | null} */
     this.selected = null;
+    this.from = acts.from || 0;
     /** @type {Line[]} */
     this.pool = [];
     this.template = columns.map((one) => one.width).join(" ");
@@ -56,10 +57,24 @@ export class VirtualTable {
     this.height = Math.min(rows.length * ROW, TALLEST);
     this.space.style.height = `${this.height}px`;
     this.none.hidden = rows.length > 0;
-    if (!how.keep) this.body.scrollTop = 0;
+    if (this.from && rows.length > this.from) this.begin();
+    else if (!how.keep) this.rewind();
     this.draw();
     this.rest();
   }
+
+  /** Where somebody was, who has shared what was seen. */
+  begin() {
+    this.body.scrollTop = this.from * ROW * this.stretch();
+    this.from = 0;
+  }
+
+  rewind() {
+    this.body.scrollTop = 0;
+    if (!this.from) this.acts.onTop?.(0);
+  }
+
+  isByHand = false;
 
   height = 0;
   isAsked = false;
@@ -214,6 +229,8 @@ export class VirtualTable {
       this.rest();
     };
     this.body.addEventListener("scroll", ask, { signal, passive: true });
+    for (const name of ["wheel", "pointerdown", "keydown", "touchmove"])
+      this.body.addEventListener(name, () => this.take(), { signal, passive: true });
     const watch = new ResizeObserver(() => this.draw());
     watch.observe(this.body);
     signal.addEventListener("abort", () => watch.disconnect());
@@ -227,6 +244,12 @@ export class VirtualTable {
       { signal },
     );
     this.body.addEventListener("keydown", (event) => this.steer(event), { signal });
+  }
+
+  /** From now on the place is that of the hand. */
+  take() {
+    this.isByHand = true;
+    this.from = 0;
   }
 
   /** @param {KeyboardEvent} event */
@@ -253,6 +276,7 @@ export class VirtualTable {
     clearTimeout(this.resting);
     this.resting = setTimeout(() => {
       const { first, count } = this.seen;
+      if (this.isByHand) this.acts.onTop?.(Math.round(this.body.scrollTop / this.stretch() / ROW));
       this.acts.onRest?.(Array.from({ length: Math.max(count, 0) }, (_, at) => this.rows[first + at]));
     }, 60);
   }

@@ -8,7 +8,7 @@ import { count, dtype, moment, number, size } from "../format.js";
 import { VirtualTable } from "../instruments/virtual_table.js";
 import { listen } from "../keys.js";
 import { offer } from "../palette.js";
-import { address, chosen, go, set } from "../url.js";
+import { address, chosen, chosenNumber, go, note, set } from "../url.js";
 import { runHeader } from "./run_header.js";
 
 /** @typedef {import("../app.js").Context} Context */
@@ -51,7 +51,9 @@ class CapturesPage {
         `/api/run/${run.id}/rows.bin${query({ q: text, sort: sorting().key, desc: sorting().isDown ? 1 : null })}`,
       onFound: ({ facts, columns }) => {
         say(this.count, `${count(facts.matched)} of ${count(facts.of)}`);
-        this.table.show(columns.row);
+        const order = `${chosen("q")} ${chosen("o")}`;
+        this.table.show(columns.row, { keep: order === this.order });
+        this.order = order;
       },
     });
     this.table = new VirtualTable(
@@ -63,6 +65,8 @@ class CapturesPage {
         onPick: (row) => go(this.tensor(row)),
         onSort: (key) => this.sort(key),
         onRest: (rows) => this.learn(rows),
+        from: chosenNumber("top", 0),
+        onTop: (at) => note({ top: at || null }),
       },
       signal,
     );
@@ -97,6 +101,9 @@ class CapturesPage {
     onNews("back", () => this.grow(), signal);
     onNews("stats", (news) => news.id === run.id && this.learnAgain(), signal);
   }
+
+  /** What the rows were asked for by: those of a run that grows stay where they are. */
+  order = "";
 
   update() {
     const { key, isDown } = sorting();
@@ -232,11 +239,11 @@ class CapturesPage {
       statistic("absmax", 3),
       {
         key: "nan",
-        title: "odd",
+        title: "NaN, Inf",
         width: "84px",
         isRight: true,
         isSortable: true,
-        hint: "NaN and Inf",
+        hint: "how many elements are not finite",
         text: (row) => this.odd(row),
         tone: (row) => (this.odd(row) === "–" || this.odd(row) === "" ? "quiet" : "bad"),
       },

@@ -97,7 +97,7 @@ function news(c, signal) {
 }
 
 /** @param {Told} told */
-function header({ comparison, frame, signal }) {
+function header({ comparison, frame }) {
   const { a, b } = comparison;
   const chip = (/** @type {string} */ letter, /** @type {any} */ run) => ({
     letter,
@@ -110,12 +110,13 @@ function header({ comparison, frame, signal }) {
     chips: [chip("A", a), chip("B", b)],
     title: `${runName(a.label || a.name)} ⇄ ${runName(b.label || b.name)}`,
   });
-  frame.canReproduce(async () => {
-    const runs = await Promise.all(
-      [a, b].filter((one) => one.id).map((one) => json(`/api/run/${one.id}`, { signal })),
+  const made = [a, b].filter((run) => run.reproduce);
+  const which = made.length === 2 ? "both runs" : made[0] === a ? "A" : "B";
+  if (made.length)
+    frame.canReproduce(
+      `Reproduce ${which}`,
+      made.map((run) => run.reproduce),
     );
-    return { title: "Reproduce both runs", lines: runs.map((run) => run.reproduce) };
-  });
 }
 
 class ComparePage {

@@ -6,6 +6,7 @@ import { button, el, fill } from "../dom.js";
 import { count, middle, number, percent } from "../format.js";
 import { copy } from "../messages.js";
 import { patchLines } from "./patch.js";
+import { remember } from "../url.js";
 
 /** @typedef {import("./compare.js").Told} Told */
 /** @typedef {[string, (Node | string)[]]} Line */
@@ -21,7 +22,9 @@ export function answer(told, inspect) {
 function sentence({ c, comparison }, inspect) {
   const { first } = comparison;
   const site = first?.site
-    ? button(middle(first.site, 24), () => copy(first.site, "The call site"), { title: "copy the call site" })
+    ? button(middle(first.site.split("/").pop(), 24), () => copy(first.site, "The call site"), {
+        title: `copy ${first.site}`,
+      })
     : null;
   return el(
     "section",
@@ -125,15 +128,29 @@ function codeWords(one, changes) {
 
 /** The lines of code that differ, without those around; of one small change they are open. @param {any[]} changes */
 function files(changes) {
-  return changes.map(({ file, where, added, removed, hunks }) => {
+  return changes.map(({ file, where, added, removed, hunks }, at) => {
     const counts = added || removed ? ` +${added} −${removed}` : "";
     const lines = hunks.filter((/** @type {string} */ line) => !line.startsWith(" "));
     const made = /** @type {HTMLDetailsElement} */ (
-      el("details", null, el("summary", null, `${file}${counts}, ${where}`), patchLines(lines, `Lines of ${file}`))
+      el(
+        "details",
+        null,
+        el("summary", null, `${file}${counts}, ${where}`),
+        patchLines(outdented(lines), `Lines of ${file}`),
+      )
     );
-    made.open = changes.length === 1 && lines.length <= FEW_LINES;
+    const isOpen = changes.length === 1 && lines.length <= FEW_LINES;
+    remember(made, "d", String(at), isOpen);
     return made;
   });
+}
+
+/** Without the spaces that all of them begin with, behind the sign. @param {string[]} lines */
+function outdented(lines) {
+  const isCode = (/** @type {string} */ line) => /^[+-]/.test(line) && line.slice(1).trim() !== "";
+  const widths = lines.filter(isCode).map((line) => line.slice(1).search(/[^ ]/));
+  const least = widths.length ? Math.min(...widths) : 0;
+  return lines.map((line) => (/^[+-]/.test(line) ? line[0] + line.slice(1 + least) : line));
 }
 
 /**

@@ -76,8 +76,10 @@ export class PairFigures {
     const { signal } = this.loading;
     this.choose();
     fill(this.statistics, statistics(facts));
-    say(this.symptoms, facts.symptoms?.length ? `The difference: ${facts.symptoms.join("; ")}.` : "");
-    this.symptoms.hidden = !facts.symptoms?.length;
+    // Of the first difference the top of the page tells it.
+    const isSaid = !facts.symptoms?.length || facts.pair === this.told.comparison.first?.pair;
+    say(this.symptoms, isSaid ? "" : `The difference: ${facts.symptoms.join("; ")}.`);
+    this.symptoms.hidden = isSaid;
     try {
       const [top, apart, ...spreads] = await Promise.all([
         json(`${base}/top?side=d&k=${SHOWN}`, { signal }),

@@ -7,6 +7,7 @@ import { dtype, middle, shape as shapeWords } from "../format.js";
 import { copy, words } from "../messages.js";
 import { Axes, element, slice, sliceSize, sliceWords } from "../instruments/axes.js";
 import { chosen, set } from "../url.js";
+import { pythonOfPair } from "./python_slice.js";
 import { PairFigures } from "./compare_figures.js";
 import { plainPair, singleNumbers, tone } from "./compare_plain.js";
 import { Profiles } from "./compare_profiles.js";
@@ -264,7 +265,8 @@ export class PairCard {
   }
 
   python() {
-    return this.facts?.python || "";
+    const isSeen = this.body.firstChild === this.content[0] && this.facts?.pair === this.shown;
+    return this.facts ? pythonOfPair(this.facts, isSeen ? this.part() : null) : "";
   }
 
   /** One number on each side is no picture. @param {any} facts */

@@ -3,6 +3,7 @@
 
 import { isAborted, json, real } from "../api.js";
 import { el, fill } from "../dom.js";
+import { fixedPlace } from "../instruments/axes.js";
 import { Profile } from "../instruments/profile.js";
 
 /** @typedef {import("../instruments/axes.js").Slice} Slice */
@@ -31,14 +32,15 @@ export class Profiles {
 
   /** @param {string} base @param {number} pair @param {number[]} shape @param {Slice} part */
   show(base, pair, shape, part) {
+    this.part = part;
     if (this.shown !== base) this.begin(base, pair, shape);
     this.strips.forEach((strip, axis) => {
-      if (!strip?.along) return;
-      const isSeen = axis === part.rows || axis === part.cols;
-      const word = part.index[axis];
-      strip.show({ ...strip.along, selected: isSeen || typeof word === "string" ? null : word });
+      if (strip?.along) strip.show({ ...strip.along, selected: fixedPlace(part, axis) });
     });
   }
+
+  /** @type {Slice | null} */
+  part = null;
 
   /** @param {string} base @param {number} pair @param {number[]} shape */
   begin(base, pair, shape) {
@@ -101,6 +103,7 @@ export class Profiles {
    */
   async load(strip, base, axis, length, signal) {
     const found = await json(`${base}/profile?side=d&d=abs&axis=${axis}`, { signal });
-    strip.show({ at: found.at, width: found.width, length, values: found.max.map(real), selected: null });
+    const selected = this.part && fixedPlace(this.part, axis);
+    strip.show({ at: found.at, width: found.width, length, values: found.max.map(real), selected });
   }
 }

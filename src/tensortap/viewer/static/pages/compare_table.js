@@ -6,7 +6,7 @@ import { el, say } from "../dom.js";
 import { count, dtype, number } from "../format.js";
 import { Filter } from "../filter.js";
 import { VirtualTable } from "../instruments/virtual_table.js";
-import { chosen, set } from "../url.js";
+import { chosen, chosenNumber, note, set } from "../url.js";
 import { tone } from "./compare_plain.js";
 
 /** @typedef {import("./compare.js").Told} Told */
@@ -35,6 +35,8 @@ export class PairTable {
         none: "No pair is like that.",
         onSort: (key) => this.sort(key),
         onPick: (pair) => set({ ...told.pairs.words(pair), i: null, x: null, at: null }, { push: true }),
+        from: chosenNumber("top", 0),
+        onTop: (at) => note({ top: at || null }),
       },
       told.signal,
     );
@@ -57,8 +59,9 @@ export class PairTable {
   /** @param {import("../api.js").Table} found */
   found({ facts, columns: { row } }) {
     say(this.count, `${count(facts.matched)} of ${count(facts.of)}`);
+    const isPlaced = this.table.from > 0;
     this.table.show(row);
-    if (this.table.selected !== null && !chosen("q")) this.table.reveal(this.table.selected);
+    if (this.table.selected !== null && !chosen("q") && !isPlaced) this.table.reveal(this.table.selected);
   }
 
   /** @param {string} key */

@@ -3,7 +3,7 @@
 
 import { isAborted, json, query } from "../api.js";
 import { button, el, fill, say } from "../dom.js";
-import { count, dtype } from "../format.js";
+import { count, dtype, plural } from "../format.js";
 import { VirtualTable } from "../instruments/virtual_table.js";
 import { tell, words } from "../messages.js";
 import { chosen, set } from "../url.js";
@@ -12,6 +12,7 @@ import { chosen, set } from "../url.js";
 /** @typedef {{tap: number, what: string, state: string, names: string[], condition: boolean}} Tap */
 
 const GOING = ["armed", "requested", "looking"];
+const HELD = 10;
 export const WHY_NOT = "Taps are placed only after `tensortap view --allow-actions`.";
 
 export class Catalog {
@@ -125,6 +126,13 @@ export class Catalog {
       { class: "field", label: "What happens then", disabled: !this.isAllowed },
       ["tell", "send", "dump"].map((word) => el("option", { attrs: { value: word } }, word)),
     );
+    const most = el("input", {
+      class: "field live-every",
+      type: "number",
+      label: "Steps in which it holds before the watch ends",
+      attrs: { min: 1, value: HELD },
+      disabled: !this.isAllowed,
+    });
     const why = { class: "small", disabled: !this.isAllowed, title: this.isAllowed ? "" : WHY_NOT };
     this.options = () => ({ every: Number(every.value) || 1, keep: keep.value || null });
     const tap = () => {
@@ -132,7 +140,8 @@ export class Catalog {
       if (patterns.length) this.post("tap", { patterns, ...this.options() });
     };
     const watch = () =>
-      condition.value && this.post("watch", { condition: condition.value, then: then.value });
+      condition.value &&
+      this.post("watch", { condition: condition.value, then: then.value, first: Number(most.value) || HELD });
     pattern.addEventListener("keydown", (event) => event.key === "Enter" && tap());
     condition.addEventListener("keydown", (event) => event.key === "Enter" && watch());
     return el(
@@ -141,6 +150,7 @@ export class Catalog {
       el("div", null, pattern, button("Tap", tap, why)),
       el("div", null, el("label", null, "every ", every), el("label", null, "send ", keep)),
       el("div", null, condition, then, button("Watch", watch, why)),
+      el("div", null, el("label", null, "the watch ends after it held in ", most, " steps")),
     );
   }
 
@@ -204,7 +214,7 @@ export class Catalog {
       if (tap && !tap.condition) for (const name of named(tap.what)) this.taps.set(name, tap.tap);
       if (what === "untap")
         for (const [name, one] of [...this.taps]) if (one === body.tap) this.taps.delete(name);
-      if (what === "watch") tell(`The job watches ${body.condition}.`);
+      if (what === "watch") tell(`The job watches ${body.condition}, until it held in ${plural(body.first, "step")}.`);
     } catch (error) {
       if (what === "untap") this.onEnding(body.tap, false);
       if (!isAborted(error)) tell(words(error), { isBad: true });

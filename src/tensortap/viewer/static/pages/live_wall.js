@@ -3,7 +3,7 @@
 
 import { isAborted, real } from "../api.js";
 import { el, fill, longName, say } from "../dom.js";
-import { brief, dtype, number } from "../format.js";
+import { brief, dtype, number, plural } from "../format.js";
 import { Spark } from "../instruments/spark.js";
 import { Thumbnail } from "../instruments/thumbnail.js";
 
@@ -136,12 +136,10 @@ class Tile {
     this.last = record;
     const known = record.statistics;
     say(this.moment, `step ${record.step}`);
-    say(
-      this.type,
-      record.shape.length ? `${dtype(record.dtype)}[${record.shape.join(",")}]` : dtype(record.dtype),
-    );
+    say(this.type, typeWords(record));
     if (record.value !== undefined) say(this.big, number(record.value));
-    else if (known && !this.big.hidden) say(this.big, number(known.mean));
+    else if (known && !this.big.hidden)
+      fill(this.big, el("span", { class: "wall-what quiet" }, "mean"), el("span", null, number(known.mean)));
     this.element.classList.toggle("is-odd", Boolean(record.odd));
     if (known) {
       say(this.numbers, record.value === undefined ? numbersOf(known, record.odd) : record.odd);
@@ -186,6 +184,13 @@ export function valueBase(base, record) {
 /** @param {Came} record */
 function hasPicture(record) {
   return record.shape.some((length) => length > 1);
+}
+
+/** @param {Came} record */
+function typeWords(record) {
+  if (record.dtype === "Statistics")
+    return `statistics${record.statistics ? ` of ${plural(record.statistics.count, "element")}` : ""}`;
+  return record.shape.length ? `${dtype(record.dtype)}[${record.shape.join(",")}]` : dtype(record.dtype);
 }
 
 /** @param {any} known @param {string} odd */

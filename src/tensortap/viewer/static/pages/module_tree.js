@@ -114,7 +114,7 @@ export class ModuleTree {
       ),
       el("span", { class: "number soft" }, node.absmax === null ? "" : number(node.absmax)),
       el("span", { class: "number quiet" }, count(node.captures)),
-      el("span", { class: `number ${node.odd ? "bad" : "quiet"}` }, node.odd ? `${count(node.odd)} odd` : ""),
+      el("span", { class: `number ${node.odd ? "bad" : "quiet"}` }, node.odd ? count(node.odd) : ""),
     );
   }
 }

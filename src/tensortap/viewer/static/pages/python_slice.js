@@ -32,8 +32,26 @@ export function pythonOf(facts, part, seen) {
   return lines.join("\n");
 }
 
-/** @param {any} facts @param {Slice} part */
-function sliced(facts, part) {
+/**
+ * Both sides, the slice of each that is seen, and their difference, where they are of one kind.
+ * @param {any} facts
+ * @param {Slice | null} part
+ */
+export function pythonOfPair({ python, a, b, plan }, part) {
+  const isAlike = a.framework === b.framework && String(a.shape) === String(b.shape);
+  if (!python || !isAlike || plan.length || !a.is_array) return python;
+  const slices = part ? ["a", "b"].map((name) => sliced(name === "a" ? a : b, part, name)) : ["a", "b"];
+  const lines = slices[0] === "a" ? [python] : [python, `a, b = ${slices.join(", ")}`];
+  const isFloat = /float/.test(a.dtype) && /float/.test(b.dtype);
+  const wide = isFloat ? "" : (OF_WHOLE[a.framework] ?? "");
+  return [...lines, `difference = b${wide} - a${wide}`].join("\n");
+}
+
+/** Whole numbers without a sign would wrap around, and truths cannot be subtracted. @type {Record<string, string>} */
+const OF_WHOLE = { torch: ".double()", numpy: ".astype(float)" };
+
+/** @param {any} facts @param {Slice} part @param {string} name */
+function sliced(facts, part, name = "x") {
   const ways = facts.framework === "torch" ? OF_TORCH : OF_NUMPY;
   const isShown = (/** @type {number} */ axis) => axis === part.rows || axis === part.cols;
   const words = part.index.map((word, axis) =>
@@ -41,7 +59,7 @@ function sliced(facts, part) {
   );
   const left = words.map((_, axis) => axis).filter((axis) => words[axis] === ":");
   while (words.length && words[words.length - 1] === ":") words.pop();
-  let text = words.length ? `x[${words.join(", ")}]` : "x";
+  let text = words.length ? `${name}[${words.join(", ")}]` : name;
   // From the last axis on, so that those before it keep their numbers.
   for (const [at, axis] of [...left.entries()].reverse()) {
     if (!isShown(axis)) text = ways[String(part.index[axis])](text, at);

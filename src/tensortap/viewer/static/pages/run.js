@@ -6,7 +6,7 @@ import { el, fill } from "../dom.js";
 import { count, moment, plural, size } from "../format.js";
 import { words } from "../messages.js";
 import { chart } from "../instruments/chart.js";
-import { address, chosenWords, set, turned } from "../url.js";
+import { address, remember } from "../url.js";
 import { runHeader } from "./run_header.js";
 import { health } from "./runs.js";
 import { ModuleTree } from "./module_tree.js";
@@ -93,7 +93,7 @@ function summary(run) {
       "div",
       { class: "answer-acts run-acts" },
       el("a", { class: "button primary", href: `/run/${run.id}/captures` }, "Captures"),
-      el("a", { class: "button", href: `/run/${run.id}/trace` }, "Call tree"),
+      el("a", { class: "button", href: `/run/${run.id}/trace` }, run.has_calls ? "Call tree" : "Values of each step"),
     ),
   );
 }
@@ -106,7 +106,7 @@ class Modules {
     this.tree = new ModuleTree(run);
     this.body = el("div", null, this.tree.element);
     const note = "green: no NaN or Inf in what was looked at";
-    const titles = ["module", "largest |x|", "captures", ""].map((text, at) =>
+    const titles = ["module", "largest |x|", "captures", "NaN, Inf"].map((text, at) =>
       el("span", { class: at ? "number" : "" }, text),
     );
     this.card = el(
@@ -196,11 +196,7 @@ function details({ title, facts }, isOpen) {
       facts.map(([name, value]) => [el("dt", null, name), el("dd", null, value)]),
     ),
   );
-  made.open = isOpen !== chosenWords("d").includes(title);
-  made.addEventListener("toggle", () => {
-    const isTurned = made.open !== isOpen;
-    if (chosenWords("d").includes(title) !== isTurned) set({ d: turned("d", title) });
-  });
+  remember(made, "d", title, isOpen);
   return made;
 }
 

@@ -21,7 +21,7 @@ export function runHeader(frame, run, page, signal) {
     chips: [],
     title: page ? `${page} · ${name}` : name,
   });
-  frame.canReproduce(async () => ({ title: `Reproduce ${name}`, lines: [run.reproduce] }));
+  if (run.reproduce) frame.canReproduce(`Reproduce ${name}`, [run.reproduce]);
   frame.python = () => `import tensortap as tt\n\nrun = tt.Run(${JSON.stringify(run.path)})`;
   watch(frame, run, signal);
 }

@@ -259,7 +259,7 @@ function state(run) {
 
 /** Records with NaN or Inf over the steps. @param {any} told */
 export function health(told) {
-  if (!told?.known) return el("span", { class: "quiet" }, "not looked at");
+  if (!told?.known) return el("span", { class: "quiet", title: "it is looked through once it is opened" }, "not looked at");
   const { odd } = told;
   if (!odd)
     return el(
@@ -267,7 +267,7 @@ export function health(told) {
       { class: "good", title: `${count(told.known)} of ${count(told.of)} looked at` },
       "no NaN, no Inf",
     );
-  const words = el("span", { class: "bad" }, `${count(odd)} odd `);
+  const words = el("span", { class: "bad" }, `${count(odd)} with NaN or Inf `);
   const title = `${count(told.nan)} with NaN, ${count(told.inf)} with Inf`;
   if (told.spark.length < 2) return el("span", { title }, words);
   const most = Math.max(...told.spark, 1);

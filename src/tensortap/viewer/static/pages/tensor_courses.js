@@ -4,6 +4,7 @@
 import { isAborted, json, real } from "../api.js";
 import { button, el, fill } from "../dom.js";
 import { size } from "../format.js";
+import { fixedPlace } from "../instruments/axes.js";
 import { Band } from "../instruments/band.js";
 
 /** @typedef {import("../instruments/axes.js").Slice} Slice */
@@ -44,17 +45,16 @@ export class Courses {
 
   /** @param {string} base @param {any} facts @param {Slice} part */
   show(base, facts, part) {
+    this.part = part;
     if (base !== this.base) this.begin(base, facts);
-    this.mark(part);
+    this.mark();
   }
 
-  /** @param {Slice} part */
-  mark(part) {
-    for (const [axis, band] of this.bands) {
-      const word = part.index[axis];
-      const isSeen = axis === part.rows || axis === part.cols;
-      band.select(isSeen || typeof word === "string" ? null : word);
-    }
+  /** @type {Slice | null} */
+  part = null;
+
+  mark() {
+    for (const [axis, band] of this.bands) band.select(this.part && fixedPlace(this.part, axis));
   }
 
   /** @param {string} base @param {{shape: number[], nbytes: number}} facts */
@@ -96,7 +96,7 @@ export class Courses {
           mean: found.mean.map(real),
           high: found.max.map(real),
           odd: found.nan,
-          selected: null,
+          selected: this.part && fixedPlace(this.part, axis),
         }),
       (error) => isAborted(error) || band.canvas.parentElement?.remove(),
     );

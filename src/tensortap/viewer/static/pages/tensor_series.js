@@ -199,7 +199,7 @@ export class Ranks {
         "div",
         { class: "heat-caption" },
         el("a", { href: this.link(moment.rank) }, `rank ${moment.rank}`),
-        moment.odd > 0 && el("span", { class: "bad" }, `${moment.odd} odd`),
+        moment.odd > 0 && el("span", { class: "bad" }, `${moment.odd} NaN or Inf`),
         value,
       ),
       canvas,

@@ -7,7 +7,7 @@ import { count, plural } from "../format.js";
 import { VirtualTable } from "../instruments/virtual_table.js";
 import { listen } from "../keys.js";
 import { tell, words } from "../messages.js";
-import { chosen, chosenWords, go, set, turned } from "../url.js";
+import { chosen, chosenNumber, chosenWords, go, note, set, turned } from "../url.js";
 import { Lines } from "./call_lines.js";
 import { Records } from "./records.js";
 import { runHeader } from "./run_header.js";
@@ -38,7 +38,7 @@ export async function mount(context) {
     json(`/api/run/${id}`, { signal }),
     json(`/api/run/${id}/trace`, { signal }),
   ]);
-  runHeader(frame, run, "Call tree", signal);
+  runHeader(frame, run, told.source === "calls" ? "Call tree" : "Values of each step", signal);
   if (!told.trees.length) {
     fill(root, noCalls(run));
     return {};
@@ -81,7 +81,8 @@ class TracePage {
     this.host = el("div", { class: "table-host" });
     this.treeTable = this.makeTreeTable();
     this.table = this.makeTable();
-    fill(root, el("h1", { class: "unseen" }, `Call tree of ${run.name}`), this.layOut());
+    const what = this.hasCalls ? "Call tree" : "Values of each step";
+    fill(root, el("h1", { class: "unseen" }, `${what} of ${run.name}`), this.layOut());
     listen(
       [
         { keys: ["j", "k"], help: "next tree, tree before", act: (key) => this.beside(key === "j" ? 1 : -1) },
@@ -148,6 +149,8 @@ class TracePage {
         none: "No line is like that.",
         onPick: (at) => this.open(at),
         onRest: (rows) => this.learn(rows),
+        from: chosenNumber("top", 0),
+        onTop: (at) => note({ top: at || null }),
       },
       this.signal,
     );

@@ -16,7 +16,7 @@ const WORDS = /** @type {Record<string, string>} */ ({
   raise: "raise",
 });
 
-/** @type {WeakMap<HTMLElement, {toggle: HTMLButtonElement, word: HTMLElement, stem: HTMLElement, name: HTMLElement, mark: HTMLElement, turn: () => void}>} */
+/** @type {WeakMap<HTMLElement, {toggle: HTMLButtonElement, word: HTMLElement, stem: HTMLElement, name: HTMLElement, kind: HTMLElement, mark: HTMLElement, turn: () => void}>} */
 const parts = new WeakMap();
 
 /** @param {HTMLElement} cell @param {Line} line @param {Look} look */
@@ -36,6 +36,7 @@ export function drawLine(cell, line, look) {
   const [stem, name] = named(line, look);
   say(made.stem, stem);
   say(made.name, name);
+  say(made.kind, look.hasCalls || line.kind === "output" ? "" : line.kind);
   made.name.className = look.isCall ? "trace-call" : "trace-name";
   say(made.mark, line.odd ? (look.isFirst ? `first ${line.odd}` : line.odd) : "");
   made.mark.className = look.isFirst ? "trace-odd is-first" : "trace-odd";
@@ -49,6 +50,7 @@ function make(cell) {
     word: el("span"),
     stem: el("span", { class: "quiet" }),
     name: el("span"),
+    kind: el("span", { class: "trace-kind quiet" }),
     mark: el("span", { class: "trace-odd" }),
     turn: () => {},
   };
@@ -63,7 +65,7 @@ function make(cell) {
       { class: "trace-cell" },
       made.toggle,
       made.word,
-      el("span", { class: "clip" }, made.stem, made.name),
+      el("span", { class: "clip" }, made.stem, made.name, made.kind),
       made.mark,
     ),
   );
@@ -76,8 +78,7 @@ function named(line, look) {
   if (look.isCall) return ["", `${line.function || line.name}()`];
   if (!look.hasCalls) {
     const at = line.name.lastIndexOf(".") + 1;
-    const kind = line.kind === "output" ? "" : `  ${line.kind}`;
-    return [line.name.slice(0, at), line.name.slice(at) + kind];
+    return [line.name.slice(0, at), line.name.slice(at)];
   }
   if (line.name === line.function) return ["", ""];
   const stem = `${line.function}.`;
