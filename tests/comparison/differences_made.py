@@ -4,7 +4,7 @@ import numpy as np
 
 NOTHING = (
     "noise", "much noise", "unrelated", "dropout", "bf16 product", "mixed", "relu", "large row", "few",
-    "nearly constant",
+    "nearly constant", "relu of few rows", "transposed and scaled", "huge",
 )  # fmt: skip
 # Which detectors may speak of what was done, the one that must first. Where a few rows were permuted or a
 # part is all that changed, that it is a part is true as well.
@@ -20,6 +20,10 @@ SPEAKING = {
     "shard": ("part",),
     "row": ("part",),
     "masked": ("masked",),
+    "masked weights": ("masked", "part"),
+    "positions": ("offset",),
+    "long integers": ("offset",),
+    "rows again": ("part",),
     "zeros": ("zeros",),
 }
 SINGLE = np.float32
@@ -92,6 +96,43 @@ def _masked(a, random):
     return causal, others[random.integers(3)]
 
 
+def _masked_weights(a, random):
+    """Attention's: what is hidden is zero, and the rest of a row adds up to one all the same."""
+    size = int(random.integers(6, 16))
+    scores = np.exp(random.standard_normal((2, 3, size, size)))
+    row, column = np.arange(size)[:, None], np.arange(size)
+    both = [np.where(column <= row + more, scores, 0) for more in (0, random.integers(1, 4))]
+    return tuple((one / one.sum(-1, keepdims=True)).astype(SINGLE) for one in both)
+
+
+def _positions(a, random):
+    """A few rows of the same integers, that begin with a zero."""
+    rows = np.tile(np.arange(random.integers(8, 30)), (random.integers(2, 9), 1))
+    return rows, rows + random.integers(1, 4)
+
+
+def _long_integers(a, random):
+    """More than a float64 holds."""
+    rows = random.integers(0, 2**62, a.shape)
+    return rows, rows + random.integers(1, 4)
+
+
+def _rows_again(a, random):
+    """The second half is the first once more."""
+    a = random.standard_normal((2 * random.integers(1, 4), 16)).astype(SINGLE)
+    half = len(a) // 2
+    return a, np.concatenate([a[:half], little(a[:half], random)])
+
+
+def _relu_of_few_rows(a, random):
+    return _relu(a[: random.integers(2, 6)], random)
+
+
+def _transposed_and_scaled(a, random):
+    square, turned = _transposed(a, random)
+    return square, turned * SINGLE(random.choice((0.92, 1.04, 1.08)))
+
+
 def _bf16_product(a, random):
     weight = random.standard_normal((a.shape[-1], a.shape[-1])).astype(SINGLE)
     return a @ weight, bf16(bf16(a) @ bf16(weight))
@@ -135,6 +176,10 @@ MAKERS = {
     "shard": lambda a, random: _part(a, random, "shard"),
     "row": lambda a, random: _part(a, random, "row"),
     "masked": _masked,
+    "masked weights": _masked_weights,
+    "positions": _positions,
+    "long integers": _long_integers,
+    "rows again": _rows_again,
     "zeros": lambda a, random: (a, np.zeros_like(a)),
     "noise": lambda a, random: (a, little(a, random)),
     "much noise": lambda a, random: (a, (a + 0.05 * random.standard_normal(a.shape)).astype(SINGLE)),
@@ -146,4 +191,7 @@ MAKERS = {
     "large row": _large_row,
     "few": _few,
     "nearly constant": _nearly_constant,
+    "relu of few rows": _relu_of_few_rows,
+    "transposed and scaled": _transposed_and_scaled,
+    "huge": lambda a, random: (a.astype(np.float64) * 1e200, a.astype(np.float64) * 2e200),
 }

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from tests.comparison.shardings import sharding
 
+import tensortap as tt
 from tensortap.comparison.placing import infer, infer_both
 from tensortap.comparison.ways import REPLICATE, Way, joined, ways_for
+from tensortap.core.record import Record
 
 RANDOM = np.random.default_rng(5)
 WHOLE = RANDOM.standard_normal((8, 12, 24))
@@ -100,3 +102,15 @@ def test_two_sides_that_are_both_cut_find_each_other():
 def test_pieces_that_do_not_fit_a_way_are_refused():
     with pytest.raises(ValueError, match="do not make a whole by"):
         joined(Way("zigzag"), [np.ones(3), np.ones(9)])
+
+
+@pytest.mark.parametrize("first", [0, 2**31, 2**60, -(2**62)])
+def test_large_integers_are_told_apart(first):
+    whole = np.arange(24).reshape(2, 12) + first
+    quarters = np.split(whole, 4, 1)
+    pieces = [np.concatenate([quarters[i], quarters[3 - i]], 1) for i in (0, 1)]
+    found = infer(whole, pieces)
+    assert (str(found.way), found.state) == ("shard(1) zigzag", "certain")
+    assert str(infer(whole, np.split(whole, 2, 1)).way) == "shard(1)"
+    both = [[Record("ids", whole)], [Record("ids", piece, rank=rank) for rank, piece in enumerate(pieces)]]
+    assert tt.compare_runs(*both).exit_code == 0

@@ -20,6 +20,8 @@ _MARGIN = 3.0  # by how much the next best must be worse
 _EXACT = 1e-12
 _KINDS = ("replicate", "shard", "partial", "zigzag", "fused", "mesh")
 _HUGE = 1e30  # beyond it, a number stands for infinity
+_LONG = 1 << 53  # beyond it, a float64 leaves out some integers
+_LITTLE = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,13 @@ class _Tried:
 def infer(whole: Array, pieces: Sequence[Array]) -> Placing:
     """The way in which the pieces make this whole. A more complex way must be better by a margin, and what
     only gains by averaging noise away is no explanation."""
-    aim, scale = _settled(whole)
-    settled = [_settled(piece, scale)[0] for piece in pieces]
-    ways = ways_for([one.shape for one in settled], aim.shape)
-    tried = [_tried(way, aim, settled) for way in ways if _is_all(way, settled)]
+    zero = _zero_of(whole)
+    aim, scale = _settled(_above(whole, zero))
+    settled = [_settled(_above(piece, zero), scale)[0] for piece in pieces]
+    known = ways_for([one.shape for one in settled], aim.shape)
+    # A sum has another zero than its parts.
+    ways = (way for way in known if _is_all(way, settled) and not (zero and way.is_reduced))
+    tried = [_tried(way, aim, settled) for way in ways]
     if not tried:
         return Placing("unexplained")
     best = min(one.error for one in tried)
@@ -97,6 +102,19 @@ def infer_both(a: Sequence[Array], b: Sequence[Array]) -> tuple[Way, Placing] | 
         if is_as_simple and (made.shape != whole.shape or _distance(made, whole, whole) > best + _EXACT):
             return f"ambiguous: {way} of A with {placing.way} of B, or {other} with {rival.way}"
     return way, placing
+
+
+def _zero_of(whole: Array) -> int:
+    """From where on large integers are counted, that differ by little: as float64 they would be the same."""
+    if whole.dtype.kind not in "iu" or whole.size < 2:
+        return 0
+    low, high = int(whole.min()), int(whole.max())
+    return low if 0 < high - low < min(_LONG, max(abs(low), abs(high)) * _LITTLE) else 0
+
+
+def _above(piece: Array, zero: int) -> Array:
+    """Exactly, whatever a piece holds: it may be of another type."""
+    return (piece.astype(object) - zero).astype(np.float64) if zero else piece
 
 
 def _is_all(way: Way, pieces: Sequence[Array]) -> bool:

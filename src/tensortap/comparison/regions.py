@@ -26,14 +26,26 @@ def part(apart: Array, values: Array) -> str:
 
 def masked(a: Array, b: Array) -> str:
     """What is hidden on one side alone (minus infinity, the lowest number, or zero), where it is a block or
-    whole diagonals of the last two axes, everywhere the same."""
+    whole diagonals of the last two axes, everywhere the same. Zeros are a mask only where the rest of each
+    row is the same, or the same times a number, as a softmax makes it."""
     if a.ndim < 2 or min(a.shape[-2:]) < 2:
         return ""
-    for hidden in ((a <= _MASKED, b <= _MASKED), (a == 0, b == 0)):
-        told = _one_sided(*hidden)
-        if told:
-            return told
-    return ""
+    told = _one_sided(a <= _MASKED, b <= _MASKED)
+    if told:
+        return told
+    told = _one_sided(a == 0, b == 0)
+    return told if told and _are_rows_alike(a, b) else ""
+
+
+def _are_rows_alike(a: Array, b: Array) -> bool:
+    """Whether what is hidden on neither side is the same in each row, but for a factor."""
+    is_seen = (a != 0) & (b != 0) & (np.abs(a) < -_MASKED) & (np.abs(b) < -_MASKED)
+    x, y = (np.where(is_seen, one, 0.0) for one in (a, b))
+    square = (x * x).sum(axis=-1, keepdims=True)
+    factor = (x * y).sum(axis=-1, keepdims=True) / np.where(square, square, 1)
+    # A row of one number fits any factor.
+    free = is_seen.sum() - np.count_nonzero(is_seen.any(axis=-1))
+    return bool(free >= _NUMBERS and np.linalg.norm(y - factor * x) <= _UNTOUCHED_FEW * np.linalg.norm(y))
 
 
 def _of_axis(apart: Array, values: Array, axis: int) -> str:

@@ -14,6 +14,7 @@ from tensortap.comparison import regions
 from tensortap.comparison.glimpse import Glimpse, distance
 from tensortap.comparison.heads import rows_seen
 from tensortap.comparison.layouts import layout_of
+from tensortap.comparison.roundings import ROUNDINGS
 from tensortap.kernels.numbers import Array
 
 _FEW = 8  # numbers: of fewer, nothing is said
@@ -24,6 +25,8 @@ _FARTHEST = 8  # rows that something may have moved
 _MOST_ROWS = 8192
 _MANY = 1 << 16  # numbers: of so many a part is looked at first
 _SEEN = 512
+_HUGE = 1e150  # beyond it, a number has no square
+_LONG = 1 << 53  # integers: beyond it, a float64 leaves some out
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +41,19 @@ class Look:
     """Two arrays of one shape as float64, and what several detectors ask of them."""
 
     def __init__(self, a: Array, b: Array) -> None:
+        self._given = a, b
         self.a, self.b = a.astype(np.float64), b.astype(np.float64)
-        odd = ~(np.isfinite(self.a) & np.isfinite(self.b))
+        odd = ~((np.abs(self.a) < _HUGE) & (np.abs(self.b) < _HUGE))
         self.is_finite = not odd.any() or bool(np.array_equal(self.a[odd], self.b[odd], equal_nan=True))
         self.x, self.y = (np.where(odd, 0.0, one) if odd.any() else one for one in (self.a, self.b))
 
     @cached_property
     def apart(self) -> Array:
-        return np.asarray(self.y - self.x)
+        """Of integers that a float64 cannot hold, as exactly as of others."""
+        if not any(_is_long(one) for one in self._given):
+            return np.asarray(self.y - self.x)
+        a, b = (one.astype(object) for one in self._given)
+        return np.asarray(b - a).astype(np.float64)
 
     @cached_property
     def size(self) -> float:
@@ -56,15 +64,20 @@ class Look:
         return bool((self.x == self.x.flat[0]).all())
 
     @cached_property
-    def factor(self) -> float:
+    def gain(self) -> float:
+        """What a factor is more than one."""
         square = float(np.vdot(self.x, self.x))
-        return float(np.vdot(self.x, self.y)) / square if square else 0.0
+        return float(np.vdot(self.x, self.apart)) / square if square else 0.0
+
+    @property
+    def factor(self) -> float:
+        return 1 + self.gain
 
     @cached_property
     def rests(self) -> tuple[float, float]:
         """What a factor leaves of the difference, and what a summand does."""
         apart = self.size or 1.0
-        return _norm(self.y - self.factor * self.x) / apart, _norm(self.apart - self.apart.mean()) / apart
+        return _norm(self.apart - self.gain * self.x) / apart, _norm(self.apart - self.apart.mean()) / apart
 
     @cached_property
     def norm(self) -> float:
@@ -100,7 +113,7 @@ def _spoken(look: Look, detectors: dict[str, Callable[[Look], str]]) -> list[Sym
 def rounded(look: Look) -> str:
     """One side is the other, rounded to a shorter type: every number, exactly."""
     for one, other, name in ((look.x, look.y, "B"), (look.y, look.x, "A")):
-        types = [what for what, cut in _ROUNDINGS.items() if _is_cut(cut, one, other)]
+        types = [what for what, cut in ROUNDINGS.items() if _is_cut(cut, one, other)]
         if types and np.count_nonzero(one != other) >= _FEW:
             return f"{name} is the other rounded to {' or '.join(types)}, in every number"
     return ""
@@ -153,8 +166,10 @@ def moved(look: Look) -> str:
 
 
 def transposed(look: Look) -> str:
-    found = layout_of(look.x, look.y).layout if look.is_large else None
-    return f"B is A up to {found.words}" if found is not None else ""
+    found = layout_of(look.x, look.y) if look.is_large else None
+    if found is None or found.layout is None or found.error > _REST:
+        return ""
+    return f"B is A up to {found.layout.words}"
 
 
 def permuted(look: Look) -> str:
@@ -214,6 +229,10 @@ def _is_cut(cut: Callable[[Array], Array], one: Array, other: Array) -> bool:
 
 def _is_moved(look: Look, axis: int, rows: int) -> bool:
     x, y = np.moveaxis(look.x, axis, 0), np.moveaxis(look.y, axis, 0)
+    left = slice(0, rows) if rows > 0 else slice(rows, None)
+    # Where nothing was moved away, the others hold these rows once more.
+    if _norm(x[left] - y[left]) <= _LARGE * _norm(x[left]):
+        return False
     x, y = (x[:-rows], y[rows:]) if rows > 0 else (x[-rows:], y[:rows])
     if x.size > _MANY and not Glimpse(x, y, look.norm).may_fit((), (), _REST):
         return False
@@ -260,35 +279,8 @@ def _block(order: Array) -> int:
     return 1
 
 
-def _cut_mantissa(bits: int) -> Callable[[Array], Array]:
-    """Rounds a float32 to the nearest, with that many bits less; ties go to even."""
-
-    def cut(numbers: Array) -> Array:
-        with np.errstate(over="ignore"):
-            words = numbers.astype(np.float32).view(np.uint32).astype(np.uint64)
-        half = (1 << (bits - 1)) - 1 + ((words >> np.uint64(bits)) & np.uint64(1))
-        kept = ((words + half) >> np.uint64(bits)) << np.uint64(bits)
-        return kept.astype(np.uint32).view(np.float32).astype(np.float64)
-
-    return cut
-
-
-def _to_half(numbers: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return numbers.astype(np.float16).astype(np.float64)
-
-
-def _to_single(numbers: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return numbers.astype(np.float32).astype(np.float64)
-
-
-_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
-    "float32": _to_single,
-    "float16": _to_half,
-    "tf32": _cut_mantissa(13),
-    "bfloat16": _cut_mantissa(16),
-}
+def _is_long(numbers: Array) -> bool:
+    return numbers.dtype.kind in "iu" and bool((np.abs(numbers.astype(np.float64)) >= _LONG).any())
 
 
 def _norm(numbers: Array | Sequence[float]) -> float:
