@@ -532,6 +532,46 @@ def test_a_fresh_environment_gets_exactly_the_recorded_packages(
     assert found.name == f"numpy-{np.__version__}.dist-info"
 
 
+@pytest.fixture(scope="module")
+def wheels(home: Path) -> Path:
+    """A folder that has numpy for uv, which does not know what pip is configured with."""
+    words = ["-q", "--no-deps", "-d", str(home / "wheels"), f"numpy=={np.__version__}"]
+    subprocess.run([sys.executable, "-m", "pip", "download", *words], check=True)
+    return home / "wheels"
+
+
+@pytest.mark.parametrize(
+    ("state", "maker", "installer"),
+    [("works", "uv", "uv"), ("has no packages", "uv", "pip"), ("fails", "venv", "pip")],
+)
+def test_an_environment_is_made_by_uv_where_it_can_and_by_pip_where_it_cannot(
+    state: str,
+    maker: str,
+    installer: str,
+    numeric: Path,
+    wheels: Path,
+    tmp_path: Path,
+    capfd: Any,
+    monkeypatch,
+) -> None:
+    (tmp_path / "bin").mkdir()
+    if state == "fails":
+        (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho no >&2; exit 1\n")
+        (tmp_path / "bin" / "uv").chmod(0o755)
+    else:
+        (tmp_path / "bin" / "uv").symlink_to(Path(sys.executable).with_name("uv"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("UV_FIND_LINKS", str(wheels if state == "works" else tmp_path / "bin"))
+    for name, value in {"UV_OFFLINE": "1", "UV_CACHE_DIR": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    again = tmp_path / "again"
+    assert main(["reproduce", str(numeric), "--verify", "--env", "fresh", "--into", str(again)]) == 0
+    assert capfd.readouterr().out.startswith("BITWISE EQUAL")
+    assert ("uv = " in (again / "env" / "pyvenv.cfg").read_text()) is (maker == "uv")
+    (told,) = again.glob("env/lib/python*/site-packages/numpy-*.dist-info/INSTALLER")
+    assert told.read_text().strip() == installer
+
+
 def test_a_package_that_is_not_to_be_had_is_named_with_the_nearest(
     numeric: Path, tmp_path: Path, capfd: Any
 ) -> None:
