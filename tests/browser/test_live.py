@@ -205,6 +205,25 @@ def test_what_the_job_does_not_understand_is_told_in_its_words(running: Running)
     expect(page.locator(".message.is-bad", has_text="nowhere.at.all")).to_be_visible()
 
 
+def test_a_tile_of_statistics_says_what_it_shows(running: Running) -> None:
+    page = opened(running.own(is_allowed=True))
+    page.get_by_label("What is sent").select_option("stats")
+    page.get_by_label("Patterns to tap").fill("2")
+    page.get_by_role("button", name="Tap", exact=True).click()
+    tile = page.locator(".wall-tile", has_text="statistics of 4 elements")
+    expect(tile.locator(".wall-big")).to_contain_text("mean")
+    page.screenshot(path=PICTURES / "live_statistics.png")
+
+
+def test_when_a_watch_ends_stands_on_its_form(running: Running) -> None:
+    page = opened(running.own(is_allowed=True))
+    page.get_by_label("Steps in which it holds before the watch ends").fill("3")
+    page.get_by_label("Condition to watch").fill("absmax(0) > 0")
+    page.get_by_role("button", name="Watch").click()
+    expect(page.locator(".message")).to_contain_text("until it held in 3 steps")
+    expect(page.get_by_text("held 3 times")).to_be_visible()
+
+
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_everyone_can_read_and_use_it_without_scrolling_sideways(running: Running, theme: str) -> None:
     page = opened(running.own(is_allowed=True), theme=theme)
