@@ -119,6 +119,17 @@ def test_one_value_tells_its_whole_story(written, capsys):
     assert "paired by name; float32 [4, 4]" in out
 
 
+def test_one_value_tells_its_whole_story_as_data_too(written, capsys):
+    a, b = written("a", x=1, y=2), written("b", x=1, y=2.5)
+    code, out, _ = run(capsys, a, b, "--json", "--explain", "y")
+    told = json.loads(out)
+    assert (code, told["schema"]) == (1, "tensortap.comparison/1")
+    assert told["explained"].startswith("y: origin, ")
+    code, out, err = run(capsys, a, b, "--json", "--explain", "z")
+    assert (code, out) == (2, "")
+    assert "no pair 'z'" in err
+
+
 def test_the_report_is_saved_and_where_is_said_on_stderr(written, capsys, tmp_path):
     a = written("a", x=1)
     target = tmp_path / "report.html"

@@ -48,3 +48,8 @@ def test_it_takes_whatever_a_comparison_takes():
     assert compared.keys() <= asserted.keys()
     with ThreadPoolExecutor(1) as threads:
         assert tt.assert_runs_match({"x": 1.0}, {"x": 1.0}, executor=threads).is_green
+
+
+def test_objects_without_numbers_alone_are_no_match_whatever_is_accepted():
+    with pytest.raises(AssertionError, match="nothing of it could be compared"):
+        tt.assert_runs_match({"f": print}, {"f": len}, gaps=True)

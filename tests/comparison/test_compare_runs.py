@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import tensortap as tt
+from tensortap.core.record import Record
 
 LAYER = 1
 
@@ -442,6 +443,57 @@ def test_integers_of_any_length_are_compared_exactly(a, b):
     for one, other in ((a, b), (b, a)):
         found = tt.compare_runs({"x": one}, {"x": other})
         assert (found.exit_code, found.first.verdict) == (1, "flip")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"executor": 4}, "executor takes an executor of concurrent.futures, .* not 4; without one, threads"),
+        ({"executor": "threads"}, "not 'threads'"),
+        ({"only": 5}, "only takes a pattern such as .* not 5"),
+        ({"only": [5]}, r"not \[5\]"),
+        ({"map": lambda name: None}, "the map gives None for 'x'"),
+        ({"limit": "a"}, "limit is a number above 0.* not 'a'"),
+    ],
+    ids=str,
+)
+def test_what_nobody_can_answer_is_refused_at_the_door(asked, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        tt.compare_runs({"x": torch.ones(2)}, {"x": torch.ones(2)}, **asked)
+
+
+def test_many_values_that_cannot_be_read_for_one_reason_tell_it_once(tmp_path):
+    runs = []
+    for name in ("a", "b"):
+        sink = tt.RunDirectory(tmp_path / name)
+        for order in range(12):
+            sink.write(Record(f"x{order}", torch.arange(50.0) + order, order=order))
+        sink.close()
+        runs.append(tmp_path / name)
+    (pack,) = runs[1].glob(".tensortap/packs/*.npz")
+    pack.write_bytes(pack.read_bytes()[:900])
+    found = tt.compare_runs(*runs)
+    assert found.counts["unreadable"] == len(found.coverage.unreadable) > 8
+    text = str(found)
+    assert text.count("packs/rank0-0000.npz") == 1
+    assert re.search(r"gap: 1\d unreadable: x\d+, x\d+, .* more: CorruptRunError: ", text)
+
+
+def test_records_of_some_ranks_are_not_those_of_all():
+    side = [Record("x", torch.ones(2), rank=rank) for rank in (0, 2)]
+    found = tt.compare_runs(side, side)
+    assert found.exit_code == 3
+    assert "A: rank 1 has no records; compare one rank alone by rank=... or --rank" in found.coverage.problems
+    assert tt.compare_runs(side, side, rank=2).is_green
+    assert tt.compare_runs(side[1:], side[1:]).is_green
+
+
+def test_a_file_of_an_unknown_sort_tells_all_that_can_be_compared(tmp_path):
+    (tmp_path / "a.xyz").write_bytes(b"x")
+    with pytest.raises(
+        tt.UnknownFormatError, match=r"known are \.pt, .*, \.safetensors, \.h5; register_serializer"
+    ):
+        tt.compare_runs(tmp_path / "a.xyz", {"x": 1})
 
 
 def test_what_both_sides_have_to_say_is_said_once():

@@ -158,7 +158,7 @@ def test_a_run_without_records_is_not_whole(tmp_path):
 
 def test_a_rank_without_records_is_missed(tmp_path):
     run = write(tmp_path / "run", [Record("x", np.ones(1), rank=rank) for rank in (0, 1, 3)])
-    told = "rank 2 has no records; compare one rank alone by filter(rank=...) or --rank"
+    told = "rank 2 has no records; compare one rank alone by rank=... or --rank"
     assert side_of(run).problems == [told]
 
 

@@ -104,7 +104,8 @@ def _write(found: Comparison, given: dict[str, Any]) -> None:
         found.save(given["save"])
         note(f"written to {Path(given['save'])}", "compare")
     if given["as_json"]:
-        print(json.dumps(found.to_json(), allow_nan=False))
+        story = {"explained": found.explain(given["explain"])} if given["explain"] else {}
+        print(json.dumps({**found.to_json(), **story}, allow_nan=False))
     else:
         text = found.explain(given["explain"]) if given["explain"] else str(found)
         write("\n".join(map(_coloured, text.split("\n"))) if wants_colours() else text)

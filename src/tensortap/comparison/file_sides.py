@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.references import InFile, InTensors, InTrace, Stamp, file_leaves, trace_file
-from tensortap.core.errors import UntrustedFileError
+from tensortap.core.errors import UnknownFormatError, UntrustedFileError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import framework_of
 
@@ -48,7 +48,12 @@ def _leaves(where: str, written: Stamp) -> dict[str, Any]:
         return file_leaves(where, written)
     except UntrustedFileError as error:
         told = str(error).partition("; ")[0]
-        raise UntrustedFileError(f"{told}; if you trust it, load it yourself and compare what it holds") from None
+        raise UntrustedFileError(
+            f"{told}; if you trust it, load it yourself and compare what it holds"
+        ) from None
+    except UnknownFormatError as error:
+        told, mark, rest = str(error).partition("; register_serializer")
+        raise UnknownFormatError(f"{told}, {safetensors.SUFFIX}, .h5{mark}{rest}") from None
 
 
 def of_tensors(path: Path) -> Side:

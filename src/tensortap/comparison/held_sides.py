@@ -8,7 +8,7 @@ from typing import Any
 from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.modules import class_of
 from tensortap.comparison.references import Held, leaves_of
-from tensortap.comparison.run_side import of_run
+from tensortap.comparison.run_side import all_of, missing_ranks, of_run
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.readers.run import Run
@@ -32,7 +32,10 @@ def of_records(records: Sequence[Record], classes: Mapping[str, str] | None = No
         _entry(record, record.order if is_numbered else position, classes or {})
         for position, record in enumerate(records)
     ]
-    return Side("records", in_order(entries))
+    ranks = {rank for entry in entries for rank in all_of(entry.rank)}
+    # The records of one process alone are what that process has.
+    problems = missing_ranks(ranks, max(ranks) + 1) if len(ranks) > 1 else []
+    return Side("records", in_order(entries), problems)
 
 
 def of_values(values: Mapping[str, Any]) -> Side:

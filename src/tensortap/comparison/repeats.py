@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from tensortap.comparison.asked import check_executor
 from tensortap.comparison.floor import Floor, Gathered
 from tensortap.comparison.match import match
 from tensortap.comparison.measuring import measured
@@ -16,6 +17,7 @@ from tensortap.comparison.sides import Side, side_of
 
 def floor_of_runs(runs: Sequence[Any], executor: Executor | None = None) -> Floor:
     """Each run against the first; what only one of them has is without noise of its own."""
+    check_executor(executor)
     if len(runs) < 2:
         raise ValueError(f"a floor needs at least 2 runs that should be the same, not {len(runs)}")
     saved = [run for run in runs if isinstance(run, (str, os.PathLike)) and Path(run).suffix == ".json"]

@@ -45,10 +45,10 @@ def of_run(run: Run) -> Side:
         entries = in_order(_entries(run, model.get("modules") or {}))
     if not entries:
         problems.append("it holds no records")
-    found = {rank for ranks in {entry.rank for entry in entries} for rank in _all(ranks)}
+    found = {rank for ranks in {entry.rank for entry in entries} for rank in all_of(ranks)}
     world = max(_world(metadata), max(found, default=-1) + 1)
     problems += [*run.problems, *_unfinished(run.path)]
-    problems += [] if run.is_narrowed or not entries else _missing_ranks(found, world)
+    problems += [] if run.is_narrowed or not entries else missing_ranks(found, world)
     return Side(str(run.path), entries, problems, [], metadata, str(run.path), world)
 
 
@@ -133,7 +133,7 @@ def _ends_with(path: Path, mark: bytes, size: int) -> bool:
         return stream.read(len(mark)) == mark
 
 
-def _missing_ranks(found: set[int], world: int) -> list[str]:
+def missing_ranks(found: set[int], world: int) -> list[str]:
     """Ranks of which there is no record."""
     # A damaged index may name a rank as high as it likes.
     missing = list(islice((rank for rank in range(world) if rank not in found), 9))
@@ -141,10 +141,11 @@ def _missing_ranks(found: set[int], world: int) -> list[str]:
         return []
     told = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
     one = f"rank {told} has" if len(missing) == 1 else f"ranks {told} have"
-    return [f"{one} no records; compare one rank alone by filter(rank=...) or --rank"]
+    return [f"{one} no records; compare one rank alone by rank=... or --rank"]
 
 
-def _all(rank: int | tuple[int, ...]) -> tuple[int, ...]:
+def all_of(rank: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Every rank that a value stands for."""
     return (rank,) if isinstance(rank, int) else rank
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tensortap.comparison import runs_html, runs_json, runs_report
 from tensortap.comparison.align import align
+from tensortap.comparison.asked import check_executor, patterns_of
 from tensortap.comparison.damage import localised, without_damage
 from tensortap.comparison.depth import Surroundings
 from tensortap.comparison.entries import Entry, Side
@@ -51,7 +52,12 @@ class Coverage:
     @property
     def is_whole(self) -> bool:
         gaps = (self.only_a, self.only_b, self.unreadable, self.unaligned, self.problems, self.behind_ties)
-        return self.pairs > self.opaque and not any(gaps)
+        return self.judged > 0 and not any(gaps)
+
+    @property
+    def judged(self) -> int:
+        """Pairs of which something is known."""
+        return self.pairs - self.opaque - len(self.unreadable) - len(self.unaligned)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,8 +166,8 @@ def compare_runs(
     `only`, `step`, `rank`: look at these alone. `limit`: from how many times the noise on it counts.
     `executor`: any `concurrent.futures` executor; its workers read the files themselves.
     """
-    patterns = [only] if isinstance(only, str) else list(only)
-    sides = [side_of(one).only(*patterns, step=step, rank=rank) for one in (a, b)]
+    check_executor(executor)
+    sides = [side_of(one).only(*patterns_of(only), step=step, rank=rank) for one in (a, b)]
     noise = noise_floor(floor, sides[0], executor)
     noise = noise if limit is None else replace(noise, limit=checked_limit(limit))
     rules = rules_of(map)

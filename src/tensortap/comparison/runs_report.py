@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding, Origin
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tensortap.comparison.runs import Comparison, Coverage
 
 _SHOWN = 8
+_NUMBER = re.compile(r"(?<=\s)[\d,]*\d")
 _IDENTICAL = "  all that came into it, and what its parts gave, is identical: only its own rounding is noise"
 _MEANINGS = {
     "own code": "its inputs and what its parts gave so far are right: the fault lies between them",
@@ -101,13 +103,11 @@ def _rounds_more(one: Entry, other: Entry) -> bool:
 
 def gap_lines(coverage: Coverage) -> list[str]:
     """What the comparison cannot speak of."""
-    lists: list[tuple[str, Sequence[Any]]] = [
-        ("only in A", [str(entry) for entry in coverage.only_a]),
-        ("only in B", [str(entry) for entry in coverage.only_b]),
-        ("unreadable", coverage.unreadable),
-        ("not aligned", coverage.unaligned),
-    ]
-    lines = [f"gap: {len(names):,} {what}: {_some(names)}" for what, names in lists if names]
+    alone = (("only in A", coverage.only_a), ("only in B", coverage.only_b))
+    lines = [f"gap: {len(only):,} {what}: {_some(list(map(str, only)))}" for what, only in alone if only]
+    for what, told in (("unreadable", coverage.unreadable), ("not aligned", coverage.unaligned)):
+        for names, reason in _by_reason(told):
+            lines.append(f"gap: {len(names):,} {what}: {_some(names)}: {reason}")
     lines += [f"gap: {problem}" for problem in coverage.problems]
     if coverage.behind_ties:
         lines.append(f"gap: {coverage.behind_ties:,} differ more, behind near ties that fell otherwise")
@@ -116,6 +116,15 @@ def gap_lines(coverage: Coverage) -> list[str]:
     elif coverage.opaque:
         lines.append(f"{coverage.opaque:,} pairs are of objects without numbers, and were not judged")
     return lines
+
+
+def _by_reason(told: Sequence[str]) -> list[tuple[list[str], str]]:
+    """The names that have one reason, in the words of the first: of others only its numbers may differ."""
+    groups: dict[str, tuple[list[str], str]] = {}
+    for one in told:
+        name, _, reason = one.partition(": ")
+        groups.setdefault(_NUMBER.sub("#", reason), ([], reason))[0].append(name)
+    return list(groups.values())
 
 
 def multiple(ratio: float) -> str:
