@@ -97,14 +97,35 @@ def spent(tools: Any) -> float:
     return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
 
 
-def test_filtering_a_hundred_thousand_captures_is_quick(open_page: Open, viewer: Viewer) -> None:
+def test_a_query_over_a_hundred_thousand_captures_is_little_work_for_the_page(
+    open_page: Open, viewer: Viewer
+) -> None:
     page = open_page(f"/run/{viewer.ids['many']}/captures")
-    page.get_by_label("Filter the captures").fill("layers.7.part3 step>10")
-    expect(page.locator(".card-head .note")).to_have_text(f"{MANY // 500 - 11} of {MANY:,}")
-    took = page.evaluate(
-        "performance.getEntriesByType('resource').filter((one) => one.name.includes('q=')).pop().duration"
-    )
-    assert took < 1000  # the aim is 60, on a machine that does nothing else
+    expect(page.locator(".vt-row").first).to_be_visible()
+    tools = page.context.new_cdp_session(page)
+    tools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    works = []
+    for part in (3, 4, 5):
+        before = spent(tools)
+        page.get_by_label("Filter the captures").fill(f"layers.7.part{part} step>10")
+        expect(page.locator(".card-head .note")).to_have_text(f"{MANY // 500 - 11} of {MANY:,}")
+        works.append(spent(tools) - before)
+        expect(page.locator(".vt-row:visible").first).to_contain_text(f"part{part}")
+    assert 0 < min(works) < 0.06
+    assert (
+        page.evaluate(_ANSWERED, "step%3E10") < 4 * MANY // 500 + 1000
+    )  # a number for each row, and few words
+
+
+def test_the_table_is_there_after_little_work(open_page: Open, viewer: Viewer) -> None:
+    page = open_page(f"/run/{viewer.ids['many']}/captures")
+    expect(page.locator(".vt-row").first).to_be_visible()
+    tools = page.context.new_cdp_session(page)
+    tools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before = spent(tools)
+    page.reload()
+    expect(page.locator(".card-head .note")).to_have_text(f"{MANY:,} of {MANY:,}")
+    assert 0 < spent(tools) - before < 1.5
 
 
 def test_an_unknown_page_says_so(open_page: Open) -> None:
@@ -112,6 +133,8 @@ def test_an_unknown_page_says_so(open_page: Open) -> None:
     expect(page.get_by_role("alert")).to_contain_text("there is no page")
 
 
+_ANSWERED = """(words) => performance.getEntriesByType("resource")
+  .filter((one) => one.name.includes("rows.bin") && one.name.includes(words)).pop().decodedBodySize"""
 _SCROLL = """async (body) => {
   for (let frame = 0; frame < 60; frame++) {
     body.scrollTop += 390;
