@@ -26,7 +26,7 @@ from tensortap.recording.exporting import FORMATS, Exported, Format, export
 _HELP = """Write the values of a RUN into one FILE for other programs, or a page to look at.
 
 \b
-FILE ends in  .npz          for numpy; bf16 and fp8 as float32, which holds each value
+FILE ends in  .npz          for numpy: all but objects; bf16 and fp8 as float32, which holds each
               .safetensors  exact
               .h5           a trace: one dataset for each name, with iterations and ranks
               .html         one page, at most 5 MB: the tree with statistics, cards of the values
