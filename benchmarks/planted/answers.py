@@ -16,6 +16,7 @@ FLOOR, REPLAY, WITHOUT = "tensortap, floor", "tensortap, replay", "tensortap, no
 OURS = (FLOOR, REPLAY)
 TOOLS = (*OURS, WITHOUT, *peers.RULES)
 THE_MODEL = "the model itself"
+EQUAL_UP_TO = "equal up to it"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class Answer:
     @property
     def is_seen(self) -> bool:
         return bool(self.told)
+
+    @property
+    def accuses(self) -> bool:
+        return self.is_seen and self.told != (EQUAL_UP_TO,)
 
     def __str__(self) -> str:
         return ", ".join(one or THE_MODEL for one in self.told) or "nothing"
@@ -110,10 +115,22 @@ def of_peers(a: Records, b: Records, located: str | None) -> Answers:
     return answers
 
 
-def of_records(base: Clean, other: Records, limits: Limits, located: str | None) -> Answers:
-    """All that judge two captures."""
+def of_records(
+    base: Clean, other: Records, limits: Limits, located: str | None, *, plain: Records | None = None
+) -> Answers:
+    """All that judge two captures; `plain` is what those see who put nothing together."""
     return {
         FLOOR: first_named(by_floor(base, other, limits), located),
         WITHOUT: first_named(tt.compare_runs(base.records, other), located),
-        **of_peers(base.records, other, located),
+        **of_peers(base.records, other if plain is None else plain, located),
+    }
+
+
+def of_gate(
+    base: Clean, other: Records, limits: Limits, what: str, names: set[str], *, a: Records | None = None
+) -> Answers:
+    """Both of ours that judge two captures, of what the gate looks at."""
+    return {
+        FLOOR: gate_named(by_floor(base, other, limits, a=a), what, names),
+        WITHOUT: gate_named(tt.compare_runs(base.records if a is None else a, other), what, names),
     }

@@ -166,7 +166,7 @@ def arrangement_cases(base: Clean, limits: Limits) -> Iterator[Case]:
         found = asked.by_floor(base, one.make(base), limits)
         is_told = any(re.search(one.told, plan.words + " ".join(plan.told)) for plan in found.plans)
         told = () if found.first is None else (found.first.name,)
-        answer = asked.Answer(told or (("equal up to it",) if is_told else ()), is_told and not told)
+        answer = asked.Answer(told or ((asked.EQUAL_UP_TO,) if is_told else ()), is_told and not told)
         yield Case(
             base.kind.name,
             base.seed,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tensortap as tt
-from planted.models import Batch, Kind, build
+from planted.models import BATCH, Batch, Kind, build
 from planted.planting import replaced, wrapped_while_it_runs
 
 Records = list[tt.Record]
@@ -19,15 +19,24 @@ _SUMMED = ("o_proj", "out_proj", "down_proj", "dense", "dense_4h_to_h", "fc2", "
 
 def captured(model: nn.Module, batch: Batch, *more: str) -> Records:
     """Every input and every output of every module."""
+    return _captured(model, lambda model: model(**batch), *more)
+
+
+def _captured(model: nn.Module, run: Callable[[nn.Module], Any], *more: str) -> Records:
     torch.manual_seed(0)
     with tt.capture(model, "**", "**.in", *more) as cap, torch.no_grad():
-        model(**batch)
+        run(model)
     return cap.records
 
 
 def captured_with_weights(model: nn.Module, batch: Batch) -> Records:
+    return captured(model, batch, *weights_of(model))
+
+
+def weights_of(model: nn.Module) -> list[str]:
+    """Patterns of all that a model has."""
     names = dict.fromkeys(name.rpartition(".")[2] for name, _ in model.named_parameters())
-    return captured(model, batch, *(f"**.{name}" for name in names))
+    return [f"**.{name}" for name in names]
 
 
 def again(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
@@ -72,15 +81,35 @@ def everything(kind: Kind, seed: int, dtype: torch.dtype) -> nn.Module:
     return otherwise(build(kind, seed, dtype, "sdpa"))
 
 
-def batch_split(model: nn.Module, batch: Batch) -> Records:
-    """Each sequence by itself, put together again; the loss of a batch is not that of its parts."""
-    whole = captured(model, batch)
-    parts = [captured(model, {name: value[row : row + 1] for name, value in batch.items()}) for row in (0, 1)]
-    held = [{(one.name, one.kind, one.call): one for one in part} for part in parts]
-    keys = [((one.name, one.kind, one.call), one) for one in whole if one.name != "out.loss"]
+def batch_split(model: nn.Module, batch: Batch, *more: str) -> Records:
+    """Each sequence by itself, as a step of its own; the loss of a batch is not that of its parts."""
+    return without_loss(_captured(model, one_by_one(batch), *more))
+
+
+def one_by_one(batch: Batch) -> Callable[[nn.Module], None]:
+    def run(model: nn.Module) -> None:
+        for row in range(BATCH):
+            model(**{name: value[row : row + 1] for name, value in batch.items()})
+
+    return run
+
+
+def without_loss(records: Records) -> Records:
+    return [one for one in records if one.name != "out.loss"]
+
+
+def put_together(whole: Records, parts: Records) -> Records:
+    """What was split as one, for those who do not put it together themselves."""
+    held = [{_key(one): one for one in parts if one.step == step} for step in range(BATCH)]
     return [
-        _joined(one, held[0][key], held[1][key]) for key, one in keys if key in held[0] and key in held[1]
+        _joined(one, *(known[_key(one)] for known in held))
+        for one in whole
+        if all(_key(one) in known for known in held)
     ]
+
+
+def _key(one: tt.Record) -> tuple[str, str, int]:
+    return one.name, one.kind, one.call
 
 
 def other_experts(model: nn.Module, batch: Batch) -> Records:

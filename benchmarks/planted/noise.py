@@ -85,7 +85,7 @@ def _of_ranks(kind: Kind, seed: int, dtype: torch.dtype, given: Batch) -> Iterab
         path = kind.parts[one.role]
         module, inputs = _with_inputs(build(kind, seed, dtype), path, given)
         noise = [measure(_given_by(module, inputs), _given_by(module, _moved(inputs)))]
-        pairs = zip(_outputs(right, path), _outputs(run(base, one), path), strict=True)
+        pairs = zip(_outputs(right, path), _outputs(run(base, one.made(kind)), path), strict=True)
         if any(_exceeds(measure(a, b), noise) for a, b in pairs):
             yield one.name
 

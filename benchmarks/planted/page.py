@@ -5,13 +5,21 @@ from pathlib import Path
 import transformers
 
 from planted import results
-from planted.answers import FLOOR, REPLAY, THE_MODEL
-from planted.results import ARRANGED, Results
-from planted.shapes import RIGHT, SILENT, WRONG
+from planted.answers import FLOOR, OURS, REPLAY, THE_MODEL
+from planted.results import ARRANGED, Results, is_innocent
+from planted.score import IN_PARTS, IN_RANKS, ON_TOP
+from planted.shapes import RIGHT, SILENT, WRONG, Shapes
 from planted.training import TRAINED
 from planted.units import DTYPES
 from planted.zoo import CALIBRATED, SCORED
 
+TEXTS = ("begin", "beside", "on_top", "shapes", "how")
+_LOCATED = ("float32, floor", "float32, replay", "bfloat16, floor", "bfloat16, replay")
+_SCENES = {
+    ON_TOP: "another implementation: fused attention, other norms, sums in two parts, two threads",
+    IN_PARTS: "each sequence by itself",
+    IN_RANKS: "two ranks that share a model",
+}
 _HEADS = ("", "false alarms", "alone: located / seen", "on top: located / seen", "located, above noise")
 
 
@@ -27,7 +35,7 @@ def show(made: Results) -> None:
                 for what, told, where, count in results.misses(made, dtype, tool):
                     print(f"  {tool} missed {what} {count}x, answered {told}: {where}")
     for one in made.cases:
-        if one.located is None and any(one.is_seen(tool) for tool in (FLOOR, REPLAY) if tool in one.answers):
+        if is_innocent(one) and any(one.answers[tool].accuses for tool in OURS if tool in one.answers):
             print(f"  false alarm: {one.what} in {one.kind}, {one.dtype}, seed {one.seed}: {one.answers}")
     print()
     for what, counts in made.shapes.items():
@@ -38,14 +46,13 @@ def show(made: Results) -> None:
 
 
 def written(made: Results) -> str:
-    parts = [_begin(made), _bars(made), _tables(made), _families(made), _shapes(made), _misses(made)]
-    parts.append(_method(made))
-    return "\n".join(parts)
+    parts = (_begin, _bars, _tables, _on_top, _families, _shapes, _misses, _method)
+    return "\n".join(part(made) for part in parts)
 
 
 def _begin(made: Results) -> str:
     planted = sum(one.located is not None and one.family != ARRANGED for one in made.cases)
-    return _text("begin").format(
+    return text("begin").format(
         models=len(SCORED),
         kinds=sum(len(names) for family, names in made.kinds.items() if family != ARRANGED),
         families=len(made.kinds.keys() - {ARRANGED}),
@@ -55,7 +62,7 @@ def _begin(made: Results) -> str:
     )
 
 
-def _text(name: str) -> str:
+def text(name: str) -> str:
     return Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8")
 
 
@@ -67,33 +74,41 @@ def _bars(made: Results) -> str:
 
 
 def _tables(made: Results) -> str:
-    parts = [_text("beside")]
+    parts = [text("beside")]
     for dtype in DTYPES:
         parts.append(f"### {dtype}\n\n" + _table(list(_HEADS), results.table(made, dtype)))
     return "\n".join(parts)
 
 
 def _families(made: Results) -> str:
-    parts = ["## Families\n\nLocated by family; in bfloat16 of those above noise.\n"]
-    rows = []
-    both = {dtype: {family: cells for family, _, cells in results.families(made, dtype)} for dtype in DTYPES}
-    for family, names in made.kinds.items():
-        rows.append([family, str(len(names)), *both["float32"][family], *both["bfloat16"][family]])
-    heads = ["family", "kinds", "float32, floor", "float32, replay", "bfloat16, floor", "bfloat16, replay"]
-    return "\n".join([*parts, _table(heads, rows)])
+    told = "Located by family; in bfloat16 of those above noise.\n"
+    both = [results.families(made, dtype) for dtype in DTYPES]
+    rows = [
+        [family, str(len(names)), *(cell for one in both for cell in one[family])]
+        for family, names in made.kinds.items()
+    ]
+    return "\n".join(["## Families\n", told, _table(["family", "kinds", *_LOCATED], rows)])
+
+
+def _on_top(made: Results) -> str:
+    both = [results.on_top(made, dtype) for dtype in DTYPES]
+    rows = [[told, *(cell for one in both for cell in one[scene])] for scene, told in _SCENES.items()]
+    return text("on_top") + "\n" + _table(["on top of", *_LOCATED], rows)
 
 
 def _shapes(made: Results) -> str:
-    told = (
-        "What `.explain` tells of the shape of a difference, of arrays of which it is known what was done. "
-        "Where that has no shape, as noise has none, silence is right."
-    )
-    rows = [
-        [what, *(str(counts[outcome]) for outcome in (RIGHT, SILENT, WRONG))]
-        for what, counts in made.shapes.items()
+    tables = [
+        _table([head, "right", "silent", "something else told"], _counted(shapes))
+        for head, shapes in (("detector", made.detectors), ("what was done", made.shapes))
     ]
-    table = _table(["what was done", "right", "silent", "something else told"], rows)
-    return f"## Shapes of differences\n\n{told}\n\n{table}"
+    return "\n".join([text("shapes"), *tables])
+
+
+def _counted(shapes: Shapes) -> list[list[str]]:
+    return [
+        [what, *(str(counts[outcome]) for outcome in (RIGHT, SILENT, WRONG))]
+        for what, counts in shapes.items()
+    ]
 
 
 def _misses(made: Results) -> str:
@@ -132,10 +147,8 @@ def _alarms(made: Results) -> str:
         for tool in (FLOOR, REPLAY):
             if tool not in one.answers:
                 continue
-            is_wrong = (
-                one.is_seen(tool) if one.located is None else one.family == ARRANGED and not one.is_hit(tool)
-            )
-            if is_wrong:
+            is_untold = one.family == ARRANGED and not one.is_hit(tool)
+            if is_untold or (is_innocent(one) and one.answers[tool].accuses):
                 rows.append([f"{one.kind}, {one.dtype}", one.what, tool, str(one.answers[tool])])
     return _table(["model", "what", "tool", "answered"], rows) if rows else "None.\n"
 
@@ -146,7 +159,7 @@ def _method(made: Results) -> str:
         sorts.setdefault(kind.sort, []).append(kind.name)
     models = "; ".join(f"{sort}: {', '.join(names)}" for sort, names in sorts.items())
     kinds = "\n".join(f"| {family} | {', '.join(sorted(names))} |" for family, names in made.kinds.items())
-    return _text("how").format(
+    return text("how").format(
         models=models,
         version=transformers.__version__,
         seeds=" and ".join(str(seed) for seed in sorted({one.seed for one in made.cases})),

@@ -10,13 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import tensortap as tt
 from planted import answers as asked
-from planted.answers import FLOOR, Clean, Limits
+from planted.answers import REPLAY, Clean, Limits
 from planted.harmless import Records, captured
-from planted.models import Kind
+from planted.models import Batch, Kind
 from planted.planting import after, replaced
-from planted.score import HARMLESS, ON_TOP, Case, name_of
+from planted.score import HARMLESS, IN_RANKS, Case, case_of
 
 RANKS = 2
 _BY_COLUMN = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
@@ -42,6 +41,7 @@ class Exchange:
 
 
 Plant = Callable[[nn.Module, int, Exchange], None]
+Make = Callable[[nn.Module, int, Exchange], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,14 @@ class ParallelBug:
     role: str
     plant: Plant
     needs_bias: bool = False
+
+    def made(self, kind: Kind) -> Make:
+        def make(model: nn.Module, rank: int, exchange: Exchange) -> nn.Module:
+            divided(model, rank, exchange)
+            self.plant(model.get_submodule(kind.parts[self.role]), rank, exchange)
+            return model
+
+        return make
 
 
 def is_divisible(kind: Kind) -> bool:
@@ -93,16 +101,20 @@ def _looked_up(
     return exchange.sum(rank, there.masked_fill(~is_ours[..., None], 0))
 
 
-def run(base: Clean, one: ParallelBug | None = None) -> Records:
-    """Both ranks at once; what each saw, with its number."""
+def run(
+    base: Clean,
+    make: Make = divided,
+    given: Batch | None = None,
+    capture: Callable[[nn.Module, Batch], Records] = captured,
+) -> Records:
+    """Both ranks at once; what each saw, with its number. `make`: the part of a rank from the whole model."""
     exchange = Exchange()
 
     def of_rank(rank: int) -> Records:
-        model = divided(base.build(), rank, exchange)
-        if one is not None:
-            one.plant(model.get_submodule(base.kind.parts[one.role]), rank, exchange)
+        model = make(base.build(), rank, exchange)
         try:
-            return [record._replace(rank=rank) for record in captured(model, base.batch)]
+            records = capture(model, base.batch if given is None else given)
+            return [record._replace(rank=rank) for record in records]
         except BaseException:
             exchange.abort()
             raise
@@ -164,13 +176,15 @@ PARALLEL_BUGS = (
 
 
 def parallel_cases(base: Clean, limits: Limits, above: set[str]) -> Iterator[Case]:
-    """With a floor alone: a replay is of one process."""
-    answers = _answers(base, run(base), limits, None)
-    yield _case(base, "two_ranks", HARMLESS, HARMLESS, None, False, answers)
+    """Bugs of the ranks themselves, with a floor alone: the candidate of a replay is one process."""
+    ranks = run(base)
+    answers = asked.of_records(base, ranks, limits, None, plain=on_one_rank(base, ranks))
+    answers[REPLAY] = asked.all_named(asked.by_replay(base, base.build(), limits, a=ranks), None)
+    yield case_of(base, "two_ranks", HARMLESS, HARMLESS, None, False, answers)
     for one in fitting_parallel(base):
-        located = base.kind.parts[one.role]
-        answers = _answers(base, run(base, one), limits, located)
-        yield _case(base, one.name, "parallel", ON_TOP, located, one.name in above, answers)
+        located, other = base.kind.parts[one.role], run(base, one.made(base.kind))
+        answers = asked.of_records(base, other, limits, located, plain=on_one_rank(base, other))
+        yield case_of(base, one.name, "parallel", IN_RANKS, located, one.name in above, answers)
 
 
 def fitting_parallel(base: Clean) -> list[ParallelBug]:
@@ -180,27 +194,7 @@ def fitting_parallel(base: Clean) -> list[ParallelBug]:
     return [one for one in PARALLEL_BUGS if has_bias or not one.needs_bias]
 
 
-def _answers(base: Clean, other: Records, limits: Limits, located: str | None) -> asked.Answers:
+def on_one_rank(base: Clean, other: Records) -> Records:
     """Others see what is whole on a rank; pieces they leave out."""
     shapes = {(one.name, one.call): getattr(one.value, "shape", None) for one in base.records}
-    whole = [one for one in other if getattr(one.value, "shape", None) == shapes.get((one.name, one.call))]
-    found = asked.by_floor(base, other, limits)
-    without = tt.compare_runs(base.records, other)
-    answers = asked.of_peers(base.records, whole, located)
-    return answers | {
-        FLOOR: asked.first_named(found, located),
-        asked.WITHOUT: asked.first_named(without, located),
-    }
-
-
-def _case(
-    base: Clean,
-    what: str,
-    family: str,
-    scene: str,
-    located: str | None,
-    is_above: bool,
-    answers: asked.Answers,
-) -> Case:
-    dtype = name_of(base.dtype)
-    return Case(base.kind.name, base.seed, dtype, what, family, scene, located, is_above, answers)
+    return [one for one in other if getattr(one.value, "shape", None) == shapes.get((one.name, one.call))]

@@ -2,8 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,19 +89,15 @@ def after(module: nn.Module, change: Callable[[Any], Any]) -> None:
 def while_it_runs(module: nn.Module, **names: Any) -> None:
     """Functions that the module's own code calls, replaced as long as this one module runs."""
     home = sys.modules[type(module).__module__]
-
-    @contextmanager
-    def swapped() -> Iterator[None]:
-        kept = {name: getattr(home, name) for name in names}
-        vars(home).update(names)
-        try:
-            yield
-        finally:
-            vars(home).update(kept)
+    # Two ranks are two threads: while the module runs in one, the other would take these for its own.
+    kept = {name: getattr(home, name) for name in names}
 
     def run(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        with swapped():
+        vars(home).update(names)
+        try:
             return original(*given, **named)
+        finally:
+            vars(home).update(kept)
 
     replaced(module, run)
 

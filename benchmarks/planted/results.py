@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from planted.answers import FLOOR, REPLAY, TOOLS, Limits
-from planted.score import Case
+from planted.score import ALONE, IN_PARTS, IN_RANKS, ON_TOP, Case
 from planted.several import Several
+from planted.shapes import Shapes
 from planted.units import DTYPES, Worst
 
 ARRANGED = "arrangements"
@@ -20,6 +21,11 @@ BARS = {
 SEVERAL_BAR, PLACED_BAR = 0.90, 0.99
 
 
+def is_innocent(one: Case) -> bool:
+    """Nobody may be accused."""
+    return one.located is None or one.family == ARRANGED
+
+
 @dataclass
 class Results:
     """All of one run."""
@@ -29,7 +35,8 @@ class Results:
     cases: list[Case] = field(default_factory=list)
     several: list[Several] = field(default_factory=list)
     placed: Counter[str] = field(default_factory=Counter)
-    shapes: dict[str, Counter[str]] = field(default_factory=dict)  # of differences, by what was done
+    shapes: Shapes = field(default_factory=dict)  # of differences, by what was done
+    detectors: Shapes = field(default_factory=dict)  # by who tells them
 
     def planted(self, dtype: str, tool: str, *, above_noise: bool = False) -> list[Case]:
         """Bugs that the tool was asked about; arrangements are no bugs."""
@@ -42,15 +49,13 @@ class Results:
             and (one.is_above_noise or not above_noise)
         ]
 
-    def harmless(self, dtype: str, tool: str) -> list[Case]:
-        return [
-            one for one in self.cases if one.located is None and one.dtype == dtype and tool in one.answers
-        ]
-
     def arranged(self, dtype: str, tool: str) -> list[Case]:
         """What has to be told as equal up to something."""
         chosen = [one for one in self.cases if one.family == ARRANGED and one.dtype == dtype]
         return [one for one in chosen if tool in one.answers]
+
+    def innocent(self, dtype: str, tool: str) -> list[Case]:
+        return [one for one in self.cases if one.dtype == dtype and is_innocent(one) and tool in one.answers]
 
     @property
     def kinds(self) -> dict[str, set[str]]:
@@ -80,6 +85,10 @@ def seen(cases: Sequence[Case], tool: str) -> int:
     return sum(one.is_seen(tool) for one in cases)
 
 
+def accused(cases: Sequence[Case], tool: str) -> int:
+    return sum(one.answers[tool].accuses for one in cases)
+
+
 def share(part: int, whole: int) -> str:
     return f"{part} of {whole}" + (f" ({100 * part / whole:.1f} %)" if whole else "")
 
@@ -93,8 +102,8 @@ def bars(made: Results) -> list[Bar]:
 def _false_alarms(made: Results) -> Iterable[Bar]:
     for tool in (FLOOR, REPLAY):
         for dtype in DTYPES:
-            pairs = made.harmless(dtype, tool)
-            alarms = seen(pairs, tool)
+            pairs = made.innocent(dtype, tool)
+            alarms = accused(pairs, tool)
             what = f"false alarms, {dtype}, {tool.partition(', ')[2]}"
             yield Bar(what, "0", f"{alarms} of {len(pairs)}", alarms == 0 and bool(pairs))
 
@@ -128,31 +137,38 @@ def _placed(made: Results) -> Iterable[Bar]:
     yield Bar("placements wrong and called certain", "0", str(wrong), wrong == 0)
 
 
-def families(made: Results, dtype: str) -> list[tuple[str, int, list[str]]]:
-    """Of each family: how many cases, and located by both of ours; of half precision those above noise."""
-    rows = []
-    for family in made.kinds:
-        cells, count = [], 0
-        for tool in (FLOOR, REPLAY):
-            chosen = [*made.planted(dtype, tool), *made.arranged(dtype, tool)]
-            chosen = [one for one in chosen if one.family == family]
-            above = [one for one in chosen if one.is_above_noise or dtype == "float32"]
-            count = max(count, len(chosen))
-            cells.append(f"{located(above, tool)} of {len(above)}" if above else "")
-        rows.append((family, count, cells))
-    return rows
+def families(made: Results, dtype: str) -> dict[str, list[str]]:
+    return {family: _cells(made, dtype, family=family) for family in made.kinds}
+
+
+def on_top(made: Results, dtype: str) -> dict[str, list[str]]:
+    """By what the bug is on top of."""
+    return {scene: _cells(made, dtype, scene=scene) for scene in (ON_TOP, IN_PARTS, IN_RANKS)}
+
+
+def _cells(made: Results, dtype: str, **which: str) -> list[str]:
+    """Located by both of ours; of half precision those above noise."""
+    cells = []
+    for tool in (FLOOR, REPLAY):
+        chosen = made.planted(dtype, tool, above_noise=dtype != "float32")
+        chosen += made.arranged(dtype, tool) if "family" in which else []
+        chosen = [
+            one for one in chosen if all(getattr(one, name) == wanted for name, wanted in which.items())
+        ]
+        cells.append(f"{located(chosen, tool)} of {len(chosen)}" if chosen else "")
+    return cells
 
 
 def table(made: Results, dtype: str) -> list[list[str]]:
     """One row for each tool."""
     rows = []
     for tool in TOOLS:
-        pairs, cases = made.harmless(dtype, tool), made.planted(dtype, tool)
-        alone, on_top = ([one for one in cases if one.scene == scene] for scene in ("alone", "on top"))
+        pairs, cases = made.innocent(dtype, tool), made.planted(dtype, tool)
+        alone, others = ([one for one in cases if (one.scene == ALONE) is wanted] for wanted in (True, False))
         above = [one for one in cases if one.is_above_noise]
-        cells = [f"{located(some, tool)} / {seen(some, tool)} of {len(some)}" for some in (alone, on_top)]
+        cells = [f"{located(some, tool)} / {seen(some, tool)} of {len(some)}" for some in (alone, others)]
         rows.append(
-            [tool, f"{seen(pairs, tool)} of {len(pairs)}", *cells, share(located(above, tool), len(above))]
+            [tool, f"{accused(pairs, tool)} of {len(pairs)}", *cells, share(located(above, tool), len(above))]
         )
     return rows
 

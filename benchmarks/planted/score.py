@@ -9,19 +9,24 @@ from torch import nn
 import tensortap as tt
 from planted import answers as asked
 from planted import attention_bugs, bugs, part_bugs, weight_bugs  # noqa: F401 - each adds its own to the list
-from planted.answers import FLOOR, REPLAY, Answers, Clean, Limits
+from planted.answers import REPLAY, Answers, Clean, Limits
 from planted.harmless import (
     Records,
     batch_split,
     captured,
     captured_with_weights,
     harmless,
+    one_by_one,
     other_experts,
     otherwise,
+    put_together,
+    without_loss,
 )
+from planted.models import Batch
 from planted.planting import Bug, DataBug, fitting, fitting_data
 
 ALONE, ON_TOP, HARMLESS = "alone", "on top", "harmless"
+IN_PARTS, IN_RANKS = "each sequence by itself", "two ranks"
 SCENES = (ALONE, ON_TOP)
 
 
@@ -59,7 +64,7 @@ def module_cases(
             given = (
                 _weights(base, model, one, limits) if one.is_of_weights else _code(base, model, one, limits)
             )
-            yield _case(base, one.name, one.family, scene, one.located(base.kind), one.name in above, given)
+            yield case_of(base, one.name, one.family, scene, one.located(base.kind), one.name in above, given)
 
 
 def data_cases(base: Clean, limits: Limits, chosen: Iterable[DataBug] | None = None) -> Iterator[Case]:
@@ -69,10 +74,9 @@ def data_cases(base: Clean, limits: Limits, chosen: Iterable[DataBug] | None = N
             model = plain(base, scene)
             name = f"in.{one.located}"
             answers = asked.of_peers(base.records, other := captured(model, wrong), name)
-            answers[FLOOR] = asked.gate_named(asked.by_floor(base, other, limits), "inputs", {name})
+            answers |= asked.of_gate(base, other, limits, "inputs", {name})
             answers[REPLAY] = asked.gate_named(asked.by_replay(base, model, limits, wrong), "inputs", {name})
-            answers[asked.WITHOUT] = asked.gate_named(tt.compare_runs(base.records, other), "inputs", {name})
-            yield _case(base, one.name, "data", scene, name, True, answers)
+            yield case_of(base, one.name, "data", scene, name, True, answers)
 
 
 def harmless_cases(base: Clean, limits: Limits) -> Iterator[Case]:
@@ -80,7 +84,7 @@ def harmless_cases(base: Clean, limits: Limits) -> Iterator[Case]:
         model = make(base.kind, base.seed, base.dtype)
         answers = asked.of_records(base, captured(model, base.batch), limits, None)
         answers[REPLAY] = asked.all_named(asked.by_replay(base, model, limits), None)
-        yield _case(base, name, HARMLESS, HARMLESS, None, False, answers)
+        yield case_of(base, name, HARMLESS, HARMLESS, None, False, answers)
     yield _split(base, limits)
 
 
@@ -89,9 +93,17 @@ def _split(base: Clean, limits: Limits) -> Case:
     model = base.build()
     if base.kind.sort == "experts":
         answers = asked.of_records(base, other_experts(model, base.batch), limits, None)
-        return _case(base, "other_experts", HARMLESS, HARMLESS, None, False, answers)
-    answers = asked.of_records(base, batch_split(model, base.batch), limits, None)
-    return _case(base, "batch_split", HARMLESS, HARMLESS, None, False, answers)
+        return case_of(base, "other_experts", HARMLESS, HARMLESS, None, False, answers)
+    other = batch_split(model, base.batch)
+    answers = asked.of_records(base, other, limits, None, plain=put_together(base.records, other))
+    answers[REPLAY] = asked.all_named(in_parts(base, model, limits), None)
+    return case_of(base, "batch_split", HARMLESS, HARMLESS, None, False, answers)
+
+
+def in_parts(base: Clean, model: nn.Module, limits: Limits, given: Batch | None = None) -> tt.Comparison:
+    """A replay of each sequence by itself."""
+    known = without_loss(base.records)
+    return asked.by_replay(base, model, limits, one_by_one(base.batch if given is None else given), a=known)
 
 
 def with_bug(base: Clean, one: Bug, scene: str) -> nn.Module:
@@ -114,16 +126,12 @@ def _weights(base: Clean, model: nn.Module, one: Bug, limits: Limits) -> Answers
     right = base.build()
     located, names = one.located(base.kind), changed_weights(right, model)
     known, other = captured_with_weights(right, base.batch), captured_with_weights(model, base.batch)
-    pairs = {
-        FLOOR: asked.by_floor(base, other, limits, a=known),
-        REPLAY: asked.by_replay(base, model, limits, a=right),
-        asked.WITHOUT: tt.compare_runs(known, other),
-    }
-    answers = {tool: asked.gate_named(found, "weights", names) for tool, found in pairs.items()}
-    return answers | asked.of_peers(*(_without_weights(some) for some in (known, other)), located)
+    answers = asked.of_gate(base, other, limits, "weights", names, a=known)
+    answers[REPLAY] = asked.gate_named(asked.by_replay(base, model, limits, a=right), "weights", names)
+    return answers | asked.of_peers(*(without_weights(some) for some in (known, other)), located)
 
 
-def _without_weights(records: Records) -> Records:
+def without_weights(records: Records) -> Records:
     """As others see it: a module is blamed by what it gives."""
     return [record for record in records if record.kind != "param"]
 
@@ -134,7 +142,7 @@ def changed_weights(right: nn.Module, wrong: nn.Module) -> set[str]:
     return {name for name, weight in held[0].items() if not torch.equal(weight, held[1][name])}
 
 
-def _case(
+def case_of(
     base: Clean, what: str, family: str, scene: str, located: str | None, is_above: bool, answers: Answers
 ) -> Case:
     dtype = name_of(base.dtype)

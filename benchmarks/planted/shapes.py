@@ -2,6 +2,8 @@
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tensortap.comparison.symptoms import symptoms
@@ -11,22 +13,50 @@ RIGHT, SILENT, WRONG = "right", "silent", "wrong"
 _ROOT = str(Path(__file__).parents[2])
 
 
-def shapes(seeds: range = SEEDS) -> dict[str, Counter[str]]:
-    """Of each thing that was done to a value: how often that is told, nothing, or something that is not so.
-    Of what has no shape nothing is right."""
+Shapes = dict[str, Counter[str]]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was done to a value, who may speak of it, the one that must first, and who does."""
+
+    label: str
+    allowed: tuple[str, ...]
+    names: frozenset[str]
+
+    @property
+    def outcome(self) -> str:
+        """Of what has no shape silence is right."""
+        if self.names - set(self.allowed):
+            return WRONG
+        return RIGHT if not self.allowed or self.allowed[0] in self.names else SILENT
+
+
+def told(seeds: range = SEEDS) -> list[Told]:
     sys.path.insert(0, _ROOT)
     try:
         from tests.comparison.differences_made import NOTHING, SPEAKING, made
     finally:
         sys.path.remove(_ROOT)
-    allowed = SPEAKING | dict.fromkeys(NOTHING, ())
-    return {
-        label: Counter(_outcome({one.name for one in symptoms(*made(label, seed))}, words) for seed in seeds)
-        for label, words in allowed.items()
-    }
+    return [
+        Told(label, words, frozenset(one.name for one in symptoms(*made(label, seed))))
+        for label, words in (SPEAKING | dict.fromkeys(NOTHING, ())).items()
+        for seed in seeds
+    ]
 
 
-def _outcome(told: set[str], words: tuple[str, ...]) -> str:
-    if told - set(words):
-        return WRONG
-    return RIGHT if not words or words[0] in told else SILENT
+def by_what_was_done(found: Sequence[Told]) -> Shapes:
+    """How often that is told, nothing, or something that is not so."""
+    labels = dict.fromkeys(one.label for one in found)
+    return {label: Counter(one.outcome for one in found if one.label == label) for label in labels}
+
+
+def by_detector(found: Sequence[Told]) -> Shapes:
+    """How often each speaks and is right, says nothing where it must speak, or speaks of what is not so."""
+    counts: Shapes = {name: Counter() for one in found for name in one.allowed[:1]}
+    for one in found:
+        for name in one.names:
+            counts.setdefault(name, Counter())[RIGHT if name in one.allowed else WRONG] += 1
+        for name in set(one.allowed[:1]) - one.names:
+            counts[name][SILENT] += 1
+    return counts

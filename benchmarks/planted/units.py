@@ -12,12 +12,13 @@ import torch
 
 from planted.answers import Clean, Limits, by_floor, by_replay, clean
 from planted.arrangements import arrangement_cases
+from planted.combined import combined_cases
 from planted.harmless import batch_split, captured, harmless, other_experts
 from planted.noise import above_noise
 from planted.parallel import is_divisible, parallel_cases
 from planted.parallel import run as in_two_ranks
 from planted.planting import fitting, fitting_data
-from planted.score import Case, data_cases, harmless_cases, module_cases
+from planted.score import Case, data_cases, harmless_cases, in_parts, module_cases
 from planted.several import Several, several
 from planted.training import is_trainable, training_cases
 from planted.zoo import CALIBRATED, SCORED
@@ -85,8 +86,12 @@ def calibrate(unit: Unit) -> tuple[Worst, Worst]:
         replay.append(_worst(base, name, by_replay(base, model, limits)))
     split = other_experts if base.kind.sort == "experts" else batch_split
     floor.append(_worst(base, split.__name__, by_floor(base, split(base.build(), base.batch), limits)))
+    if split is batch_split:
+        replay.append(_worst(base, split.__name__, in_parts(base, base.build(), limits)))
     if is_divisible(base.kind):
-        floor.append(_worst(base, "two_ranks", by_floor(base, in_two_ranks(base), limits)))
+        ranks = in_two_ranks(base)
+        floor.append(_worst(base, "two_ranks", by_floor(base, ranks, limits)))
+        replay.append(_worst(base, "two_ranks", by_replay(base, base.build(), limits, a=ranks)))
     return max(floor), max(replay)
 
 
@@ -125,7 +130,11 @@ def _of_one_process(base: Clean, unit: Unit, limits: Limits, above: set[str]) ->
     if unit.bugs:
         chosen = [one for one in chosen if one.name in unit.bugs]
         data = [one for one in data if one.name in unit.bugs]
-    return [*module_cases(base, limits, above, chosen), *data_cases(base, limits, data)]
+    return [
+        *module_cases(base, limits, above, chosen),
+        *data_cases(base, limits, data),
+        *combined_cases(base, limits, above, chosen, data),
+    ]
 
 
 def _once(base: Clean, limits: Limits, above: set[str]) -> list[Case]:

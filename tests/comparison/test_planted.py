@@ -1,19 +1,33 @@
 """A short form of the benchmark of planted bugs: every bug is located, no harmless change accused."""
 
+import importlib
 import itertools
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = str(ROOT / "benchmarks")
+ROOMS = (
+    "answers", "arrangements", "combined", "noise", "page", "parallel", "planting", "results", "score",
+    "several", "shapes", "training", "units", "zoo",
+)  # fmt: skip
 SEED = 200  # neither calibrated on nor scored
 # Everything of a dense model; of others what they have more.
 ROLES = {"llama": None, "mixtral": ("router", "experts"), "mamba": ("mixer",)}
+IN_HALF_PRECISION = {
+    "llama": ("mask_off_by_one", "residual_dropped", "nan_in_one_row", "half_of_the_weights_is_missing"),
+    "mamba": ("scan_without_skip", "scan_inputs_and_outputs_swapped"),
+}
+# Those whose turn it is with this seed.
+ON_TOP = ("rope_interleaved", "warm_up_zeros", "residual_taken_after_the_norm", "head_is_not_tied")
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +37,8 @@ def planted():
     sys.path.insert(0, BENCHMARKS)
     torch.set_num_threads(1)
     try:
-        from planted import answers, arrangements, noise, parallel, planting, score, several, training, zoo
-
-        rooms = (answers, arrangements, noise, parallel, planting, score, several, training, zoo)
-        yield SimpleNamespace(
-            limits=answers.Limits(4.0, 4.0), **{room.__name__.partition(".")[2]: room for room in rooms}
-        )
+        rooms = {name: importlib.import_module(f"planted.{name}") for name in ROOMS}
+        yield SimpleNamespace(limits=rooms["answers"].Limits(4.0, 4.0), **rooms)
     finally:
         torch.set_num_threads(threads)
         sys.path.remove(BENCHMARKS)
@@ -70,6 +80,41 @@ def test_every_planted_bug_is_located(base, planted):
     cases = list(planted.score.module_cases(base, planted.limits, set(), chosen))
     assert len(cases) >= 14
     assert missed(planted, cases) == []
+
+
+@pytest.mark.parametrize("name", list(IN_HALF_PRECISION))
+def test_bugs_above_noise_are_located_in_half_precision(name, planted):
+    half = planted.answers.clean(planted.zoo.SCORED[name], SEED, torch.bfloat16)
+    chosen = [planted.planting.BUGS[bug] for bug in IN_HALF_PRECISION[name]]
+    given = half.kind, SEED, half.dtype, half.batch
+    assert [one.name for one in chosen if not planted.noise.is_above_noise(*given, one)] == []
+    cases = list(planted.score.module_cases(half, planted.limits, set(), chosen))
+    assert missed(planted, cases) == []
+
+
+def test_bugs_on_top_of_each_sequence_by_itself_and_of_two_ranks_are_located(llama, planted):
+    chosen = [planted.planting.BUGS[bug] for bug in ON_TOP]
+    data = planted.planting.fitting_data(llama.kind, llama.batch)
+    cases = list(planted.combined.combined_cases(llama, planted.limits, set(), chosen, data))
+    assert len(cases) == 2 * (len(ON_TOP) + 1)
+    assert {one.scene for one in cases} == {"each sequence by itself", "two ranks"}
+    assert missed(planted, cases) == []
+
+
+def test_every_bug_has_its_turn_on_top_with_one_seed_of_three(llama, planted):
+    seeds = [replace(llama, seed=seed) for seed in (0, 1, 2)]
+    turns = {
+        bug: sum(planted.combined.is_its_turn(bug, one) for one in seeds) for bug in planted.planting.BUGS
+    }
+    assert set(turns.values()) == {1}
+
+
+def test_two_ranks_leave_the_code_of_a_model_as_it_was(llama, planted):
+    home = sys.modules[type(llama.build()).__module__]
+    before = dict(vars(home))
+    bug = planted.planting.BUGS["rope_interleaved"]
+    planted.parallel.run(llama, lambda *given: bug.into(planted.parallel.divided(*given), llama.kind))
+    assert vars(home) == before
 
 
 def test_data_that_differs_is_named_by_the_gate(llama, planted):
@@ -114,6 +159,33 @@ def test_another_arrangement_is_told_and_nobody_accused(base, planted):
     assert missed(planted, cases) == []
 
 
+def arranged(planted, *told):
+    answers = {planted.answers.FLOOR: planted.answers.Answer(told)}
+    return planted.score.Case(
+        "llama", 0, "float32", "heads_apart", "arrangements", "on top", "equal up to", True, answers
+    )
+
+
+def test_an_arrangement_that_accuses_somebody_is_a_false_alarm(planted):
+    cases = [arranged(planted, planted.answers.EQUAL_UP_TO), arranged(planted), arranged(planted, "lm_head")]
+    made = planted.results.Results({}, {}, cases)
+    (bar,) = [one for one in planted.results.bars(made) if one.what == "false alarms, float32, floor"]
+    assert (bar.found, bar.is_met) == ("1 of 3", False)
+
+
+def test_each_detector_has_its_hits_its_misses_and_what_it_told_falsely(planted):
+    shapes = planted.shapes
+    done = [
+        shapes.Told("scaled", ("scaled",), frozenset({"scaled"})),
+        shapes.Told("scaled", ("scaled",), frozenset()),
+        shapes.Told("noise", (), frozenset({"scaled"})),
+        shapes.Told("permuted", ("permuted", "part"), frozenset({"permuted", "part"})),
+    ]
+    found = shapes.by_detector(done)
+    assert found["scaled"] == {shapes.RIGHT: 1, shapes.SILENT: 1, shapes.WRONG: 1}
+    assert (found["permuted"], found["part"]) == ({shapes.RIGHT: 1}, {shapes.RIGHT: 1})
+
+
 def test_a_wrong_learning_rate_shows_in_the_weights_after_the_first_step(planted):
     kind = planted.zoo.SCORED["gpt2"]
     cases = planted.training.training_cases(kind, SEED, torch.float32, planted.limits, set())
@@ -152,3 +224,26 @@ def test_of_each_number_type_there_are_a_hundred_harmless_pairs(planted):
     pairs = sum(len(planted.score.harmless(kind)) + 1 for kind in kinds)  # each batch is split as well
     pairs += sum(planted.parallel.is_divisible(kind) + planted.training.is_trainable(kind) for kind in kinds)
     assert pairs >= 100
+
+
+def headings(page):
+    return [line for line in page.splitlines() if line.startswith("#")]
+
+
+def test_the_page_says_what_the_benchmark_would_write(planted):
+    page = (ROOT / "docs" / "planted.md").read_text(encoding="utf-8")
+    worst = planted.units.Worst()
+    types = planted.units.DTYPES
+    empty = planted.results.Results(
+        dict.fromkeys(types, planted.limits), dict.fromkeys(types, (worst, worst))
+    )
+    assert headings(page) == headings(planted.page.written(empty))
+    for text in planted.page.TEXTS:
+        fixed = map(re.escape, re.split(r"\{\w+\}", planted.page.text(text).strip()))
+        assert re.search(".*".join(fixed), page, re.DOTALL), f"docs/planted.md has another {text}.md"
+
+
+def test_the_page_tells_of_every_bug_and_every_model(planted):
+    page = (ROOT / "docs" / "planted.md").read_text(encoding="utf-8")
+    bugs = planted.planting.BUGS.keys() | planted.planting.DATA_BUGS.keys()
+    assert [name for name in sorted({*bugs, *planted.zoo.SCORED}) if name not in page] == []
