@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 import tensortap as tt
-from harness import Table, finish, tell
+from harness import ENOUGH_IDLE, Table, finish, idle_processors, tell
 from tensortap.comparison.sides import side_of
 from tensortap.kernels.along import norms_along
 from tensortap.kernels.blocks import BLOCK
@@ -121,7 +121,7 @@ def share(a: Path, b: Path) -> None:
                 spent[name].append(_times(call))
     for clock, called in enumerate(("on the wall clock", "processor time")):
         of = {name: [both[clock] for both in series] for name, series in spent.items()}
-        is_judged = clock == (0 if idle >= 1.5 else 1)
+        is_judged = clock == (0 if idle >= ENOUGH_IDLE else 1)
         _tell_share(called, len(_places[a]), *of.values(), is_judged=is_judged)
 
 
@@ -167,7 +167,7 @@ def scaling(a: Path, b: Path, what: str, pool: Callable[[int], Executor]) -> Non
     tell(f"{what}, {pool.__name__}: one worker, on the wall clock", walls[0], "s")
     tell(f"{what}, {pool.__name__}: two workers, processor time of the main thread", main, "s")
     tell(f"{what}, {pool.__name__}: two workers, processor time of the busier worker", other, "s")
-    if idle >= 1.5:
+    if idle >= ENOUGH_IDLE:
         table.add(f"{called}, on the wall clock", walls[1] / walls[0], 0.8)
         return
     tell(f"{called}, on the wall clock (not judged: {idle:.1f} processors idle)", walls[1] / walls[0])
@@ -203,17 +203,6 @@ def _workers(executor: Executor) -> list[list[Path]]:
 def _time_of(task: Path) -> float:
     """Seconds on a processor."""
     return int((task / "schedstat").read_text().split()[0]) / 1e9
-
-
-def idle_processors(seconds: float = 2.0) -> float:
-    """How many processors had nothing to do for a while."""
-    before = _idle_ticks()
-    time.sleep(seconds)
-    return (_idle_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds
-
-
-def _idle_ticks() -> int:
-    return int(Path("/proc/stat").read_text().split()[4])
 
 
 def _times(call: Callable[[], object]) -> tuple[float, float]:

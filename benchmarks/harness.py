@@ -1,10 +1,14 @@
 """Medians of interleaved rounds, and a table of ratios with the limit each is held to."""
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+
+ENOUGH_IDLE = 1.5  # processors: with fewer the clock says more of others than of two threads of ours
 
 
 def medians(
@@ -55,3 +59,14 @@ def finish(tables: Iterable[Table]) -> int:
     over = [what for table in tables for what in table.over]
     print(f"\n{'all within their limits' if not over else 'over: ' + '; '.join(over)}")
     return len(over)
+
+
+def idle_processors(seconds: float = 2.0) -> float:
+    """How many processors had nothing to do for a while."""
+    before = _idle_ticks()
+    time.sleep(seconds)
+    return (_idle_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds
+
+
+def _idle_ticks() -> int:
+    return int(Path("/proc/stat").read_text().split()[4])
