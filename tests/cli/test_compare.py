@@ -211,3 +211,21 @@ def test_a_terminal_gets_colours_unless_it_wants_none(written):
 def test_help_tells_the_exit_codes(capsys):
     assert main(["compare", "--help"]) == 0
     assert "not everything could be compared" in capsys.readouterr().out
+
+
+def test_how_pieces_sit_can_be_said(tmp_path, capsys):
+    whole, cut = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "cut")
+    value = np.arange(24, dtype="f4").reshape(4, 6)
+    whole.write(Record("up", value))
+    for rank, piece in enumerate(np.split(value, 2, 1)):
+        cut.write(Record("up", piece, rank=rank))
+    whole.close()
+    cut.close()
+    paths = str(tmp_path / "whole"), str(tmp_path / "cut")
+    code, out, _ = run(capsys, *paths, "--dims", "up=shard(1)", "--explain", "up")
+    assert code == 0
+    assert "2 pieces of ranks 0, 1 are shard(1), as was declared" in out
+    code, _, err = run(capsys, *paths, "--dims", "up=banana")
+    assert (code, "'banana' says nothing of how pieces sit in a whole" in err) == (2, True)
+    code, _, err = run(capsys, *paths, "--dims", "up")
+    assert (code, "'up' is not PATTERN=WORDS" in err) == (2, True)

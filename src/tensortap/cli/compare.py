@@ -20,6 +20,7 @@ _REASONS = {
 }
 _DEFAULT = "difference,gaps"
 _FAIL_ON = ", ".join(f"{name} ({what})" for name, what in _REASONS.items()) + f"; default {_DEFAULT}"
+_DIMS = "how pieces of several ranks sit in the whole, '**.up_proj=shard(2)'; may be repeated"
 _HELP = """Where two runs part, and whether that is more than noise.
 
 \b
@@ -42,6 +43,13 @@ _COLOURS = {
 }
 
 
+def _declared(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    wrong = next((one for one in given if "=" not in one), None)
+    if wrong is not None:
+        raise click.BadParameter(f"{wrong!r} is not PATTERN=WORDS, such as '**.up_proj=shard(2)'")
+    return dict(one.split("=", 1) for one in given)
+
+
 def _reasons(ctx: click.Context, parameter: click.Parameter, text: str) -> frozenset[str]:
     chosen = frozenset(filter(None, text.split(",")))
     unknown = sorted(chosen - _REASONS.keys())
@@ -59,6 +67,7 @@ def _reasons(ctx: click.Context, parameter: click.Parameter, text: str) -> froze
 @click.option("--step", type=int, help="this step alone")
 @click.option("--rank", type=int, help="this rank alone")
 @click.option("--limit", type=float, help="from how many times the noise on a difference counts")
+@click.option("--dims", multiple=True, metavar="PATTERN=WORDS", callback=_declared, help=_DIMS)
 @click.option("--explain", metavar="NAME", help="the whole story of one value")
 @click.option("--json", "as_json", is_flag=True, help="everything, as one JSON object")
 @click.option("--save", metavar="FILE", help="write the report too: .json, .html, else text")
@@ -94,8 +103,8 @@ def exit_code(found: Comparison, reasons: frozenset[str]) -> int:
 
 def _compared(given: dict[str, Any]) -> Comparison:
     floors = given["floor"][0] if len(given["floor"]) == 1 else list(given["floor"]) or None
-    chosen = {"only": list(given["only"]), **{name: given[name] for name in ("step", "rank", "limit")}}
-    return compare_runs(given["a"], given["b"], floor=floors, map=given["map"], **chosen)
+    chosen = {name: given[name] for name in ("map", "step", "rank", "limit", "dims")}
+    return compare_runs(given["a"], given["b"], floor=floors, only=list(given["only"]), **chosen)
 
 
 def _write(found: Comparison, given: dict[str, Any]) -> None:

@@ -7,13 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import NamedTuple
-
-import numpy as np
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.floor import analytic
-from tensortap.comparison.glimpse import distance
 from tensortap.comparison.joining import (
     Declared,
     Joined,
@@ -22,6 +17,7 @@ from tensortap.comparison.joining import (
     Undecided,
     numbers_in,
     pieces_in,
+    way_said,
 )
 from tensortap.comparison.match import Matched, Pair
 from tensortap.comparison.measuring import measured
@@ -30,21 +26,14 @@ from tensortap.comparison.placing import Placing, infer, infer_both
 from tensortap.comparison.plans import Plan
 from tensortap.comparison.recombining import recombined
 from tensortap.comparison.references import Held
+from tensortap.comparison.said import as_said, checked
 from tensortap.comparison.token_pairs import by_token
 from tensortap.comparison.ways import REPLICATE, Way, joined
+from tensortap.comparison.wholes import Whole, are_apart, arrays_in, farthest, ranks_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
 
 log = logging.getLogger("tensortap.compare")
-
-
-class _Whole(NamedTuple):
-    """A value that is whole, in short how it was made, the sentence, and whether its copies are apart."""
-
-    entry: Entry
-    words: str = ""
-    told: str = ""
-    doubt: str = ""
 
 
 def align(matched: Matched, executor: Executor | None = None) -> Matched:
@@ -121,15 +110,15 @@ def settled(pair: Pair) -> Pair:
     return replace(pair, a=wholes[0].entry, b=wholes[1].entry, plan=plan)
 
 
-def _wholes(pair: Pair, a: _Whole | None, b: _Whole | None) -> tuple[_Whole, _Whole] | str:
+def _wholes(pair: Pair, a: Whole | None, b: Whole | None) -> tuple[Whole, Whole] | str:
     """Both values whole: each by what it says itself, else by the other side; a sentence where neither."""
     if a is not None and b is not None:
-        return a, b
+        return checked(pair.a, a, b), checked(pair.b, b, a)
     if a is None and b is None:
         return _both(pair)
     known, unknown = (a, pair.b) if b is None else (b, pair.a)
     assert known is not None
-    whole, pieces = numbers_in(known.entry.reference), _arrays(unknown)
+    whole, pieces = numbers_in(known.entry.reference), arrays_in(unknown)
     if whole is None or pieces is None:
         made = _same(unknown)
         if made is None:
@@ -139,14 +128,14 @@ def _wholes(pair: Pair, a: _Whole | None, b: _Whole | None) -> tuple[_Whole, _Wh
         return (known, made) if b is None else (made, known)
     placing = infer(whole, pieces)
     if placing.way is None or not placing.is_usable:
-        told = f"the pieces of {_ranks(pieces_in(unknown))}: {placing}"
+        told = f"the pieces of {ranks_of(pieces_in(unknown))}: {placing}"
         return "; ".join(filter(None, [told, _unfit(unknown)]))
     made = _made(unknown, placing.way, placing, pieces, whole)
     return (known, made) if b is None else (made, known)
 
 
-def _both(pair: Pair) -> tuple[_Whole, _Whole] | str:
-    a, b = _arrays(pair.a), _arrays(pair.b)
+def _both(pair: Pair) -> tuple[Whole, Whole] | str:
+    a, b = arrays_in(pair.a), arrays_in(pair.b)
     if a is None or b is None:
         copies = _same(pair.a), _same(pair.b)
         if copies[0] is None or copies[1] is None:
@@ -161,59 +150,46 @@ def _both(pair: Pair) -> tuple[_Whole, _Whole] | str:
     return _made(pair.a, way, placing, a, whole), _made(pair.b, placing.way, placing, b, whole)
 
 
-def _made(entry: Entry, way: Way, placing: Placing, arrays: Sequence[Array], whole: Array) -> _Whole:
+def _made(entry: Entry, way: Way, placing: Placing, arrays: Sequence[Array], whole: Array) -> Whole:
     pieces, copies = pieces_in(entry), joined(way, arrays)
-    copy, worst = _farthest(copies, whole)
-    told = [f"{len(pieces)} pieces of {_ranks(pieces)} are {placing}", worst, _unfit(entry)]
+    copy, worst = farthest(copies, whole)
+    told = [f"{len(pieces)} pieces of {ranks_of(pieces)} are {placing}", worst, _unfit(entry)]
     if placing.misfits:
         wrong = ", ".join(str(pieces[position].rank) for position in placing.misfits)
         told.append(f"the piece of rank {wrong} does not fit, the others do")
     reference = Joined(tuple(piece.reference for piece in pieces), way, copy)
     made = replace(entry, reference=reference, shape=tuple(whole.shape))
-    doubt = f"its {len(copies)} copies are not equal" if worst and _are_apart(copies, entry.dtype) else ""
-    return _Whole(made, str(way), "; ".join(filter(None, told)), doubt)
+    doubt = f"its {len(copies)} copies are not equal" if worst and are_apart(copies, entry.dtype) else ""
+    return Whole(made, str(way), "; ".join(filter(None, told)), doubt)
 
 
-def _are_apart(copies: Sequence[Array], dtype: str) -> bool:
-    """Whether they differ by more than rounding."""
-    most = analytic(dtype).relative_l2 if copies[0].dtype.kind == "f" else 0.0
-    return any(distance(copies[0], other) > most for other in copies[1:])
-
-
-def _same(entry: Entry) -> _Whole | None:
+def _same(entry: Entry) -> Whole | None:
     """What is not numbers, of ranks that all have the same; None where one has something else."""
     first, *others = pieces_in(entry)
     found = measured([(first, other) for other in others])
     if not all(not isinstance(one, str) and one.is_identical for one in found):
         return None
-    told = f"{len(others) + 1} pieces of {_ranks(pieces_in(entry))} are replicate: all of them are equal"
-    return _Whole(replace(entry, reference=first.reference), str(REPLICATE), told)
+    told = f"{len(others) + 1} pieces of {ranks_of(pieces_in(entry))} are replicate: all of them are equal"
+    return Whole(replace(entry, reference=first.reference), str(REPLICATE), told)
 
 
-def _farthest(copies: Sequence[Array], whole: Array) -> tuple[int, str]:
-    """Copies should be equal. Where they are not, the worst is compared: a good one would hide it."""
-    if all(np.array_equal(copies[0], other, equal_nan=True) for other in copies[1:]):
-        return 0, ""
-    with np.errstate(invalid="ignore"):
-        far = [np.nan_to_num(np.abs(one.astype(np.float64) - whole), nan=np.inf).max() for one in copies]
-    worst = int(np.argmax(far))
-    return worst, f"its {len(copies)} copies are not equal: copy {worst}, the farthest, is compared"
-
-
-def _declared(entry: Entry) -> _Whole | None:
+def _declared(entry: Entry) -> Whole | None:
     """A value that is whole by itself, or whose pieces say how they sit; None where nothing is said."""
     pieces = pieces_in(entry)
     if not pieces:
-        return _Whole(entry)
+        return Whole(entry)
+    way = way_said(entry)
+    if way is not None:
+        return as_said(entry, way)
     if any(piece.placement is None for piece in pieces) or _complaint(entry):
         return None
     first = pieces[0].placement
     assert first is not None
     words = " x ".join(first.parts)
-    return _Whole(
+    return Whole(
         replace(entry, reference=_declaration(entry), shape=first.shape),
         words,
-        f"{len(pieces)} pieces of {_ranks(pieces)} are {words}, as they say themselves",
+        f"{len(pieces)} pieces of {ranks_of(pieces)} are {words}, as they say themselves",
     )
 
 
@@ -241,18 +217,6 @@ def _unfit(entry: Entry) -> str:
     if any(piece.placement is None for piece in pieces_in(entry)):
         return ""
     return f"what the pieces say of themselves is not so: {_complaint(entry)}"
-
-
-def _arrays(entry: Entry) -> list[Array] | None:
-    held = [numbers_in(piece.reference) for piece in pieces_in(entry)]
-    found = [one for one in held if one is not None]
-    return found if len(found) == len(held) else None
-
-
-def _ranks(pieces: Sequence[Entry]) -> str:
-    ranks = [piece.first_rank for piece in pieces]
-    is_run = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2
-    return f"ranks {ranks[0]} to {ranks[-1]}" if is_run else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _notes(pairs: Iterable[Pair]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -19,6 +19,7 @@ def assert_runs_match(
     step: int | None = None,
     rank: int | None = None,
     limit: float | None = None,
+    dims: Mapping[str, str] | None = None,
     executor: Executor | None = None,
     gaps: bool = False,
 ) -> Comparison:
@@ -30,9 +31,8 @@ def assert_runs_match(
     `gaps=True`; two sides without anything in common always fail.
     """
     __tracebackhide__ = True
-    found = compare_runs(
-        a, b, floor=floor, map=map, only=only, step=step, rank=rank, limit=limit, executor=executor
-    )
+    chosen: dict[str, Any] = {"only": only, "step": step, "rank": rank}
+    found = compare_runs(a, b, floor=floor, map=map, limit=limit, dims=dims, executor=executor, **chosen)
     is_accepted = found.is_green or (gaps and not found.is_different and found.coverage.judged > 0)
     if not is_accepted:
         raise AssertionError(str(found))

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
+from tensortap.comparison.declared_ways import Declaration, way_for
 from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.joining import Pieces
 
 
-def gathered(a: Side, b: Side) -> tuple[Side, Side]:
+def gathered(a: Side, b: Side, declarations: Sequence[Declaration] = ()) -> tuple[Side, Side]:
     """Both sides with one value where several ranks have a piece each, if their ranks or cuts differ."""
     both = a.ranks, b.ranks
     if both[0] == both[1]:
         names = _cut_otherwise(a, b)
-        return (collapsed(a, None, names), collapsed(b, None, names)) if names else (a, b)
+        both_sides = (collapsed(side, None, names, declarations) for side in (a, b))
+        return (next(both_sides), next(both_sides)) if names else (a, b)
     # Of as many ranks on both sides some may be missing: what is left are the same pieces.
     if not all(both) or a.world == b.world > 1:
         return a, b
     rank = next((ranks[0] for ranks in both if len(ranks) == 1), 0)
-    return collapsed(a, rank), collapsed(b, rank)
+    return collapsed(a, rank, None, declarations), collapsed(b, rank, None, declarations)
 
 
 def _cut_otherwise(a: Side, b: Side) -> set[str]:
@@ -35,7 +38,12 @@ def _cut_otherwise(a: Side, b: Side) -> set[str]:
     return {name for name, told in ways[0].items() if ways[1].get(name, told) != told}
 
 
-def collapsed(side: Side, rank: int | None, names: set[str] | None = None) -> Side:
+def collapsed(
+    side: Side,
+    rank: int | None,
+    names: set[str] | None = None,
+    declarations: Sequence[Declaration] = (),
+) -> Side:
     """With one value, as yet in pieces, where several ranks have one each: of all names, or of these."""
     groups: dict[tuple[object, ...], list[Entry]] = {}
     seen: Counter[tuple[object, ...]] = Counter()
@@ -46,10 +54,10 @@ def collapsed(side: Side, rank: int | None, names: set[str] | None = None) -> Si
             continue
         seen[(*moment, entry.rank)] += 1
         groups.setdefault((*moment, seen[(*moment, entry.rank)]), []).append(entry)
-    return replace(side, entries=in_order([_one(group, rank) for group in groups.values()]))
+    return replace(side, entries=in_order([_one(group, rank, declarations) for group in groups.values()]))
 
 
-def _one(group: list[Entry], rank: int | None) -> Entry:
+def _one(group: list[Entry], rank: int | None, declarations: Sequence[Declaration]) -> Entry:
     """The value of one rank alone, as with pipelines, or the pieces of several."""
     first = min(group, key=lambda entry: entry.first_rank)
     if len(group) == 1:
@@ -57,7 +65,7 @@ def _one(group: list[Entry], rank: int | None) -> Entry:
     pieces = tuple(sorted(group, key=lambda entry: entry.first_rank))
     return replace(
         first,
-        reference=Pieces(pieces),
+        reference=Pieces(pieces, way_for(first.name, declarations)),
         rank=first.rank if rank is None else rank,
         order=min(entry.order for entry in group),
         nbytes=sum(entry.nbytes for entry in group),

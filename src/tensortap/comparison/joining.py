@@ -21,9 +21,11 @@ from tensortap.readers.whole import whole
 
 
 class Pieces(NamedTuple):
-    """One name of several ranks at one moment; until it is known how they make a whole, the first."""
+    """One name of several ranks at one moment; until it is known how they make a whole, the first.
+    `way` is what a user says of that."""
 
     entries: tuple[Entry, ...]
+    way: Way | None = None
 
     def load(self) -> Any:
         return self.entries[0].load()
@@ -152,6 +154,11 @@ def numbers_in(reference: Reference) -> Array | None:
 
 def pieces_in(entry: Entry) -> Sequence[Entry]:
     return entry.reference.entries if isinstance(entry.reference, Pieces) else ()
+
+
+def way_said(entry: Entry) -> Way | None:
+    """How a user says that the pieces sit in the whole."""
+    return entry.reference.way if isinstance(entry.reference, Pieces) else None
 
 
 def _operand(reference: Reference) -> Operand:

@@ -71,7 +71,8 @@ def match(a: Side, b: Side, rules: Any = None) -> Matched:
     if any(pair.how != "name" for pair in pairs):  # names alone have kept the order of A
         place = {id(entry): position for position, entry in enumerate(a_entries)}
         pairs.sort(key=lambda pair: place[id(pair.a)])
-    told = [*known.idle(_names([*a.entries, *b.entries])), *told] if known.ignore else told
+    if known.ignore or known.placements:
+        told = [*known.idle(_names([*a.entries, *b.entries])), *told]
     if known.renames:
         told = [*known.problems(_names(a_entries), _names(b_entries)), *told]
     return Matched(pairs, left_a, left_b, told, ignored)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensortap.comparison.asking import asked, with_kinds
+from tensortap.comparison.declared_ways import Declaration
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, finding
 from tensortap.comparison.floor import Floor
@@ -106,7 +107,7 @@ class _Replay:
         step: int | None,
         rank: int | None,
     ) -> Comparison:
-        side = _of_rank(self.side(), step, rank)
+        side = _of_rank(self.side(), step, rank, self.rules.placements)
         noise = None if floor is None else noise_floor(floor, side)
         whole = side = self.asked(side, fused)
         run, shelf, matched, guess = self.replayed(side)
@@ -241,14 +242,14 @@ def _label(model: Any) -> str:
     return class_name(unwrapped(model))
 
 
-def _of_rank(side: Side, step: int | None, rank: int | None) -> Side:
+def _of_rank(side: Side, step: int | None, rank: int | None, declarations: Sequence[Declaration]) -> Side:
     """A replay is of one rank: of this one, where the reference has several and so has this job. One process
     alone is set against all of them put together."""
     here = ranks()
     if rank is None and len(side.ranks) > 1 and here.world > 1 and here.rank in side.ranks:
         rank = here.rank
     side = side if step is None and rank is None else side.only(step=step, rank=rank)
-    return side if len(side.ranks) < 2 else collapsed(side, 0)
+    return side if len(side.ranks) < 2 else collapsed(side, 0, None, declarations)
 
 
 def _seen(side: Side, run: Forced, shelf: Shelf, ignored: Sequence[Entry]) -> Side:

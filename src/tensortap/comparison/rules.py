@@ -5,6 +5,10 @@ ignore = ["**.rotary_emb"]              # left out on both sides
 [[rule]]
 from = "model.layers.*.self_attn"       # a name of A, and of whatever lies below it
 to = "transformer.h.*.attn"             # what B calls it; each star is filled in turn
+
+[[placement]]
+of = "**.up_proj"                       # a value of either side that is in pieces on several ranks
+is = "shard(2)"                         # how these sit in the whole
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensortap.comparison.declared_ways import Declaration, declared_in
 from tensortap.comparison.entries import Entry, is_selected
 from tensortap.core.paths import nearest
 
@@ -50,6 +55,7 @@ class Rules:
     ignore: tuple[str, ...] = ()
     exact: Mapping[str, str] | None = None
     function: Callable[[str], str] | None = None
+    placements: tuple[Declaration, ...] = ()
 
     @property
     def renames(self) -> bool:
@@ -68,9 +74,11 @@ class Rules:
         return _below(name, self.exact) if self.exact and name == before else name
 
     def idle(self, names: Collection[str]) -> list[str]:
-        """Patterns to leave out that leave out nothing."""
-        none = (one for one in self.ignore if not any(is_selected(name, [one]) for name in names))
-        return [f"ignore {one!r} matches no name of either side" for one in none]
+        """Patterns that mean nothing."""
+        patterns = [("ignore", one) for one in self.ignore]
+        patterns += [("the placement of", one.pattern) for one in self.placements]
+        none = ((what, one) for what, one in patterns if not any(is_selected(name, [one]) for name in names))
+        return [f"{what} {one!r} matches no name of either side" for what, one in none]
 
     def kept(self, entries: list[Entry]) -> list[Entry]:
         """Without what is ignored."""
@@ -160,15 +168,17 @@ def _from_file(path: Path) -> Rules:
 
 def _from_mapping(given: Mapping[str, Any], where: str) -> Rules:
     tables, ignore = given.get("rule"), given.get("ignore")
-    is_table = isinstance(tables, list) or isinstance(ignore, list) or where != "the map"
+    placements = given.get("placement")
+    is_table = where != "the map" or any(isinstance(one, list) for one in (tables, ignore, placements))
     if not is_table:
         return _from_names(given)
-    unknown = given.keys() - {"rule", "ignore"}
+    unknown = given.keys() - {"rule", "ignore", "placement"}
     if unknown:
         raise ValueError(f"{where} has {sorted(unknown)[0]!r}, which means nothing here; {_WRITE}")
     return Rules(
         tuple(_rule(table, where) for table in tables or ()),
         tuple(map(str, ignore or ())),
+        placements=declared_in(placements or [], where),
     )
 
 

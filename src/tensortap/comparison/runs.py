@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from tensortap.comparison import runs_html, runs_json, runs_report
 from tensortap.comparison.align import align
 from tensortap.comparison.asked import check_executor, patterns_of
 from tensortap.comparison.damage import localised, without_damage
+from tensortap.comparison.declared_ways import declared
 from tensortap.comparison.depth import Surroundings
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, Origin, finding
@@ -152,6 +153,7 @@ def compare_runs(
     step: int | None = None,
     rank: int | None = None,
     limit: float | None = None,
+    dims: Mapping[str, str] | None = None,
     executor: Executor | None = None,
 ) -> Comparison:
     """Where two runs part, and whether that is more than noise.
@@ -164,6 +166,7 @@ def compare_runs(
     `floor`: what `tt.floor` gives, a file of it, or one or more runs that should be the same as `a`.
     `map`: rules for names that differ: a TOML file, a dict, a function of A's name.
     `only`, `step`, `rank`: look at these alone. `limit`: from how many times the noise on it counts.
+    `dims`: how values that are in pieces on several ranks sit in the whole: `{"**.up_proj": "shard(2)"}`.
     `executor`: any `concurrent.futures` executor; its workers read the files themselves.
     """
     check_executor(executor)
@@ -171,11 +174,13 @@ def compare_runs(
     noise = noise_floor(floor, sides[0], executor)
     noise = noise if limit is None else replace(noise, limit=checked_limit(limit))
     rules = rules_of(map)
-    sides = list(in_one_step(*gathered(*sides), rules))
+    rules = replace(rules, placements=(*declared(dims), *rules.placements))
+    sides = list(in_one_step(*gathered(sides[0], sides[1], rules.placements), rules))
     matched = align(match(sides[0], sides[1], rules), executor)
     findings = without_damage(_findings(matched, noise, limit, executor))
     findings = with_margins(with_healed_orders(findings))
     table, origins = localised(findings, matched.only_a, noise.names)
+    sides = [replace(one, metadata=rules.kept_facts(one.metadata)) for one in sides]
     explanations = gate(sides[0], sides[1], matched)
     return Comparison(
         sides[0].label,
