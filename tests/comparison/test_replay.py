@@ -438,6 +438,20 @@ def test_copies_of_a_reference_that_are_not_equal_accuse_nobody_and_are_named(wi
     assert "A: 2 pieces of ranks 0, 1 are replicate" in near.explain("0")
 
 
+def test_the_code_around_a_part_that_was_not_replaced_is_accused_with_a_doubt(wides):
+    model, batch = wides
+    with tt.capture(model, "**", "**.in") as whole, torch.no_grad():
+        model(*batch)
+    copies = [one._replace(rank=rank) for one in whole.records for rank in (0, 1)]
+    reference = [
+        one._replace(value=one.value * 3) if (one.name, one.rank) == ("1.up", 1) else one for one in copies
+    ]
+    model[1].up.weight.data *= 1.1
+    (origin,) = tt.align(reference, model, batch).origins
+    assert (origin.name, origin.kind) == ("1", "own code")
+    assert "1.up was not replaced, and the fault may be there" in origin.note
+
+
 class Padded(nn.Module):
     """Gives twice about what it should: which half is the value nobody can tell."""
 

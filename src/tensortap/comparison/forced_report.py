@@ -23,29 +23,39 @@ def origins_of(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> list
     findings = placed(findings)
     modules = Modules(found.module for found in findings)
     classes = {found.module: found.pair.b.class_name for found in findings}
+    unaligned = [found.pair.b for found in findings if found.verdict == "unaligned"]
     origins: dict[str, Origin] = {}
     for found in findings:
         if found.is_beyond and not found.source:
             name, kind = _blamed(found, modules)
-            doubt = _doubt(found, alone) if kind == "own code" else ""
+            doubt = _doubt(found.pair.b, alone, unaligned) if kind == "own code" else ""
             origins.setdefault(name, _origin(found, name, kind, classes.get(name, ""), doubt))
     return list(origins.values())
 
 
-def _doubt(found: Finding, alone: Sequence[Entry]) -> str:
+def _doubt(own: Entry, alone: Sequence[Entry], unaligned: Sequence[Entry]) -> str:
     """Parts of the module that were not replaced, before the value that shows it."""
-    own = found.pair.b
+    told = []
+    for entries, one, several in (
+        (alone, "has no counterpart", "have no counterpart"),
+        (unaligned, "was not replaced", "were not replaced"),
+    ):
+        parts = _parts_before(own, entries)
+        if parts:
+            words = one if len(parts) == 1 else several
+            told.append(f"{', '.join(parts[-_SHOWN:])} {words}, and the fault may be there")
+    return "; ".join(told)
+
+
+def _parts_before(own: Entry, entries: Sequence[Entry]) -> list[str]:
     path = module_of(own.name, own.kind).rpartition(".")[0]
-    parts = [
+    return [
         one.name
-        for one in alone
+        for one in entries
         if (one.kind, one.first_step) == ("output", own.first_step)
         and one.order < own.order
         and module_of(one.name, one.kind).rpartition(".")[0] == path
     ]
-    have = "has" if len(parts) == 1 else "have"
-    told = ", ".join(parts[-_SHOWN:])
-    return f"{told} {have} no counterpart, and the fault may be there" if parts else ""
 
 
 def as_gap(found: Finding) -> Finding:
