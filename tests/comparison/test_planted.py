@@ -206,9 +206,10 @@ def test_a_script_of_its_own_writes_what_is_above_noise_and_compares_nothing(tmp
     command = [sys.executable, "-m", "planted.noise", "--short", "--models", "llama", "--workers", "1"]
     subprocess.run([*command, "--work", str(tmp_path)], cwd=BENCHMARKS, check=True, capture_output=True)
     (file,) = tmp_path.iterdir()
-    (names,) = json.loads(file.read_text()).values()
+    names = json.loads(file.read_text())
     assert file.name.startswith("above-noise-")
-    assert {"mask_off_by_one", "norm_eps_1e_3"} <= set(names)
+    assert {"mask_off_by_one", "norm_eps_1e_3"} <= set(names[f"llama {SEED} float32"])
+    assert "norm_eps_1e_3" not in names[f"llama {SEED} bfloat16"]
 
 
 def test_limits_are_fixed_on_other_models_than_are_scored(planted):
