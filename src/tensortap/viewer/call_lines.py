@@ -40,8 +40,7 @@ def trees_of(stock: Stock) -> dict[str, Any]:
 
 
 def has_calls(stock: Stock) -> bool:
-    kinds, words = stock.texts("kind") or (np.zeros(0, np.int64), [])
-    return bool(np.isin(kinds, [code for code, word in enumerate(words) if word in _CALLS]).any())
+    return bool(_is_call(stock).any())
 
 
 def lines_of(stock: Stock, key: str, start: int, count: int) -> dict[str, Any]:
@@ -60,15 +59,19 @@ def lines_of(stock: Stock, key: str, start: int, count: int) -> dict[str, Any]:
 
 
 def _trees(stock: Stock) -> tuple[str, list[_Tree]]:
-    kinds, words = stock.texts("kind") or (np.zeros(0, np.int64), [])
-    wanted = [code for code, word in enumerate(words) if word in _CALLS]
-    is_call = np.isin(kinds, wanted)
+    is_call = _is_call(stock)
     if is_call.any():
         numbers = _site_numbers(stock, "tree")
         rows = np.flatnonzero(is_call | (numbers > 0))  # what was given to a call belongs to it as well
         return "calls", _grouped(stock, rows, numbers[rows])
     rows = np.arange(len(stock))
     return ("modules", _grouped(stock, rows, np.zeros(len(rows), np.int64))) if len(rows) else ("none", [])
+
+
+def _is_call(stock: Stock) -> Array:
+    """Of each record, whether a function that was watched has left it."""
+    kinds, words = stock.texts("kind") or (np.zeros(0, np.int64), [])
+    return np.isin(kinds, [code for code, word in enumerate(words) if word in _CALLS])
 
 
 def _grouped(stock: Stock, rows: Array, numbers: Array) -> list[_Tree]:

@@ -267,8 +267,9 @@ export function health(told) {
       { class: "good", title: `${count(told.known)} of ${count(told.of)} looked at` },
       "no NaN, no Inf",
     );
-  const words = el("span", { class: "bad" }, `${count(odd)} with NaN or Inf `);
-  const title = `${count(told.nan)} with NaN, ${count(told.inf)} with Inf`;
+  const counts = [told.nan && `${count(told.nan)} NaN`, told.inf && `${count(told.inf)} Inf`];
+  const words = el("span", { class: "bad" }, `${counts.filter(Boolean).join(" ")} `);
+  const title = `${count(odd)} of ${count(told.known)} records: ${count(told.nan)} with NaN, ${count(told.inf)} with Inf`;
   if (told.spark.length < 2) return el("span", { title }, words);
   const most = Math.max(...told.spark, 1);
   const wide = Math.min(96 / told.spark.length, 8);
