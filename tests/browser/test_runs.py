@@ -25,6 +25,7 @@ def test_a_run_says_how_it_is_and_where_it_is_not_well(open_page: Open, viewer: 
     page = open_page(f"/run/{viewer.ids['before']}", theme="light")
     expect(page.locator("h1")).to_contain_text("names over")
     expect(page.get_by_role("treeitem").first).to_contain_text("model")
+    expect(page.get_by_label("Summary")).to_contain_text("1 NaN 1 Inf")
     expect(page.locator(".scalars svg").first).to_be_visible()
     page.screenshot(path=viewer.pictures / "run_light.png")
 

@@ -1,5 +1,6 @@
 """Of two runs whose code differs, the page names the changed lines that the first difference comes from."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,7 @@ def run_it(project: Path, to: Path) -> Path:
 def told(project, tmp_path, look):
     """What the page says of the run without and the run with a change."""
 
-    def compare(*changes: tuple[str, str]):
+    def compare(*changes: tuple[str, str], commit: str | None = None):
         text = MODEL
         for old, new in changes:
             assert text.count(old) == 1
@@ -85,6 +86,10 @@ def told(project, tmp_path, look):
             b = run_it(project, tmp_path / "b")
         finally:
             (project / "model.py").write_text(MODEL)
+        if commit is not None:
+            info = json.loads((b / "git_info.json").read_text())
+            info["project_git_info"]["commit_id"] = commit
+            (b / "git_info.json").write_text(json.dumps(info))
         a = next((project.parent / "runs" / "a").iterdir())
         client = look(a, b)
         runs = {str(run["path"]): run["id"] for run in client.json("/api/runs")["runs"]}
@@ -106,6 +111,11 @@ def test_the_changed_line_of_a_forward_is_the_suspect(told, project):
 def test_a_function_that_the_forward_calls_is_a_suspect_and_one_elsewhere_is_none(told):
     *_, found = told(("x * 2", "x * 3"), ("x + 1", "x + 2"))
     assert [one["text"] for one in found["suspects"]] == ["model.py:14 is in the class that made it"]
+
+
+def test_changes_to_another_commit_accuse_nobody(told):
+    *_, found = told(("x * 2", "x * 3"), commit="0" * 40)
+    assert (found["first"]["name"], found["suspects"]) == ("parts.0", [])
 
 
 def test_a_change_that_both_runs_have_is_no_suspect():

@@ -12,6 +12,7 @@ from tensortap.core.record import Site
 from tensortap.viewer.books import RunBook
 from tensortap.viewer.changed_lines import Block, in_files, only_in
 from tensortap.viewer.module_code import ModuleCode
+from tensortap.viewer.provenance import within
 
 _MOST = 20
 _OF_CODE = ("output", "own code", "local", "backward", "value")  # data and parameters are made elsewhere
@@ -84,10 +85,16 @@ def _holds(place: _Place, block: Block) -> bool:
 
 def _changed(a: RunBook, b: RunBook) -> tuple[Iterable[Block], Iterable[Block]]:
     mine, others = _patch(a), _patch(b)
+    if _commit(a) != _commit(b):  # one may have committed what the other has as a change
+        return (), ()
     if mine or others:
         return only_in(mine, others), only_in(others, mine)
     changes = [change for topic in provenance(a.run, b.run).topics for change in topic.changes]
     return in_files(changes, is_new=False), in_files(changes, is_new=True)
+
+
+def _commit(book: RunBook) -> str:
+    return str(within(book.metadata(), "git_info", "project_git_info").get("commit_id", ""))
 
 
 def _patch(book: RunBook) -> bytes:
