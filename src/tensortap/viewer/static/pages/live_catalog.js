@@ -214,7 +214,8 @@ export class Catalog {
       if (tap && !tap.condition) for (const name of named(tap.what)) this.taps.set(name, tap.tap);
       if (what === "untap")
         for (const [name, one] of [...this.taps]) if (one === body.tap) this.taps.delete(name);
-      if (what === "watch") tell(`The job watches ${body.condition}, until it held in ${plural(body.first, "step")}.`);
+      if (what === "watch")
+        tell(`The job watches ${body.condition}, until it held in ${plural(body.first, "step")}.`);
     } catch (error) {
       if (what === "untap") this.onEnding(body.tap, false);
       if (!isAborted(error)) tell(words(error), { isBad: true });

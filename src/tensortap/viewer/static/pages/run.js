@@ -93,7 +93,11 @@ function summary(run) {
       "div",
       { class: "answer-acts run-acts" },
       el("a", { class: "button primary", href: `/run/${run.id}/captures` }, "Captures"),
-      el("a", { class: "button", href: `/run/${run.id}/trace` }, run.has_calls ? "Call tree" : "Values of each step"),
+      el(
+        "a",
+        { class: "button", href: `/run/${run.id}/trace` },
+        run.has_calls ? "Call tree" : "Values of each step",
+      ),
     ),
   );
 }

@@ -259,7 +259,8 @@ function state(run) {
 
 /** Records with NaN or Inf over the steps. @param {any} told */
 export function health(told) {
-  if (!told?.known) return el("span", { class: "quiet", title: "it is looked through once it is opened" }, "not looked at");
+  if (!told?.known)
+    return el("span", { class: "quiet", title: "it is looked through once it is opened" }, "not looked at");
   const { odd } = told;
   if (!odd)
     return el(
