@@ -51,6 +51,12 @@ def test_equal_copies_of_something_else_are_copies():
     assert infer(WHOLE, [OTHER, OTHER]).way == REPLICATE
 
 
+def test_equal_copies_are_no_sum_though_that_is_nearer():
+    doubled = 1.9 * WHOLE + 0.1 * OTHER
+    assert infer(doubled, [WHOLE, WHOLE]).way == REPLICATE
+    assert str(infer(2 * WHOLE, [WHOLE, WHOLE]).way) == "partial(sum)"
+
+
 def test_where_nothing_explains_the_numbers_only_the_shapes_speak():
     found = infer(WHOLE, np.split(OTHER, 4, 1))
     assert (found.state, str(found.way)) == ("assumed", "shard(1)")

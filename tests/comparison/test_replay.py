@@ -521,6 +521,15 @@ def test_a_run_in_pieces_is_set_against_the_whole(build, rows, captured, way, at
     assert names(tt.align(whole, candidate, way(rows))) == [path for path, _ in BUGS["llama"][:3]]
 
 
+def test_a_loss_of_each_row_accuses_nobody(build, rows, captured):
+    whole = captured(build("llama"), {"input_ids": rows, "labels": rows})
+    found = tt.align(
+        whole, build("llama"), lambda model: [model(input_ids=row[None], labels=row[None]) for row in rows]
+    )
+    assert (names(found), found.exit_code) == ([], 3)
+    assert any(entry.name == "out.loss" for entry in found.coverage.only_b)
+
+
 def masked_token_by_token(batch, prompt, order):
     """As a generation goes: the mask reaches from the first token to the last one so far."""
 

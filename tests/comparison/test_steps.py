@@ -102,7 +102,9 @@ def test_rows_of_all_tokens_in_one_are_put_in_their_order():
     assert tt.compare_runs(whole, decode).first.seen_at == "flat"
 
 
-@pytest.mark.parametrize("sizes", [(4, 3, 2), (5, 3, 2)], ids=["as-many", "fewer"])
+@pytest.mark.parametrize(
+    "sizes", [(4, 3, 2), (5, 3, 2), (3, 3, 3)], ids=["as-many", "fewer", "in-proportion"]
+)
 def test_rows_that_a_router_has_sorted_are_not_put_together(sizes):
     inner = RANDOM.standard_normal((9, 8))
     whole = [*WHOLE, Record("act", inner, "output", order=9)]
@@ -113,6 +115,30 @@ def test_rows_that_a_router_has_sorted_are_not_put_together(sizes):
     found = tt.compare_runs(whole, [*rows(), *pieces])
     assert (found.first, found.exit_code) == (None, 3)
     assert "nothing tells how what it has in several steps belongs together" in str(found)
+
+
+def with_losses(records, *losses):
+    made = [
+        Record("out.loss", np.float32(loss), "output", step=at, order=9) for at, loss in enumerate(losses)
+    ]
+    return [*records, *made]
+
+
+def test_a_number_that_each_step_has_of_its_own_is_no_fault():
+    whole = with_losses(WHOLE, 2.0)
+    mean = tt.compare_runs(whole, with_losses(rows(), 1.5, 2.4, 2.1))
+    assert (mean.exit_code, mean.counts) == (0, {"identical": 5})
+    assert "3 steps, of which this is the mean" in mean.explain("out.loss")
+    weighted = tt.compare_runs(whole, with_losses(rows(), 1.5, 2.4, 2.3))
+    assert (weighted.first, weighted.exit_code) == (None, 3)
+    assert "every step has a number of its own, and nothing tells how they make up the one" in str(weighted)
+
+
+def test_a_number_that_all_steps_have_in_common_is_compared():
+    assert tt.compare_runs(with_losses(WHOLE, 2.0), with_losses(rows(), 2.0, 2.0, 2.0)).exit_code == 0
+    for losses in ((3.0, 3.0, 3.0), (2.0, 3.0, 2.0)):
+        found = tt.compare_runs(with_losses(WHOLE, 2.0), with_losses(rows(), *losses))
+        assert found.first.seen_at == "out.loss"
 
 
 def test_the_plan_tells_how_they_were_put_together():

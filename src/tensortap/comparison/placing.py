@@ -16,6 +16,8 @@ from tensortap.kernels.numbers import Array
 State = Literal["certain", "ambiguous", "assumed", "unexplained"]
 # Pieces are explained by a way when this much of the whole, at most, remains.
 _EXPLAINED = 0.25
+# Equal pieces are copies, unless another way explains the whole nearly to the last digit.
+_PLAIN = 0.01
 _MARGIN = 3.0  # by how much the next best must be worse
 _EXACT = 1e-12
 _KINDS = ("replicate", "shard", "partial", "zigzag", "fused", "mesh")
@@ -78,9 +80,12 @@ def infer(whole: Array, pieces: Sequence[Array]) -> Placing:
     if not tried:
         return Placing("unexplained")
     best = min(one.error for one in tried)
+    copies = _copies(settled, tried) if best > _PLAIN else None
+    if copies is not None:
+        return copies
     if best <= _EXPLAINED:
         return _decided(tried, len(pieces), aim)
-    return _broken(tried, aim, settled) or _copies(settled, tried) or _by_shape(tried)
+    return _broken(tried, aim, settled) or _by_shape(tried)
 
 
 def infer_both(a: Sequence[Array], b: Sequence[Array]) -> tuple[Way, Placing] | str:

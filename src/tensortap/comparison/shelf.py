@@ -21,6 +21,7 @@ from tensortap.kernels.numbers import Array
 _Key = tuple[str, int]  # name and call
 _Span = tuple[int, int]
 _LIKE = 0.3  # of the whole
+_ABOUT = 1e-5  # what a lone number may be off and still be the same
 
 
 class Shelf:
@@ -64,6 +65,8 @@ class Shelf:
         """What the reference had there; another shape than was asked for where nothing fits."""
         held, place = self._held.get(record.name, {}), self._place(record)
         exact, whole = held.get((place, record.call)), held.get((0, record.call))
+        if self.is_cut and whole is not None and _is_its_own(record, whole, shape):
+            return None
         if exact is not None and exact.shape == shape:
             return self._marked(exact)
         if whole is None:
@@ -195,11 +198,17 @@ class Shelf:
         if _is_given(record):
             self._parts = self._parts or sizes
             self._widen(shape, axis)
-        if not are_of_tokens(sizes, self._parts):
+        if not are_of_tokens(sizes, self._parts, self._beside, (*shape[:axis], *shape[axis + 1 :])):
             return None
         self.is_joined = True
         made = put_together([self._marked(entry).load() for entry in entries], axis)
         return _holding(entries[0], made[self._order(shape, axis)])
+
+    @property
+    def _beside(self) -> int:
+        """How long the other axis of the inputs is, where they are a table."""
+        table, cut = self._table
+        return table[1 - cut] if len(table) == 2 else 0
 
     def _order(self, shape: Sequence[int], axis: int) -> Any:
         """Where the rows of a whole are among those of its pieces, of values with a row for each token."""
@@ -220,6 +229,14 @@ def put_together(values: Sequence[Any], axis: int) -> torch.Tensor:
 def _is_given(record: Record) -> bool:
     """Whether it is an input of the model itself: only those tell that a run is cut in another way."""
     return record.kind == "input" and not module_of(record.name, "input")
+
+
+def _is_its_own(record: Record, whole: Entry, shape: Sequence[int]) -> bool:
+    """Whether a piece of the inputs makes a number of its own of it, as a loss is."""
+    value = record.value
+    if shape or whole.shape or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    return not math.isclose(float(value), float(whole.load()), rel_tol=_ABOUT)
 
 
 def _is_there(record: Record, whole: Entry, shape: Sequence[int], span: _Span) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,6 +12,7 @@ import numpy as np
 from tensortap.comparison.entries import Entry, Side, in_order
 from tensortap.comparison.joining import Joined, Laid, Stepped, Undecided, Windows, numbers_in
 from tensortap.comparison.modules import module_of
+from tensortap.comparison.noise import ROUNDING
 from tensortap.comparison.rules import Rules
 from tensortap.comparison.tokens import are_of_tokens, order_of_rows, rows_of
 from tensortap.comparison.ways import REPLICATE, Way, joined
@@ -20,6 +22,7 @@ from tensortap.kernels.numbers import Array
 Shape = tuple[int, ...]
 _Moment = tuple[object, ...]
 _NameOf = Callable[[Entry], str]
+_ABOUT = 1e-5  # what a lone number may be off and still be the same
 
 
 def in_one_step(a: Side, b: Side, rules: Rules) -> tuple[Side, Side]:
@@ -65,6 +68,7 @@ class _Cut:
     axis: int
     lines: int  # sequences of the whole, where it is a table
     lengths: tuple[int, ...]  # of the pieces along the axis
+    beside: int = 0  # how long the other axis is, where it is a table
 
     def order(self, shape: Shape, axis: int) -> Array | None:
         """Where the rows of a whole are among those of its pieces, where that is another order."""
@@ -75,7 +79,8 @@ class _Cut:
 def _cut(whole: Entry, group: Sequence[Entry]) -> _Cut:
     axis = _sum_axis([entry.shape for entry in group], whole.shape) or 0
     lines = whole.shape[0] if len(whole.shape) == 2 else 1
-    return _Cut(axis, lines, tuple(entry.shape[axis] for entry in group))
+    beside = whole.shape[1 - axis] if len(whole.shape) == 2 else 0
+    return _Cut(axis, lines, tuple(entry.shape[axis] for entry in group), beside)
 
 
 _Made = tuple[Entry, Entry] | None
@@ -137,7 +142,8 @@ def _made(whole: Entry, group: Sequence[Entry], cut: _Cut, which: str) -> _Made:
     told = f"{which}: {count} steps"
     axis = _sum_axis(shapes, whole.shape)
     if axis is not None:
-        if not are_of_tokens([shape[axis] for shape in shapes], cut.lengths):
+        rest = (*whole.shape[:axis], *whole.shape[axis + 1 :])
+        if not are_of_tokens([shape[axis] for shape in shapes], cut.lengths, cut.beside, rest):
             return None
         told = f"{told}, put together along axis {axis}"
         order = cut.order(whole.shape, axis)
@@ -145,10 +151,7 @@ def _made(whole: Entry, group: Sequence[Entry], cut: _Cut, which: str) -> _Made:
         laid = made if order is None else Laid(made, (("take", 0, order),))
         return whole, _one(whole, group, Stepped(laid, told))
     if set(shapes) == {whole.shape}:
-        told = f"{told}, each of which has the whole: the farthest is compared"
-        return whole, _one(
-            whole, group, Stepped(Joined(references, REPLICATE, _farthest(whole, group)), told)
-        )
+        return whole, _one(whole, group, _repeated(whole, group, told))
     places = _growing(shapes, whole.shape)
     if places is None:
         return None
@@ -161,7 +164,32 @@ def _made(whole: Entry, group: Sequence[Entry], cut: _Cut, which: str) -> _Made:
     )
 
 
-def _one(whole: Entry, group: Sequence[Entry], reference: Stepped) -> Entry:
+def _repeated(whole: Entry, group: Sequence[Entry], told: str) -> Stepped | Undecided:
+    """What every step has as a whole. A lone number may be each step's own, as a loss is."""
+    references = tuple(entry.reference for entry in group)
+    mine, *own = (_lone(entry) for entry in (whole, *group))
+    if not _is_each_ones_own(mine, own):
+        told = f"{told}, each of which has the whole: the farthest is compared"
+        return Stepped(Joined(references, REPLICATE, _farthest(whole, group)), told)
+    rounding = 8 * ROUNDING.get(whole.dtype, 0.0)
+    if not math.isclose(float(np.mean(own)), mine, rel_tol=rounding):
+        return Undecided("every step has a number of its own, and nothing tells how they make up the one")
+    return Stepped(Joined(references, Way("partial", operation="mean")), f"{told}, of which this is the mean")
+
+
+def _lone(entry: Entry) -> float:
+    """A number that is no decision; NaN for whatever else."""
+    held = numbers_in(entry.reference) if entry.shape == () else None
+    return float(held) if held is not None and held.dtype.kind == "f" else math.nan
+
+
+def _is_each_ones_own(whole: float, numbers: Sequence[float]) -> bool:
+    is_known = all(map(math.isfinite, (whole, *numbers)))
+    is_any = any(math.isclose(one, whole, rel_tol=_ABOUT) for one in numbers)
+    return is_known and len(set(numbers)) > 1 and not is_any
+
+
+def _one(whole: Entry, group: Sequence[Entry], reference: Stepped | Undecided) -> Entry:
     size = sum(entry.nbytes for entry in group)
     return replace(
         group[0], reference=reference, step=whole.step, shape=whole.shape, nbytes=size, checksum=""

@@ -81,9 +81,14 @@ def order_of_rows(lines: int, lengths: Sequence[int]) -> Array:
     return np.argsort(np.concatenate([piece.reshape(-1) for piece in pieces]))
 
 
-def are_of_tokens(sizes: Sequence[int], lengths: Sequence[int]) -> bool:
-    """Whether the sizes of pieces are as those of the tokens are: what a router has sorted has others."""
-    return all(size * sum(lengths) == sum(sizes) * one for size, one in zip(sizes, lengths, strict=True))
+def are_of_tokens(sizes: Sequence[int], lengths: Sequence[int], beside: int = 0, rest: Shape = ()) -> bool:
+    """Whether the sizes of pieces are those of the tokens, or of what there is `beside` each of them: what a
+    router has sorted has others, which may by chance be in proportion. A value that has the tokens along
+    another of its axes, the `rest`, may have anything along this one."""
+    times = sum(sizes) // sum(lengths)
+    if any(size != times * one for size, one in zip(sizes, lengths, strict=True)):
+        return False
+    return not beside or times in (1, beside) or beside in rest
 
 
 def _flat(rest: Shape, rows: Array) -> tuple[Step, ...]:
