@@ -86,15 +86,14 @@ def harmless_cases(base: Clean, limits: Limits) -> Iterator[Case]:
         answers[REPLAY] = asked.all_named(asked.by_replay(base, model, limits), None)
         yield case_of(base, name, HARMLESS, HARMLESS, None, False, answers)
     yield _split(base, limits)
+    if base.kind.sort == "experts":
+        answers = asked.of_records(base, other_experts(base.build(), base.batch), limits, None)
+        yield case_of(base, "other_experts", HARMLESS, HARMLESS, None, False, answers)
 
 
 def _split(base: Clean, limits: Limits) -> Case:
-    """Of experts, whose rows are sorted, all at once; of others each sequence by itself."""
-    model = base.build()
-    if base.kind.sort == "experts":
-        answers = asked.of_records(base, other_experts(model, base.batch), limits, None)
-        return case_of(base, "other_experts", HARMLESS, HARMLESS, None, False, answers)
-    other = batch_split(model, base.batch)
+    """Each sequence by itself."""
+    other = batch_split(model := base.build(), base.batch)
     answers = asked.of_records(base, other, limits, None, plain=put_together(base.records, other))
     answers[REPLAY] = asked.all_named(in_parts(base, model, limits), None)
     return case_of(base, "batch_split", HARMLESS, HARMLESS, None, False, answers)

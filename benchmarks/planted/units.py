@@ -86,10 +86,10 @@ def calibrate(unit: Unit) -> tuple[Worst, Worst]:
         model = make(base.kind, base.seed, base.dtype)
         floor.append(_worst(base, name, by_floor(base, captured(model, base.batch), limits)))
         replay.append(_worst(base, name, by_replay(base, model, limits)))
-    split = other_experts if base.kind.sort == "experts" else batch_split
-    floor.append(_worst(base, split.__name__, by_floor(base, split(base.build(), base.batch), limits)))
-    if split is batch_split:
-        replay.append(_worst(base, split.__name__, in_parts(base, base.build(), limits)))
+    splits = (batch_split, other_experts) if base.kind.sort == "experts" else (batch_split,)
+    for split in splits:
+        floor.append(_worst(base, split.__name__, by_floor(base, split(base.build(), base.batch), limits)))
+    replay.append(_worst(base, batch_split.__name__, in_parts(base, base.build(), limits)))
     if is_divisible(base.kind):
         ranks = in_two_ranks(base)
         floor.append(_worst(base, "two_ranks", by_floor(base, ranks, limits)))
