@@ -9,7 +9,7 @@ from tensortap.kernels.numbers import Array
 # BLAS starts threads for longer products, which costs more than it saves while the cores are busy.
 _RUN = 8192
 _SAFE = (1e-280, 1e300)
-_PLAIN = (1e-100, 1e100)  # numbers that need no care
+_LEAST, _MOST = 1e-100, 1e100  # between them, numbers need no care
 
 
 def dot(x: Array, y: Array) -> float:
@@ -85,11 +85,14 @@ class Sum:
     def over(self, *divisors: float) -> float:
         """The sum divided by each of these in turn."""
         value, exponent = self._value, self._exponent
-        if not exponent and _PLAIN[0] < min(divisors) and max(divisors) < _PLAIN[1]:
+        if not exponent:
             for divisor in divisors:
+                if not _LEAST < divisor < _MOST:
+                    break
                 value /= divisor
-            if _SAFE[0] < abs(value) < _SAFE[1] or not self._value:
-                return value
+            else:
+                if _SAFE[0] < abs(value) < _SAFE[1] or not self._value:
+                    return value
             value = self._value
         for divisor in divisors:
             small, power = math.frexp(divisor)

@@ -1,7 +1,8 @@
 """Two arrays that are compared block by block: by the library where it serves them, else by its twin."""
 
 import threading
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,28 @@ from tensortap.kernels.tally import OneSide, Peak, Tally, Tolerance
 
 _PROBE = 64
 _PLAIN = {"float32", "float64"}
+
+
+class _Types(NamedTuple):
+    """What two number types have in common."""
+
+    are_exact: bool
+    are_complex: bool
+    have_ulps: bool
+    are_known: bool  # to the library, where it is there
+    blocks: tuple[int, int]  # how long, of arrays that are not contiguous, and of those that are
+
+
+@lru_cache(maxsize=256)
+def _types(a: str, b: str) -> _Types:
+    families = {number_type(a).family, number_type(b).family}
+    are_exact = families <= {"bool", "int"}
+    # One array, the difference and its sums share the scratch. Integers that differ need more room each,
+    # and so do numbers that first have to be brought together, or widened.
+    eighths = (2, 2) if are_exact else (3, 5 if {a, b} <= _PLAIN else 4)
+    size = block_size(a, b)
+    blocks = size * eighths[0] // 8, size * eighths[1] // 8
+    return _Types(are_exact, "complex" in families, ulps.are_counted(a, b), native.knows(a, b), blocks)
 
 
 class Pair:
@@ -31,24 +54,18 @@ class Pair:
     ) -> None:
         if a.shape != b.shape:
             raise ValueError(f"shapes differ: {a.shape} against {b.shape}")
-        families = {number_type(a_dtype).family, number_type(b_dtype).family}
+        types = _types(a_dtype, b_dtype)
         self._dtypes = a_dtype, b_dtype
         self._tolerance = tolerance
-        self._is_exact = families <= {"bool", "int"}
-        self._is_complex = "complex" in families
+        self._is_exact, self._is_complex = types.are_exact, types.are_complex
+        self.is_native = native.library is not None and types.are_known
         self._until_mismatch = until_mismatch
         # Of several threads one at a time goes the long way: its scratch is all there is.
         self._turn = threading.Lock()
         self._room: inexact.Scratch | None = None
         self._size = a.size
-        self._with_ulps = with_ulps and ulps.are_counted(a_dtype, b_dtype)
-        self.is_native = native.serves(a_dtype, b_dtype)
-        # One array, the difference and its sums share the scratch. Integers that differ need more room each,
-        # and so do numbers that first have to be brought together, or widened.
-        are_contiguous = a.flags.c_contiguous and b.flags.c_contiguous
-        is_plain = are_contiguous and {a_dtype, b_dtype} <= _PLAIN
-        eighths = 2 if self._is_exact else 5 if is_plain else 4 if are_contiguous else 3
-        self.block = block or block_size(a_dtype, b_dtype) * eighths // 8
+        self._with_ulps = with_ulps and types.have_ulps
+        self.block = block or types.blocks[a.flags.c_contiguous and b.flags.c_contiguous]
 
     def add(self, tally: Tally, a: Array, b: Array) -> None:
         """Account for flat parts of both arrays, which begin at `tally.start`."""

@@ -222,6 +222,8 @@ def apart(gap: float, product: float, a: float, b: float) -> float:
 
 def index_of(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Where a flat position lies in an array of this shape."""
+    if len(shape) == 1:
+        return (position,)
     index, rest = [], position
     for length in reversed(shape):
         rest, place = divmod(rest, length)
