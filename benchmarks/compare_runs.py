@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +33,6 @@ SHAPE, TOGETHER = (128, 128), 16  # 64 KB of float32
 MIDDLE, MIDDLE_COUNT = (512, 512), 300  # 1 MB each
 LARGE, LARGE_COUNT = (4096, 4096), 6  # 64 MB each
 table = Table("comparing runs")
-Series = list[float]
 
 
 def write(path: Path, count: int, shape: tuple[int, ...], noise: float) -> None:
@@ -102,41 +101,53 @@ def _array(mapped: np.memmap, offset: int, shape: tuple[int, ...]) -> np.ndarray
     return np.frombuffer(mapped, np.float32, int(np.prod(shape)), offset).reshape(shape)
 
 
+class Here(Executor):
+    """A worker that is the asking thread itself: nobody waits for another, so processor time is the time."""
+
+    _max_workers = 1
+
+    def submit(self, call: Callable[..., object], /, *args: object, **options: object) -> Future:
+        made: Future = Future()
+        made.set_result(call(*args, **options))
+        return made
+
+
+def indexes(a: Path, b: Path) -> None:
+    """Reading what each run holds, and where that lies."""
+    side_of(a), side_of(b)
+
+
 def share(a: Path, b: Path) -> None:
-    """In turns: on the wall clock, and where others use the machine, as the clock says nothing then, in
-    processor time, which counts what one worker and the asking thread do side by side twice."""
-    idle = idle_processors()
-    with ThreadPoolExecutor(1) as one:
-        calls = {
-            "by hand, one by one": lambda: by_hand(a, b),
-            "arrays, many in one call": lambda: in_groups(a, b),
-            "bytes, many in one call": lambda: bare(a, b),
-            "compare_runs, one worker": lambda: tt.compare_runs(a, b, executor=one),
-        }
-        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-        for call in calls.values():
-            call()
-        for _ in range(ROUNDS):
-            for name, call in calls.items():
-                spent[name].append(_times(call))
-    for clock, called in enumerate(("on the wall clock", "processor time")):
-        of = {name: [both[clock] for both in series] for name, series in spent.items()}
-        is_judged = clock == (0 if idle >= ENOUGH_IDLE else 1)
-        _tell_share(called, len(_places[a]), *of.values(), is_judged=is_judged)
-
-
-def _tell_share(
-    clock: str, count: int, hand: Series, arrays: Series, kernels: Series, ours: Series, *, is_judged: bool
-) -> None:
-    for name, series in zip(
-        ("by hand", "arrays", "bytes", "compare_runs"), (hand, arrays, kernels, ours), strict=True
-    ):
-        tell(f"{clock}: {name}, each pair", statistics.median(series) / count * 1e6, "us")
-    add = table.add if is_judged else lambda name, ratio, _: tell(f"{name} (not judged)", ratio)
-    add(f"{clock}: share that is neither reading as arrays nor kernels", 1 - _ratio(arrays, ours), 0.2)
+    """In turns, in processor time: what others do on the machine, or beneath it, is not ours."""
+    here = Here()
+    calls = {
+        "by hand, one by one": lambda: by_hand(a, b),
+        "arrays, many in one call": lambda: in_groups(a, b),
+        "bytes, many in one call": lambda: bare(a, b),
+        "both indexes": lambda: indexes(a, b),
+        "compare_runs": lambda: tt.compare_runs(a, b, executor=here),
+        "compare_runs, all processors": lambda: tt.compare_runs(a, b),
+    }
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            spent[name].append(_times(call))
+    wall, busy = (
+        {name: [both[clock] for both in series] for name, series in spent.items()} for clock in (0, 1)
+    )
+    for name in calls:
+        told = [statistics.median(times[name]) / len(_places[a]) * 1e6 for times in (wall, busy)]
+        tell(f"{name}: each pair, processor time", told[1], "us")
+        tell(f"{name}: each pair, on the wall clock", told[0], "us")
+    hand, arrays, kernels, index, ours, _ = busy.values()
+    read, least = ([x + y for x, y in zip(index, values, strict=True)] for values in (arrays, kernels))
+    table.add("64 KB: share that is neither reading nor kernels", 1 - _ratio(read, ours), 0.2)
+    tell("64 KB: the same, without reading the indexes", 1 - _ratio(arrays, ours))
     # compare_runs makes no arrays: this is what it does beside the least that it must do.
-    tell(f"{clock}: share that is neither reading bytes nor kernels", 1 - _ratio(kernels, ours))
-    tell(f"{clock}: compare_runs / reading and kernels by hand, one by one", _ratio(ours, hand))
+    tell("64 KB: share that is neither reading bytes nor kernels", 1 - _ratio(least, ours))
+    tell("64 KB: compare_runs / reading and kernels by hand, one by one", _ratio(ours, hand))
 
 
 def _ratio(some: list[float], others: list[float]) -> float:
@@ -154,12 +165,13 @@ def processes(count: int) -> Executor:
 def scaling(a: Path, b: Path, what: str, pool: Callable[[int], Executor]) -> None:
     """Two workers against one, in turns: by the wall clock, and where others use the machine, as the clock
     says nothing then, by the processor time of the busier worker."""
-    idle = idle_processors()
+    idle, taken = idle_processors(), stolen()
     with pool(1) as one, pool(2) as two:
         for executor in (one, two):  # imports, mapped files, both workers
             for _ in range(2):
                 tt.compare_runs(a, b, executor=executor)
         rounds = [(_spent(a, b, one), _spent(a, b, two)) for _ in range(ROUNDS)]
+    taken = (stolen() - taken) / sum(one.wall + two.wall for one, two in rounds)
     # The least: a round that met others says more of them than of us.
     walls = [min(both[place].wall for both in rounds) for place in (0, 1)]
     called = f"{what}, {pool.__name__}: two workers / one"
@@ -203,6 +215,11 @@ def _workers(executor: Executor) -> list[list[Path]]:
 def _time_of(task: Path) -> float:
     """Seconds on a processor."""
     return int((task / "schedstat").read_text().split()[0]) / 1e9
+
+
+def stolen() -> float:
+    """Seconds that the host has given to others while somebody here wanted to work."""
+    return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def _times(call: Callable[[], object]) -> tuple[float, float]:

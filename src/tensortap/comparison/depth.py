@@ -55,7 +55,8 @@ class _Passed:
             if path in beside:
                 return
             beside.add(path)
-            self.layers = max(self.layers, len(beside))
+            if len(beside) > self.layers:
+                self.layers = len(beside)
             path = around
 
 

@@ -200,7 +200,8 @@ def _findings(
     pairs = matched.pairs
     both = ((pair.a, pair.b) for pair in pairs)
     surroundings = Surroundings()
-    for pair, found in zip(pairs, measured(both, executor), strict=True):
+    # All of them first: a thread that judges meanwhile holds the interpreter that the workers wait for.
+    for pair, found in zip(pairs, list(measured(both, executor)), strict=True):
         dtype, depth = surroundings.of(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
         noise = noise if limit in (None, noise.limit) else replace(noise, limit=limit)
