@@ -39,7 +39,7 @@ bench: .venv/.test
 	$(BIN)/python benchmarks/metadata.py
 	cd benchmarks && ../$(BIN)/python -m planted --short
 
-# Writes docs/planted.md, in half an hour.
+# Writes docs/planted.md, in three quarters of an hour.
 planted: .venv/.test
 	cd benchmarks && ../$(BIN)/python -m planted
 
