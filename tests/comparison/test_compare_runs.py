@@ -455,7 +455,7 @@ def test_integers_of_any_length_are_compared_exactly(a, b):
         ({"map": lambda name: None}, "the map gives None for 'x'"),
         ({"limit": "a"}, "limit is a number above 0.* not 'a'"),
     ],
-    ids=str,
+    ids=["number-for-executor", "word-for-executor", "only-number", "only-numbers", "map", "limit"],
 )
 def test_what_nobody_can_answer_is_refused_at_the_door(asked, words):
     with pytest.raises((TypeError, ValueError), match=words):
