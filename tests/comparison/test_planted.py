@@ -125,7 +125,7 @@ def test_data_that_differs_is_named_by_the_gate(llama, planted):
 
 def test_no_harmless_change_is_accused(base, planted):
     cases = list(planted.score.harmless_cases(base, planted.limits))
-    assert len(cases) == 7
+    assert len(cases) == (8 if base.kind.sort == "experts" else 7)
     assert accused(planted, cases) == []
 
 
