@@ -94,6 +94,8 @@ def test_a_removed_working_directory_fails_nothing(
     (home / "gone").mkdir()
     monkeypatch.chdir(home / "gone")
     (home / "gone").rmdir()
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(sys, "argv", ["-c"])
     assert write_run(home / "run").read("runtime_info.json")["working_directory"] == ""
 
 

@@ -36,7 +36,10 @@ def _main_script(folder: str) -> str | None:
     """The file that runs as `__main__`; Python forgets it before the end of the program, its first argument
     then still tells."""
     file = _main_file() or next(iter(sys.argv), "")
-    path = os.path.realpath(os.path.join(folder, file)) if isinstance(file, str) and file else ""
+    path = os.path.join(folder, file) if isinstance(file, str) and file else ""
+    if not os.path.isabs(path):  # the folder is gone
+        return None
+    path = os.path.realpath(path)
     return path if os.path.isfile(path) and not is_of_environment(path) else None
 
 
