@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 from functools import lru_cache
@@ -78,9 +79,8 @@ def _encode_array(value: Any, framework: Framework, description: Description) ->
     elif bits.dtype.kind == "U":
         stored = np.char.encode(bits, "utf-8")
     elif bits.dtype.names is not None:
-        raise UnsupportedValueError(
-            f"an array of fields ({', '.join(bits.dtype.names)}) is not one block of numbers; give each field"
-        )
+        # As bytes: a type of fields is not told by its short name, under which the dataset is made.
+        stored = np.ascontiguousarray(bits).view(f"V{bits.dtype.itemsize}")
     else:
         stored = bits
     return Cell(Form("numbers", framework.name, description.dtype, stored.dtype.str), stored)
@@ -135,6 +135,8 @@ def _narrow(array: Array, dtype: str) -> Array:
 def _narrow_odd(array: Array, dtype: str) -> Array:
     if array.dtype.kind == "S" and "U" in dtype:
         return np.char.decode(array, "utf-8").astype(dtype)
+    if array.dtype.kind == "V" and array.dtype.names is None:
+        return np.ascontiguousarray(array).view(np.dtype(ast.literal_eval(dtype)))
     return array
 
 
