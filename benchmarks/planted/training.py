@@ -132,16 +132,38 @@ TRAINING_BUGS = (
 )
 
 
+@dataclass(frozen=True)
+class CleanTraining:
+    """A model that is trained as it should be, and how noisy that is."""
+
+    given: Batch
+    records: Records
+    floor: tt.Floor
+
+    def against(self, other: Records, limit: float) -> tt.Comparison:
+        return tt.compare_runs(self.records, other, floor=self.floor, limit=limit)
+
+
+def clean_training(kind: Kind, seed: int, dtype: torch.dtype) -> CleanTraining:
+    given, model = batch(kind, seed, dtype), build(kind, seed, dtype)
+    right = trained(model, given, Recipe())
+    floor = tt.floor(model, lambda twin: train(twin, _like(given, twin), Recipe()), *PATTERNS)
+    return CleanTraining(given, right, floor)
+
+
+def trained_otherwise(kind: Kind, seed: int, dtype: torch.dtype, given: Batch) -> Records:
+    """By another implementation, which does no harm."""
+    return trained(otherwise(build(kind, seed, dtype, "sdpa")), given, Recipe())
+
+
 def training_cases(
     kind: Kind, seed: int, dtype: torch.dtype, limits: Limits, above: set[str]
 ) -> Iterator[Case]:
     """With a floor alone: a replay runs forwards."""
-    given, model = batch(kind, seed, dtype), build(kind, seed, dtype)
-    right = trained(model, given, Recipe())
-    floor = tt.floor(model, lambda twin: train(twin, _like(given, twin), Recipe()), *PATTERNS)
-    limit = limits.floor
-    other = trained(otherwise(build(kind, seed, dtype, "sdpa")), given, Recipe())
-    found = tt.compare_runs(right, other, floor=floor, limit=limit)
+    clean, limit = clean_training(kind, seed, dtype), limits.floor
+    given, right = clean.given, clean.records
+    other = trained_otherwise(kind, seed, dtype, given)
+    found = clean.against(other, limit)
     told = () if found.first is None else (found.first.name,)
     answers = of_peers(right, other, None) | {FLOOR: Answer(told)}
     yield Case(kind.name, seed, name_of(dtype), "training", "harmless", "harmless", None, False, answers)
@@ -150,7 +172,7 @@ def training_cases(
             plain = (
                 build(kind, seed, dtype) if scene == ALONE else otherwise(build(kind, seed, dtype, "sdpa"))
             )
-            answers = _answers(one, kind, right, wrongly(one, kind, plain, given), floor, limit)
+            answers = _answers(one, kind, clean, wrongly(one, kind, plain, given), limit)
             is_above, located = one.name in above, one.located(kind)
             yield Case(
                 kind.name, seed, name_of(dtype), one.name, "training", scene, located, is_above, answers
@@ -174,12 +196,12 @@ def wrongly(one: TrainingBug, kind: Kind, model: nn.Module, given: Batch) -> Rec
 
 
 def _answers(
-    one: TrainingBug, kind: Kind, right: Records, other: Records, floor: tt.Floor, limit: float
+    one: TrainingBug, kind: Kind, clean: CleanTraining, other: Records, limit: float
 ) -> Answers:
-    answers = _of_peers(one, kind, right, other)
+    answers = _of_peers(one, kind, clean.records, other)
     for tool, found in (
-        (FLOOR, tt.compare_runs(right, other, floor=floor, limit=limit)),
-        (WITHOUT, tt.compare_runs(right, other)),
+        (FLOOR, clean.against(other, limit)),
+        (WITHOUT, tt.compare_runs(clean.records, other)),
     ):
         first = found.first
         told = () if first is None else (_told(first),)

@@ -21,7 +21,7 @@ from planted.parallel import run as in_two_ranks
 from planted.planting import fitting, fitting_data
 from planted.score import Case, data_cases, harmless_cases, in_parts, module_cases
 from planted.several import Several, several
-from planted.training import is_trainable, training_cases
+from planted.training import clean_training, is_trainable, trained_otherwise, training_cases
 from planted.zoo import CALIBRATED, SCORED
 from tensortap.comparison.runs import Comparison
 
@@ -94,6 +94,11 @@ def calibrate(unit: Unit) -> tuple[Worst, Worst]:
         ranks = in_two_ranks(base)
         floor.append(_worst(base, "two_ranks", by_floor(base, ranks, limits)))
         replay.append(_worst(base, "two_ranks", by_replay(base, base.build(), limits, a=ranks)))
+    if "loss" in base.kind.traits:
+        chosen = base.kind, base.seed, base.dtype
+        training = clean_training(*chosen)
+        found = training.against(trained_otherwise(*chosen, training.given), limits.floor)
+        floor.append(_worst(base, "training", found))
     return max(floor), max(replay)
 
 

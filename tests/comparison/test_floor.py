@@ -214,6 +214,24 @@ def test_a_function_runs_the_model_as_it_likes_step_by_step():
     assert {step for name, step, *_ in floor.noise if name == "up"} == {0, 1}
 
 
+def test_inputs_are_moved_three_times_where_an_optimizer_does_steps():
+    seen = []
+
+    def run(model):
+        seen.append(batch())
+        (made,) = (model(given) for given in seen[-1:])
+        made.square().sum().backward()
+
+    def trained(model):
+        run(model)
+        torch.optim.SGD(model.parameters(), lr=0.0).step()
+
+    for way, runs in ((run, 2), (trained, 4)):
+        seen.clear()
+        tt.floor(net().eval(), way, "**", "**.grad", twins=("ulp",))
+        assert len(seen) == runs  # the first is what they are compared with
+
+
 def test_calls_of_one_module_have_noise_each():
     class Twice(nn.Module):
         def __init__(self):

@@ -74,6 +74,14 @@ def accused(planted, cases):
     ]
 
 
+@pytest.mark.parametrize(("kind", "seed"), [("olmoe", 100), ("mistral", 101)])
+def test_training_by_another_implementation_accuses_nobody(planted, kind, seed):
+    chosen = planted.zoo.CALIBRATED[kind], seed, torch.float32
+    clean = planted.training.clean_training(*chosen)
+    other = planted.training.trained_otherwise(*chosen, clean.given)
+    assert clean.against(other, planted.limits.floor).first is None
+
+
 def test_every_planted_bug_is_located(base, planted):
     roles = ROLES[base.kind.name]
     chosen = [one for one in planted.planting.fitting(base.kind) if roles is None or one.role in roles]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensortap.kernels.along import relative_l2_along
+from tensortap.kernels.along import relative_l2_along, worst_of_both
 from tensortap.kernels.differences import differences
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -59,3 +59,16 @@ def test_a_wrong_axis_and_shapes_that_differ_are_refused():
         along(np.zeros((2, 2)), np.zeros((2, 2)), 2)
     with pytest.raises(ValueError, match=r"shapes differ: \(2,\) against \(3,\)"):
         along(np.zeros(2), np.zeros(3), 0)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_far_smaller_than_others_is_measured_by_a_share_of_them(axis):
+    b = np.ones((20, 16), np.float32)
+    row = [slice(None), slice(None)]
+    row[axis] = 3
+    b[tuple(row)] = 1e-3
+    a = b.copy()
+    a[tuple(row)] += np.float32(0.01)
+    size, at = worst_of_both(a, "float32", b, "float32")[axis]
+    assert at == 3
+    assert size == pytest.approx(0.01 / 0.3, rel=1e-3)

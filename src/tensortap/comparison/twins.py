@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.floor import LIMIT, OWN, Floor, Gathered
@@ -29,6 +32,9 @@ TWINS = ("repeat", "ulp", "float64")
 _WHOLE = ("**", "**.in")
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MARGIN = 1.5
+_MOVE = 7
+# An optimizer makes much of gradients that are next to nothing: one move may miss them by luck.
+_MOVES_OF_TRAINING = 3
 _PRECISIONS = {
     name: dtype
     for name in ("float64", "float32", "float16", "bfloat16")
@@ -51,7 +57,8 @@ def floor(
     >>> floor = tt.floor(model, lambda model: train(model, data)) # your own way to run it
 
     `batch`: a dict is `model(**batch)`, a tuple or list `model(*batch)`, a function `batch(model)`.
-    `twins`: "repeat" the same again; "ulp" the first floating values moved to a neighbouring number;
+    `twins`: "repeat" the same again; "ulp" the first floating values moved to a neighbouring number,
+    three times where an optimizer does steps;
     "float64", "float32", "bfloat16", "float16" a copy of the model in that type; a model, or a function of
     the model, that is known to be harmless: it calibrates the limit.
 
@@ -87,12 +94,13 @@ class _Twins:
         self._gathered, self._skipped = Gathered(), list[str]()
         self._harmless: list[str] = []
         self._base: dict[tuple[str, int, int], Entry] = {}
+        self._is_trained = False
 
     def write_base(self, folder: str) -> None:
         """To a folder: what is compared next is read from there, one value at a time."""
         sink = RunDirectory(folder)
         try:
-            with capture(self._model, *self._patterns, to=sink), untouched(self._model):
+            with capture(self._model, *self._patterns, to=sink), untouched(self._model), self._watched():
                 self._run(self._model, self._batch, has_gradients=self._has_gradients)
         finally:
             sink.close()
@@ -101,6 +109,19 @@ class _Twins:
             raise ValueError("the model ran, and nothing of what the patterns select was seen; see tt.sites")
         first = side.entries[0].first_step
         self._base = {(one.name, one.first_step - first, one.call): one for one in side.entries}
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Whether an optimizer does a step."""
+
+        def note(*_: Any) -> None:
+            self._is_trained = True
+
+        hook = register_optimizer_step_post_hook(note)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def add(self, twin: Any, number: int) -> None:
         if twin == "repeat":
@@ -133,8 +154,9 @@ class _Twins:
         if sites is None:
             self._skipped.append("ulp: no floating value goes in, and there is no embedding")
             return
-        with edit(self._model, dict.fromkeys(sites, moved)):
-            self._add("ulp", self._model, self._batch)
+        for move in range(_MOVES_OF_TRAINING if self._is_trained else 1):
+            with edit(self._model, dict.fromkeys(sites, partial(moved, seed=_MOVE + move))):
+                self._add("ulp", self._model, self._batch)
 
     def _first_floating(self) -> list[str] | None:
         """The inputs of the model where they are floating; else its embeddings, else its first output."""
@@ -250,7 +272,7 @@ def _loss(made: Any) -> torch.Tensor:
     return torch.stack([part.sum().float() for part in parts]).sum()
 
 
-def moved(value: Any, *, seed: int = 7) -> Any:
+def moved(value: Any, *, seed: int = _MOVE) -> Any:
     """Every floating number one up or one down in its type; what is zero, infinite or a mask stays."""
     if not isinstance(value, torch.Tensor) or not _is_floating(value):
         return value

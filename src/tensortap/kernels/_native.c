@@ -39,7 +39,7 @@
 #define LEAST 1e-280
 #define MOST 1e300
 #define EXACT 9007199254740992.0 /* 2**53 */
-#define SMALL_SHARE 0.1 /* of a usual row; as in along.py */
+#define SMALL_SHARE 0.3 /* of a usual row; as in along.py */
 #define LIFT 0x1p120 /* keeps products of subnormal numbers apart from zero */
 
 typedef uint16_t __attribute__((may_alias)) bits16;

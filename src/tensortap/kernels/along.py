@@ -10,7 +10,8 @@ from tensortap.kernels.numbers import Array
 from tensortap.kernels.statistics import statistics
 
 _SAFE = (1e-280, 1e300)
-_SMALL = 0.1
+# Of a usual row: rounding that cancels in one way of computing stays in another, as large as elsewhere.
+_SMALL = 0.3
 _ORDINARY = (1e-100, 1e100)
 # Squares of shorter floats fit into float64.
 _LONG = {"float64", "complex128"}
