@@ -195,9 +195,7 @@ def wrongly(one: TrainingBug, kind: Kind, model: nn.Module, given: Batch) -> Rec
     return trained(model, given, one.recipe(Recipe(), path))
 
 
-def _answers(
-    one: TrainingBug, kind: Kind, clean: CleanTraining, other: Records, limit: float
-) -> Answers:
+def _answers(one: TrainingBug, kind: Kind, clean: CleanTraining, other: Records, limit: float) -> Answers:
     answers = _of_peers(one, kind, clean.records, other)
     for tool, found in (
         (FLOOR, clean.against(other, limit)),
