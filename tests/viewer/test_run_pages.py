@@ -117,6 +117,27 @@ def test_the_health_of_a_run_is_found_out_in_the_background(look, folder):
     assert client.columns(f"/api/run/{run}/rows.bin?q=nan>0")[1]["row"].tolist() == [3, 4]
 
 
+def test_the_health_of_runs_that_are_listed_is_found_out_too(look, folder):
+    sink = RunDirectory(folder / "sick")
+    sink.write(Record("layer", np.array([1, np.nan], np.float32)))
+    sink.close()
+    client = look()
+    with client.http.stream("GET", "/api/events") as stream:
+        wanted = {run["id"] for run in client.json("/api/runs")["runs"]}
+        for line in stream.iter_lines():
+            told = json.loads(line[5:]) if line.startswith("data:") else {}
+            if told.get("known") and told["known"] == told["of"]:
+                wanted.discard(told["id"])
+            if not wanted:
+                break
+    health = {run["name"]: run["health"] for run in client.json("/api/runs")["runs"]}
+    assert {name: (one["known"], one["nan"]) for name, one in health.items()} == {
+        "a": (health["a"]["of"], 0),
+        "b": (health["b"]["of"], 0),
+        "sick": (1, 1),
+    }
+
+
 def test_a_record_with_both_nan_and_inf_is_one(look, tmp_path):
     sink = RunDirectory(tmp_path / "odd", stats=True)
     sink.write(Record("x", np.array([np.nan, np.inf], np.float32)))

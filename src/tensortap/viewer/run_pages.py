@@ -30,6 +30,7 @@ from tensortap.viewer.state import State
 from tensortap.viewer.stock import Stock
 
 _MOST_ROWS = 512
+_GLIMPSED = 8  # runs, the newest: how healthy they are is found out because they are listed
 _QUICK_START = 'import tensortap as tt\n\nwith tt.capture(model, "layers.*", to="runs"):\n    model(batch)'
 _CACHED = {"cache-control": "no-cache"}
 
@@ -52,7 +53,10 @@ def meta(state: State, request: Request) -> Response:
 
 def runs(state: State, request: Request) -> Response:
     state.library.look()
-    rows = [summaries.in_short(state.library, identity) for identity in reversed(state.library.identities)]
+    identities = state.library.identities[::-1]
+    rows = [summaries.in_short(state.library, identity) for identity in identities]
+    for identity, row in list(zip(identities, rows, strict=True))[:_GLIMPSED]:
+        state.glimpse(identity, row["modified"])
     query = request.query_params.get("q", "")
     if query:
         rows = [rows[place] for place in np.flatnonzero(parse(query).mask(Listed(rows)))]

@@ -14,7 +14,7 @@ import numpy as np
 from tensortap.viewer.comparisons import Comparisons
 from tensortap.viewer.counted import UNKNOWN
 from tensortap.viewer.events import Events
-from tensortap.viewer.library import Library
+from tensortap.viewer.library import Library, opens
 from tensortap.viewer.live_jobs import LiveJobs
 from tensortap.viewer.refining import Refined
 from tensortap.viewer.stock import Stock
@@ -24,6 +24,7 @@ _WORKERS = 4  # answers that are made at once: what they hold is bounded by it
 _SLICE = 0.1  # seconds of work in the background before others have their turn
 _PAUSE = 0.003
 _MOST_READ = 8 << 30  # bytes of one run that are looked through unasked
+_MOST_GLIMPSED = 64 << 20  # of one that is merely listed
 _BETWEEN_WORDS = 0.4  # seconds between two events of one subject
 
 
@@ -42,6 +43,7 @@ class State:
         self.comparisons = Comparisons(library, self.events, self.is_over)
         self.live = LiveJobs()
         self._looking: set[str] = set()
+        self._glimpsed: set[tuple[str, float]] = set()
 
     def later(self, work: Callable[[], None]) -> bool:
         """In the background, one after the other; False when the viewer is closing."""
@@ -53,13 +55,26 @@ class State:
             return False
         return True
 
-    def look_through(self, stock: Stock) -> None:
-        """Compute the statistics of a run in the background, a little at a time."""
+    def look_through(self, stock: Stock, most: int = _MOST_READ) -> None:
+        """Compute the statistics of a run in the background, a little at a time, as far as so many bytes go."""
         if stock.identity in self._looking:
             return
         self._looking.add(stock.identity)
-        walk = _Walk(stock)
+        walk = _Walk(stock, most)
         self.later(lambda: self._look_on(walk))
+
+    def glimpse(self, identity: str, modified: float | None) -> None:
+        """How healthy a run that is listed seems to be, unless it is known since it was last written."""
+        if modified is None or (identity, modified) in self._glimpsed:
+            return
+        self._glimpsed.add((identity, modified))
+
+        def look() -> None:
+            stock = opens(self.library, identity)
+            if isinstance(stock, Stock):
+                self.look_through(stock, _MOST_GLIMPSED)
+
+        self.later(look)
 
     def close(self) -> None:
         self.is_over.set()
@@ -86,8 +101,8 @@ class State:
 class _Walk:
     """Through the rows of a run, in order, as far as the budget goes."""
 
-    def __init__(self, stock: Stock) -> None:
-        self.stock, self._next, self._left = stock, 0, _MOST_READ
+    def __init__(self, stock: Stock, most: int) -> None:
+        self.stock, self._next, self._left = stock, 0, most
         self._told, self._done = 0.0, 0
 
     def go_on(self, seconds: float, is_wanted: Callable[[], bool]) -> bool:

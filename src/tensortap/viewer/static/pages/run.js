@@ -8,7 +8,7 @@ import { words } from "../messages.js";
 import { chart } from "../instruments/chart.js";
 import { address, remember } from "../url.js";
 import { runHeader } from "./run_header.js";
-import { health } from "./runs.js";
+import { health } from "./health.js";
 import { ModuleTree } from "./module_tree.js";
 import { patchLines } from "./patch.js";
 

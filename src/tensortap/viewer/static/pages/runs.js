@@ -2,11 +2,12 @@
 /** @file All runs below the roots, and the jobs that are running. */
 
 import { ApiError, isAborted, json, onNews, query } from "../api.js";
-import { button, el, fill, say, svg } from "../dom.js";
+import { button, el, fill, say } from "../dom.js";
 import { ago, count, moment, plural, size } from "../format.js";
 import { words } from "../messages.js";
 import { listen } from "../keys.js";
 import { address, chosen, chosenWords, go, set, turned } from "../url.js";
+import { health } from "./health.js";
 
 /** @typedef {import("../app.js").Context} Context */
 
@@ -16,6 +17,7 @@ export async function mount(context) {
   const page = new RunsPage(context);
   await page.update();
   onNews("runs", () => page.load(), context.signal);
+  onNews("stats", () => page.loadSoon(), context.signal);
   return page;
 }
 
@@ -64,6 +66,14 @@ class RunsPage {
     if (this.asked === `q${text}`) return;
     this.asked = `q${text}`;
     await this.load();
+  }
+
+  waiting = 0;
+
+  /** Much may be found out at once. */
+  loadSoon() {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => this.signal.aborted || this.load(), 250);
   }
 
   async load() {
@@ -254,43 +264,5 @@ function state(run) {
     { class: `state ${tones[run.state] || "soft"}` },
     el("span", { class: `dot ${dot}` }),
     run.state,
-  );
-}
-
-/** Records with NaN or Inf over the steps. @param {any} told */
-export function health(told) {
-  if (!told?.known)
-    return el("span", { class: "quiet", title: "it is looked through once it is opened" }, "not looked at");
-  const { odd } = told;
-  if (!odd)
-    return el(
-      "span",
-      { class: "good", title: `${count(told.known)} of ${count(told.of)} looked at` },
-      "no NaN, no Inf",
-    );
-  const counts = [told.nan && `${count(told.nan)} NaN`, told.inf && `${count(told.inf)} Inf`];
-  const words = el("span", { class: "bad" }, `${counts.filter(Boolean).join(" ")} `);
-  const title = `${count(odd)} of ${count(told.known)} records: ${count(told.nan)} with NaN, ${count(told.inf)} with Inf`;
-  if (told.spark.length < 2) return el("span", { title }, words);
-  const most = Math.max(...told.spark, 1);
-  const wide = Math.min(96 / told.spark.length, 8);
-  const bars = told.spark.map((/** @type {number} */ n, /** @type {number} */ at) =>
-    svg("rect", {
-      x: at * wide,
-      y: 20 - Math.max((n / most) * 18, n ? 2 : 1),
-      width: Math.max(wide - 1, 1),
-      height: Math.max((n / most) * 18, n ? 2 : 1),
-      fill: n ? "var(--bad)" : "var(--line)",
-    }),
-  );
-  return el(
-    "span",
-    { title },
-    words,
-    svg(
-      "svg",
-      { class: "spark", viewBox: "0 0 96 20", role: "img", "aria-label": `${odd} records with NaN or Inf` },
-      bars,
-    ),
   );
 }
