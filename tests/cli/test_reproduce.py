@@ -19,6 +19,8 @@ import pytest
 from tensortap.cli.main import main
 from tensortap.readers.run import Run
 
+pytestmark = pytest.mark.xdist_group("cli reproduce")  # what they share is made once
+
 SECRET = "hunter2-a8Fk2Lm9"
 MODEL = """
 import torch

@@ -15,6 +15,8 @@ import pytest
 import tensortap as tt
 from tensortap.core.record import Record
 
+pytestmark = pytest.mark.xdist_group("comparison executors")  # what they share is made once
+
 COUNT = 400
 
 

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+pytestmark = pytest.mark.xdist_group("comparison planted")  # what they share is made once
+
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = str(ROOT / "benchmarks")
 ROOMS = (

@@ -12,6 +12,8 @@ from torch import nn
 
 import tensortap as tt
 
+pytestmark = pytest.mark.xdist_group("comparison replay")  # what they share is made once
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "align.py"
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -19,6 +19,8 @@ from tests.comparison.implementations import (
 
 import tensortap as tt
 
+pytestmark = pytest.mark.xdist_group("comparison two_implementations")  # what they share is made once
+
 V_PROJ = "model.layers.1.self_attn.v_proj"
 UP_PROJ = "model.layers.2.mlp.up_proj"
 

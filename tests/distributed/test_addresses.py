@@ -6,8 +6,6 @@ import pytest
 
 import tensortap as tt
 
-pytestmark = pytest.mark.xdist_group("process group")
-
 OPEN = """
     from tensortap.sinks.addresses import open_sink
     begun = tt.init(base)

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("process group")
-
 MODEL = """
     rank = join_group()
     import copy

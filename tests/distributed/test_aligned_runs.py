@@ -8,8 +8,6 @@ from torch import nn
 
 import tensortap as tt
 
-pytestmark = pytest.mark.xdist_group("process group")
-
 # Nothing here says how a piece sits in the whole: plain tensors of plain modules.
 SLICED = """
     rank = join_group()

@@ -5,8 +5,6 @@ from functools import lru_cache
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("process group")
-
 TOOLS = """
     import logging
     from tensortap.core.record import Record

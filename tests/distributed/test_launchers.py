@@ -8,8 +8,6 @@ import pytest
 
 import tensortap as tt
 
-pytestmark = pytest.mark.xdist_group("launchers")
-
 DUMPS = """
     run = tt.init(base)
     rank = int(os.environ.get("RANK", os.environ["TEST_RANK"]))

@@ -14,8 +14,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import tensortap as tt
 
-pytestmark = pytest.mark.xdist_group("process group")
-
 # Whole numbers, so that every order of adding gives the same bits.
 MODELS = """
     rank = join_group()

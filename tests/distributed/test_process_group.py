@@ -11,8 +11,6 @@ import torch
 
 import tensortap as tt
 
-pytestmark = pytest.mark.xdist_group("process group")
-
 JOB = """
     rank = join_group()
     from torch.distributed.device_mesh import init_device_mesh

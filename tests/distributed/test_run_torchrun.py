@@ -7,11 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import tensortap as tt
 
-pytestmark = pytest.mark.xdist_group("launchers")
 BIN = Path(sys.executable).parent
 SCRIPT = Path(__file__).parents[2] / "examples" / "unedited" / "ddp.py"
 TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("process group")
-
 PROGRAM = """
     rank = join_group()
     from torch import nn

@@ -9,8 +9,6 @@ import tensortap as tt
 from tensortap.readers.pieces import NotWholeError
 from tensortap.readers.whole import whole
 
-pytestmark = pytest.mark.xdist_group("process group")
-
 # Whole numbers, so that every order of adding gives the same bits.
 PARTS = """
     rank = join_group()

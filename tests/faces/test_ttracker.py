@@ -21,6 +21,8 @@ from tensortap.core.errors import WriteFailedError
 from tensortap.faces import ttracker
 from tensortap.faces.ttracker import _log_change, auto_diff, h4logger, log2file, logger, var_tracker
 
+pytestmark = pytest.mark.xdist_group("faces ttracker")  # what they share is made once
+
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden"
 # Read here because every test starts without the variables of this package.

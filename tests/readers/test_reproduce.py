@@ -19,6 +19,8 @@ from tensortap.readers.reproduce import Choices, Done, Plan
 from tensortap.readers.reproduce_recorded import LackingError
 from tensortap.readers.run import Run
 
+pytestmark = pytest.mark.xdist_group("readers reproduce")  # what they share is made once
+
 # Dumps the bytes of every file it was started beside, so that equal values mean equal files.
 PROGRAM = b"""
 import os, sys

@@ -16,6 +16,8 @@ from tensortap.sources.instructions import instructions_of
 from tensortap.sources.real_functions import real_function
 from tensortap.sources.rewriting import RETURN, rewrite, weave
 
+pytestmark = pytest.mark.xdist_group("sources rewriting_census")  # what they share is made once
+
 EVERY = 6  # of the files of transformers, enough for more than a thousand forwards
 
 

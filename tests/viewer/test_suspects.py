@@ -10,6 +10,8 @@ from tests.viewer.test_compare_pages import answered, compared
 
 from tensortap.viewer.changed_lines import only_in
 
+pytestmark = pytest.mark.xdist_group("viewer suspects")  # what they share is made once
+
 pytest.importorskip("torch")
 
 MODEL = """import torch
