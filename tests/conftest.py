@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 _OUTSIDE = ("TENSORTAP", "THING_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMIX_", "MASTER_")
 _LAUNCHER = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK"}
@@ -22,6 +23,9 @@ def _remember_sockets(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_remember_sockets)
+# How long one example takes says nothing on a machine that others use too.
+settings.register_profile("tensortap", deadline=None)
+settings.load_profile("tensortap")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So does a shell with what it starts in the background, and the programs of tests would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

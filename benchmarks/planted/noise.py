@@ -23,7 +23,7 @@ from planted.parallel import fitting_parallel, is_divisible, run
 from planted.planting import Bug, fitting
 from planted.training import AFTER, Recipe, TrainingBug, fitting_training, is_trainable, trained, wrongly
 from tensortap.comparison.metrics import Metrics, measure
-from tensortap.comparison.twins import moved
+from tensortap.comparison.moving import moved
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 

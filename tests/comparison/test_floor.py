@@ -11,9 +11,9 @@ from torch import nn
 
 import tensortap as tt
 from tensortap.comparison.floor import ROUNDING, Floor, Noise, analytic
+from tensortap.comparison.moving import moved
 from tensortap.comparison.references import Held
 from tensortap.comparison.sides import Entry
-from tensortap.comparison.twins import moved
 
 
 class Net(nn.Module):

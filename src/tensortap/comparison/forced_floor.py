@@ -15,8 +15,8 @@ from tensortap.comparison.entries import Entry
 from tensortap.comparison.floor import LIMIT, ROUNDING, Floor, Gathered, Key, Noise, analytic
 from tensortap.comparison.forced import Change, Forced, forced
 from tensortap.comparison.metrics import measure
+from tensortap.comparison.moving import moved
 from tensortap.comparison.shelf import Shelf
-from tensortap.comparison.twins import moved
 from tensortap.frameworks.nested import rebuild
 
 _FINER = ("float64", "float32")

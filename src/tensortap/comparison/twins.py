@@ -16,6 +16,7 @@ from tensortap.comparison.entries import Entry
 from tensortap.comparison.floor import LIMIT, OWN, Floor, Gathered
 from tensortap.comparison.metrics import measure
 from tensortap.comparison.modules import module_of
+from tensortap.comparison.moving import PRECISIONS, SEED, is_movable, moved
 from tensortap.comparison.run_side import of_run
 from tensortap.comparison.untouched import untouched
 from tensortap.core.record import Record
@@ -30,16 +31,9 @@ from tensortap.sources.sites import require_module
 
 TWINS = ("repeat", "ulp", "float64")
 _WHOLE = ("**", "**.in")
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MARGIN = 1.5
-_MOVE = 7
 # An optimizer makes much of gradients that are next to nothing: one move may miss them by luck.
 _MOVES_OF_TRAINING = 3
-_PRECISIONS = {
-    name: dtype
-    for name in ("float64", "float32", "float16", "bfloat16")
-    if isinstance(dtype := getattr(torch, name), torch.dtype)
-}
 
 
 def floor(
@@ -77,7 +71,7 @@ def floor(
 
 
 def _check(twins: Sequence[Any]) -> None:
-    known = ("repeat", "ulp", *_PRECISIONS)
+    known = ("repeat", "ulp", *PRECISIONS)
     unknown = [one for one in twins if isinstance(one, str) and one not in known]
     if unknown or not twins or isinstance(twins, str):
         raise ValueError(
@@ -137,7 +131,7 @@ class _Twins:
 
     def floor(self, limit: float | None) -> Floor:
         own = [one for one in self._gathered.twins if one not in (*self._harmless, OWN)]
-        if self._harmless or any(one in _PRECISIONS and not self._is_finer(_PRECISIONS[one]) for one in own):
+        if self._harmless or any(one in PRECISIONS and not self._is_finer(PRECISIONS[one]) for one in own):
             self._gathered.drop([OWN])  # what else is harmless may well do more than round
         if limit is None and self._harmless and own:
             worst = max(self._gathered.ratio_of(one, own) for one in self._harmless)
@@ -155,13 +149,13 @@ class _Twins:
             self._skipped.append("ulp: no floating value goes in, and there is no embedding")
             return
         for move in range(_MOVES_OF_TRAINING if self._is_trained else 1):
-            with edit(self._model, dict.fromkeys(sites, partial(moved, seed=_MOVE + move))):
+            with edit(self._model, dict.fromkeys(sites, partial(moved, seed=SEED + move))):
                 self._add("ulp", self._model, self._batch)
 
     def _first_floating(self) -> list[str] | None:
         """The inputs of the model where they are floating; else its embeddings, else its first output."""
         has_floats = any(
-            isinstance(leaf, torch.Tensor) and _is_floating(leaf)
+            isinstance(leaf, torch.Tensor) and is_movable(leaf)
             for _, leaf in leaves(None if callable(self._batch) else self._batch)
         )
         if has_floats:
@@ -174,7 +168,7 @@ class _Twins:
 
     def _add_precision(self, name: str) -> None:
         """A copy, so that no weight of the model itself is ever changed."""
-        dtype = _PRECISIONS[name]
+        dtype = PRECISIONS[name]
         try:
             twin = copy.deepcopy(self._model).to(dtype)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
@@ -272,27 +266,8 @@ def _loss(made: Any) -> torch.Tensor:
     return torch.stack([part.sum().float() for part in parts]).sum()
 
 
-def moved(value: Any, *, seed: int = _MOVE) -> Any:
-    """Every floating number one up or one down in its type; what is zero, infinite or a mask stays."""
-    if not isinstance(value, torch.Tensor) or not _is_floating(value):
-        return value
-    still = value.detach()
-    bits = still.contiguous().view(_INTEGERS[still.element_size()])
-    toss = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, bits.shape, generator=toss, dtype=torch.int8).to(bits.device) * 2 - 1
-    limit = torch.finfo(still.dtype)
-    is_plain = still.isfinite() & (still.abs() < limit.max / 4) & (still.abs() > limit.tiny)
-    other = torch.where(is_plain, (bits + signs.to(bits.dtype)).view(still.dtype).view(still.shape), still)
-    # The difference is one place of the last digit, so the sum is exact, and the gradient goes on.
-    return value + (other - still) if value.requires_grad else other
-
-
 def _rounding(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps
-
-
-def _is_floating(value: torch.Tensor) -> bool:
-    return value.dtype in _PRECISIONS.values() and value.layout == torch.strided
 
 
 def _converted(batch: Any, dtype: torch.dtype) -> Any:

@@ -23,6 +23,10 @@ log = logging.getLogger("tensortap.viewer")
 _WORKERS = 4  # answers that are made at once: what they hold is bounded by it
 _SLICE = 0.1  # seconds of work in the background before others have their turn
 _PAUSE = 0.003
+_BREATH, _HELD = (
+    0.0005,
+    0.002,
+)  # seconds: who wants the interpreter, which this work holds, gets it in between
 _MOST_READ = 8 << 30  # bytes of one run that are looked through unasked
 _MOST_GLIMPSED = 64 << 20  # of one that is merely listed
 _BETWEEN_WORDS = 0.4  # seconds between two events of one subject
@@ -56,7 +60,7 @@ class State:
         return True
 
     def look_through(self, stock: Stock, most: int = _MOST_READ) -> None:
-        """Compute the statistics of a run in the background, a little at a time, as far as so many bytes go."""
+        """Compute the statistics of a run in the background, a little at a time, up to so many bytes."""
         if stock.identity in self._looking:
             return
         self._looking.add(stock.identity)
@@ -107,15 +111,20 @@ class _Walk:
 
     def go_on(self, seconds: float, is_wanted: Callable[[], bool]) -> bool:
         """Whether it has come to its end; leaves off when someone else wants to work."""
-        end, stock = time.monotonic() + seconds, self.stock
-        nbytes = stock.plain("nbytes")
-        while time.monotonic() < end and not is_wanted():
+        stock, nbytes = self.stock, self.stock.plain("nbytes")
+        since = now = time.monotonic()
+        end = now + seconds
+        while now < end and not is_wanted():
             if self._next >= len(stock) or self._left < 0:
                 return True
+            if now - since > _HELD:
+                time.sleep(_BREATH)
+                since = time.monotonic()
             if stock.counted.known[self._next] == UNKNOWN:
                 self._left -= int(nbytes[self._next])
                 self._done += stock.compute(np.array([self._next]), _MOST_READ)
             self._next += 1
+            now = time.monotonic()
         return False
 
     def has_news(self, is_done: bool) -> bool:

@@ -9,7 +9,7 @@ import { chosen, set } from "./url.js";
 
 export class Filter {
   /**
-   * @param {{placeholder: string, label: string, isOfPairs?: boolean, rows: (text: string) => string, onFound: (found: import("./api.js").Table) => void, signal: AbortSignal}} what
+   * @param {{placeholder: string, label: string, isOfPairs?: boolean, rows: (text: string) => string, onAsk?: () => void, onFound: (found: import("./api.js").Table) => void, signal: AbortSignal}} what
    */
   constructor(what) {
     this.what = what;
@@ -56,6 +56,7 @@ export class Filter {
     const address = this.what.rows(text);
     if (address === this.asked) return;
     this.asked = address;
+    this.what.onAsk?.();
     this.ask(address, text);
   }
 

@@ -21,6 +21,8 @@ import { middle } from "../format.js";
 
 const ROW = 26;
 const CHARACTER = 7.3; // pixels of one, in the type of the rows
+const RESTED = 60; // milliseconds
+const HELD = 1000;
 const TALLEST = 8e6; // browsers lose pixels in elements that are taller
 
 export class VirtualTable {
@@ -95,8 +97,12 @@ export class VirtualTable {
     if (y < scrollTop || y + ROW > scrollTop + clientHeight) this.body.scrollTop = y - clientHeight / 2;
   }
 
+  order = "";
+
   /** @param {string} key @param {boolean} isDown */
   sorted(key, isDown) {
+    if (this.order === `${key} ${isDown}`) return;
+    this.order = `${key} ${isDown}`;
     for (const cell of this.head.querySelectorAll("[data-key]")) {
       const isIt = cell.getAttribute("data-key") === key;
       cell.setAttribute("aria-sort", isIt ? (isDown ? "descending" : "ascending") : "none");
@@ -271,13 +277,18 @@ export class VirtualTable {
     this.acts.onPick?.(this.rows[at]);
   }
 
+  /** Other rows are on their way: nothing is asked for about these until they are here, or late. */
+  hold() {
+    this.rest(HELD);
+  }
+
   /** Once the scrolling rests, what is in sight may be asked for. */
-  rest() {
+  rest(wait = RESTED) {
     clearTimeout(this.resting);
     this.resting = setTimeout(() => {
       const { first, count } = this.seen;
       if (this.isByHand) this.acts.onTop?.(Math.round(this.body.scrollTop / this.stretch() / ROW));
       this.acts.onRest?.(Array.from({ length: Math.max(count, 0) }, (_, at) => this.rows[first + at]));
-    }, 60);
+    }, wait);
   }
 }

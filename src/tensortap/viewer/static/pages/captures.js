@@ -49,6 +49,7 @@ class CapturesPage {
       signal,
       rows: (text) =>
         `/api/run/${run.id}/rows.bin${query({ q: text, sort: sorting().key, desc: sorting().isDown ? 1 : null })}`,
+      onAsk: () => this.table.hold(),
       onFound: ({ facts, columns }) => {
         say(this.count, `${count(facts.matched)} of ${count(facts.of)}`);
         const order = `${chosen("q")} ${chosen("o")}`;
