@@ -12,6 +12,8 @@ from tests.viewer.sample import EVIL, NAMES, STEPS, keep_command, write
 import tensortap as tt
 from tensortap.core.record import Record, Site
 from tensortap.sinks.run_directory import RunDirectory
+from tensortap.viewer import state
+from tensortap.viewer.library import identity_of
 
 
 def test_runs_are_listed_with_the_shortest_ids(look):
@@ -136,6 +138,23 @@ def test_the_health_of_runs_that_are_listed_is_found_out_too(look, folder):
         "b": (health["b"]["of"], 0),
         "sick": (1, 1),
     }
+
+
+def test_while_somebody_types_nothing_is_found_out_in_the_background(look, folder, monkeypatch):
+    monkeypatch.setattr(state, "_TYPING", 3600.0)
+    client, run = look(), identity_of(folder / "a")  # to list the runs would begin with it
+    client.get(f"/api/run/{run}/rows.bin?q=layer")
+    with client.http.stream("GET", "/api/events") as stream:
+        client.json(f"/api/run/{run}")
+        for _ in range(20):  # answers, each of which the work in the background would make room for
+            assert client.json(f"/api/run/{run}")["health"]["known"] == 0
+        monkeypatch.setattr(state, "_TYPING", 0.0)
+        told = (json.loads(line[5:]) for line in stream.iter_lines() if line.startswith("data:"))
+        assert any(one.get("known") == one.get("of", -1) for one in told)
+
+
+def test_the_icon_is_asked_for_once(look):
+    assert "max-age" in look().get("/favicon.ico").headers["cache-control"]
 
 
 def test_a_record_with_both_nan_and_inf_is_one(look, tmp_path):
@@ -429,4 +448,5 @@ def test_more_runs_than_stay_open_are_listed_all_the_same(look, tmp_path, monkey
     first = client.json("/api/runs")["runs"]
     assert [run["bytes"] for run in first] == [20, 16, 12, 8, 4]
     assert len(client.viewer.state.library.opened) == 2
-    assert client.json("/api/runs")["runs"] == first
+    again = client.json("/api/runs")["runs"]
+    assert [{**run, "health": None} for run in again] == [{**run, "health": None} for run in first]

@@ -28,6 +28,7 @@ from tensortap.viewer.state import State
 _STATIC = Path(__file__).parent / "static"
 _LOOK, _LOOKS_FOR_RUNS = 0.5, 6  # seconds between two looks at open runs; every so many, at the folders
 _FOREVER = "private, max-age=31536000, immutable"
+_A_DAY = "private, max-age=86400"
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 _PAGES = ("/", "/run/{rest:path}", "/compare", "/live", "/live/{rest:path}")
 
@@ -110,7 +111,8 @@ def _page(state: State, request: Request) -> Response:
 
 
 def _icon(state: State, request: Request) -> Response:
-    return _file(_STATIC / "icon.svg", request)
+    # Browsers ask for it whenever the address changes, which it does with each key in a query.
+    return _file(_STATIC / "icon.svg", request, _A_DAY)
 
 
 def _static(state: State, request: Request) -> Response:

@@ -67,6 +67,7 @@ def pairs(state: State, request: Request) -> Response:
 
 
 def matching(state: State, request: Request) -> Response:
+    state.queried()
     job, asked = _job(state, request), request.query_params
     found = job.pairs.matching(asked.get("q", ""), asked.get("sort", ""), asked.get("desc", "") == "1")
     return binary({"row": found}, {"matched": len(found), "of": len(job.pairs)})

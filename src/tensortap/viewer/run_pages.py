@@ -103,6 +103,7 @@ def statistics(state: State, request: Request) -> Response:
 
 
 def matching(state: State, request: Request) -> Response:
+    state.queried()
     stock = _stock(state, request)
     asked = request.query_params
     found = stock.rows(asked.get("q", ""), asked.get("sort", ""), asked.get("desc", "") == "1")

@@ -29,6 +29,7 @@ _BREATH, _HELD = (
 )  # seconds: who wants the interpreter, which this work holds, gets it in between
 _MOST_READ = 8 << 30  # bytes of one run that are looked through unasked
 _MOST_GLIMPSED = 64 << 20  # of one that is merely listed
+_TYPING = 0.4  # seconds after a key in which the next is likely
 _BETWEEN_WORDS = 0.4  # seconds between two events of one subject
 
 
@@ -41,6 +42,7 @@ class State:
         self.events = Events()
         self.is_over = threading.Event()
         self.active = 0  # answers that are being made
+        self._queried = 0.0  # when somebody last typed
         self.workers = ThreadPoolExecutor(_WORKERS, "tensortap-viewer")
         self._later = ThreadPoolExecutor(1, "tensortap-viewer-later")
         self.refined = Refined(self.later, self.is_over)
@@ -80,6 +82,13 @@ class State:
 
         self.later(look)
 
+    def queried(self) -> None:
+        """Somebody types a query: work in the background waits for a pause."""
+        self._queried = time.monotonic()
+
+    def _is_wanted(self) -> bool:
+        return self.active > 0 or time.monotonic() - self._queried < _TYPING
+
     def close(self) -> None:
         self.is_over.set()
         self.events.close()
@@ -90,9 +99,9 @@ class State:
 
     def _look_on(self, walk: _Walk) -> None:
         # Pages come first: two threads that want the interpreter at once slow each other down.
-        while self.active and not self.is_over.wait(_PAUSE):
+        while self._is_wanted() and not self.is_over.wait(_PAUSE):
             pass
-        is_done = self.is_over.is_set() or walk.go_on(_SLICE, lambda: self.active > 0)
+        is_done = self.is_over.is_set() or walk.go_on(_SLICE, self._is_wanted)
         if walk.has_news(is_done):
             stock = walk.stock
             known = int((stock.counted.known != UNKNOWN).sum())

@@ -120,15 +120,14 @@ export class VirtualTable {
 
   /** How many characters fit into a column. @param {string} key */
   room(key) {
-    if (this.rooms.edition !== this.edition) this.rooms = { edition: this.edition, of: {} };
-    this.rooms.of[key] ??= Math.floor(
+    this.rooms[key] ??= Math.floor(
       (this.head.querySelector(`[data-key=${key}]`)?.clientWidth || 300) / CHARACTER,
     );
-    return this.rooms.of[key];
+    return this.rooms[key];
   }
 
-  /** @type {{edition: number, of: Record<string, number>}} */
-  rooms = { edition: -1, of: {} };
+  /** Measured once for each size of the table: to ask in between makes the browser lay it out. @type {Record<string, number>} */
+  rooms = {};
 
   /** How much the scroll bar is pressed together. */
   stretch() {
@@ -237,7 +236,10 @@ export class VirtualTable {
     this.body.addEventListener("scroll", ask, { signal, passive: true });
     for (const name of ["wheel", "pointerdown", "keydown", "touchmove"])
       this.body.addEventListener(name, () => this.take(), { signal, passive: true });
-    const watch = new ResizeObserver(() => this.draw());
+    const watch = new ResizeObserver(() => {
+      this.rooms = {};
+      this.draw();
+    });
     watch.observe(this.body);
     signal.addEventListener("abort", () => watch.disconnect());
     this.body.addEventListener(
