@@ -38,6 +38,14 @@ def test_the_worst_axis_decides(found, axis, ratio):
     assert (judged.axis, judged.ratio) == (axis, pytest.approx(ratio))
 
 
+def test_weights_after_a_step_are_judged_as_a_whole():
+    entry = Entry("up.weight.after_step", Held(None), kind="param")
+    found = Metrics(relative_l2=2e-6, row=2e-5, column=6e-5)
+    judged = judge(found, NOISE, Pair(entry, entry))
+    assert (judged.verdict, judged.axis, judged.ratio) == ("within noise", "whole", pytest.approx(2.0))
+    assert judge(Metrics(relative_l2=5e-6), NOISE, Pair(entry, entry)).verdict == "origin"
+
+
 def test_a_nan_is_beyond_any_noise():
     judged = judge(measure(torch.ones(3), torch.tensor([1.0, math.nan, 1.0])), NOISE)
     assert (judged.verdict, judged.ratio) == ("nonfinite", math.inf)

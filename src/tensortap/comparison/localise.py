@@ -14,7 +14,7 @@ from tensortap.comparison.floor import OWN
 from tensortap.comparison.own_rounding import OwnRounding
 from tensortap.comparison.ties import in_some_rows, is_tie
 from tensortap.comparison.unseen import Unseen, maker
-from tensortap.comparison.verdict import BEYOND, Verdict
+from tensortap.comparison.verdict import AFTER_STEP, BEYOND, Verdict
 
 # A difference that grows by more than this on its way, in multiples of the noise, has a cause of its own.
 _GROWTH = 16.0
@@ -22,7 +22,6 @@ _INSIDE = ("local", "call", "return", "yield", "raise")
 _OWN: frozenset[Verdict] = frozenset(("flip", "nonfinite", "structure"))
 _SORTABLE: frozenset[Verdict] = frozenset(("origin", "structure"))
 _OF_WEIGHTS = ("param", "grad_param")  # which have no rows that anything could sort
-AFTER_STEP = ".after_step"
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from tensortap.comparison.floor import Noise
@@ -29,6 +29,7 @@ GAPS: frozenset[Verdict] = frozenset(("unreadable", "uncovered", "unaligned"))
 BEYOND: frozenset[Verdict] = frozenset(VERDICTS) - GREEN - GAPS
 Axis = Literal["", "whole", "row", "column"]
 _WHOLE: Axis = "whole"
+AFTER_STEP = ".after_step"
 
 
 # Not frozen: one is made for every pair, and freezing takes four times as long. Nobody changes it.
@@ -59,6 +60,8 @@ def judge(found: Metrics | str, noise: Noise, pair: Pair | None = None) -> Judge
         return Judgement("nonfinite", math.inf, note=_nonfinite(found))
     if found.is_discrete:
         return _of_decisions(found, noise)
+    if pair is not None and pair.a.name.endswith(AFTER_STEP):
+        return _of_stepped(found, noise)
     return _of_numbers(found, noise)
 
 
@@ -82,6 +85,13 @@ def _of_decisions(found: Metrics, noise: Noise) -> Judgement:
     if noise.flips and found.mismatches <= noise.limit * noise.flips:
         return Judgement("within noise", found.mismatches / noise.flips, "whole", told)
     return Judgement("flip", math.inf, "whole", told)
+
+
+def _of_stepped(found: Metrics, noise: Noise) -> Judgement:
+    """Weights after an optimizer's step, as a whole. It divides each number by the size of its own gradient:
+    where that is next to nothing, a lone number goes anywhere, and its row with it."""
+    rowless = replace(noise, row=math.inf, column=math.inf)
+    return _of_numbers(found, rowless)
 
 
 def _of_numbers(found: Metrics, noise: Noise) -> Judgement:
