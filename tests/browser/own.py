@@ -71,7 +71,8 @@ class Own:
         seen, self.seen = self.seen, Seen()
         hosts = {urlsplit(url).netloc for url in seen.asked if not url.startswith(("data:", "blob:"))}
         assert hosts <= {urlsplit(self.address).netloc}
-        assert seen.unexpected() == []
+        told = seen.unexpected()
+        assert told == [], told
 
     def close(self) -> None:
         for context in self._contexts.values():
