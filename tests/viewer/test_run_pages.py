@@ -140,6 +140,20 @@ def test_the_health_of_runs_that_are_listed_is_found_out_too(look, folder):
     }
 
 
+def test_a_run_that_is_opened_while_it_is_glimpsed_is_looked_through_to_its_end(look, folder, monkeypatch):
+    monkeypatch.setattr(state, "_MOST_GLIMPSED", 0)
+    monkeypatch.setattr(state, "_TYPING", 3600.0)
+    client, run = look(), identity_of(folder / "a")
+    client.get(f"/api/run/{run}/rows.bin?q=layer")  # so that the glimpse waits until the run is opened
+    client.json("/api/runs")
+    with client.http.stream("GET", "/api/events") as stream:
+        client.json(f"/api/run/{run}")
+        monkeypatch.setattr(state, "_TYPING", 0.0)
+        short = client.run("a")
+        told = (json.loads(line[5:]) for line in stream.iter_lines() if line.startswith("data:"))
+        assert any(one.get("id") == short and one.get("known") == one.get("of", -1) for one in told)
+
+
 def test_while_somebody_types_nothing_is_found_out_in_the_background(look, folder, monkeypatch):
     monkeypatch.setattr(state, "_TYPING", 3600.0)
     client, run = look(), identity_of(folder / "a")  # to list the runs would begin with it

@@ -23,10 +23,8 @@ log = logging.getLogger("tensortap.viewer")
 _WORKERS = 4  # answers that are made at once: what they hold is bounded by it
 _SLICE = 0.1  # seconds of work in the background before others have their turn
 _PAUSE = 0.003
-_BREATH, _HELD = (
-    0.0005,
-    0.002,
-)  # seconds: who wants the interpreter, which this work holds, gets it in between
+_HELD = 0.002  # seconds that this work holds the interpreter
+_BREATH = 0.0005  # and leaves it to who wants it
 _MOST_READ = 8 << 30  # bytes of one run that are looked through unasked
 _MOST_GLIMPSED = 64 << 20  # of one that is merely listed
 _TYPING = 0.4  # seconds after a key in which the next is likely
@@ -48,8 +46,8 @@ class State:
         self.refined = Refined(self.later, self.is_over)
         self.comparisons = Comparisons(library, self.events, self.is_over)
         self.live = LiveJobs()
-        self._looking: set[str] = set()
-        self._glimpsed: set[tuple[str, float]] = set()
+        self._looking: dict[str, _Walk] = {}
+        self._glimpsed: dict[str, float] = {}  # when the runs that were merely listed had last been written
 
     def later(self, work: Callable[[], None]) -> bool:
         """In the background, one after the other; False when the viewer is closing."""
@@ -63,17 +61,18 @@ class State:
 
     def look_through(self, stock: Stock, most: int = _MOST_READ) -> None:
         """Compute the statistics of a run in the background, a little at a time, up to so many bytes."""
-        if stock.identity in self._looking:
+        walk = self._looking.get(stock.identity)
+        if walk is not None:
+            walk.allow(most)
             return
-        self._looking.add(stock.identity)
-        walk = _Walk(stock, most)
+        walk = self._looking[stock.identity] = _Walk(stock, most)
         self.later(lambda: self._look_on(walk))
 
     def glimpse(self, identity: str, modified: float | None) -> None:
         """How healthy a run that is listed seems to be, unless it is known since it was last written."""
-        if modified is None or (identity, modified) in self._glimpsed:
+        if modified is None or self._glimpsed.get(identity) == modified:
             return
-        self._glimpsed.add((identity, modified))
+        self._glimpsed[identity] = modified
 
         def look() -> None:
             stock = opens(self.library, identity)
@@ -108,15 +107,19 @@ class State:
             name = self.library.short(stock.identity)
             self.events.tell("stats", stock.identity, id=name, known=known, of=len(stock))
         if is_done or not self.later(lambda: self._look_on(walk)):
-            self._looking.discard(walk.stock.identity)
+            self._looking.pop(walk.stock.identity, None)
 
 
 class _Walk:
     """Through the rows of a run, in order, as far as the budget goes."""
 
     def __init__(self, stock: Stock, most: int) -> None:
-        self.stock, self._next, self._left = stock, 0, most
+        self.stock, self._next, self._most, self._read = stock, 0, most, 0
         self._told, self._done = 0.0, 0
+
+    def allow(self, most: int) -> None:
+        """As much as the one who wants most of it wants."""
+        self._most = max(self._most, most)
 
     def go_on(self, seconds: float, is_wanted: Callable[[], bool]) -> bool:
         """Whether it has come to its end; leaves off when someone else wants to work."""
@@ -124,13 +127,13 @@ class _Walk:
         since = now = time.monotonic()
         end = now + seconds
         while now < end and not is_wanted():
-            if self._next >= len(stock) or self._left < 0:
+            if self._next >= len(stock) or self._read > self._most:
                 return True
             if now - since > _HELD:
                 time.sleep(_BREATH)
                 since = time.monotonic()
             if stock.counted.known[self._next] == UNKNOWN:
-                self._left -= int(nbytes[self._next])
+                self._read += int(nbytes[self._next])
                 self._done += stock.compute(np.array([self._next]), _MOST_READ)
             self._next += 1
             now = time.monotonic()
