@@ -56,7 +56,7 @@ def floor(
     "float64", "float32", "bfloat16", "float16" a copy of the model in that type; a model, or a function of
     the model, that is known to be harmless: it calibrates the limit.
 
-    Modes, buffers, gradients and random states are afterwards what they were before.
+    Modes, buffers, gradients, random states and the count of steps are afterwards what they were before.
     """
     require_module(model)
     if not is_on():

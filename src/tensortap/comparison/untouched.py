@@ -1,4 +1,4 @@
-"""Let a model run, and leave no trace: its state, its gradients and the random numbers are as they were."""
+"""Let a model run, and leave no trace: state, gradients, random numbers and steps are as they were."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
+from tensortap.core.steps import keep_steps
+
 
 @contextlib.contextmanager
 def untouched(model: Any) -> Iterator[None]:
-    """Whatever runs inside: buffers, gradients, modes and random states are put back."""
+    """Whatever runs inside: buffers, gradients, modes, random states and the count of steps are put back."""
     with contextlib.ExitStack() as undo:
         for keep in (_keep_buffers, _keep_gradients, _keep_modes):
             undo.callback(keep(model))
         undo.callback(_keep_randomness())
+        undo.callback(keep_steps())
         yield
 
 

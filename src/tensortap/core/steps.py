@@ -70,6 +70,17 @@ def unwatch_steps(watcher: Callable[[], None]) -> None:
     _watchers = tuple(one for one in _watchers if one != watcher)
 
 
+def keep_steps() -> Callable[[], None]:
+    """What is returned counts on from where it is now, whatever was said in between."""
+    before = _declared, _counted
+
+    def put_back() -> None:
+        global _declared, _counted
+        _declared, _counted = before
+
+    return put_back
+
+
 def forget_steps() -> None:
     """Count steps by forwards again."""
     global _declared, _counted
