@@ -21,7 +21,7 @@ import numpy as np
 
 import tensortap as tt
 from harness import ENOUGH_IDLE, Table, finish, idle_processors, tell
-from tensortap.comparison.sides import side_of
+from tensortap.comparison.sides import load_side
 from tensortap.kernels.along import norms_along
 from tensortap.kernels.blocks import BLOCK
 from tensortap.kernels.differences import differences
@@ -90,7 +90,7 @@ _places: dict[Path, list[tuple[np.memmap, int, tuple[int, ...]]]] = {}
 def remember(path: Path) -> None:
     files: dict[str, np.memmap] = {}
     found = []
-    for entry in side_of(path).entries:
+    for entry in load_side(path).entries:
         where = entry.reference
         mapped = files.setdefault(where.file, np.memmap(path / where.file, np.uint8, "r"))
         found.append((mapped, where.offset, where.shape))
@@ -114,7 +114,7 @@ class Here(Executor):
 
 def indexes(a: Path, b: Path) -> None:
     """Reading what each run holds, and where that lies."""
-    side_of(a), side_of(b)
+    load_side(a), load_side(b)
 
 
 def share(a: Path, b: Path) -> None:

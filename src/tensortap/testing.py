@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.comparison.values import Comparator
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.parts import Sink
 from tensortap.core.record import Placement, Record
@@ -48,7 +48,7 @@ class FrameworkContract:
             bits = self.framework.bits(value)
             assert bits.shape == description.shape, description
             assert bits.nbytes == description.nbytes, description
-            assert bits.dtype == NUMBER_TYPES[description.dtype].storage, description
+            assert bits.dtype == DTYPE_TABLE[description.dtype].storage, description
 
     def test_bits_come_back_as_the_same_value(self) -> None:
         for value, description in self._numeric():
@@ -110,7 +110,7 @@ class FrameworkContract:
     def _numeric(self) -> Iterator[tuple[Any, Description]]:
         for value in self.values():
             description = self.framework.describe(value)
-            if description.dtype in NUMBER_TYPES and description.layout in ("strided", "python"):
+            if description.dtype in DTYPE_TABLE and description.layout in ("strided", "python"):
                 yield value, description
 
 
@@ -168,7 +168,7 @@ class SinkContract:
 
     def test_every_number_type_keeps_its_numbers(self) -> None:
         with self._opened() as sink:
-            names = [name for name, known in NUMBER_TYPES.items() if known.native]
+            names = [name for name, known in DTYPE_TABLE.items() if known.native]
             for name in names:
                 sink.write(Record(name, np.array([0, 1], name)))
             assert sorted(self._found(sink)) == sorted((name, 0, [0, 1]) for name in names)

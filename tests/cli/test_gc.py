@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensortap as tt
-from tensortap.readers.leftovers import leftover, leftovers_of_run
+from tensortap.readers.leftovers import garbage_at, find_garbage_in_run
 from tensortap.sinks.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -163,12 +163,12 @@ def test_links_are_neither_followed_nor_deleted(make_run, tensortap, tmp_path, d
 
 
 def test_what_changed_since_it_was_listed_stays(messy):
-    found = list(leftovers_of_run(messy / "kept"))
+    found = list(find_garbage_in_run(messy / "kept"))
     (cache,) = [one for one in found if one.kind == "cache"]
     cache.path.write_text("new")
     assert not cache.remove()
     assert cache.path.exists()
-    (empty,) = leftovers_of_run(messy / "empty")
+    (empty,) = find_garbage_in_run(messy / "empty")
     (messy / "empty" / ".tensortap" / "model.json").write_text("{}")
     assert not empty.remove()
     assert empty.path.exists()
@@ -187,7 +187,7 @@ def test_sockets_of_ended_jobs_may_go(runtime, tensortap):
         aged(folder / name)
     (folder / "beginning-r0-3.sock").write_text("")
     assert sockets(tensortap, runtime) == ["lone-r0-2.sock", "old-r0-1.json", "old-r0-1.sock"]
-    assert leftover("socket", folder / "lone-r0-2.sock").remove()
+    assert garbage_at("socket", folder / "lone-r0-2.sock").remove()
     assert sockets(tensortap, runtime) == ["old-r0-1.json", "old-r0-1.sock"]
 
 

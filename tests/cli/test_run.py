@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tensortap as tt
-from tensortap.recording.described import describe_interpreter
+from tensortap.recording.described import write_interpreter_facts
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"
@@ -477,7 +477,7 @@ def test_what_was_a_problem_before_stays_one_when_the_interpreter_tells_nothing(
     own.mkdir()
     before = {"fact": "git", "reason": "no answer"}
     (own / "environment.json").write_text(json.dumps({"problems": [before]}))
-    describe_interpreter(tmp_path, str(tmp_path / "nowhere"), knows_imported=False)
+    write_interpreter_facts(tmp_path, str(tmp_path / "nowhere"), knows_imported=False)
     problems = json.loads((own / "environment.json").read_text())["problems"]
     assert [one["fact"] for one in problems] == ["git", "packages"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tensortap as tt
-from tensortap.readers.glance import glance
+from tensortap.readers.glance import summarize_run
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"
@@ -254,7 +254,7 @@ def test_children_forked_after_the_model_was_met_are_counted_and_end_well(watche
     assert len(found) == 3
     assert ": 3 records, " in done.stderr
     assert [one["records"] for one in program_of(found)["processes"]] == [1, 1, 1]
-    assert glance(found.path).state == "finished"
+    assert summarize_run(found.path).state == "finished"
 
 
 def test_records_of_a_child_that_tells_nothing_are_counted_with_those_of_its_parent(watched, tmp_path):

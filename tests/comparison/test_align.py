@@ -12,7 +12,7 @@ import tensortap as tt
 from tensortap.comparison.align import settled
 from tensortap.comparison.gathering import gathered
 from tensortap.comparison.match import match
-from tensortap.comparison.sides import side_of
+from tensortap.comparison.sides import load_side
 from tensortap.core.record import Placement, Record
 
 RANDOM = np.random.default_rng(8)
@@ -219,7 +219,7 @@ def test_workers_find_how_pieces_sit(tmp_path):
 
 def test_a_pair_can_be_settled_by_another_process(tmp_path):
     a, b = written(tmp_path / "one", one()), written(tmp_path / "two", ranks())
-    (pair, *_) = match(*gathered(side_of(a), side_of(b))).pairs
+    (pair, *_) = match(*gathered(load_side(a), load_side(b))).pairs
     again = settled(pickle.loads(pickle.dumps(pair)))
     assert pickle.loads(pickle.dumps(again)).plan == settled(pair).plan
 

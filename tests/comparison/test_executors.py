@@ -95,11 +95,11 @@ def test_an_executor_that_loses_everything_is_survived(runs, caplog):
 def test_what_travels_to_a_worker_is_small(runs):
     import pickle
 
-    from tensortap.comparison.measuring import Task
-    from tensortap.comparison.sides import side_of
+    from tensortap.comparison.measuring import ValueRefPair
+    from tensortap.comparison.sides import load_side
 
-    sides = [side_of(run) for run in runs]
-    tasks = [Task(a.reference, b.reference) for a, b in zip(*(side.entries for side in sides), strict=True)]
+    sides = [load_side(run) for run in runs]
+    tasks = [ValueRefPair(a.reference, b.reference) for a, b in zip(*(side.entries for side in sides), strict=True)]
     assert len(pickle.dumps(tasks)) < 300 * COUNT
     assert "torch" not in {type(part).__module__.split(".")[0] for task in tasks for part in task}
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import tensortap as tt
-from tensortap.comparison.sides import side_of
+from tensortap.comparison.sides import load_side
 from tensortap.core.errors import CorruptRunError, NoRunError, UntrustedFileError
 
 
@@ -26,7 +26,7 @@ def weights():
 
 def test_a_file_of_tensors_is_known_by_its_header(tmp_path, weights):
     save_file(weights, tmp_path / "w.safetensors")
-    side = side_of(tmp_path / "w.safetensors")
+    side = load_side(tmp_path / "w.safetensors")
     told = {(entry.name, entry.dtype, entry.shape, entry.nbytes) for entry in side.entries}
     assert told == {
         ("layers.0.weight", "float32", (16, 16), 1024),
@@ -53,7 +53,7 @@ def test_two_files_of_the_same_tensors_are_the_same_and_one_that_differs_is_name
 def test_a_file_is_compared_with_tensors_in_memory_and_by_other_processes(tmp_path, weights):
     save_file(weights, tmp_path / "w.safetensors")
     assert tt.compare_runs(tmp_path / "w.safetensors", weights).is_green
-    side = side_of(tmp_path / "w.safetensors")
+    side = load_side(tmp_path / "w.safetensors")
     assert len(pickle.dumps(side.entries[0])) < 1000
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         found = tt.compare_runs(tmp_path / "w.safetensors", tmp_path / "w.safetensors", executor=pool)
@@ -79,9 +79,9 @@ def test_what_cannot_be_read_keeps_a_comparison_from_being_whole(tmp_path):
 def test_a_bad_file_and_a_missing_one_are_one_sentence(tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(CorruptRunError, match=r"is not a whole \.safetensors file"):
-        side_of(tmp_path / "x.safetensors")
+        load_side(tmp_path / "x.safetensors")
     with pytest.raises(NoRunError):
-        side_of(tmp_path / "missing.safetensors")
+        load_side(tmp_path / "missing.safetensors")
 
 
 def test_a_file_that_would_run_code_is_refused_with_what_can_be_done(tmp_path):

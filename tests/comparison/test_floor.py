@@ -11,8 +11,8 @@ from torch import nn
 
 import tensortap as tt
 from tensortap.comparison.floor import ROUNDING, Floor, Noise, analytic
-from tensortap.comparison.moving import moved
-from tensortap.comparison.references import Held
+from tensortap.comparison.moving import perturb_by_one_ulp
+from tensortap.comparison.references import InMemoryRef
 from tensortap.comparison.sides import Entry
 from tensortap.core.steps import declared_step
 
@@ -40,7 +40,7 @@ def batch(count=16):
 
 
 def entry(name, **known):
-    return Entry(name, Held(None), **known)
+    return Entry(name, InMemoryRef(None), **known)
 
 
 def state(model):
@@ -389,7 +389,7 @@ def test_a_move_is_one_number_up_or_down_and_leaves_masks_alone(dtype):
     dtype = getattr(torch, dtype)
     lowest = torch.finfo(dtype).min
     value = torch.tensor([1.5, -2.25, 0.0, float("inf"), float("-inf"), lowest, float("nan")], dtype=dtype)
-    after = moved(value)
+    after = perturb_by_one_ulp(value)
     assert torch.equal(after[2:6], value[2:6])
     assert after[6].isnan()
     assert ((after[:2] - value[:2]).abs() <= torch.finfo(dtype).eps * 2).all()
@@ -398,7 +398,7 @@ def test_a_move_is_one_number_up_or_down_and_leaves_masks_alone(dtype):
 
 def test_a_moved_value_keeps_its_gradient():
     x = torch.ones(4, requires_grad=True)
-    moved(x * 1.5).sum().backward()
+    perturb_by_one_ulp(x * 1.5).sum().backward()
     assert torch.equal(x.grad, torch.full((4,), 1.5))
 
 

@@ -10,7 +10,7 @@ import torch
 import tensortap as tt
 from tensortap.comparison.gate import gate
 from tensortap.comparison.match import match
-from tensortap.comparison.sides import side_of
+from tensortap.comparison.sides import load_side
 from tensortap.core.record import Record
 
 BATCH = torch.arange(8.0).reshape(2, 4)
@@ -28,7 +28,7 @@ def run(folder, made, batch=BATCH, patterns=("**", "in")):
 
 
 def findings(a, b, rules=None):
-    a, b = side_of(a), side_of(b)
+    a, b = load_side(a), load_side(b)
     found = gate(a, b, match(a, b, rules))
     return {one.what: one for one in found}
 
@@ -103,7 +103,7 @@ def test_weights_of_later_steps_are_a_consequence_and_not_compared():
 
 
 def test_nothing_is_claimed_about_what_was_not_recorded():
-    a = side_of({"x": np.ones(2)})
+    a = load_side({"x": np.ones(2)})
     found = findings(a, a)
     assert {what: one.state for what, one in found.items()} == dict.fromkeys(
         ("weights", "inputs", "configuration"), "unknown"

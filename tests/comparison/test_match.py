@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 import tensortap as tt
 from tensortap.comparison.match import match
-from tensortap.comparison.modules import module_of, split
+from tensortap.comparison.modules import module_of, split_name
 from tensortap.comparison.rules import rules_of
-from tensortap.comparison.sides import side_of
+from tensortap.comparison.sides import load_side
 from tensortap.core.record import Record
 
 
 def side(*names, value=None, **facts):
     one = np.ones(3) if value is None else value
-    return side_of([Record(name, one, order=n, **facts) for n, name in enumerate(names)])
+    return load_side([Record(name, one, order=n, **facts) for n, name in enumerate(names)])
 
 
 def told(matched):
@@ -28,7 +28,7 @@ def test_names_pair_by_step_rank_and_call():
     records = [
         Record("x", np.ones(1), step=s, rank=r, call=c, order=n) for n, (s, r, c) in enumerate(moments)
     ]
-    matched = match(side_of(records), side_of(records[::-1]))
+    matched = match(load_side(records), load_side(records[::-1]))
     assert [(pair.a.step, pair.a.rank, pair.a.call) for pair in matched.pairs] == sorted(
         moments, key=moments.index
     )
@@ -45,7 +45,7 @@ def test_what_only_one_side_has_is_listed():
 
 def test_values_of_the_same_name_and_moment_pair_one_by_one():
     again = [Record("x", np.full(1, n)) for n in range(3)]
-    matched = match(side_of(again), side_of(again[:2]))
+    matched = match(load_side(again), load_side(again[:2]))
     assert [(pair.a.load()[0], pair.b.load()[0]) for pair in matched.pairs] == [(0, 0), (1, 1)]
     assert len(matched.only_a) == 1
 
@@ -53,7 +53,7 @@ def test_values_of_the_same_name_and_moment_pair_one_by_one():
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(0, 1)), max_size=12))
 def test_a_side_is_paired_with_itself_whole(moments):
     records = [Record(n, np.ones(1), step=s, rank=r, order=i) for i, (n, s, r) in enumerate(moments)]
-    matched = match(side_of(records), side_of(records))
+    matched = match(load_side(records), load_side(records))
     assert len(matched.pairs) == len(records)
     assert all(pair.a.order == pair.b.order for pair in matched.pairs)
     assert (matched.only_a, matched.only_b, matched.notes) == ([], [], [])
@@ -62,7 +62,7 @@ def test_a_side_is_paired_with_itself_whole(moments):
 def test_steps_that_are_counted_differently_are_paired_in_order_and_that_is_said():
     a = [Record("x", np.ones(1), step=step) for step in (0, 1)]
     b = [Record("x", np.ones(1), step=step) for step in (100, 200)]
-    matched = match(side_of(a), side_of(b))
+    matched = match(load_side(a), load_side(b))
     assert [(pair.a.step, pair.b.step, pair.how) for pair in matched.pairs] == [
         (0, 100, "order"),
         (1, 200, "order"),
@@ -72,7 +72,7 @@ def test_steps_that_are_counted_differently_are_paired_in_order_and_that_is_said
 
 def test_steps_that_overlap_are_not_shifted():
     a, b = ([Record("x", np.ones(1), step=step) for step in steps] for steps in ((0, 1), (1, 2)))
-    matched = match(side_of(a), side_of(b))
+    matched = match(load_side(a), load_side(b))
     assert [(pair.a.step, pair.b.step) for pair in matched.pairs] == [(1, 1)]
     assert [entry.step for entry in matched.only_a + matched.only_b] == [0, 2]
 
@@ -223,7 +223,7 @@ class Other(torch.nn.Module):
 def captured(model, x, *patterns):
     with tt.capture(model, *patterns) as cap:
         model(x)
-    return side_of(cap)
+    return load_side(cap)
 
 
 def test_modules_of_one_class_pair_in_the_order_in_which_they_ran():
@@ -243,7 +243,7 @@ def test_inputs_with_other_names_pair_by_their_place():
     a, b = torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.nn.Sequential(torch.nn.Linear(2, 2))
     one, other = captured(a, torch.ones(1, 2), "0.in"), captured(b, torch.ones(1, 2), "0.in")
     renamed = [Record(f"fc.in.{n}", entry.load(), entry.kind) for n, entry in enumerate(other.entries)]
-    moved = side_of(renamed)
+    moved = load_side(renamed)
     classes = [type(entry)(**{**_fields(entry), "class_name": "Linear"}) for entry in moved.entries]
     matched = match(one, type(moved)("b", classes))
     assert told(matched) == [("0.in.input", "fc.in.0", "class")]
@@ -276,7 +276,7 @@ def values(names, seed=0, apart=0.0, bad=()):
 def test_values_pair_by_shape_and_content_where_nothing_else_is_known():
     a = values([f"layers.{n}.q" for n in range(4)])
     b = dict(zip([f"h.{n}.wq" for n in range(4)], values("abcd", apart=1e-4).values(), strict=True))
-    matched = match(side_of(a), side_of(b))
+    matched = match(load_side(a), load_side(b))
     assert told(matched) == [(f"layers.{n}.q", f"h.{n}.wq", "content") for n in range(4)]
     assert '[[rule]]\nfrom = "layers.*.q"\nto = "h.*.wq"' in matched.notes[0]
 
@@ -285,7 +285,7 @@ def test_what_holds_other_numbers_is_found_by_analogy():
     a = values([f"layers.{n}.q" for n in range(4)])
     b = dict(zip([f"h.{n}.wq" for n in range(4)], a.values(), strict=True))
     b["h.2.wq"] = b["h.2.wq"] * -3
-    matched = match(side_of(a), side_of(b))
+    matched = match(load_side(a), load_side(b))
     scores = {pair.a.name: pair.score for pair in matched.pairs}
     assert told(matched) == [(f"layers.{n}.q", f"h.{n}.wq", "content") for n in range(4)]
     assert scores["layers.2.q"] < scores["layers.1.q"] < 1
@@ -328,7 +328,7 @@ def test_no_name_in_common_tells_the_nearest_and_how_to_map():
 )
 def test_names_of_another_implementation_come_with_a_rule_to_begin_with(mine, others, rule):
     random = np.random.default_rng(0)
-    a, b = (side_of({name: random.standard_normal((4, 6)) for name in names}) for names in (mine, others))
+    a, b = (load_side({name: random.standard_normal((4, 6)) for name in names}) for names in (mine, others))
     (note,) = match(a, b).notes
     assert note.startswith("no name is on both sides")
     assert f"nearest is {mine[0]!r} to " in note
@@ -336,8 +336,8 @@ def test_names_of_another_implementation_come_with_a_rule_to_begin_with(mine, ot
 
 
 def test_a_name_on_both_sides_that_a_map_tells_apart_is_not_called_a_stranger():
-    a = side_of({"x": np.arange(3.0)})
-    notes = match(a, side_of({"x": np.ones((4, 2))}), {"x": "y"}).notes
+    a = load_side({"x": np.arange(3.0)})
+    notes = match(a, load_side({"x": np.ones((4, 2))}), {"x": "y"}).notes
     assert any("the map sends 'x' to 'y', which B does not have" in note for note in notes)
     assert any(note.startswith("no value has a partner, although 'x' is on both sides") for note in notes)
     assert not any("no name is on both sides" in note for note in notes)
@@ -372,5 +372,5 @@ NAMES = [
 
 @pytest.mark.parametrize(("name", "kind", "parts"), NAMES, ids=range(len(NAMES)))
 def test_a_name_belongs_to_a_module(name, kind, parts):
-    assert split(name, kind) == parts
+    assert split_name(name, kind) == parts
     assert module_of(name, kind) == parts[0]

@@ -15,12 +15,12 @@ from hypothesis.extra import numpy as arrays
 
 import tensortap as tt
 from tensortap.comparison import measuring
-from tensortap.comparison.measuring import Task, measure_batch
+from tensortap.comparison.measuring import ValueRefPair, measure_batch
 from tensortap.comparison.metrics import Metrics, measure, measure_operands
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import Held, InRun
-from tensortap.comparison.sides import side_of
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.comparison.references import InMemoryRef, RunValueRef
+from tensortap.comparison.sides import load_side
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=12)
@@ -41,11 +41,11 @@ class Bits:
 
 @st.composite
 def operands(draw):
-    dtypes = st.sampled_from(sorted(NUMBER_TYPES))
+    dtypes = st.sampled_from(sorted(DTYPE_TABLE))
     a_dtype = draw(dtypes)
     b_dtype = draw(st.sampled_from([a_dtype, a_dtype, draw(dtypes)]))
     shape = draw(SHAPES)
-    a, b = (draw(arrays.arrays(NUMBER_TYPES[dtype].storage, shape)) for dtype in (a_dtype, b_dtype))
+    a, b = (draw(arrays.arrays(DTYPE_TABLE[dtype].storage, shape)) for dtype in (a_dtype, b_dtype))
     return Operand(a, a_dtype), Operand(a if a_dtype == b_dtype and draw(st.booleans()) else b, b_dtype)
 
 
@@ -65,7 +65,7 @@ def assert_same(found: Metrics, expected: Metrics) -> None:
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(operands(), max_size=4))
 def test_pairs_that_are_measured_together_come_to_the_same_as_each_by_itself(pairs):
-    found = measure_batch([Task(Bits(a), Bits(b)) for a, b in pairs])
+    found = measure_batch([ValueRefPair(Bits(a), Bits(b)) for a, b in pairs])
     for one, (a, b) in zip(found, pairs, strict=True):
         assert_same(one, measure_operands(a, b))
 
@@ -83,7 +83,7 @@ def test_small_values_are_measured_in_few_calls(monkeypatch):
 
     monkeypatch.setattr(native, "library", Watched())
     value = np.ones((128, 128), np.float32)
-    found = measure_batch([Task(Held(value), Held(value + 1))] * 40)
+    found = measure_batch([ValueRefPair(InMemoryRef(value), InMemoryRef(value + 1))] * 40)
     assert calls == [16, 16, 8]
     assert {one.worst_row for one in found} == {0}
 
@@ -105,8 +105,8 @@ def test_what_a_worker_holds_of_small_values_is_bounded(monkeypatch):
         def __del__(self):
             alive.discard(id(self))
 
-    measure_batch([Task(Counted(), Counted())] * 50)
-    assert max(most) * 256 * 256 * 4 <= measuring._TOGETHER + 2 * 256 * 256 * 4
+    measure_batch([ValueRefPair(Counted(), Counted())] * 50)
+    assert max(most) * 256 * 256 * 4 <= measuring._PENDING_BYTES + 2 * 256 * 256 * 4
 
 
 def test_one_odd_pair_among_others_costs_only_itself(tmp_path):
@@ -116,8 +116,8 @@ def test_one_odd_pair_among_others_costs_only_itself(tmp_path):
 
         operand = load
 
-    good = Held(torch.ones(4, 4)), Held(torch.zeros(4, 4))
-    found = measure_batch([Task(*good), Task(Broken(), good[1]), Task(Held("a"), Held("b")), Task(*good)])
+    good = InMemoryRef(torch.ones(4, 4)), InMemoryRef(torch.zeros(4, 4))
+    found = measure_batch([ValueRefPair(*good), ValueRefPair(Broken(), good[1]), ValueRefPair(InMemoryRef("a"), InMemoryRef("b")), ValueRefPair(*good)])
     assert [type(one) for one in found] == [Metrics, str, Metrics, Metrics]
     assert found[1] == "OSError: gone"
     assert found[0] == found[3]
@@ -142,7 +142,7 @@ def written(path, values):
     for order, (name, value) in enumerate(values.items()):
         sink.write(tt.Record(name, value, "output", order=order))
     sink.close()
-    return [entry.reference for entry in side_of(path).entries]
+    return [entry.reference for entry in load_side(path).entries]
 
 
 def any_values(seed):
@@ -180,7 +180,7 @@ def test_no_array_is_made_of_what_the_kernels_take_as_bytes(tmp_path, monkeypatc
     if native.library is None:
         pytest.skip(native.reason)
     a, b = (written(tmp_path / str(seed), {"x": torch.full((4, 4), 1.0 + seed)}) for seed in (0, 1))
-    monkeypatch.setattr(InRun, "operand", None)
+    monkeypatch.setattr(RunValueRef, "operand", None)
     (found,) = measure_batch([(a[0], b[0])])
     assert found.relative_l2 == 0.5
 
@@ -220,7 +220,7 @@ def test_many_pairs_come_back_in_their_order_from_as_many_threads_as_there_are(m
         return measure_batch(batch)
 
     monkeypatch.setattr(measuring, "measure_batch", watched)
-    monkeypatch.setattr(measuring, "_processors", lambda: 2)
+    monkeypatch.setattr(measuring, "_cpu_count", lambda: 2)
     zero = np.zeros((64, 64), np.float32)
     a = {f"x.{n}": zero + 1 for n in range(1500)}
     b = {f"x.{n}": zero + (1 + n / 4096) for n in range(1500)}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.comparison.operands import are_equal, operand, shape_of_numbers
+from tensortap.comparison.operands import are_equal, as_operand, numeric_shape
 
 
 @pytest.mark.parametrize(
@@ -24,18 +24,18 @@ from tensortap.comparison.operands import are_equal, operand, shape_of_numbers
     ],
 )
 def test_numbers_keep_their_type(value, dtype):
-    assert operand(value).dtype == dtype
+    assert as_operand(value).dtype == dtype
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_quantized_numbers_are_those_they_stand_for():
     quantized = torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)
-    assert operand(quantized).bits.tolist() == [1.0, 1.0]
+    assert as_operand(quantized).bits.tolist() == [1.0, 1.0]
 
 
 def test_text_has_no_numbers():
-    assert operand(np.array(["a"])) is None
-    assert shape_of_numbers("a") is shape_of_numbers(np.str_("a")) is shape_of_numbers(None) is None
+    assert as_operand(np.array(["a"])) is None
+    assert numeric_shape("a") is numeric_shape(np.str_("a")) is numeric_shape(None) is None
 
 
 def test_a_repr_that_raises_does_not_hide_the_answer():

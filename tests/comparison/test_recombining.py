@@ -11,7 +11,7 @@ from tensortap.comparison.likeness import suggested_rules
 from tensortap.comparison.match import Matched
 from tensortap.comparison.operands import Operand
 from tensortap.comparison.recombining import all_made
-from tensortap.comparison.references import numbers_of
+from tensortap.comparison.references import numeric_operand
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Held:
         return self.value
 
     def operand(self) -> Operand | None:
-        return numbers_of(self.value)
+        return numeric_operand(self.value)
 
 
 def entry(name, value, step=0):

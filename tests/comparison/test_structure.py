@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensortap.comparison.structure import MISSING, pairs
+from tensortap.comparison.structure import ABSENT, walk_leaf_pairs
 
 Point = namedtuple("Point", "x y")
 
@@ -19,7 +19,7 @@ class Output:
 
 
 def walk(a, b):
-    return list(pairs(a, b, lambda a, b: False))
+    return list(walk_leaf_pairs(a, b, lambda a, b: False))
 
 
 def test_leaves_meet_at_their_paths():
@@ -49,7 +49,7 @@ def test_keys_that_one_side_lacks_are_named():
         ("['b']", "only in a"),
         ("['c']", "only in b"),
     ]
-    assert found[1].b is MISSING
+    assert found[1].b is ABSENT
 
 
 @pytest.mark.parametrize(

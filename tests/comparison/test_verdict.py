@@ -8,7 +8,7 @@ import torch
 from tensortap.comparison.floor import Noise
 from tensortap.comparison.match import Pair
 from tensortap.comparison.metrics import Metrics, measure
-from tensortap.comparison.references import Held
+from tensortap.comparison.references import InMemoryRef
 from tensortap.comparison.sides import Entry
 from tensortap.comparison.verdict import GREEN, judge
 from tensortap.core.record import Placement
@@ -39,7 +39,7 @@ def test_the_worst_axis_decides(found, axis, ratio):
 
 
 def test_weights_after_a_step_are_judged_as_a_whole():
-    entry = Entry("up.weight.after_step", Held(None), kind="param")
+    entry = Entry("up.weight.after_step", InMemoryRef(None), kind="param")
     found = Metrics(relative_l2=2e-6, row=2e-5, column=6e-5)
     judged = judge(found, NOISE, Pair(entry, entry))
     assert (judged.verdict, judged.axis, judged.ratio) == ("within noise", "whole", pytest.approx(2.0))
@@ -72,7 +72,7 @@ def test_another_shape_is_structure_and_another_cut_is_unaligned():
     found = measure(torch.zeros(2), torch.zeros(3))
     assert judge(found, NOISE).verdict == "structure"
     cut = Placement((2,), (0,), ("shard(0)",), (4,), (0,))
-    whole, piece = Entry("x", Held(0)), Entry("x", Held(0), placement=cut)
+    whole, piece = Entry("x", InMemoryRef(0)), Entry("x", InMemoryRef(0), placement=cut)
     assert judge(found, NOISE, Pair(whole, piece)).verdict == "unaligned"
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_named
 from tensortap.testing import FrameworkContract
 
@@ -14,7 +14,7 @@ class TestTorch(FrameworkContract):
 
     def values(self):
         base = torch.arange(12).reshape(3, 4)
-        yield from (base.to(getattr(torch, name)) for name in NUMBER_TYPES if name != "complex32")
+        yield from (base.to(getattr(torch, name)) for name in DTYPE_TABLE if name != "complex32")
         yield from (base.float().t(), base[:, 1:3].double(), base[::2], torch.ones(1).expand(4))
         yield from (torch.tensor(1.5), torch.empty(0, 3), torch.nn.Parameter(torch.ones(2)))
         yield torch.eye(3).to_sparse()
@@ -25,7 +25,7 @@ class TestNumpy(FrameworkContract):
 
     def values(self):
         base = np.arange(12).reshape(3, 4)
-        native = [name for name, row in NUMBER_TYPES.items() if row.native]
+        native = [name for name, row in DTYPE_TABLE.items() if row.native]
         yield from (base.astype(name) for name in native)
         yield from (np.asarray(jnp.arange(4, dtype=jnp.bfloat16)), base.T, base[::-1], base.astype(">f4"))
         yield from (np.array(1.5), np.float32(2), np.empty((0, 3)), np.array([None]), np.ma.ones(2))

@@ -4,17 +4,17 @@ import gc
 
 import pytest
 
-from tensortap.core.collector import without_collector
+from tensortap.core.collector import gc_paused
 
 
 def test_it_is_off_inside_and_on_again_afterwards():
-    with without_collector():
+    with gc_paused():
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_it_is_on_again_after_an_exception():
-    with pytest.raises(KeyError), without_collector():
+    with pytest.raises(KeyError), gc_paused():
         raise KeyError
     assert gc.isenabled()
 
@@ -22,7 +22,7 @@ def test_it_is_on_again_after_an_exception():
 def test_it_stays_off_where_the_program_has_turned_it_off():
     gc.disable()
     try:
-        with without_collector():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     finally:

@@ -7,14 +7,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tensortap.core.paths import (
-    Way,
+    Alternative,
     items_match,
-    matches,
-    nearest,
-    parse,
-    regex,
+    matches_pattern,
+    closest_names,
+    parse_pattern,
+    pattern_regex,
     segment_matches,
-    sort_key,
+    natural_sort_key,
 )
 
 anything = st.text(st.characters(exclude_categories=["Cs"]))
@@ -65,7 +65,7 @@ grammar = st.lists(
     ],
 )
 def test_a_path_selects_what_it_says(path, name, is_match):
-    assert matches(path, name) is is_match
+    assert matches_pattern(path, name) is is_match
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_values_their_parts_their_inputs_and_their_gradients_are_told_apart(path
         "attn", "attn[0]", "attn['k.v'][0]", "attn.out.logits", "attn.in.x", "attn.in.cache[1]",
         "attn.in.cache.keys", "attn.in.x.grad", "attn.grad", "attn[0].grad", "in", "other.attn",
     ]  # fmt: skip
-    assert [name for name in known if re.fullmatch(regex(path), name)] == names
+    assert [name for name in known if re.fullmatch(pattern_regex(path), name)] == names
 
 
 def test_an_output_may_be_recorded_by_the_longer_name():
-    assert [name for name in ("a", "a.out", "a.b", "a.out.x") if matches("a.out", name)] == [
+    assert [name for name in ("a", "a.out", "a.b", "a.out.x") if matches_pattern("a.out", name)] == [
         "a",
         "a.out",
         "a.out.x",
@@ -113,13 +113,13 @@ def test_an_output_may_be_recorded_by_the_longer_name():
 
 def test_every_output_is_neither_input_nor_gradient():
     known = ["a", "a.b", "a.b[0]", "out", "a.in.x", "in.x", "a.grad", "a.b[0].grad", "main.x"]
-    assert [name for name in known if matches("**.out", name)] == ["a", "a.b", "a.b[0]", "out", "main.x"]
+    assert [name for name in known if matches_pattern("**.out", name)] == ["a", "a.b", "a.b[0]", "out", "main.x"]
 
 
 @pytest.mark.parametrize("path", ["!a", "!{a,b}", "!a.*", "!**.a"])
 def test_an_exclamation_mark_turns_a_path_around(path):
     for name in ("a", "b", "a.b", "x.a", "other"):
-        assert matches(path, name) is not matches(path.removeprefix("!"), name)
+        assert matches_pattern(path, name) is not matches_pattern(path.removeprefix("!"), name)
 
 
 # Ranges
@@ -132,20 +132,20 @@ def test_an_exclamation_mark_turns_a_path_around(path):
 def test_a_range_holds_its_numbers_and_no_other(low, high, number):
     is_inside = low <= number <= high
     assert segment_matches(f"{low}-{high}", str(number)) is is_inside
-    assert matches(f"layers.{low}-{high}.mlp", f"layers.{number}.mlp") is is_inside
+    assert matches_pattern(f"layers.{low}-{high}.mlp", f"layers.{number}.mlp") is is_inside
 
 
 def test_a_range_takes_zeros_in_front_and_itself():
-    assert matches("shards.5-12", "shards.0007")
-    assert matches("2024-01", "2024-01")
-    assert not matches("0-5", "²")
-    assert not matches("0-5", "٣")
-    assert not matches("0-5", "")
+    assert matches_pattern("shards.5-12", "shards.0007")
+    assert matches_pattern("2024-01", "2024-01")
+    assert not matches_pattern("0-5", "²")
+    assert not matches_pattern("0-5", "٣")
+    assert not matches_pattern("0-5", "")
 
 
 def test_a_wide_range_is_a_short_expression():
-    assert len(regex("0-999999999999999999")) < 2000
-    assert len(regex("123456789-987654321")) < 2000
+    assert len(pattern_regex("0-999999999999999999")) < 2000
+    assert len(pattern_regex("123456789-987654321")) < 2000
 
 
 # Calls
@@ -168,7 +168,7 @@ def test_a_wide_range_is_a_short_expression():
     ],
 )
 def test_a_call_is_read_where_a_part_ends(path, call, body):
-    pattern = parse(path)
+    pattern = parse_pattern(path)
     assert (pattern.call, pattern.body) == (call, body)
 
 
@@ -203,14 +203,14 @@ def test_items_select_a_part_and_what_lies_within(items, found, is_match):
 
 
 def test_a_key_may_be_quoted_either_way():
-    assert parse('a["k"][(1,2)]').ways == (Way(("a",), "['k'][(1, 2)]"),)
-    assert parse('a["it\'s"]').ways == (Way(("a",), '["it\'s"]'),)
-    assert parse(r"a['\d']").ways == (Way(("a",), r"['\d']"),)
+    assert parse_pattern('a["k"][(1,2)]').alternatives == (Alternative(("a",), "['k'][(1, 2)]"),)
+    assert parse_pattern('a["it\'s"]').alternatives == (Alternative(("a",), '["it\'s"]'),)
+    assert parse_pattern(r"a['\d']").alternatives == (Alternative(("a",), r"['\d']"),)
 
 
 def test_what_follows_the_items_belongs_to_them():
-    assert parse("a.b[0].keys.grad").ways == (Way(("a", "b"), "[0].keys", is_gradient_of_items=True),)
-    assert parse("a[0.b").ways == (Way(("a[0", "b")),)
+    assert parse_pattern("a.b[0].keys.grad").alternatives == (Alternative(("a", "b"), "[0].keys", is_gradient_of_items=True),)
+    assert parse_pattern("a[0.b").alternatives == (Alternative(("a[0", "b")),)
 
 
 # Classes
@@ -232,7 +232,7 @@ def test_a_class_is_matched_by_any_of_its_names():
 
 @given(anything)
 def test_a_name_without_wildcards_matches_itself(name):
-    assert matches(name, name)
+    assert matches_pattern(name, name)
 
 
 @given(plain, plain)
@@ -240,20 +240,20 @@ def test_a_name_without_wildcards_matches_itself(name):
 @example("a", "a ")
 @example("x", "X")
 def test_a_plain_path_matches_nothing_else(path, name):
-    assert matches(path, name) is (path == name)
+    assert matches_pattern(path, name) is (path == name)
 
 
 @given(st.lists(parts, min_size=1), st.data())
 def test_a_star_stands_for_exactly_one_part(names, data):
     at = data.draw(st.integers(0, len(names) - 1))
     path = ".".join([*names[:at], "*", *names[at + 1 :]])
-    assert matches(path, ".".join(names))
-    assert not matches(path, ".".join([*names, "more"]))
+    assert matches_pattern(path, ".".join(names))
+    assert not matches_pattern(path, ".".join([*names, "more"]))
 
 
 @given(st.lists(parts, min_size=1))
 def test_two_stars_match_every_name(names):
-    assert matches("**", ".".join(names))
+    assert matches_pattern("**", ".".join(names))
 
 
 @given(
@@ -261,7 +261,7 @@ def test_two_stars_match_every_name(names):
 )
 def test_any_depth_is_any_number_of_parts(path, names):
     """Held against a matcher that tries every way."""
-    assert matches(".".join(path), ".".join(names)) is _fits(path, names)
+    assert matches_pattern(".".join(path), ".".join(names)) is _fits(path, names)
 
 
 def _fits(path, names):
@@ -288,10 +288,10 @@ def test_stars_within_a_part_are_any_letters(path, name):
 @example("[\x00]", "a")
 @example("<", ">")
 def test_no_path_is_a_broken_expression(path, name):
-    pattern = parse(path)
-    re.compile(regex(path))
-    matches(path, name)
-    for way in pattern.ways:
+    pattern = parse_pattern(path)
+    re.compile(pattern_regex(path))
+    matches_pattern(path, name)
+    for way in pattern.alternatives:
         items_match(way.items, name)
         for segment in way.segments:
             segment_matches(segment, name, [name])
@@ -301,15 +301,15 @@ def test_no_path_is_a_broken_expression(path, name):
     "path", ["{a,b}" * 40, "{" + "," * 5000 + "}" + "{" + "," * 5000 + "}", "{a,b}" * 11 + "x" * 100_000]
 )
 def test_braces_that_stand_for_too_much_are_letters(path):
-    ways = parse(path).ways
+    ways = parse_pattern(path).alternatives
     assert len(ways) <= 4096
     assert sum(len(segment) for way in ways for segment in way.segments) <= 2 << 20
     assert "{" in ways[0].segments[0]
 
 
 def test_many_choices_are_all_made():
-    assert len(parse("{a,b}" * 12).ways) == 4096
-    assert len(parse("{a,a}{,}").ways) == 1
+    assert len(parse_pattern("{a,b}" * 12).alternatives) == 4096
+    assert len(parse_pattern("{a,a}{,}").alternatives) == 1
 
 
 @pytest.mark.parametrize(
@@ -321,20 +321,20 @@ def test_many_choices_are_all_made():
     ],
 )
 def test_many_stars_do_not_try_a_long_name_in_every_way(path, name):
-    assert not matches(path, name)
+    assert not matches_pattern(path, name)
 
 
 def test_numbers_inside_names_sort_as_numbers():
     names = ["layers.10.w", "layers.2.w", "layers.1.w", "head"]
-    assert sorted(names, key=sort_key) == ["head", "layers.1.w", "layers.2.w", "layers.10.w"]
+    assert sorted(names, key=natural_sort_key) == ["head", "layers.1.w", "layers.2.w", "layers.10.w"]
 
 
 @given(st.lists(st.text()))
 @example(["9" * 5000, "1"])
 def test_any_names_can_be_sorted(names):
-    assert sorted(sorted(names, key=sort_key)) == sorted(names)
+    assert sorted(sorted(names, key=natural_sort_key)) == sorted(names)
 
 
 def test_the_nearest_names_are_found():
-    assert nearest("layer.0", ["layers.0", "head", "layers.1"])[0] == "layers.0"
-    assert nearest("x", []) == []
+    assert closest_names("layer.0", ["layers.0", "head", "layers.1"])[0] == "layers.0"
+    assert closest_names("x", []) == []

@@ -17,12 +17,12 @@ LAUNCHER_NAMES = (
     "PMIX_",
     "TORCHELASTIC_",
 )
-ASK = "from tensortap.core.ranks import ranks; r = ranks(); print(r.rank, r.world)"
+ASK = "from tensortap.core.ranks import rank_info; r = rank_info(); print(r.rank, r.world_size)"
 TWO_IN_A_GROUP = """
 import sys, torch.distributed as dist
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[1]), world_size=2)
-from tensortap.core.ranks import ranks
-print(ranks().rank, ranks().world)
+from tensortap.core.ranks import rank_info
+print(rank_info().rank, rank_info().world_size)
 dist.barrier(); dist.destroy_process_group()
 """
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tensortap.core import errors, settings
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Record, Series
 
 ALL_ERRORS = [
@@ -79,5 +79,5 @@ def test_a_setting_is_read_when_asked(monkeypatch):
 
 
 def test_every_number_type_knows_its_width():
-    widths = {row.name: row.itemsize for row in NUMBER_TYPES.values()}
+    widths = {row.name: row.itemsize for row in DTYPE_TABLE.values()}
     assert (widths["bool"], widths["bfloat16"], widths["complex32"], widths["complex128"]) == (1, 2, 4, 16)

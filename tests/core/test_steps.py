@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.core.steps import declared_step, forget_steps, next_order, step
+from tensortap.core.steps import declared_step, reset_steps, next_order, step
 
 
 def test_nothing_is_declared_before_the_program_says_so():
@@ -37,7 +37,7 @@ def test_what_is_no_whole_number_is_refused_and_changes_nothing(wrong):
 
 def test_steps_can_be_forgotten():
     step(7)
-    forget_steps()
+    reset_steps()
     assert declared_step() is None
     assert step() == 0
 

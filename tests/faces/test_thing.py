@@ -15,8 +15,8 @@ import torch
 import tensortap as tt
 from tensortap.core.tap import Tap
 from tensortap.faces import thing
-from tensortap.readers.spinner import spin
-from tensortap.sinks.history import memory_bound
+from tensortap.readers.spinner import show_spinner
+from tensortap.sinks.history import parse_memory_limit
 from tensortap.sources.manual import Manual
 
 Point = namedtuple("Point", "x y")
@@ -314,7 +314,7 @@ def test_status_turns_in_a_terminal_and_an_interrupt_ends_it_while_the_server_st
     with os.fdopen(follower, "w") as terminal:
         watcher = threading.Thread(target=interrupt_when_shown)
         watcher.start()
-        spin(serving.state, serving.news(), out=terminal)
+        show_spinner(serving.state, serving.news(), out=terminal)
         watcher.join()
     os.close(leader)
     assert tt.catch(0.5, "loss").wait(5)
@@ -349,17 +349,17 @@ def test_names_without_end_do_not_fill_the_memory():
 
 @pytest.mark.parametrize(("said", "found"), [("4GB", 4 << 30), ("1.5 MB", 3 << 19), (7, 7), (None, None)])
 def test_memory_is_a_size_or_a_share(said, found):
-    assert memory_bound(said) == found
+    assert parse_memory_limit(said) == found
 
 
 @pytest.mark.parametrize("said", ["lots", "-1", 0, "", "..%"])
 def test_a_memory_that_means_nothing_is_refused(said):
     with pytest.raises(ValueError, match="give a share such as '50%'"):
-        memory_bound(said)
+        parse_memory_limit(said)
 
 
 def test_half_of_the_machine_is_a_share_of_it():
-    assert 0 < memory_bound("50%") < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < parse_memory_limit("50%") < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_what_arrives_can_be_recorded_and_tapped(tmp_path):

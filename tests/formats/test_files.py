@@ -14,7 +14,7 @@ from tensortap.formats import files
 from tensortap.formats.files import DIRECT_ROOM, Folder, one_block
 from tensortap.formats.payload import Payload
 from tensortap.formats.serializers import encode
-from tensortap.frameworks.pool import Pool
+from tensortap.frameworks.pool import BufferPool
 from tensortap.kernels.hashing import checksum
 
 
@@ -135,7 +135,7 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
 def _staged(value, shift=0):
     """A payload whose bits lie in staging memory, as the background writer prepares it."""
     payload = encode(value).payload
-    room = Pool().copy(payload.bits, len(payload.head) + shift, 2 * DIRECT_ROOM)
+    room = BufferPool().copy(payload.bits, len(payload.head) + shift, 2 * DIRECT_ROOM)
     payload.staging = room.whole[shift:].data
     return payload, room.array.data
 

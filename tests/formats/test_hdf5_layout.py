@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.formats.hdf5_layout import chunk_of, filters_of
 from tensortap.formats.hdf5_names import COMPANIONS, is_companion, key_of, name_of, part_of
@@ -15,7 +15,7 @@ from tensortap.formats.ordered_file import OrderedFile
 from tensortap.frameworks.base import framework_of
 
 ODD_NAMES = ["", ".", "..", "/", "a/b", "a.b", "größe", "x" * 300, "x_iterations", "x~2", "%", "%2F", "a\0b"]
-FLOAT8 = [name for name in NUMBER_TYPES if name.startswith("float8")]
+FLOAT8 = [name for name in DTYPE_TABLE if name.startswith("float8")]
 
 
 @pytest.mark.parametrize("name", ["forward.x", "layers.0.attn['k'][0]", "größe", "x" * 300, "x_iteration"])

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensortap.core.errors import UnknownFormatError
-from tensortap.core.paths import matches
+from tensortap.core.paths import matches_pattern
 from tensortap.core.record import Placement, Record, Site
 from tensortap.formats import columns as module
 from tensortap.formats.columns import Columns
 from tensortap.formats.index import COLUMNS, IndexWriter, facts, row_end, row_start
 from tensortap.frameworks.base import Description
-from tensortap.readers.stored import Stored
+from tensortap.readers.stored import StoredRecord
 
 any_text = st.text(st.characters(codec=None, categories=None), max_size=20)
 whole = st.integers(-(2**70), 2**70)
@@ -66,7 +66,7 @@ def _open(folder):
 
 
 def _stored(columns):
-    return [Stored(row, columns, None, None) for row in range(len(columns))]
+    return [StoredRecord(row, columns, None, None) for row in range(len(columns))]
 
 
 def _names(columns):
@@ -304,4 +304,4 @@ def test_an_empty_run_answers_every_question(tmp_path):
 @given(st.lists(any_text, max_size=6, unique=True), st.sampled_from(["*", "**", "a*", "{a,b}", ""]))
 def test_a_path_selects_what_it_matches(names, path):
     column = module.Coded(np.arange(len(names), dtype=np.int32), names)
-    assert column.rows_like(path).tolist() == [matches(path, name) for name in names]
+    assert column.rows_like(path).tolist() == [matches_pattern(path, name) for name in names]

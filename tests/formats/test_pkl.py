@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
 from tensortap.core.record import Record
 from tensortap.formats import pkl
@@ -154,7 +154,7 @@ def test_tensors_need_no_trust():
         assert torch.equal(back[name].to(torch.complex64), value.to(torch.complex64))
 
 
-@pytest.mark.parametrize("name", NUMBER_TYPES)
+@pytest.mark.parametrize("name", DTYPE_TABLE)
 @pytest.mark.parametrize("trust", [False, True])
 def test_tensors_of_every_number_type_come_back_from_a_container(name, trust):
     value = torch.arange(6, dtype=torch.uint8).reshape(2, 3).to(getattr(torch, name))[:, 1:]

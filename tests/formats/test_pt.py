@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
 from tensortap.formats import pt
 from tensortap.formats.serializers import encode, load
@@ -49,7 +49,7 @@ def _every_reader(path):
     yield load(path)
 
 
-@pytest.mark.parametrize("name", NUMBER_TYPES)
+@pytest.mark.parametrize("name", DTYPE_TABLE)
 def test_torch_reads_every_number_type(saved, name):
     value = torch.randint(0, 2, (3, 4), dtype=torch.uint8).to(getattr(torch, name))
     for back in _every_reader(saved(value)):

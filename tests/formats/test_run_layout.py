@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensortap.core.errors import NoRunError, WriteFailedError
-from tensortap.core.ranks import Ranks
+from tensortap.core.ranks import RankInfo
 from tensortap.formats import run_layout
 from tensortap.formats.run_layout import (
     LAUNCHES,
@@ -37,7 +37,7 @@ def test_different_short_names_give_different_files(one, other):
 @settings(deadline=None)
 @given(any_text | st.text("./\\%\0", max_size=400) | st.text("ä", min_size=50, max_size=400))
 def test_a_file_name_is_safe(name):
-    stem = ranked_stem(name, Ranks(12345, 100_000))
+    stem = ranked_stem(name, RankInfo(12345, 100_000))
     encoded = f"{stem}.1234567.pickle".encode()
     assert len(encoded) <= 255
     assert stem
@@ -104,11 +104,11 @@ RANK = """
 import sys, time
 from datetime import timezone
 from pathlib import Path
-from tensortap.core.ranks import ranks
+from tensortap.core.ranks import rank_info
 from tensortap.formats.run_layout import agree_on_run
 time.sleep(float(sys.argv[2]))
 for attempt in (1, 2):
-    print(agree_on_run(Path(sys.argv[1]), timezone.utc, ranks(), attempt))
+    print(agree_on_run(Path(sys.argv[1]), timezone.utc, rank_info(), attempt))
 """
 
 
@@ -145,27 +145,27 @@ def test_a_later_launch_of_the_same_kind_meets_elsewhere(tmp_path):
 
 def test_a_meeting_place_left_by_an_old_launch_is_ignored(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(run_layout, "_WAIT_SECONDS", 0.1)
-    stale = agree_on_run(tmp_path, UTC, Ranks(0, 2), 1)
+    stale = agree_on_run(tmp_path, UTC, RankInfo(0, 2), 1)
     (meeting,) = (tmp_path / LAUNCHES).iterdir()
-    assert agree_on_run(tmp_path, UTC, Ranks(1, 2), 1) == stale
+    assert agree_on_run(tmp_path, UTC, RankInfo(1, 2), 1) == stale
     os.utime(meeting, (time.time() - 10**6,) * 2)
-    assert agree_on_run(tmp_path, UTC, Ranks(1, 2), 1) != stale
+    assert agree_on_run(tmp_path, UTC, RankInfo(1, 2), 1) != stale
     assert "rank 1 waited 0 s for rank 0 to create a run" in caplog.text
 
 
 def test_a_rank_that_comes_ten_minutes_later_still_finds_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(run_layout, "_process_start", lambda: time.time() - 700)
-    run = agree_on_run(tmp_path, UTC, Ranks(0, 2), 1)
+    run = agree_on_run(tmp_path, UTC, RankInfo(0, 2), 1)
     (meeting,) = (tmp_path / LAUNCHES).iterdir()
     os.utime(meeting, (time.time() - 600,) * 2)
-    assert agree_on_run(tmp_path, UTC, Ranks(1, 2), 1) == run
+    assert agree_on_run(tmp_path, UTC, RankInfo(1, 2), 1) == run
 
 
 def test_a_rank_that_can_never_find_the_folder_does_not_wait(tmp_path):
     (tmp_path / "file").touch()
     began = time.monotonic()
     with pytest.raises(WriteFailedError, match="cannot create the run folder"):
-        agree_on_run(tmp_path / "file", UTC, Ranks(1, 2), 1)
+        agree_on_run(tmp_path / "file", UTC, RankInfo(1, 2), 1)
     assert time.monotonic() - began < 5
 
 
@@ -174,7 +174,7 @@ def test_a_process_knows_when_it_began():
 
 
 def test_the_folder_of_the_runs_is_not_a_run_itself(tmp_path):
-    run = agree_on_run(tmp_path, UTC, Ranks(0, 2), 1)
+    run = agree_on_run(tmp_path, UTC, RankInfo(0, 2), 1)
     with pytest.raises(NoRunError, match=f"is not a run but holds 1: {run.name}; give one of them"):
         Run(tmp_path)
     (tmp_path / "x.pkl").touch()

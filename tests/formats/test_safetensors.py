@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats.safetensors import bits, stamp, tensors
 
@@ -126,4 +126,4 @@ def test_a_file_that_was_written_again_is_not_taken_for_the_one_before(tmp_path)
 def test_every_number_type_of_the_format_is_one_of_ours():
     from tensortap.formats import safetensors
 
-    assert set(safetensors._DTYPES.values()) <= set(NUMBER_TYPES)
+    assert set(safetensors._DTYPES.values()) <= set(DTYPE_TABLE)

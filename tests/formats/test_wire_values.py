@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement, Record, Site
 from tensortap.formats.wire import BadFrameError, Kind, Limits, head, parse_meta
@@ -78,7 +78,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", NUMBER_TYPES)
+@pytest.mark.parametrize("dtype", DTYPE_TABLE)
 def test_a_tensor_of_every_type_and_layout_arrives_exactly(dtype, layout):
     value = LAYOUTS[layout](torch_of(dtype))
     back = passed(value)
@@ -86,11 +86,11 @@ def test_a_tensor_of_every_type_and_layout_arrives_exactly(dtype, layout):
     assert value.numel() == 0 or same_bits(in_words(back).reshape(-1), in_words(value).reshape(-1))
 
 
-@pytest.mark.parametrize("dtype", [name for name, row in NUMBER_TYPES.items() if row.native])
+@pytest.mark.parametrize("dtype", [name for name, row in DTYPE_TABLE.items() if row.native])
 @pytest.mark.parametrize("order", "<>")
 def test_a_numpy_array_of_either_byte_order_arrives_exactly(dtype, order):
     value = (
-        np.arange(6).reshape(2, 3).astype(np.dtype(NUMBER_TYPES[dtype].storage).newbyteorder(order))[:, ::-1]
+        np.arange(6).reshape(2, 3).astype(np.dtype(DTYPE_TABLE[dtype].storage).newbyteorder(order))[:, ::-1]
     )
     back = passed(value)
     assert type(back) is np.ndarray

@@ -9,7 +9,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.registry import Registry
 from tensortap.frameworks import base
 from tensortap.frameworks.base import register_framework
-from tensortap.frameworks.keep import clone, cow, keeper, on_host, reference, summary
+from tensortap.frameworks.keep import clone, cow, retention_policy, on_host, reference, summary
 from tensortap.kernels.statistics import Statistics
 
 
@@ -18,13 +18,13 @@ from tensortap.kernels.statistics import Statistics
     [("cow", cow), ("clone", clone), ("ref", reference), ("cpu", on_host), ("stats", summary), (len, len)],
 )
 def test_a_word_is_a_function_and_a_function_is_itself(word, function):
-    assert keeper(word) is function
+    assert retention_policy(word) is function
 
 
 @pytest.mark.parametrize("wrong", ["copy", "", None, 3, ["cow"]])
 def test_any_other_word_is_refused(wrong):
     with pytest.raises(ValueError, match="keep is") as caught:
-        keeper(wrong)
+        retention_policy(wrong)
     assert str(caught.value) == (
         f"keep is {wrong!r}; give 'cow', 'clone', 'ref', 'cpu', 'stats', or a function of the value"
     )
@@ -34,7 +34,7 @@ def test_any_other_word_is_refused(wrong):
 @pytest.mark.parametrize("make", [torch.zeros, np.zeros])
 def test_a_kept_value_does_not_change_any_more(word, make):
     original = make(3)
-    kept = keeper(word)(original)
+    kept = retention_policy(word)(original)
     original += 1
     assert type(kept) is type(original)
     assert kept.tolist() == [0, 0, 0]
@@ -42,14 +42,14 @@ def test_a_kept_value_does_not_change_any_more(word, make):
 
 @pytest.mark.parametrize("word", ["cow", "clone", "ref", "cpu"])
 def test_a_kept_tensor_has_no_graph(word):
-    kept = keeper(word)(torch.ones(2, requires_grad=True) * 2)
+    kept = retention_policy(word)(torch.ones(2, requires_grad=True) * 2)
     assert (kept.requires_grad, kept.tolist()) == (False, [2, 2])
 
 
 @pytest.mark.parametrize("word", ["cow", "clone", "ref", "cpu"])
 @pytest.mark.parametrize("value", [jnp.ones(2), 3, 2.5, "text", None], ids=lambda value: type(value).__name__)
 def test_what_cannot_be_written_to_is_kept_as_it_is(word, value):
-    kept = keeper(word)(value)
+    kept = retention_policy(word)(value)
     assert type(kept) is type(value)
     assert np.all(kept == value)
 
@@ -73,7 +73,7 @@ def test_cow_copies_nothing_and_clone_does():
 def test_what_has_no_values_is_refused_by_every_word_but_ref(word):
     meta = torch.ones(2, device="meta")
     with pytest.raises(UnsupportedValueError, match=r"a meta tensor of shape \[2\] has no values"):
-        keeper(word)(meta)
+        retention_policy(word)(meta)
     assert reference(meta).device.type == "meta"
 
 

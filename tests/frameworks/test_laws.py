@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_named, framework_of, frameworks, register_framework
 
-storages = st.sampled_from(list(NUMBER_TYPES.values()))
+storages = st.sampled_from(list(DTYPE_TABLE.values()))
 shapes = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
 
 
@@ -52,7 +52,7 @@ def test_the_numbers_of_torch_are_those_of_to_numpy(drawn):
     bits, dtype = drawn
     value = framework_named("torch").from_bits(bits, dtype)
     numbers = framework_of(value).to_numpy(value)
-    wide = {"float": torch.float64, "complex": torch.complex128}.get(NUMBER_TYPES[dtype].family)
+    wide = {"float": torch.float64, "complex": torch.complex128}.get(DTYPE_TABLE[dtype].family)
     expected = value if wide is None else value.to(wide)
     with np.errstate(invalid="ignore"):  # widening a signalling NaN says so
         np.testing.assert_array_equal(numbers.astype(expected.numpy().dtype), expected.numpy())

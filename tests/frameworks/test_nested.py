@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import BatchEncoding
 
-from tensortap.frameworks.nested import MAX_DEPTH, Cut, leaves, rebuild, snapshot
+from tensortap.frameworks.nested import MAX_DEPTH, Cut, leaves, map_leaves, snapshot
 
 Point = namedtuple("Point", "x y")
 
@@ -174,8 +174,8 @@ def test_a_model_output_is_rebuilt_with_fields_and_keys():
 
 
 def test_a_class_that_cannot_be_made_again_becomes_a_plain_one():
-    assert rebuild(MappingProxyType({"a": 1}), str) == {"a": "1"}
-    assert rebuild(torch.Size([2]), str) == ("2",)
+    assert map_leaves(MappingProxyType({"a": 1}), str) == {"a": "1"}
+    assert map_leaves(torch.Size([2]), str) == ("2",)
 
 
 structures = st.recursive(
@@ -188,7 +188,7 @@ structures = st.recursive(
 
 @given(structures)
 def test_rebuilding_with_the_same_leaves_gives_an_equal_structure(value):
-    assert rebuild(value, lambda leaf: leaf) == value
+    assert map_leaves(value, lambda leaf: leaf) == value
 
 
 @given(structures)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensortap.frameworks.sameness import is_same, share_memory, state, surface, version_of, versions_passed
+from tensortap.frameworks.sameness import contents_equal, share_memory, change_token, shallow_change_token, tensor_version, names_with_new_version
 from tensortap.frameworks.torch_glance import differ_at_first_sight
 
 VALUES = st.recursive(
@@ -27,12 +27,12 @@ VALUES = st.recursive(
 )
 def test_a_long_list_of_plain_values_is_told_from_another(before, now, size):
     one, other = [before] * size, [before] * (size - 1) + [now]
-    assert state(one) != state(other)
-    assert state(one) == state(list(one))
+    assert change_token(one) != change_token(other)
+    assert change_token(one) == change_token(list(one))
 
 
 def test_a_list_of_nan_is_what_it_was():
-    assert state([float("nan")] * 3) == state([float("nan"), float("nan"), float("nan")])
+    assert change_token([float("nan")] * 3) == change_token([float("nan"), float("nan"), float("nan")])
 
 
 @given(VALUES)
@@ -40,13 +40,13 @@ def test_a_value_is_the_same_as_its_copy(value):
     import copy
 
     other = copy.deepcopy(value)
-    assert is_same(value, other)
-    assert state(value) == state(other)
+    assert contents_equal(value, other)
+    assert change_token(value) == change_token(other)
 
 
 @given(VALUES, VALUES)
 def test_a_state_tells_apart_what_is_not_the_same(one, other):
-    assert (state(one) == state(other)) == is_same(one, other)
+    assert (change_token(one) == change_token(other)) == contents_equal(one, other)
 
 
 LAYOUTS = {
@@ -75,7 +75,7 @@ def test_a_first_sight_never_tells_apart_what_is_equal(layout):
     assert not differ_at_first_sight(one, other)
     dense = layout not in ("sparse", "sparse rows", "quantized")
     if dense:
-        assert is_same(one, other)
+        assert contents_equal(one, other)
         assert not differ_at_first_sight(one, one.resolve_conj().resolve_neg().contiguous())
 
 
@@ -84,20 +84,20 @@ def test_a_first_sight_sees_shape_type_and_first_numbers():
     for other in (torch.ones(8), x.double(), x + 1, (x + 1).t(), x.index_fill(1, torch.tensor([7]), 2)):
         assert differ_at_first_sight(x, other)
     assert not differ_at_first_sight(x, x.index_fill(0, torch.tensor([7]), 2))
-    assert not is_same(x, x.index_fill(0, torch.tensor([7]), 2))
+    assert not contents_equal(x, x.index_fill(0, torch.tensor([7]), 2))
 
 
 def test_a_freed_storage_is_not_read():
     x, other = torch.ones(100), torch.zeros(100)
     x.untyped_storage().resize_(0)
     assert not differ_at_first_sight(x, other)
-    assert not is_same(x, other)
+    assert not contents_equal(x, other)
 
 
 def test_a_state_keeps_no_array_alive():
     values = [torch.ones(3), np.ones(3), {1}, [torch.ones(2)]]
     found = [weakref.ref(value) for value in (values[0], values[1], values[3][0])]
-    kept = [state(value) for value in values], [surface(value) for value in values], state(values, deep=True)
+    kept = [change_token(value) for value in values], [shallow_change_token(value) for value in values], change_token(values, deep=True)
     del values
     gc.collect()
     assert [one() for one in found] == [None] * 3
@@ -109,22 +109,22 @@ def test_an_object_at_the_address_of_a_dead_one_is_another():
         pass
 
     thing = Thing()
-    before, address = state([thing]), id(thing)
+    before, address = change_token([thing]), id(thing)
     del thing
     others = [Thing() for _ in range(100)]
     reused = [other for other in others if id(other) == address]
-    assert all(state([other]) != before for other in reused or others)
+    assert all(change_token([other]) != before for other in reused or others)
 
 
 def test_versions_are_counted_where_torch_counts():
     x, y = torch.zeros(2), torch.zeros(2)
     with torch.inference_mode():
-        assert version_of(torch.zeros(2)) is None
-    assert version_of(np.zeros(2)) is None
-    versions = {"x": version_of(x), "y": version_of(y)}
+        assert tensor_version(torch.zeros(2)) is None
+    assert tensor_version(np.zeros(2)) is None
+    versions = {"x": tensor_version(x), "y": tensor_version(y)}
     y.add_(1)
-    assert versions_passed(versions, {"x": x, "y": y}) == ["y"]
-    assert versions_passed(versions, {"x": x, "y": y}) == []
+    assert names_with_new_version(versions, {"x": x, "y": y}) == ["y"]
+    assert names_with_new_version(versions, {"x": x, "y": y}) == []
 
 
 def test_memory_is_shared_between_libraries():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.torch import FRAMEWORK
 
-EIGHT_BIT_FLOATS = [name for name in NUMBER_TYPES if name.startswith("float8")]
+EIGHT_BIT_FLOATS = [name for name in DTYPE_TABLE if name.startswith("float8")]
 
 
 class Tagged(torch.Tensor):
@@ -26,7 +26,7 @@ def every_byte(dtype):
     return torch.arange(256, dtype=torch.uint8).view(dtype)
 
 
-@pytest.mark.parametrize("name", NUMBER_TYPES)
+@pytest.mark.parametrize("name", DTYPE_TABLE)
 def test_every_number_type_comes_back_exactly(name):
     value = every_byte(torch.bool if name == "bool" else getattr(torch, name))
     if name == "bool":

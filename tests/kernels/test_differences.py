@@ -9,14 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import differences as module
 from tensortap.kernels.differences import DEFAULT_ATOL, Extreme, differences, within
 from tensortap.kernels.numbers import decode
 
 pytestmark = pytest.mark.usefixtures("way")
 
-FLOATS = [name for name, row in NUMBER_TYPES.items() if row.family == "float"]
+FLOATS = [name for name, row in DTYPE_TABLE.items() if row.family == "float"]
 NUMBERS = st.floats(width=32) | st.sampled_from([0.0, 1.0, 1.00001, -1.0, math.inf, -math.inf, math.nan])
 PAIRS = st.integers(1, 30).flatmap(lambda n: st.tuples(*[hnp.arrays(np.float32, n, elements=NUMBERS)] * 2))
 RTOLS = st.sampled_from([0.0, 1e-40, 1e-5, 0.5, 3.0, 1e30])
@@ -123,7 +123,7 @@ def test_a_finite_number_is_never_within_reach_of_infinity():
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_float_type_is_compared_by_value(dtype):
-    bits = np.arange(256 if NUMBER_TYPES[dtype].itemsize == 1 else 2000).astype(NUMBER_TYPES[dtype].storage)
+    bits = np.arange(256 if DTYPE_TABLE[dtype].itemsize == 1 else 2000).astype(DTYPE_TABLE[dtype].storage)
     wide = decode(bits, dtype).astype(np.float64)
     assert within(bits, dtype, wide, "float64", atol=0, rtol=0, equal_nan=True)
     assert within(bits, dtype, bits, dtype, equal_nan=True)
@@ -145,7 +145,7 @@ def test_real_against_complex_is_compared_as_complex():
     assert not are_within(np.array([1, 2]), np.array([1 + 0j, 2 + 1j]))
 
 
-INTEGERS = [name for name, row in NUMBER_TYPES.items() if row.family == "int"]
+INTEGERS = [name for name, row in DTYPE_TABLE.items() if row.family == "int"]
 
 
 def integers(dtype):
@@ -206,10 +206,10 @@ def test_bools_are_zero_and_one():
     assert of(flags, ~flags).mismatches == 2
 
 
-@pytest.mark.parametrize("dtype", NUMBER_TYPES)
+@pytest.mark.parametrize("dtype", DTYPE_TABLE)
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (2, 3)])
 def test_every_type_and_shape_equals_itself(dtype, shape):
-    bits = np.ones(shape, NUMBER_TYPES[dtype].storage)
+    bits = np.ones(shape, DTYPE_TABLE[dtype].storage)
     assert within(bits, dtype, bits.copy(), dtype)
     assert differences(bits, dtype, bits.copy(), dtype).count == math.prod(shape)
 
@@ -277,7 +277,7 @@ def test_200_megabytes_on_disk_take_less_than_2_mebibytes_of_memory(large_file):
 )
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_any_type_and_stride_takes_less_than_2_mebibytes_of_memory(dtype, is_apart):
-    storage = NUMBER_TYPES[dtype].storage
+    storage = DTYPE_TABLE[dtype].storage
     raw = np.random.default_rng(0).integers(0, 255, 16 << 20, dtype=np.uint8)
     a = (raw[: 1 << 20] > 9) if dtype == "bool" else raw.view(storage)
     a = a[: a.size // 1000 * 1000].reshape(-1, 1000)

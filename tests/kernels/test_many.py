@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
 from tensortap.kernels.along import worst_of_both
 from tensortap.kernels.differences import differences
@@ -29,11 +29,11 @@ def variant(request):
 
 @st.composite
 def pairs(draw):
-    dtypes = st.sampled_from(sorted(NUMBER_TYPES))
+    dtypes = st.sampled_from(sorted(DTYPE_TABLE))
     a_dtype = draw(dtypes)
     b_dtype = a_dtype if draw(st.integers(0, 3)) else draw(dtypes)
     shape = draw(SHAPES)
-    a, b = (draw(hnp.arrays(NUMBER_TYPES[dtype].storage, shape)) for dtype in (a_dtype, b_dtype))
+    a, b = (draw(hnp.arrays(DTYPE_TABLE[dtype].storage, shape)) for dtype in (a_dtype, b_dtype))
     if a_dtype == b_dtype and draw(st.booleans()):
         b = np.where(draw(hnp.arrays(bool, shape)), b, a)
     return a, a_dtype, b, b_dtype

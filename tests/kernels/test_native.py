@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
 from tensortap.kernels.along import relative_l2_along
 from tensortap.kernels.differences import differences, within
@@ -35,7 +35,7 @@ def by_twin(call):
 
 def elements(dtype):
     """Any bits of the type, and those that are numbers with something special about them more often."""
-    storage = np.dtype(NUMBER_TYPES[dtype].storage)
+    storage = np.dtype(DTYPE_TABLE[dtype].storage)
     if storage.kind != "f":
         return hnp.from_dtype(storage)
     ends = np.finfo(storage)
@@ -47,7 +47,7 @@ def elements(dtype):
 @st.composite
 def arrays(draw, dtype, shape):
     """Contiguous, transposed or with gaps; filled by one value with a few others, or each on its own."""
-    values = draw(hnp.arrays(NUMBER_TYPES[dtype].storage, shape, elements=elements(dtype)))
+    values = draw(hnp.arrays(DTYPE_TABLE[dtype].storage, shape, elements=elements(dtype)))
     how = draw(st.sampled_from(["as it is", "transposed", "apart"]))
     if how == "transposed" and shape:
         return np.asfortranarray(values)
@@ -60,7 +60,7 @@ def arrays(draw, dtype, shape):
 
 @st.composite
 def pairs(draw):
-    dtypes = st.sampled_from(sorted(NUMBER_TYPES))
+    dtypes = st.sampled_from(sorted(DTYPE_TABLE))
     a_dtype = draw(dtypes)
     b_dtype = a_dtype if draw(st.integers(0, 3)) else draw(dtypes)
     shape = draw(SHAPES)
@@ -113,7 +113,7 @@ def test_differences_are_those_of_the_twin(variant, pair, atol, rtol, equal_nan)
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @SETTINGS
-@given(data=st.data(), dtype=st.sampled_from(sorted(NUMBER_TYPES)), shape=SHAPES)
+@given(data=st.data(), dtype=st.sampled_from(sorted(DTYPE_TABLE)), shape=SHAPES)
 def test_statistics_are_those_of_the_twin(variant, data, dtype, shape):
     native.library.choose(variant)
     bits = data.draw(arrays(dtype, shape))
@@ -146,7 +146,7 @@ def test_an_axis_is_that_of_the_twin(pair, data):
 def test_arrays_of_many_blocks_agree_with_the_twin(variant, dtype):
     native.library.choose(variant)
     raw = np.random.default_rng(1).integers(0, 256, 8 * 70_001, dtype=np.uint8)
-    a = raw.view(NUMBER_TYPES[dtype].storage)[:70_001].copy()
+    a = raw.view(DTYPE_TABLE[dtype].storage)[:70_001].copy()
     b = a.copy()
     b[30_000:60_000] = np.roll(b, 1)[30_000:60_000]
     assert_agree(
@@ -258,14 +258,14 @@ def test_a_nearly_equal_pair_has_the_angle_of_float64():
     assert found.gain == pytest.approx(float((x @ y) / (y @ y) - 1), abs=1e-15)
 
 
-@pytest.mark.parametrize("dtype", [name for name, row in NUMBER_TYPES.items() if row.family == "float"])
+@pytest.mark.parametrize("dtype", [name for name, row in DTYPE_TABLE.items() if row.family == "float"])
 def test_neighbours_are_one_number_apart(dtype):
-    width = NUMBER_TYPES[dtype].itemsize
-    low = np.array([1, 5, 40], NUMBER_TYPES[dtype].storage if width > 2 else f"<u{width}").astype(
+    width = DTYPE_TABLE[dtype].itemsize
+    low = np.array([1, 5, 40], DTYPE_TABLE[dtype].storage if width > 2 else f"<u{width}").astype(
         f"<u{width}"
     )
     high = (low + 1).astype(low.dtype)
-    bits = [codes.view(NUMBER_TYPES[dtype].storage) for codes in (low, high)]
+    bits = [codes.view(DTYPE_TABLE[dtype].storage) for codes in (low, high)]
     assert (decode(bits[0], dtype) < decode(bits[1], dtype)).all()
     found = differences(bits[0], dtype, bits[1], dtype, ulps=True).ulps
     assert (found.max, found.counts[1], found.quantile(0.5)) == (1, 3, 1)
@@ -273,7 +273,7 @@ def test_neighbours_are_one_number_apart(dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bfloat16"])
 def test_numbers_may_begin_at_any_byte(dtype):
-    storage = np.dtype(NUMBER_TYPES[dtype].storage)
+    storage = np.dtype(DTYPE_TABLE[dtype].storage)
     raw = np.random.default_rng(0).integers(0, 256, 8 * 40_000 + 1, dtype=np.uint8)
     apart = raw[1:].view(storage)
     assert not apart.flags.aligned

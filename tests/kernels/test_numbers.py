@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.kernels.numbers import decode
 
-FLOAT8 = [name for name in NUMBER_TYPES if name.startswith("float8")]
+FLOAT8 = [name for name in DTYPE_TABLE if name.startswith("float8")]
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
@@ -35,23 +35,23 @@ def test_complex32_becomes_complex64():
     assert np.array_equal(decode(bits, "complex32"), values.numpy())
 
 
-@pytest.mark.parametrize("dtype", [name for name, row in NUMBER_TYPES.items() if row.native])
+@pytest.mark.parametrize("dtype", [name for name, row in DTYPE_TABLE.items() if row.native])
 def test_a_type_numpy_has_is_handed_back_as_it_is(dtype):
-    bits = np.zeros(3, NUMBER_TYPES[dtype].storage)
+    bits = np.zeros(3, DTYPE_TABLE[dtype].storage)
     assert decode(bits, dtype) is bits
 
 
-@pytest.mark.parametrize("dtype", [name for name, row in NUMBER_TYPES.items() if not row.native])
+@pytest.mark.parametrize("dtype", [name for name, row in DTYPE_TABLE.items() if not row.native])
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (2, 3)])
 def test_the_shape_stays(dtype, shape):
-    decoded = decode(np.zeros(shape, NUMBER_TYPES[dtype].storage), dtype)
+    decoded = decode(np.zeros(shape, DTYPE_TABLE[dtype].storage), dtype)
     assert isinstance(decoded, np.ndarray)
     assert decoded.shape == shape
 
 
-@pytest.mark.parametrize("dtype", [name for name, row in NUMBER_TYPES.items() if not row.native])
+@pytest.mark.parametrize("dtype", [name for name, row in DTYPE_TABLE.items() if not row.native])
 def test_steps_through_memory_do_not_matter(dtype):
-    bits = np.arange(24).reshape(4, 6).astype(NUMBER_TYPES[dtype].storage)
+    bits = np.arange(24).reshape(4, 6).astype(DTYPE_TABLE[dtype].storage)
     assert np.array_equal(decode(bits.T[::2], dtype), decode(bits, dtype).T[::2])
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels.numbers import decode
 from tensortap.kernels.statistics import Statistics, statistics
 
@@ -33,10 +33,10 @@ def bits_of(dtype, count=500):
     raw = np.random.default_rng(1).integers(0, 256, count * 16, dtype=np.uint8)
     if dtype == "bool":
         return raw[:count] > 128
-    return raw.view(NUMBER_TYPES[dtype].storage)[:count]
+    return raw.view(DTYPE_TABLE[dtype].storage)[:count]
 
 
-@pytest.mark.parametrize("dtype", NUMBER_TYPES)
+@pytest.mark.parametrize("dtype", DTYPE_TABLE)
 def test_every_type_agrees_with_float64(dtype):
     bits = bits_of(dtype)
     values = decode(bits, dtype)
@@ -113,9 +113,9 @@ def test_the_absolute_value_of_large_complex64_does_not_overflow():
     assert found.max == pytest.approx(3e38 * math.sqrt(2))
 
 
-@pytest.mark.parametrize("dtype", NUMBER_TYPES)
+@pytest.mark.parametrize("dtype", DTYPE_TABLE)
 def test_nothing_has_no_statistics(dtype):
-    found = statistics(np.zeros((3, 0), NUMBER_TYPES[dtype].storage), dtype)
+    found = statistics(np.zeros((3, 0), DTYPE_TABLE[dtype].storage), dtype)
     assert found == Statistics(0, None, None, None, None, 0.0)
 
 
@@ -184,7 +184,7 @@ def test_200_megabytes_on_disk_take_less_than_2_mebibytes_of_memory(large_file):
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "complex64", "float16", "bfloat16", "complex128"])
 def test_any_type_and_stride_takes_less_than_2_mebibytes_of_memory(dtype):
-    storage = NUMBER_TYPES[dtype].storage
+    storage = DTYPE_TABLE[dtype].storage
     raw = np.random.default_rng(0).integers(0, 255, 24 << 20, dtype=np.uint8).view(storage)
     apart = raw[: raw.size // 1000 * 1000].reshape(-1, 1000).T
     assert peak_of(lambda: statistics(apart, dtype)) <= 2 << 20

@@ -9,7 +9,7 @@ import pytest
 
 import tensortap as tt
 from tensortap.core.errors import RefusedError
-from tensortap.core.ranks import Ranks
+from tensortap.core.ranks import RankInfo
 from tensortap.live.discovery import Note, described, job_of, jobs, private_folder
 
 
@@ -18,7 +18,7 @@ def note():
     made = []
 
     def make(name="x", rank=0, **facts):
-        job = replace(described(name, Ranks(rank, 4 if rank else 1), private_folder()), **facts)
+        job = replace(described(name, RankInfo(rank, 4 if rank else 1), private_folder()), **facts)
         made.append(Note(job))
         return job
 

@@ -72,9 +72,9 @@ def steps_until(tapped, is_so, seconds=20):
 @pytest.fixture
 def counted_steps():
     yield
-    from tensortap.core.steps import forget_steps
+    from tensortap.core.steps import reset_steps
 
-    forget_steps()
+    reset_steps()
 
 
 def test_a_session_is_told_when_its_tap_is_slowed_down(runtime, quick, counted_steps):

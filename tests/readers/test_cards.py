@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.core.cards import card, cards
+from tensortap.core.cards import render_card, cards
 from tensortap.core.record import Site
 
 _MOST = 200_000
@@ -123,10 +123,10 @@ def test_a_record_on_disk_has_the_same_card(tmp_path: Path) -> None:
 def test_a_kind_that_nobody_draws_has_no_card() -> None:
     class Other: ...
 
-    assert card(Other()) is None
+    assert render_card(Other()) is None
     cards.add(Other, lambda one: "drawn")
     try:
-        assert card(Other()) == "drawn"
+        assert render_card(Other()) == "drawn"
     finally:
         cards.remove(Other)
 

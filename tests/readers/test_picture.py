@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tensortap.kernels.numbers import decode
 from tensortap.readers import picture
 from tensortap.readers.picture import (
-    Scale,
-    bars,
-    cells,
-    coloured,
-    half_blocks,
-    png,
-    scale_of,
-    shades,
+    ColourScale,
+    render_bars,
+    pool_plane,
+    apply_colours,
+    render_half_blocks,
+    encode_png,
+    fit_colour_scale,
+    render_shades,
     sparkline,
 )
 
@@ -27,7 +27,7 @@ from tensortap.readers.picture import (
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20), st.integers(1, 20))
 def test_every_number_is_in_exactly_one_cell(height, width, rows, columns):
     plane = np.random.default_rng(0).normal(size=(height, width))
-    found = cells(plane, "float64", rows, columns)
+    found = pool_plane(plane, "float64", rows, columns)
     assert found.low.shape == (min(height, rows), min(width, columns))
     assert found.low.min() == plane.min()
     assert found.high.max() == plane.max()
@@ -39,20 +39,20 @@ def test_every_number_is_in_exactly_one_cell(height, width, rows, columns):
 def test_one_nan_among_millions_is_seen():
     plane = np.zeros((2000, 1500), "f4")
     plane[1234, 567] = np.nan
-    found = cells(plane, "float32", 20, 15).peak
+    found = pool_plane(plane, "float32", 20, 15).peak
     assert np.argwhere(np.isnan(found)).tolist() == [[12, 5]]
 
 
 def test_the_peak_keeps_its_sign():
-    found = cells(np.array([[-5.0, 3.0, 0.0, 4.0]]), "float64", 1, 2)
+    found = pool_plane(np.array([[-5.0, 3.0, 0.0, 4.0]]), "float64", 1, 2)
     assert found.peak.tolist() == [[-5.0, 4.0]]
 
 
 def test_any_number_of_axes_gives_a_plane():
-    assert picture.plane(np.float64(3).reshape(())).shape == (1, 1)
-    assert picture.plane(np.arange(5)).shape == (1, 5)
-    assert picture.plane(np.zeros((2, 3, 4, 5))).shape == (4, 5)
-    assert cells(np.empty((0, 3)), "float64", 5, 5).peak.size == 0
+    assert picture.last_plane(np.float64(3).reshape(())).shape == (1, 1)
+    assert picture.last_plane(np.arange(5)).shape == (1, 5)
+    assert picture.last_plane(np.zeros((2, 3, 4, 5))).shape == (4, 5)
+    assert pool_plane(np.empty((0, 3)), "float64", 5, 5).peak.size == 0
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int64", "bool", "complex64"])
@@ -66,29 +66,29 @@ def test_every_number_type_is_drawn(dtype):
     }[dtype]
     values = decode(bits, dtype)
     expected = np.abs(values) if dtype == "complex64" else values
-    assert cells(bits, dtype, 1, 2).peak.tolist() == expected.astype(float).tolist()
+    assert pool_plane(bits, dtype, 1, 2).peak.tolist() == expected.astype(float).tolist()
 
 
 def test_a_scale_with_both_signs_has_zero_in_the_middle():
-    scale = scale_of(np.array([-1.0, 3.0, np.nan, np.inf]))
-    assert scale == Scale(-3.0, 3.0, True)
-    assert scale.share(np.array([0.0])).tolist() == [0.5]
-    assert scale_of(np.array([2.0, 5.0])) == Scale(2.0, 5.0, False)
-    assert scale_of(np.array([np.nan])) == Scale(0.0, 0.0, False)
+    scale = fit_colour_scale(np.array([-1.0, 3.0, np.nan, np.inf]))
+    assert scale == ColourScale(-3.0, 3.0, True)
+    assert scale.normalise(np.array([0.0])).tolist() == [0.5]
+    assert fit_colour_scale(np.array([2.0, 5.0])) == ColourScale(2.0, 5.0, False)
+    assert fit_colour_scale(np.array([np.nan])) == ColourScale(0.0, 0.0, False)
 
 
 def test_a_width_that_overflows_is_still_a_scale():
-    share = scale_of(np.array([-1.7e308, 1.7e308])).share(np.array([-1.7e308, 0.0, 1.7e308]))
+    share = fit_colour_scale(np.array([-1.7e308, 1.7e308])).normalise(np.array([-1.7e308, 0.0, 1.7e308]))
     assert share.tolist() == [0.0, 0.5, 1.0]
 
 
 def test_brighter_means_more_and_odd_numbers_have_colours_of_their_own():
-    light = coloured(np.linspace(0, 1, 50)[None]).astype(int).sum(axis=2)[0]
+    light = apply_colours(np.linspace(0, 1, 50)[None]).astype(int).sum(axis=2)[0]
     assert (np.diff(light) >= 0).all()
-    odd = coloured(np.array([[0.0, 1.0, np.nan, np.inf, -np.inf]]))[0].tolist()
+    odd = apply_colours(np.array([[0.0, 1.0, np.nan, np.inf, -np.inf]]))[0].tolist()
     assert tuple(odd[2]) == picture.NAN_COLOUR
     assert tuple(odd[3]) == tuple(odd[4]) == picture.INF_COLOUR
-    minus, plus = coloured(np.array([[-1.0, 1.0]]))[0].tolist()
+    minus, plus = apply_colours(np.array([[-1.0, 1.0]]))[0].tolist()
     assert minus[2] > minus[0]
     assert plus[0] > plus[2]
 
@@ -106,7 +106,7 @@ def chunks(data):
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_a_png_holds_the_pixels_it_was_given(height, width):
     pixels = np.random.default_rng(height * width).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    found = dict(chunks(png(pixels)))
+    found = dict(chunks(encode_png(pixels)))
     assert struct.unpack(">IIBBBBB", found[b"IHDR"]) == (width, height, 8, 2, 0, 0, 0)
     lines = np.frombuffer(zlib.decompress(found[b"IDAT"]), np.uint8).reshape(height, -1)
     assert (lines[:, 0] == 0).all()
@@ -114,30 +114,30 @@ def test_a_png_holds_the_pixels_it_was_given(height, width):
 
 
 def test_enlarged_cells_are_squares():
-    big = picture.enlarged(np.arange(12, dtype=np.uint8).reshape(2, 2, 3), 3)
+    big = picture.enlarge(np.arange(12, dtype=np.uint8).reshape(2, 2, 3), 3)
     assert big.shape == (6, 6, 3)
     assert (big[:3, 3:] == np.array([3, 4, 5])).all()
 
 
 def test_half_blocks_put_two_rows_into_a_line():
     pixels = np.array([[[1, 2, 3]], [[4, 5, 6]], [[7, 8, 9]]], np.uint8)
-    assert half_blocks(pixels) == ["\x1b[38;2;1;2;3m\x1b[48;2;4;5;6m▀\x1b[0m", "\x1b[38;2;7;8;9m▀\x1b[0m"]
+    assert render_half_blocks(pixels) == ["\x1b[38;2;1;2;3m\x1b[48;2;4;5;6m▀\x1b[0m", "\x1b[38;2;7;8;9m▀\x1b[0m"]
     same = np.zeros((2, 50, 3), np.uint8)
-    assert half_blocks(same)[0].count("\x1b") == 3
+    assert render_half_blocks(same)[0].count("\x1b") == 3
 
 
 @pytest.mark.parametrize(
     ("colour", "code"), [((255, 0, 0), 196), ((0, 0, 255), 21), ((0, 0, 0), 232), ((255, 255, 255), 255)]
 )
 def test_a_terminal_of_256_colours_gets_the_nearest(colour, code):
-    (line,) = half_blocks(np.array([[colour]], np.uint8), "256")
+    (line,) = render_half_blocks(np.array([[colour]], np.uint8), "256")
     assert line == f"\x1b[38;5;{code}m▀\x1b[0m"
 
 
 def test_shades_are_darker_for_more_and_mark_what_is_not_finite():
-    assert shades(np.array([[0.0, 1, 2, 3, 4]])) == [" ░▒▓█"]
-    assert shades(np.array([[-4.0, 0, 4]])) == ["█ █"]
-    assert shades(np.array([[0.0, np.nan, np.inf, 1]]), ascii=True) == [" !^@"]
+    assert render_shades(np.array([[0.0, 1, 2, 3, 4]])) == [" ░▒▓█"]
+    assert render_shades(np.array([[-4.0, 0, 4]])) == ["█ █"]
+    assert render_shades(np.array([[0.0, np.nan, np.inf, 1]]), ascii=True) == [" !^@"]
 
 
 def test_a_sparkline_has_a_letter_for_each_number():
@@ -160,7 +160,7 @@ def test_a_long_sparkline_keeps_the_peaks():
 
 
 def test_a_bar_that_is_not_empty_shows():
-    assert bars([0, 1, 1000], 10) == ["", "▏", "█" * 10]
-    assert bars([0, 1, 1000], 10, ascii=True) == ["", "#", "#" * 10]
-    assert bars([]) == []
-    assert bars([3, 6], 4) == ["██", "████"]
+    assert render_bars([0, 1, 1000], 10) == ["", "▏", "█" * 10]
+    assert render_bars([0, 1, 1000], 10, ascii=True) == ["", "#", "#" * 10]
+    assert render_bars([]) == []
+    assert render_bars([3, 6], 4) == ["██", "████"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tensortap as tt
 from tensortap.core.record import Record, Site
-from tensortap.readers.query import QueryError, parse
+from tensortap.readers.query import QueryError, parse_query
 from tensortap.readers.query_fields import FIELDS
 
 NAMES = ["layers.0.attn", "layers.1.attn", "layers.10.mlp", "head", "pkg.mod:func.x"]
@@ -119,7 +119,7 @@ def test_statistics_that_were_written_with_the_values_can_be_asked_for(tmp_path)
 )
 def test_what_cannot_be_read_is_told_with_its_place(query, at, words):
     with pytest.raises(QueryError) as caught:
-        parse(query)
+        parse_query(query)
     assert words in str(caught.value)
     assert caught.value.at == at
 
@@ -127,12 +127,12 @@ def test_what_cannot_be_read_is_told_with_its_place(query, at, words):
 @given(st.text(alphabet="ab()|-\"'[]{}<>:=!*.,@0123456789 stepnanshape", max_size=60))
 def test_any_text_is_read_or_refused_in_words(text):
     with contextlib.suppress(QueryError):
-        assert parse(text).fields <= {field.name for field in FIELDS.values()}
+        assert parse_query(text).fields <= {field.name for field in FIELDS.values()}
 
 
 def test_every_field_has_an_example_that_can_be_read():
     for field in FIELDS.values():
-        assert parse(field.example).fields == {field.name}
+        assert parse_query(field.example).fields == {field.name}
 
 
 class _Table:
@@ -161,7 +161,7 @@ class _Table:
 )
 def test_a_query_with_many_stars_is_answered_at_once(query, text):
     before = time.process_time()
-    assert not parse(query).mask(_Table(text)).any()
+    assert not parse_query(query).mask(_Table(text)).any()
     assert time.process_time() - before < 2
 
 
@@ -169,7 +169,7 @@ def test_a_query_with_many_stars_is_answered_at_once(query, text):
 def test_stars_in_a_text_stand_for_any_letters(pattern, text):
     if "*" in pattern:
         wanted = fnmatch.fnmatchcase(text, pattern)
-        assert parse(f"type:{pattern}").mask(_Table(text)).tolist() == [wanted]
+        assert parse_query(f"type:{pattern}").mask(_Table(text)).tolist() == [wanted]
 
 
 @given(st.lists(st.sampled_from(["*", "**", "1", "22"]), max_size=6), st.lists(st.sampled_from([1, 2, 22])))
@@ -182,4 +182,4 @@ def test_stars_in_a_shape_stand_for_axes(words, sizes):
         return bool(sizes) and words[0] in ("*", str(sizes[0])) and fits(words[1:], sizes[1:])
 
     table = _Table(",".join(map(str, sizes)))
-    assert parse(f"shape:[{','.join(words)}]").mask(table).tolist() == [fits(words, sizes)]
+    assert parse_query(f"shape:[{','.join(words)}]").mask(table).tolist() == [fits(words, sizes)]

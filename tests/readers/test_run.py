@@ -15,7 +15,7 @@ from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.record import Placement, Record, Site
 from tensortap.readers import values
 from tensortap.readers.run import Run
-from tensortap.readers.values import Values
+from tensortap.readers.values import ValueReader
 from tensortap.sinks.run_directory import RunDirectory
 
 LAYOUTS = pytest.mark.parametrize("layout", ["files", "pack"])
@@ -251,7 +251,7 @@ def test_a_record_comes_back_whole(written):
 
 def test_iterating_reads_no_value(written, monkeypatch):
     run = Run(written("a", "b"))
-    monkeypatch.setattr(Values, "_map", None)
+    monkeypatch.setattr(ValueReader, "_map", None)
     assert [(stored.name, stored.shape, stored.nbytes) for stored in run] == [("a", (1,), 8), ("b", (1,), 8)]
 
 
@@ -277,7 +277,7 @@ def _is_mapped(address, path):
 
 
 def test_many_values_at_once_do_not_use_up_the_open_files(written, monkeypatch):
-    monkeypatch.setattr(values, "_MAPPED_FILES", 10)
+    monkeypatch.setattr(values, "_MAX_MAPPED_FILES", 10)
     run = Run(written(*["x"] * 100, layout="files"))
     before = len(os.listdir("/proc/self/fd"))
     series = run.series("x")

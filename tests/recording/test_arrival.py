@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from tensortap.recording.arrival import Doorbell
+from tensortap.recording.arrival import MethodAccessHook
 
 
 class Bell:
@@ -29,9 +29,9 @@ def rung():
         met.append(one.depth)
         return (one,)
 
-    doorbell = Doorbell(Bell, "__call__", ring)
+    doorbell = MethodAccessHook(Bell, "__call__", ring)
     yield met
-    doorbell.take_down()
+    doorbell.remove()
 
 
 def test_each_object_rings_once_also_when_its_number_is_given_again(rung):
@@ -56,6 +56,6 @@ def test_no_frame_is_added_while_the_method_runs(rung):
 def test_the_class_shows_its_own_method_and_gets_it_back(rung):
     method = Bell.__call__
     assert method.__qualname__ == "Bell.__call__"
-    assert isinstance(vars(Bell)["__call__"], Doorbell)
-    vars(Bell)["__call__"].take_down()
+    assert isinstance(vars(Bell)["__call__"], MethodAccessHook)
+    vars(Bell)["__call__"].remove()
     assert vars(Bell)["__call__"] is method

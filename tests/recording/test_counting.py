@@ -1,7 +1,7 @@
 """Steps of a program that does not say them: by forwards, then by its optimizers."""
 
 from tensortap.core.steps import declared_step, step
-from tensortap.recording.counting import Counting
+from tensortap.recording.counting import StepCounter
 
 
 class Optimizer:
@@ -10,7 +10,7 @@ class Optimizer:
 
 def counted(events: str, optimizers: dict[str, Optimizer], learns: bool = True) -> list[int | None]:
     """Small letters are forwards of models, digits are steps of optimizers; the step of each forward."""
-    counting = Counting(optimizers.values(), lambda: learns)
+    counting = StepCounter(optimizers.values(), lambda: learns)
     steps = []
     for one in events:
         if one in optimizers:
@@ -46,7 +46,7 @@ def test_an_evaluation_with_an_optimizer_at_hand_counts_forwards():
 
 
 def test_the_steps_of_an_optimizer_that_is_gone_stay_counted():
-    counting, optimizer = Counting([], bool), Optimizer()
+    counting, optimizer = StepCounter([], bool), Optimizer()
     for _ in range(4):
         counting.begin_forward(1)
         counting.end_optimizer_step(optimizer)
@@ -56,7 +56,7 @@ def test_the_steps_of_an_optimizer_that_is_gone_stay_counted():
 
 
 def test_what_the_program_says_is_stronger():
-    counting = Counting([], bool)
+    counting = StepCounter([], bool)
     assert step() == 0
     step(7)
     counting.begin_forward(1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tensortap.core.record import Placement, Record, Site
-from tensortap.frameworks.keep import keeper
+from tensortap.frameworks.keep import retention_policy
 from tensortap.sinks.memory import Memory
 
 
@@ -78,7 +78,7 @@ def test_beyond_a_number_of_records_the_oldest_go(caplog):
 )
 @pytest.mark.parametrize("keep", ["cow", "clone", None])
 def test_beyond_a_number_of_bytes_the_oldest_go(make, keep):
-    kept = {} if keep is None else {"keep": keeper(keep)} if not isinstance(make(0), dict) else {}
+    kept = {} if keep is None else {"keep": retention_policy(keep)} if not isinstance(make(0), dict) else {}
     memory = numbered(Memory(most_bytes=350, **kept), 10, make)
     assert (steps(memory), memory.dropped) == ([7, 8, 9], 7)
 
@@ -136,7 +136,7 @@ def test_without_a_limit_everything_stays():
 
 
 def test_a_value_without_numbers_is_refused_by_name_and_costs_no_other():
-    memory = Memory(keep=keeper("cow"))
+    memory = Memory(keep=retention_policy("cow"))
     for name, value in (("a", torch.ones(2)), ("b", torch.ones(2, device="meta")), ("c", torch.ones(2))):
         memory.write(Record(name, value))
     assert list(memory.series) == ["a", "c"]
@@ -147,7 +147,7 @@ def test_a_value_without_numbers_is_refused_by_name_and_costs_no_other():
 
 
 def test_the_first_refusal_of_a_name_is_the_one_that_is_told():
-    memory = Memory(keep=keeper("cow"))
+    memory = Memory(keep=retention_policy("cow"))
     for size in (2, 3):
         memory.write(Record("x", torch.ones(size, device="meta")))
     assert "of shape [2]" in memory.refused["x"]

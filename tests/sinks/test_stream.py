@@ -14,7 +14,7 @@ from tensortap.formats.link import handshake
 from tensortap.formats.wire import Kind
 from tensortap.formats.wire_values import Packed
 from tensortap.sinks.addresses import open_sink
-from tensortap.sinks.deliveries import Outbox, Parcel
+from tensortap.sinks.deliveries import Outbox, QueuedValue
 from tensortap.sinks.memory import Memory
 from tensortap.sinks.stream import Stream
 from tensortap.sources.listener import Listener
@@ -184,7 +184,7 @@ def test_a_listener_that_reads_nothing_never_holds_up_the_caller(deaf):
 def test_where_nobody_listens_one_message_says_so_and_no_snapshot_is_taken(caplog, unheard):
     stream = Stream(unheard)
     assert stream.send(Record("x", np.zeros(3))).wait(5) is False
-    assert stream.is_away
+    assert stream.has_no_listener
     huge = np.broadcast_to(np.zeros(1), (1 << 40,))  # a snapshot of this would take terabytes
     assert [stream.send(Record("x", huge)).wait() for _ in range(100)] == [False] * 100
     assert caplog.text.count("nobody takes values at") == 1
@@ -205,7 +205,7 @@ def test_a_listener_that_ends_and_returns_is_found_again(caplog):
     with Tap(sinks=[Memory()]).attach(listener):
         stream = Stream(listener.address)
         assert stream.send(Record("x", 1)).wait(5)
-    while not stream.is_away:
+    while not stream.has_no_listener:
         time.sleep(0.001)
     assert not stream.send(Record("x", 1)).wait()
     with Tap(sinks=[Memory()]).attach(Listener(port=listener.port)):
@@ -264,10 +264,10 @@ def unheard():
 
 
 def test_what_was_lost_with_a_connection_takes_no_room_any_more():
-    box, lost = Outbox(10_000), Parcel(Packed({}, [], 8_000), b"")
+    box, lost = Outbox(10_000), QueuedValue(Packed({}, [], 8_000), b"")
     box.reserve(lost.cost)
-    box.begin(lost)
-    assert box.lose() == 1
+    box.mark_in_flight(lost)
+    assert box.drop_unconfirmed() == 1
     box.reserve(3_000)
-    box.waiting.append(Parcel(Packed({}, [], 952), b""))
+    box.waiting.append(QueuedValue(Packed({}, [], 952), b""))
     assert box.reserve(3_000) == 0

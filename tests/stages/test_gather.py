@@ -10,10 +10,10 @@ from tensortap.core.errors import GatherError
 from tensortap.core.record import Placement, Record, Series
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
-from tensortap.stages.callbacks import Chain, Saved
-from tensortap.stages.exchange import Exchange, _messages
+from tensortap.stages.callbacks import CallbackChain, PreSaveCallbacks
+from tensortap.stages.exchange import GatherCollective, _plan_messages
 from tensortap.stages.gather import Gather
-from tensortap.stages.parcel import Slot, from_header, pack, unpack
+from tensortap.stages.parcel import ArraySlot, payload_from_header, pack_records, unpack_records
 from tensortap.stages.reduce import mean, stack_padded_tensors, stack_tensors
 
 
@@ -179,14 +179,14 @@ def test_a_record_keeps_what_is_still_known_of_it():
     def swap(name, values, iterations, ranks):
         values[:], iterations[:], ranks[:] = values[1:], iterations[1:], ranks[1:]
 
-    halved, _ = Chain([halve]).over(records)
+    halved, _ = CallbackChain([halve]).apply(records)
     assert [(record.kind, record.order, record.placement) for record in halved] == [
         ("output", 5, placed),
         ("output", 6, placed),
     ]
-    (second,), _ = Chain([swap]).over(records)
+    (second,), _ = CallbackChain([swap]).apply(records)
     assert second == records[1]
-    (stacked,), _ = Chain([stack_tensors]).over(records)
+    (stacked,), _ = CallbackChain([stack_tensors]).apply(records)
     assert (stacked.kind, stacked.placement, stacked.step) == ("output", None, (1, 2))
 
 
@@ -204,9 +204,9 @@ def test_what_is_no_callback_is_refused_at_once():
 def test_a_callback_before_saving_changes_the_value_and_what_is_known_of_the_piece():
     placement = Placement((2,), (0,), ("shard(0)",), (4, 2), (0, 0))
     record = Record("x", torch.ones(2, 2), step=3, placement=placement)
-    (same,) = Saved([lambda name, value, iteration: value * iteration]).push(record)
+    (same,) = PreSaveCallbacks([lambda name, value, iteration: value * iteration]).push(record)
     assert (same.value.tolist(), same.placement) == ([[3.0, 3.0]] * 2, placement)
-    (less,) = Saved([mean()]).push(record)
+    (less,) = PreSaveCallbacks([mean()]).push(record)
     assert (less.value.item(), less.placement) == (1.0, None)
 
 
@@ -262,29 +262,29 @@ def test_a_value_that_cannot_be_kept_is_named_and_counted(caplog):
 
 def test_a_header_is_small_and_holds_no_numbers_of_arrays():
     value = torch.rand(1000)
-    parcel, arrays = pack([Record("x", value), Record("y", {"a": value, "b": [value, 3]})])
+    parcel, arrays = pack_records([Record("x", value), Record("y", {"a": value, "b": [value, 3]})])
     header = parcel.header()
     assert len(header) < 1000
     assert value.numpy().tobytes()[:64] not in header
     assert [array is value for array in arrays] == [True]
-    records, refused = unpack(from_header(header), arrays)
+    records, refused = unpack_records(payload_from_header(header), arrays)
     assert records[0].value is records[1].value["b"][0] is value
     assert refused.count == 0
 
 
 def test_a_snapshot_is_sent_without_being_parted_from_its_original():
-    from tensortap.stages.exchange import _flatten
+    from tensortap.stages.exchange import _to_byte_tensor
 
     value = torch.rand(1000)
     snapshot = torch._lazy_clone(value)
-    assert _flatten(snapshot).numel() == 4000
+    assert _to_byte_tensor(snapshot).numel() == 4000
     assert torch._C._is_cow_tensor(snapshot)
 
 
 def test_messages_cover_every_byte_once_and_stay_small():
     sizes = [0, 10, 70_000, 5, 10_000_000, 65_535, 0, 60_000, 65_536, *[1000] * 5000]
-    slots = [Slot("torch", "uint8", (size,), size) for size in sizes]
-    messages = list(_messages(slots, 1 << 20))
+    slots = [ArraySlot("torch", "uint8", (size,), size) for size in sizes]
+    messages = list(_plan_messages(slots, 1 << 20))
     covered = [0] * len(sizes)
     for spans in messages:
         assert sum(end - start for _, start, end in spans) <= 1 << 20
@@ -297,7 +297,7 @@ def test_messages_cover_every_byte_once_and_stay_small():
 
 def test_an_exchange_needs_a_process_group():
     with pytest.raises(ValueError, match="process group"):
-        Exchange(None, 1 << 20)
+        GatherCollective(None, 1 << 20)
 
 
 def test_a_partial_function_is_a_callback():

@@ -10,7 +10,7 @@ from tensortap.core.tap import Tap
 from tensortap.frameworks.keep import summary
 from tensortap.kernels.statistics import statistics
 from tensortap.sinks.memory import Memory
-from tensortap.stages.select import Changed, Steps, When, changed, every, first, nonfinite, predicates_of
+from tensortap.stages.select import Changed, StepPredicate, When, changed, every, first, nonfinite, predicates_of
 
 NAN, INF = float("nan"), float("inf")
 
@@ -58,7 +58,7 @@ def test_a_merged_record_counts_by_its_first_step():
 
 
 def test_a_source_may_ask_which_steps_are_wanted():
-    assert isinstance(every(3), Steps)
+    assert isinstance(every(3), StepPredicate)
     assert [every(3).wants(step) for step in range(4)] == [True, False, False, True]
 
 

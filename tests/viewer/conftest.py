@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.viewer.sample import write
 
-from tensortap.viewer.answers import opened
+from tensortap.viewer.answers import decode_columns
 from tensortap.viewer.server import View, view
 
 
@@ -46,7 +46,7 @@ class Client:
         return self.get(path, status).json()
 
     def columns(self, path: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return opened(self.get(path).content)
+        return decode_columns(self.get(path).content)
 
     def post(self, path: str, body: Any, status: int = 200, **headers: str) -> Any:
         answer = self.http.post(path, json=body, headers={"origin": self.viewer.address, **headers})

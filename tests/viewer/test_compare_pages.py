@@ -11,7 +11,7 @@ from tests.viewer.sample import EVIL, NAMES, STEPS, keep_command, keep_program
 import tensortap as tt
 from tensortap.core.record import Record
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.viewer.sentences import growth
+from tensortap.viewer.sentences import error_growth
 
 
 def compared(client, query=""):
@@ -111,7 +111,7 @@ def written(path, sizes):
 )
 def test_an_error_doubles_only_where_it_is_seen_to(tmp_path, sizes, wanted):
     found = tt.compare_runs(written(tmp_path / "a", [0] * len(sizes)), written(tmp_path / "b", sizes))
-    assert growth(found)["text"].startswith(wanted)
+    assert error_growth(found)["text"].startswith(wanted)
 
 
 def test_the_map_has_tensors_in_execution_order_and_the_first_point(client):

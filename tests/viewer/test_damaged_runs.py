@@ -12,8 +12,8 @@ from tests.viewer.sample import NAMES, STEPS
 import tensortap as tt
 from tensortap.core.record import Record
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.viewer.answers import opened
-from tensortap.viewer.comparisons import Asked
+from tensortap.viewer.answers import decode_columns
+from tensortap.viewer.comparisons import ComparisonRequest
 
 
 def test_a_run_without_a_record_is_a_run_all_the_same(look, folder):
@@ -88,13 +88,13 @@ def test_a_run_that_is_written_anew_is_read_anew(look, folder):
     sink.close()
     assert client.json(f"/api/run/{run}")["captures"] == 1
     after = client.get(f"/api/run/{run}/row/0/tile.bin", headers={"if-none-match": before.headers["etag"]})
-    assert opened(after.content)[1]["value"].tolist() == [7.0] * 6
+    assert decode_columns(after.content)[1]["value"].tolist() == [7.0] * 6
 
 
 def test_a_comparison_of_a_run_that_is_written_anew_is_made_anew(look, folder):
     client = look()
     comparisons = client.viewer.state.comparisons
-    asked = Asked(client.run("a"), client.run("b"))
+    asked = ComparisonRequest(client.run("a"), client.run("b"))
     first = comparisons.ask(asked)
     is_done = threading.Event()
     comparisons._later.submit(is_done.set)
@@ -116,7 +116,7 @@ def test_a_run_that_is_written_anew_into_the_same_files_is_read_anew(look, folde
             other.write_bytes(path.read_bytes())  # as when a file gets the number of one that is gone
     after = client.get(f"/api/run/{run}/row/17/tile.bin", headers={"if-none-match": tag})
     expected = client.get(f"/api/run/{client.run('a')}/row/17/tile.bin")
-    assert opened(after.content)[1]["value"].tolist() == opened(expected.content)[1]["value"].tolist()
+    assert decode_columns(after.content)[1]["value"].tolist() == decode_columns(expected.content)[1]["value"].tolist()
 
 
 @pytest.mark.parametrize("what", ["tile.bin", "hist", "value.npy", "top"])
@@ -145,5 +145,5 @@ def test_a_trace_that_is_written_anew_is_read_anew_even_with_as_many_values(look
     written("after", 5)
     client.viewer.state.library.stock(client.run("trace.h5"))._looked = 0.0
     after = client.get(f"{base}/tile.bin", headers={"if-none-match": tag})
-    assert opened(after.content)[1]["value"].tolist() == [5.0] * 9
+    assert decode_columns(after.content)[1]["value"].tolist() == [5.0] * 9
     assert client.json(base)["name"] == "after"

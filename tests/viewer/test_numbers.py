@@ -5,14 +5,14 @@ import pytest
 
 from tensortap.comparison.operands import Operand
 from tensortap.viewer import measures
-from tensortap.viewer.numbers import Apart, Tensor
-from tensortap.viewer.problems import TooLargeError, UnknownThingError
+from tensortap.viewer.numbers import TensorDifference, MappedTensor
+from tensortap.viewer.problems import TooLargeError, NotFoundError
 
 ARRAY = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 
 
 def tensor(array, dtype=None):
-    return Tensor(Operand(array, dtype or str(array.dtype)))
+    return MappedTensor(Operand(array, dtype or str(array.dtype)))
 
 
 def read(grid):
@@ -66,19 +66,19 @@ def test_bfloat16_needs_no_framework():
 def test_a_difference_speaks_in_five_ways():
     a, b = np.array([1.0, -2.0, 0.0, np.inf, np.nan], "f4"), np.array([1.5, -2.0, 0.0, np.inf, np.nan], "f4")
     said = {
-        how: Apart(tensor(a), tensor(b), how).flat(0, 5).tolist() for how in ("value", "abs", "rel", "sign")
+        how: TensorDifference(tensor(a), tensor(b), how).flat(0, 5).tolist() for how in ("value", "abs", "rel", "sign")
     }
     assert said["value"] == [0.5, 0, 0, 0, 0]
     assert said["abs"] == [0.5, 0, 0, 0, 0]
     assert said["rel"][0] == pytest.approx(1 / 3)
     assert said["sign"] == [1, 0, 0, 0, 0]
     near = np.nextafter(a, np.float32(9), dtype="f4")
-    assert Apart(tensor(a), tensor(near), "ulp").flat(0, 3).tolist() == [1, 1, 1]
+    assert TensorDifference(tensor(a), tensor(near), "ulp").flat(0, 3).tolist() == [1, 1, 1]
 
 
 def test_shapes_that_differ_have_no_difference():
-    with pytest.raises(UnknownThingError, match="there is no difference to show"):
-        Apart(tensor(np.zeros(2)), tensor(np.zeros(3)), "value")
+    with pytest.raises(NotFoundError, match="there is no difference to show"):
+        TensorDifference(tensor(np.zeros(2)), tensor(np.zeros(3)), "value")
 
 
 @pytest.mark.parametrize("scale", measures.SCALES)
@@ -103,7 +103,7 @@ def test_a_histogram_of_odd_numbers_is_still_one(values, scale):
 
 def test_a_large_tensor_is_sampled_evenly_and_says_so():
     array = np.broadcast_to(np.arange(1 << 13, dtype=np.float32), (1 << 12, 1 << 13))
-    found, is_exact = measures.looked_at(tensor(array).grid("", ""))
+    found, is_exact = measures.sample_values(tensor(array).grid("", ""))
     assert not is_exact
     assert found.size <= 1 << 21
     assert abs(found.mean() - array[0].mean()) < 50
@@ -112,9 +112,9 @@ def test_a_large_tensor_is_sampled_evenly_and_says_so():
 def test_the_largest_come_first_and_what_is_odd_before_all():
     array = np.zeros((4, 5), np.float32)
     array[1, 2], array[3, 4], array[0, 1] = -7, 3, np.nan
-    assert [at for at, _ in measures.top(tensor(array), 3, "abs")] == [1, 7, 19]
-    assert measures.top(tensor(array), 1, "min") == [(7, -7.0)]
-    assert [at for at, _ in measures.top(tensor(array), 9, "odd")] == [1]
+    assert [at for at, _ in measures.top_elements(tensor(array), 3, "abs")] == [1, 7, 19]
+    assert measures.top_elements(tensor(array), 1, "min") == [(7, -7.0)]
+    assert [at for at, _ in measures.top_elements(tensor(array), 9, "odd")] == [1]
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
@@ -134,7 +134,7 @@ def test_a_long_axis_is_told_in_groups():
 
 def test_small_numbers_count_as_they_are_held_when_axes_are_reduced():
     bits = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (3, 1 << 15, 1 << 10), (0, 0, 0))
-    tensor = Tensor(Operand(bits, "float8_e5m2"))
+    tensor = MappedTensor(Operand(bits, "float8_e5m2"))
     with pytest.raises(TooLargeError, match="384 MB would be held"):
         tensor.grid("1,2", "mean,:,:")
     assert tensor.grid("1,2", "0,:,:").shape == (1 << 15, 1 << 10)

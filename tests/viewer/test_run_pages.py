@@ -13,7 +13,7 @@ import tensortap as tt
 from tensortap.core.record import Record, Site
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.viewer import state
-from tensortap.viewer.library import identity_of
+from tensortap.viewer.library import id_of_path
 
 
 def test_runs_are_listed_with_the_shortest_ids(look):
@@ -141,28 +141,28 @@ def test_the_health_of_runs_that_are_listed_is_found_out_too(look, folder):
 
 
 def test_a_run_that_is_opened_while_it_is_glimpsed_is_looked_through_to_its_end(look, folder, monkeypatch):
-    monkeypatch.setattr(state, "_MOST_GLIMPSED", 0)
-    monkeypatch.setattr(state, "_TYPING", 3600.0)
-    client, run = look(), identity_of(folder / "a")
+    monkeypatch.setattr(state, "_MAX_BYTES_IF_LISTED", 0)
+    monkeypatch.setattr(state, "_TYPING_PAUSE", 3600.0)
+    client, run = look(), id_of_path(folder / "a")
     client.get(f"/api/run/{run}/rows.bin?q=layer")  # so that the glimpse waits until the run is opened
     client.json("/api/runs")
     with client.http.stream("GET", "/api/events") as stream:
         client.json(f"/api/run/{run}")
-        monkeypatch.setattr(state, "_TYPING", 0.0)
+        monkeypatch.setattr(state, "_TYPING_PAUSE", 0.0)
         short = client.run("a")
         told = (json.loads(line[5:]) for line in stream.iter_lines() if line.startswith("data:"))
         assert any(one.get("id") == short and one.get("known") == one.get("of", -1) for one in told)
 
 
 def test_while_somebody_types_nothing_is_found_out_in_the_background(look, folder, monkeypatch):
-    monkeypatch.setattr(state, "_TYPING", 3600.0)
-    client, run = look(), identity_of(folder / "a")  # to list the runs would begin with it
+    monkeypatch.setattr(state, "_TYPING_PAUSE", 3600.0)
+    client, run = look(), id_of_path(folder / "a")  # to list the runs would begin with it
     client.get(f"/api/run/{run}/rows.bin?q=layer")
     with client.http.stream("GET", "/api/events") as stream:
         client.json(f"/api/run/{run}")
         for _ in range(20):  # answers, each of which the work in the background would make room for
             assert client.json(f"/api/run/{run}")["health"]["known"] == 0
-        monkeypatch.setattr(state, "_TYPING", 0.0)
+        monkeypatch.setattr(state, "_TYPING_PAUSE", 0.0)
         told = (json.loads(line[5:]) for line in stream.iter_lines() if line.startswith("data:"))
         assert any(one.get("known") == one.get("of", -1) for one in told)
 
@@ -226,7 +226,7 @@ def test_a_tile_is_the_part_of_the_tensor(look, folder):
 
 
 def test_a_sampled_tile_is_told_apart_and_refined(look, tmp_path, monkeypatch):
-    monkeypatch.setattr("tensortap.viewer.tiles.tile.__defaults__", (1 << 20, 0))
+    monkeypatch.setattr("tensortap.viewer.tiles.compute_tile.__defaults__", (1 << 20, 0))
     value = np.random.default_rng(0).standard_normal((1024, 8192)).astype(np.float32)
     sink = RunDirectory(tmp_path / "large")
     sink.write(Record("large", value))
@@ -453,7 +453,7 @@ def test_bfloat16_is_shown_and_downloaded_as_numbers(look, tmp_path):
 
 
 def test_more_runs_than_stay_open_are_listed_all_the_same(look, tmp_path, monkeypatch):
-    monkeypatch.setattr("tensortap.viewer.library._OPEN", 2)
+    monkeypatch.setattr("tensortap.viewer.library._MAX_OPEN_RUNS", 2)
     for number in range(5):
         sink = RunDirectory(tmp_path / "several" / f"run{number}")
         sink.write(Record("x", np.ones(number + 1, "f4")))

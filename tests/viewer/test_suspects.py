@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.viewer.test_compare_pages import answered, compared
 
-from tensortap.viewer.changed_lines import only_in
+from tensortap.viewer.changed_lines import blocks_only_in
 
 pytestmark = pytest.mark.xdist_group("viewer suspects")  # what they share is made once
 
@@ -122,13 +122,13 @@ def test_changes_to_another_commit_accuse_nobody(told):
 
 def test_a_change_that_both_runs_have_is_no_suspect():
     patch = b"diff --git a/m.py b/m.py\n--- a/m.py\n+++ b/m.py\n@@ -1,3 +1,3 @@\n a\n-b\n+c\n d\n"
-    assert [str(block) for block in only_in(patch, b"")] == ["m.py:2"]
-    assert only_in(patch, patch) == []
+    assert [str(block) for block in blocks_only_in(patch, b"")] == ["m.py:2"]
+    assert blocks_only_in(patch, patch) == []
 
 
 def test_lines_that_were_taken_away_are_named_by_the_line_before_them():
     patch = b"diff --git a/m.py b/m.py\n--- a/m.py\n+++ b/m.py\n@@ -1,4 +1,2 @@\n a\n-b\n-c\n d\n"
-    assert [str(block) for block in only_in(patch, b"")] == ["m.py:1"]
+    assert [str(block) for block in blocks_only_in(patch, b"")] == ["m.py:1"]
 
 
 def test_what_was_captured_of_a_module_is_made_where_its_forward_is(project, look):

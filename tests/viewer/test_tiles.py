@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tensortap.comparison.operands import Operand
 from tensortap.viewer import tiles
-from tensortap.viewer.numbers import Apart, Tensor
-from tensortap.viewer.refining import Refined
+from tensortap.viewer.numbers import TensorDifference, MappedTensor
+from tensortap.viewer.refining import TileRefinement
 
 
 def tensor(array, dtype=None):
-    return Tensor(Operand(array, dtype or str(array.dtype)))
+    return MappedTensor(Operand(array, dtype or str(array.dtype)))
 
 
 def by_hand(array, level):
@@ -36,7 +36,7 @@ def test_a_tile_is_the_min_max_and_mean_of_each_block(shape, level, is_turned, h
     for y, x in holes:
         array[int(y * shape[0]), int(x * shape[1])] = np.nan
     grid = tensor(array.T.copy()).grid("1,0", "") if is_turned else tensor(array).grid("", "")
-    made = tiles.tile(grid, level, 0, 0)
+    made = tiles.compute_tile(grid, level, 0, 0)
     assert made.is_exact
     for found, expected in zip((made.low, made.high, made.mean), by_hand(array, level), strict=True):
         np.testing.assert_allclose(found, expected.astype(np.float32), rtol=1e-5, atol=1e-6)
@@ -47,7 +47,7 @@ def test_what_is_not_finite_is_marked_and_one_does_not_hide_the_other():
     array = np.zeros((8, 8), np.float32)
     array[0, 0], array[1, 1] = np.nan, np.inf
     array[4, 4] = -np.inf
-    made = tiles.tile(tensor(array).grid("", ""), 2, 0, 0)
+    made = tiles.compute_tile(tensor(array).grid("", ""), 2, 0, 0)
     assert made.flags.tolist() == [[tiles.NAN | tiles.POSITIVE, 0], [0, tiles.NEGATIVE]]
     assert made.low[1, 1] == -np.inf
     assert np.isnan(made.mean[0, 0])
@@ -56,8 +56,8 @@ def test_what_is_not_finite_is_marked_and_one_does_not_hide_the_other():
 def test_tiles_side_by_side_make_the_whole():
     array = np.random.default_rng(0).standard_normal((300, 600)).astype(np.float32)
     grid = tensor(array).grid("", "")
-    assert tiles.levels(grid.shape) == 3
-    rows = [np.hstack([tiles.values(grid, y, x) for x in range(3)]) for y in range(2)]
+    assert tiles.count_levels(grid.shape) == 3
+    rows = [np.hstack([tiles.read_elements(grid, y, x) for x in range(3)]) for y in range(2)]
     np.testing.assert_array_equal(np.vstack(rows), array)
 
 
@@ -77,7 +77,7 @@ class Counting:
 def test_a_large_tile_reads_no_more_than_its_budget_and_says_so():
     array = np.broadcast_to(np.arange(4096, dtype=np.float32), (4096, 4096))
     grid = Counting(tensor(np.ascontiguousarray(array[:1024])).grid("", ""))
-    made = tiles.tile(grid, 4, 0, 0, budget=1 << 20, whole=0)
+    made = tiles.compute_tile(grid, 4, 0, 0, budget=1 << 20, whole=0)
     assert not made.is_exact
     assert grid.read_bytes <= 1 << 20
     assert made.low[0].tolist() == list(range(0, 4096, 16))
@@ -86,7 +86,7 @@ def test_a_large_tile_reads_no_more_than_its_budget_and_says_so():
 def test_columns_that_lie_far_apart_are_sampled_too():
     array = np.random.default_rng(0).standard_normal((64, 512, 256)).astype(np.float32)
     grid = tensor(array).grid("0,1", ":,:,3")
-    made = tiles.tile(grid, 4, 0, 0, budget=1 << 18, whole=0)
+    made = tiles.compute_tile(grid, 4, 0, 0, budget=1 << 18, whole=0)
     assert not made.is_exact
     assert made.shape == (4, 32)
     assert np.isfinite(made.mean).all()
@@ -99,7 +99,7 @@ def test_a_sampled_view_becomes_exact_in_the_background(axes):
     grid = tensor(array).grid(axes, "")
     seen = array.T if axes else array
     told = []
-    refined = Refined(lambda work: work() is None, threading.Event())
+    refined = TileRefinement(lambda work: work() is None, threading.Event())
     assert refined.tile("view", 5, 0, 0) is None
     refined.want("view", grid, lambda: told.append(True))
     assert told == [True]
@@ -112,7 +112,7 @@ def test_a_sampled_view_becomes_exact_in_the_background(axes):
 def test_nothing_is_gone_through_once_the_viewer_closes():
     is_over = threading.Event()
     is_over.set()
-    refined = Refined(lambda work: work() is None, is_over)
+    refined = TileRefinement(lambda work: work() is None, is_over)
     refined.want("view", tensor(np.zeros((64, 64), "f4")).grid("", ""), lambda: pytest.fail("told"))
     assert refined.tile("view", 4, 0, 0) is None
 
@@ -120,14 +120,14 @@ def test_nothing_is_gone_through_once_the_viewer_closes():
 @pytest.mark.parametrize(("level", "y", "x"), [(0, 9, 0), (0, 0, -1), (1, 1, 0), (-1, 0, 0), (99, 0, 0)])
 def test_a_tile_that_does_not_exist_is_refused(level, y, x):
     with pytest.raises(ValueError, match="there is no tile"):
-        tiles.span((100, 100), level, y, x)
+        tiles.tile_span((100, 100), level, y, x)
 
 
 def test_tiles_of_a_difference_are_the_difference():
     a = np.random.default_rng(0).standard_normal((20, 20)).astype(np.float32)
     b = a.copy()
     b[3, 4] += 0.5
-    grid = Apart(tensor(a), tensor(b), "value").grid("", "")
-    np.testing.assert_allclose(tiles.values(grid, 0, 0), b.astype(float) - a)
-    made = tiles.tile(grid, 2, 0, 0)
+    grid = TensorDifference(tensor(a), tensor(b), "value").grid("", "")
+    np.testing.assert_allclose(tiles.read_elements(grid, 0, 0), b.astype(float) - a)
+    made = tiles.compute_tile(grid, 2, 0, 0)
     assert np.argwhere(made.high > 0).tolist() == [[0, 1]]

@@ -13,7 +13,7 @@ from tensortap.core.errors import UnknownNameError
 from tensortap.formats import safetensors
 
 if TYPE_CHECKING:
-    from tensortap.readers.trace_file import Traced
+    from tensortap.readers.trace_file import TracedValues
 
 TRACES = (".h5", ".hdf5")
 
@@ -53,7 +53,7 @@ def in_trace(
     return subject
 
 
-def _position(traced: Traced, step: int | None, rank: int | None, call: int | None) -> int:
+def _position(traced: TracedValues, step: int | None, rank: int | None, call: int | None) -> int:
     moments = list(enumerate(zip(traced.steps, traced.ranks, strict=True)))
     fitting = [at for at, (s, r) in moments if is_at(s, step) and is_at(r, rank)]
     if fitting and (call is None or 0 <= call < len(fitting)):
@@ -63,7 +63,7 @@ def _position(traced: Traced, step: int | None, rank: int | None, call: int | No
     raise nothing_at(traced.name, places, {"step": step, "rank": rank, "call": call})
 
 
-def _traced_facts(traced: Traced) -> dict[str, Any]:
+def _traced_facts(traced: TracedValues) -> dict[str, Any]:
     is_array = bool(traced.dtype)
     return {
         "name": traced.name,

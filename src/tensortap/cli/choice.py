@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import click
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 from tensortap.formats.tree_names import ranges
-from tensortap.readers.column_counts import numbers_of
+from tensortap.readers.column_counts import distinct_numbers
 from tensortap.readers.run import Run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -99,12 +99,12 @@ def _several(place: Any) -> Sequence[int]:
 def _numbers(run: Run, field: str) -> list[int]:
     """Each step or rank that there is, in order; a merged record goes by its first."""
     if not run.is_narrowed:  # of a long run, its columns at once
-        return list(numbers_of(run.columns, field))
+        return list(distinct_numbers(run.columns, field))
     return sorted({one if isinstance(one, int) else one[0] for one in run.cells()[field]})
 
 
 def _nothing(run: Run, pattern: str) -> str:
     names = run.names
-    near = nearest(pattern, names)
+    near = closest_names(pattern, names)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"nothing in {run.path} is called {pattern!r}; {hint}tensortap tree lists all {len(names)} names"

@@ -12,14 +12,14 @@ from tensortap.cli.output import wants_colours, width
 from tensortap.formats.tree_words import number
 from tensortap.kernels.numbers import decode
 from tensortap.readers import picture
-from tensortap.readers.portrait import Index, Portrait, indexed, words_of
+from tensortap.readers.portrait import Index, ArraySummary, index_array, format_index
 
 _LINES, _COLUMNS, _WIDEST = 24, 64, 120
 _BAR = 40
 _SIDE, _ENLARGED = 1024, 256  # pixels of a picture: at most, and at least
 
 
-def statistics_lines(found: Portrait) -> Iterator[str]:
+def statistics_lines(found: ArraySummary) -> Iterator[str]:
     told = found.statistics
     if not told.count:
         yield "no numbers"
@@ -32,18 +32,18 @@ def statistics_lines(found: Portrait) -> Iterator[str]:
     of = "  (absolute values)" if found.dtype.startswith("complex") else ""
     yield f"{numbers}  NaN {told.nan:,}  Inf {told.inf:,}{of}"
     if found.percentiles and told.count > 1:
-        of = f"  (of every {found.every}th number)" if found.every > 1 else ""
+        of = f"  (of every {found.stride}th number)" if found.stride > 1 else ""
         parts = (f"{percent}% {_number(value)}" for percent, value in found.percentiles.items())
         yield "  ".join(parts) + of
 
 
-def histogram_lines(found: Portrait) -> Iterator[str]:
+def histogram_lines(found: ArraySummary) -> Iterator[str]:
     """A line for each part, with where it begins and how many it holds."""
     low, high = found.statistics.min, found.statistics.max
     if low is None or high is None or len(found.histogram) < 2:
         return
     starts = list(map(_number, _starts(low, high, len(found.histogram))))
-    drawn = picture.bars(found.histogram, _BAR, ascii=not takes_blocks())
+    drawn = picture.render_bars(found.histogram, _BAR, ascii=not takes_blocks())
     wide = max(map(len, starts))
     for start, bar, count in zip(starts, drawn, found.histogram, strict=True):
         yield f"{start:>{wide}}  {bar} {count:,}" if count else f"{start:>{wide}}"
@@ -58,26 +58,26 @@ def _starts(low: int | float, high: int | float, parts: int) -> list[int | float
 
 def heat_map_lines(bits: Any, dtype: str, index: Index) -> Iterator[str]:
     """The plane that the index leaves, as blocks of colour or as shades; a single row as a sparkline."""
-    plane = picture.plane(indexed(bits, index))
+    plane = picture.last_plane(index_array(bits, index))
     if plane.size < 2:
         return
     wide = min(_WIDEST, max(8, (width() or _COLUMNS) - 2))
     if len(plane) == 1:
-        cells = picture.cells(plane, dtype, 1, wide)
-        yield f"[{words_of(index)}] from the first to the last of {plane.size:,}"
+        cells = picture.pool_plane(plane, dtype, 1, wide)
+        yield f"[{format_index(index)}] from the first to the last of {plane.size:,}"
         yield picture.sparkline(cells.peak[0].tolist(), wide, ascii=not takes_blocks())
         return
     depth = colour_depth()
-    cells = picture.cells(plane, dtype, _LINES * (2 if depth else 1), wide)
-    scale = picture.scale_of(cells.peak)
+    cells = picture.pool_plane(plane, dtype, _LINES * (2 if depth else 1), wide)
+    scale = picture.fit_colour_scale(cells.peak)
     ends = f"{_number(scale.low)} .. {_number(scale.high)}"
-    told = f"[{words_of(index)}] {plane.shape[0]:,} x {plane.shape[1]:,}"
+    told = f"[{format_index(index)}] {plane.shape[0]:,} x {plane.shape[1]:,}"
     told += ", of each cell the number farthest from zero" if cells.peak.size < plane.size else ""
     yield f"{told}, {ends}{_odd_marks(cells, depth)}"
     if depth:
-        yield from picture.half_blocks(picture.coloured(cells.peak, scale), depth)
+        yield from picture.render_half_blocks(picture.apply_colours(cells.peak, scale), depth)
     else:
-        yield from picture.shades(cells.peak, scale, ascii=not takes_blocks())
+        yield from picture.render_shades(cells.peak, scale, ascii=not takes_blocks())
 
 
 def sparkline_lines(history: list[dict[str, Any]]) -> Iterator[str]:
@@ -92,12 +92,12 @@ def sparkline_lines(history: list[dict[str, Any]]) -> Iterator[str]:
 
 def image(bits: Any, dtype: str, index: Index) -> bytes:
     """The same plane as a PNG file."""
-    plane = picture.plane(indexed(bits, index))
+    plane = picture.last_plane(index_array(bits, index))
     if not plane.size:
-        raise ValueError(f"there is nothing to draw: [{words_of(index)}] has no numbers")
-    colours = picture.coloured(picture.cells(plane, dtype, _SIDE, _SIDE).peak)
+        raise ValueError(f"there is nothing to draw: [{format_index(index)}] has no numbers")
+    colours = picture.apply_colours(picture.pool_plane(plane, dtype, _SIDE, _SIDE).peak)
     times = max(1, _ENLARGED // max(colours.shape[:2]))
-    return picture.png(picture.enlarged(colours, times) if times > 1 else colours)
+    return picture.encode_png(picture.enlarge(colours, times) if times > 1 else colours)
 
 
 def value_lines(bits: Any, dtype: str) -> Iterator[str]:
@@ -128,7 +128,7 @@ def takes_blocks() -> bool:
     return True
 
 
-def _odd_marks(cells: picture.Cells, depth: picture.Depth | None) -> str:
+def _odd_marks(cells: picture.PooledPlane, depth: picture.Depth | None) -> str:
     nan, inf = "red" if depth else "!", "pink" if depth else "^"
     there = ((np.isnan(cells.peak).any(), f"NaN {nan}"), (np.isinf(cells.peak).any(), f"Inf {inf}"))
     return "".join(f", {word}" for is_there, word in there if is_there)

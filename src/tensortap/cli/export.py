@@ -20,7 +20,7 @@ from tensortap.cli.output import (
 )
 from tensortap.cli.target import opened_run
 from tensortap.core.errors import UnknownNameError
-from tensortap.readers.stored import Stored
+from tensortap.readers.stored import StoredRecord
 from tensortap.recording.exporting import FORMATS, Exported, Format, export
 
 _HELP = """Write the values of a RUN into one FILE for other programs, or a page to look at.
@@ -68,7 +68,7 @@ def command(
     return MISSING if done.unreadable or opened.problems else OK
 
 
-def _watched(records: Iterable[Stored], total: int) -> Iterable[Stored]:
+def _watched(records: Iterable[StoredRecord], total: int) -> Iterable[StoredRecord]:
     return progress(records, "exporting", total)
 
 

@@ -10,8 +10,8 @@ import click
 from tensortap.cli.output import counted, json_option, note, size, write, write_json, write_table
 from tensortap.core.errors import RefusedError
 from tensortap.live.discovery import abandoned
-from tensortap.readers.gallery import Gallery
-from tensortap.readers.leftovers import KINDS, Leftover, leftover, leftovers_beside, leftovers_of_run
+from tensortap.readers.gallery import RunFinder
+from tensortap.readers.leftovers import GARBAGE_KINDS, Garbage, garbage_at, find_old_launches, find_garbage_in_run
 from tensortap.readers.writers import runs_being_written
 
 _HEAD = ("what", "size", "path")
@@ -36,7 +36,7 @@ exit codes:
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path())
 @click.option("--dry-run", is_flag=True, help="List only.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-@click.option("--only", multiple=True, type=click.Choice(KINDS), help="This kind alone; may be repeated.")
+@click.option("--only", multiple=True, type=click.Choice(GARBAGE_KINDS), help="This kind alone; may be repeated.")
 @json_option
 def command(folders: tuple[str, ...], dry_run: bool, yes: bool, only: tuple[str, ...], as_json: bool) -> None:
     found = [one for one in _found(list(folders) or ["."]) if not only or one.kind in only]
@@ -53,14 +53,14 @@ def command(folders: tuple[str, ...], dry_run: bool, yes: bool, only: tuple[str,
         note(f"deleted {counted(len(gone), 'thing')}, {size(sum(one.nbytes for one in gone))}", "gc")
 
 
-def _found(folders: list[str]) -> list[Leftover]:
-    gallery = Gallery(list(folders))
+def _found(folders: list[str]) -> list[Garbage]:
+    gallery = RunFinder(list(folders))
     runs = list(gallery)
     being_written = runs_being_written()
     beside = sorted({*(run.parent for run in runs), *map(Path, folders)})
-    found = [one for run in runs for one in leftovers_of_run(run, being_written)]
-    found += [one for folder in beside for one in leftovers_beside(folder)]
-    found += filter(None, (leftover("socket", path) for path in abandoned()))
+    found = [one for run in runs for one in find_garbage_in_run(run, being_written)]
+    found += [one for folder in beside for one in find_old_launches(folder)]
+    found += filter(None, (garbage_at("socket", path) for path in abandoned()))
     for problem in gallery.problems:
         note(problem, "gc")
     return list(dict.fromkeys(found))
@@ -77,7 +77,7 @@ def _is_agreed(count: int, total: int, yes: bool) -> bool:
     return click.confirm("delete these?", default=False, err=True)
 
 
-def _removed(found: list[Leftover]) -> list[Leftover]:
+def _removed(found: list[Garbage]) -> list[Garbage]:
     """What was written to since it was listed stays."""
     being_written = runs_being_written()
     gone = []
@@ -91,5 +91,5 @@ def _removed(found: list[Leftover]) -> list[Leftover]:
     return gone
 
 
-def _facts(one: Leftover, is_gone: bool) -> dict[str, Any]:
+def _facts(one: Garbage, is_gone: bool) -> dict[str, Any]:
     return {"what": one.kind, "path": str(one.path), "bytes": one.nbytes, "deleted": is_gone}

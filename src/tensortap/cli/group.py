@@ -23,7 +23,7 @@ from tensortap.core.errors import (
     UnknownNameError,
     UntrustedFileError,
 )
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 from tensortap.core.settings import is_strict
 
 _HOME = os.path.dirname(tensortap.__file__) + os.sep
@@ -183,7 +183,7 @@ def _help_if_nothing_is_asked(ctx: click.Context) -> None:
 
 
 def _unknown(typed: str, table: Mapping[str, str]) -> str:
-    near = nearest(typed, table)
+    near = closest_names(typed, table)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"no command {printable(typed)!r}; {hint}tensortap --help lists all {len(table)}"
 

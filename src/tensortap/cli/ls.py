@@ -8,8 +8,8 @@ import click
 
 from tensortap.cli.output import counted, json_option, note, printable, size, write_json, write_table
 from tensortap.metadata.runtime import timestamp_zone
-from tensortap.readers.gallery import Gallery
-from tensortap.readers.glance import Glance, glance
+from tensortap.readers.gallery import RunFinder
+from tensortap.readers.glance import RunSummary, summarize_run
 from tensortap.readers.writers import runs_being_written
 
 _HEAD = ("name", "started", "state", "steps", "ranks", "records", "bytes", "commit", "command")
@@ -39,9 +39,9 @@ commit the code it was made with; * means changes that were not committed"""
 )
 @json_option
 def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: bool) -> None:
-    gallery = Gallery(list(folders) or ["."])
+    gallery = RunFinder(list(folders) or ["."])
     being_written = runs_being_written()
-    there = sorted((glance(path, being_written) for path in gallery), key=_KEYS["started"])
+    there = sorted((summarize_run(path, being_written) for path in gallery), key=_KEYS["started"])
     found = sorted(there if where is None else _asked_for(there, where), key=_KEYS[sort])
     for problem in gallery.problems:
         note(problem, "ls")
@@ -53,13 +53,13 @@ def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: boo
         _tell(found, folders, len(there))
 
 
-def _asked_for(found: list[Glance], where: str) -> list[Glance]:
-    from tensortap.readers.asked_runs import runs_where  # with numpy, which takes longer than a plain list
+def _asked_for(found: list[RunSummary], where: str) -> list[RunSummary]:
+    from tensortap.readers.asked_runs import filter_runs  # with numpy, which takes longer than a plain list
 
-    return runs_where(found, where)
+    return filter_runs(found, where)
 
 
-def _facts(run: Glance) -> dict[str, Any]:
+def _facts(run: RunSummary) -> dict[str, Any]:
     steps = {"first": run.steps[0], "last": run.steps[-1], "count": len(run.steps)} if run.steps else None
     return {
         "path": str(run.path),
@@ -81,7 +81,7 @@ def _facts(run: Glance) -> dict[str, Any]:
     }
 
 
-def _row(run: Glance) -> list[str]:
+def _row(run: RunSummary) -> list[str]:
     started = "" if run.started is None else _moment(run.started)
     commit = run.commit[:8] + ("*" if run.is_dirty else "")
     counts = [str(len(run.steps)), str(len(run.ranks)), f"{run.records:,}", size(run.nbytes)]
@@ -92,12 +92,12 @@ def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timestamp_zone(None)).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _health(run: Glance) -> str:
+def _health(run: RunSummary) -> str:
     odd = [f"{count} with {what}" for count, what in ((run.nan, "NaN"), (run.inf, "Inf")) if count]
     return ", ".join([run.state, *odd])
 
 
-def _tell(found: list[Glance], folders: tuple[str, ...], count: int) -> None:
+def _tell(found: list[RunSummary], folders: tuple[str, ...], count: int) -> None:
     """What is wrong with the damaged ones, or that there is nothing."""
     for run in found:
         if run.problems:

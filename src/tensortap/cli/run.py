@@ -13,15 +13,15 @@ from typing import Any
 import click
 
 from tensortap.cli.output import counted, note, plain, printable
-from tensortap.core.errand import Errand
-from tensortap.core.ranks import ranks
+from tensortap.core.errand import LaunchSpec
+from tensortap.core.ranks import rank_info
 from tensortap.formats.run_layout import agree_on_run, cannot_write
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
 from tensortap.metadata.outcome import forget
 from tensortap.metadata.runtime import timestamp_zone, working_directory
 from tensortap.recording import child
-from tensortap.recording.account import PROGRAM, Account
-from tensortap.recording.described import standing_for
+from tensortap.recording.account import PROGRAM_FILE, RunOutcome
+from tensortap.recording.described import patched_argv
 
 _HELP = """Run any program, unedited: python train.py, torchrun ..., -m module, a script on the PATH.
 
@@ -61,23 +61,23 @@ def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool
     if report is not None and not report.absolute().parent.is_dir():
         raise click.UsageError(f"--json {report}: there is no folder {report.parent}")
     is_first = not to.exists()
-    account = Account(_errand(to, words, asked), words)
+    account = RunOutcome(_errand(to, words, asked), words)
     try:
         _describe(account)
-        account.keep()  # whatever becomes of this process, the run knows what it is
+        account.save()  # whatever becomes of this process, the run knows what it is
         begun = monotonic()
-        status = account.status = child.run(words, account.asked.environment())
+        status = account.status = child.run_program(words, account.spec.environment())
         account.seconds = monotonic() - begun
     except child.CannotStartError as error:
         _forget_run(account, is_first=is_first)
         raise click.UsageError(str(error)) from None
     finally:
-        account.read_notes()
+        account.read_reports()
     _keep_end(account)
     if report is not None:
         _report(account, report)
     _tell(account, is_quiet=quiet)
-    return child.end_like(status)
+    return child.exit_like(status)
 
 
 def _resolved(program: tuple[str, ...]) -> list[str]:
@@ -92,13 +92,13 @@ def _resolved(program: tuple[str, ...]) -> list[str]:
     return [found, *program[1:]]
 
 
-def _errand(to: Path, words: list[str], asked: dict[str, Any]) -> Errand:
-    run = agree_on_run(Path(os.path.abspath(to)), timestamp_zone(None), ranks(), attempt=0)
+def _errand(to: Path, words: list[str], asked: dict[str, Any]) -> LaunchSpec:
+    run = agree_on_run(Path(os.path.abspath(to)), timestamp_zone(None), rank_info(), attempt=0)
     scripts = [Path(word).stem for word in words[1:] if word.endswith(".py")]
-    return Errand(
+    return LaunchSpec(
         run=str(run),
         notes=tempfile.mkdtemp(prefix="tensortap-run-"),
-        startup=child.STARTUP,
+        startup=child.STARTUP_FOLDER,
         patterns=(*asked["taps"], *asked["variables"]),
         every=asked["every"],
         first=asked["first"],
@@ -109,36 +109,36 @@ def _errand(to: Path, words: list[str], asked: dict[str, Any]) -> Errand:
     )
 
 
-def _describe(account: Account) -> None:
+def _describe(account: RunOutcome) -> None:
     """As it is before the program begins; a process of it that has a model will know more."""
-    run = Path(account.asked.run)
-    if ranks().rank != 0:
+    run = Path(account.spec.run)
+    if rank_info().rank != 0:
         return
     try:
-        with standing_for(account.command) as start:
+        with patched_argv(account.command) as start:
             Metadata(run, start=start).write()
     except OSError as error:
         raise cannot_write("the metadata", run, error) from error
     forget(run / OWN_FOLDER)
 
 
-def _forget_run(account: Account, *, is_first: bool) -> None:
+def _forget_run(account: RunOutcome, *, is_first: bool) -> None:
     """What was never started leaves nothing behind."""
-    shutil.rmtree(account.asked.run, ignore_errors=True)
+    shutil.rmtree(account.spec.run, ignore_errors=True)
     if is_first:
         with suppress(OSError):
-            os.rmdir(os.path.dirname(account.asked.run))
+            os.rmdir(os.path.dirname(account.spec.run))
 
 
-def _keep_end(account: Account) -> None:
+def _keep_end(account: RunOutcome) -> None:
     """The program is over: its exit code is not given away for a file that cannot be written."""
     try:
-        account.keep()
+        account.save()
     except OSError as error:
         note(f"how it ended is not written: {error.strerror or error}", "run")
 
 
-def _report(account: Account, path: Path) -> None:
+def _report(account: RunOutcome, path: Path) -> None:
     facts = {"schema": "tensortap.run/1", **plain(account.facts)}
     try:
         path.write_text(json.dumps(facts, allow_nan=False) + "\n", encoding="utf-8")
@@ -157,30 +157,30 @@ def _why_nothing(pattern: str, told: dict[str, Any], *, has_model: bool) -> str:
     return f"{pattern!r} selected nothing{near if has_model else ': no model was called'}"
 
 
-def _tell(account: Account, *, is_quiet: bool) -> None:
+def _tell(account: RunOutcome, *, is_quiet: bool) -> None:
     for text, told in account.unmatched.items():
         note(_why_nothing(text, told, has_model=bool(account.processes)), "run")
-    if account.is_silent and account.asked.patterns:
+    if account.has_no_report and account.spec.patterns:
         note("the program ended before it could tell what was selected; what was written can be read", "run")
     _tell_lacks(account)
     for name in dict.fromkeys(one for process in account.processes for one in process["let_go"]):
         note(f"nothing more came from {name}: it was given to torch.jit, which cannot follow hooks", "run")
-    if account.absent:
-        note(f"{account.absent} has no tensortap, so nothing was seen of it; install it there", "run")
-    elif not account.has_arrived:
+    if account.python_without_tensortap:
+        note(f"{account.python_without_tensortap} has no tensortap, so nothing was seen of it; install it there", "run")
+    elif not account.was_watched:
         note("no Python was reached: there was none, or one with -I, -E or -S", "run")
     if not is_quiet:
-        note(f"{_shown(account.asked.run)}: {_summary(account)}", "run")
+        note(f"{_shown(account.spec.run)}: {_summary(account)}", "run")
 
 
-def _tell_lacks(account: Account) -> None:
+def _tell_lacks(account: RunOutcome) -> None:
     refused = [one for process in account.processes for one in process["refused"]]
     kinds = {"nothing came from {}: {}": account.missing, "a value of {} is left out: {}": refused}
     for sentence, lacks in kinds.items():
         for name, reason in lacks[:_MOST_TOLD]:
             note(sentence.format(name, reason), "run")
         if len(lacks) > _MOST_TOLD:
-            note(f"and {len(lacks) - _MOST_TOLD} more, which {OWN_FOLDER}/{PROGRAM} of the run lists", "run")
+            note(f"and {len(lacks) - _MOST_TOLD} more, which {OWN_FOLDER}/{PROGRAM_FILE} of the run lists", "run")
 
 
 def _shown(path: str) -> str:
@@ -192,9 +192,9 @@ def _shown(path: str) -> str:
     return path.removeprefix(here)
 
 
-def _summary(account: Account) -> str:
+def _summary(account: RunOutcome) -> str:
     steps = max((process["steps"] for process in account.processes), default=0)
-    words = [counted(account.records, "record")] if account.asked.patterns or account.records else []
+    words = [counted(account.records, "record")] if account.spec.patterns or account.records else []
     words += [counted(steps, "step")] if steps else []
     return ", ".join([*words, f"{account.seconds:.1f} s", _end(account.status or 0)])
 

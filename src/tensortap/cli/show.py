@@ -29,7 +29,7 @@ from tensortap.core.errors import RefusedError
 from tensortap.formats.safetensors import SUFFIX
 from tensortap.formats.short_words import ShortWords
 from tensortap.kernels.numbers import decode
-from tensortap.readers.portrait import Portrait, default_index, indexed, portrait, words_of
+from tensortap.readers.portrait import ArraySummary, default_index, index_array, summarize_array, format_index
 from tensortap.readers.run import Run
 
 _LIST_HEAD = ("name", "kind", "records", "dtype", "shape", "size")
@@ -137,13 +137,13 @@ def _write_numbers(
     found: Subject, index: str | None, bars: int, image: str | None, with_values: bool, as_json: bool
 ) -> None:
     chosen = found.index(index) if index is not None else None
-    bits = found.bits if chosen is None else indexed(found.bits, chosen)
-    look = portrait(bits, found.dtype, bars=bars, known=found.known if chosen is None else None)
+    bits = found.bits if chosen is None else index_array(found.bits, chosen)
+    look = summarize_array(bits, found.dtype, bins=bars, known=found.known if chosen is None else None)
     place = chosen if chosen is not None else default_index(found.bits.shape)
     if image is not None:
         _write_image(Path(image), drawing.image(found.bits, found.dtype, place))
     if as_json:
-        facts = {**found.facts, "slice": words_of(place) if chosen is not None else None, **_look(look)}
+        facts = {**found.facts, "slice": format_index(place) if chosen is not None else None, **_look(look)}
         values = {"values": plain(decode(bits, found.dtype).tolist())} if with_values else {}
         write_json("show", {**facts, "history": found.history, **values})
     elif with_values:
@@ -153,7 +153,7 @@ def _write_numbers(
         _write_portrait(found, look, place)
 
 
-def _write_portrait(found: Subject, look: Portrait, place: Any) -> None:
+def _write_portrait(found: Subject, look: ArraySummary, place: Any) -> None:
     _write_head(found)
     sections = [
         list(drawing.statistics_lines(look)),
@@ -168,12 +168,12 @@ def _write_head(found: Subject) -> None:
     write("\n".join(printable(line) for line in found.head))
 
 
-def _look(look: Portrait) -> dict[str, Any]:
+def _look(look: ArraySummary) -> dict[str, Any]:
     return {
         "statistics": asdict(look.statistics),
         "percentiles": look.percentiles,
         "histogram": look.histogram,
-        "sampled_every": look.every,
+        "sampled_every": look.stride,
     }
 
 

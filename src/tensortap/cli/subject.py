@@ -9,7 +9,7 @@ import numpy as np
 from tensortap.cli.choice import chosen, nothing_at, number_of
 from tensortap.cli.output import size
 from tensortap.cli.target import file_values, part_of
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnknownNameError
 from tensortap.formats.rows import Row
 from tensortap.frameworks.base import framework_of
@@ -17,8 +17,8 @@ from tensortap.kernels.statistics import Statistics
 from tensortap.live.slices import parse_slice
 from tensortap.readers.portrait import Index
 from tensortap.readers.run import Run
-from tensortap.readers.stored import Stored
-from tensortap.readers.stored_rows import stored_row
+from tensortap.readers.stored import StoredRecord
+from tensortap.readers.stored_rows import display_row
 
 _LONGEST_HISTORY, _MOST_READ = 500, 256 << 20  # records and bytes that are looked at for a sparkline
 
@@ -76,7 +76,7 @@ def in_file(path: Path, name: str | None, *, trust: bool) -> Subject | list[dict
     return of_value(path, name, part_of(values, path, name))
 
 
-def _of_stored(run: Run, found: Stored, trust: bool) -> Subject:
+def _of_stored(run: Run, found: StoredRecord, trust: bool) -> Subject:
     facts = {
         "run": str(run.path),
         "name": found.name,
@@ -96,7 +96,7 @@ def _of_stored(run: Run, found: Stored, trust: bool) -> Subject:
     return subject
 
 
-def _head(found: Stored, count: int) -> list[str]:
+def _head(found: StoredRecord, count: int) -> list[str]:
     where = [f"step {found.step}", f"rank {found.rank}", *([f"call {found.call}"] if found.call else [])]
     several = f"  (one of {count:,} records)" if count > 1 else ""
     what = [f"{found.dtype} {list(found.shape)}" if found.dtype else found.type, size(found.nbytes)]
@@ -107,7 +107,7 @@ def _head(found: Stored, count: int) -> list[str]:
     return lines
 
 
-def _history(run: Run, shown: Stored) -> list[dict[str, Any]]:
+def _history(run: Run, shown: StoredRecord) -> list[dict[str, Any]]:
     """The statistics of the same value over the steps, as far as that is quick."""
     same = [
         one
@@ -117,7 +117,7 @@ def _history(run: Run, shown: Stored) -> list[dict[str, Any]]:
     if len(same) < 2 or len(same) > _LONGEST_HISTORY or sum(one.nbytes for one in same) > _MOST_READ:
         return []
     same.sort(key=lambda one: (one.step if isinstance(one.step, int) else one.step[0], one.order))
-    rows = [stored_row(one) for one in same]
+    rows = [display_row(one) for one in same]
     return [
         {"step": row.step, "mean": _mean(row), "std": row.sigma, "min": row.low, "max": row.high}
         for row in rows
@@ -161,7 +161,7 @@ def _numbers(value: Any) -> tuple[Any, str]:
         )
         return (np.asarray(value), np.asarray(value).dtype.name) if is_number else (None, "")
     told = framework.describe(value)
-    if told.layout != "strided" or told.dtype not in NUMBER_TYPES:
+    if told.layout != "strided" or told.dtype not in DTYPE_TABLE:
         return None, ""
     return framework.bits(value), told.dtype
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensortap.cli.output import printable
 from tensortap.core.errors import NoRunError, UnknownNameError
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 from tensortap.formats import serializers
 from tensortap.frameworks.nested import leaves
 from tensortap.readers.run import Run
@@ -64,7 +64,7 @@ def file_values(path: Path, *, trust: bool) -> dict[str, Any]:
 def part_of(values: dict[str, Any], path: Path, name: str) -> Any:
     if name in values:
         return values[name]
-    near = nearest(name, values)
+    near = closest_names(name, values)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise UnknownNameError(f"no {name!r} in {path}; {hint}tensortap show {path} lists all {len(values)}")
 

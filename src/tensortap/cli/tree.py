@@ -25,10 +25,10 @@ from tensortap.cli.target import opened_run
 from tensortap.formats.rows import Row
 from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.formats.tree import fits, tree_text
-from tensortap.readers.column_counts import ends
-from tensortap.readers.lost_files import ends_of, lost_files
+from tensortap.readers.column_counts import file_ends
+from tensortap.readers.lost_files import file_ends_from_cells, describe_lost_files
 from tensortap.readers.run import Run
-from tensortap.readers.stored_rows import UNREADABLE, stored_row
+from tensortap.readers.stored_rows import UNREADABLE, display_row
 
 _MOST_RECORDS, _MOST_BYTES = 20_000, 2 << 30  # beyond, only the last step is looked at unless asked
 _HELP = """The modules of a RUN with their values: type, shape, range and spread.
@@ -47,8 +47,8 @@ def command(run: str, pattern: str | None, step: str | None, rank: str | None, a
     found = chosen(opened, pattern, step, rank)
     if step is None and _is_much(found):
         found = _last_step(found)
-    rows = [stored_row(one) for one in progress(found, "reading", len(found))]
-    problems = [*opened.problems, *lost_files(opened.path, _ends(found))]
+    rows = [display_row(one) for one in progress(found, "reading", len(found))]
+    problems = [*opened.problems, *describe_lost_files(opened.path, _ends(found))]
     note_problems(problems, "tree")
     if as_json:
         write_json("tree", {"run": run, "values": [_facts(row) for row in rows]})
@@ -73,7 +73,7 @@ def _nbytes(found: Run) -> int:
 
 
 def _ends(found: Run) -> dict[str, int]:
-    return ends_of(found.cells()) if found.is_narrowed else ends(found.columns)
+    return file_ends_from_cells(found.cells()) if found.is_narrowed else file_ends(found.columns)
 
 
 def _last_step(found: Run) -> Run:

@@ -19,8 +19,8 @@ from tensortap.cli.output import (
     write_json,
 )
 from tensortap.core.errors import NoRunError, TensortapError
-from tensortap.readers.gallery import Gallery
-from tensortap.readers.integrity import Damage, Integrity, Verified
+from tensortap.readers.gallery import RunFinder
+from tensortap.readers.integrity import Damage, RunVerification, VerificationReport
 from tensortap.readers.writers import runs_being_written
 
 _SHOWN = 20
@@ -37,7 +37,7 @@ exit codes:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path())
 @json_option
 def command(runs: tuple[str, ...], as_json: bool) -> int:
-    gallery = Gallery(list(runs))
+    gallery = RunFinder(list(runs))
     being_written = runs_being_written()
     found = [_verified(path) for path in gallery]
     for problem in gallery.problems:
@@ -52,22 +52,22 @@ def command(runs: tuple[str, ...], as_json: bool) -> int:
     return MISSING if any(one.damage for one in found) else OK
 
 
-def _verified(path: Path) -> Verified:
+def _verified(path: Path) -> VerificationReport:
     """One that cannot be opened at all is damaged as a whole."""
     try:
-        check = Integrity(path)
+        check = RunVerification(path)
     except (TensortapError, OSError) as error:
-        return Verified(path, damage=[Damage("unreadable", "", str(error))])
+        return VerificationReport(path, damage=[Damage("unreadable", "", str(error))])
     for _ in progress(check, printable(path.name), len(check)):
         pass
-    return check.found
+    return check.report
 
 
-def _facts(one: Verified, being_written: set[Path]) -> dict[str, object]:
+def _facts(one: VerificationReport, being_written: set[Path]) -> dict[str, object]:
     return {**asdict(one), "is_whole": not one.damage, "is_written": one.path.resolve() in being_written}
 
 
-def _write(one: Verified, is_written: bool) -> None:
+def _write(one: VerificationReport, is_written: bool) -> None:
     path = printable(str(one.path))
     what = f"{counted(one.records, 'value')}, {size(one.nbytes)}"
     if one.damage:
@@ -83,7 +83,7 @@ def _write(one: Verified, is_written: bool) -> None:
         note(f"{path}: {text}", "verify")
 
 
-def _unsummed(one: Verified) -> str:
+def _unsummed(one: VerificationReport) -> str:
     if not one.unsummed:
         return ""
     return (
@@ -91,7 +91,7 @@ def _unsummed(one: Verified) -> str:
     )
 
 
-def _strays(one: Verified) -> list[str]:
+def _strays(one: VerificationReport) -> list[str]:
     if not one.strays:
         return []
     some = ", ".join(map(printable, one.strays[:3])) + (", ..." if len(one.strays) > 3 else "")

@@ -20,12 +20,12 @@ from tensortap.comparison.joining import (
     way_said,
 )
 from tensortap.comparison.match import Matched, Pair
-from tensortap.comparison.measuring import measured
+from tensortap.comparison.measuring import measure_pairs
 from tensortap.comparison.padding import without_padding
 from tensortap.comparison.placing import Placing, infer, infer_both
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.recombining import recombined
-from tensortap.comparison.references import Held
+from tensortap.comparison.references import InMemoryRef
 from tensortap.comparison.said import as_said, checked
 from tensortap.comparison.token_pairs import by_token
 from tensortap.comparison.ways import REPLICATE, Way, joined
@@ -68,7 +68,7 @@ def _all_settled(pairs: Sequence[Pair], executor: Executor | None) -> list[Pair]
 def _is_on_disk(pair: Pair) -> bool:
     """Values in memory would be sent there and back."""
     held = [piece.reference for entry in (pair.a, pair.b) for piece in pieces_in(entry) or [entry]]
-    return not any(isinstance(reference, Held) for reference in held)
+    return not any(isinstance(reference, InMemoryRef) for reference in held)
 
 
 def _is_of_steps(pair: Pair) -> bool:
@@ -80,13 +80,13 @@ def _unplanned(pair: Pair) -> Pair:
     told = [one.reference.told for one in (pair.a, pair.b) if isinstance(one.reference, Undecided)]
     if not told or pair.plan is not None:
         return pair
-    return replace(pair, plan=Plan(pair.a.name, "unaligned", tuple(told), is_usable=False))
+    return replace(pair, plan=AlignmentNote(pair.a.name, "unaligned", tuple(told), is_usable=False))
 
 
 def _of_steps(pair: Pair) -> Pair:
     """The pair with the plan of what was put together from several steps."""
     told = [entry.reference.told for entry in (pair.a, pair.b) if isinstance(entry.reference, Stepped)]
-    plan = pair.plan or Plan(pair.a.name, "", ())
+    plan = pair.plan or AlignmentNote(pair.a.name, "", ())
     return replace(pair, plan=plan.then("steps put together", "".join(told)))
 
 
@@ -98,7 +98,7 @@ def settled(pair: Pair) -> Pair:
     except (TensortapError, OSError, ValueError) as error:
         wholes = f"{type(error).__name__}: {error}"
     if isinstance(wholes, str):
-        plan = Plan(pair.a.name, "unaligned", (wholes,), is_usable=False)
+        plan = AlignmentNote(pair.a.name, "unaligned", (wholes,), is_usable=False)
         a_entry, b_entry = (
             replace(one, reference=Undecided(wholes)) if pieces_in(one) else one for one in (pair.a, pair.b)
         )
@@ -106,7 +106,7 @@ def settled(pair: Pair) -> Pair:
     words = ", ".join(dict.fromkeys(one.words for one in wholes if one.words))
     told = tuple(f"{side}: {one.told}" for side, one in zip("AB", wholes, strict=True) if one.told)
     doubt = "; ".join(one.doubt for one in wholes if one.doubt)
-    plan = Plan(pair.a.name, words, told, doubt=doubt)
+    plan = AlignmentNote(pair.a.name, words, told, doubt=doubt)
     return replace(pair, a=wholes[0].entry, b=wholes[1].entry, plan=plan)
 
 
@@ -166,7 +166,7 @@ def _made(entry: Entry, way: Way, placing: Placing, arrays: Sequence[Array], who
 def _same(entry: Entry) -> Whole | None:
     """What is not numbers, of ranks that all have the same; None where one has something else."""
     first, *others = pieces_in(entry)
-    found = measured([(first, other) for other in others])
+    found = measure_pairs([(first, other) for other in others])
     if not all(not isinstance(one, str) and one.is_identical for one in found):
         return None
     told = f"{len(others) + 1} pieces of {ranks_of(pieces_in(entry))} are replicate: all of them are equal"

@@ -6,33 +6,33 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.modules import split
+from tensortap.comparison.modules import split_name
 from tensortap.core.record import Kind
 
 _REPLAYED = ("output", "input", "value")
 
 
-def with_kinds(side: Side, renamed: Callable[[str], str]) -> Side:
+def infer_kinds(side: Side, renamed: Callable[[str], str]) -> Side:
     """The same; of a side that knows names alone, as a dict or what was dumped, each value is the output of
     the module of its name, or the input where the candidate's name says so."""
     if any(entry.kind in ("output", "input") for entry in side.entries):
         return side
-    return replace(side, entries=[_with_kind(entry, renamed(entry.name)) for entry in side.entries])
+    return replace(side, entries=[_infer_kind(entry, renamed(entry.name)) for entry in side.entries])
 
 
-def asked(
+def select_entries(
     entries: Sequence[Entry], renamed: Callable[[str], str], sites: Collection[tuple[str, str]] | None
 ) -> list[Entry]:
     """The values that are meant: those of these sites, or whatever can be replayed."""
     if sites is None:
         return [entry for entry in entries if entry.kind in _REPLAYED]
-    modules = [split(renamed(one.name), one.kind)[0] for one in entries]
+    modules = [split_name(renamed(one.name), one.kind)[0] for one in entries]
     return [one for one, module in zip(entries, modules, strict=True) if (module, one.kind) in sites]
 
 
-def _with_kind(entry: Entry, name: str) -> Entry:
+def _infer_kind(entry: Entry, name: str) -> Entry:
     if entry.kind != "value":
         return entry
-    port = split(name, "value")[1].lstrip(".").partition(".")[0].partition("[")[0]
+    port = split_name(name, "value")[1].lstrip(".").partition(".")[0].partition("[")[0]
     kinds: dict[str, Kind] = {"in": "input", "forward": "value"}
     return replace(entry, kind=kinds.get(port, "output"))

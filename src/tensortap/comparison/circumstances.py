@@ -11,16 +11,16 @@ from tensortap.readers.run import Run
 
 Facts = dict[str, Any]
 _ABSENT = "-"
-_LONGEST = 60
+_MAX_LENGTH = 60
 # Variables that reach into the numbers; all others would only be noise.
-_VARIABLES = (
+_NUMERIC_VARIABLES = (
     *("CUBLAS", "CUDA", "CUDNN", "FLASH", "GLOO", "HF_", "HIP_", "HSA_", "JAX", "KMP_", "LD_PRELOAD", "MKL"),
     *("NCCL", "NVIDIA_TF32", "NVTE", "OMP", "OPENBLAS", "PYTHONHASHSEED", "PYTORCH", "ROCM", "SGLANG", "TF_"),
     *("TORCH", "TRITON", "VLLM", "WORLD_SIZE", "XLA"),
 )
-_CHANCE = ("state", "initial_seed", "cuda_state", "cuda_initial_seed")
-_PYTHON = "random state"  # of Python's own generator
-FILES = "files."  # before the name of one that no repository keeps
+_RNG_KEYS = ("state", "initial_seed", "cuda_state", "cuda_initial_seed")
+_PYTHON_RNG = "random state"  # of Python's own generator
+FILE_PREFIX = "files."  # before the name of one that no repository keeps
 _SUBJECTS = (
     "files",
     "model",
@@ -33,12 +33,12 @@ _SUBJECTS = (
     "numpy",
     "jax",
 )
-_NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "torch_dtype")
+_IGNORED_CONFIG_KEYS = ("_name_or_path", "transformers_version", "torch_dtype")
 # Those that compute come first.
-_NUMERIC = ("torch", "jax", "jaxlib", "numpy", "transformers", "triton", "flash-attn", "vllm", "sglang")
+_NUMERIC_PACKAGES = ("torch", "jax", "jaxlib", "numpy", "transformers", "triton", "flash-attn", "vllm", "sglang")
 
 
-def told_by(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, bytes]]:
+def read_metadata(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, bytes]]:
     """The metadata of a run with digests of its `sources`; what of it cannot be read, and why; the files."""
     metadata, damaged = run.readable_metadata()
     files: dict[str, bytes] = {}
@@ -50,109 +50,109 @@ def told_by(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, bytes]]
     return metadata, damaged, files
 
 
-def facts(what: str, metadata: Mapping[str, Any]) -> Facts:
+def extract_facts(what: str, metadata: Mapping[str, Any]) -> Facts:
     """What the metadata of a run says on one topic, flat."""
     found = _TOPICS[what](metadata)
     return {key: told for key, told in found if told not in (None, "", {}, [])}
 
 
-def differing(a: Facts, b: Facts) -> dict[str, str]:
+def describe_differences(a: Facts, b: Facts) -> dict[str, str]:
     """What only one has or both have differently, as words; nothing where one side tells nothing at all."""
     if not a or not b:
         return {}
     keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key, _ABSENT) != b.get(key, _ABSENT)]
-    told_by_both = [key for key in keys if not _is_untold(key, a) and not _is_untold(key, b)]
-    found = {key: _words(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in told_by_both}
+    told_by_both = [key for key in keys if not _lacks_subject(key, a) and not _lacks_subject(key, b)]
+    found = {key: _describe_change(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in told_by_both}
     # Nobody seeds it in most programs: it alone would be found between any two runs.
-    return {} if list(found) == [_PYTHON] and len({*a, *b}) > 1 else found
+    return {} if list(found) == [_PYTHON_RNG] and len({*a, *b}) > 1 else found
 
 
-def _is_untold(key: str, facts: Facts) -> bool:
+def _lacks_subject(key: str, facts: Facts) -> bool:
     """Whether a side says nothing of that whole subject; that is no difference."""
     subject = key.partition(".")[0]
     return subject in _SUBJECTS and not any(known.partition(".")[0] == subject for known in facts)
 
 
-def _words(key: str, a: Any, b: Any) -> str:
+def _describe_change(key: str, a: Any, b: Any) -> str:
     if key.endswith("state"):
         return f"{key} differs"
     if key.startswith("modules."):  # a list of settings, of which one or two are news
         parts = [str(told).split(", ") for told in (a, b)]
         a, b = (", ".join(part for part in parts[i] if part not in parts[1 - i]) or _ABSENT for i in (0, 1))
-    return f"{key.removeprefix(FILES)} {_shown(a)} -> {_shown(b)}"
+    return f"{key.removeprefix(FILE_PREFIX)} {_shorten(a)} -> {_shorten(b)}"
 
 
-def _shown(told: Any) -> str:
+def _shorten(told: Any) -> str:
     text = " ".join(str(told).split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
 
 
-def _configuration(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _configuration_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The model and its configuration, the command line, and torch's own switches."""
-    model = _within(metadata, "model")
+    model = _nested_dict(metadata, "model")
     yield "model", model.get("class")
     yield "training", str(model["training"]) if "training" in model else None
     yield "number of modules", len(model["modules"]) if model.get("modules") else None
-    for path, told in _within(model, "settings").items():
+    for path, told in _nested_dict(model, "settings").items():
         yield f"modules.{path}" if path else "modules", told
-    for key, told in _flat(_within(model, "config")):
-        if key.rpartition(".")[2] not in _NOT_OF_THE_MODEL:
+    for key, told in _flatten(_nested_dict(model, "config")):
+        if key.rpartition(".")[2] not in _IGNORED_CONFIG_KEYS:
             yield f"config.{key}", told
-    command = _within(metadata, "runtime_info", "command")
+    command = _nested_dict(metadata, "runtime_info", "command")
     yield "command", command.get("full_command")
-    for library, flags in _within(metadata, "environment", "randomness").items():
+    for library, flags in _nested_dict(metadata, "environment", "randomness").items():
         for flag, told in flags.items() if isinstance(flags, dict) else ():
-            if flag not in _CHANCE and not flag.startswith("version."):
+            if flag not in _RNG_KEYS and not flag.startswith("version."):
                 yield f"{library}.{flag}", str(told) if told is not None else None
 
 
-def _packages(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    packages = _within(metadata, "packages")
+def _package_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    packages = _nested_dict(metadata, "packages")
     yield "python", packages.get("python_version")
-    every = _within(packages, "all_packages")
-    for name in sorted(every, key=lambda name: (name.lower() not in _NUMERIC, name.lower())):
+    every = _nested_dict(packages, "all_packages")
+    for name in sorted(every, key=lambda name: (name.lower() not in _NUMERIC_PACKAGES, name.lower())):
         yield name, every[name]
 
 
-def _code(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    git = _within(metadata, "git_info")
-    for key, told in _within(git, "project_git_info").items():
+def _code_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    git = _nested_dict(metadata, "git_info")
+    for key, told in _nested_dict(git, "project_git_info").items():
         if key in ("commit_id", "branch", "status"):
             yield f"project {key.removesuffix('_id')}", told
     patch = metadata.get("patch") or b""
     yield "changes not committed", _digest(patch) if patch else None
-    for name, told in _within(metadata, "sources").items():
-        yield f"{FILES}{name}", told
-    for name, told in _within(git, "packages_git_info").items():
+    for name, told in _nested_dict(metadata, "sources").items():
+        yield f"{FILE_PREFIX}{name}", told
+    for name, told in _nested_dict(git, "packages_git_info").items():
         yield f"{name} commit", f"{told.get('commit_id', '')[:12]} {told.get('status', '')}".strip()
-    for beside in _within(metadata, "environment").get("repositories") or ():
+    for beside in _nested_dict(metadata, "environment").get("repositories") or ():
         # Of the files as they were: two states of one commit, both with changes, have the same words above.
         yield f"{beside.get('path') or beside.get('package')} files", (beside.get("tree") or "")[:12]
-    for name, told in _within(git, "runtime_modifications").items():
+    for name, told in _nested_dict(git, "runtime_modifications").items():
         yield f"patched {name}", told
 
 
-def _randomness(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for library, known in _within(metadata, "environment", "randomness").items():
-        for key in _CHANCE:
+def _rng_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for library, known in _nested_dict(metadata, "environment", "randomness").items():
+        for key in _RNG_KEYS:
             yield f"{library} {key.replace('_', ' ')}", known.get(key) if isinstance(known, dict) else None
 
 
-def _environment(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _environment_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The machine, and the variables that reach into the numbers."""
-    environment = _within(metadata, "environment")
-    hardware = _within(environment, "hardware")
+    environment = _nested_dict(metadata, "environment")
+    hardware = _nested_dict(environment, "hardware")
     for key in ("cpu", "usable_cores", "gpus", "gpu_driver"):
         yield key, hardware.get(key)
     for key in ("platform", "machine", "libc"):
-        yield key, _within(environment, "system").get(key)
-    for library, known in _within(environment, "randomness").items():
+        yield key, _nested_dict(environment, "system").get(key)
+    for library, known in _nested_dict(environment, "randomness").items():
         for key, told in known.items() if isinstance(known, dict) else ():
             if key.startswith("version."):
                 yield f"{library} {key.removeprefix('version.')}", told
-    variables = _within(metadata, "runtime_info", "environment_variables")
+    variables = _nested_dict(metadata, "runtime_info", "environment_variables")
     for name, told in variables.items():
-        if name.startswith(_VARIABLES):
+        if name.startswith(_NUMERIC_VARIABLES):
             yield name, told
 
 
@@ -160,7 +160,7 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=6).hexdigest()
 
 
-def _within(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+def _nested_dict(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     """The dict below these keys; an empty one where there is none."""
     found: Any = facts
     for key in keys:
@@ -168,18 +168,18 @@ def _within(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else {}
 
 
-def _flat(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, told in nested.items():
         if isinstance(told, Mapping) and told:
-            yield from _flat(told, f"{above}{key}.")
+            yield from _flatten(told, f"{above}{key}.")
         else:
             yield f"{above}{key}", str(told) if told is not None else None
 
 
 _TOPICS = {
-    "configuration": _configuration,
-    "packages": _packages,
-    "code": _code,
-    "randomness": _randomness,
-    "environment": _environment,
+    "configuration": _configuration_facts,
+    "packages": _package_facts,
+    "code": _code_facts,
+    "randomness": _rng_facts,
+    "environment": _environment_facts,
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding, Origin
 from tensortap.comparison.localise import localise
-from tensortap.comparison.references import InRun
+from tensortap.comparison.references import RunValueRef
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.hashing import checksum
 
@@ -63,7 +63,7 @@ def _checked(found: Finding) -> Finding:
 def damage_of(entry: Entry) -> str:
     """What is wrong with the bytes of a value of a run; empty where nothing is, or nobody can tell."""
     lies = entry.reference
-    if not isinstance(lies, InRun) or not entry.checksum:
+    if not isinstance(lies, RunValueRef) or not entry.checksum:
         return ""
     try:
         there = checksum(lies.written_bytes())

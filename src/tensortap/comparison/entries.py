@@ -8,13 +8,13 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from tensortap.comparison.operands import Operand
-from tensortap.core.paths import matches
+from tensortap.core.paths import matches_pattern
 from tensortap.core.record import Kind, Placement, Site
 
-_SHOWN = 4  # names
+_MAX_NAMES_SHOWN = 4  # names
 
 
-class Reference(Protocol):
+class ValueRef(Protocol):
     """Where a value lies. It can be pickled, so that a worker of another process reads the value itself."""
 
     def load(self) -> Any: ...
@@ -28,7 +28,7 @@ class Entry:
     """One value of a side: everything that is known of it without reading it, and where it lies."""
 
     name: str
-    reference: Reference
+    reference: ValueRef
     kind: Kind = "value"
     step: int | tuple[int, ...] = 0
     rank: int | tuple[int, ...] = 0
@@ -52,11 +52,11 @@ class Entry:
 
     @property
     def first_step(self) -> int:
-        return self.step if isinstance(self.step, int) else first_of(self.step)
+        return self.step if isinstance(self.step, int) else lowest_of(self.step)
 
     @property
     def first_rank(self) -> int:
-        return self.rank if isinstance(self.rank, int) else first_of(self.rank)
+        return self.rank if isinstance(self.rank, int) else lowest_of(self.rank)
 
     def __str__(self) -> str:
         call = f"@{self.call}" if self.call else ""
@@ -88,11 +88,11 @@ class Side:
 
     @property
     def ranks(self) -> list[int]:
-        return sorted({first_of(rank) for rank in {entry.rank for entry in self.entries}})
+        return sorted({lowest_of(rank) for rank in {entry.rank for entry in self.entries}})
 
     @property
     def steps(self) -> list[int]:
-        return sorted({first_of(step) for step in {entry.step for entry in self.entries}})
+        return sorted({lowest_of(step) for step in {entry.step for entry in self.entries}})
 
     def only(self, *patterns: str, step: int | None = None, rank: int | None = None) -> Side:
         """The values that are meant: of names that a pattern selects, of one step, of one rank."""
@@ -114,12 +114,12 @@ class Side:
         """What nothing of it is, and what there is."""
         asked = [" or ".join(map(repr, patterns))] if patterns else []
         asked += [f"of {what} {one}" for what, one in (("step", step), ("rank", rank)) if one is not None]
-        names = ", ".join(map(repr, self.names[:_SHOWN])) + (", ..." if len(self.names) > _SHOWN else "")
+        names = ", ".join(map(repr, self.names[:_MAX_NAMES_SHOWN])) + (", ..." if len(self.names) > _MAX_NAMES_SHOWN else "")
         told = f"none of its {len(self.entries):,} values is {' and '.join(asked)}"
-        return f"{told}; it has {names} in {_span('step', self.steps)} of {_span('rank', self.ranks)}"
+        return f"{told}; it has {names} in {_describe_range('step', self.steps)} of {_describe_range('rank', self.ranks)}"
 
 
-def _span(what: str, numbers: list[int]) -> str:
+def _describe_range(what: str, numbers: list[int]) -> str:
     low, high = numbers[0], numbers[-1]
     return f"{what} {low}" if low == high else f"{what}s {low} to {high}"
 
@@ -128,16 +128,16 @@ def is_selected(name: str, patterns: Sequence[str]) -> bool:
     """Whether any pattern means the name and none that begins with `!` excludes it."""
     included = [pattern for pattern in patterns if not pattern.startswith("!")]
     excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
-    is_meant = not included or any(matches(pattern, name) for pattern in included)
-    return is_meant and not any(matches(pattern, name) for pattern in excluded)
+    is_meant = not included or any(matches_pattern(pattern, name) for pattern in included)
+    return is_meant and not any(matches_pattern(pattern, name) for pattern in excluded)
 
 
-def first_of(numbers: int | tuple[int, ...]) -> int:
+def lowest_of(numbers: int | tuple[int, ...]) -> int:
     """Of a step or a rank that stands for several, the first."""
     return numbers if isinstance(numbers, int) else min(numbers, default=0)
 
 
-def in_order(entries: list[Entry]) -> list[Entry]:
+def sort_entries(entries: list[Entry]) -> list[Entry]:
     """By step, then as they were seen, then by rank."""
     numbers = {entry.step for entry in entries} | {entry.rank for entry in entries}
     if all(isinstance(one, int) for one in numbers):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensortap.comparison.entries import Entry, Side, in_order
-from tensortap.comparison.references import InFile, InTensors, InTrace, Stamp, file_leaves, trace_file
+from tensortap.comparison.entries import Entry, Side, sort_entries
+from tensortap.comparison.references import FileLeafRef, SafetensorsRef, TraceValueRef, FileStamp, load_file_leaves, open_trace_file
 from tensortap.core.errors import UnknownFormatError, UntrustedFileError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import framework_of
@@ -15,37 +15,37 @@ if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile
 
 
-def of_trace(path: Path) -> Side:
+def side_from_trace_file(path: Path) -> Side:
     """A trace file tells names, steps and ranks; what kind of value each is, and in which order of execution
     they came, it does not."""
     written = safetensors.stamp(path) if path.is_file() else (0, 0)
-    trace = trace_file(str(path.absolute()), written)
+    trace = open_trace_file(str(path.absolute()), written)
     trace.refresh()
     entries = [
-        entry for number, name in enumerate(trace.names) for entry in _traced(trace, name, number, written)
+        entry for number, name in enumerate(trace.names) for entry in _trace_entries(trace, name, number, written)
     ]
     note = "a trace file knows no order of execution: its names stand in the order of the alphabet"
     problems = [] if entries else ["it holds no values"]
-    return Side(str(path), in_order(entries), problems, [note], {}, str(path))
+    return Side(str(path), sort_entries(entries), problems, [note], {}, str(path))
 
 
-def of_file(path: Path) -> Side:
+def side_from_file(path: Path) -> Side:
     """One entry for each leaf of what the file holds."""
     where, written = str(path.absolute()), safetensors.stamp(path)
-    file_leaves.cache_clear()  # a clock may be too slow to tell that it was written again
+    load_file_leaves.cache_clear()  # a clock may be too slow to tell that it was written again
     entries = []
-    for order, (name, leaf) in enumerate(_leaves(where, written).items()):
+    for order, (name, leaf) in enumerate(_load_leaves(where, written).items()):
         told = framework_of(leaf).describe(leaf)
         dtype = told.dtype if told.layout != "python" else ""
         shape = tuple(told.shape)
-        reference = InFile(where, name, written)
+        reference = FileLeafRef(where, name, written)
         entries.append(Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=told.nbytes))
     return Side(str(path), entries, [], [], {}, str(path))
 
 
-def _leaves(where: str, written: Stamp) -> dict[str, Any]:
+def _load_leaves(where: str, written: FileStamp) -> dict[str, Any]:
     try:
-        return file_leaves(where, written)
+        return load_file_leaves(where, written)
     except UntrustedFileError as error:
         told = str(error).partition("; ")[0]
         raise UntrustedFileError(
@@ -56,13 +56,13 @@ def _leaves(where: str, written: Stamp) -> dict[str, Any]:
         raise UnknownFormatError(f"{told}, {safetensors.SUFFIX}, .h5{mark}{rest}") from None
 
 
-def of_tensors(path: Path) -> Side:
+def side_from_safetensors(path: Path) -> Side:
     """One entry for each tensor of a .safetensors file, without reading any, in the order of its bytes."""
     where, written = str(path.absolute()), safetensors.stamp(path)
     found, problems = safetensors.tensors(path)
     entries = []
     for order, one in enumerate(found):
-        reference = InTensors(where, written, one.offset, one.nbytes, one.dtype, one.shape)
+        reference = SafetensorsRef(where, written, one.offset, one.nbytes, one.dtype, one.shape)
         facts = (order, one.dtype, one.shape, one.nbytes)
         entries.append(Entry(one.name, reference, "value", 0, 0, 0, *facts))
     if not entries and not problems:
@@ -70,13 +70,13 @@ def of_tensors(path: Path) -> Side:
     return Side(str(path), entries, problems, [], {}, str(path))
 
 
-def _traced(trace: TraceFile, name: str, order: int, written: Stamp) -> list[Entry]:
+def _trace_entries(trace: TraceFile, name: str, order: int, written: FileStamp) -> list[Entry]:
     traced = trace[name]
     path, dtype, shape = str(trace.path), traced.dtype, tuple(traced.shape[1:])
     seen: dict[tuple[object, object], int] = {}
     entries = []
     for position, (step, rank) in enumerate(zip(traced.steps, traced.ranks, strict=True)):
         call = seen[step, rank] = seen.get((step, rank), -1) + 1
-        reference = InTrace(path, name, position, written)
+        reference = TraceValueRef(path, name, position, written)
         entries.append(Entry(name, reference, "value", step, rank, call, order, dtype, shape))
     return entries

@@ -13,14 +13,14 @@ import torch
 
 from tensortap.comparison.align import settled
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.forced_layouts import arranged
-from tensortap.comparison.held_sides import of_records
+from tensortap.comparison.forced_layouts import align_layouts
+from tensortap.comparison.held_sides import side_from_records
 from tensortap.comparison.joining import Placed, Undecided, pieces_in
 from tensortap.comparison.match import Pair
-from tensortap.comparison.plans import Plan
-from tensortap.comparison.references import Held
-from tensortap.comparison.shelf import Shelf, tensor_of
-from tensortap.comparison.untouched import untouched
+from tensortap.comparison.plans import AlignmentNote
+from tensortap.comparison.references import InMemoryRef
+from tensortap.comparison.shelf import ReferenceActivations, to_tensor
+from tensortap.comparison.untouched import preserved_state
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.sharded import around, is_distributed, local, placement, shard_of
@@ -31,37 +31,37 @@ from tensortap.sources.replacing import Replacing
 from tensortap.sources.selection import selection
 from tensortap.sources.sites import Wanted, class_name, walk
 
-_REPLACED = ("output", "input")
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_REPLACED_KINDS = ("output", "input")
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
-Change = Callable[[str, torch.Tensor], torch.Tensor]
+Perturbation = Callable[[str, torch.Tensor], torch.Tensor]
 
 
 @dataclass(slots=True)
-class Forced:
+class TeacherForcedRun:
     """What a model made of another's values: pairs of (the other's, its own), and what has no partner."""
 
     pairs: list[tuple[Entry, Entry]] = field(default_factory=list)
     alone: list[Entry] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)  # values that were not replaced, and why
     missing: list[str] = field(default_factory=list)
-    plans: dict[int, Plan] = field(default_factory=dict)  # of another arrangement, by the id of its own value
+    plans: dict[int, AlignmentNote] = field(default_factory=dict)  # of another arrangement, by the id of its own value
     joined: dict[str, int] = field(default_factory=dict)  # ways in which pieces of ranks were put together
 
 
-def forced(
-    model: Any, batch: Any, patterns: Sequence[Any], shelf: Shelf, change: Change | None = None
-) -> Forced:
+def run_teacher_forced(
+    model: Any, batch: Any, patterns: Sequence[Any], shelf: ReferenceActivations, change: Perturbation | None = None
+) -> TeacherForcedRun:
     """Run the model, every selected input and output replaced by what is on the shelf, inputs by what
     `change` makes of it. Afterwards the model is what it was: hooks, buffers, gradients, modes and random
     states."""
-    run = _Run(shelf, {".".join(names): class_name(module) for names, module in walk(model)}, change)
-    wanted = [one for one in selection(model, patterns) if one.site.kind in _REPLACED]
+    run = _ActivationExchange(shelf, {".".join(names): class_name(module) for names, module in walk(model)}, change)
+    wanted = [one for one in selection(model, patterns) if one.site.kind in _REPLACED_KINDS]
     with contextlib.ExitStack() as stack:
         seen = stack.enter_context(capture(model, *patterns, keep="cow", to=run.see))
-        stack.enter_context(untouched(model))
+        stack.enter_context(preserved_state(model))
         # Hooks run in their order: what is recorded is what the model made, before it is replaced.
-        stack.enter_context(replacing(model, wanted, run))
+        stack.enter_context(replacing_activations(model, wanted, run))
         run_batch(model, batch)
     if run.failure is not None:
         raise run.failure
@@ -70,7 +70,7 @@ def forced(
 
 
 @contextlib.contextmanager
-def replacing(model: Any, wanted: Sequence[Wanted], run: _Run) -> Any:
+def replacing_activations(model: Any, wanted: Sequence[Wanted], run: _ActivationExchange) -> Any:
     source = Replacing(model, wanted, run.exchange)
     with plain_python():
         source.start()
@@ -86,7 +86,7 @@ def run_batch(model: Any, batch: Any) -> None:
         if callable(batch):
             batch(model)
             return
-        given = _fresh(batch)
+        given = _copy_batch(batch)
         if isinstance(given, Mapping):
             model(**given)
         else:
@@ -97,12 +97,12 @@ def is_model(thing: Any) -> bool:
     return isinstance(thing, torch.nn.Module)
 
 
-def types_of(model: Any) -> set[torch.dtype]:
+def weight_dtypes(model: Any) -> set[torch.dtype]:
     """Of its floating weights."""
     return {one.dtype for one in model.parameters() if one.is_floating_point()}
 
 
-def sharded_weights(model: Any, whole: Any) -> dict[str, list[Any] | None]:
+def expected_shard_digests(model: Any, whole: Any) -> dict[str, list[Any] | None]:
     """Of each sharded weight the type, the shape and the digest that the piece of this rank should have; None
     where the other is no model that holds the whole."""
     others = dict(whole.named_parameters()) if is_model(whole) else {}
@@ -111,16 +111,16 @@ def sharded_weights(model: Any, whole: Any) -> dict[str, list[Any] | None]:
         if is_distributed(type(one.data)):
             where, other = placement(one.data), others.get(name)
             is_whole = other is not None and tuple(other.shape) == where.shape
-            found[name] = _digested(Placed(Held(other), where)) if is_whole else None
+            found[name] = _digest_shard(Placed(InMemoryRef(other), where)) if is_whole else None
     return found
 
 
-def _digested(piece: Placed) -> list[Any]:
+def _digest_shard(piece: Placed) -> list[Any]:
     held = piece.operand()
     return [held.dtype, list(held.bits.shape), checksum(np.ascontiguousarray(held.bits))]
 
 
-def _fresh(batch: Any) -> Any:
+def _copy_batch(batch: Any) -> Any:
     """A copy: a cache among the inputs is written by the model, and the next run would find it full."""
     try:
         return copy.deepcopy(batch)
@@ -128,13 +128,13 @@ def _fresh(batch: Any) -> Any:
         return batch
 
 
-class _Run:
+class _ActivationExchange:
     """One run: what is seen of it, and what is waiting to be put in the place of what was just seen."""
 
-    def __init__(self, shelf: Shelf, classes: Mapping[str, str], change: Change | None = None) -> None:
+    def __init__(self, shelf: ReferenceActivations, classes: Mapping[str, str], change: Perturbation | None = None) -> None:
         self._shelf, self._classes, self._change = shelf, classes, change
         self._next: dict[str, Entry] = {}
-        self.found = Forced()
+        self.found = TeacherForcedRun()
         self.failure: Exception | None = None
 
     def see(self, record: Record) -> None:
@@ -144,7 +144,7 @@ class _Run:
             self.failure = self.failure or error
 
     def _see(self, record: Record) -> None:
-        (own,) = of_records([record], self._classes).entries
+        (own,) = side_from_records([record], self._classes).entries
         own.order = len(self.found.pairs) + len(self.found.alone)
         where = record.placement
         other = self._shelf.take(record, own.shape if where is None else where.shape)
@@ -161,20 +161,20 @@ class _Run:
             self._paired(other, own, plan)
             return
         self._next[record.name] = other
-        found = arranged(other, own)
+        found = align_layouts(other, own)
         if isinstance(found, str):
             self.found.kept.update({own.name: found} if found else {})
             self._paired(other, own, plan)
             return
         self._next[record.name] = found.given
-        self._paired(found.other, found.own, found.layout.planned(plan or Plan(other.name, "", ())))
+        self._paired(found.other, found.own, found.layout.planned(plan or AlignmentNote(other.name, "", ())))
 
-    def _paired(self, other: Entry, own: Entry, plan: Plan | None) -> None:
+    def _paired(self, other: Entry, own: Entry, plan: AlignmentNote | None) -> None:
         self.found.pairs.append((other, own))
         if plan is not None:
             self.found.plans[id(own)] = plan
 
-    def _whole(self, own: Entry, other: Entry) -> tuple[Entry, Plan | None]:
+    def _whole(self, own: Entry, other: Entry) -> tuple[Entry, AlignmentNote | None]:
         """The pieces of several ranks of the reference put together, as they say or as this value tells.
         Which of copies that are not equal is right nobody knows: none of them is put."""
         pair = settled(Pair(other, own))
@@ -207,44 +207,44 @@ class _Run:
         if entry is None:
             return value
         try:
-            made = fitted(entry.load(), value)
+            made = as_tensor_like(entry.load(), value)
             is_kept = self._change is None or entry.kind != "input"
-            return made if is_kept else _changed(made, name, self._change)
+            return made if is_kept else _perturb(made, name, self._change)
         except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, TensortapError) as error:
             self.found.kept.setdefault(name, str(error))
             return value
 
 
-def fitted(given: Any, like: torch.Tensor) -> torch.Tensor:
+def as_tensor_like(given: Any, like: torch.Tensor) -> torch.Tensor:
     """The given numbers as a tensor of that type, on that device; a copy, for the model may write to it.
 
     Of a distributed tensor they are the piece of this rank."""
     held: torch.Tensor = local(like)
     if held is not like:
-        made: torch.Tensor = fitted(given, held)
+        made: torch.Tensor = as_tensor_like(given, held)
         return around(like, made) if is_distributed(type(like)) else made
-    if type(like) not in _PLAIN or like.layout != torch.strided:
+    if type(like) not in _PLAIN_TYPES or like.layout != torch.strided:
         raise TypeError(f"what is a {type(like).__name__} ({like.layout}) cannot be replaced")
-    other = tensor_of(given)
+    other = to_tensor(given)
     if other.shape != like.shape:
         raise ValueError(f"shape {list(other.shape)} against {list(like.shape)}")
-    if _sort(other) != _sort(like):
+    if _number_class(other) != _number_class(like):
         raise ValueError(f"{other.dtype} against {like.dtype}".replace("torch.", ""))
-    return torch.empty_like(like).copy_(_in_range(other, like.dtype))
+    return torch.empty_like(like).copy_(_clamp_to_dtype(other, like.dtype))
 
 
-def _changed(value: torch.Tensor, name: str, change: Change | None) -> torch.Tensor:
+def _perturb(value: torch.Tensor, name: str, change: Perturbation | None) -> torch.Tensor:
     """Of a distributed tensor the piece of this rank is."""
     held: torch.Tensor = local(value)
     made = held if change is None else change(name, held)
     return made if held is value else around(value, made)
 
 
-def _sort(value: torch.Tensor) -> tuple[bool, ...]:
+def _number_class(value: torch.Tensor) -> tuple[bool, ...]:
     return value.is_floating_point(), value.is_complex(), value.dtype == torch.bool
 
 
-def _in_range(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _clamp_to_dtype(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The lowest number of a wide type stands for a mask: it becomes the lowest of a narrow one, not minus
     infinity, of which a softmax makes NaN."""
     if not value.is_floating_point() or torch.finfo(value.dtype).max <= torch.finfo(dtype).max:

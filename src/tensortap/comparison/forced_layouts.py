@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.comparison.entries import Entry, Reference
+from tensortap.comparison.entries import Entry, ValueRef
 from tensortap.comparison.floor import ROUNDING
 from tensortap.comparison.glimpse import Step, distance
 from tensortap.comparison.joining import Laid, numbers_in
@@ -16,15 +16,15 @@ from tensortap.comparison.operands import Operand
 from tensortap.kernels.numbers import Array, decode
 
 _FAR = 0.15  # of the whole: what is nearer is no other arrangement
-_SEEN = 256
+_SAMPLE_SIZE = 256
 _FLOATING = {name for name in ROUNDING if not name.startswith("complex")}
 
 
-class LaidBack(NamedTuple):
+class InverseReorderedRef(NamedTuple):
     """Given numbers in the arrangement of another value; what they do not reach, as padding, stays."""
 
-    given: Reference
-    like: Reference
+    given: ValueRef
+    like: ValueRef
     steps: tuple[Step, ...]  # that make of the other value what is given
 
     def load(self) -> Any:
@@ -42,7 +42,7 @@ class LaidBack(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arranged:
+class AlignedLayouts:
     """A pair in one arrangement, and what to put in the place of the model's own value."""
 
     other: Entry
@@ -51,12 +51,12 @@ class Arranged:
     layout: Layout
 
 
-def arranged(other: Entry, own: Entry) -> Arranged | str:
+def align_layouts(other: Entry, own: Entry) -> AlignedLayouts | str:
     """The reference's value and the model's own in one arrangement; a sentence where several would do, and
     an empty one where it is as it is."""
     if not {other.dtype, own.dtype} <= _FLOATING:
         return ""
-    if other.shape == own.shape and _is_near(other.operand(), own.operand()):
+    if other.shape == own.shape and _are_samples_close(other.operand(), own.operand()):
         return ""
     theirs, ours = numbers_in(other.reference), numbers_in(own.reference)
     if theirs is None or ours is None or min(theirs.size, ours.size) < 2:
@@ -65,33 +65,33 @@ def arranged(other: Entry, own: Entry) -> Arranged | str:
     if len(found.layouts) > 1 and theirs.shape != ours.shape:
         return str(found)
     layout = found.layout
-    return _in(other, own, layout) if layout is not None and layout.is_ordinary else ""
+    return _apply_layout(other, own, layout) if layout is not None and layout.is_ordinary else ""
 
 
-def _is_near(theirs: Operand | None, ours: Operand | None) -> bool:
+def _are_samples_close(theirs: Operand | None, ours: Operand | None) -> bool:
     """By a few numbers: most values need no more."""
     if theirs is None or ours is None or not theirs.bits.size:
         return True
-    return distance(_some(theirs), _some(ours)) <= _FAR
+    return distance(_sample(theirs), _sample(ours)) <= _FAR
 
 
-def _some(held: Operand) -> Array:
+def _sample(held: Operand) -> Array:
     flat = held.bits.reshape(-1)
-    return decode(flat[:: max(1, flat.size // _SEEN)], held.dtype)
+    return decode(flat[:: max(1, flat.size // _SAMPLE_SIZE)], held.dtype)
 
 
-def _in(other: Entry, own: Entry, layout: Layout) -> Arranged:
-    theirs, ours = _laid(other, layout.a), _laid(own, layout.b)
+def _apply_layout(other: Entry, own: Entry, layout: Layout) -> AlignedLayouts:
+    theirs, ours = _reorder(other, layout.a), _reorder(own, layout.b)
     given = replace(
         other,
-        reference=LaidBack(theirs.reference, own.reference, layout.b),
+        reference=InverseReorderedRef(theirs.reference, own.reference, layout.b),
         shape=own.shape,
         checksum="",
     )
-    return Arranged(theirs, ours, given, layout)
+    return AlignedLayouts(theirs, ours, given, layout)
 
 
-def _laid(entry: Entry, steps: tuple[Step, ...]) -> Entry:
+def _reorder(entry: Entry, steps: tuple[Step, ...]) -> Entry:
     if not steps:
         return entry
     shape = applied(steps, np.empty(entry.shape, np.bool_)).shape

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.match import Matched, Pair
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import AlignmentNote
 
 _Call = tuple[object, ...]
 Fused = tuple[Entry, Sequence[Entry], bool]  # the one value, its parts, and whether the one is of A
@@ -46,7 +46,7 @@ def _pairs(mine: Sequence[Entry], others: Iterable[Sequence[Entry]], is_a: bool)
             if one.shape == other.shape:
                 a, b = (one, other) if is_a else (other, one)
                 told = f"{one.name} is what comes into each of the modules that are done in one"
-                yield Pair(a, b, "parts", plan=Plan(a.name, "input of a fused module", (told,)))
+                yield Pair(a, b, "parts", plan=AlignmentNote(a.name, "input of a fused module", (told,)))
 
 
 def _by_call(entries: Iterable[Entry]) -> dict[_Call, list[Entry]]:

@@ -6,33 +6,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tensortap.comparison.entries import Entry, Reference, Side
+from tensortap.comparison.entries import Entry, ValueRef, Side
 from tensortap.comparison.joining import Laid
 from tensortap.comparison.match import Matched
-from tensortap.comparison.modules import module_of, split
+from tensortap.comparison.modules import module_of, split_name
 from tensortap.comparison.operands import Operand
 from tensortap.comparison.recombining import all_made
-from tensortap.comparison.references import numbers_of
-from tensortap.comparison.shelf import put_together
-from tensortap.core.paths import nearest
+from tensortap.comparison.references import numeric_operand
+from tensortap.comparison.shelf import concatenate
+from tensortap.core.paths import closest_names
 
 Fused = Mapping[str, Sequence[str]]
-_SAY = 'fused says what one module does of several: {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}'
+_USAGE = 'fused says what one module does of several: {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}'
 
 
-class Joined(NamedTuple):
+class ConcatenatedRef(NamedTuple):
     """Values of one shape but for the last axis, along which they are put together."""
 
-    parts: tuple[Reference, ...]
+    parts: tuple[ValueRef, ...]
 
     def load(self) -> Any:
-        return put_together([part.load() for part in self.parts], -1)
+        return concatenate([part.load() for part in self.parts], -1)
 
     def operand(self) -> Operand | None:
-        return numbers_of(self.load())
+        return numeric_operand(self.load())
 
 
-class Guess(NamedTuple):
+class FusionGuess(NamedTuple):
     """Modules that were found to be done in one, by their last names."""
 
     fused: dict[str, list[str]]  # the candidate does in one what the reference does in several
@@ -43,39 +43,39 @@ class Guess(NamedTuple):
         return "; ".join(f"{name} is taken for {', '.join(these)} in one" for name, these in parts.items())
 
 
-def checked_fused(fused: Any, modules: Sequence[str]) -> Fused:
+def check_fused(fused: Any, modules: Sequence[str]) -> Fused:
     """What a user said to be done in one; refused where the model has no such module."""
     if fused is None:
         return {}
-    if not isinstance(fused, Mapping) or not all(map(_is_list, fused.values())):
-        raise TypeError(f"{_SAY}; not {fused!r}")
+    if not isinstance(fused, Mapping) or not all(map(_is_list_of_names, fused.values())):
+        raise TypeError(f"{_USAGE}; not {fused!r}")
     known = list(dict.fromkeys(module.rpartition(".")[2] for module in modules))
     for name in fused:
         if name not in known:
-            near = nearest(str(name), known, 1)
+            near = closest_names(str(name), known, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"no module of the candidate is called {name!r}; {hint}{_SAY}")
+            raise ValueError(f"no module of the candidate is called {name!r}; {hint}{_USAGE}")
     return fused
 
 
-def _is_list(parts: Any) -> bool:
+def _is_list_of_names(parts: Any) -> bool:
     return isinstance(parts, (list, tuple)) and bool(parts) and all(isinstance(part, str) for part in parts)
 
 
-def guessed(matched: Matched, renamed: Callable[[str], str]) -> Guess:
+def guess_fused(matched: Matched, renamed: Callable[[str], str]) -> FusionGuess:
     """What only the two sides together have: outputs that lie side by side in one of the other side."""
     ours = [replace(entry, name=renamed(entry.name)) for entry in matched.only_a]
     called = {id(one): entry.name for one, entry in zip(ours, matched.only_a, strict=True)}
-    guess = Guess({}, {})
+    guess = FusionGuess({}, {})
     for made in all_made(Matched([], _outputs(ours), _outputs(matched.only_b))):
         whole, parts = made.whole, made.parts
         if made.steps or not made.is_fused or made.way.dim != len(whole.shape) - 1:
             continue
         if made.is_a:
-            widths = [(_last(part.name), part.shape[-1]) for part in parts]
-            guess.split_up.setdefault(_last(called[id(whole)]), widths)
+            widths = [(_module_leaf_name(part.name), part.shape[-1]) for part in parts]
+            guess.split_up.setdefault(_module_leaf_name(called[id(whole)]), widths)
         else:
-            guess.fused.setdefault(_last(whole.name), [_last(called[id(part)]) for part in parts])
+            guess.fused.setdefault(_module_leaf_name(whole.name), [_module_leaf_name(called[id(part)]) for part in parts])
     return guess
 
 
@@ -83,25 +83,25 @@ def _outputs(entries: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.kind == "output"]
 
 
-def _last(name: str) -> str:
+def _module_leaf_name(name: str) -> str:
     return module_of(name, "output").rpartition(".")[2]
 
 
-def with_fused(side: Side, fused: Fused) -> Side:
+def concatenate_fused(side: Side, fused: Fused) -> Side:
     """The same values, those of modules that are done in one under the name of that one: `{"qkv": ["q", "k",
     "v"]}` makes of the outputs of `attn.q`, `attn.k` and `attn.v` one of `attn.qkv`. Their input is its own.
     """
     if not fused:
         return side
-    groups = {key: parts for key, parts in _groups(side, fused).items() if all(parts)}
-    made = {id(parts[-1]): _joined(key, parts) for key, parts in groups.items()}
+    groups = {key: parts for key, parts in _group_parts(side, fused).items() if all(parts)}
+    made = {id(parts[-1]): _concatenate_entries(key, parts) for key, parts in groups.items()}
     gone = {id(part) for parts in groups.values() for part in parts} - made.keys()
     return replace(side, entries=[made.get(id(one), one) for one in side.entries if id(one) not in gone])
 
 
-def not_there(side: Side, fused: Fused) -> list[str]:
+def missing_parts(side: Side, fused: Fused) -> list[str]:
     """What is said to be fused, and of which the side has not all parts beside each other."""
-    made = {key[1] for key, parts in _groups(side, fused).items() if all(parts)}
+    made = {key[1] for key, parts in _group_parts(side, fused).items() if all(parts)}
     return [
         f"fused: no module of the reference has {', '.join(parts)} beside each other, for {name}"
         for name, parts in fused.items()
@@ -109,11 +109,11 @@ def not_there(side: Side, fused: Fused) -> list[str]:
     ]
 
 
-def _groups(side: Side, fused: Fused) -> dict[tuple[Any, ...], list[Entry | None]]:
+def _group_parts(side: Side, fused: Fused) -> dict[tuple[Any, ...], list[Entry | None]]:
     """What belongs together, in the order in which it is fused; None for what is not there."""
     groups: dict[tuple[Any, ...], list[Entry | None]] = {}
     for entry in side.entries:
-        module, rest = split(entry.name, entry.kind)
+        module, rest = split_name(entry.name, entry.kind)
         parent, _, last = module.rpartition(".")
         for name, parts in fused.items():
             if last in parts and entry.kind in ("output", "input"):
@@ -122,7 +122,7 @@ def _groups(side: Side, fused: Fused) -> dict[tuple[Any, ...], list[Entry | None
     return groups
 
 
-def _joined(key: tuple[Any, ...], parts: Sequence[Entry | None]) -> Entry:
+def _concatenate_entries(key: tuple[Any, ...], parts: Sequence[Entry | None]) -> Entry:
     parent, name, rest, kind = key[:4]
     entries = [part for part in parts if part is not None]
     called = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
@@ -133,7 +133,7 @@ def _joined(key: tuple[Any, ...], parts: Sequence[Entry | None]) -> Entry:
     return replace(
         first,
         name=called,
-        reference=Joined(tuple(entry.reference for entry in entries)),
+        reference=ConcatenatedRef(tuple(entry.reference for entry in entries)),
         shape=(*first.shape[:-1], width),
         nbytes=sum(entry.nbytes for entry in entries),
         class_name="",
@@ -141,16 +141,16 @@ def _joined(key: tuple[Any, ...], parts: Sequence[Entry | None]) -> Entry:
     )
 
 
-def with_split(side: Side, split_up: Mapping[str, Sequence[tuple[str, int]]]) -> Side:
+def split_fused(side: Side, split_up: Mapping[str, Sequence[tuple[str, int]]]) -> Side:
     """The same values, that of a module which does several in one under the names of those: `{"qkv": [("q",
     64), ("k", 32), ("v", 32)]}` makes three of the output of `attn.qkv`. Its input is that of each."""
     if not split_up:
         return side
-    return replace(side, entries=[made for entry in side.entries for made in _split(entry, split_up)])
+    return replace(side, entries=[made for entry in side.entries for made in _split_entry(entry, split_up)])
 
 
-def _split(entry: Entry, split_up: Mapping[str, Sequence[tuple[str, int]]]) -> list[Entry]:
-    module, rest = split(entry.name, entry.kind)
+def _split_entry(entry: Entry, split_up: Mapping[str, Sequence[tuple[str, int]]]) -> list[Entry]:
+    module, rest = split_name(entry.name, entry.kind)
     parent, _, last = module.rpartition(".")
     parts = split_up.get(last, ())
     is_fitting = entry.kind == "input" or entry.shape[-1:] == (sum(width for _, width in parts),)

@@ -170,8 +170,8 @@ def _circumstances(a: Side, b: Side) -> list[Explanation]:
         return [Explanation("configuration", "one side tells nothing of how it was made", state="unknown")]
     found = []
     for what in topics:
-        facts = [circumstances.facts(what, side.metadata) for side in (a, b)]
-        differing = circumstances.differing(*facts)
+        facts = [circumstances.extract_facts(what, side.metadata) for side in (a, b)]
+        differing = circumstances.describe_differences(*facts)
         if differing:
             text = f"{_headline(what, len(differing))}: {_some(list(differing.values()))}"
             found.append(Explanation(what, text, tuple(differing)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensortap.comparison.declared_ways import Declaration, way_for
-from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.entries import Entry, Side, sort_entries
 from tensortap.comparison.joining import Pieces
 
 
@@ -54,7 +54,7 @@ def collapsed(
             continue
         seen[(*moment, entry.rank)] += 1
         groups.setdefault((*moment, seen[(*moment, entry.rank)]), []).append(entry)
-    return replace(side, entries=in_order([_one(group, rank, declarations) for group in groups.values()]))
+    return replace(side, entries=sort_entries([_one(group, rank, declarations) for group in groups.values()]))
 
 
 def _one(group: list[Entry], rank: int | None, declarations: Sequence[Declaration]) -> Entry:

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.comparison.entries import Entry, Reference
+from tensortap.comparison.entries import Entry, ValueRef
 from tensortap.comparison.glimpse import Step
 from tensortap.comparison.layouts import applied
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import numbers_of
+from tensortap.comparison.references import numeric_operand
 from tensortap.comparison.ways import Way, joined
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.sharded import indices
-from tensortap.kernels.numbers import Array, decode, number_type
+from tensortap.kernels.numbers import Array, decode, dtype_info
 from tensortap.readers.whole import whole
 
 
@@ -37,7 +37,7 @@ class Pieces(NamedTuple):
 class Joined(NamedTuple):
     """Pieces that make a whole; of copies, the one that is meant."""
 
-    pieces: tuple[Reference, ...]
+    pieces: tuple[ValueRef, ...]
     way: Way
     copy: int = 0
 
@@ -58,7 +58,7 @@ class Declared(NamedTuple):
     """Pieces that say themselves how they sit in the whole."""
 
     name: str
-    pieces: tuple[Reference, ...]
+    pieces: tuple[ValueRef, ...]
     ranks: tuple[int, ...]
     placements: tuple[Placement | None, ...]
 
@@ -67,13 +67,13 @@ class Declared(NamedTuple):
         return whole([Record(self.name, one.load(), rank=rank, placement=where) for one, rank, where in rows])
 
     def operand(self) -> Operand | None:
-        return numbers_of(self.load())
+        return numeric_operand(self.load())
 
 
 class Laid(NamedTuple):
     """A value in another arrangement."""
 
-    reference: Reference
+    reference: ValueRef
     steps: tuple[Step, ...]
 
     def load(self) -> Any:
@@ -88,7 +88,7 @@ class Laid(NamedTuple):
 class Placed(NamedTuple):
     """The piece of a whole that one rank has, as a placement tells it."""
 
-    reference: Reference
+    reference: ValueRef
     placement: Placement
 
     def load(self) -> Any:
@@ -103,7 +103,7 @@ class Placed(NamedTuple):
 class Windows(NamedTuple):
     """Parts of values, one number after the other; an empty place is all of it."""
 
-    references: tuple[Reference, ...]
+    references: tuple[ValueRef, ...]
     places: tuple[tuple[tuple[int, int], ...], ...]  # from where to where along each axis
 
     def load(self) -> Any:
@@ -144,10 +144,10 @@ class Undecided(NamedTuple):
         raise NotWholeError(self.told)
 
 
-def numbers_in(reference: Reference) -> Array | None:
+def numbers_in(reference: ValueRef) -> Array | None:
     """The numbers of a value, to compute with; None for what has none."""
     held = reference.operand()
-    if held is None or number_type(held.dtype).family == "complex":
+    if held is None or dtype_info(held.dtype).family == "complex":
         return None
     return decode(held.bits, held.dtype)
 
@@ -161,7 +161,7 @@ def way_said(entry: Entry) -> Way | None:
     return entry.reference.way if isinstance(entry.reference, Pieces) else None
 
 
-def _operand(reference: Reference) -> Operand:
+def _operand(reference: ValueRef) -> Operand:
     held = reference.operand()
     if held is None:
         raise UnsupportedValueError("what is not numbers cannot be put together")

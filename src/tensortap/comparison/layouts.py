@@ -11,7 +11,7 @@ import numpy as np
 from tensortap.comparison import orders
 from tensortap.comparison.cutting import is_padding
 from tensortap.comparison.glimpse import Glimpse, Shape, Step, distance
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import AlignmentNote
 from tensortap.kernels.numbers import Array
 
 # So much of the whole may remain, and the next best must leave this many times more.
@@ -30,7 +30,7 @@ class Layout:
     is_ordinary: bool = True  # False: as likely a fault as a layout
     gap: str = ""  # what only one side has, where that is more than padding
 
-    def planned(self, plan: Plan) -> Plan:
+    def planned(self, plan: AlignmentNote) -> AlignmentNote:
         """The plan with this after it."""
         told = f"equal but for {self.words}" if self.gap else f"equal up to {self.words}"
         return replace(plan.then(self.words, told), gap=self.gap)

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.modules import module_of, split
+from tensortap.comparison.modules import module_of, split_name
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.blocks import numbers
+from tensortap.kernels.blocks import decode_block
 from tensortap.kernels.numbers import Array
 
 Found = tuple[Entry, Entry, float]
@@ -105,7 +105,7 @@ _StepOf = Callable[[Entry], Any]
 def _by_port(entries: Iterable[Entry], step: _StepOf, partner: Mapping[str, str]) -> _Keys:
     keyed = {}
     for entry in entries:
-        module, rest = split(entry.name, entry.kind)
+        module, rest = split_name(entry.name, entry.kind)
         module = partner.get(module, "" if partner else module)
         keyed[module, rest, entry.kind, step(entry), entry.rank, entry.call] = entry
     return {key: entry for key, entry in keyed.items() if key[0]}
@@ -159,7 +159,7 @@ def _sampled(entries: list[Entry]) -> list[tuple[Entry, Array]]:
         if held is None or not held.bits.size:
             continue
         flat = held.bits.reshape(-1)
-        chosen = numbers(flat[:: max(1, -(-flat.size // _SAMPLE))], held.dtype)
+        chosen = decode_block(flat[:: max(1, -(-flat.size // _SAMPLE))], held.dtype)
         sample = np.nan_to_num(np.abs(chosen) if chosen.dtype.kind == "c" else chosen.astype(np.float64))
         if np.ptp(sample) > 0:
             found.append((entry, sample))

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from tensortap.comparison import strangers
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.likeness import Found, by_class, by_content, suggested_rules
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.rules import Rules, rules_of
-from tensortap.core.collector import without_collector
+from tensortap.core.collector import gc_paused
 
 How = Literal["name", "map", "class", "order", "content", "parts"]
 _Key = tuple[Any, ...]
@@ -29,7 +29,7 @@ class Pair:
     b: Entry
     how: How = "name"
     score: float = 1.0
-    plan: Plan | None = None  # what was done to make them comparable
+    plan: AlignmentNote | None = None  # what was done to make them comparable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ def match(a: Side, b: Side, rules: Any = None) -> Matched:
     a_entries, b_entries = known.kept(a.entries), known.kept(b.entries)
     ignored = len(a.entries) + len(b.entries) - len(a_entries) - len(b_entries)
     shift, told = _steps(a_entries, b_entries)
-    with without_collector():
+    with gc_paused():
         pairs = _by_name(a_entries, b_entries, known, shift)
     is_whole = len(pairs) == len(a_entries) == len(b_entries)
     left_a, left_b = ([], []) if is_whole else _left(pairs, a_entries, b_entries)

@@ -11,10 +11,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
-from tensortap.comparison.entries import Entry, Reference
+from tensortap.comparison.entries import Entry, ValueRef
 from tensortap.comparison.metrics import Metrics, from_report, measure, measure_operands
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import InRun, Views
+from tensortap.comparison.references import RunValueRef, FileViews
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import is_strict
 from tensortap.kernels import native
@@ -23,54 +23,54 @@ from tensortap.kernels.many import Terms, reports, terms
 log = logging.getLogger("tensortap.compare")
 
 # Pairs that travel together: enough to be worth the way, few enough that all workers have some.
-_PAIRS, _BYTES = 64, 64 << 20
-_ROUNDS, _MERGED = 8, 4  # batches for each worker before some are merged, and how many at most
-_WORTH_THREADS = 32 << 10  # bytes of a usual pair
-_LARGE = 32 << 20  # a pair of this size is worth several threads of its own
-_TOGETHER = 2 << 20  # bytes that a worker holds of small values: what fits the cache
+_BATCH_PAIRS, _BATCH_BYTES = 64, 64 << 20
+_BATCHES_PER_WORKER, _MAX_MERGED = 8, 4  # batches for each worker before some are merged, and how many at most
+_MIN_BYTES_FOR_THREADS = 32 << 10  # bytes of a usual pair
+_LARGE_PAIR_BYTES = 32 << 20  # a pair of this size is worth several threads of its own
+_PENDING_BYTES = 2 << 20  # bytes that a worker holds of small values: what fits the cache
 
 
-class Task(NamedTuple):
+class ValueRefPair(NamedTuple):
     """Two values to be measured against each other, by where they lie."""
 
-    a: Reference
-    b: Reference
+    a: ValueRef
+    b: ValueRef
 
 
-Measured = Metrics | str  # a sentence where a value could not be read
-_Both = tuple[Reference, Reference]
-_Job = tuple[object, ...]
-_Read = tuple[Terms, _Job, tuple[Operand, Operand] | None]  # the operands, where the bytes are theirs
-_Waiting = tuple[int, Terms, tuple[Operand, Operand] | None]  # by its place in the batch
+MetricsOrError = Metrics | str  # a sentence where a value could not be read
+_RefPair = tuple[ValueRef, ValueRef]
+_KernelJob = tuple[object, ...]
+_PreparedPair = tuple[Terms, _KernelJob, tuple[Operand, Operand] | None]  # the operands, where the bytes are theirs
+_PendingPair = tuple[int, Terms, tuple[Operand, Operand] | None]  # by its place in the batch
 
 
-def measured(pairs: Iterable[tuple[Entry, Entry]], executor: Executor | None = None) -> Iterator[Measured]:
+def measure_pairs(pairs: Iterable[tuple[Entry, Entry]], executor: Executor | None = None) -> Iterator[MetricsOrError]:
     """What each pair comes to, in order. A batch that a worker lost is measured here again."""
-    workers = _processors() if executor is None else _workers(executor)
-    sized = list(_batches(pairs))
-    batches = list(_merged(sized, len(sized) // (_ROUNDS * workers)))
+    workers = _cpu_count() if executor is None else _worker_count(executor)
+    sized = list(_make_batches(pairs))
+    batches = list(_merge_batches(sized, len(sized) // (_BATCHES_PER_WORKER * workers)))
     if executor is not None:
-        yield from _with(executor, batches, workers)
+        yield from _measure_in_executor(executor, batches, workers)
         return
     # The kernels leave the interpreter to others while they run: of tiny pairs that is too little.
-    is_worth = sum(size for _, size in sized) >= _WORTH_THREADS * sum(map(len, batches))
+    is_worth = sum(size for _, size in sized) >= _MIN_BYTES_FOR_THREADS * sum(map(len, batches))
     if workers == 1 or len(batches) == 1 or not is_worth:
         for batch in batches:
             yield from measure_batch(batch)
         return
     with ThreadPoolExecutor(workers, "tensortap-compare") as threads:
-        yield from _with(threads, batches, workers)
+        yield from _measure_in_executor(threads, batches, workers)
 
 
-def measure_batch(batch: Sequence[_Both]) -> list[Measured]:
+def measure_batch(batch: Sequence[_RefPair]) -> list[MetricsOrError]:
     """The work of one worker: it reads the values itself, and measures small ones together."""
-    found: list[Measured] = [""] * len(batch)
-    jobs: list[_Job] = []
-    waiting: list[_Waiting] = []
-    views: Views = {}
+    found: list[MetricsOrError] = [""] * len(batch)
+    jobs: list[_KernelJob] = []
+    waiting: list[_PendingPair] = []
+    views: FileViews = {}
     held = 0
     for place, task in enumerate(batch):
-        read = _read(task, views)
+        read = _prepare_pair(task, views)
         if not isinstance(read, tuple):
             found[place] = read
             continue
@@ -78,10 +78,10 @@ def measure_batch(batch: Sequence[_Both]) -> list[Measured]:
         jobs.append(job)
         waiting.append((place, known, operands))
         held += known.nbytes if operands is not None else 0  # bytes of a mapped file are not held
-        if held >= _TOGETHER:
-            _settle(found, batch, waiting, jobs)
+        if held >= _PENDING_BYTES:
+            _run_jobs(found, batch, waiting, jobs)
             jobs, waiting, held = [], [], 0
-    _settle(found, batch, waiting, jobs)
+    _run_jobs(found, batch, waiting, jobs)
     return found
 
 
@@ -99,12 +99,12 @@ _UNREADABLE = (
 )
 
 
-def _read(task: _Both, views: Views) -> _Read | Measured:
+def _prepare_pair(task: _RefPair, views: FileViews) -> _PreparedPair | MetricsOrError:
     """A job for the kernels; what is none for them is measured at once."""
     a, b = task
     try:
         # Without an array around each: most values are bytes of a file that is mapped already.
-        if type(a) is InRun and type(b) is InRun and native.library is not None:
+        if type(a) is RunValueRef and type(b) is RunValueRef and native.library is not None:
             known = terms(a.dtype, a.shape, b.dtype, b.shape)
             if known is not None:
                 x, y = a.view(known.a_nbytes, views), b.view(known.b_nbytes, views)
@@ -112,40 +112,40 @@ def _read(task: _Both, views: Views) -> _Read | Measured:
                     return known, known.job(x, y), None
         operands = a.operand(), b.operand()
         if operands[0] is not None and operands[1] is not None:
-            return _as_job(operands[0], operands[1])
+            return _job_from_operands(operands[0], operands[1])
         values = a.load(), b.load()
     except _UNREADABLE as error:
         return f"{type(error).__name__}: {error}"
-    return _tried(lambda: measure(*values))
+    return _measure_safely(lambda: measure(*values))
 
 
-def _as_job(a: Operand, b: Operand) -> _Read | Measured:
+def _job_from_operands(a: Operand, b: Operand) -> _PreparedPair | MetricsOrError:
     if native.library is not None:
         known = terms(a.dtype, a.bits.shape, b.dtype, b.bits.shape)
         if known is not None and native.takes(a.bits, b.bits):
             return known, known.job(a.bits, b.bits), (a, b)
-    return _tried(lambda: _by_itself(a, b))
+    return _measure_safely(lambda: _measure_alone(a, b))
 
 
-def _settle(found: list[Measured], batch: Sequence[_Both], waiting: list[_Waiting], jobs: list[_Job]) -> None:
+def _run_jobs(found: list[MetricsOrError], batch: Sequence[_RefPair], waiting: list[_PendingPair], jobs: list[_KernelJob]) -> None:
     """Measure those that wait in one call; what takes another look gets it."""
     for (place, known, operands), report in zip(waiting, reports(jobs), strict=True):
         metrics = None if report is None else from_report(report, known)
-        found[place] = _again(batch[place], operands) if metrics is None else metrics
+        found[place] = _remeasure(batch[place], operands) if metrics is None else metrics
 
 
-def _again(task: _Both, operands: tuple[Operand, Operand] | None) -> Measured:
-    return _tried(lambda: _by_itself(*(operands or (task[0].operand(), task[1].operand()))))
+def _remeasure(task: _RefPair, operands: tuple[Operand, Operand] | None) -> MetricsOrError:
+    return _measure_safely(lambda: _measure_alone(*(operands or (task[0].operand(), task[1].operand()))))
 
 
-def _by_itself(a: Operand | None, b: Operand | None) -> Metrics:
+def _measure_alone(a: Operand | None, b: Operand | None) -> Metrics:
     assert a is not None  # they have been read before
     assert b is not None
     size = a.bits.nbytes + b.bits.nbytes
-    return measure_operands(a, b, threads=None if size >= _LARGE else 1)
+    return measure_operands(a, b, threads=None if size >= _LARGE_PAIR_BYTES else 1)
 
 
-def _tried(measuring: Callable[[], Metrics]) -> Measured:
+def _measure_safely(measuring: Callable[[], Metrics]) -> MetricsOrError:
     try:
         return measuring()
     except _UNREADABLE as error:
@@ -155,10 +155,10 @@ def _tried(measuring: Callable[[], Metrics]) -> Measured:
         return f"{type(error).__name__}: {error}"
 
 
-def _with(executor: Executor, batches: list[list[_Both]], workers: int) -> Iterator[Measured]:
+def _measure_in_executor(executor: Executor, batches: list[list[_RefPair]], workers: int) -> Iterator[MetricsOrError]:
     """In order, with few batches under way, so that what waits takes no memory."""
-    crew = _Crew(executor)
-    waiting: deque[tuple[list[_Both], Future[list[Measured]] | None]] = deque()
+    crew = _FallibleExecutor(executor)
+    waiting: deque[tuple[list[_RefPair], Future[list[MetricsOrError]] | None]] = deque()
     todo = iter(batches)
     for batch in islice(todo, 2 * workers + 1):
         waiting.append((batch, crew.submitted(batch)))
@@ -169,14 +169,14 @@ def _with(executor: Executor, batches: list[list[_Both]], workers: int) -> Itera
             waiting.append((following, crew.submitted(following)))
 
 
-class _Crew:
+class _FallibleExecutor:
     """An executor that may lose workers, or give up: what it does not bring is done here, and said once."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor: Executor | None = executor
         self._has_said = False
 
-    def submitted(self, batch: list[_Both]) -> Future[list[Measured]] | None:
+    def submitted(self, batch: list[_RefPair]) -> Future[list[MetricsOrError]] | None:
         if self._executor is None:
             return None
         try:
@@ -186,7 +186,7 @@ class _Crew:
             self._say("the executor takes no more work", error)
             return None
 
-    def result(self, batch: list[_Both], future: Future[list[Measured]] | None) -> list[Measured]:
+    def result(self, batch: list[_RefPair], future: Future[list[MetricsOrError]] | None) -> list[MetricsOrError]:
         if future is None:
             return measure_batch(batch)
         try:
@@ -201,26 +201,26 @@ class _Crew:
         self._has_said = True
 
 
-def _batches(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[list[_Both], int]]:
+def _make_batches(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[list[_RefPair], int]]:
     """With the bytes of each."""
-    batch: list[_Both] = []
+    batch: list[_RefPair] = []
     size = 0
     for a, b in pairs:
         batch.append((a.reference, b.reference))
         size += a.nbytes + b.nbytes
-        if len(batch) >= _PAIRS or size >= _BYTES:
+        if len(batch) >= _BATCH_PAIRS or size >= _BATCH_BYTES:
             yield batch, size
             batch, size = [], 0
     if batch:
         yield batch, size
 
 
-def _merged(sized: list[tuple[list[_Both], int]], most: int) -> Iterator[list[_Both]]:
+def _merge_batches(sized: list[tuple[list[_RefPair], int]], most: int) -> Iterator[list[_RefPair]]:
     """As many in one as leave every worker enough of them: each costs some handing over."""
-    together: list[_Both] = []
+    together: list[_RefPair] = []
     total = count = 0
     for batch, size in sized:
-        if together and (count >= min(most, _MERGED) or total + size > _BYTES):
+        if together and (count >= min(most, _MAX_MERGED) or total + size > _BATCH_BYTES):
             yield together
             together, total, count = [], 0, 0
         together, total, count = together + batch, total + size, count + 1
@@ -228,10 +228,10 @@ def _merged(sized: list[tuple[list[_Both], int]], most: int) -> Iterator[list[_B
         yield together
 
 
-def _workers(executor: Executor) -> int:
+def _worker_count(executor: Executor) -> int:
     """How many work at once, where the executor says so."""
     return int(getattr(executor, "_max_workers", 0)) or 16
 
 
-def _processors() -> int:
+def _cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

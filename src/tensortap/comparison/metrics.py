@@ -7,34 +7,34 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.masks import as_mask, lowest, masked, without_mask
+from tensortap.comparison.masks import bool_mask_to_additive, mask_threshold, count_one_sided_masked, mask_values_to_inf
 from tensortap.comparison.operands import (
     Operand,
     are_equal,
-    comes_apart,
-    is_long,
+    is_composite_array,
+    is_big_int,
     is_number,
-    operand,
-    shape_of_numbers,
+    as_operand,
+    numeric_shape,
 )
 from tensortap.comparison.reported import Metrics as Metrics
-from tensortap.comparison.reported import are_as_large
-from tensortap.comparison.reported import from_report as from_report
-from tensortap.comparison.structure import Pair, pairs
+from tensortap.comparison.reported import are_norms_tied
+from tensortap.comparison.reported import metrics_from_report as from_report
+from tensortap.comparison.structure import LeafPair, walk_leaf_pairs
 from tensortap.kernels.along import worst_of_both
 from tensortap.kernels.differences import ArrayDifference, differences
 from tensortap.kernels.many import are_discrete, columns_of
 from tensortap.kernels.numbers import Array
 
-_PLAIN = (str, bytes, bool, int, float, complex, type(None))
+_PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
 
 
 def measure(a: Any, b: Any, *, threads: int | None = None) -> Metrics:
     """How two values differ; of nested ones the leaf that differs most."""
-    are_whole = not any(map(comes_apart, (a, b)))
-    if are_whole and shape_of_numbers(a) is not None and shape_of_numbers(b) is not None:
-        return _of_leaf(Pair("", a, b), threads)
-    found = [(pair, _of_leaf(pair, threads)) for pair in pairs(a, b, _is_leaf)]
+    are_whole = not any(map(is_composite_array, (a, b)))
+    if are_whole and numeric_shape(a) is not None and numeric_shape(b) is not None:
+        return _measure_leaf(LeafPair("", a, b), threads)
+    found = [(pair, _measure_leaf(pair, threads)) for pair in walk_leaf_pairs(a, b, _is_leaf)]
     if not found:
         return Metrics(is_identical=True, is_discrete=True)
     pair, worst = max(found, key=lambda one: _badness(one[1]))
@@ -51,66 +51,66 @@ def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> M
         )
     found = differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
     if are_discrete(a.dtype, b.dtype):
-        return _of_discrete(found)
-    if found.disagreeing or _reaches(found.a.min, a) or _reaches(found.b.min, b):
-        x, y = without_mask(a), without_mask(b)
-        x, y = as_mask(x, y), as_mask(y, x)
+        return _discrete_metrics(found)
+    if found.disagreeing or _reaches_mask_value(found.a.min, a) or _reaches_mask_value(found.b.min, b):
+        x, y = mask_values_to_inf(a), mask_values_to_inf(b)
+        x, y = bool_mask_to_additive(x, y), bool_mask_to_additive(y, x)
         if x is not a or y is not b:
             a, b = x, y
             found = differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
-    return _of_numbers(found, a, b, threads)
+    return _float_metrics(found, a, b, threads)
 
 
-def _of_leaf(pair: Pair, threads: int | None) -> Metrics:
+def _measure_leaf(pair: LeafPair, threads: int | None) -> Metrics:
     if pair.reason is not None:
         return Metrics(reason=pair.reason)
-    a_shape, b_shape = shape_of_numbers(pair.a), shape_of_numbers(pair.b)
+    a_shape, b_shape = numeric_shape(pair.a), numeric_shape(pair.b)
     if a_shape is not None and b_shape is not None:
         if a_shape != b_shape:
             return Metrics(reason=f"shapes differ: {list(a_shape)} against {list(b_shape)}")
-        if is_long(pair.a) or is_long(pair.b):
-            return _of_long(pair)
-        a, b = operand(pair.a), operand(pair.b)
+        if is_big_int(pair.a) or is_big_int(pair.b):
+            return _measure_big_ints(pair)
+        a, b = as_operand(pair.a), as_operand(pair.b)
         if a is not None and b is not None:
             return measure_operands(a, b, threads=threads)
-    return _of_others(pair)
+    return _measure_opaque(pair)
 
 
-def _of_long(pair: Pair) -> Metrics:
+def _measure_big_ints(pair: LeafPair) -> Metrics:
     """Integers of any length, exactly; beside a number of another kind the nearest that there is."""
     if pair.a == pair.b:
         return Metrics(count=1, is_identical=True, is_discrete=True)
-    a, b = operand(pair.a), operand(pair.b)
+    a, b = as_operand(pair.a), as_operand(pair.b)
     if (isinstance(pair.a, int) and isinstance(pair.b, int)) or a is None or b is None:
         return Metrics(count=1, is_discrete=True, mismatches=1)
     found = measure_operands(a, b)
     return replace(found, is_identical=False, is_discrete=True, mismatches=1) if found.is_identical else found
 
 
-def _of_others(pair: Pair) -> Metrics:
+def _measure_opaque(pair: LeafPair) -> Metrics:
     """What only knows ==: text counts as a decision, an object that is not equal says nothing."""
-    if _are_texts(pair.a, pair.b):
-        return _of_texts(pair.a, pair.b)
+    if _are_string_arrays(pair.a, pair.b):
+        return _measure_string_arrays(pair.a, pair.b)
     is_same, told = are_equal(pair.a, pair.b)
     if is_same:
         return Metrics(count=1, is_identical=True, is_discrete=True)
-    if isinstance(pair.a, _PLAIN) and isinstance(pair.b, _PLAIN):
-        return Metrics(count=1, is_discrete=True, mismatches=1, reason="" if _are_text(pair) else told)
+    if isinstance(pair.a, _PLAIN_TYPES) and isinstance(pair.b, _PLAIN_TYPES):
+        return Metrics(count=1, is_discrete=True, mismatches=1, reason="" if _are_strings(pair) else told)
     return Metrics(count=1, is_opaque=True, reason=told)
 
 
-def _are_texts(a: Any, b: Any) -> bool:
+def _are_string_arrays(a: Any, b: Any) -> bool:
     are_arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape
     return are_arrays and a.dtype.kind in "USmMV" and a.dtype.kind == b.dtype.kind
 
 
-def _of_texts(a: Array, b: Array) -> Metrics:
+def _measure_string_arrays(a: Array, b: Array) -> Metrics:
     """Texts and times one by one; a time that is none is itself."""
     apart = int(np.count_nonzero((a != b) & ((a == a) | (b == b))))
     return Metrics(count=a.size, is_identical=not apart, is_discrete=True, mismatches=apart)
 
 
-def _are_text(pair: Pair) -> bool:
+def _are_strings(pair: LeafPair) -> bool:
     return isinstance(pair.a, (str, bytes)) and type(pair.a) is type(pair.b)
 
 
@@ -123,7 +123,7 @@ def _badness(found: Metrics) -> tuple[bool, bool, bool, float]:
     return is_apart, found.is_nonfinite, found.mismatches > 0, max(found.relative_l2, found.row)
 
 
-def _of_discrete(found: ArrayDifference) -> Metrics:
+def _discrete_metrics(found: ArrayDifference) -> Metrics:
     differing = found.above + found.below
     return Metrics(
         count=found.count,
@@ -135,13 +135,13 @@ def _of_discrete(found: ArrayDifference) -> Metrics:
     )
 
 
-def _of_numbers(found: ArrayDifference, a: Operand, b: Operand, threads: int | None) -> Metrics:
+def _float_metrics(found: ArrayDifference, a: Operand, b: Operand, threads: int | None) -> Metrics:
     is_same = found.absolute is None and not found.disagreeing
-    rows, columns = ((0.0, -1), (0.0, -1)) if found.absolute is None else _along(found, a, b, threads)
+    rows, columns = ((0.0, -1), (0.0, -1)) if found.absolute is None else _worst_row_and_column(found, a, b, threads)
     return Metrics(
         count=found.count,
         is_identical=is_same,
-        relative_l2=_relative(found),
+        relative_l2=_symmetric_relative_l2(found),
         row=rows[0],
         column=columns[0],
         worst_row=rows[1],
@@ -153,12 +153,12 @@ def _of_numbers(found: ArrayDifference, a: Operand, b: Operand, threads: int | N
         nan=found.nan,
         inf=found.inf,
         disagreeing=found.disagreeing,
-        masked=masked(a, b) if found.disagreeing else 0,
+        masked=count_one_sided_masked(a, b) if found.disagreeing else 0,
         norms=(found.a.norm, found.b.norm),
     )
 
 
-def _relative(found: ArrayDifference) -> float:
+def _symmetric_relative_l2(found: ArrayDifference) -> float:
     """|a - b| of the larger side."""
     a, b = found.a.norm, found.b.norm
     if found.absolute is None:
@@ -166,7 +166,7 @@ def _relative(found: ArrayDifference) -> float:
     return 1.0 if not b else found.relative_l2 * min(1.0, b / a if a else 1.0)
 
 
-def _along(
+def _worst_row_and_column(
     found: ArrayDifference, a: Operand, b: Operand, threads: int | None
 ) -> tuple[tuple[float, int], tuple[float, int]]:
     """The worst row and the worst column, of the larger side; where neither is, the worse of both."""
@@ -178,11 +178,11 @@ def _along(
         x, y = (side.bits.reshape(-1, side.bits.shape[-1]) for side in (one, base))
         return worst_of_both(x, one.dtype, y, base.dtype, are_finite=are_finite, threads=threads)
 
-    if are_as_large(found.a.norm, found.b.norm):
+    if are_norms_tied(found.a.norm, found.b.norm):
         mine, other = of(b, a), of(a, b)
         return max(mine[0], other[0]), max(mine[1], other[1])
     return of(b, a) if found.a.norm > found.b.norm else of(a, b)
 
 
-def _reaches(low: int | float | None, side: Operand) -> bool:
-    return low is not None and low <= lowest(side.dtype)
+def _reaches_mask_value(low: int | float | None, side: Operand) -> bool:
+    return low is not None and low <= mask_threshold(side.dtype)

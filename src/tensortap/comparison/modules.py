@@ -14,7 +14,7 @@ _ANY, _IN, _FORWARD = (
     re.compile(rf"(?:^|\.)(?:{words})(?=\.|\[|$)") for words in ("in|out|forward", "in", "forward")
 )
 _FIELD = re.compile(r"\.out(?=\.[^\W\d])")  # before the name of a field; a module may be called so too
-_OWN = re.compile(r"(?:out|<[^<>]*>)(?=\.|\[|$)")  # the output of the model itself
+_MODEL_OUTPUT = re.compile(r"(?:out|<[^<>]*>)(?=\.|\[|$)")  # the output of the model itself
 _ITEMS = re.compile(r"\[.*$", re.DOTALL)
 
 
@@ -25,18 +25,18 @@ def module_of(name: str, kind: Kind = "value") -> str:
     >>> module_of("layers.0.attn.in.x", "input")
     'layers.0.attn'
     """
-    return split(name, kind)[0]
+    return split_name(name, kind)[0]
 
 
 @lru_cache(maxsize=1 << 16)
-def split(name: str, kind: Kind = "value") -> tuple[str, str]:
+def split_name(name: str, kind: Kind = "value") -> tuple[str, str]:
     """The module of a name, and the rest of it: `("layers.0", ".in.x")`."""
-    plain = _without_gradient(name, kind)
+    plain = _without_grad_suffix(name, kind)
     if kind in ("param", "grad_param"):
         module = plain.rpartition(".")[0]
         return module, name[len(module) :]
-    found = _OWN.match(plain) if kind in OUTPUTS else None
-    found = found or _last_port(plain, _port(kind))
+    found = _MODEL_OUTPUT.match(plain) if kind in OUTPUTS else None
+    found = found or _last_io_marker(plain, _io_marker(kind))
     module = plain[: found.start()] if found is not None else _ITEMS.sub("", plain)
     return module, name[len(module) :]
 
@@ -51,21 +51,21 @@ def class_of(name: str, classes: Mapping[str, str], kind: Kind = "value") -> str
 
 def stem_of(name: str, kind: Kind) -> str:
     """A name without the items and the gradient at its end."""
-    return _ITEMS.sub("", _without_gradient(name, kind))
+    return _ITEMS.sub("", _without_grad_suffix(name, kind))
 
 
-def _without_gradient(name: str, kind: Kind) -> str:
+def _without_grad_suffix(name: str, kind: Kind) -> str:
     """Any other value may be that of a module called `grad`."""
     return name.removesuffix(".grad") if kind == "value" or kind.startswith("grad") else name
 
 
-def _port(kind: Kind) -> re.Pattern[str]:
+def _io_marker(kind: Kind) -> re.Pattern[str]:
     if kind == "value":
         return _ANY
     return _FIELD if kind in OUTPUTS else _IN if kind in _INPUTS else _FORWARD
 
 
-def _last_port(name: str, port: re.Pattern[str]) -> re.Match[str] | None:
+def _last_io_marker(name: str, port: re.Pattern[str]) -> re.Match[str] | None:
     """Where a name leaves the module: a module may itself be called `in`, so the last place counts, but not
     one inside the brackets of an item."""
     found = None

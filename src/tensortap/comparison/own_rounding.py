@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensortap.comparison.backward import Modules
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding
-from tensortap.comparison.modules import split
+from tensortap.comparison.modules import split_name
 from tensortap.comparison.unseen import maker
 from tensortap.comparison.verdict import GAPS, judge
 
@@ -40,6 +40,6 @@ class OwnRounding:
 
     def _code_of(self, name: str) -> str:
         """The module in whose code it is seen: what comes into a module, or what a part of it gave."""
-        module, rest = split(name)
+        module, rest = split_name(name)
         is_inside = rest == ".in" or rest.startswith((".in.", ".in["))
         return module if is_inside and module in self._modules.names else self._modules[module]

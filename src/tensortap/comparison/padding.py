@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensortap.comparison.entries import Entry, Reference
+from tensortap.comparison.entries import Entry, ValueRef
 from tensortap.comparison.glimpse import Step
 from tensortap.comparison.joining import Laid, Stepped, Windows, numbers_in
 from tensortap.comparison.layouts import applied
 from tensortap.comparison.match import Matched, Pair
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.tokens import steps_for
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
@@ -58,7 +58,7 @@ def _ends_with(mask: Sequence[int], ids: Sequence[int]) -> bool:
     return mask[0] == ids[0] and mask[1] >= ids[1]
 
 
-def _numbers(reference: Reference) -> Array | None:
+def _numbers(reference: ValueRef) -> Array | None:
     """Of what grows from step to step, the last: the whole."""
     inner = reference.reference if isinstance(reference, Stepped) else reference
     try:
@@ -75,7 +75,7 @@ def _taken(pair: Pair, table: Array | None) -> Pair:
     steps = None if is_telling else _steps(pair, table)
     if steps is None:
         return pair
-    plan = pair.plan or Plan(pair.a.name, "", ())
+    plan = pair.plan or AlignmentNote(pair.a.name, "", ())
     return replace(
         pair, a=_laid(pair.a, steps), b=_laid(pair.b, steps), plan=plan.then("without padding", _TOLD)
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-_SHOWN = 8
+_MAX_NAMES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AlignmentNote:
     """How the values of one pair were made comparable; `print` it.
 
     `words` say it in short (`shard(1)`, `its shape`). What is not usable was not compared, and `told` says
@@ -27,7 +27,7 @@ class Plan:
         """Whether the numbers are equal only in another arrangement."""
         return any(line.startswith("equal up to") for line in self.told)
 
-    def then(self, words: str, told: str) -> Plan:
+    def then(self, words: str, told: str) -> AlignmentNote:
         """The same, and something more after it."""
         return replace(self, words="; ".join(filter(None, [self.words, words])), told=(*self.told, told))
 
@@ -35,15 +35,15 @@ class Plan:
         return "\n".join([f"{self.name}: {self.words}", *(f"  {line}" for line in self.told)])
 
 
-def gaps_of(plans: Iterable[Plan | None]) -> list[str]:
+def describe_gaps(plans: Iterable[AlignmentNote | None]) -> list[str]:
     """What of several values was not compared, each sort of it once."""
     names: dict[str, list[str]] = {}
     for plan in plans:
         if plan is not None and plan.gap:
             names.setdefault(plan.gap, []).append(plan.name)
-    return [f"{gap}, of {_some(these)}; the rest was compared" for gap, these in names.items()]
+    return [f"{gap}, of {_list_names(these)}; the rest was compared" for gap, these in names.items()]
 
 
-def _some(names: list[str]) -> str:
-    more = f", ... {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def _list_names(names: list[str]) -> str:
+    more = f", ... {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:_MAX_NAMES_SHOWN]) + more

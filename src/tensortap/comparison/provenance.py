@@ -59,8 +59,8 @@ class Provenance:
 
 def provenance(a: Run, b: Run) -> Provenance:
     """Where a side recorded nothing, nothing is claimed; what a side has lost is taken from both."""
-    one, wrong, files = circumstances.told_by(a)
-    other, wrong_too, other_files = circumstances.told_by(b)
+    one, wrong, files = circumstances.read_metadata(a)
+    other, wrong_too, other_files = circumstances.read_metadata(b)
     lost = {*wrong, *wrong_too}
     one, other = (
         {name: type(told)() if name in lost else told for name, told in side.items()} for side in (one, other)
@@ -82,7 +82,7 @@ def _partly(topic: Topic) -> Topic:
 def _topic(name: str, a: Facts, b: Facts) -> Topic:
     if not a or not b:
         return Topic(name, "not recorded")
-    keys = _variables_apart(a, b) if name == "environment" else list(circumstances.differing(a, b))
+    keys = _variables_apart(a, b) if name == "environment" else list(circumstances.describe_differences(a, b))
     found = tuple(Fact(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in keys)
     return Topic(name, "different" if found else "same", len({*a, *b}), found)
 
@@ -91,7 +91,7 @@ def _with(topic: Topic, found: tuple[Change, ...]) -> Topic:
     """The topic of the code, with the lines that differ; a file they are of needs no digest."""
     if topic.state == "not recorded" or not found:
         return topic
-    files = {f"{circumstances.FILES}{change.file}" for change in found}
+    files = {f"{circumstances.FILE_PREFIX}{change.file}" for change in found}
     facts = tuple(fact for fact in topic.facts if fact.key not in files)
     return replace(topic, state="different", facts=facts, changes=found)
 
@@ -111,11 +111,11 @@ def _variables(metadata: Mapping[str, Any]) -> Facts:
 
 def _hardware(metadata: Mapping[str, Any]) -> Facts:
     """The machine and its libraries; the variables are a topic of their own."""
-    return circumstances.facts("environment", {**metadata, "runtime_info": {}})
+    return circumstances.extract_facts("environment", {**metadata, "runtime_info": {}})
 
 
 def _facts(what: str) -> Callable[[Mapping[str, Any]], Facts]:
-    return lambda metadata: circumstances.facts(what, metadata)
+    return lambda metadata: circumstances.extract_facts(what, metadata)
 
 
 def _is_hidden(told: Any) -> bool:

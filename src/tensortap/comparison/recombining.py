@@ -14,7 +14,7 @@ from tensortap.comparison.layouts import layout_of
 from tensortap.comparison.match import Matched, Pair
 from tensortap.comparison.neighbours import Neighbours
 from tensortap.comparison.pieces_seen import PiecesSeen
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.ways import Way, joined
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
@@ -153,7 +153,7 @@ def _pairs(made: Made) -> Iterator[Pair]:
         other = replace(parts[0], name=names, reference=reference, shape=whole.shape, checksum="")
         laid = replace(whole, reference=Laid(whole.reference, steps), checksum="") if steps else whole
         told = f"equal up to {words}: {whole.name} is {names}"
-        plan = Plan(laid.name if made.is_a else names, words, (told,))
+        plan = AlignmentNote(laid.name if made.is_a else names, words, (told,))
         yield Pair(laid, other, "parts", plan=plan) if made.is_a else Pair(other, laid, "parts", plan=plan)
         return
     start = 0
@@ -163,7 +163,7 @@ def _pairs(made: Made) -> Iterator[Pair]:
         reference_b = Laid(whole.reference, (*steps, cut))
         other = replace(whole, reference=reference_b, shape=part.shape, checksum="")
         told = f"equal up to {words}: it is {start} to {end - 1} of {whole.name}"
-        yield Pair(part, other, "parts", plan=Plan(part.name, words, (told,)))
+        yield Pair(part, other, "parts", plan=AlignmentNote(part.name, words, (told,)))
         start = end
 
 

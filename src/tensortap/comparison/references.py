@@ -6,22 +6,22 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensortap.comparison.operands import Operand, comes_apart, is_array_like, is_long, is_number, operand
+from tensortap.comparison.operands import Operand, is_composite_array, is_array_like, is_big_int, is_number, as_operand
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import Framework, framework_named
 from tensortap.frameworks.nested import leaves
-from tensortap.readers.values import Values
+from tensortap.readers.values import ValueReader
 
 if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile
 
-_OPEN = 16  # runs and files that a process keeps open
-Stamp = tuple[int, int]  # of a file as it was written
-Views = dict[tuple[str, str], memoryview]  # by run and file
+_MAX_OPEN = 16  # runs and files that a process keeps open
+FileStamp = tuple[int, int]  # of a file as it was written
+FileViews = dict[tuple[str, str], memoryview]  # by run and file
 
 
-class InRun(NamedTuple):
+class RunValueRef(NamedTuple):
     """A value of a run, by the bytes it takes: a reader of one value needs no index."""
 
     path: str
@@ -37,84 +37,84 @@ class InRun(NamedTuple):
     written: int  # tells the files as they were from others that are written in their place
 
     def load(self) -> Any:
-        values = _values(self.path, self.written)
+        values = _open_values(self.path, self.written)
         if self.offset >= 0:
             what = (self.offset, self.nbytes, self.dtype, self.shape, self.framework)
             return values.array(self.file, *what)
-        return values.other(self.file, self.start, self.length, self.suffix, False)
+        return values.deserialize(self.file, self.start, self.length, self.suffix, False)
 
-    def view(self, nbytes: int, views: Views) -> memoryview | None:
+    def view(self, nbytes: int, views: FileViews) -> memoryview | None:
         """The bytes of an array as they lie in its file, where it has that many; `views` remembers files."""
         offset, key = self.offset, self[:2]
         if offset < 0 or self.nbytes != nbytes:
             return None
         whole, end = views.get(key), offset + nbytes
         if whole is None or len(whole) < end:
-            whole = views[key] = _values(self.path, self.written).view(self.file, end)
+            whole = views[key] = _open_values(self.path, self.written).view(self.file, end)
         return whole[offset:end]
 
     def written_bytes(self) -> memoryview:
         """What its checksum was made of."""
         end = self.start + self.length
-        return _values(self.path, self.written).view(self.file, end)[end - self.nbytes : end]
+        return _open_values(self.path, self.written).view(self.file, end)[end - self.nbytes : end]
 
     def operand(self) -> Operand | None:
         if self.offset < 0:
-            return numbers_of(self.load())
-        values = _values(self.path, self.written)
+            return numeric_operand(self.load())
+        values = _open_values(self.path, self.written)
         return Operand(values.bits(self.file, *self[2:6]), self.dtype)
 
 
-class InTrace(NamedTuple):
+class TraceValueRef(NamedTuple):
     """A value of a trace file, by its place among those of its name."""
 
     path: str
     name: str
     position: int
-    written: Stamp
+    written: FileStamp
 
     def load(self) -> Any:
-        return trace_file(self.path, self.written)[self.name][self.position]
+        return open_trace_file(self.path, self.written)[self.name][self.position]
 
     def operand(self) -> Operand | None:
-        return numbers_of(self.load())
+        return numeric_operand(self.load())
 
 
-class InFile(NamedTuple):
+class FileLeafRef(NamedTuple):
     """A leaf of what one file holds."""
 
     path: str
     leaf: str
-    written: Stamp
+    written: FileStamp
 
     def load(self) -> Any:
-        held = file_leaves(self.path, self.written)
+        held = load_file_leaves(self.path, self.written)
         if self.leaf not in held:
             raise CorruptRunError(f"{self.path} has changed: there is no {self.leaf!r} in it any more")
         return held[self.leaf]
 
     def operand(self) -> Operand | None:
-        return numbers_of(self.load())
+        return numeric_operand(self.load())
 
 
-class InTensors(NamedTuple):
+class SafetensorsRef(NamedTuple):
     """A tensor of a .safetensors file, by the bytes it takes in the file as it was written then."""
 
     path: str
-    written: Stamp
+    written: FileStamp
     offset: int
     nbytes: int
     dtype: str
     shape: tuple[int, ...]
 
     def load(self) -> Any:
-        return _tensor_library().from_bits(safetensors.bits(*self), self.dtype)
+        return _tensor_framework().from_bits(safetensors.bits(*self), self.dtype)
 
     def operand(self) -> Operand | None:
         return Operand(safetensors.bits(*self), self.dtype)
 
 
-class Held(NamedTuple):
+class InMemoryRef(NamedTuple):
     """A value in the memory of this process; another process gets a copy."""
 
     value: Any
@@ -123,22 +123,22 @@ class Held(NamedTuple):
         return self.value
 
     def operand(self) -> Operand | None:
-        return numbers_of(self.value)
+        return numeric_operand(self.value)
 
 
-def numbers_of(value: Any) -> Operand | None:
+def numeric_operand(value: Any) -> Operand | None:
     """The numbers of an array or a number; None for anything else, and for what comes apart."""
     if is_number(value):
-        return None if is_long(value) else operand(value)
-    return operand(value) if is_array_like(value) and not comes_apart(value) else None
+        return None if is_big_int(value) else as_operand(value)
+    return as_operand(value) if is_array_like(value) and not is_composite_array(value) else None
 
 
-def leaves_of(value: Any) -> dict[str, Any]:
+def named_leaves(value: Any) -> dict[str, Any]:
     """The leaves of a value by name: a key at the top is a name of its own, and a lone value is `value`."""
-    return {_name(path): leaf for path, leaf in leaves(value)}
+    return {_leaf_name(path): leaf for path, leaf in leaves(value)}
 
 
-def _name(path: str) -> str:
+def _leaf_name(path: str) -> str:
     if path.startswith("['"):
         key, mark, rest = path[2:].partition("']")
         return key + rest if mark and "\\" not in key else path
@@ -146,7 +146,7 @@ def _name(path: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _tensor_library() -> Framework:
+def _tensor_framework() -> Framework:
     """torch, or numpy where that is not installed."""
     try:
         return framework_named("torch")
@@ -154,22 +154,22 @@ def _tensor_library() -> Framework:
         return framework_named("numpy")
 
 
-@lru_cache(maxsize=_OPEN)
-def _values(path: str, written: int) -> Values:
-    return Values(Path(path))
+@lru_cache(maxsize=_MAX_OPEN)
+def _open_values(path: str, written: int) -> ValueReader:
+    return ValueReader(Path(path))
 
 
-@lru_cache(maxsize=_OPEN)
-def trace_file(path: str, written: Stamp) -> TraceFile:
+@lru_cache(maxsize=_MAX_OPEN)
+def open_trace_file(path: str, written: FileStamp) -> TraceFile:
     """Opened once, as long as nobody writes to it: a value is read by name and place."""
     from tensortap.readers.trace_file import TraceFile
 
     return TraceFile(path)
 
 
-@lru_cache(maxsize=_OPEN)
-def file_leaves(path: str, written: Stamp) -> dict[str, Any]:
+@lru_cache(maxsize=_MAX_OPEN)
+def load_file_leaves(path: str, written: FileStamp) -> dict[str, Any]:
     """What a file holds by name; read once, as long as nobody writes to it."""
     from tensortap.formats import serializers
 
-    return leaves_of(serializers.load(path))
+    return named_leaves(serializers.load(path))

@@ -12,9 +12,9 @@ from tensortap.comparison.heads import heads_order
 from tensortap.comparison.joining import Laid, Undecided, numbers_in
 from tensortap.comparison.layouts import Found, Layout, layout_of
 from tensortap.comparison.match import Pair
-from tensortap.comparison.measuring import measured
+from tensortap.comparison.measuring import measure_pairs
 from tensortap.comparison.metrics import Metrics
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.verdict import GREEN, judge
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
@@ -79,7 +79,7 @@ def _settled(found: Finding) -> Finding:
     if layout is None:
         return found
     pair = _in(found.pair, layout)
-    again = next(measured([(pair.a, pair.b)]))
+    again = next(measure_pairs([(pair.a, pair.b)]))
     judged = judge(again, found.noise, pair)
     return found if judged.is_beyond else finding(pair, again, found.noise, judged)
 
@@ -93,7 +93,7 @@ def _numbers(pair: Pair) -> tuple[Array, Array] | None:
 
 
 def _in(pair: Pair, layout: Layout) -> Pair:
-    plan = pair.plan or Plan(pair.a.name, "", ())
+    plan = pair.plan or AlignmentNote(pair.a.name, "", ())
     return replace(
         pair,
         a=_laid(pair.a, layout.a) if layout.a else pair.a,
@@ -103,7 +103,7 @@ def _in(pair: Pair, layout: Layout) -> Pair:
 
 
 def _undecided(pair: Pair, told: str) -> Pair:
-    plan = pair.plan or Plan(pair.a.name, "", ())
+    plan = pair.plan or AlignmentNote(pair.a.name, "", ())
     return replace(
         pair,
         b=replace(pair.b, reference=Undecided(told)),

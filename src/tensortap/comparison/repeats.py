@@ -11,11 +11,11 @@ from typing import Any
 from tensortap.comparison.asked import check_executor
 from tensortap.comparison.floor import Floor, Gathered
 from tensortap.comparison.match import match
-from tensortap.comparison.measuring import measured
-from tensortap.comparison.sides import Side, side_of
+from tensortap.comparison.measuring import measure_pairs
+from tensortap.comparison.sides import Side, load_side
 
 
-def floor_of_runs(runs: Sequence[Any], executor: Executor | None = None) -> Floor:
+def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = None) -> Floor:
     """Each run against the first; what only one of them has is without noise of its own."""
     check_executor(executor)
     if len(runs) < 2:
@@ -23,10 +23,10 @@ def floor_of_runs(runs: Sequence[Any], executor: Executor | None = None) -> Floo
     saved = [run for run in runs if isinstance(run, (str, os.PathLike)) and Path(run).suffix == ".json"]
     if saved:
         raise ValueError(f"{saved[0]} is a saved floor, which is given alone; several are of runs")
-    base, *others = [side_of(run) for run in runs]
+    base, *others = [load_side(run) for run in runs]
     gathered = Gathered()
     skipped = [
-        told for number, other in enumerate(others) for told in _add(gathered, base, other, number, executor)
+        told for number, other in enumerate(others) for told in _add_repeat(gathered, base, other, number, executor)
     ]
     if not gathered.twins:
         raise ValueError(f"{base.label} has no value in common with the other runs; give runs of one program")
@@ -34,11 +34,11 @@ def floor_of_runs(runs: Sequence[Any], executor: Executor | None = None) -> Floo
     return gathered.floor(skipped, limit)
 
 
-def _add(gathered: Gathered, base: Side, other: Side, number: int, executor: Executor | None) -> list[str]:
+def _add_repeat(gathered: Gathered, base: Side, other: Side, number: int, executor: Executor | None) -> list[str]:
     twin = "repeat" if not number else f"repeat {number + 1}"
     pairs = [(pair.a, pair.b) for pair in match(base, other).pairs]
     unread = 0
-    for (entry, _), found in zip(pairs, measured(pairs, executor), strict=True):
+    for (entry, _), found in zip(pairs, measure_pairs(pairs, executor), strict=True):
         if isinstance(found, str):
             unread += 1
         else:

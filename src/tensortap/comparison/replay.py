@@ -7,47 +7,47 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensortap.comparison.asking import asked, with_kinds
+from tensortap.comparison.asking import select_entries, infer_kinds
 from tensortap.comparison.declared_ways import Declaration
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, finding
 from tensortap.comparison.floor import Floor
-from tensortap.comparison.forced import Forced, forced, is_model, run_batch, types_of
-from tensortap.comparison.forced_facts import facts_of
-from tensortap.comparison.forced_floor import Rounding, coarsest, coarsest_of, converted, floor_of
-from tensortap.comparison.forced_report import as_gap, of_replayed_steps, origins_of, steps_apart, told
+from tensortap.comparison.forced import TeacherForcedRun, run_teacher_forced, is_model, run_batch, weight_dtypes
+from tensortap.comparison.forced_facts import collect_model_facts
+from tensortap.comparison.forced_floor import IsolatedRounding, coarsest_output_dtype, coarsest_dtype, convert_batch, floor_from_isolated_runs
+from tensortap.comparison.forced_report import mark_shape_mismatch, keep_replayed_steps, find_origins, describe_step_gaps, describe_replay
 from tensortap.comparison.fusing import (
     Fused,
-    Guess,
-    checked_fused,
-    guessed,
-    not_there,
-    with_fused,
-    with_split,
+    FusionGuess,
+    check_fused,
+    guess_fused,
+    missing_parts,
+    concatenate_fused,
+    split_fused,
 )
 from tensortap.comparison.gate import gate
 from tensortap.comparison.gathering import collapsed
-from tensortap.comparison.given_noise import checked_limit, noise_floor
-from tensortap.comparison.held_sides import of_capture
+from tensortap.comparison.given_noise import check_limit, resolve_floor
+from tensortap.comparison.held_sides import side_from_capture
 from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import How, Matched, Pair, match
-from tensortap.comparison.measuring import measured
+from tensortap.comparison.measuring import measure_pairs
 from tensortap.comparison.padding import without_padding
-from tensortap.comparison.plans import gaps_of
+from tensortap.comparison.plans import describe_gaps
 from tensortap.comparison.rules import Rules, rules_of
-from tensortap.comparison.runs import Comparison, Coverage, explained
-from tensortap.comparison.shelf import Shelf
-from tensortap.comparison.sides import side_of
-from tensortap.comparison.untouched import untouched
+from tensortap.comparison.runs import Comparison, Coverage, add_weight_note
+from tensortap.comparison.shelf import ReferenceActivations
+from tensortap.comparison.sides import load_side
+from tensortap.comparison.untouched import preserved_state
 from tensortap.comparison.verdict import judge
-from tensortap.core.paths import parse
-from tensortap.core.ranks import ranks
+from tensortap.core.paths import parse_pattern
+from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import capture
 from tensortap.sources.selection import select, selection
 from tensortap.sources.sites import class_name, require_module, unwrapped, walk
 
-_WHOLE = ("**", "**.in")
+_DEFAULT_PATTERNS = ("**", "**.in")
 
 
 def align(
@@ -81,15 +81,15 @@ def align(
     require_module(candidate)
     if not is_on():
         return Comparison("", "", (), (), (), Coverage(0), Floor())
-    _check(candidate, patterns)
-    limit = None if limit is None else checked_limit(limit)
-    parts = checked_fused(fused, [".".join(names) for names, _ in walk(candidate)])
-    replay = _Replay(reference, candidate, batch, patterns or _WHOLE, rules_of(map))
+    _check_patterns(candidate, patterns)
+    limit = None if limit is None else check_limit(limit)
+    parts = check_fused(fused, [".".join(names) for names, _ in walk(candidate)])
+    replay = _TeacherForcedComparison(reference, candidate, batch, patterns or _DEFAULT_PATTERNS, rules_of(map))
     return replay.comparison(floor, limit, parts, step, rank)
 
 
 @dataclass(slots=True)
-class _Replay:
+class _TeacherForcedComparison:
     """A reference, a model that gets its values, and what is known of both."""
 
     reference: Any
@@ -107,20 +107,20 @@ class _Replay:
         step: int | None,
         rank: int | None,
     ) -> Comparison:
-        side = _of_rank(self.side(), step, rank, self.rules.placements)
-        noise = None if floor is None else noise_floor(floor, side)
+        side = _select_rank(self.side(), step, rank, self.rules.placements)
+        noise = None if floor is None else resolve_floor(floor, side)
         whole = side = self.asked(side, fused)
         run, shelf, matched, guess = self.replayed(side)
         if not fused and any(guess):
-            side = with_split(with_fused(side, guess.fused), guess.split_up)
+            side = split_fused(concatenate_fused(side, guess.fused), guess.split_up)
             side = replace(side, notes=[*side.notes, str(guess)])
             run, shelf, matched, _ = self.replayed(side)
         noise = noise or self.floor(side, run, shelf.names, is_own=not fused and side is whole)
         noise = noise if limit is None else replace(noise, limit=limit)
-        table = with_margins([as_gap(one) for one in _findings(matched.pairs, noise)])
-        other = Side(f"{_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
+        table = with_margins([mark_shape_mismatch(one) for one in _judge_pairs(matched.pairs, noise)])
+        other = Side(f"{_model_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
         known = self.reference if is_model(self.reference) else side.metadata.get("model")
-        facts = facts_of(known, self.candidate)
+        facts = collect_model_facts(known, self.candidate)
         facts = [self.rules.kept_facts(one) for one in facts]
         sides = [replace(one, metadata=known) for one, known in zip((side, other), facts, strict=True)]
         explanations = gate(sides[0], sides[1], matched)
@@ -128,72 +128,72 @@ class _Replay:
             side.label,
             other.label,
             tuple(table),
-            tuple(explained(origin, explanations) for origin in origins_of(table, matched.only_b)),
+            tuple(add_weight_note(origin, explanations) for origin in find_origins(table, matched.only_b)),
             explanations,
-            _coverage(matched, table, [*side.problems, *steps_apart(shelf)]),
+            _summarise_coverage(matched, table, [*side.problems, *describe_step_gaps(shelf)]),
             noise,
-            (*matched.notes, *side.notes, *told(run, shelf), *self.compiled()),
+            (*matched.notes, *side.notes, *describe_replay(run, shelf), *self.compiled()),
         )
 
     def side(self) -> Side:
         """The reference's values; a model is run on the batch first."""
         if not is_model(self.reference):
-            return side_of(self.reference)
-        with capture(self.reference, *self.wanted()) as cap, untouched(self.reference):
+            return load_side(self.reference)
+        with capture(self.reference, *self.wanted()) as cap, preserved_state(self.reference):
             run_batch(self.reference, self.batch)
-        return Side(_label(self.reference), of_capture(cap).entries)
+        return Side(_model_label(self.reference), side_from_capture(cap).entries)
 
     def wanted(self) -> Sequence[Any]:
         """The patterns, as far as they mean anything in the reference, whose names may be others."""
-        return [one for one in self.patterns if _fits(self.reference, one)] or _WHOLE
+        return [one for one in self.patterns if _selects_any(self.reference, one)] or _DEFAULT_PATTERNS
 
-    def replayed(self, side: Side) -> tuple[Forced, Shelf, Matched, Guess]:
+    def replayed(self, side: Side) -> tuple[TeacherForcedRun, ReferenceActivations, Matched, FusionGuess]:
         """Once with the names that are known; once more where guesses make pairs of others."""
         names = {name: self.rules.renamed(name) for name in side.names}
-        run, shelf = self.run(Shelf(side, names))
+        run, shelf = self.run(ReferenceActivations(side, names))
         ours = Side("", [*(own for _, own in run.pairs), *run.alone])
-        found = match(_seen(side, run, shelf, self.ignored), ours, self.rules)
+        found = match(_matched_reference(side, run, shelf, self.ignored), ours, self.rules)
         guesses = {one.a.name: one for one in found.pairs if one.how in ("class", "content")}
         if guesses and not (shelf.is_cut or shelf.is_joined):
             names |= {name: one.b.name for name, one in guesses.items()}
-            run, shelf = self.run(Shelf(side, names))
-        pairs = [replace(_pair(a, b, names, guesses), plan=run.plans.get(id(b))) for a, b in run.pairs]
+            run, shelf = self.run(ReferenceActivations(side, names))
+        pairs = [replace(_make_pair(a, b, names, guesses), plan=run.plans.get(id(b))) for a, b in run.pairs]
         left = [one for one in side.entries if id(one) not in shelf.used]
         alone = self.rules.kept(run.alone)
-        ends = of_replayed_steps(left, shelf), of_replayed_steps(alone, shelf)
-        run.missing = [one for one in run.missing if _was_there(one, ends[0], self.rules)]
+        ends = keep_replayed_steps(left, shelf), keep_replayed_steps(alone, shelf)
+        run.missing = [one for one in run.missing if _is_in_reference(one, ends[0], self.rules)]
         matched = Matched(pairs, *ends, found.told, found.ignored)
         matched = without_padding(matched) if shelf.is_cut or shelf.is_joined else matched
-        return run, shelf, matched, _fused_in(found, self.rules)
+        return run, shelf, matched, _guess_fused(found, self.rules)
 
-    def run(self, shelf: Shelf) -> tuple[Forced, Shelf]:
-        return forced(self.candidate, self.given(), self.patterns, shelf), shelf
+    def run(self, shelf: ReferenceActivations) -> tuple[TeacherForcedRun, ReferenceActivations]:
+        return run_teacher_forced(self.candidate, self.given(), self.patterns, shelf), shelf
 
     def given(self) -> Any:
         """The batch in the candidate's own type, where the reference has another."""
         if not is_model(self.reference):
             return self.batch
-        own, other = types_of(self.candidate), types_of(self.reference)
-        return converted(self.batch, own.pop()) if len(own) == 1 and own != other else self.batch
+        own, other = weight_dtypes(self.candidate), weight_dtypes(self.reference)
+        return convert_batch(self.batch, own.pop()) if len(own) == 1 and own != other else self.batch
 
     def asked(self, side: Side, fused: Fused) -> Side:
         """The values of the reference that the patterns mean: what they do not is not missed."""
-        side = with_kinds(side, self.rules.renamed)
-        side = replace(with_fused(side, fused), problems=[*side.problems, *not_there(side, fused)])
-        is_whole = tuple(self.patterns) == _WHOLE
+        side = infer_kinds(side, self.rules.renamed)
+        side = replace(concatenate_fused(side, fused), problems=[*side.problems, *missing_parts(side, fused)])
+        is_whole = tuple(self.patterns) == _DEFAULT_PATTERNS
         wanted = [] if is_whole else selection(self.candidate, self.patterns)
         sites = None if is_whole else {(one.site.path, one.site.kind) for one in wanted}
-        entries = asked(side.entries, self.rules.renamed, sites)
+        entries = select_entries(side.entries, self.rules.renamed, sites)
         kept = self.rules.kept(entries)
         known = set(map(id, kept))
         self.ignored = [one for one in entries if id(one) not in known]
         return replace(side, entries=kept)
 
-    def floor(self, side: Side, run: Forced, names: Mapping[str, str], *, is_own: bool) -> Floor:
+    def floor(self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_own: bool) -> Floor:
         """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
-        theirs, ours = coarsest(side.entries), coarsest(own for _, own in run.pairs)
-        lowest, skipped = coarsest_of(ours, theirs), list[str]()
-        ways: list[tuple[Any, Any, Any, tuple[str, str], Mapping[str, str], Forced | None]]
+        theirs, ours = coarsest_output_dtype(side.entries), coarsest_output_dtype(own for _, own in run.pairs)
+        lowest, skipped = coarsest_dtype(ours, theirs), list[str]()
+        ways: list[tuple[Any, Any, Any, tuple[str, str], Mapping[str, str], TeacherForcedRun | None]]
         ways = [(self.candidate, self.given(), self.patterns, (ours, theirs), names, run)]
         if is_own and is_model(self.reference):
             # A reference that rounds more has rounded its weights too, of which only the candidate can show
@@ -201,11 +201,11 @@ class _Replay:
             place = 0 if lowest == ours else 1
             ways.insert(place, (self.reference, self.batch, self.wanted(), (theirs, ours), {}, None))
         for model, batch, patterns, types, called, base in ways:
-            rounding = Rounding(model, batch, patterns)
-            alone = rounding.twin(*types, functools.partial(Shelf, side, called))
+            rounding = IsolatedRounding(model, batch, patterns)
+            alone = rounding.twin(*types, functools.partial(ReferenceActivations, side, called))
             skipped += rounding.skipped
             if alone is not None:
-                return floor_of(alone, base, skipped, lowest=lowest, are_mixed=theirs != ours)
+                return floor_from_isolated_runs(alone, base, skipped, lowest=lowest, are_mixed=theirs != ours)
         return Floor(skipped=tuple(skipped))
 
     def compiled(self) -> list[str]:
@@ -218,14 +218,14 @@ class _Replay:
         ]
 
 
-def _fused_in(found: Matched, rules: Rules) -> Guess:
+def _guess_fused(found: Matched, rules: Rules) -> FusionGuess:
     """Guessed inputs say nothing against it: a fused module has that of its parts."""
     outputs = [pair for pair in found.pairs if pair.how in ("class", "content") and pair.a.kind == "output"]
     only_a = [*found.only_a, *(one.a for one in outputs)]
-    return guessed(Matched([], only_a, [*found.only_b, *(one.b for one in outputs)]), rules.renamed)
+    return guess_fused(Matched([], only_a, [*found.only_b, *(one.b for one in outputs)]), rules.renamed)
 
 
-def _check(candidate: Any, patterns: Sequence[Any]) -> None:
+def _check_patterns(candidate: Any, patterns: Sequence[Any]) -> None:
     wanted = selection(candidate, patterns) if patterns else []
     gradient = next((one.site.name for one in wanted if one.site.is_gradient), None)
     if gradient is not None:
@@ -234,38 +234,38 @@ def _check(candidate: Any, patterns: Sequence[Any]) -> None:
         )
 
 
-def _fits(model: Any, pattern: Any) -> bool:
-    return bool(select(model, parse(pattern) if isinstance(pattern, str) else pattern))
+def _selects_any(model: Any, pattern: Any) -> bool:
+    return bool(select(model, parse_pattern(pattern) if isinstance(pattern, str) else pattern))
 
 
-def _label(model: Any) -> str:
+def _model_label(model: Any) -> str:
     return class_name(unwrapped(model))
 
 
-def _of_rank(side: Side, step: int | None, rank: int | None, declarations: Sequence[Declaration]) -> Side:
+def _select_rank(side: Side, step: int | None, rank: int | None, declarations: Sequence[Declaration]) -> Side:
     """A replay is of one rank: of this one, where the reference has several and so has this job. One process
     alone is set against all of them put together."""
-    here = ranks()
-    if rank is None and len(side.ranks) > 1 and here.world > 1 and here.rank in side.ranks:
+    here = rank_info()
+    if rank is None and len(side.ranks) > 1 and here.world_size > 1 and here.rank in side.ranks:
         rank = here.rank
     side = side if step is None and rank is None else side.only(step=step, rank=rank)
     return side if len(side.ranks) < 2 else collapsed(side, 0, None, declarations)
 
 
-def _seen(side: Side, run: Forced, shelf: Shelf, ignored: Sequence[Entry]) -> Side:
+def _matched_reference(side: Side, run: TeacherForcedRun, shelf: ReferenceActivations, ignored: Sequence[Entry]) -> Side:
     """The reference, with the steps and calls at which its values were used, and what rules leave out."""
     left = [one for one in side.entries if id(one) not in shelf.used]
     return Side(side.label, [*(a for a, _ in run.pairs), *left, *ignored])
 
 
-def _was_there(told: str, left: Sequence[Entry], rules: Rules) -> bool:
+def _is_in_reference(told: str, left: Sequence[Entry], rules: Rules) -> bool:
     """Whether the reference has a value at a site of the candidate that never came."""
     site = told.split(" ")[0]
     names = [rules.renamed(one.name) for one in left]
     return any(name == site or name.startswith((f"{site}.", f"{site}[")) for name in names)
 
 
-def _pair(a: Entry, b: Entry, names: Mapping[str, str], guesses: Mapping[str, Pair]) -> Pair:
+def _make_pair(a: Entry, b: Entry, names: Mapping[str, str], guesses: Mapping[str, Pair]) -> Pair:
     guess = guesses.get(a.name)
     if guess is not None:
         return Pair(a, b, guess.how, guess.score)
@@ -273,14 +273,14 @@ def _pair(a: Entry, b: Entry, names: Mapping[str, str], guesses: Mapping[str, Pa
     return Pair(a, b, how)
 
 
-def _findings(pairs: Sequence[Pair], floor: Floor) -> Iterator[Finding]:
-    for pair, found in zip(pairs, measured([(pair.a, pair.b) for pair in pairs]), strict=True):
-        noise = floor.of(pair.a, dtype=coarsest_of(pair.a.dtype, pair.b.dtype))
+def _judge_pairs(pairs: Sequence[Pair], floor: Floor) -> Iterator[Finding]:
+    for pair, found in zip(pairs, measure_pairs([(pair.a, pair.b) for pair in pairs]), strict=True):
+        noise = floor.of(pair.a, dtype=coarsest_dtype(pair.a.dtype, pair.b.dtype))
         noise = noise.alone() or noise
         yield finding(pair, found, noise, judge(found, noise, pair))
 
 
-def _coverage(matched: Matched, table: Sequence[Finding], problems: Sequence[str]) -> Coverage:
+def _summarise_coverage(matched: Matched, table: Sequence[Finding], problems: Sequence[str]) -> Coverage:
     gaps = {
         verdict: tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == verdict)
         for verdict in ("unreadable", "unaligned")
@@ -294,5 +294,5 @@ def _coverage(matched: Matched, table: Sequence[Finding], problems: Sequence[str
         opaque=sum(one.is_opaque and one.verdict != "identical" for one in table),
         ignored=matched.ignored,
         uncalibrated=sum(not one.noise.is_measured and one.verdict != "identical" for one in table),
-        problems=(*problems, *gaps_of(one.pair.plan for one in table)),
+        problems=(*problems, *describe_gaps(one.pair.plan for one in table)),
     )

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from html import escape
 
-from tensortap.core.paths import sort_key
+from tensortap.core.paths import natural_sort_key
 from tensortap.frameworks.base import Description
 from tensortap.kernels.differences import ArrayDifference, Extreme
 from tensortap.kernels.tally import Number, Tolerance
 
-_MOST_ROWS = 20
+_MAX_ROWS = 20
 _HEADINGS = ("path", "A", "B", "mismatches", "max |a - b|", "max rel", "NaN A|B", "Inf A|B")
-_LETTERS = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
+_COUNT_SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,61 +49,61 @@ class Difference:
     def worst(self) -> LeafDifference | None:
         """The leaf that differs most, what does not fit together before what is merely far apart;
         None when nothing differs at all."""
-        return next(iter(_ranked(self.leaves)), None)
+        return next(iter(_worst_first(self.leaves)), None)
 
     def __str__(self) -> str:
-        return "\n".join([_sentence(self), *_text_table(self)])
+        return "\n".join([_summary_line(self), *_text_table(self)])
 
     def _repr_html_(self) -> str:
-        rows, note = _rows(self)
+        rows, note = _table_rows(self)
         head = "".join(f"<th>{escape(heading)}</th>" for heading in _HEADINGS)
         body = "".join(f"<tr>{_html_cells(row)}</tr>" for row in rows)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
         rest = f"<p>{escape(note)}</p>" if note else ""
-        return f"<p>{escape(_sentence(self))}</p>{table}{rest}"
+        return f"<p>{escape(_summary_line(self))}</p>{table}{rest}"
 
 
-def _ranked(leaves: tuple[LeafDifference, ...]) -> list[LeafDifference]:
+def _worst_first(leaves: tuple[LeafDifference, ...]) -> list[LeafDifference]:
     return sorted((leaf for leaf in leaves if leaf.differs), key=_badness)
 
 
 def _badness(leaf: LeafDifference) -> tuple[object, ...]:
     numbers = leaf.numbers
     if numbers is None:
-        return (leaf.is_equal, False, 0, 0.0, sort_key(leaf.path))
+        return (leaf.is_equal, False, 0, 0.0, natural_sort_key(leaf.path))
     far = numbers.relative_l2 if not math.isnan(numbers.relative_l2) else math.inf
-    return (leaf.is_equal, True, -numbers.disagreeing, -far, sort_key(leaf.path))
+    return (leaf.is_equal, True, -numbers.disagreeing, -far, natural_sort_key(leaf.path))
 
 
-def _sentence(found: Difference) -> str:
+def _summary_line(found: Difference) -> str:
     limits = f"atol={found.tolerance.atol:g}, rtol={found.tolerance.rtol:g}"
     if found.equal:
-        return f"equal within {limits}: {_contents(found.leaves)}"
+        return f"equal within {limits}: {_describe_contents(found.leaves)}"
     reasons = [leaf for leaf in found.leaves if leaf.reason is not None]
-    clauses = [_reasons(reasons, len(found.leaves)), _mismatches(found.leaves), *_nonfinite(found.leaves)]
+    clauses = [_describe_reasons(reasons, len(found.leaves)), _describe_mismatches(found.leaves), *_describe_nonfinite(found.leaves)]
     return "different: " + "; ".join(clause for clause in clauses if clause)
 
 
-def _contents(leaves: tuple[LeafDifference, ...]) -> str:
+def _describe_contents(leaves: tuple[LeafDifference, ...]) -> str:
     arrays = [leaf.numbers for leaf in leaves if leaf.numbers is not None and leaf.a.shape != ()]
     others = len(leaves) - len(arrays)
     parts = []
     if arrays:
         count = sum(numbers.count for numbers in arrays)
-        parts = [_plural(len(arrays), "array"), f"{_short(count)} number{'s' if count != 1 else ''}"]
+        parts = [_plural(len(arrays), "array"), f"{_format_count(count)} number{'s' if count != 1 else ''}"]
     if others or not arrays:
         parts.append(_plural(others, "other value" if arrays else "value"))
     return ", ".join(parts)
 
 
-def _reasons(reasons: list[LeafDifference], among: int) -> str:
+def _describe_reasons(reasons: list[LeafDifference], among: int) -> str:
     if not reasons:
         return ""
-    first = f"{_at(reasons[0].path)}{reasons[0].reason}"
+    first = f"{_path_prefix(reasons[0].path)}{reasons[0].reason}"
     return first if len(reasons) == 1 else f"{len(reasons):,} of {among:,} values do not match, first {first}"
 
 
-def _mismatches(leaves: tuple[LeafDifference, ...]) -> str:
+def _describe_mismatches(leaves: tuple[LeafDifference, ...]) -> str:
     numbers = [leaf.numbers for leaf in leaves if leaf.numbers is not None]
     mismatches, count = (
         sum(found.mismatches for found in numbers),
@@ -112,13 +112,13 @@ def _mismatches(leaves: tuple[LeafDifference, ...]) -> str:
     if not mismatches:
         return ""
     text = (
-        f"{mismatches:,} of {_plural(count, 'number')} ({_share(mismatches, count)}) beyond atol + rtol*|b|"
+        f"{mismatches:,} of {_plural(count, 'number')} ({_format_percent(mismatches, count)}) beyond atol + rtol*|b|"
     )
-    place = _largest(leaves)
+    place = _describe_largest(leaves)
     return text if place is None else f"{text}; largest |a - b| = {place}"
 
 
-def _largest(leaves: tuple[LeafDifference, ...]) -> str | None:
+def _describe_largest(leaves: tuple[LeafDifference, ...]) -> str | None:
     """The largest difference among the leaves that have mismatches."""
     places = [
         (leaf.numbers.absolute, leaf.path)
@@ -128,11 +128,11 @@ def _largest(leaves: tuple[LeafDifference, ...]) -> str | None:
     if not places:
         return None
     extreme, path = max(places, key=lambda place: place[0].size)
-    where = f"{_safe(path)}{list(extreme.index) if extreme.index else ''}"
-    return f"{_number(extreme.size)}{' at ' + where if where else ''}: {_both(extreme)}"
+    where = f"{_to_printable_ascii(path)}{list(extreme.index) if extreme.index else ''}"
+    return f"{_format_number(extreme.size)}{' at ' + where if where else ''}: {_format_both_sides(extreme)}"
 
 
-def _nonfinite(leaves: tuple[LeafDifference, ...]) -> list[str]:
+def _describe_nonfinite(leaves: tuple[LeafDifference, ...]) -> list[str]:
     numbers = [leaf.numbers for leaf in leaves if leaf.numbers is not None and not leaf.is_equal]
     one_sided, both = sum(found.disagreeing for found in numbers), sum(found.both_nan for found in numbers)
     clauses = []
@@ -143,35 +143,35 @@ def _nonfinite(leaves: tuple[LeafDifference, ...]) -> list[str]:
     return clauses
 
 
-def _rows(found: Difference) -> tuple[list[tuple[str, ...]], str]:
+def _table_rows(found: Difference) -> tuple[list[tuple[str, ...]], str]:
     """The worst leaves, and a line about those not shown."""
-    ranked = _ranked(found.leaves)
-    hidden, same = max(0, len(ranked) - _MOST_ROWS), len(found.leaves) - len(ranked)
+    ranked = _worst_first(found.leaves)
+    hidden, same = max(0, len(ranked) - _MAX_ROWS), len(found.leaves) - len(ranked)
     counts = [(hidden, "more that differ"), (same, "the same")]
     note = ", ".join(f"{count:,} {what}" for count, what in counts if count)
-    return [_row(leaf) for leaf in ranked[:_MOST_ROWS]], f"... and {note}" if note and ranked else ""
+    return [_table_row(leaf) for leaf in ranked[:_MAX_ROWS]], f"... and {note}" if note and ranked else ""
 
 
-def _row(leaf: LeafDifference) -> tuple[str, ...]:
-    start = (_safe(leaf.path) or ".", _described(leaf.a), _described(leaf.b))
+def _table_row(leaf: LeafDifference) -> tuple[str, ...]:
+    start = (_to_printable_ascii(leaf.path) or ".", _format_description(leaf.a), _format_description(leaf.b))
     numbers = leaf.numbers
     if numbers is None:
-        return (*start, _safe(leaf.reason or ""))
-    counted = f"{numbers.mismatches:,} ({_share(numbers.mismatches, numbers.count)})"
-    relative = _number(numbers.relative.size) if numbers.relative else "0"
+        return (*start, _to_printable_ascii(leaf.reason or ""))
+    counted = f"{numbers.mismatches:,} ({_format_percent(numbers.mismatches, numbers.count)})"
+    relative = _format_number(numbers.relative.size) if numbers.relative else "0"
     nan, inf = (f"{a}|{b}" for a, b in (numbers.nan, numbers.inf))
-    return (*start, counted, _place(numbers.absolute), relative, nan, inf)
+    return (*start, counted, _format_extreme(numbers.absolute), relative, nan, inf)
 
 
-def _place(extreme: Extreme | None) -> str:
+def _format_extreme(extreme: Extreme | None) -> str:
     if extreme is None:
         return "0"
     index = f" at {list(extreme.index)}" if extreme.index else ""
-    return f"{_number(extreme.size)}{index}: {_both(extreme)}"
+    return f"{_format_number(extreme.size)}{index}: {_format_both_sides(extreme)}"
 
 
 def _text_table(found: Difference) -> list[str]:
-    rows, note = _rows(found)
+    rows, note = _table_rows(found)
     if not rows:
         return []
     # A reason is a sentence of its own and runs on to the right; it does not widen the columns.
@@ -192,17 +192,17 @@ def _html_cells(row: tuple[str, ...]) -> str:
     return "".join(f"<td>{escape(cell)}</td>" for cell in most) + f"{end}{escape(last)}</td>"
 
 
-def _described(description: Description) -> str:
+def _format_description(description: Description) -> str:
     shape = str(list(description.shape)) if description.shape or description.layout != "python" else ""
     dtype = description.dtype if description.layout != "python" else ""
-    return _safe(" ".join(part for part in (description.type, dtype, shape) if part))
+    return _to_printable_ascii(" ".join(part for part in (description.type, dtype, shape) if part))
 
 
-def _at(path: str) -> str:
-    return f"{_safe(path)}: " if path else ""
+def _path_prefix(path: str) -> str:
+    return f"{_to_printable_ascii(path)}: " if path else ""
 
 
-def _safe(text: str) -> str:
+def _to_printable_ascii(text: str) -> str:
     """Printable ASCII on one line, whatever a key or a repr holds."""
     return "".join(
         character if " " <= character <= "~" else character.encode("unicode_escape").decode()
@@ -210,15 +210,15 @@ def _safe(text: str) -> str:
     )
 
 
-def _share(part: int, whole: int) -> str:
+def _format_percent(part: int, whole: int) -> str:
     percent = 100 * part / whole if whole else 0.0
     if 99.95 <= percent < 100:
         return ">99.9 %"
     return "<0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %".replace(".0 %", " %")
 
 
-def _short(count: int) -> str:
-    for size, letter in _LETTERS:
+def _format_count(count: int) -> str:
+    for size, letter in _COUNT_SUFFIXES:
         if count >= size:
             return f"{count / (1e3 if letter == 'k' else size):.1f} {letter}"
     return f"{count:,}"
@@ -228,12 +228,12 @@ def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _number(value: Number) -> str:
+def _format_number(value: Number) -> str:
     return f"{value:.6g}" if isinstance(value, (float, complex)) else str(value)
 
 
-def _both(extreme: Extreme) -> str:
-    a, b = _number(extreme.a), _number(extreme.b)
+def _format_both_sides(extreme: Extreme) -> str:
+    a, b = _format_number(extreme.a), _format_number(extreme.b)
     if a == b and extreme.a != extreme.b:
         a, b = str(extreme.a), str(extreme.b)
     return f"{a} against {b}"

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from tensortap.comparison.masks import lowest
+from tensortap.comparison.masks import mask_threshold
 from tensortap.kernels.differences import Extreme
 from tensortap.kernels.many import Account, Report, Terms
 from tensortap.kernels.tally import apart, index_of
 
-_TIE = 1e-12  # by so much the order of adding up may move a norm
+_NORM_TOLERANCE = 1e-12  # by so much the order of adding up may move a norm
 
 
-class _Unfolding:
+class _LazyReport:
     """What the kernels reported of a pair: most of it is asked for of few pairs, and made when it is."""
 
     __slots__ = ("_report", "_shape")
@@ -25,16 +25,16 @@ class _Unfolding:
 
         def __getattr__(self, name: str) -> Any:
             # Only what was left open comes here: `from_report` fills the others.
-            if name not in _OPEN:
+            if name not in _LAZY_FIELDS:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-            for one, value in zip(_OPEN, _unfolded(self._report, self._shape), strict=True):
+            for one, value in zip(_LAZY_FIELDS, _unpack_report(self._report, self._shape), strict=True):
                 setattr(self, one, value)
             return getattr(self, name)
 
 
 # Not frozen: one is made for every pair, and freezing takes seven times as long. Nobody changes it.
 @dataclass(slots=True)
-class Metrics(_Unfolding):
+class Metrics(_LazyReport):
     """How two values differ. Everything relative speaks of the larger side, so it is the same seen from
     either. `row` and `column` are the worst along the last axis and across it, with their positions.
 
@@ -72,27 +72,27 @@ class Metrics(_Unfolding):
         """Short, as it was reported: it may come from another process."""
         report = getattr(self, "_report", None)
         if report is not None:
-            return _of_report, (report, self._shape, self.count)
+            return _build_metrics, (report, self._shape, self.count)
         return Metrics, tuple(getattr(self, one.name) for one in fields(self))
 
 
-_OPEN = (
+_LAZY_FIELDS = (
     "worst_row", "worst_column", "absolute", "cosine_distance", "gain", "bias",
     "mismatches", "nan", "inf", "norms", "part",
 )  # fmt: skip
 
 
-def from_report(report: Report, known: Terms) -> Metrics | None:
+def metrics_from_report(report: Report, known: Terms) -> Metrics | None:
     """The same as `measure_operands`, of what the kernels found in many pairs at once; None where it takes
     another look: there are masks, or numbers that are not finite on one side, or neither is the larger."""
     if known.are_integers:
-        return _of_decisions(Account._make(report), known.shape)
-    a_lowest, b_lowest = lowest(known.a_dtype), lowest(known.b_dtype)
-    if report[_LARGEST] and are_as_large(math.sqrt(report[_A_SQUARES]), math.sqrt(report[_B_SQUARES])):
+        return _discrete_metrics_from_account(Account._make(report), known.shape)
+    a_lowest, b_lowest = mask_threshold(known.a_dtype), mask_threshold(known.b_dtype)
+    if report[_LARGEST] and are_norms_tied(math.sqrt(report[_A_SQUARES]), math.sqrt(report[_B_SQUARES])):
         return None
     if report[_DISAGREEING] or report[_A_MIN] <= a_lowest or report[_B_MIN] <= b_lowest:
         return None
-    return _of_report(report, known.shape, known.size)
+    return _build_metrics(report, known.shape, known.size)
 
 
 # Where these stand in a report: to make an account of each would take as long as all else.
@@ -102,7 +102,7 @@ _DISAGREEING, _GAP_SQUARES, _A_SQUARES, _B_SQUARES, _A_MIN, _B_MIN, _LARGEST, _R
 )
 
 
-def _of_report(report: Report, shape: tuple[int, ...], count: int) -> Metrics:
+def _build_metrics(report: Report, shape: tuple[int, ...], count: int) -> Metrics:
     x, y, largest = report[_A_SQUARES], report[_B_SQUARES], report[_LARGEST]
     made = Metrics.__new__(Metrics)
     made._report, made._shape = report, shape  # type: ignore[misc]  # slots of its base
@@ -115,7 +115,7 @@ def _of_report(report: Report, shape: tuple[int, ...], count: int) -> Metrics:
     return made
 
 
-def _unfolded(report: Report, shape: tuple[int, ...]) -> tuple[Any, ...]:
+def _unpack_report(report: Report, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """What `_OPEN` names."""
     found = Account._make(report)
     norms = x, y = math.sqrt(found.a_squares), math.sqrt(found.b_squares)
@@ -132,7 +132,7 @@ def _unfolded(report: Report, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return found.worst_row, found.worst_column, absolute, cosine_distance, gain, bias, 0, nan, inf, norms, ""
 
 
-def _of_decisions(found: Account, shape: tuple[int, ...]) -> Metrics:
+def _discrete_metrics_from_account(found: Account, shape: tuple[int, ...]) -> Metrics:
     differing = found.above + found.below
     if differing:
         index = index_of(found.position, shape)
@@ -147,6 +147,6 @@ def _of_decisions(found: Account, shape: tuple[int, ...]) -> Metrics:
     )
 
 
-def are_as_large(x: float, y: float) -> bool:
+def are_norms_tied(x: float, y: float) -> bool:
     """Whether nobody can tell which of two norms is the larger."""
-    return abs(x - y) <= _TIE * x
+    return abs(x - y) <= _NORM_TOLERANCE * x

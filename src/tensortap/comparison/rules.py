@@ -23,7 +23,7 @@ from typing import Any
 
 from tensortap.comparison.declared_ways import Declaration, declared_in
 from tensortap.comparison.entries import Entry, is_selected
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _STARS = re.compile(r"\*\*\.|\*+")
@@ -279,5 +279,5 @@ def _matches_nothing(number: int, rule: Rule, a: Sequence[str], b: Iterable[str]
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    found = nearest(name, known, 1)
+    found = closest_names(name, known, 1)
     return f"; nearest is {found[0]!r}" if found else ""

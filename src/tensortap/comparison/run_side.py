@@ -11,90 +11,90 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
-from tensortap.comparison.circumstances import told_by
-from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.circumstances import read_metadata
+from tensortap.comparison.entries import Entry, Side, sort_entries
 from tensortap.comparison.modules import class_of
-from tensortap.comparison.references import InRun
-from tensortap.core.collector import without_collector
+from tensortap.comparison.references import RunValueRef
+from tensortap.core.collector import gc_paused
 from tensortap.core.record import Kind
 from tensortap.formats.index import index_files, placement_from, site_from
 from tensortap.formats.run_layout import OWN, PACKS
 from tensortap.readers.run import Run
 
-_JUST_NOW = 60.0  # seconds
-_END_OF_ZIP = b"PK\5\6"
-_END_SIZE = 22
+_RECENT_SECONDS = 60.0  # seconds
+_ZIP_END_MARK = b"PK\5\6"
+_ZIP_END_SIZE = 22
 
 
-def of_folder(path: Path) -> Side:
+def side_from_folder(path: Path) -> Side:
     """The run in this folder; of a folder that holds runs, the newest."""
     inside = [] if (path / OWN).is_dir() else sorted(own.parent for own in path.glob(f"*/{OWN}"))
     if not inside:
-        return of_run(Run(path))
-    side = of_run(Run(inside[-1]))
+        return side_from_run(Run(path))
+    side = side_from_run(Run(inside[-1]))
     if len(inside) > 1:
         side.notes.append(f"{path} holds {len(inside)} runs; the newest is taken: {inside[-1].name}")
     return side
 
 
-def of_run(run: Run) -> Side:
-    metadata, damaged, _ = told_by(run)
+def side_from_run(run: Run) -> Side:
+    metadata, damaged, _ = read_metadata(run)
     problems = [f"the facts beside its values cannot be read: {told}" for told in damaged.values()]
     model = metadata["model"]
-    with without_collector():
-        entries = in_order(_entries(run, model.get("modules") or {}))
+    with gc_paused():
+        entries = sort_entries(_run_entries(run, model.get("modules") or {}))
     if not entries:
         problems.append("it holds no records")
-    found = {rank for ranks in {entry.rank for entry in entries} for rank in all_of(ranks)}
-    world = max(_world(metadata), max(found, default=-1) + 1)
-    problems += [*run.problems, *_unfinished(run.path)]
-    problems += [] if run.is_narrowed or not entries else missing_ranks(found, world)
+    found = {rank for ranks in {entry.rank for entry in entries} for rank in as_ranks(ranks)}
+    world = max(_launched_world_size(metadata), max(found, default=-1) + 1)
+    problems += [*run.problems, *_describe_unfinished_files(run.path)]
+    problems += [] if run.is_narrowed or not entries else describe_missing_ranks(found, world)
     return Side(str(run.path), entries, problems, [], metadata, str(run.path), world)
 
 
-def _entries(run: Run, classes: dict[str, str]) -> list[Entry]:
+def _run_entries(run: Run, classes: dict[str, str]) -> list[Entry]:
     """Column by column, with no line of ours for each record: that would take longer than comparing them."""
     cells = run.cells(without=("type", "device", "statistics"))
     name, kind, dtype, nbytes = (cells[column] for column in ("name", "kind", "dtype", "nbytes"))
-    shape, site = _parsed(cells["shape"], _shape), _parsed(cells["site"], site_from)
+    shape, site = _parse_unique(cells["shape"], _parse_shape), _parse_unique(cells["site"], site_from)
     rest = (cells[column] for column in ("framework", "start", "length", "suffix"))
     lies = repeat(str(run.path.absolute())), cells["file"], cells["offset"]
-    where = zip(*lies, nbytes, dtype, shape, *rest, repeat(_stamp(run.path)), strict=False)
-    reference = map(partial(tuple.__new__, InRun), where)
+    where = zip(*lies, nbytes, dtype, shape, *rest, repeat(_run_stamp(run.path)), strict=False)
+    reference = map(partial(tuple.__new__, RunValueRef), where)
     moment = (cells[column] for column in ("step", "rank", "call", "order"))
-    placement, checksum = _parsed(cells["placement"], _placement), map(bytes.decode, cells["checksum"])
-    facts = (dtype, shape, nbytes, site, placement, _classes(name, kind, classes), checksum)
+    placement, checksum = _parse_unique(cells["placement"], _parse_placement), map(bytes.decode, cells["checksum"])
+    facts = (dtype, shape, nbytes, site, placement, _class_names(name, kind, classes), checksum)
     return list(map(Entry, name, reference, kind, *moment, *facts))
 
 
-def _classes(names: list[str], kinds: list[Kind], classes: dict[str, str]) -> Iterable[str]:
+def _class_names(names: list[str], kinds: list[Kind], classes: dict[str, str]) -> Iterable[str]:
     if not classes:
         return repeat("")
     return [class_of(name, classes, kind) for name, kind in zip(names, kinds, strict=True)]
 
 
-def _parsed(texts: list[Any], parse: Callable[[str], Any]) -> list[Any]:
+def _parse_unique(texts: list[Any], parse: Callable[[str], Any]) -> list[Any]:
     """Each text once, however often it stands there."""
     made = {text: None if text is None else parse(text) for text in set(texts)}
     return [made[text] for text in texts]
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _parse_shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(","))) if text else ()
 
 
-def _placement(text: str) -> Any:
+def _parse_placement(text: str) -> Any:
     return placement_from(json.loads(text))
 
 
-def _stamp(path: Path) -> int:
+def _run_stamp(path: Path) -> int:
     """Tells the files of a run from others that are written in their place."""
     own = path / OWN
-    told = [(file.name, _status(file)) for file in (path, *index_files(own), *sorted(_packs(own)))]
+    told = [(file.name, _file_status(file)) for file in (path, *index_files(own), *sorted(_pack_files(own)))]
     return zlib.crc32(repr(told).encode())
 
 
-def _status(file: Path) -> tuple[int, ...]:
+def _file_status(file: Path) -> tuple[int, ...]:
     try:
         status = file.stat()
     except OSError:  # it is gone since it was listed
@@ -102,27 +102,27 @@ def _status(file: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _packs(own: Path) -> Iterable[Path]:
+def _pack_files(own: Path) -> Iterable[Path]:
     return (own / PACKS).glob("*.npz")
 
 
-def _unfinished(path: Path) -> list[str]:
+def _describe_unfinished_files(path: Path) -> list[str]:
     """What tells that the writer has not finished: a pack without its end, half a line of the index."""
     own = path / OWN
-    open_ended = [pack for pack in sorted(_packs(own)) if not _has_end(pack)]
+    open_ended = [pack for pack in sorted(_pack_files(own)) if not _has_zip_end(pack)]
     halves = [index for index in index_files(own) if not _ends_with(index, b"\n", 1)]
     files = [*open_ended, *halves]
     if not files:
         return []
     age = max(0.0, time.time() - max(file.stat().st_mtime for file in files))
     names = ", ".join(file.name for file in files[:3])
-    if age < _JUST_NOW:
+    if age < _RECENT_SECONDS:
         return [f"it is still being written, or was cut off just now ({names}); what is there so far counts"]
     return [f"it was cut off, or its writer sleeps: {names} has no end; what is there counts"]
 
 
-def _has_end(pack: Path) -> bool:
-    return _ends_with(pack, _END_OF_ZIP, _END_SIZE)
+def _has_zip_end(pack: Path) -> bool:
+    return _ends_with(pack, _ZIP_END_MARK, _ZIP_END_SIZE)
 
 
 def _ends_with(path: Path, mark: bytes, size: int) -> bool:
@@ -133,7 +133,7 @@ def _ends_with(path: Path, mark: bytes, size: int) -> bool:
         return stream.read(len(mark)) == mark
 
 
-def missing_ranks(found: set[int], world: int) -> list[str]:
+def describe_missing_ranks(found: set[int], world: int) -> list[str]:
     """Ranks of which there is no record."""
     # A damaged index may name a rank as high as it likes.
     missing = list(islice((rank for rank in range(world) if rank not in found), 9))
@@ -144,12 +144,12 @@ def missing_ranks(found: set[int], world: int) -> list[str]:
     return [f"{one} no records; compare one rank alone by rank=... or --rank"]
 
 
-def all_of(rank: int | tuple[int, ...]) -> tuple[int, ...]:
+def as_ranks(rank: int | tuple[int, ...]) -> tuple[int, ...]:
     """Every rank that a value stands for."""
     return (rank,) if isinstance(rank, int) else rank
 
 
-def _world(metadata: dict[str, Any]) -> int:
+def _launched_world_size(metadata: dict[str, Any]) -> int:
     """How many processes the launcher said there are."""
     known = (metadata.get("runtime_info") or {}).get("environment_variables") or {}
     world = known.get("WORLD_SIZE", "1") if isinstance(known, dict) else "1"

@@ -21,18 +21,18 @@ from tensortap.comparison.findings import Finding, Origin, finding
 from tensortap.comparison.floor import Floor
 from tensortap.comparison.gate import Explanation, gate
 from tensortap.comparison.gathering import gathered
-from tensortap.comparison.given_noise import checked_limit, noise_floor
+from tensortap.comparison.given_noise import check_limit, resolve_floor
 from tensortap.comparison.margins import with_margins
 from tensortap.comparison.match import Matched, match
-from tensortap.comparison.measuring import measured
-from tensortap.comparison.plans import Plan, gaps_of
+from tensortap.comparison.measuring import measure_pairs
+from tensortap.comparison.plans import AlignmentNote, describe_gaps
 from tensortap.comparison.relaying import relaid, with_healed_orders
 from tensortap.comparison.rules import rules_of
-from tensortap.comparison.sides import side_of
+from tensortap.comparison.sides import load_side
 from tensortap.comparison.steps import in_one_step
 from tensortap.comparison.verdict import Verdict, judge
 from tensortap.core.errors import UnknownNameError
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +100,7 @@ class Comparison:
         return 1 if self.is_different else 0 if self.coverage.is_whole else 3
 
     @property
-    def plans(self) -> tuple[Plan, ...]:
+    def plans(self) -> tuple[AlignmentNote, ...]:
         """How pieces, tokens and layouts were made comparable, where they had to be."""
         return tuple(one.pair.plan for one in self.table if one.pair.plan is not None)
 
@@ -111,19 +111,19 @@ class Comparison:
         found = [one for one in self.table if name in (one.name, one.pair.b.name)]
         if not found:
             raise UnknownNameError(self._unknown(name))
-        return "\n\n".join(runs_report.story(one, self.origins) for one in found)
+        return "\n\n".join(runs_report.describe_pair(one, self.origins) for one in found)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what JSON can hold; the schema is named in it and only ever grows."""
-        return runs_json.as_json(self)
+        return runs_json.comparison_to_json(self)
 
     def to_html(self) -> str:
         """A page of its own, without scripts."""
-        return runs_html.page(self)
+        return runs_html.render_page(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as `.json`, `.html` or text, as the suffix says."""
-        runs_json.save(self, Path(path))
+        runs_json.save_comparison(self, Path(path))
 
     def __str__(self) -> str:
         return runs_report.as_text(self)
@@ -131,14 +131,14 @@ class Comparison:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return runs_html.fragment(self)
+        return runs_html.render_fragment(self)
 
     def _unknown(self, name: str) -> str:
         names = list(dict.fromkeys(one.name for one in self.table))
         alone = [entry for entry in (*self.coverage.only_a, *self.coverage.only_b) if entry.name == name]
         if alone:
             return f"{name!r} is on one side only, so there is nothing to compare it with"
-        near = nearest(name, names)
+        near = closest_names(name, names)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         return f"no pair {name!r}; {hint}.table lists all {len(names)} names"
 
@@ -170,14 +170,14 @@ def compare_runs(
     `executor`: any `concurrent.futures` executor; its workers read the files themselves.
     """
     check_executor(executor)
-    sides = [side_of(one).only(*patterns_of(only), step=step, rank=rank) for one in (a, b)]
-    noise = noise_floor(floor, sides[0], executor)
-    noise = noise if limit is None else replace(noise, limit=checked_limit(limit))
+    sides = [load_side(one).only(*patterns_of(only), step=step, rank=rank) for one in (a, b)]
+    noise = resolve_floor(floor, sides[0], executor)
+    noise = noise if limit is None else replace(noise, limit=check_limit(limit))
     rules = rules_of(map)
     rules = replace(rules, placements=(*declared(dims), *rules.placements))
     sides = list(in_one_step(*gathered(sides[0], sides[1], rules.placements), rules))
     matched = align(match(sides[0], sides[1], rules), executor)
-    findings = without_damage(_findings(matched, noise, limit, executor))
+    findings = without_damage(_judge_pairs(matched, noise, limit, executor))
     findings = with_margins(with_healed_orders(findings))
     table, origins = localised(findings, matched.only_a, noise.names)
     sides = [replace(one, metadata=rules.kept_facts(one.metadata)) for one in sides]
@@ -186,32 +186,32 @@ def compare_runs(
         sides[0].label,
         sides[1].label,
         tuple(table),
-        tuple(explained(origin, explanations) for origin in origins),
+        tuple(add_weight_note(origin, explanations) for origin in origins),
         explanations,
-        _coverage(matched, table, sides, is_explained=bool(origins)),
+        _summarise_coverage(matched, table, sides, is_explained=bool(origins)),
         noise,
         (*matched.notes, *dict.fromkeys([*sides[0].notes, *sides[1].notes])),
     )
 
 
-def _findings(
+def _judge_pairs(
     matched: Matched, floor: Floor, limit: float | None, executor: Executor | None
 ) -> Iterator[Finding]:
     pairs = matched.pairs
     both = ((pair.a, pair.b) for pair in pairs)
     surroundings = Surroundings()
     # All of them first: a thread that judges meanwhile holds the interpreter that the workers wait for.
-    for pair, found in zip(pairs, list(measured(both, executor)), strict=True):
+    for pair, found in zip(pairs, list(measure_pairs(both, executor)), strict=True):
         dtype, depth = surroundings.of(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
         noise = noise if limit in (None, noise.limit) else replace(noise, limit=limit)
         other = relaid(pair, found)
         if other is not None:
-            pair, found = other, next(measured([(other.a, other.b)]))
+            pair, found = other, next(measure_pairs([(other.a, other.b)]))
         yield finding(pair, found, noise, judge(found, noise, pair))
 
 
-def explained(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
+def add_weight_note(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
     """What the gate knows of the module itself, beside what was seen there."""
     known = [
         name
@@ -226,13 +226,13 @@ def explained(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
     return replace(origin, note="; ".join(filter(None, [told, origin.note])))
 
 
-def _why(found: Finding) -> str:
+def _describe_gap(found: Finding) -> str:
     """Why a pair could not be aligned, in the words of its plan."""
     plan = found.pair.plan
     return plan.told[-1] if plan is not None and not plan.is_usable and plan.told else found.note
 
 
-def _coverage(
+def _summarise_coverage(
     matched: Matched, table: Sequence[Finding], sides: Sequence[Side], *, is_explained: bool
 ) -> Coverage:
     return Coverage(
@@ -241,13 +241,13 @@ def _coverage(
         only_a=tuple(matched.only_a),
         only_b=tuple(matched.only_b),
         unreadable=tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == "unreadable"),
-        unaligned=tuple(f"{one.pair.a}: {_why(one)}" for one in table if one.verdict == "unaligned"),
+        unaligned=tuple(f"{one.pair.a}: {_describe_gap(one)}" for one in table if one.verdict == "unaligned"),
         opaque=sum(one.verdict != "identical" and one.is_opaque for one in table),
         ignored=matched.ignored,
         uncalibrated=sum(not one.noise.is_measured for one in table),
         problems=(
             *(f"{name}: {told}" for name, side in zip("AB", sides, strict=True) for told in side.problems),
             *matched.gaps,
-            *gaps_of(one.pair.plan for one in table),
+            *describe_gaps(one.pair.plan for one in table),
         ),
     )

@@ -13,18 +13,18 @@ import torch
 
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.references import Held
+from tensortap.comparison.references import InMemoryRef
 from tensortap.comparison.tokens import are_of_tokens, order_of_rows
 from tensortap.core.record import Record
 from tensortap.kernels.numbers import Array
 
-_Key = tuple[str, int]  # name and call
+_CallKey = tuple[str, int]  # name and call
 _Span = tuple[int, int]
-_LIKE = 0.3  # of the whole
-_ABOUT = 1e-5  # what a lone number may be off and still be the same
+_MAX_DISTANCE = 0.3  # of the whole
+_SCALAR_TOLERANCE = 1e-5  # what a lone number may be off and still be the same
 
 
-class Shelf:
+class ReferenceActivations:
     """The values of a reference under the names that the other model has for them.
 
     Steps are paired in their order. Where the inputs of the model are a piece of those of the reference, as
@@ -39,8 +39,8 @@ class Shelf:
         self.is_cut = self.is_joined = False
         self.is_alike = True  # what is given to the model is about what the reference's piece of it is
         self._held: dict[str, dict[tuple[int, int], Entry]] = defaultdict(dict)
-        self._taken: dict[_Key, int] = defaultdict(int)  # how much of it
-        self._last: dict[_Key, int] = {}  # how long its last piece was
+        self._taken: dict[_CallKey, int] = defaultdict(int)  # how much of it
+        self._last: dict[_CallKey, int] = {}  # how long its last piece was
         self._reach: dict[int, _Span] = {}  # of each step: from where to where the model's inputs go
         self._lengths: dict[str, int] = {}  # of the model's inputs, along the axis that is cut
         self._met: set[int] = set()  # steps whose inputs are a piece
@@ -65,7 +65,7 @@ class Shelf:
         """What the reference had there; another shape than was asked for where nothing fits."""
         held, place = self._held.get(record.name, {}), self._place(record)
         exact, whole = held.get((place, record.call)), held.get((0, record.call))
-        if self.is_cut and whole is not None and _is_its_own(record, whole, shape):
+        if self.is_cut and whole is not None and _is_scalar_of_its_own(record, whole, shape):
             return None
         if exact is not None and exact.shape == shape:
             return self._marked(exact)
@@ -101,52 +101,52 @@ class Shelf:
     def _cut(self, whole: Entry, record: Record, shape: tuple[int, ...]) -> Entry | None:
         """The next piece of a value that the reference had at once."""
         place = self._place(record)
-        if len(self.steps) > 1 or not (_is_given(record) or place in self._met):
+        if len(self.steps) > 1 or not (_is_model_input(record) or place in self._met):
             return None
         key = record.name, record.call
         if self.is_cut and whole.shape == shape:
             self._taken[key] = self._lengths.get(record.name, 0)
             self._met.add(place)
             return self._marked(whole)
-        rows = None if _is_given(record) else self._rows(whole.shape, shape, place)
+        rows = None if _is_model_input(record) else self._rows(whole.shape, shape, place)
         if rows is not None:
             self._marked(whole)
-            return _holding(whole, tensor_of(whole.load())[torch.from_numpy(rows)])
+            return _with_value(whole, to_tensor(whole.load())[torch.from_numpy(rows)])
         span = self._span(whole, record, shape)
-        piece = None if span is None else _piece(whole.shape, shape, span)
+        piece = None if span is None else _slice_for(whole.shape, shape, span)
         if span is None or piece is None:
             return None
-        if self._may_be_sorted(whole, shape) and not _is_like(record, whole, piece):
+        if self._may_be_sorted(whole, shape) and not _is_close_to_slice(record, whole, piece):
             return None
         self.is_cut = True
         self._met.add(place)
-        axis = _axes(whole.shape, shape)[0]
+        axis = _differing_axes(whole.shape, shape)[0]
         self._taken[key], self._last[key] = span[1], shape[axis]
-        if _is_given(record):
-            self.is_alike = self.is_alike and _is_like(record, whole, piece)
+        if _is_model_input(record):
+            self.is_alike = self.is_alike and _is_close_to_slice(record, whole, piece)
             self._lengths[record.name] = whole.shape[axis]
             if span[0] or not self._reach:
                 self._reach.setdefault(place, span)
                 self._widen(whole.shape, axis)
         self._marked(whole)
-        return _holding(whole, whole.load()[piece])
+        return _with_value(whole, whole.load()[piece])
 
     def _span(self, whole: Entry, record: Record, shape: tuple[int, ...]) -> _Span | None:
         """From where to where the next piece goes along the first axis that is cut: it follows the last one,
         or it goes from the beginning to where the tokens of this step end, as a mask does beside a cache."""
-        axes = _axes(whole.shape, shape) if len(whole.shape) == len(shape) else []
+        axes = _differing_axes(whole.shape, shape) if len(whole.shape) == len(shape) else []
         if not axes:
             return None
         size, start = shape[axes[0]], self._taken[record.name, record.call]
         following, grown = (start, start + size), (0, size)
-        if not _is_given(record):
+        if not _is_model_input(record):
             known = self._reach.get(self._place(record))
             return following if known is None else self._of_tokens(known, whole.shape, shape, axes)
         if len(axes) > 1 or not start:
             return following
         ways = (following, grown) if size > self._last.get((record.name, record.call), 0) else (following,)
         fitting = [one for one in ways if one[1] <= whole.shape[axes[0]]]
-        there = [one for one in fitting if _is_there(record, whole, shape, one)] or fitting
+        there = [one for one in fitting if _equals_slice(record, whole, shape, one)] or fitting
         return there[-1] if there else None
 
     def _of_tokens(
@@ -187,22 +187,22 @@ class Shelf:
         self, held: Mapping[tuple[int, int], Entry], record: Record, shape: tuple[int, ...]
     ) -> Entry | None:
         """All steps of the reference in one, along the axis in which they add up."""
-        if len(self.ran) > 1 or not (self.is_joined or _is_given(record)):
+        if len(self.ran) > 1 or not (self.is_joined or _is_model_input(record)):
             return None
         parts = [held.get((place, record.call)) for place in range(len(self.steps))]
         entries = [part for part in parts if part is not None]
-        axis = _sum_axis([entry.shape for entry in entries], shape)
+        axis = _concatenation_axis([entry.shape for entry in entries], shape)
         if len(entries) < len(parts) or axis is None:
             return None
         sizes = [entry.shape[axis] for entry in entries]
-        if _is_given(record):
+        if _is_model_input(record):
             self._parts = self._parts or sizes
             self._widen(shape, axis)
         if not are_of_tokens(sizes, self._parts, self._beside, (*shape[:axis], *shape[axis + 1 :])):
             return None
         self.is_joined = True
-        made = put_together([self._marked(entry).load() for entry in entries], axis)
-        return _holding(entries[0], made[self._order(shape, axis)])
+        made = concatenate([self._marked(entry).load() for entry in entries], axis)
+        return _with_value(entries[0], made[self._order(shape, axis)])
 
     @property
     def _beside(self) -> int:
@@ -217,49 +217,49 @@ class Shelf:
         return torch.from_numpy(order_of_rows(table[0], self._parts)) if is_flat else slice(None)
 
 
-def tensor_of(value: Any) -> torch.Tensor:
+def to_tensor(value: Any) -> torch.Tensor:
     """Of any library; what is mapped from a file and must not be written is copied."""
     return value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
 
 
-def put_together(values: Sequence[Any], axis: int) -> torch.Tensor:
-    return torch.cat([tensor_of(value) for value in values], axis)
+def concatenate(values: Sequence[Any], axis: int) -> torch.Tensor:
+    return torch.cat([to_tensor(value) for value in values], axis)
 
 
-def _is_given(record: Record) -> bool:
+def _is_model_input(record: Record) -> bool:
     """Whether it is an input of the model itself: only those tell that a run is cut in another way."""
     return record.kind == "input" and not module_of(record.name, "input")
 
 
-def _is_its_own(record: Record, whole: Entry, shape: Sequence[int]) -> bool:
+def _is_scalar_of_its_own(record: Record, whole: Entry, shape: Sequence[int]) -> bool:
     """Whether a piece of the inputs makes a number of its own of it, as a loss is."""
     value = record.value
     if shape or whole.shape or not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
-    return not math.isclose(float(value), float(whole.load()), rel_tol=_ABOUT)
+    return not math.isclose(float(value), float(whole.load()), rel_tol=_SCALAR_TOLERANCE)
 
 
-def _is_there(record: Record, whole: Entry, shape: Sequence[int], span: _Span) -> bool:
+def _equals_slice(record: Record, whole: Entry, shape: Sequence[int], span: _Span) -> bool:
     """Whether what was given is that piece of the whole."""
-    piece = _piece(whole.shape, shape, span)
+    piece = _slice_for(whole.shape, shape, span)
     if piece is None or not isinstance(record.value, torch.Tensor):
         return False
-    return bool((tensor_of(whole.load()[piece]).to(record.value.device) == record.value).all())
+    return bool((to_tensor(whole.load()[piece]).to(record.value.device) == record.value).all())
 
 
-def _is_like(record: Record, whole: Entry, piece: tuple[slice, ...]) -> bool:
+def _is_close_to_slice(record: Record, whole: Entry, piece: tuple[slice, ...]) -> bool:
     """Whether it is about the same as that piece of the whole."""
     if not isinstance(record.value, torch.Tensor):
         return False
     own = record.value.detach().cpu().double()
-    other = tensor_of(whole.load()[piece]).cpu().double()
-    return bool((own - other).norm() <= _LIKE * torch.maximum(own.norm(), other.norm()))
+    other = to_tensor(whole.load()[piece]).cpu().double()
+    return bool((own - other).norm() <= _MAX_DISTANCE * torch.maximum(own.norm(), other.norm()))
 
 
-def _piece(whole: Sequence[int], shape: Sequence[int], span: _Span) -> tuple[slice, ...] | None:
+def _slice_for(whole: Sequence[int], shape: Sequence[int], span: _Span) -> tuple[slice, ...] | None:
     """The piece that goes from there to there along the first axis that is cut. Along a second, as of a mask
     or of attention's weights, it may reach as far as that."""
-    axes, stop = _axes(whole, shape), span[1]
+    axes, stop = _differing_axes(whole, shape), span[1]
     if not 1 <= len(axes) <= 2:
         return None
     if stop > whole[axes[0]] or (len(axes) == 2 and shape[axes[1]] != stop):
@@ -271,11 +271,11 @@ def _piece(whole: Sequence[int], shape: Sequence[int], span: _Span) -> tuple[sli
     return tuple(piece)
 
 
-def _axes(whole: Sequence[int], shape: Sequence[int]) -> list[int]:
+def _differing_axes(whole: Sequence[int], shape: Sequence[int]) -> list[int]:
     return [axis for axis, (one, other) in enumerate(zip(whole, shape, strict=True)) if one != other]
 
 
-def _sum_axis(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> int | None:
+def _concatenation_axis(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> int | None:
     if not shapes or any(len(shape) != len(whole) for shape in shapes):
         return None
     columns = list(zip(*shapes, strict=True))
@@ -283,6 +283,6 @@ def _sum_axis(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> int 
     return axes[0] if len(axes) == 1 and sum(columns[axes[0]]) == whole[axes[0]] else None
 
 
-def _holding(entry: Entry, value: Any) -> Entry:
+def _with_value(entry: Entry, value: Any) -> Entry:
     nbytes = int(getattr(value, "nbytes", 0))
-    return replace(entry, reference=Held(value), shape=tuple(value.shape), nbytes=nbytes, checksum="")
+    return replace(entry, reference=InMemoryRef(value), shape=tuple(value.shape), nbytes=nbytes, checksum="")

@@ -10,17 +10,17 @@ from typing import Any
 
 from tensortap.comparison import held_sides, run_side
 from tensortap.comparison.entries import Entry as Entry
-from tensortap.comparison.entries import Reference as Reference
+from tensortap.comparison.entries import ValueRef as Reference
 from tensortap.comparison.entries import Side as Side
 from tensortap.core.record import Record
 from tensortap.formats import safetensors
 from tensortap.readers.run import Run
 from tensortap.recording.captured import Captured
 
-_TRACES = (".h5", ".hdf5")
+_TRACE_SUFFIXES = (".h5", ".hdf5")
 
 
-def side_of(thing: Any, label: str = "") -> Side:
+def load_side(thing: Any, label: str = "") -> Side:
     """What can be compared: a run or a folder of runs, a trace file, a file of values, a capture, records, or
     values by name.
 
@@ -30,31 +30,31 @@ def side_of(thing: Any, label: str = "") -> Side:
     """
     if isinstance(thing, Side):
         return thing
-    side = _of_path(Path(thing)) if isinstance(thing, (str, os.PathLike)) else _of_object(thing)
+    side = _load_path(Path(thing)) if isinstance(thing, (str, os.PathLike)) else _side_from_object(thing)
     return replace(side, label=label) if label else side
 
 
-def _of_path(path: Path) -> Side:
+def _load_path(path: Path) -> Side:
     from tensortap.comparison import file_sides  # late: h5py is optional
 
-    if path.suffix.lower() in _TRACES:
-        return file_sides.of_trace(path)
+    if path.suffix.lower() in _TRACE_SUFFIXES:
+        return file_sides.side_from_trace_file(path)
     if path.suffix.lower() == safetensors.SUFFIX and path.is_file():
-        return file_sides.of_tensors(path)
-    return file_sides.of_file(path) if path.is_file() else run_side.of_folder(path)
+        return file_sides.side_from_safetensors(path)
+    return file_sides.side_from_file(path) if path.is_file() else run_side.side_from_folder(path)
 
 
-def _of_object(thing: Any) -> Side:
+def _side_from_object(thing: Any) -> Side:
     if isinstance(thing, Run):
-        return run_side.of_run(thing)
+        return run_side.side_from_run(thing)
     if isinstance(thing, Captured):
-        return held_sides.of_capture(thing)
+        return held_sides.side_from_capture(thing)
     if isinstance(thing, Mapping):
-        return held_sides.of_values(thing)
+        return held_sides.side_from_values(thing)
     if isinstance(thing, Sequence) and all(isinstance(one, Record) for one in thing):
-        return held_sides.of_records(thing)
+        return held_sides.side_from_records(thing)
     if type(thing).__name__ == "TraceFile":
-        return _of_path(thing.path)
+        return _load_path(thing.path)
     raise TypeError(
         f"cannot compare a {type(thing).__name__}; give a run, a folder of runs, a .h5 file, "
         "a file of values, a capture, a list of records, or a dict of values by name"

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tensortap.comparison.entries import Entry, Side, in_order
+from tensortap.comparison.entries import Entry, Side, sort_entries
 from tensortap.comparison.joining import Joined, Laid, Stepped, Undecided, Windows, numbers_in
 from tensortap.comparison.modules import module_of
 from tensortap.comparison.noise import ROUNDING
@@ -99,7 +99,7 @@ def _replaced(
     note = f"{told}: {len(joined_up)} of its values are put together"
     return (
         replace(short, entries=[wholes.get(id(entry), entry) for entry in short.entries]),
-        replace(long, entries=in_order([*joined_up, *left]), notes=[*long.notes, note]),
+        replace(long, entries=sort_entries([*joined_up, *left]), notes=[*long.notes, note]),
     )
 
 

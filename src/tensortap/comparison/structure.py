@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.comparison.operands import comes_apart
+from tensortap.comparison.operands import is_composite_array
 from tensortap.frameworks.base import Description, framework_of
-from tensortap.frameworks.nested import parts
+from tensortap.frameworks.nested import children
 
 _SEQUENCES = (list, tuple, deque, UserList)
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _HEAP_TYPE = 1 << 9  # a class made by a `class` statement
 
 
-class Pair(NamedTuple):
+class LeafPair(NamedTuple):
     """Two values at one path. With a reason they do not fit together, and nothing below was compared."""
 
     path: str
@@ -27,18 +27,18 @@ class Pair(NamedTuple):
     reason: str | None = None
 
 
-class Missing:
+class AbsentLeaf:
     """Stands for a value that one side does not have."""
 
 
-MISSING = Missing()
+ABSENT = AbsentLeaf()
 
-_Parts = dict[Any, tuple[str, Any]]  # how each part reads in a path, and the part
+_Children = dict[Any, tuple[str, Any]]  # how each part reads in a path, and the part
 
 
-def pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iterator[Pair]:
+def walk_leaf_pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iterator[LeafPair]:
     """Every pair of leaves in order; two places that contain themselves alike are alike."""
-    levels = [iter([Pair("", a, b)])]
+    levels = [iter([LeafPair("", a, b)])]
     above: list[tuple[int, int] | None] = [None]
     while levels:
         pair = next(levels[-1], None)
@@ -47,7 +47,7 @@ def pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iterator[Pair]
             above.pop()
             continue
         is_whole = pair.reason or _are_atoms(pair) or is_leaf(pair.a, pair.b)
-        below = None if is_whole else _below(pair)
+        below = None if is_whole else _child_pairs(pair)
         if below is None:
             yield pair
         elif isinstance(below, str):
@@ -57,71 +57,71 @@ def pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iterator[Pair]
             above.append((id(pair.a), id(pair.b)))
 
 
-def _are_atoms(pair: Pair) -> bool:
+def _are_atoms(pair: LeafPair) -> bool:
     """What is most common, and has nothing inside, is not looked at further."""
     return type(pair.a) in _ATOMS and type(pair.b) in _ATOMS
 
 
-def describe(value: Any) -> Description:
+def describe_leaf(value: Any) -> Description:
     """What stands at one side of a pair; nothing at all is a dash."""
-    if isinstance(value, Missing):
+    if isinstance(value, AbsentLeaf):
         return Description("-", "", (), 0, layout="python")
     return framework_of(value).describe(value)
 
 
-def _below(pair: Pair) -> list[Pair] | str | None:
+def _child_pairs(pair: LeafPair) -> list[LeafPair] | str | None:
     """The pairs one step down, a sentence when the two do not fit, or None for leaves."""
-    a_parts, b_parts = _parts(pair.a), _parts(pair.b)
+    a_parts, b_parts = _children(pair.a), _children(pair.b)
     if a_parts is None and b_parts is None:
-        return _below_objects(pair)
+        return _child_pairs_of_objects(pair)
     if isinstance(pair.a, np.ndarray) and isinstance(pair.b, np.ndarray):
-        a_parts = _elements(pair.a) if a_parts is None else a_parts
-        b_parts = _elements(pair.b) if b_parts is None else b_parts
-    if a_parts is None or b_parts is None or _kind(pair.a) != _kind(pair.b):
-        return f"{_called(pair.a)} against {_called(pair.b)}"
+        a_parts = _array_elements(pair.a) if a_parts is None else a_parts
+        b_parts = _array_elements(pair.b) if b_parts is None else b_parts
+    if a_parts is None or b_parts is None or _container_kind(pair.a) != _container_kind(pair.b):
+        return f"{_type_name(pair.a)} against {_type_name(pair.b)}"
     if _is_keyed(pair.a):
-        return _by_key(pair, a_parts, b_parts)
-    return _by_position(pair, a_parts, b_parts)
+        return _pair_by_key(pair, a_parts, b_parts)
+    return _pair_by_position(pair, a_parts, b_parts)
 
 
-def _below_objects(pair: Pair) -> list[Pair] | None:
+def _child_pairs_of_objects(pair: LeafPair) -> list[LeafPair] | None:
     if type(pair.a) is not type(pair.b):
         return None
-    a_state, b_state = _state(pair.a), _state(pair.b)
-    return None if a_state is None or b_state is None else _by_key(pair, a_state, b_state)
+    a_state, b_state = _object_state(pair.a), _object_state(pair.b)
+    return None if a_state is None or b_state is None else _pair_by_key(pair, a_state, b_state)
 
 
-def _by_position(pair: Pair, a: _Parts, b: _Parts) -> list[Pair] | str:
-    if _extent(pair.a) != _extent(pair.b):
-        return f"lengths differ: {_extent(pair.a)} against {_extent(pair.b)}"
+def _pair_by_position(pair: LeafPair, a: _Children, b: _Children) -> list[LeafPair] | str:
+    if _length_or_shape(pair.a) != _length_or_shape(pair.b):
+        return f"lengths differ: {_length_or_shape(pair.a)} against {_length_or_shape(pair.b)}"
     return [
-        Pair(pair.path + step, left, right)
+        LeafPair(pair.path + step, left, right)
         for (step, left), (_, right) in zip(a.values(), b.values(), strict=True)
     ]
 
 
-def _by_key(pair: Pair, a: _Parts, b: _Parts) -> list[Pair]:
-    common = [Pair(pair.path + step, part, b[key][1]) for key, (step, part) in a.items() if key in b]
+def _pair_by_key(pair: LeafPair, a: _Children, b: _Children) -> list[LeafPair]:
+    common = [LeafPair(pair.path + step, part, b[key][1]) for key, (step, part) in a.items() if key in b]
     only_a = [
-        Pair(pair.path + step, part, MISSING, "only in a") for key, (step, part) in a.items() if key not in b
+        LeafPair(pair.path + step, part, ABSENT, "only in a") for key, (step, part) in a.items() if key not in b
     ]
     only_b = [
-        Pair(pair.path + step, MISSING, part, "only in b") for key, (step, part) in b.items() if key not in a
+        LeafPair(pair.path + step, ABSENT, part, "only in b") for key, (step, part) in b.items() if key not in a
     ]
     return [*common, *only_a, *only_b]
 
 
-def _parts(value: Any) -> _Parts | None:
+def _children(value: Any) -> _Children | None:
     """What a container holds, by key or position; None for a leaf."""
     if isinstance(value, np.ndarray):
-        return _array_parts(value)
-    if comes_apart(value):
+        return _array_children(value)
+    if is_composite_array(value):
         return {place: (f"[{place}]", piece) for place, piece in enumerate(value.unbind())}
-    held = parts(value)
+    held = children(value)
     return None if held is None else {part.key: (part.step, part.value) for part in held}
 
 
-def _array_parts(value: np.ndarray[Any, Any]) -> _Parts | None:
+def _array_children(value: np.ndarray[Any, Any]) -> _Children | None:
     """Arrays that are not one block of numbers come apart; all others are leaves."""
     if isinstance(value, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(value)
@@ -129,10 +129,10 @@ def _array_parts(value: np.ndarray[Any, Any]) -> _Parts | None:
         return {"mask": (".mask", mask), "data": (".data", data)}
     if value.dtype.names is not None:
         return {name: (f"[{name!r}]", value[name]) for name in value.dtype.names}
-    return _elements(value) if value.dtype.hasobject else None
+    return _array_elements(value) if value.dtype.hasobject else None
 
 
-def _elements(value: Any) -> _Parts | None:
+def _array_elements(value: Any) -> _Children | None:
     """An array of numbers one by one, as it meets an array of objects."""
     if not isinstance(value, np.ndarray) or _is_keyed(value):
         return None
@@ -145,16 +145,16 @@ def _is_keyed(value: Any) -> bool:
     return not isinstance(value, _SEQUENCES)
 
 
-def _kind(value: Any) -> tuple[bool, bool]:
+def _container_kind(value: Any) -> tuple[bool, bool]:
     """What must be the same for two containers to be set against each other."""
     return isinstance(value, np.ndarray), _is_keyed(value)
 
 
-def _extent(value: Any) -> Any:
+def _length_or_shape(value: Any) -> Any:
     return list(value.shape) if isinstance(value, np.ndarray) else len(value)
 
 
-def _state(value: Any) -> _Parts | None:
+def _object_state(value: Any) -> _Children | None:
     """What an object without an equality of its own consists of; None where == is all there is to ask."""
     if isinstance(value, BaseException):
         return {name: (f".{name}", part) for name, part in {**vars(value), "args": value.args}.items()}
@@ -174,6 +174,6 @@ def _is_slot(slot: Any, parent: type) -> bool:
     return isinstance(slot, MemberDescriptorType) and bool(parent.__flags__ & _HEAP_TYPE)
 
 
-def _called(value: Any) -> str:
+def _type_name(value: Any) -> str:
     kind = type(value).__name__
     return f"{kind} of {len(value)}" if isinstance(value, (*_SEQUENCES, Mapping)) else kind

@@ -12,7 +12,7 @@ from tensortap.comparison.glimpse import Step, distance
 from tensortap.comparison.joining import Laid, Undecided, numbers_in
 from tensortap.comparison.layouts import applied
 from tensortap.comparison.match import Matched, Pair
-from tensortap.comparison.plans import Plan
+from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.tokens import Rows, is_by_position, rows_of, steps_for, steps_of_lines
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
@@ -93,7 +93,7 @@ def _taken(pair: Pair, rows: Rows | None) -> Pair:
         return pair
     a = steps_for(pair.a.shape, rows.shapes[0], rows.a)
     b = steps_for(pair.b.shape, rows.shapes[1], rows.b)
-    plan = pair.plan or Plan(pair.a.name, "", ())
+    plan = pair.plan or AlignmentNote(pair.a.name, "", ())
     if _is_of_positions(pair, rows):
         return _by_position(pair, rows, plan)
     if not rows.is_sure:
@@ -130,7 +130,7 @@ def _is_near(pair: Pair) -> bool:
     return a is None or b is None or distance(a, b) <= _NEAR
 
 
-def _undecided(pair: Pair, plan: Plan, told: str) -> Pair:
+def _undecided(pair: Pair, plan: AlignmentNote, told: str) -> Pair:
     b = replace(pair.b, reference=Undecided(told))
     return replace(pair, b=b, plan=replace(plan.then("unaligned", told), is_usable=False))
 
@@ -142,7 +142,7 @@ def _is_of_positions(pair: Pair, rows: Rows) -> bool:
     return is_shared and all(is_by_position(entry.shape, ids) for entry, ids in both)
 
 
-def _by_position(pair: Pair, rows: Rows, plan: Plan) -> Pair:
+def _by_position(pair: Pair, rows: Rows, plan: AlignmentNote) -> Pair:
     """As far as tokens go on both sides, where each stands in the same column of both."""
     columns = [side % ids[1] for side, ids in zip((rows.a, rows.b), rows.shapes, strict=True)]
     axes = [entry.shape.index(ids[1], 1) for entry, ids in zip((pair.a, pair.b), rows.shapes, strict=True)]

@@ -16,12 +16,12 @@ from tensortap.comparison.entries import Entry
 from tensortap.comparison.floor import LIMIT, OWN, Floor, Gathered
 from tensortap.comparison.metrics import measure
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.moving import PRECISIONS, SEED, is_movable, moved
-from tensortap.comparison.run_side import of_run
-from tensortap.comparison.untouched import untouched
+from tensortap.comparison.moving import PRECISIONS, SEED, is_perturbable, perturb_by_one_ulp
+from tensortap.comparison.run_side import side_from_run
+from tensortap.comparison.untouched import preserved_state
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
-from tensortap.frameworks.nested import leaves, rebuild
+from tensortap.frameworks.nested import leaves, map_leaves
 from tensortap.readers.run import Run
 from tensortap.recording.capture import capture
 from tensortap.recording.editing import edit
@@ -29,18 +29,18 @@ from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.selection import selection
 from tensortap.sources.sites import require_module
 
-TWINS = ("repeat", "ulp", "float64")
-_WHOLE = ("**", "**.in")
+DEFAULT_RERUNS = ("repeat", "ulp", "float64")
+_DEFAULT_PATTERNS = ("**", "**.in")
 _MARGIN = 1.5
 # An optimizer makes much of gradients that are next to nothing: one move may miss them by luck.
-_MOVES_OF_TRAINING = 3
+_ULP_RERUNS_OF_TRAINING = 3
 
 
 def floor(
     model: Any,
     batch: Any,
     *patterns: str,
-    twins: Sequence[Any] = TWINS,
+    twins: Sequence[Any] = DEFAULT_RERUNS,
     limit: float | None = None,
 ) -> Floor:
     """How noisy every value of the model is: it runs on the batch several times, with changes that should
@@ -61,8 +61,8 @@ def floor(
     require_module(model)
     if not is_on():
         return Floor()
-    _check(twins)
-    runs = _Twins(model, batch, patterns or _WHOLE)
+    _check_reruns(twins)
+    runs = _PerturbedReruns(model, batch, patterns or _DEFAULT_PATTERNS)
     with tempfile.TemporaryDirectory(prefix="tensortap-floor-") as folder:
         runs.write_base(folder)
         for number, twin in enumerate(twins):
@@ -70,7 +70,7 @@ def floor(
     return runs.floor(limit)
 
 
-def _check(twins: Sequence[Any]) -> None:
+def _check_reruns(twins: Sequence[Any]) -> None:
     known = ("repeat", "ulp", *PRECISIONS)
     unknown = [one for one in twins if isinstance(one, str) and one not in known]
     if unknown or not twins or isinstance(twins, str):
@@ -79,7 +79,7 @@ def _check(twins: Sequence[Any]) -> None:
         )
 
 
-class _Twins:
+class _PerturbedReruns:
     """One model, one way to run it, and what its twins differ by."""
 
     def __init__(self, model: Any, batch: Any, patterns: Sequence[str]) -> None:
@@ -94,11 +94,11 @@ class _Twins:
         """To a folder: what is compared next is read from there, one value at a time."""
         sink = RunDirectory(folder)
         try:
-            with capture(self._model, *self._patterns, to=sink), untouched(self._model), self._watched():
+            with capture(self._model, *self._patterns, to=sink), preserved_state(self._model), self._watched():
                 self._run(self._model, self._batch, has_gradients=self._has_gradients)
         finally:
             sink.close()
-        side = of_run(Run(folder))
+        side = side_from_run(Run(folder))
         if not side.entries:
             raise ValueError("the model ran, and nothing of what the patterns select was seen; see tt.sites")
         first = side.entries[0].first_step
@@ -148,14 +148,14 @@ class _Twins:
         if sites is None:
             self._skipped.append("ulp: no floating value goes in, and there is no embedding")
             return
-        for move in range(_MOVES_OF_TRAINING if self._is_trained else 1):
-            with edit(self._model, dict.fromkeys(sites, partial(moved, seed=SEED + move))):
+        for move in range(_ULP_RERUNS_OF_TRAINING if self._is_trained else 1):
+            with edit(self._model, dict.fromkeys(sites, partial(perturb_by_one_ulp, seed=SEED + move))):
                 self._add("ulp", self._model, self._batch)
 
     def _first_floating(self) -> list[str] | None:
         """The inputs of the model where they are floating; else its embeddings, else its first output."""
         has_floats = any(
-            isinstance(leaf, torch.Tensor) and is_movable(leaf)
+            isinstance(leaf, torch.Tensor) and is_perturbable(leaf)
             for _, leaf in leaves(None if callable(self._batch) else self._batch)
         )
         if has_floats:
@@ -174,7 +174,7 @@ class _Twins:
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
             self._skipped.append(f"{name}: the model cannot be copied ({error})")
             return
-        batch = self._batch if callable(self._batch) else _converted(self._batch, dtype)
+        batch = self._batch if callable(self._batch) else _convert_batch(self._batch, dtype)
         try:
             self._add(name, twin, batch)
             if self._is_finer(dtype) and not (callable(batch) and self._has_gradients):
@@ -189,14 +189,14 @@ class _Twins:
     def _is_finer(self, dtype: torch.dtype) -> bool:
         """Whether the type rounds less than the lowest of the model's own."""
         own = [one.dtype for one in self._model.parameters() if one.is_floating_point()]
-        return bool(own) and max(map(_rounding, own)) > _rounding(dtype)
+        return bool(own) and max(map(_epsilon, own)) > _epsilon(dtype)
 
     def _add_own(self, twin: Any, batch: Any) -> None:
         """Every module goes on with what the run itself gave, so that each shows its own rounding alone."""
-        replays: dict[str, Replay] = {}
+        replays: dict[str, RecordedOutputs] = {}
         for entry in self._base.values():
             if entry.kind == "output" and "float" in entry.dtype and module_of(entry.name, "output"):
-                replays.setdefault(entry.name, Replay([])).entries.append(entry)
+                replays.setdefault(entry.name, RecordedOutputs([])).entries.append(entry)
         with torch.no_grad():
             self._add(OWN, twin, batch, replays)
 
@@ -213,7 +213,7 @@ class _Twins:
         # Edits come last: what is measured is what the model made, before it is replaced.
         with (
             capture(model, *self._patterns, keep="ref", to=measured),
-            untouched(model),
+            preserved_state(model),
             edit(model, edits or {}),
         ):
             self._run(model, batch, has_gradients=self._has_gradients and name != OWN)
@@ -237,10 +237,10 @@ class _Twins:
             else:
                 made = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
             if has_gradients:
-                _loss(made).backward()  # type: ignore[no-untyped-call]
+                _total_loss(made).backward()  # type: ignore[no-untyped-call]
 
 
-class Replay:
+class RecordedOutputs:
     """Gives what a run had at this place, call by call."""
 
     def __init__(self, entries: list[Entry]) -> None:
@@ -255,7 +255,7 @@ class Replay:
         return torch.as_tensor(entry.load()).to(value)
 
 
-def _loss(made: Any) -> torch.Tensor:
+def _total_loss(made: Any) -> torch.Tensor:
     """What the model calls its loss; else the sum of all that it gave and that has a gradient."""
     own = made.get("loss") if isinstance(made, Mapping) else getattr(made, "loss", None)
     if isinstance(own, torch.Tensor):
@@ -266,13 +266,13 @@ def _loss(made: Any) -> torch.Tensor:
     return torch.stack([part.sum().float() for part in parts]).sum()
 
 
-def _rounding(dtype: torch.dtype) -> float:
+def _epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps
 
 
-def _converted(batch: Any, dtype: torch.dtype) -> Any:
+def _convert_batch(batch: Any, dtype: torch.dtype) -> Any:
     def convert(leaf: Any) -> Any:
         is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(dtype) if is_number else leaf
 
-    return rebuild(batch, convert)
+    return map_leaves(batch, convert)

@@ -10,21 +10,21 @@ from typing import Any
 
 import torch
 
-from tensortap.core.steps import keep_steps
+from tensortap.core.steps import save_steps
 
 
 @contextlib.contextmanager
-def untouched(model: Any) -> Iterator[None]:
+def preserved_state(model: Any) -> Iterator[None]:
     """Whatever runs inside: buffers, gradients, modes, random states and the count of steps are put back."""
     with contextlib.ExitStack() as undo:
-        for keep in (_keep_buffers, _keep_gradients, _keep_modes):
+        for keep in (_save_buffers, _save_gradients, _save_modes):
             undo.callback(keep(model))
-        undo.callback(_keep_randomness())
-        undo.callback(keep_steps())
+        undo.callback(_save_random_states())
+        undo.callback(save_steps())
         yield
 
 
-def _keep_buffers(model: Any) -> Callable[[], None]:
+def _save_buffers(model: Any) -> Callable[[], None]:
     held = [
         (module, name, buffer, None if buffer is None else buffer.detach().clone())
         for module in model.modules()
@@ -33,7 +33,7 @@ def _keep_buffers(model: Any) -> Callable[[], None]:
 
     def put_back() -> None:
         for module, name, buffer, copy in held:
-            if buffer is not None and copy is not None and not _are_same(buffer, copy):
+            if buffer is not None and copy is not None and not _are_bitwise_equal(buffer, copy):
                 with torch.no_grad():
                     buffer.copy_(copy)
             module._buffers[name] = buffer
@@ -41,7 +41,7 @@ def _keep_buffers(model: Any) -> Callable[[], None]:
     return put_back
 
 
-def _are_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _are_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """By bits: a NaN is itself. What was not written keeps its version."""
     if a.shape != b.shape or a.layout != torch.strided or a.device.type == "meta":
         return a.device.type == "meta"
@@ -49,7 +49,7 @@ def _are_same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(one, other)
 
 
-def _keep_gradients(model: Any) -> Callable[[], None]:
+def _save_gradients(model: Any) -> Callable[[], None]:
     """Gradients are laid aside: what a backward pass adds goes into new ones."""
     held = [(parameter, parameter.grad) for parameter in model.parameters()]
     for parameter, gradient in held:
@@ -63,7 +63,7 @@ def _keep_gradients(model: Any) -> Callable[[], None]:
     return put_back
 
 
-def _keep_modes(model: Any) -> Callable[[], None]:
+def _save_modes(model: Any) -> Callable[[], None]:
     held = [(module, module.training) for module in model.modules()]
 
     def put_back() -> None:
@@ -73,7 +73,7 @@ def _keep_modes(model: Any) -> Callable[[], None]:
     return put_back
 
 
-def _keep_randomness() -> Callable[[], None]:
+def _save_random_states() -> Callable[[], None]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     cpu, cuda = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in devices]
     python, numpy = random.getstate(), sys.modules.get("numpy")

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.comparison.operands import (
-    PLAIN,
+    PYTHON_NUMBERS,
     Operand,
     are_close,
     are_close_integers,
     are_equal,
     are_equal_arrays,
     is_array_like,
-    operand,
-    shape_of_numbers,
+    as_operand,
+    numeric_shape,
 )
 from tensortap.comparison.report import Difference, LeafDifference
-from tensortap.comparison.structure import Pair, describe, pairs
+from tensortap.comparison.structure import LeafPair, describe_leaf, walk_leaf_pairs
 from tensortap.core.registry import Registry
 from tensortap.formats import serializers
 from tensortap.kernels.differences import DEFAULT_ATOL, DEFAULT_RTOL, differences, within
@@ -54,8 +54,8 @@ def compare(
     Shapes must be the same. Integers are equal only exactly, unless you give a tolerance of your own.
     """
     tolerance = Tolerance(atol, rtol, equal_nan)
-    found = pairs(_loaded(a, trust), _loaded(b, trust), _is_leaf)
-    return all(pair.reason is None and _is_equal(pair, tolerance) for pair in found)
+    found = walk_leaf_pairs(_load_if_path(a, trust), _load_if_path(b, trust), _has_comparator)
+    return all(pair.reason is None and _is_pair_equal(pair, tolerance) for pair in found)
 
 
 def difference(
@@ -73,11 +73,11 @@ def difference(
     different: 37 of 1,024 numbers (3.6 %) beyond atol + rtol*|b|; ...
     """
     tolerance = Tolerance(atol, rtol, equal_nan)
-    found = pairs(_loaded(a, trust), _loaded(b, trust), _is_leaf)
-    return Difference(tuple(_leaf(pair, tolerance) for pair in found), tolerance)
+    found = walk_leaf_pairs(_load_if_path(a, trust), _load_if_path(b, trust), _has_comparator)
+    return Difference(tuple(_compare_leaf(pair, tolerance) for pair in found), tolerance)
 
 
-def _loaded(value: Any, trust: bool) -> Any:
+def _load_if_path(value: Any, trust: bool) -> Any:
     """The value itself, or what is in the file it names."""
     if not _is_path(value):
         return value
@@ -95,83 +95,83 @@ def _is_path(value: Any) -> bool:
     return value.lower().endswith(tuple(serializers.known_suffixes())) or os.path.exists(value)
 
 
-def _comparator(a: Any, b: Any) -> Comparator | None:
+def _find_comparator(a: Any, b: Any) -> Comparator | None:
     own = comparators.for_type(type(a))
     return own if own is not None else comparators.for_type(type(b))
 
 
-def _is_leaf(a: Any, b: Any) -> bool:
-    return _comparator(a, b) is not None
+def _has_comparator(a: Any, b: Any) -> bool:
+    return _find_comparator(a, b) is not None
 
 
-def _is_equal(pair: Pair, tolerance: Tolerance) -> bool:
-    if type(pair.a) in PLAIN and type(pair.b) in PLAIN and not _is_leaf(pair.a, pair.b):
+def _is_pair_equal(pair: LeafPair, tolerance: Tolerance) -> bool:
+    if type(pair.a) in PYTHON_NUMBERS and type(pair.b) in PYTHON_NUMBERS and not _has_comparator(pair.a, pair.b):
         return are_close(pair.a, pair.b, tolerance)
-    numbers = _operands(pair)
+    numbers = _pair_operands(pair)
     if numbers is None or isinstance(numbers, str):
-        return _judge(pair, numbers, tolerance)[0]
+        return _compare_opaque(pair, numbers, tolerance)[0]
     a, b = numbers
-    return within(a.bits, a.dtype, b.bits, b.dtype, **_keywords(tolerance))
+    return within(a.bits, a.dtype, b.bits, b.dtype, **_tolerance_kwargs(tolerance))
 
 
-def _leaf(pair: Pair, tolerance: Tolerance) -> LeafDifference:
-    a, b = describe(pair.a), describe(pair.b)
+def _compare_leaf(pair: LeafPair, tolerance: Tolerance) -> LeafDifference:
+    a, b = describe_leaf(pair.a), describe_leaf(pair.b)
     if pair.reason is not None:
         return LeafDifference(pair.path, a, b, is_equal=False, reason=pair.reason)
-    numbers = _operands(pair)
+    numbers = _pair_operands(pair)
     if numbers is None or isinstance(numbers, str):
-        equal, reason = _judge(pair, numbers, tolerance)
+        equal, reason = _compare_opaque(pair, numbers, tolerance)
         return LeafDifference(pair.path, a, b, is_equal=equal, reason=None if equal else reason)
     left, right = numbers
-    found = differences(left.bits, left.dtype, right.bits, right.dtype, **_keywords(tolerance))
+    found = differences(left.bits, left.dtype, right.bits, right.dtype, **_tolerance_kwargs(tolerance))
     return LeafDifference(pair.path, a, b, is_equal=not found.mismatches, numbers=found)
 
 
-def _operands(pair: Pair) -> tuple[Operand, Operand] | str | None:
+def _pair_operands(pair: LeafPair) -> tuple[Operand, Operand] | str | None:
     """The numbers of both sides; a sentence when they cannot be set against each other; None when
     something else must judge."""
-    if _is_leaf(pair.a, pair.b) or _are_large_integers(pair):
+    if _has_comparator(pair.a, pair.b) or _are_big_ints(pair):
         return None
-    a_shape, b_shape = shape_of_numbers(pair.a), shape_of_numbers(pair.b)
+    a_shape, b_shape = numeric_shape(pair.a), numeric_shape(pair.b)
     if a_shape is None or b_shape is None:
         # A tensor's == would answer with a tensor, or raise; a plain number's can be asked.
         is_array = is_array_like(pair.a) or is_array_like(pair.b)
         return f"{type(pair.a).__name__} against {type(pair.b).__name__}" if is_array else None
     if a_shape != b_shape:
         return f"shapes differ: {list(a_shape)} against {list(b_shape)}"
-    a, b = operand(pair.a), operand(pair.b)
+    a, b = as_operand(pair.a), as_operand(pair.b)
     if a is None or b is None:
-        return None if a is b else f"{describe(pair.a).dtype} against {describe(pair.b).dtype}"
+        return None if a is b else f"{describe_leaf(pair.a).dtype} against {describe_leaf(pair.b).dtype}"
     return a, b
 
 
-def _are_large_integers(pair: Pair) -> bool:
+def _are_big_ints(pair: LeafPair) -> bool:
     """Integers beyond 64 bits, which only Python can tell apart."""
     both = isinstance(pair.a, int) and isinstance(pair.b, int)
     return both and max(pair.a.bit_length(), pair.b.bit_length()) > 63
 
 
-def _judge(pair: Pair, reason: str | None, tolerance: Tolerance) -> tuple[bool, str]:
+def _compare_opaque(pair: LeafPair, reason: str | None, tolerance: Tolerance) -> tuple[bool, str]:
     """The answer for what is not numbers against numbers, and why it is no."""
     if reason is not None:
         return False, reason
-    own = _comparator(pair.a, pair.b)
+    own = _find_comparator(pair.a, pair.b)
     if own is not None:
-        return bool(own(pair.a, pair.b, tolerance.atol, tolerance.rtol)), f"{_name(own)} says they differ"
-    if _are_large_integers(pair):
+        return bool(own(pair.a, pair.b, tolerance.atol, tolerance.rtol)), f"{_function_name(own)} says they differ"
+    if _are_big_ints(pair):
         return are_close_integers(pair.a, pair.b, *tolerance.for_integers())
     if hasattr(pair.a, "dtype") and hasattr(pair.b, "dtype"):
-        return _judge_arrays(pair, tolerance)
+        return _compare_opaque_arrays(pair, tolerance)
     return are_equal(pair.a, pair.b)
 
 
-def _judge_arrays(pair: Pair, tolerance: Tolerance) -> tuple[bool, str]:
+def _compare_opaque_arrays(pair: LeafPair, tolerance: Tolerance) -> tuple[bool, str]:
     return are_equal_arrays(pair.a, pair.b, equal_nan=tolerance.equal_nan), "the elements differ"
 
 
-def _name(function: Comparator) -> str:
+def _function_name(function: Comparator) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _keywords(tolerance: Tolerance) -> dict[str, Any]:
+def _tolerance_kwargs(tolerance: Tolerance) -> dict[str, Any]:
     return {"atol": tolerance.atol, "rtol": tolerance.rtol, "equal_nan": tolerance.equal_nan}

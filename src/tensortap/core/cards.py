@@ -8,7 +8,7 @@ from tensortap.core.registry import Registry
 cards: Registry[Callable[[Any], str]] = Registry("cards")
 
 
-def card(thing: object) -> str | None:
+def render_card(thing: object) -> str | None:
     """Static HTML for the thing, None where nobody draws its kind."""
     draw = cards.for_type(type(thing))
     return None if draw is None else draw(thing)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """For a moment in which objects are made that are all kept: looking through them again and again may
     double the time. What others left in cycles meanwhile is found afterwards."""
     was_on = gc.isenabled()

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Family = Literal["bool", "int", "float", "complex"]
+DTypeFamily = Literal["bool", "int", "float", "complex"]
 
 
 @dataclass(frozen=True, slots=True)
-class NumberType:
+class DTypeInfo:
     """A number type under torch's name. `storage` is the numpy type of the same width that keeps its
     bytes; where numpy cannot compute with the type (`native` is False) that is an unsigned integer."""
 
     name: str
-    family: Family
+    family: DTypeFamily
     storage: str
     native: bool = True
     itemsize: int = field(init=False)
@@ -22,30 +22,30 @@ class NumberType:
         object.__setattr__(self, "itemsize", int(self.storage[2:]))
 
 
-def _table(*rows: NumberType) -> dict[str, NumberType]:
+def _by_name(*rows: DTypeInfo) -> dict[str, DTypeInfo]:
     return {row.name: row for row in rows}
 
 
-NUMBER_TYPES = _table(
-    NumberType("bool", "bool", "|b1"),
-    NumberType("uint8", "int", "|u1"),
-    NumberType("uint16", "int", "<u2"),
-    NumberType("uint32", "int", "<u4"),
-    NumberType("uint64", "int", "<u8"),
-    NumberType("int8", "int", "|i1"),
-    NumberType("int16", "int", "<i2"),
-    NumberType("int32", "int", "<i4"),
-    NumberType("int64", "int", "<i8"),
-    NumberType("float16", "float", "<f2"),
-    NumberType("float32", "float", "<f4"),
-    NumberType("float64", "float", "<f8"),
-    NumberType("complex64", "complex", "<c8"),
-    NumberType("complex128", "complex", "<c16"),
-    NumberType("bfloat16", "float", "<u2", native=False),
-    NumberType("float8_e4m3fn", "float", "|u1", native=False),
-    NumberType("float8_e4m3fnuz", "float", "|u1", native=False),
-    NumberType("float8_e5m2", "float", "|u1", native=False),
-    NumberType("float8_e5m2fnuz", "float", "|u1", native=False),
-    NumberType("float8_e8m0fnu", "float", "|u1", native=False),
-    NumberType("complex32", "complex", "<u4", native=False),
+DTYPE_TABLE = _by_name(
+    DTypeInfo("bool", "bool", "|b1"),
+    DTypeInfo("uint8", "int", "|u1"),
+    DTypeInfo("uint16", "int", "<u2"),
+    DTypeInfo("uint32", "int", "<u4"),
+    DTypeInfo("uint64", "int", "<u8"),
+    DTypeInfo("int8", "int", "|i1"),
+    DTypeInfo("int16", "int", "<i2"),
+    DTypeInfo("int32", "int", "<i4"),
+    DTypeInfo("int64", "int", "<i8"),
+    DTypeInfo("float16", "float", "<f2"),
+    DTypeInfo("float32", "float", "<f4"),
+    DTypeInfo("float64", "float", "<f8"),
+    DTypeInfo("complex64", "complex", "<c8"),
+    DTypeInfo("complex128", "complex", "<c16"),
+    DTypeInfo("bfloat16", "float", "<u2", native=False),
+    DTypeInfo("float8_e4m3fn", "float", "|u1", native=False),
+    DTypeInfo("float8_e4m3fnuz", "float", "|u1", native=False),
+    DTypeInfo("float8_e5m2", "float", "|u1", native=False),
+    DTypeInfo("float8_e5m2fnuz", "float", "|u1", native=False),
+    DTypeInfo("float8_e8m0fnu", "float", "|u1", native=False),
+    DTypeInfo("complex32", "complex", "<u4", native=False),
 )

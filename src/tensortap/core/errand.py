@@ -7,10 +7,10 @@ import os
 from typing import Any, NamedTuple
 
 VARIABLE = "TENSORTAP_RUN"
-ARRIVED, ABSENT = "arrived", "absent"  # files among the notes: a Python was reached; one had no tensortap
+REACHED_MARKER, NO_TENSORTAP_MARKER = "arrived", "absent"  # files among the notes: a Python was reached; one had no tensortap
 
 
-class Errand(NamedTuple):
+class LaunchSpec(NamedTuple):
     """Everything is plain, so that it can travel; `notes` is a folder where processes leave word."""
 
     run: str
@@ -27,11 +27,11 @@ class Errand(NamedTuple):
     is_inner: bool = False  # handed on by a Python that was reached already
 
     @property
-    def looks_inside(self) -> bool:
+    def observes_models(self) -> bool:
         """Whether models are of interest for longer than it takes to find the first."""
         return bool(self.patterns or self.live)
 
-    def leave_word(self, name: str, content: str = "") -> bool:
+    def write_marker(self, name: str, content: str = "") -> bool:
         """Write a note; False if one of that name is there, or nobody waits for notes any more."""
         try:
             with open(os.path.join(self.notes, name), "x", encoding="utf-8", errors="replace") as file:
@@ -50,7 +50,7 @@ class Errand(NamedTuple):
         return json.dumps(self._asdict())
 
 
-def errand() -> Errand | None:
+def current_launch_spec() -> LaunchSpec | None:
     """What this process was asked for, if anything."""
     text = os.environ.get(VARIABLE)
     if not text:
@@ -58,14 +58,14 @@ def errand() -> Errand | None:
     try:
         given: dict[str, Any] = json.loads(text)
         lists = {name: tuple(given[name]) for name in ("patterns", "when")}
-        return Errand(**{**given, **lists})
+        return LaunchSpec(**{**given, **lists})
     except (ValueError, TypeError, KeyError):  # of another version, or of another program
         return None
 
 
-def own_environment() -> dict[str, str]:
+def environment_without_launch_spec() -> dict[str, str]:
     """The variables of this process as they would be without an errand."""
-    variables, asked = dict(os.environ), errand()
+    variables, asked = dict(os.environ), current_launch_spec()
     if asked is None:
         return variables
     del variables[VARIABLE]

@@ -5,16 +5,16 @@ import sys
 
 from tensortap.core.settings import is_on, is_strict, setting
 
-_is_over = False
+_was_called = False
 log = logging.getLogger("tensortap.live")
 
 
-def first_call() -> None:
+def listen_if_requested() -> None:
     """To be called by every call that a live session can gain from; does its work once."""
-    global _is_over
-    if _is_over:
+    global _was_called
+    if _was_called:
         return
-    _is_over = True
+    _was_called = True
     if is_on() and setting("TENSORTAP_LIVE") != "0":
         try:
             sys.modules["tensortap"].listen()  # through the front door: what listens is floors above

@@ -23,12 +23,12 @@ _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 _CALL = re.compile(r"@([0-9]{1,18})$")
 _ITEM = r"""\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]'"])*\]"""
 _PIECE = re.compile(rf"(?P<item>{_ITEM})|(?P<kind><[^<>]*>)|(?P<dot>\.)|[^.\[<]+|.", re.DOTALL)
-_MOST_CHOICES = 4096
-_MOST_LETTERS = 1 << 20  # of all choices together
+_MAX_CHOICES = 4096
+_MAX_EXPANDED_LENGTH = 1 << 20  # of all choices together
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Alternative:
     """One choice out of a pattern's `{}`: dotted segments, then items, then what follows the items."""
 
     segments: tuple[str, ...]
@@ -39,19 +39,19 @@ class Way:
 @dataclass(frozen=True, slots=True)
 class Pattern:
     text: str
-    ways: tuple[Way, ...]
+    alternatives: tuple[Alternative, ...]
     excludes: bool = False
     call: int | None = None
     body: str = ""  # the text without its `!` and its `@2`
 
 
 @lru_cache(maxsize=1024)
-def parse(text: str) -> Pattern:
+def parse_pattern(text: str) -> Pattern:
     """Read a pattern; there is no wrong one, only one that matches nothing."""
     rest = text.removeprefix("!")
-    start, end, call = _call(rest)
+    start, end, call = _find_call(rest)
     body = rest[:start] + rest[end:]
-    return Pattern(text, tuple(map(_way, _choices(body))), text.startswith("!"), call, body)
+    return Pattern(text, tuple(map(_parse_alternative, _expand_braces(body))), text.startswith("!"), call, body)
 
 
 def segment_matches(segment: str, name: str, classes: Collection[str] = ()) -> bool:
@@ -71,30 +71,30 @@ def items_match(items: str, found: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def regex(path: str) -> str:
+def pattern_regex(path: str) -> str:
     """The names a pattern selects, and those of their nested parts, as a regular expression that never
     reaches across a line break. A `!` and a call are not in it, and a name tells nothing of a class."""
-    expressions = [_way_regex(way) for way in parse(path).ways]
+    expressions = [_alternative_regex(way) for way in parse_pattern(path).alternatives]
     return expressions[0] if len(expressions) == 1 else f"(?:{'|'.join(expressions)})"
 
 
-def matches(path: str, name: str) -> bool:
+def matches_pattern(path: str, name: str) -> bool:
     if path == name:
         return True
-    return (re.fullmatch(regex(path), name) is not None) is not parse(path).excludes
+    return (re.fullmatch(pattern_regex(path), name) is not None) is not parse_pattern(path).excludes
 
 
-def sort_key(name: str) -> list[tuple[int, int, str]]:
+def natural_sort_key(name: str) -> list[tuple[int, int, str]]:
     """Numbers inside names sort as numbers: `layers.2` before `layers.10`."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _DIGITS.split(name) if part]
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+def closest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Known names that look most like this one, for a message that helps."""
     return difflib.get_close_matches(name, list(known), count, cutoff=0.5)
 
 
-def _call(text: str) -> tuple[int, int, int | None]:
+def _find_call(text: str) -> tuple[int, int, int | None]:
     """Where the text asks for a call, and for which; an item's `@` is a letter of its key."""
     for piece in _PIECE.finditer(text):
         found = None if piece["item"] else _CALL.search(piece[0])
@@ -103,35 +103,35 @@ def _call(text: str) -> tuple[int, int, int | None]:
     return len(text), len(text), None
 
 
-def _choices(text: str) -> list[str]:
+def _expand_braces(text: str) -> list[str]:
     """Each text that the braces stand for; innermost first, so they may be nested. Braces that stand for
     more than anyone can mean are letters."""
     texts = [text]
-    most = min(_MOST_CHOICES, _MOST_LETTERS // (len(text) + 1))
+    most = min(_MAX_CHOICES, _MAX_EXPANDED_LENGTH // (len(text) + 1))
     while any(map(_CHOICE.search, texts)):
-        if sum(map(_count_first_choice, texts)) > most:
+        if sum(map(_count_innermost_choices, texts)) > most:
             break
-        texts = list(dict.fromkeys(chosen for text in texts for chosen in _without_first_choice(text)))
+        texts = list(dict.fromkeys(chosen for text in texts for chosen in _expand_innermost_braces(text)))
     return texts
 
 
-def _count_first_choice(text: str) -> int:
+def _count_innermost_choices(text: str) -> int:
     braces = _CHOICE.search(text)
     return 1 if braces is None else braces[1].count(",") + 1
 
 
-def _without_first_choice(text: str) -> list[str]:
+def _expand_innermost_braces(text: str) -> list[str]:
     braces = _CHOICE.search(text)
     if braces is None:
         return [text]
     return [text[: braces.start()] + choice + text[braces.end() :] for choice in braces[1].split(",")]
 
 
-def _way(text: str) -> Way:
+def _parse_alternative(text: str) -> Alternative:
     segments, items = [""], ""
     for piece in _PIECE.finditer(text):
         if piece["item"]:
-            items += _plain_item(piece["item"])
+            items += _normalize_item(piece["item"])
         elif items:
             items += piece[0]
         elif piece["dot"]:
@@ -140,10 +140,10 @@ def _way(text: str) -> Way:
             segments[-1] += piece[0]
     is_gradient = bool(items) and items.endswith(".grad")
     once = [above for above, below in pairwise(segments) if not above == below == ANY_DEPTH]
-    return Way((*once, segments[-1]), items.removesuffix(".grad") if is_gradient else items, is_gradient)
+    return Alternative((*once, segments[-1]), items.removesuffix(".grad") if is_gradient else items, is_gradient)
 
 
-def _plain_item(item: str) -> str:
+def _normalize_item(item: str) -> str:
     """A key as Python shows it: `["k"]` and `['k']` are one."""
     if "\\" in item or len(item) > 1000:
         return item
@@ -153,7 +153,7 @@ def _plain_item(item: str) -> str:
         return item
 
 
-def _way_regex(way: Way) -> str:
+def _alternative_regex(way: Alternative) -> str:
     segments = list(way.segments)
     is_gradient = way.is_gradient_of_items
     if len(segments) > 1 and segments[-1] == "grad":

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 # Per launcher: rank, world size. SLURM's step variables exist only inside a step.
-_LAUNCHERS = (
+_LAUNCHER_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
 )
-_IDENTITY = (
+_LAUNCH_ID_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_RESTART_COUNT",
     "MASTER_ADDR",
@@ -26,79 +26,79 @@ _IDENTITY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class RankInfo:
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
 
-SINGLE = Ranks()
+SINGLE = RankInfo()
 
 
-def ranks() -> Ranks:
+def rank_info() -> RankInfo:
     """This process's rank and the world size, as far as they are known now."""
     return from_process_group() or from_launcher() or _from_jax() or SINGLE
 
 
-def current(launched: Ranks) -> Ranks:
+def current_rank_info(launched: RankInfo) -> RankInfo:
     """What the process group says now, else what the launcher said before; cheap enough to ask each time."""
     return from_process_group() or launched
 
 
-def from_process_group() -> Ranks | None:
+def from_process_group() -> RankInfo | None:
     distributed: Any = sys.modules.get("torch.distributed")
     # A torch without distributed support has the module, but not this function.
     is_initialized = getattr(distributed, "is_initialized", None)
     if is_initialized is None or not is_initialized():
         return None
-    return Ranks(distributed.get_rank(), distributed.get_world_size())
+    return RankInfo(distributed.get_rank(), distributed.get_world_size())
 
 
-def from_launcher() -> Ranks | None:
-    for rank, world in _LAUNCHERS:
-        found = _numbers(os.environ.get(rank), os.environ.get(world))
+def from_launcher() -> RankInfo | None:
+    for rank, world in _LAUNCHER_VARIABLES:
+        found = _parse_rank_info(os.environ.get(rank), os.environ.get(world))
         if found is not None:
             return found
     return None
 
 
-def launch_identity() -> str:
+def launch_id() -> str:
     """What all processes of one launch share, and no other launch does.
 
     Under one torchrun agent the agent itself is part of it: a fixed port and the run id `none` come
     back in the next launch, a parent with the same number and start time does not.
     """
-    known = [f"{name}={os.environ[name]}" for name in _IDENTITY if name in os.environ]
-    if has_one_agent():
+    known = [f"{name}={os.environ[name]}" for name in _LAUNCH_ID_VARIABLES if name in os.environ]
+    if is_single_agent():
         known.append(f"agent={os.getppid()}@{_start_time(os.getppid())}")
     return "\n".join(known)
 
 
-def has_one_agent() -> bool:
+def is_single_agent() -> bool:
     """Whether every process of the launch is a child of the same agent on this host."""
     local = os.environ.get("LOCAL_WORLD_SIZE")
     return local is not None and local == os.environ.get("WORLD_SIZE")
 
 
-def from_rank_zero(value: Any) -> Any:
+def broadcast_from_rank_zero(value: Any) -> Any:
     """Rank 0's value, on every rank of the process group; a collective."""
     box = [value]
     sys.modules["torch.distributed"].broadcast_object_list(box, src=0)
     return box[0]
 
 
-def _numbers(rank: str | None, world: str | None) -> Ranks | None:
+def _parse_rank_info(rank: str | None, world: str | None) -> RankInfo | None:
     if rank is None or world is None or not (rank.isdecimal() and world.isdecimal()):
         return None
-    return Ranks(int(rank), int(world))
+    return RankInfo(int(rank), int(world))
 
 
-def _from_jax() -> Ranks | None:
+def _from_jax() -> RankInfo | None:
     distributed = getattr(sys.modules.get("jax"), "distributed", None)
     # Asking jax for its process index would start its backends; a distributed one is started already.
     if distributed is None or not getattr(distributed, "is_initialized", bool)():
         return None
     jax = sys.modules["jax"]
-    return Ranks(jax.process_index(), jax.process_count())
+    return RankInfo(jax.process_index(), jax.process_count())
 
 
 def _start_time(pid: int) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from tensortap.core.cards import card
+from tensortap.core.cards import render_card
 
 Kind = Literal[
     "value",
@@ -72,13 +72,13 @@ class Record(NamedTuple):
             for what, number in (("step", self.step), ("rank", self.rank), ("call", self.call))
             if number
         )
-        return f"<Record {self.name!r} {self.kind} {_in_short(self.value)}{where}>"
+        return f"<Record {self.name!r} {self.kind} {_short_value(self.value)}{where}>"
 
     def _repr_html_(self) -> str | None:
-        return card(self)
+        return render_card(self)
 
 
-def _in_short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is not None and dtype is not None:
         return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
@@ -111,4 +111,4 @@ class Series:
         return len(self.values)
 
     def _repr_html_(self) -> str | None:
-        return card(self)
+        return render_card(self)

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Part = TypeVar("Part")
+Plugin = TypeVar("Part")
 log = logging.getLogger("tensortap.registry")
 
 
-class Registry(Generic[Part]):
+class Registry(Generic[Plugin]):
     """Parts by key. A key is a type, a suffix or a name; an entry point of the group
     `tensortap.<what>` holds a pair `(key or keys, part)`."""
 
     def __init__(self, what: str) -> None:
         self._group = f"tensortap.{what}"
-        self._parts: dict[object, Part] = {}
-        self._by_type: dict[type, Part | None] = {}
+        self._parts: dict[object, Plugin] = {}
+        self._by_type: dict[type, Plugin | None] = {}
         self._has_loaded = False
 
-    def add(self, keys: object, part: Part) -> None:
+    def add(self, keys: object, part: Plugin) -> None:
         """The part added last wins."""
         for key in keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,):
             self._parts[key] = part
@@ -32,13 +32,13 @@ class Registry(Generic[Part]):
         self._parts.pop(key, None)
         self._by_type.clear()
 
-    def get(self, key: object) -> Part | None:
+    def get(self, key: object) -> Plugin | None:
         part = self._parts.get(key)
         if part is None and self._load():
             part = self._parts.get(key)
         return part
 
-    def for_type(self, kind: type) -> Part | None:
+    def for_type(self, kind: type) -> Plugin | None:
         """The part of the nearest class in the method resolution order."""
         try:
             return self._by_type[kind]
@@ -47,11 +47,11 @@ class Registry(Generic[Part]):
             part = self._by_type[kind] = self._nearest(kind)
             return part
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Plugin]:
         self._load()
         return list(self._parts.values())
 
-    def _nearest(self, kind: type) -> Part | None:
+    def _nearest(self, kind: type) -> Plugin | None:
         return next((self._parts[parent] for parent in kind.__mro__ if parent in self._parts), None)
 
     def _load(self) -> bool:

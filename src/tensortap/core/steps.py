@@ -9,14 +9,14 @@ from collections.abc import Callable
 from operator import index
 from typing import SupportsIndex
 
-from tensortap.core.first_call import first_call
+from tensortap.core.first_call import listen_if_requested
 
 # One step and one order for the process: records of several tools line up only if all count alike.
 _declared: int | None = None
 _counted: int | None = None
 next_order = itertools.count().__next__
 # Whoever acts between two steps; empty while there is none.
-_watchers: tuple[Callable[[], None], ...] = ()
+_listeners: tuple[Callable[[], None], ...] = ()
 
 
 def step(number: SupportsIndex | None = None) -> int:
@@ -27,16 +27,16 @@ def step(number: SupportsIndex | None = None) -> int:
     ...     tt.step()
     """
     global _declared
-    first_call()
+    listen_if_requested()
     if number is None:
         number = 0 if _declared is None else _declared + 1
-    _declared = _whole(number)
-    if _watchers:
-        _tell()
+    _declared = _to_int(number)
+    if _listeners:
+        _notify_listeners()
     return _declared
 
 
-def _whole(number: SupportsIndex) -> int:
+def _to_int(number: SupportsIndex) -> int:
     """A plain int of what a loop may count with, a numpy number or a tensor of one."""
     try:
         if not isinstance(number, bool):
@@ -51,26 +51,26 @@ def declared_step() -> int | None:
     return _counted if _declared is None else _declared
 
 
-def count_step(number: int) -> None:
+def set_counted_step(number: int) -> None:
     """Say it for a program that does not; what the program says itself is stronger."""
     global _counted
     _counted = number
-    if _watchers and _declared is None:
-        _tell()
+    if _listeners and _declared is None:
+        _notify_listeners()
 
 
-def watch_steps(watcher: Callable[[], None]) -> None:
+def add_step_listener(watcher: Callable[[], None]) -> None:
     """Call it whenever the program says that a step begins."""
-    global _watchers
-    _watchers = (*_watchers, watcher)
+    global _listeners
+    _listeners = (*_listeners, watcher)
 
 
-def unwatch_steps(watcher: Callable[[], None]) -> None:
-    global _watchers
-    _watchers = tuple(one for one in _watchers if one != watcher)
+def remove_step_listener(watcher: Callable[[], None]) -> None:
+    global _listeners
+    _listeners = tuple(one for one in _listeners if one != watcher)
 
 
-def keep_steps() -> Callable[[], None]:
+def save_steps() -> Callable[[], None]:
     """What is returned counts on from where it is now, whatever was said in between."""
     before = _declared, _counted
 
@@ -81,12 +81,12 @@ def keep_steps() -> Callable[[], None]:
     return put_back
 
 
-def forget_steps() -> None:
+def reset_steps() -> None:
     """Count steps by forwards again."""
     global _declared, _counted
     _declared = _counted = None
 
 
-def _tell() -> None:
-    for watcher in _watchers:
+def _notify_listeners() -> None:
+    for watcher in _listeners:
         watcher()

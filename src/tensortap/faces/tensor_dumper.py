@@ -9,13 +9,13 @@ from typing import Any, Literal, get_args
 
 from tensortap.comparison.values import compare, difference
 from tensortap.core.errors import NotInitialisedError
-from tensortap.core.first_call import first_call
-from tensortap.core.ranks import ranks
+from tensortap.core.first_call import listen_if_requested
+from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.formats.run_layout import agree_on_run, cannot_write
-from tensortap.frameworks.compiling import leave_to_python
+from tensortap.frameworks.compiling import disable_compile
 from tensortap.metadata.collect import Metadata
 from tensortap.metadata.runtime import timestamp_zone
 from tensortap.sinks.run_directory import Layout, RunDirectory
@@ -62,7 +62,7 @@ def init(
     if not isinstance(budget, int) or budget <= 0:
         raise ValueError(f"budget is a number of bytes above zero, not {budget!r}")
     close()
-    here = ranks()
+    here = rank_info()
     _attempts += 1
     run = agree_on_run(Path(folder_name), zone, here, _attempts)
     metadata = Metadata(run, timezone=timezone, env=env) if here.rank == 0 else None
@@ -79,7 +79,7 @@ def init(
     )
     _source = Manual()
     _tap, _metadata = Tap(sinks=[sink]).attach(_source), metadata
-    leave_to_python(dump, "dump writes a file")
+    disable_compile(dump, "dump writes a file")
     _close_at_exit()
     _go_live(live, Path(folder_name).name)
     return run
@@ -150,7 +150,7 @@ def _go_live(is_wanted: bool, name: str) -> None:
         from tensortap.live.endpoint import listen  # late: most runs need none of it
 
         listen(name, dump_to=_also)
-    first_call()
+    listen_if_requested()
 
 
 def _also(record: Record) -> None:

@@ -17,11 +17,11 @@ from tensortap.core.tap import Tap
 from tensortap.formats.arrivals import Report
 from tensortap.formats.certificates import Tls, listening_tls, self_signed
 from tensortap.formats.token import own_token
-from tensortap.frameworks.compiling import leave_to_python
-from tensortap.readers.spinner import follow, spin
+from tensortap.frameworks.compiling import disable_compile
+from tensortap.readers.spinner import print_new_lines, show_spinner
 from tensortap.recording.receiving import Receiving
 from tensortap.sinks.addresses import open_stream
-from tensortap.sinks.deliveries import NEVER, Delivery
+from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery
 from tensortap.sinks.stream import Stream
 from tensortap.sources.frames import argument_name
 from tensortap.sources.listener import Listener
@@ -84,15 +84,15 @@ def catch(
     >>> tt.catch(loss, "loss", every=10)
     """
     if not _is_on:
-        return NEVER
+        return NOT_DELIVERED
     frame = _getframe(1)
     if name is None:
         name = argument_name(frame) or "value"
     if not _is_turn(name, every, first):
-        return NEVER
+        return NOT_DELIVERED
     stream = _stream_to(server)
-    if stream.is_away and tap is None:
-        return NEVER
+    if stream.has_no_listener and tap is None:
+        return NOT_DELIVERED
     record = _source.record(obj, name, frame)
     step = declared_step()
     if step is not None:
@@ -175,7 +175,7 @@ def status(seconds: float | None = None) -> None:
     if _session is None:
         print(_NOT_SERVING)
     else:
-        spin(_session.state, _session.news(), seconds=seconds)
+        show_spinner(_session.state, _session.news(), seconds=seconds)
 
 
 def receiving() -> Receiving:
@@ -187,9 +187,9 @@ def watch_arrivals(seconds: float | None = None) -> None:
     """As `status`, for a program: into a pipe it prints a line per value instead of turning."""
     session = _serving()
     if sys.stdout.isatty():
-        spin(session.state, session.news(), seconds=seconds)
+        show_spinner(session.state, session.news(), seconds=seconds)
     else:
-        follow(session.news(), seconds=seconds)
+        print_new_lines(session.news(), seconds=seconds)
 
 
 def ingest_all(namespace: dict[str, Any] | None = None, *, overwrite: bool = False) -> list[str]:
@@ -232,7 +232,7 @@ def _stream_to(server: str | None) -> Stream:
         key = (server or setting("THING_SERVER"), setting("THING_PORT"))
     stream = _streams.get(key)
     if stream is None or stream.is_closed:
-        leave_to_python(catch, "catch sends a value")
+        disable_compile(catch, "catch sends a value")
         stream = _streams[key] = open_stream(key[0], int(key[1]))
     return stream
 

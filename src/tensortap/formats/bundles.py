@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from tensortap.kernels.blocks import BLOCK, blocks
-from tensortap.kernels.numbers import decode, number_type
+from tensortap.kernels.blocks import BLOCK, iterate_blocks
+from tensortap.kernels.numbers import decode, dtype_info
 
 Array = np.ndarray[Any, Any]
 # What numpy has no type for is written in the smallest one that holds every value.
@@ -66,13 +66,13 @@ def write_safetensors(stream: BinaryIO, arrays: Sequence[Named], facts: dict[str
     text += b" " * (-len(text) % _ALIGNED)
     stream.write(len(text).to_bytes(8, "little") + text)
     for one in arrays:
-        for (block,) in blocks([one.bits], BLOCK):
+        for (block,) in iterate_blocks([one.bits], BLOCK):
             stream.write(block.tobytes())
 
 
 def npz_dtype(dtype: str) -> np.dtype[Any]:
     """The type in which numpy holds such numbers, each exactly."""
-    known = number_type(_WIDER.get(dtype, dtype))
+    known = dtype_info(_WIDER.get(dtype, dtype))
     return np.dtype(known.storage) if known.native else np.dtype(np.float32)
 
 
@@ -90,5 +90,5 @@ def _write_npy(member: Any, one: Named) -> None:
     told = {"descr": np.lib.format.dtype_to_descr(target), "fortran_order": False, "shape": one.bits.shape}
     np.lib.format.write_array_header_2_0(head, told)
     member.write(head.getvalue())
-    for (block,) in blocks([one.bits], BLOCK):
+    for (block,) in iterate_blocks([one.bits], BLOCK):
         member.write(decode(block, one.dtype).astype(target, copy=False).tobytes())

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.formats.short_words import ShortWords, named
 from tensortap.formats.tree_words import number
 from tensortap.frameworks.base import Description, Framework, framework_of
-from tensortap.frameworks.nested import parts
+from tensortap.frameworks.nested import children
 from tensortap.kernels.statistics import Statistics, statistics
 
 _WORDS = (int, float, bool, str, type(None))
@@ -83,7 +83,7 @@ class CallValues:
         told = _torch().described(value) if framework.name == "torch" else framework.describe(value)
         facts = (framework.name, told.shape, told.dtype, told.device)
         shape, text, device = _array_words(*facts)
-        if told.layout != "strided" or told.dtype not in NUMBER_TYPES or 0 in told.shape:
+        if told.layout != "strided" or told.dtype not in DTYPE_TABLE or 0 in told.shape:
             layout = "" if told.layout == "strided" else f" | layout={told.layout}"
             return Shown(text + device + layout, True, facts, None, None, shape + device)
         single = _single(framework, value) if not device and math.prod(told.shape) == 1 else None
@@ -180,7 +180,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         return ((f"[{position}]", item) for position, item in enumerate(value))
     if kind is dict:
         return ((f"[{key!r}]" if type(key) in _WORDS else "[...]", item) for key, item in value.items())
-    return ((part.step, part.value) for part in parts(value) or ())
+    return ((part.step, part.value) for part in children(value) or ())
 
 
 @lru_cache(maxsize=1)
@@ -206,7 +206,7 @@ def _looked_at(framework: Framework, value: Any, told: Description, stats: bool)
     if framework.name == "torch":
         return _of_tensor(value, told, stats)
     bits = framework.bits(value)
-    if not stats and NUMBER_TYPES[told.dtype].native and _has_finite_sum(bits):
+    if not stats and DTYPE_TABLE[told.dtype].native and _has_finite_sum(bits):
         return None
     found = statistics(bits, told.dtype)
     return found if stats or found.finite != found.count else None

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UntrustedFileError
 
 _SAFE = {
@@ -24,7 +24,7 @@ _SAFE = {
     "numpy.core.numeric": "_frombuffer",
     "torch": "Size device dtype Tensor FloatStorage DoubleStorage HalfStorage BFloat16Storage LongStorage "
     "IntStorage ShortStorage CharStorage ByteStorage BoolStorage ComplexFloatStorage ComplexDoubleStorage "
-    "per_tensor_affine per_channel_affine " + " ".join(NUMBER_TYPES),
+    "per_tensor_affine per_channel_affine " + " ".join(DTYPE_TABLE),
     "torch.nn.parameter": "Parameter Buffer",
     "torch._utils": "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter "
     "_rebuild_sparse_tensor _rebuild_qtensor",

@@ -15,8 +15,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tensortap.core.collector import without_collector
-from tensortap.core.paths import regex
+from tensortap.core.collector import gc_paused
+from tensortap.core.paths import pattern_regex
 from tensortap.formats.index import COLUMNS, index_files, is_sound, read_rows
 
 _CODED = ("name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix", "site")
@@ -83,11 +83,11 @@ class Coded:
     def _texts_like(self, path: str) -> list[int] | Array:
         lines, starts = self._lines
         if starts is None:
-            pattern = re.compile(regex(path))
+            pattern = re.compile(pattern_regex(path))
             return [code for code, text in enumerate(self.texts) if pattern.fullmatch(text)]
         # One search over all texts, a line each, costs a tenth of a match per text; the line break as a
         # letter of the pattern lets the search jump to the next place that can match at all.
-        found = [hit.start() for hit in re.finditer(rf"\n{regex(path)}(?=\n)", lines)]
+        found = [hit.start() for hit in re.finditer(rf"\n{pattern_regex(path)}(?=\n)", lines)]
         return np.searchsorted(starts, found)
 
     @cached_property
@@ -120,7 +120,7 @@ class Columns:
     def refresh(self) -> int:
         """Read rows that are new; return how many."""
         rows: list[list[Any]] = []
-        with without_collector():  # millions of cells that hold no other
+        with gc_paused():  # millions of cells that hold no other
             for path in index_files(self._own):
                 rows += self._new_rows(path)
             if rows:

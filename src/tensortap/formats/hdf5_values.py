@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description, Framework, framework_named, framework_of
 from tensortap.kernels.numbers import decode, float8_table
@@ -70,7 +70,7 @@ def restore(content: Any, form: Form) -> Any:
 
 
 def _encode_array(value: Any, framework: Framework, description: Description) -> Cell:
-    known = NUMBER_TYPES.get(description.dtype)
+    known = DTYPE_TABLE.get(description.dtype)
     bits = framework.bits(value)
     if known is not None:
         stored = bits if known.native else _widen(bits, description.dtype)
@@ -87,7 +87,7 @@ def _encode_array(value: Any, framework: Framework, description: Description) ->
 
 
 def _cast(cell: Cell, casts: Casts) -> Cell:
-    known = NUMBER_TYPES.get(cell.form.dtype)
+    known = DTYPE_TABLE.get(cell.form.dtype)
     wanted = {"float": casts.floats, "int": casts.ints}.get(known.family) if known is not None else None
     if wanted is None:
         return cell
@@ -116,7 +116,7 @@ def _widen(bits: Array, dtype: str) -> Array:
 
 
 def _narrow(array: Array, dtype: str) -> Array:
-    known = NUMBER_TYPES.get(dtype)
+    known = DTYPE_TABLE.get(dtype)
     if known is None:
         return _narrow_odd(array, dtype)
     if known.native or array.dtype.kind not in "fc":

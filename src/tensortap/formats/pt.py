@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
 from tensortap.formats.payload import Payload, Tail, from_bytes
 from tensortap.formats.zip_stored import (
@@ -186,7 +186,7 @@ def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
     count, name = math.prod(shape), _STORAGES.get(dtype)
     if name is None:
         kind, rebuild = _global("torch.storage", "UntypedStorage"), "_rebuild_tensor_v3"
-        count, last = count * NUMBER_TYPES[dtype].itemsize, _global("torch", dtype)
+        count, last = count * DTYPE_TABLE[dtype].itemsize, _global("torch", dtype)
     else:
         kind, rebuild, last = _global("torch", name), "_rebuild_tensor_v2", b""
     storage = _mark + _text("storage") + kind + _text("0") + _text("cpu") + _int(count) + b"tQ"

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Kind, Record
 from tensortap.frameworks.base import Description, Framework, framework_of
-from tensortap.kernels.blocks import block_size, blocks, numbers
+from tensortap.kernels.blocks import block_size, iterate_blocks, decode_block
 from tensortap.kernels.numbers import Array
 from tensortap.kernels.statistics import statistics
 
@@ -95,7 +95,7 @@ def _unreadable(told: Description) -> str:
         return f"no values ({told.device})"
     if told.layout != "strided":
         return told.layout
-    if told.dtype not in NUMBER_TYPES:
+    if told.dtype not in DTYPE_TABLE:
         return "not numbers"
     return "empty" if 0 in told.shape else ""
 
@@ -140,8 +140,8 @@ def histogram_of(bits: Array, dtype: str, low: Number, high: Number, bars: int =
     counts = np.zeros(bars, np.int64)
     start, width = float(low) / 2, float(high) / 2 - float(low) / 2  # halved: the whole width may overflow
     with np.errstate(all="ignore"):
-        for (part,) in blocks([bits], block_size(dtype)):
-            values = numbers(part, dtype)
+        for (part,) in iterate_blocks([bits], block_size(dtype)):
+            values = decode_block(part, dtype)
             halves = (np.abs(values) if values.dtype.kind == "c" else values).astype(np.float64) / 2
             halves = halves[np.isfinite(halves)]
             parts = (halves - start) / width * bars if width else np.full(halves.shape, bars / 2)

@@ -10,7 +10,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from tensortap.core.errors import WriteFailedError
-from tensortap.core.ranks import Ranks, from_process_group, from_rank_zero, has_one_agent, launch_identity
+from tensortap.core.ranks import RankInfo, from_process_group, broadcast_from_rank_zero, is_single_agent, launch_id
 
 OWN = ".tensortap"  # everything in a run that is not the user's
 PACKS = "packs"
@@ -37,8 +37,8 @@ def file_stem(name: str) -> str:
     return encoded[: _LONGEST_STEM - 13].decode(errors="ignore") + "~" + digest
 
 
-def ranked_stem(name: str, ranks: Ranks) -> str:
-    return file_stem(name) + (f"_rank{ranks.rank}" if ranks.world > 1 else "")
+def ranked_stem(name: str, ranks: RankInfo) -> str:
+    return file_stem(name) + (f"_rank{ranks.rank}" if ranks.world_size > 1 else "")
 
 
 def is_own_run(path: Path) -> bool:
@@ -71,19 +71,19 @@ def create_run(base: Path, zone: tzinfo) -> Path:
         return run
 
 
-def agree_on_run(base: Path, zone: tzinfo, ranks: Ranks, attempt: int) -> Path:
+def agree_on_run(base: Path, zone: tzinfo, ranks: RankInfo, attempt: int) -> Path:
     """One folder for all ranks: rank 0 creates it, the others are told or find out."""
-    if ranks.world == 1:
+    if ranks.world_size == 1:
         return create_run(base, zone)
     if from_process_group() is not None:
         return _agree_in_group(base, zone, ranks)
-    meeting = base / LAUNCHES / f"{_digest(launch_identity())}-{attempt}"
+    meeting = base / LAUNCHES / f"{_digest(launch_id())}-{attempt}"
     return (
         _announce(meeting, create_run(base, zone)) if ranks.rank == 0 else _find(meeting, base, zone, ranks)
     )
 
 
-def _agree_in_group(base: Path, zone: tzinfo, ranks: Ranks) -> Path:
+def _agree_in_group(base: Path, zone: tzinfo, ranks: RankInfo) -> Path:
     # Rank 0's failure travels too: nobody may be left waiting in the collective.
     answer: str | WriteFailedError = ""
     if ranks.rank == 0:
@@ -91,7 +91,7 @@ def _agree_in_group(base: Path, zone: tzinfo, ranks: Ranks) -> Path:
             answer = str(create_run(base, zone).absolute())
         except WriteFailedError as error:
             answer = error
-    answer = from_rank_zero(answer)
+    answer = broadcast_from_rank_zero(answer)
     if isinstance(answer, WriteFailedError):
         raise answer
     return Path(answer)
@@ -108,9 +108,9 @@ def _announce(meeting: Path, run: Path) -> Path:
     return run
 
 
-def _find(meeting: Path, base: Path, zone: tzinfo, ranks: Ranks) -> Path:
+def _find(meeting: Path, base: Path, zone: tzinfo, ranks: RankInfo) -> Path:
     """Wait for rank 0's word; without it, keep our own values rather than stop the job."""
-    oldest = 0.0 if has_one_agent() else _process_start() - _LAUNCH_SKEW_SECONDS
+    oldest = 0.0 if is_single_agent() else _process_start() - _LAUNCH_SKEW_SECONDS
     deadline = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < deadline:
         try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats.bundles import SAFETENSORS
 
@@ -65,7 +65,7 @@ def tensors(path: Path) -> tuple[list[Tensor], list[str]]:
 
 def bits(path: str, written: tuple[int, int], offset: int, nbytes: int, dtype: str, shape: Any) -> Array:
     """The bytes of a tensor, mapped from the file as it was then; writing to them stays in this process."""
-    storage = np.dtype(NUMBER_TYPES[dtype].storage)
+    storage = np.dtype(DTYPE_TABLE[dtype].storage)
     if not nbytes:
         return np.empty(shape, storage)
     return np.frombuffer(_mapped(path, written), storage, nbytes // storage.itemsize, offset).reshape(shape)
@@ -84,7 +84,7 @@ def _tensor(path: Path, name: str, row: Any, start: int, size: int) -> Tensor | 
     if code not in _DTYPES:
         return f"{name} is of the type {code}, which cannot be compared"
     dtype = _DTYPES[code]
-    if end - begin != math.prod(shape) * NUMBER_TYPES[dtype].itemsize:
+    if end - begin != math.prod(shape) * DTYPE_TABLE[dtype].itemsize:
         raise _damaged(path, f"{name!r} has {end - begin:,} bytes, which are no {code} of {list(shape)}")
     return Tensor(name, dtype, shape, start + begin, end - begin)
 

@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import (
     CorruptRunError,
     MissingExtraError,
@@ -100,7 +100,7 @@ def _encode_own(own: Serializer, value: Any) -> Payload:
 def _encode(value: Any, framework: Framework, description: Description, plain: bool) -> Payload:
     if framework.suffix == pkl.SUFFIX:
         return pkl.encode(value)
-    is_block = description.layout == "strided" and description.dtype in NUMBER_TYPES
+    is_block = description.layout == "strided" and description.dtype in DTYPE_TABLE
     if framework.suffix == ".pt" and not (plain and is_block):
         return _encode_tensor(value, framework, description, is_block)
     if description.layout != "strided":

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import TensortapError
 from tensortap.formats.wire import LIMITS, BadFrameError, Limits
 from tensortap.formats.wire_tree import CONTAINERS, Extent, extents, items_of
@@ -76,7 +76,7 @@ def _leaf(node: list[Any], held: _Array, into: Into) -> Any:
         return _array(held, into, *fields)
     if tag == "numbers":
         kind, dtype, _ = fields
-        numbers = held.view(NUMBER_TYPES[dtype].storage).tolist()
+        numbers = held.view(DTYPE_TABLE[dtype].storage).tolist()
         return tuple(numbers) if kind == "tuple" else numbers
     if tag == "str":
         return str(held.data, "utf-8", "surrogatepass")
@@ -95,7 +95,7 @@ def _array(
     shape: list[int],
     extra: dict[str, Any] | None = None,
 ) -> Any:
-    bits = held.view(NUMBER_TYPES[dtype].storage).reshape(shape)
+    bits = held.view(DTYPE_TABLE[dtype].storage).reshape(shape)
     made = _in_framework(bits, framework, dtype, into)
     return made[()] if extra and extra.get("scalar") and isinstance(made, np.ndarray) else made
 

@@ -9,7 +9,7 @@ import numpy as np
 from tensortap.core.record import Record
 from tensortap.formats.wire import LIMITS, Limits
 from tensortap.formats.wire_values import Packed, packed, record_meta
-from tensortap.frameworks.pool import Buffer, Pool
+from tensortap.frameworks.pool import Buffer, BufferPool
 
 _SMALL = 4096  # bytes; below that a buffer of the pool would be mostly empty
 _QUICK = 1 << 18  # bytes, copied in some ten microseconds
@@ -22,7 +22,7 @@ def described(record: Record, limits: Limits = LIMITS) -> Packed:
     return sent
 
 
-def copied(sent: Packed, pool: Pool) -> Buffer | bytes:
+def copied(sent: Packed, pool: BufferPool) -> Buffer | bytes:
     """The bytes of it as they are now, in one block."""
     if sent.nbytes <= _SMALL:
         return b"".join(sent.buffers) if sent.nbytes else b""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.formats.wire import LIMITS, BadFrameError, Limits
 
 ALIGNMENT = 64
@@ -140,17 +140,17 @@ def _numbers(limits: Limits, kind: Any, dtype: Any, count: Any) -> int:
         raise BadFrameError("numbers in one block are a list or tuple of bool, int64 or float64")
     if count > limits.numbers:
         raise BadFrameError(f"a list of {count} numbers in one block; allowed are {limits.numbers}")
-    return int(count) * NUMBER_TYPES[dtype].itemsize
+    return int(count) * DTYPE_TABLE[dtype].itemsize
 
 
 def _array(limits: Limits, framework: Any, dtype: Any, shape: Any, extra: Any = None) -> int:
-    if type(framework) is not str or type(dtype) is not str or dtype not in NUMBER_TYPES:
-        raise BadFrameError(f"an array of type {str(dtype)[:40]!r}; known are {', '.join(NUMBER_TYPES)}")
+    if type(framework) is not str or type(dtype) is not str or dtype not in DTYPE_TABLE:
+        raise BadFrameError(f"an array of type {str(dtype)[:40]!r}; known are {', '.join(DTYPE_TABLE)}")
     if type(shape) is not list or len(shape) > limits.dims or not all(map(_is_count, shape)):
         raise BadFrameError(f"the shape of an array is a list of at most {limits.dims} sizes")
     if extra is not None and type(extra) is not dict:
         raise BadFrameError("what else is known of an array is an object")
-    nbytes = NUMBER_TYPES[dtype].itemsize
+    nbytes = DTYPE_TABLE[dtype].itemsize
     for size in shape:
         nbytes *= size
     return nbytes

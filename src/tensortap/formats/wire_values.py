@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.formats.wire import LIMITS, Limits
 from tensortap.formats.wire_building import unpacked as unpacked
@@ -123,10 +123,10 @@ class _Packing:
 
     def _array(self, value: Any, framework: Framework) -> None:
         told = framework.describe(value)
-        if told.dtype not in NUMBER_TYPES and told.layout == "strided":
-            _refuse(f"an array of {told.dtype} cannot be sent; known types are {', '.join(NUMBER_TYPES)}")
+        if told.dtype not in DTYPE_TABLE and told.layout == "strided":
+            _refuse(f"an array of {told.dtype} cannot be sent; known types are {', '.join(DTYPE_TABLE)}")
         bits = framework.bits(value)
-        if told.dtype not in NUMBER_TYPES:
+        if told.dtype not in DTYPE_TABLE:
             _refuse(f"a {told.layout} array of {told.dtype} cannot be sent; send the arrays it is made of")
         node: list[Any] = ["array", framework.name, told.dtype, list(bits.shape)]
         extra = _extra(value, framework, told.type)
@@ -144,7 +144,7 @@ class _Packing:
         self.tree.append(["dict", len(value)])
         self._follow(place, list(value.values()), list(value), has_keys=True)
 
-    def _container(self, place: _Place, parts: list[nested.Part]) -> None:
+    def _container(self, place: _Place, parts: list[nested.Child]) -> None:
         value, items = place.value, [part.value for part in parts]
         if isinstance(value, _SEQUENCES):
             self.tree.append(["tuple" if isinstance(value, tuple) else "list", len(parts), _note(value)])
@@ -186,7 +186,7 @@ class _Packing:
     def _odd(self, place: _Place) -> None:
         """A class of the user's own is sent as the container or the Python value that it is."""
         value = place.value
-        parts = nested.parts(value)
+        parts = nested.children(value)
         if parts is not None:
             self._container(place, parts)
             return

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def leave_to_python(function: Callable[..., Any], reason: str) -> None:
+def disable_compile(function: Callable[..., Any], reason: str) -> None:
     """Let the compiler call it as it is. Nothing is imported: without torch, there is nothing to do."""
     marks = vars(function)
     marks["_torchdynamo_disable"], marks["_torchdynamo_disable_msg"] = True, reason

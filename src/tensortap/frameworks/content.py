@@ -12,7 +12,7 @@ from tensortap.kernels.hashing import checksum
 _SMALL = 4096
 
 
-def fingerprint(bits: np.ndarray[Any, Any]) -> bytes | str:
+def bytes_fingerprint(bits: np.ndarray[Any, Any]) -> bytes | str:
     """The bytes themselves when they are few, else a digest of them."""
     if bits.nbytes <= _SMALL:
         return bits.tobytes()
@@ -20,11 +20,11 @@ def fingerprint(bits: np.ndarray[Any, Any]) -> bytes | str:
     return checksum(block) or hashlib.blake2b(block.data, digest_size=16).digest()
 
 
-def content_of(value: Any) -> tuple[Any, ...] | None:
+def value_fingerprint(value: Any) -> tuple[Any, ...] | None:
     """Number type, shape and fingerprint; None where there are no bytes to look at."""
     framework = framework_of(value)
     try:
         bits, described = framework.bits(value), framework.describe(value)
     except UnsupportedValueError:
         return None
-    return described.dtype, described.shape, fingerprint(bits)
+    return described.dtype, described.shape, bytes_fingerprint(bits)

@@ -10,10 +10,10 @@ from typing import Any
 from tensortap.frameworks.base import Framework, framework_of
 from tensortap.kernels.statistics import statistics
 
-Keeper = Callable[[Any], Any]
+RetentionPolicy = Callable[[Any], Any]
 
 
-def keeper(keep: str | Keeper) -> Keeper:
+def retention_policy(keep: str | RetentionPolicy) -> RetentionPolicy:
     """The function behind the word; a function of the user's own is taken as it is."""
     if callable(keep):
         return keep
@@ -30,7 +30,7 @@ def as_it_is(value: Any) -> Any:
     return value
 
 
-def for_tensors(keep: Keeper) -> Keeper:
+def for_tensors(keep: RetentionPolicy) -> RetentionPolicy:
     """The same for values that are torch tensors for sure."""
     if keep is not cow or sys.modules.get("torch") is None:
         return keep
@@ -78,7 +78,7 @@ def summary(value: Any) -> Any:
     return _summarise()(value)
 
 
-_KEEPERS: dict[str, Keeper] = {
+_KEEPERS: dict[str, RetentionPolicy] = {
     "cow": cow,
     "clone": clone,
     "ref": reference,
@@ -87,10 +87,10 @@ _KEEPERS: dict[str, Keeper] = {
 }
 
 
-_sharing: dict[type, Keeper] = {}
+_sharing: dict[type, RetentionPolicy] = {}
 
 
-def _sharing_of(kind: type, framework: Framework) -> Keeper:
+def _sharing_of(kind: type, framework: Framework) -> RetentionPolicy:
     if framework.name != "torch":
         return framework.snapshot  # asked each time: another framework may come to own these values
     from tensortap.frameworks.torch_snapshots import share  # torch is there already: the value is its own
@@ -99,7 +99,7 @@ def _sharing_of(kind: type, framework: Framework) -> Keeper:
 
 
 @lru_cache(maxsize=1)
-def _summarise() -> Keeper:
+def _summarise() -> RetentionPolicy:
     from tensortap.frameworks.torch_summary import summarise
 
     return summarise

@@ -28,7 +28,7 @@ class Cut:
     reason: Literal["cycle", "depth", "shared"]
 
 
-class Part(NamedTuple):
+class Child(NamedTuple):
     step: str  # how it reads in a path
     key: Any
     value: Any
@@ -119,7 +119,7 @@ def leaves(value: Any) -> Iterator[tuple[str, Any]]:
             yield path, found.leaf
 
 
-def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
+def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
     """The same structure with `function` applied to each leaf; what was shared stays shared."""
     shape = _shape_of(value)
     if shape is None:
@@ -143,7 +143,7 @@ def rebuild(value: Any, function: Callable[[Any], Any]) -> Any:
 
 def snapshot(value: Any) -> Any:
     """The same structure around a snapshot of each leaf."""
-    return rebuild(value, lambda leaf: framework_of(leaf).snapshot(leaf))
+    return map_leaves(value, lambda leaf: framework_of(leaf).snapshot(leaf))
 
 
 def is_container(value: Any) -> bool:
@@ -151,7 +151,7 @@ def is_container(value: Any) -> bool:
     return _shape_of(value) is not None
 
 
-def parts(value: Any) -> list[Part] | None:
+def children(value: Any) -> list[Child] | None:
     """What a container holds, one level down; None for a leaf."""
     shape = _shape_of(value)
     return None if shape is None else _parts_of(value, shape)
@@ -177,7 +177,7 @@ def _shape_of_type(kind: type) -> Shape | None:
     return "mapping" if issubclass(kind, Mapping) else None
 
 
-def _parts_of(value: Any, shape: Shape) -> list[Part]:
+def _parts_of(value: Any, shape: Shape) -> list[Child]:
     try:
         return _parts(value, shape)
     except Exception:
@@ -185,16 +185,16 @@ def _parts_of(value: Any, shape: Shape) -> list[Part]:
         return []
 
 
-def _parts(value: Any, shape: Shape) -> list[Part]:
+def _parts(value: Any, shape: Shape) -> list[Child]:
     if shape == "sequence":
-        return [Part(f"[{i}]", i, item) for i, item in enumerate(value)]
+        return [Child(f"[{i}]", i, item) for i, item in enumerate(value)]
     if shape == "named":
-        return [Part(f".{name}", name, item) for name, item in zip(value._fields, value, strict=False)]
+        return [Child(f".{name}", name, item) for name, item in zip(value._fields, value, strict=False)]
     if shape == "fields":
-        return [Part(f".{name}", name, item) for name, item in _fields(value)]
+        return [Child(f".{name}", name, item) for name, item in _fields(value)]
     if shape == "output":
-        return [Part(f".{name}", name, item) for name, item in _items(value)]
-    return [Part(f"[{_shown(key)}]", key, item) for key, item in _items(value)]
+        return [Child(f".{name}", name, item) for name, item in _items(value)]
+    return [Child(f"[{_shown(key)}]", key, item) for key, item in _items(value)]
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement
 from tensortap.frameworks.base import Description
-from tensortap.frameworks.content import fingerprint
+from tensortap.frameworks.content import bytes_fingerprint
 from tensortap.kernels.numbers import decode
 
 _Array = np.ndarray[Any, Any]
 _DType = np.dtype[Any]
 # The native types, which need no second look.
-_EVERYDAY = {np.dtype(row.storage): name for name, row in NUMBER_TYPES.items() if row.native}
+_EVERYDAY = {np.dtype(row.storage): name for name, row in DTYPE_TABLE.items() if row.native}
 
 
 class _Numpy:
@@ -59,7 +59,7 @@ class _Numpy:
 
     def to_numpy(self, value: Any) -> _Array:
         bits, name = self.bits(value), dtype_name(value.dtype)
-        known = NUMBER_TYPES.get(name)
+        known = DTYPE_TABLE.get(name)
         if known is None and value.dtype.kind == "V" and value.dtype.names is None:
             return np.asarray(value).astype(np.float32)
         return bits if known is None or known.native else decode(bits, name)
@@ -67,7 +67,7 @@ class _Numpy:
     def from_bits(self, bits: _Array, dtype: str) -> _Array:
         """The array itself, seen as that type. One that numpy lacks needs `ml_dtypes`; without it the numbers
         come back wider."""
-        if dtype in NUMBER_TYPES and not NUMBER_TYPES[dtype].native:
+        if dtype in DTYPE_TABLE and not DTYPE_TABLE[dtype].native:
             found = _extended(dtype)
             return decode(bits, dtype) if found is None else bits.view(found)
         wanted = _dtype_named(dtype)
@@ -90,7 +90,7 @@ def storage_view(array: _Array) -> _Array:
     """The array's own memory as its storage type, little-endian."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    known = NUMBER_TYPES.get(dtype_name(array.dtype))
+    known = DTYPE_TABLE.get(dtype_name(array.dtype))
     if known is not None and not known.native:
         return array.view(known.storage)
     if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.type is not np.void:
@@ -129,12 +129,12 @@ def _content(value: Any) -> tuple[Any, ...]:
     mask = np.ma.getmaskarray(value).tobytes() if isinstance(value, np.ma.MaskedArray) else b""
     if array.dtype.kind == "T":
         return (array.shape, array.tolist())
-    return (str(array.dtype), array.shape, fingerprint(array), mask)
+    return (str(array.dtype), array.shape, bytes_fingerprint(array), mask)
 
 
 def _dtype_named(name: str) -> _DType:
-    if name in NUMBER_TYPES:
-        return np.dtype(NUMBER_TYPES[name].storage)
+    if name in DTYPE_TABLE:
+        return np.dtype(DTYPE_TABLE[name].storage)
     try:
         return np.dtype(ast.literal_eval(name) if name[:1] in "[{(" else name)
     except TypeError:

@@ -26,7 +26,7 @@ class Buffer:
         self._pool.take_back(self.whole)
 
 
-class Pool:
+class BufferPool:
     """Buffers by size class. Kept ones are bounded by `keep` bytes; the rest goes back to the system."""
 
     def __init__(self, keep: int = 256 << 20) -> None:

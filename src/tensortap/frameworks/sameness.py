@@ -17,8 +17,8 @@ import numpy as np
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.content import content_of
-from tensortap.frameworks.nested import is_container, parts
+from tensortap.frameworks.content import value_fingerprint
+from tensortap.frameworks.nested import is_container, children
 
 _ATOMS = frozenset((int, str, bytes, bool, type(None), type(Ellipsis), range))
 _NUMBERS = frozenset((float, complex))
@@ -32,7 +32,7 @@ def is_array(value: Any) -> bool:
     return framework_of(value).name in _ARRAYS
 
 
-def is_same(before: Any, now: Any) -> bool:
+def contents_equal(before: Any, now: Any) -> bool:
     """By content; NaN is the same as NaN of the same bits."""
     kind = type(now)
     if before is now:
@@ -45,7 +45,7 @@ def is_same(before: Any, now: Any) -> bool:
         return _exact(before) == _exact(now)
     if is_array(now):
         return _are_same_arrays(before, now)
-    return (is_container(now) or isinstance(now, set | frozenset | bytearray)) and state(before) == state(now)
+    return (is_container(now) or isinstance(now, set | frozenset | bytearray)) and change_token(before) == change_token(now)
 
 
 def _are_same_arrays(before: Any, now: Any) -> bool:
@@ -62,23 +62,23 @@ def _are_same_arrays(before: Any, now: Any) -> bool:
         one, other = framework.bits(before), framework.bits(now)
         if one.flat[:_HEAD].tobytes() != other.flat[:_HEAD].tobytes():
             return False
-        return content_of(before) == content_of(now)
+        return value_fingerprint(before) == value_fingerprint(now)
     except (UnsupportedValueError, ValueError, TypeError, RuntimeError):
         return False
 
 
-def state(value: Any, *, deep: bool = False) -> Hashable:
+def change_token(value: Any, *, deep: bool = False) -> Hashable:
     """Differs from another state of the same value when it was changed in between. A tensor is known by its
     version, which a change through another array on its memory does not touch; `deep` reads its numbers."""
     return _state(value, deep, _Budget())
 
 
-def surface(value: Any) -> Hashable:
+def shallow_change_token(value: Any) -> Hashable:
     """What can be told of it at a glance, to be compared with its surface later."""
     kind: type = type(value)
     if kind in _ATOMS or kind in _NUMBERS:
         return _state(value, False, _Budget())
-    size = len(value) if isinstance(value, list | tuple | dict | set) else version_of(value)
+    size = len(value) if isinstance(value, list | tuple | dict | set) else tensor_version(value)
     return _identity(value), size
 
 
@@ -110,14 +110,14 @@ def _state(value: Any, deep: bool, budget: _Budget) -> Hashable:
 def _array_state(value: Any, deep: bool) -> Hashable:
     framework = framework_of(value)
     if framework.name == "torch":
-        version = version_of(value)
+        version = tensor_version(value)
         if version is not None and not (deep and framework.describe(value).device == "cpu"):
             return _identity(value), version
-    found = content_of(value)
+    found = value_fingerprint(value)
     return _identity(value) if found is None else found
 
 
-def version_of(value: Any) -> int | None:
+def tensor_version(value: Any) -> int | None:
     """How often a tensor was changed in place; None where nobody counts."""
     if framework_of(value).name != "torch":
         return None
@@ -128,13 +128,13 @@ def version_of(value: Any) -> int | None:
     return version
 
 
-def versions_passed(versions: dict[str, int], values: Mapping[str, Any]) -> list[str]:
+def names_with_new_version(versions: dict[str, int], values: Mapping[str, Any]) -> list[str]:
     """The names whose tensor was changed in place since; the numbers are brought up to date."""
     torch = _torch()
     plain, is_quiet, passed = torch.PLAIN, torch.is_quiet(), []
     for name, before in versions.items():
         value: Any = values.get(name)
-        now = value._version if is_quiet and type(value) in plain else version_of(value)
+        now = value._version if is_quiet and type(value) in plain else tensor_version(value)
         if now != before and now is not None:
             versions[name] = now
             passed.append(name)
@@ -166,7 +166,7 @@ def _container_state(value: Any, deep: bool, budget: _Budget) -> Hashable:
         if type(value) in (list, tuple) and (plain := _plain_state(value)) is not None:
             budget.left -= size
             return type(value), plain
-        inside = parts(value) or []
+        inside = children(value) or []
         budget.left -= len(inside)
         return type(value), size, tuple((part.step, _state(part.value, deep, budget)) for part in inside)
     finally:

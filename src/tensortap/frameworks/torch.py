@@ -12,27 +12,27 @@ import numpy as np
 import torch
 from torch._C import DisableTorchFunction, _DisableTorchDispatch, _functorch
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement
 from tensortap.frameworks import sharded
 from tensortap.frameworks.base import Description
-from tensortap.frameworks.content import fingerprint
+from tensortap.frameworks.content import bytes_fingerprint
 from tensortap.frameworks.layouts import layout_of, nbytes_of, pieces, refuse_without_block, shape_of
 from tensortap.frameworks.numpy import shareable
 from tensortap.kernels.numbers import decode
 
 _Array = np.ndarray[Any, Any]
 
-PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN_TENSOR_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 _STRIDED = torch.strided
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
 _has_function_mode = torch._C._is_torch_function_mode_enabled
 _WORDS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
-_DTYPES = {name: getattr(torch, name) for name in NUMBER_TYPES if hasattr(torch, name)}
+_DTYPES = {name: getattr(torch, name) for name in DTYPE_TABLE if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_NATIVE = frozenset(_DTYPES[name] for name, row in NUMBER_TYPES.items() if row.native)
+_NATIVE = frozenset(_DTYPES[name] for name, row in DTYPE_TABLE.items() if row.native)
 
 
 class _Torch:
@@ -45,14 +45,14 @@ class _Torch:
     def describe(self, value: torch.Tensor) -> Description:
         """A distributed tensor is described by its local piece."""
         kind = type(value)
-        if kind in PLAIN and is_quiet():
+        if kind in PLAIN_TENSOR_TYPES and has_no_modes():
             return _describe(value, kind.__name__)
-        with aside():
-            return _describe(local_piece(value), kind.__name__)
+        with outside_modes():
+            return _describe(local_tensor(value), kind.__name__)
 
     def snapshot(self, value: torch.Tensor) -> torch.Tensor:
         """A detached clone on the same device; a parameter or an ordinary subclass becomes a plain tensor."""
-        with aside(), _outside_inference():
+        with outside_modes(), _outside_inference():
             return _clone(value)
 
     def mark(self, value: torch.Tensor) -> Callable[[Any], bool]:
@@ -68,35 +68,35 @@ class _Torch:
         return is_same
 
     def bits(self, value: torch.Tensor) -> _Array:
-        if type(value) in PLAIN and is_quiet():
+        if type(value) in PLAIN_TENSOR_TYPES and has_no_modes():
             return _bits(value)
-        with aside():
-            return _bits(_plain(local_piece(value)))
+        with outside_modes():
+            return _bits(_plain(local_tensor(value)))
 
     def to_numpy(self, value: torch.Tensor) -> _Array:
-        with aside():
-            return _numbers(local_piece(value))
+        with outside_modes():
+            return _numbers(local_tensor(value))
 
     def from_bits(self, bits: _Array, dtype: str) -> torch.Tensor:
         """A tensor on the array's own memory, or on a copy where torch cannot write to or step through it."""
         wanted = getattr(torch, dtype, None)
         if not isinstance(wanted, torch.dtype):
             raise UnsupportedValueError(f"torch has no number type {dtype!r}; it has {', '.join(_DTYPES)}")
-        with aside():
+        with outside_modes():
             words = torch.from_numpy(shareable(bits))
             return words if words.dtype == wanted else words.view(wanted)
 
     def placement(self, value: torch.Tensor) -> Placement | None:
-        if type(value) in PLAIN or not sharded.is_distributed(type(value)):
+        if type(value) in PLAIN_TENSOR_TYPES or not sharded.is_distributed(type(value)):
             return None
-        with aside():
+        with outside_modes():
             return sharded.placement(value)
 
 
 FRAMEWORK = _Torch()
 
 
-def is_quiet() -> bool:
+def has_no_modes() -> bool:
     """Whether no mode and no function transform of the program would see or change what we do."""
     return not (_has_function_mode() or _has_modes())
 
@@ -105,7 +105,7 @@ def _has_modes() -> bool:
     return _count_dispatch_modes() > 0 or _functorch.peek_interpreter_stack() is not None
 
 
-def aside() -> contextlib.AbstractContextManager[Any]:
+def outside_modes() -> contextlib.AbstractContextManager[Any]:
     """Step out of the program's function overrides, dispatch modes and function transforms."""
     return _outside_modes() if _has_modes() else DisableTorchFunction()
 
@@ -126,7 +126,7 @@ def _outside_inference() -> contextlib.AbstractContextManager[Any]:
     return torch.inference_mode(False) if is_inside else contextlib.nullcontext()
 
 
-def local_piece(value: torch.Tensor) -> torch.Tensor:
+def local_tensor(value: torch.Tensor) -> torch.Tensor:
     """The tensor that this process holds below a distributed one or below `torch.func.grad`."""
     tensor: torch.Tensor = sharded.local(value)
     while _functorch.is_gradtrackingtensor(tensor):
@@ -135,7 +135,7 @@ def local_piece(value: torch.Tensor) -> torch.Tensor:
 
 
 def _describe(tensor: torch.Tensor, kind: str) -> Description:
-    if tensor.layout is not _STRIDED or tensor.is_quantized or tensor.is_nested or type(tensor) not in PLAIN:
+    if tensor.layout is not _STRIDED or tensor.is_quantized or tensor.is_nested or type(tensor) not in PLAIN_TENSOR_TYPES:
         return _describe_odd(tensor, kind)
     device = "cpu" if tensor.is_cpu else str(tensor.device)
     return Description(kind, _dtype_name(tensor), tuple(tensor.shape), tensor.nbytes, device)
@@ -201,7 +201,7 @@ def _readable(tensor: torch.Tensor) -> torch.Tensor:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The ordinary tensor below a subclass, on the same memory."""
-    if type(tensor) in PLAIN or tensor.layout is not _STRIDED:
+    if type(tensor) in PLAIN_TENSOR_TYPES or tensor.layout is not _STRIDED:
         return tensor
     if not _has_dispatch(tensor):
         return tensor.as_subclass(torch.Tensor)
@@ -242,7 +242,7 @@ def _has_dispatch(tensor: torch.Tensor) -> bool:
 
 
 def _clone(value: torch.Tensor) -> torch.Tensor:
-    tensor = local_piece(value)
+    tensor = local_tensor(value)
     if sharded.is_distributed(type(value)):
         copy: torch.Tensor = sharded.around(value.detach(), _clone(tensor))
         return copy
@@ -270,19 +270,19 @@ def _clone_by_its_own_rules(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def version(value: torch.Tensor) -> int | None:
-    with aside():
-        tensor = local_piece(value)
+    with outside_modes():
+        tensor = local_tensor(value)
         return None if tensor.is_inference() else tensor._version
 
 
 def _content(value: torch.Tensor) -> tuple[Any, ...] | None:
     """None where there are no values to look at; identity and version decide alone then."""
-    with aside():
-        tensor = local_piece(value)
+    with outside_modes():
+        tensor = local_tensor(value)
         try:
             if layout_of(tensor) == "strided":
-                return (tensor.dtype, tuple(tensor.shape), fingerprint(_bits(_plain(tensor))))
-            return tuple(fingerprint(_bits(part)) for part in pieces(tensor))
+                return (tensor.dtype, tuple(tensor.shape), bytes_fingerprint(_bits(_plain(tensor))))
+            return tuple(bytes_fingerprint(_bits(part)) for part in pieces(tensor))
         except UnsupportedValueError:
             return None
 

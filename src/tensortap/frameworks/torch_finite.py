@@ -8,7 +8,7 @@ import torch
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description
-from tensortap.frameworks.torch import FRAMEWORK, PLAIN, is_quiet
+from tensortap.frameworks.torch import FRAMEWORK, PLAIN_TENSOR_TYPES, has_no_modes
 from tensortap.frameworks.torch_snapshots import tracing_state, untraced
 from tensortap.frameworks.torch_summary import summarise
 from tensortap.kernels.statistics import Statistics
@@ -26,7 +26,7 @@ def described(tensor: torch.Tensor) -> Description:
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
     """Whether its numbers can be read here and now, unseen by any mode or tracing of the program."""
-    if type(tensor) not in PLAIN or not is_quiet() or tracing_state() is not None:
+    if type(tensor) not in PLAIN_TENSOR_TYPES or not has_no_modes() or tracing_state() is not None:
         return False
     return tensor.nbytes <= tensor.untyped_storage().nbytes() or _is_expanded(tensor)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from tensortap.frameworks.torch import PLAIN, is_quiet
+from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES, has_no_modes
 
 _SEEN = 256  # bytes
 
 
 def differ_at_first_sight(one: Any, other: Any) -> bool:
     """True when shape, number type or first numbers differ; False when only a full comparison can tell."""
-    if type(one) not in PLAIN or type(other) not in PLAIN or not is_quiet():
+    if type(one) not in PLAIN_TENSOR_TYPES or type(other) not in PLAIN_TENSOR_TYPES or not has_no_modes():
         return False
     if one.dtype is not other.dtype or one.shape != other.shape:
         return True

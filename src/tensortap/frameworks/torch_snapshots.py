@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tensortap.frameworks import sharded
-from tensortap.frameworks.torch import FRAMEWORK, PLAIN, aside, is_quiet, local_piece, refuse_without_values
+from tensortap.frameworks.torch import FRAMEWORK, PLAIN_TENSOR_TYPES, outside_modes, has_no_modes, local_tensor, refuse_without_values
 
 _Tensor = torch.Tensor
 tracing_state: Any = torch._C._get_tracing_state
@@ -52,15 +52,15 @@ def copied(value: torch.Tensor) -> torch.Tensor:
     if tracing_state() is not None:
         with untraced():
             return copied(value)
-    with aside():
-        refuse_without_values(local_piece(value))
+    with outside_modes():
+        refuse_without_values(local_tensor(value))
     return FRAMEWORK.snapshot(value)
 
 
 def fetched(value: torch.Tensor) -> torch.Tensor:
     """A copy in the host's memory."""
-    with untraced(), aside():
-        refuse_without_values(local_piece(value))
+    with untraced(), outside_modes():
+        refuse_without_values(local_tensor(value))
         return value.detach().cpu()
 
 
@@ -114,6 +114,6 @@ def shares_on(device: torch.device) -> bool:
 
 def _share_piece(value: Any) -> Any:
     piece = sharded.local(value)
-    if type(piece) not in PLAIN or not is_quiet():
+    if type(piece) not in PLAIN_TENSOR_TYPES or not has_no_modes():
         return FRAMEWORK.snapshot(value)
     return sharded.around(value.detach(), share(piece))

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description
 from tensortap.frameworks.layouts import layout_of
-from tensortap.frameworks.torch import FRAMEWORK, aside, is_quiet, local_piece, refuse_without_values
+from tensortap.frameworks.torch import FRAMEWORK, outside_modes, has_no_modes, local_tensor, refuse_without_values
 from tensortap.frameworks.torch_snapshots import tracing_state, untraced
 from tensortap.kernels import native
 from tensortap.kernels.statistics import Statistics, statistics
@@ -91,8 +91,8 @@ def summarise(tensor: torch.Tensor) -> Summary:
         found = _at_once(tensor.detach())
         if found is not None:
             return Summary(description, found.count, found)
-    with aside(), torch.no_grad():
-        stored = local_piece(tensor)
+    with outside_modes(), torch.no_grad():
+        stored = local_tensor(tensor)
         _refuse_without_summary(stored)
         if stored.is_cpu:
             return Summary(description, stored.numel(), _on_host(tensor, stored, description.dtype))
@@ -147,7 +147,7 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
     """A filled block of float32 in the host's memory, with no mode of the program around it."""
     if type(tensor) is not torch.Tensor or tensor.dtype is not torch.float32 or not tensor.is_cpu:
         return False
-    if tensor.layout is not torch.strided or not tensor.is_contiguous() or not is_quiet():
+    if tensor.layout is not torch.strided or not tensor.is_contiguous() or not has_no_modes():
         return False
     return 0 < tensor.nbytes <= tensor.untyped_storage().nbytes()
 
@@ -177,8 +177,8 @@ def read(summaries: Iterable[Summary]) -> None:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    with aside(), torch.no_grad():
-        value = local_piece(tensor)
+    with outside_modes(), torch.no_grad():
+        value = local_tensor(tensor)
         refuse_without_values(value)
         if value.layout is not torch.strided or value.is_quantized:
             value = value.dequantize() if value.is_quantized else value.to_dense()
@@ -202,7 +202,7 @@ def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
 def _refuse_without_summary(tensor: torch.Tensor) -> None:
     refuse_without_values(tensor)
     layout, dtype = layout_of(tensor), str(tensor.dtype).removeprefix("torch.")
-    if layout != "strided" or dtype not in NUMBER_TYPES:
+    if layout != "strided" or dtype not in DTYPE_TABLE:
         what = dtype if layout == "strided" else layout
         raise UnsupportedValueError(f"a {what} tensor has no summary; keep='clone' keeps it whole")
 

@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from tensortap.core.errors import TensortapError
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 from tensortap.recording.capture import Capture, capture
 from tensortap.stages.select import every
 
@@ -114,7 +114,7 @@ class TapMagics(Magics):
         first, *rest = path.split(".")
         names = self._notebook.user_ns
         if first not in names:
-            near = nearest(first, [name for name in names if not name.startswith("_")])
+            near = closest_names(first, [name for name in names if not name.startswith("_")])
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise UsageError(f"no variable {first!r} in this notebook{hint}")
         found = names[first]

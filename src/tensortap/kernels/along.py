@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tensortap.kernels import native
-from tensortap.kernels.blocks import block_size, blocks, numbers
+from tensortap.kernels.blocks import block_size, iterate_blocks, decode_block
 from tensortap.kernels.numbers import Array
 from tensortap.kernels.statistics import statistics
 
@@ -118,9 +118,9 @@ def _squares(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int, scale: f
         native.library.along(*sides, 0, a.size, length, inner, scale, gaps, bases)
         return gaps, bases
     start = 0
-    for a_part, b_part in blocks([a, b], block_size(a_dtype, b_dtype) // 4):
+    for a_part, b_part in iterate_blocks([a, b], block_size(a_dtype, b_dtype) // 4):
         at = np.arange(start, start + a_part.size) // inner % length
-        gap, base = _block_squares(numbers(a_part, a_dtype), numbers(b_part, b_dtype), scale)
+        gap, base = _block_squares(decode_block(a_part, a_dtype), decode_block(b_part, b_dtype), scale)
         gaps += np.bincount(at, gap, length)
         bases += np.bincount(at, base, length)
         start += a_part.size

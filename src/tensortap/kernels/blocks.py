@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tensortap.kernels.numbers import Array, decode, number_type
+from tensortap.kernels.numbers import Array, decode, dtype_info
 
 # Two float64 scratch arrays of this many numbers fit the second-level cache, and stay below 2 MiB.
 BLOCK = 1 << 16
@@ -12,10 +12,10 @@ BLOCK = 1 << 16
 
 def block_size(*dtypes: str) -> int:
     """How many numbers a block holds; complex ones take twice the room."""
-    return BLOCK // 2 if any(number_type(dtype).family == "complex" for dtype in dtypes) else BLOCK
+    return BLOCK // 2 if any(dtype_info(dtype).family == "complex" for dtype in dtypes) else BLOCK
 
 
-def blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, ...]]:
+def iterate_blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, ...]]:
     """Walk arrays of one shape together in C order; each block is flat, contiguous and read only.
 
     A block is valid until the next one is asked for."""
@@ -25,7 +25,7 @@ def blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, ...]]:
         yield from _copies(arrays, size)
 
 
-def numbers(block: Array, dtype: str) -> Array:
+def decode_block(block: Array, dtype: str) -> Array:
     """The block decoded; halves as float32, with which numpy is an order of magnitude faster."""
     decoded = decode(block, dtype)
     return decoded.astype(np.float32) if decoded.dtype == np.float16 else decoded

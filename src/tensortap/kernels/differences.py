@@ -1,7 +1,7 @@
 """How two arrays of one shape differ, and whether they are close enough, in one pass over both."""
 
 from tensortap.kernels import native
-from tensortap.kernels.blocks import blocks
+from tensortap.kernels.blocks import iterate_blocks
 from tensortap.kernels.numbers import Array
 from tensortap.kernels.pairs import Pair
 from tensortap.kernels.tally import (
@@ -50,7 +50,7 @@ def differences(
     if pair.is_native and native.takes(a, b):
         return _in_chunks(pair, a, b, block or native.CHUNK, threads).finish(a.shape)
     tally = Tally()
-    for a_part, b_part in blocks([a, b], pair.block):
+    for a_part, b_part in iterate_blocks([a, b], pair.block):
         pair.add(tally, a_part, b_part)
         tally.start += a_part.size
     return tally.finish(a.shape)
@@ -71,7 +71,7 @@ def within(
     pair = Pair(a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, until_mismatch=True)
     size = native.CHUNK if pair.is_native and block is None and native.takes(a, b) else pair.block
     tally = Tally()
-    for a_part, b_part in blocks([a, b], size):
+    for a_part, b_part in iterate_blocks([a, b], size):
         if not pair.are_surely_within(a_part, b_part):
             pair.add(tally, a_part, b_part)
         if tally.mismatches:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tensortap.kernels import native
-from tensortap.kernels.numbers import Array, number_type
+from tensortap.kernels.numbers import Array, dtype_info
 
 Pair = tuple[Array, str, Array, str]
 Report = tuple[Any, ...]  # the numbers of an account
@@ -93,7 +93,7 @@ def terms(a_dtype: str, a_shape: tuple[int, ...], b_dtype: str, b_shape: tuple[i
         return None
     are_integers = are_discrete(a_dtype, b_dtype)
     rest = size, 0 if are_integers else columns_of(a_shape), are_integers
-    a, b = (size * number_type(dtype).itemsize for dtype in (a_dtype, b_dtype))
+    a, b = (size * dtype_info(dtype).itemsize for dtype in (a_dtype, b_dtype))
     told = native.kind(a_dtype), (*native.kind(b_dtype), *rest)
     return Terms(a_dtype, b_dtype, a_shape, size, are_integers, a, b, a + b, *told)
 
@@ -101,7 +101,7 @@ def terms(a_dtype: str, a_shape: tuple[int, ...], b_dtype: str, b_shape: tuple[i
 @lru_cache(maxsize=512)
 def are_discrete(a_dtype: str, b_dtype: str) -> bool:
     """Whether both are integers or bools: decisions, not measurements."""
-    return all(number_type(dtype).family in ("bool", "int") for dtype in (a_dtype, b_dtype))
+    return all(dtype_info(dtype).family in ("bool", "int") for dtype in (a_dtype, b_dtype))
 
 
 def columns_of(shape: tuple[int, ...]) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES, NumberType
+from tensortap.core.dtypes import DTYPE_TABLE, DTypeInfo
 from tensortap.core.errors import UnsupportedValueError
 
 Array = np.ndarray[Any, Any]
@@ -14,18 +14,18 @@ Array = np.ndarray[Any, Any]
 _FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
 
-def number_type(dtype: str) -> NumberType:
+def dtype_info(dtype: str) -> DTypeInfo:
     """The row of the table; a name that is not in it is refused."""
-    known = NUMBER_TYPES.get(dtype)
+    known = DTYPE_TABLE.get(dtype)
     if known is None:
-        raise UnsupportedValueError(f"no number type {dtype!r}; known are {', '.join(NUMBER_TYPES)}")
+        raise UnsupportedValueError(f"no number type {dtype!r}; known are {', '.join(DTYPE_TABLE)}")
     return known
 
 
 def decode(bits: Array, dtype: str) -> Array:
     """The numbers behind an array of the storage type: the array itself where numpy has the type,
     else the smallest numpy type that holds every value of it."""
-    if number_type(dtype).native:
+    if dtype_info(dtype).native:
         return bits
     if dtype == "bfloat16":
         return _from_bfloat16(bits)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensortap.kernels import exact, inexact, native, ulps
-from tensortap.kernels.blocks import block_size, numbers
-from tensortap.kernels.numbers import Array, number_type
+from tensortap.kernels.blocks import block_size, decode_block
+from tensortap.kernels.numbers import Array, dtype_info
 from tensortap.kernels.tally import OneSide, Peak, Tally, Tolerance
 
 _PROBE = 64
@@ -27,7 +27,7 @@ class _Types(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _types(a: str, b: str) -> _Types:
-    families = {number_type(a).family, number_type(b).family}
+    families = {dtype_info(a).family, dtype_info(b).family}
     are_exact = families <= {"bool", "int"}
     # One array, the difference and its sums share the scratch. Integers that differ need more room each,
     # and so do numbers that first have to be brought together, or widened.
@@ -87,7 +87,7 @@ class Pair:
             return self._is_exact or self._tolerance.equal_nan or not _has_nan(b_bits, self._dtypes[1])
         if self._is_exact:
             return False
-        a, b = numbers(a_bits, self._dtypes[0]), numbers(b_bits, self._dtypes[1])
+        a, b = decode_block(a_bits, self._dtypes[0]), decode_block(b_bits, self._dtypes[1])
         with np.errstate(all="ignore"):
             return self._scratch().are_surely_within(a, b, self._tolerance)
 
@@ -142,13 +142,13 @@ class Pair:
 
     def _add_twin(self, tally: Tally, a_bits: Array, b_bits: Array, start: int) -> None:
         before, tally.start = tally.start, start
-        b = numbers(b_bits, self._dtypes[1])
+        b = decode_block(b_bits, self._dtypes[1])
         if self._is_exact:
-            exact.add(tally, numbers(a_bits, self._dtypes[0]), b, self._tolerance)
+            exact.add(tally, decode_block(a_bits, self._dtypes[0]), b, self._tolerance)
         elif self._are_same_bytes(a_bits, b_bits):
             inexact.add_same(tally, b, self._tolerance, self._scratch())
         else:
-            a = numbers(a_bits, self._dtypes[0])
+            a = decode_block(a_bits, self._dtypes[0])
             inexact.add(tally, a, b, self._tolerance, self._scratch())
         if self._with_ulps:
             tally.count_ulps(*ulps.count(a_bits, b_bits, self._dtypes[0]))
@@ -174,6 +174,6 @@ def _words(bits: Array) -> Array:
 
 
 def _has_nan(bits: Array, dtype: str) -> bool:
-    values = numbers(bits, dtype)
+    values = decode_block(bits, dtype)
     # The minimum is NaN as soon as one number is.
     return bool(np.isnan(values.min()))

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tensortap.kernels import native
-from tensortap.kernels.blocks import block_size, blocks, numbers
+from tensortap.kernels.blocks import block_size, iterate_blocks, decode_block
 from tensortap.kernels.norms import Norm, norm, scaled, total
-from tensortap.kernels.numbers import Array, number_type
+from tensortap.kernels.numbers import Array, dtype_info
 
 # Below this share of the squares the spread is mostly rounding, and is computed from the deviations.
 _CANCELLED = 1e-4
@@ -44,7 +44,7 @@ def statistics(bits: Array, dtype: str, *, block: int | None = None) -> Statisti
     size = block or block_size(dtype)
     moments = _Moments(min(size, bits.size))
     with np.errstate(all="ignore"):
-        for (part,) in blocks([bits], size):
+        for (part,) in iterate_blocks([bits], size):
             _add(moments, part, dtype)
         return moments.finish()
 
@@ -68,11 +68,11 @@ def _add(moments: "_Moments", part: Array, dtype: str) -> None:
         moments.take_up(report, is_integer=_are_integers(dtype))
         start = report[0]
     if start < part.size:
-        moments.add(_real(numbers(part[start:], dtype)))
+        moments.add(_real(decode_block(part[start:], dtype)))
 
 
 def _are_integers(dtype: str) -> bool:
-    return number_type(dtype).family in ("bool", "int")
+    return dtype_info(dtype).family in ("bool", "int")
 
 
 def _real(values: Array) -> Array:

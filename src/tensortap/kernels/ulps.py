@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensortap.kernels.numbers import Array, decode, number_type
+from tensortap.kernels.numbers import Array, decode, dtype_info
 
 # Distances below 16 have a bin of their own, then come eight for each power of two.
 BINS = 512
@@ -41,7 +41,7 @@ def upper_end(position: int) -> int:
 
 
 def are_counted(a_dtype: str, b_dtype: str) -> bool:
-    return a_dtype == b_dtype and number_type(a_dtype).family == "float"
+    return a_dtype == b_dtype and dtype_info(a_dtype).family == "float"
 
 
 def count(a: Array, b: Array, dtype: str) -> tuple[list[int], int]:
@@ -61,7 +61,7 @@ def distances(a: Array, b: Array, dtype: str) -> Array:
 
 def _key(bits: Array, dtype: str) -> Array:
     """An integer for each number, in the order of the numbers."""
-    width = number_type(dtype).itemsize
+    width = dtype_info(dtype).itemsize
     codes = bits.view(f"<u{width}").astype(np.uint64)
     if dtype in _UNSIGNED:
         return codes.view(np.int64)

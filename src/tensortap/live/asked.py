@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from tensortap.core.errors import TensortapError, UnsupportedValueError
-from tensortap.core.paths import matches
+from tensortap.core.paths import matches_pattern
 from tensortap.core.record import Record
 from tensortap.core.steps import declared_step
 from tensortap.frameworks.keep import reference, summary
@@ -122,7 +122,7 @@ class Placed:
     def _see_and_hear(self, record: Record) -> None:
         if record.kind != "value":
             self._see(record)
-        elif any(matches(pattern, record.name) for pattern in self._patterns):
+        elif any(matches_pattern(pattern, record.name) for pattern in self._patterns):
             step = self._clock.step if declared_step() is None else record.step
             if isinstance(step, int) and step % self._every == 0:
                 self._timed(record._replace(step=step))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensortap.core.errors import NotServingError, RefusedError
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 from tensortap.formats.link import Link, connect
 from tensortap.formats.wire import BadFrameError
 from tensortap.live.discovery import Job, jobs
@@ -44,7 +44,7 @@ def choose(wanted: str | int | None, known: Sequence[Job], where: str = "") -> l
     first = next(iter(by_number or named), None)
     if first is None:
         names = list(dict.fromkeys(job.name for job in known))
-        near = nearest(str(wanted), names) or names[:5]
+        near = closest_names(str(wanted), names) or names[:5]
         raise NotServingError(
             f"no job {where}is called {wanted!r}; there is {', '.join(map(repr, near))}, tt.jobs() lists all"
         )

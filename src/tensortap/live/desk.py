@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensortap.core.errors import TensortapError
-from tensortap.core.paths import matches
+from tensortap.core.paths import matches_pattern
 from tensortap.formats.link import Frame
 from tensortap.formats.wire import Kind, head
 from tensortap.live.control import Control
@@ -138,7 +138,7 @@ class Desk:
 
 def _is_meant(pattern: str, name: str) -> bool:
     """A pattern of the grammar, or a part of the name."""
-    return not pattern or pattern in name or matches(pattern, name)
+    return not pattern or pattern in name or matches_pattern(pattern, name)
 
 
 def _row(place: Place) -> list[Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import RefusedError
-from tensortap.core.ranks import Ranks, launch_identity
+from tensortap.core.ranks import RankInfo, launch_id
 from tensortap.core.settings import setting
 from tensortap.formats.table import table_html, table_text
 
@@ -77,13 +77,13 @@ def abandoned() -> list[Path]:
     return sorted(path for folder in _folders() for path in _left_in(folder))
 
 
-def described(name: str, here: Ranks, folder: Path) -> Job:
+def described(name: str, here: RankInfo, folder: Path) -> Job:
     """This process as a job."""
     stem = f"{_safe(name)}-r{here.rank}-{os.getpid()}"
     program = sys.argv[0] if sys.argv else ""
     path = str(folder / (stem + _SOCKET))
     return Job(
-        name, os.getpid(), here.rank, here.world, _launch(here), path, time.time(), program, os.getcwd()
+        name, os.getpid(), here.rank, here.world_size, _launch(here), path, time.time(), program, os.getcwd()
     )
 
 
@@ -245,10 +245,10 @@ def _safe(name: str) -> str:
     return plain if len(plain) <= 24 else plain[:16] + hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
-def _launch(here: Ranks) -> str:
+def _launch(here: RankInfo) -> str:
     """What the ranks of one launch share; without a launcher, they have one parent."""
-    told = launch_identity() or f"parent={os.getppid()}"
-    known = f"{told} world={here.world}" if here.world > 1 else f"process={os.getpid()}@{time.time()}"
+    told = launch_id() or f"parent={os.getppid()}"
+    known = f"{told} world={here.world_size}" if here.world_size > 1 else f"process={os.getpid()}@{time.time()}"
     return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import RefusedError, TensortapError
-from tensortap.core.ranks import ranks
+from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on, setting
-from tensortap.core.steps import unwatch_steps, watch_steps
+from tensortap.core.steps import remove_step_listener, add_step_listener
 from tensortap.formats.link import handshake
 from tensortap.formats.wire import BadFrameError, Kind, head
 from tensortap.live.control import Control, Target
@@ -41,7 +41,7 @@ class Endpoint:
     """Listens from when it is made until `close`, the end of the program, or a fork, for the child."""
 
     def __init__(self, name: str, dump_to: Target, share: float | None = SHARE) -> None:
-        self.job: Job = described(name, ranks(), private_folder())
+        self.job: Job = described(name, rank_info(), private_folder())
         budget = Budget(int(float(setting("TENSORTAP_LIVE_MB")) * (1 << 20)))
         label = Path(self.job.socket).stem.rpartition("-")[0]
         self.control = Control(offers, budget, dump_to, label, share)
@@ -59,7 +59,7 @@ class Endpoint:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wakes, selectors.EVENT_READ, self._drain)
         self._thread = threading.Thread(target=self._run, name="tensortap-live", daemon=True)
-        watch_steps(self.control.at_step)
+        add_step_listener(self.control.at_step)
         offers.open(self.control.at_forward)
         self._thread.start()
 
@@ -95,8 +95,8 @@ class Endpoint:
 
     def refresh(self) -> None:
         """The process group may have come after the socket: then the rank in the note was not known yet."""
-        here = ranks()
-        if (here.rank, here.world) != (self.job.rank, self.job.world):
+        here = rank_info()
+        if (here.rank, here.world_size) != (self.job.rank, self.job.world):
             now = described(self.job.name, here, Path(self.job.socket).parent)
             self.job = self._desk.job = replace(now, socket=self.job.socket, started=self.job.started)
             self._note.write(self.job)
@@ -106,7 +106,7 @@ class Endpoint:
         return f"<job {self.job.name!r} pid {self.job.pid} listens at {self.job.socket}, {state}>"
 
     def _leave(self, *, is_shared: bool = False) -> None:
-        unwatch_steps(self.control.at_step)
+        remove_step_listener(self.control.at_step)
         offers.close()
         self.control.close(is_shared=is_shared)
 

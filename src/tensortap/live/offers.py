@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from tensortap.core.first_call import first_call
+from tensortap.core.first_call import listen_if_requested
 from tensortap.core.settings import is_on
 from tensortap.recording import entered
 from tensortap.recording.capture import Capture
@@ -123,7 +123,7 @@ def expose(model: M) -> M:
     """
     if is_on():
         require_module(model)
-        first_call()
+        listen_if_requested()
         offers.expose(model)
     return model
 

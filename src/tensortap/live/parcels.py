@@ -6,7 +6,7 @@ from typing import Any
 
 from tensortap.core.record import Record
 from tensortap.formats.wire_snapshots import copied, described
-from tensortap.frameworks.pool import Buffer, Pool
+from tensortap.frameworks.pool import Buffer, BufferPool
 
 
 class Parcel:
@@ -43,7 +43,7 @@ class Budget:
     def __init__(self, most: int) -> None:
         self.most = most
         self.put = self.done = 0
-        self._pool = Pool(keep=most)
+        self._pool = BufferPool(keep=most)
 
     @property
     def waiting(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tensortap.core.errors import RefusedError
-from tensortap.core.paths import parse
+from tensortap.core.paths import parse_pattern
 from tensortap.live.expressions import Condition, parse_condition
 from tensortap.live.slices import Index, parse_slice
 from tensortap.sources.named_functions import split
@@ -63,7 +63,7 @@ def count_of(meta: dict[str, Any], key: str, default: int | None) -> int | None:
 
 def refuse_import(pattern: str) -> None:
     """A function of a module that the program has not imported: importing it would run its code."""
-    for way in parse(pattern).ways:
+    for way in parse_pattern(pattern).alternatives:
         found = split(way)
         if found is not None and found[0] not in sys.modules:
             raise RefusedError(

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
-from tensortap.core.paths import matches, nearest
+from tensortap.core.paths import matches_pattern, closest_names
 from tensortap.core.record import Record, Series
 from tensortap.live.shelf import Entry
 
@@ -72,9 +72,9 @@ class Tapped:
         values = self.values
         if name in values:
             return values[name]
-        found = [value for known, value in values.items() if matches(name, known)]
+        found = [value for known, value in values.items() if matches_pattern(name, known)]
         if not found:
-            near = nearest(name, values) or list(values)[:3]
+            near = closest_names(name, values) or list(values)[:3]
             raise UnknownNameError(
                 f"nothing called {name!r} has come; there is {', '.join(near) or 'nothing yet'}"
             )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tensortap.core.errand import own_environment
+from tensortap.core.errand import environment_without_launch_spec
 from tensortap.metadata.packages import ALWAYS, normalised
 from tensortap.metadata.redact import without_credentials
 
@@ -60,7 +60,7 @@ def ask(python: str, *, alone: bool = False) -> dict[str, Any] | None:
             timeout=_PATIENCE,
             check=True,
             stdin=subprocess.DEVNULL,
-            env=own_environment(),
+            env=environment_without_launch_spec(),
         )
         told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tensortap.core.errand import own_environment
+from tensortap.core.errand import environment_without_launch_spec
 from tensortap.core.settings import setting
 from tensortap.metadata.redact import Policy, Redactor
 
@@ -45,7 +45,7 @@ def runtime_info(redactor: Redactor, policy: Policy, folder: str, moment: dateti
     """The content of runtime_info.json."""
     return {
         "command": command(redactor),
-        "environment_variables": redactor.variables(own_environment(), policy),
+        "environment_variables": redactor.variables(environment_without_launch_spec(), policy),
         "working_directory": folder,
         "timestamp": timestamp(moment),
     }

@@ -15,48 +15,48 @@ NAN, INF = 6, 7  # where the counts stand in a row of statistics
 _ALL_FINITE = ", 0, 0]"  # how the row of one without ends, which then need not be parsed
 
 
-def counted(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+def count_columns(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
     """Counts, where the last value of each file ends, and what is damaged in the index."""
     columns = Columns(path / OWN, path / OWN / CACHE)
     times = columns.plain["time"]
     known = times[times > 0]
     counts = {
-        "steps": numbers_of(columns, "step"),
-        "ranks": numbers_of(columns, "rank"),
+        "steps": distinct_numbers(columns, "step"),
+        "ranks": distinct_numbers(columns, "rank"),
         "records": len(columns),
         "names": len(columns.coded["name"].texts),
         "nbytes": int(columns.plain["nbytes"].sum()),
         "started": float(known.min()) if len(known) else None,
-        **_health(columns),
+        **_count_nonfinite(columns),
     }
-    return counts, ends(columns), list(columns.problems)
+    return counts, file_ends(columns), list(columns.problems)
 
 
-def numbers_of(columns: Columns, name: str) -> tuple[int, ...]:
+def distinct_numbers(columns: Columns, name: str) -> tuple[int, ...]:
     """Each step or rank once; a record that was merged from several counts for all of them."""
-    odd = columns.coded[f"odd_{name}"]
-    is_plain = np.array([text is None for text in odd.texts], bool)
-    plain = columns.plain[name][is_plain[odd.codes]] if len(odd.codes) else columns.plain[name]
-    merged = (json.loads(text) for text in odd.texts if text is not None)
-    several = {number for one in merged for number in (one if isinstance(one, list) else [one])}
-    return tuple(sorted({*np.unique(plain).tolist(), *several}))
+    merged_column = columns.coded[f"odd_{name}"]
+    is_plain = np.array([text is None for text in merged_column.texts], bool)
+    plain = columns.plain[name][is_plain[merged_column.codes]] if len(merged_column.codes) else columns.plain[name]
+    merged = (json.loads(text) for text in merged_column.texts if text is not None)
+    merged_numbers = {number for entry in merged for number in (entry if isinstance(entry, list) else [entry])}
+    return tuple(sorted({*np.unique(plain).tolist(), *merged_numbers}))
 
 
-def _health(columns: Columns) -> dict[str, int]:
+def _count_nonfinite(columns: Columns) -> dict[str, int]:
     column = columns.coded["statistics"]
-    times = np.bincount(column.codes, minlength=len(column.texts)).tolist()
-    written = [(count, text) for count, text in zip(times, column.texts, strict=True) if text is not None]
-    odd = [(count, json.loads(text)) for count, text in written if not text.endswith(_ALL_FINITE)]
+    occurrences = np.bincount(column.codes, minlength=len(column.texts)).tolist()
+    written = [(count, text) for count, text in zip(occurrences, column.texts, strict=True) if text is not None]
+    nonfinite = [(count, json.loads(text)) for count, text in written if not text.endswith(_ALL_FINITE)]
     return {
         "known": sum(count for count, _ in written),
-        "nan": sum(count for count, row in odd if row[NAN]),
-        "inf": sum(count for count, row in odd if row[INF]),
+        "nan": sum(count for count, row in nonfinite if row[NAN]),
+        "inf": sum(count for count, row in nonfinite if row[INF]),
     }
 
 
-def ends(columns: Columns) -> dict[str, int]:
+def file_ends(columns: Columns) -> dict[str, int]:
     """Where the last value of each file ends."""
     files = columns.coded["file"]
-    found = np.zeros(len(files.texts), np.int64)
-    np.maximum.at(found, files.codes, columns.plain["start"] + columns.plain["length"])
-    return dict(zip(files.texts, found.tolist(), strict=True))
+    last_bytes = np.zeros(len(files.texts), np.int64)
+    np.maximum.at(last_bytes, files.codes, columns.plain["start"] + columns.plain["length"])
+    return dict(zip(files.texts, last_bytes.tolist(), strict=True))

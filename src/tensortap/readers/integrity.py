@@ -19,24 +19,24 @@ from tensortap.formats.run_layout import MODEL, OWN, PACKS
 from tensortap.formats.serializers import known_suffixes
 from tensortap.kernels.hashing import checksum
 
-Kind = Literal["index", "missing", "short", "changed", "outside", "unreadable", "pack", "metadata"]
+DamageKind = Literal["index", "missing", "short", "changed", "outside", "unreadable", "pack", "metadata"]
 # The index itself is read, not what was kept of it; nothing can be kept there either.
 _NO_CACHE = Path(os.devnull)
-_FACTS = ("runtime_info.json", "packages.json", "git_info.json", f"{OWN}/environment.json", f"{OWN}/{MODEL}")
+_METADATA_FILES = ("runtime_info.json", "packages.json", "git_info.json", f"{OWN}/environment.json", f"{OWN}/{MODEL}")
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
     """`name` is the value that cannot be had, where it is one."""
 
-    kind: Kind
+    kind: DamageKind
     file: str
     text: str
     name: str = ""
 
 
 @dataclass(slots=True)
-class Verified:
+class VerificationReport:
     """What was found. `strays` are values that the index does not know and `notes` what is odd but costs
     nothing; neither is damage. `unsummed` values have no checksum, or xxhash is not installed."""
 
@@ -50,15 +50,15 @@ class Verified:
     notes: list[str] = field(default_factory=list)
 
 
-class Integrity:
+class RunVerification:
     """The check of one run, as steps that can be counted: `for _ in check: ...`, then `check.found`."""
 
     def __init__(self, path: Path) -> None:
-        self.found = Verified(path)
+        self.report = VerificationReport(path)
         self._path = path
         self._columns = Columns(path / OWN, _NO_CACHE)
-        self.found.records = len(self._columns)
-        self._files = self._by_file()
+        self.report.records = len(self._columns)
+        self._files = self._rows_by_file()
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -68,69 +68,69 @@ class Integrity:
         self._check_index()
         for file, rows in self._files.items():
             yield from self._check_file(file, rows)
-        for facts in _FACTS:
-            self._check_facts(facts)
+        for metadata_file in _METADATA_FILES:
+            self._check_metadata(metadata_file)
         self._find_strays()
 
-    def _by_file(self) -> dict[str, list[int]]:
+    def _rows_by_file(self) -> dict[str, list[int]]:
         """The rows of each file, in the order in which they lie there."""
         column = self._columns.coded["file"]
-        found: dict[str, list[int]] = {}
+        rows_by_file: dict[str, list[int]] = {}
         for row in np.lexsort((self._columns.plain["start"], column.codes)).tolist():
-            found.setdefault(column[row], []).append(row)
-        return found
+            rows_by_file.setdefault(column[row], []).append(row)
+        return rows_by_file
 
     def _check_index(self) -> None:
         for problem in self._columns.problems:
-            self._damage("index", OWN, problem)
+            self._add_damage("index", OWN, problem)
         for index in index_files(self._path / OWN):
             data = index.read_bytes()
             if data and not data.endswith(b"\n"):
-                self.found.notes.append(f"{OWN}/{index.name} ends within a line: its writer was cut off")
+                self.report.notes.append(f"{OWN}/{index.name} ends within a line: its writer was cut off")
 
     def _check_file(self, file: str, rows: list[int]) -> Iterator[None]:
-        unsummed = self.found.unsummed
+        unsummed = self.report.unsummed
         try:
-            with open(self._safe(file), "rb") as stream:
+            with open(self._resolve_inside(file), "rb") as stream:
                 length = os.fstat(stream.fileno()).st_size
                 memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if length else b""
                 for row in rows:
                     self._check_value(file, row, memory, length)
                     yield
-        except _Outside:
-            self._damage("outside", file, "lies outside the run, and was not opened", self._names(rows))
+        except _OutsideRunError:
+            self._add_damage("outside", file, "lies outside the run, and was not opened", self._describe_names(rows))
             yield from (None for _ in rows)
         except OSError as error:
-            kind: Kind = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
+            kind: DamageKind = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
             text = (
                 "is in the index but not on disk"
                 if kind == "missing"
                 else (error.strerror or str(error)).lower()
             )
-            self._damage(kind, file, text, self._names(rows))
+            self._add_damage(kind, file, text, self._describe_names(rows))
             yield from (None for _ in rows)
             return
         if file.startswith(f"{OWN}/{PACKS}/"):
-            self._check_pack(file, rows, self.found.unsummed - unsummed)
+            self._check_pack(file, rows, self.report.unsummed - unsummed)
 
     def _check_value(self, file: str, row: int, memory: Any, length: int) -> None:
         plain, name = self._columns.plain, str(self._columns.coded["name"][row])
         start, nbytes = int(plain["start"][row]), int(plain["nbytes"][row])
         end = start + int(plain["length"][row])
         if end > length or start < 0 or nbytes < 0 or end - nbytes < start:
-            self._damage("short", file, f"ends at byte {length:,}, the value at {end:,}", name)
+            self._add_damage("short", file, f"ends at byte {length:,}, the value at {end:,}", name)
             return
-        self.found.nbytes += nbytes
-        wanted = plain["checksum"][row].decode()
-        there = checksum(memoryview(memory)[end - nbytes : end]) if wanted else None
-        if there is None:
-            self.found.unsummed += 1
-        elif there != wanted:
-            self._damage(
+        self.report.nbytes += nbytes
+        expected = plain["checksum"][row].decode()
+        actual = checksum(memoryview(memory)[end - nbytes : end]) if expected else None
+        if actual is None:
+            self.report.unsummed += 1
+        elif actual != expected:
+            self._add_damage(
                 "changed", file, f"bytes {end - nbytes:,} to {end:,} are not those that were written", name
             )
         else:
-            self.found.summed += 1
+            self.report.summed += 1
 
     def _check_pack(self, file: str, rows: list[int], unsummed: int) -> None:
         """The directory that numpy reads; without one nothing is lost, for the index has it all. Its sums
@@ -140,57 +140,57 @@ class Integrity:
                 members = pack.namelist()
                 broken = pack.testzip() if unsummed else None
         except (BadZipFile, OSError, ValueError) as error:
-            self.found.notes.append(
+            self.report.notes.append(
                 f"{file} has no directory ({error}): np.load cannot open it, tensortap can"
             )
             return
         if len(members) < len(rows):
-            self._damage("pack", file, f"lists {len(members):,} values, the index {len(rows):,}")
+            self._add_damage("pack", file, f"lists {len(members):,} values, the index {len(rows):,}")
         if broken is not None:
-            self._damage("changed", file, f"its part {broken} is not what was written")
+            self._add_damage("changed", file, f"its part {broken} is not what was written")
         elif unsummed:
-            self.found.unsummed -= unsummed
-            self.found.summed += unsummed
+            self.report.unsummed -= unsummed
+            self.report.summed += unsummed
 
-    def _check_facts(self, name: str) -> None:
+    def _check_metadata(self, name: str) -> None:
         try:
-            told = json.loads((self._path / name).read_bytes())
+            content = json.loads((self._path / name).read_bytes())
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
-            self._damage("metadata", name, f"cannot be read: {error}")
+            self._add_damage("metadata", name, f"cannot be read: {error}")
             return
-        if not isinstance(told, dict):
-            self._damage("metadata", name, "is JSON, but holds no facts")
+        if not isinstance(content, dict):
+            self._add_damage("metadata", name, "is JSON, but holds no facts")
 
     def _find_strays(self) -> None:
         suffixes = tuple(known_suffixes())
         for folder in ("", f"{OWN}/{PACKS}/"):
-            for entry in _entries(self._path / folder):
+            for entry in _scan_folder(self._path / folder):
                 file = folder + entry.name
                 if entry.name.endswith(suffixes) and file not in self._files:
-                    self.found.strays.append(file)
+                    self.report.strays.append(file)
 
-    def _safe(self, file: str) -> Path:
+    def _resolve_inside(self, file: str) -> Path:
         """Neither by dots nor by a link may an index lead out of its run."""
         path = self._path / file
         if not path.resolve().is_relative_to(self._path.resolve()):
-            raise _Outside
+            raise _OutsideRunError
         return path
 
-    def _names(self, rows: list[int]) -> str:
+    def _describe_names(self, rows: list[int]) -> str:
         names = list(dict.fromkeys(str(self._columns.coded["name"][row]) for row in rows))
         return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
 
-    def _damage(self, kind: Kind, file: str, text: str, name: str = "") -> None:
-        self.found.damage.append(Damage(kind, file, text, name))
+    def _add_damage(self, kind: DamageKind, file: str, text: str, name: str = "") -> None:
+        self.report.damage.append(Damage(kind, file, text, name))
 
 
-class _Outside(Exception):
+class _OutsideRunError(Exception):
     """The file is not in the run."""
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)

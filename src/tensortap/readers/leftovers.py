@@ -14,32 +14,32 @@ from typing import Literal
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import CACHE, LAUNCHES, OWN, PACKS
 
-Kind = Literal["draft", "cache", "launch", "empty run", "socket"]
-KINDS: tuple[Kind, ...] = ("draft", "cache", "launch", "empty run", "socket")
-_DRAFTS = (
+GarbageKind = Literal["draft", "cache", "launch", "empty run", "socket"]
+GARBAGE_KINDS: tuple[GarbageKind, ...] = ("draft", "cache", "launch", "empty run", "socket")
+_DRAFT_NAMES = (
     re.compile(r"(\d+)-\d+-\d+\.tmp"),  # of a value
     re.compile(r"\..+\.(\d+)-\d+\.tmp"),  # of metadata
     re.compile(r"model\.(\d+)\.tmp"),
     re.compile(r"columns\.(\d+)\.npz"),  # of the cache
 )
-_JUST_NOW = 60.0  # seconds: what was touched since may belong to a writer on another machine
+_RECENT = 60.0  # seconds: what was touched since may belong to a writer on another machine
 _OLD_LAUNCH = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class Garbage:
     """Something that may go, as it was when it was seen; `mark` tells whether it is still the same."""
 
-    kind: Kind
+    kind: GarbageKind
     path: Path
     nbytes: int
     modified: float
-    mark: tuple[int, int]
+    change_token: tuple[int, int]
 
     def remove(self) -> bool:
         """Delete it, unless it has changed or is gone; whether it was deleted."""
-        again = leftover(self.kind, self.path)
-        if again is None or again.mark != self.mark:
+        current = garbage_at(self.kind, self.path)
+        if current is None or current.change_token != self.change_token:
             return False
         if self.kind == "empty run" and not _is_empty(self.path):
             return False
@@ -50,59 +50,59 @@ class Leftover:
         return True
 
 
-def leftover(kind: Kind, path: Path) -> Leftover | None:
+def garbage_at(kind: GarbageKind, path: Path) -> Garbage | None:
     """A file or an empty run; never a link."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         return None
-    nbytes = sum(one.st_size for one in _contents(path)) if stat.S_ISDIR(found.st_mode) else found.st_size
-    return Leftover(kind, path, nbytes, found.st_mtime, (found.st_ino, found.st_mtime_ns))
+    nbytes = sum(file_status.st_size for file_status in _stat_files_below(path)) if stat.S_ISDIR(status.st_mode) else status.st_size
+    return Garbage(kind, path, nbytes, status.st_mtime, (status.st_ino, status.st_mtime_ns))
 
 
-def leftovers_of_run(run: Path, being_written: Iterable[Path] = ()) -> Iterator[Leftover]:
+def find_garbage_in_run(run: Path, being_written: Iterable[Path] = ()) -> Iterator[Garbage]:
     """Of a run that nobody writes: one that is written, or was a moment ago, has none."""
     own = run / OWN
-    if run.resolve() in set(being_written) or own.is_symlink() or _was_touched(own):
+    if run.resolve() in set(being_written) or own.is_symlink() or _was_written_recently(own):
         return
     if _is_empty(run):
-        yield from _known("empty run", [run])
+        yield from _existing("empty run", [run])
         return
-    yield from _known("draft", [path for folder in (run, own) for path in _drafts(folder)])
+    yield from _existing("draft", [path for folder in (run, own) for path in _drafts(folder)])
     if not (own / CACHE).is_symlink():
-        yield from _known("draft", _drafts(own / CACHE))
-        yield from _known("cache", [path for path in _files(own / CACHE) if _writer(path.name) is None])
+        yield from _existing("draft", _drafts(own / CACHE))
+        yield from _existing("cache", [path for path in _files(own / CACHE) if _writer_pid(path.name) is None])
 
 
-def leftovers_beside(folder: Path) -> Iterator[Leftover]:
+def find_old_launches(folder: Path) -> Iterator[Garbage]:
     """Where the ranks of launches met, long after they have."""
-    meeting = folder / LAUNCHES
-    if meeting.is_dir() and not meeting.is_symlink():
-        old = time.time() - _OLD_LAUNCH
-        yield from (one for one in _known("launch", _files(meeting)) if one.modified < old)
+    launches = folder / LAUNCHES
+    if launches.is_dir() and not launches.is_symlink():
+        oldest_kept = time.time() - _OLD_LAUNCH
+        yield from (garbage for garbage in _existing("launch", _files(launches)) if garbage.modified < oldest_kept)
 
 
-def _known(kind: Kind, paths: Iterable[Path]) -> Iterator[Leftover]:
-    yield from filter(None, (leftover(kind, path) for path in paths))
+def _existing(kind: GarbageKind, paths: Iterable[Path]) -> Iterator[Garbage]:
+    yield from filter(None, (garbage_at(kind, path) for path in paths))
 
 
 def _drafts(folder: Path) -> list[Path]:
     """Whose writer has ended; a number that now is another process's keeps the file for another day."""
-    return [path for path in _files(folder) if _is_dead(_writer(path.name)) and not _is_recent(path)]
+    return [path for path in _files(folder) if _has_exited(_writer_pid(path.name)) and not _is_recent(path)]
 
 
-def _writer(name: str) -> int | None:
-    found = filter(None, (pattern.fullmatch(name) for pattern in _DRAFTS))
-    return next((int(match[1]) for match in found), None)
+def _writer_pid(name: str) -> int | None:
+    matches = filter(None, (pattern.fullmatch(name) for pattern in _DRAFT_NAMES))
+    return next((int(match[1]) for match in matches), None)
 
 
-def _is_dead(process: int | None) -> bool:
-    if process is None:
+def _has_exited(pid: int | None) -> bool:
+    if pid is None:
         return False
     try:
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
@@ -112,32 +112,32 @@ def _is_dead(process: int | None) -> bool:
 
 def _is_empty(run: Path) -> bool:
     """Nothing but our own folder, and in it no record and no fact."""
-    if [entry.name for entry in _entries(run)] != [OWN]:
+    if [entry.name for entry in _scan_folder(run)] != [OWN]:
         return False
     own = run / OWN
-    known = {index.name for index in index_files(own)} | {CACHE, PACKS}
-    if any(entry.name not in known or entry.is_symlink() for entry in _entries(own)):
+    expected = {index.name for index in index_files(own)} | {CACHE, PACKS}
+    if any(entry.name not in expected or entry.is_symlink() for entry in _scan_folder(own)):
         return False
     has_rows = any(index.read_bytes().count(b"\n") > 1 for index in index_files(own))
-    return not has_rows and not _entries(own / PACKS)
+    return not has_rows and not _scan_folder(own / PACKS)
 
 
-def _was_touched(own: Path) -> bool:
+def _was_written_recently(own: Path) -> bool:
     return any(_is_recent(path) for path in (own, *index_files(own), *(own / PACKS).glob("*.npz")))
 
 
 def _is_recent(path: Path) -> bool:
     try:
-        return path.lstat().st_mtime > time.time() - _JUST_NOW
+        return path.lstat().st_mtime > time.time() - _RECENT
     except OSError:
         return False
 
 
 def _files(folder: Path) -> list[Path]:
-    return [Path(entry.path) for entry in _entries(folder) if entry.is_file(follow_symlinks=False)]
+    return [Path(entry.path) for entry in _scan_folder(folder) if entry.is_file(follow_symlinks=False)]
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -145,19 +145,19 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _contents(folder: Path) -> list[os.stat_result]:
-    return [entry.stat() for entry in _below(folder) if entry.is_file(follow_symlinks=False)]
+def _stat_files_below(folder: Path) -> list[os.stat_result]:
+    return [entry.stat() for entry in _walk(folder) if entry.is_file(follow_symlinks=False)]
 
 
-def _below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    for entry in _entries(folder):
+def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
+    for entry in _scan_folder(folder):
         yield entry
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(Path(entry.path))
+            yield from _walk(Path(entry.path))
 
 
 def _remove_folder(run: Path) -> None:
     """From the inside out; a folder that has got something new since cannot be removed, and stays."""
-    for entry in reversed(list(_below(run))):
+    for entry in reversed(list(_walk(run))):
         os.rmdir(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
     os.rmdir(run)

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from tensortap.formats.rows import histogram_of
-from tensortap.kernels.blocks import numbers
+from tensortap.kernels.blocks import decode_block
 from tensortap.kernels.statistics import Statistics, statistics
 
 Array = np.ndarray[Any, Any]
 Index = tuple[Any, ...]
 PERCENTS = (1, 5, 25, 50, 75, 95, 99)
-_MOST_SORTED = 1 << 22
+_MAX_SORTED = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Portrait:
+class ArraySummary:
     """`percentiles` of the finite numbers, by percent, taken from every n-th number where `every` is n;
     `histogram` counts them in equal parts from the lowest to the highest."""
 
@@ -27,18 +27,18 @@ class Portrait:
     statistics: Statistics
     percentiles: dict[int, float]
     histogram: tuple[int, ...]
-    every: int = 1
+    stride: int = 1
 
 
-def portrait(bits: Array, dtype: str, *, bars: int = 12, known: Statistics | None = None) -> Portrait:
+def summarize_array(bits: Array, dtype: str, *, bins: int = 12, known: Statistics | None = None) -> ArraySummary:
     """Look at an array of the storage type of `dtype`; statistics that are known are not computed again."""
-    found = known if known is not None else statistics(bits, dtype)
-    if found.min is None or found.max is None:
-        return Portrait(bits.shape, dtype, found, {}, ())
-    parts = _parts(dtype, found, bars)
-    every = -(-bits.size // _MOST_SORTED)
-    histogram = histogram_of(bits, dtype, found.min, found.max, parts)
-    return Portrait(bits.shape, dtype, found, _percentiles(bits, dtype, every), histogram, every)
+    stats = known if known is not None else statistics(bits, dtype)
+    if stats.min is None or stats.max is None:
+        return ArraySummary(bits.shape, dtype, stats, {}, ())
+    bin_count = _bin_count(dtype, stats, bins)
+    stride = -(-bits.size // _MAX_SORTED)
+    histogram = histogram_of(bits, dtype, stats.min, stats.max, bin_count)
+    return ArraySummary(bits.shape, dtype, stats, _percentiles(bits, dtype, stride), histogram, stride)
 
 
 def default_index(shape: tuple[int, ...]) -> Index:
@@ -46,41 +46,41 @@ def default_index(shape: tuple[int, ...]) -> Index:
     return (0,) * max(0, len(shape) - 2) + (slice(None),) * min(2, len(shape))
 
 
-def indexed(bits: Array, index: Index) -> Array:
+def index_array(bits: Array, index: Index) -> Array:
     """The part that is asked for; a sentence where the array has no such part."""
     try:
-        found: Array = np.asarray(bits[index])
+        selected: Array = np.asarray(bits[index])
     except IndexError:
-        raise ValueError(f"[{words_of(index)}] is no part of an array of shape {list(bits.shape)}") from None
-    return found
+        raise ValueError(f"[{format_index(index)}] is no part of an array of shape {list(bits.shape)}") from None
+    return selected
 
 
-def words_of(index: Index) -> str:
+def format_index(index: Index) -> str:
     """`0,3,:,1:5`, as it is typed."""
-    return ",".join(map(_word, index))
+    return ",".join(map(_format_index_part, index))
 
 
-def _word(part: Any) -> str:
+def _format_index_part(part: Any) -> str:
     if not isinstance(part, slice):
         return "..." if part is ... else str(part)
     ends = ["" if end is None else str(end) for end in (part.start, part.stop)]
     return ":".join(ends) + ("" if part.step is None else f":{part.step}")
 
 
-def _parts(dtype: str, found: Statistics, bars: int) -> int:
+def _bin_count(dtype: str, stats: Statistics, bins: int) -> int:
     """Whole numbers of a narrow range get a bar each: more would leave gaps that mean nothing."""
-    if isinstance(found.min, int) and isinstance(found.max, int):
-        return max(1, min(bars, found.max - found.min + 1))
-    return 1 if found.min == found.max else bars
+    if isinstance(stats.min, int) and isinstance(stats.max, int):
+        return max(1, min(bins, stats.max - stats.min + 1))
+    return 1 if stats.min == stats.max else bins
 
 
-def _percentiles(bits: Array, dtype: str, every: int) -> dict[int, float]:
-    some = np.ascontiguousarray(bits).reshape(-1)[::every]
-    values = numbers(some, dtype)
+def _percentiles(bits: Array, dtype: str, stride: int) -> dict[int, float]:
+    sample = np.ascontiguousarray(bits).reshape(-1)[::stride]
+    values = decode_block(sample, dtype)
     real = (np.abs(values) if values.dtype.kind == "c" else values).astype(np.float64)
     finite = real[np.isfinite(real)]
     if not finite.size:
         return {}
     # Halved meanwhile: the way from one number to the next may overflow.
-    found = np.percentile(finite / 2, PERCENTS) * 2
-    return dict(zip(PERCENTS, found.tolist(), strict=True))
+    percentiles = np.percentile(finite / 2, PERCENTS) * 2
+    return dict(zip(PERCENTS, percentiles.tolist(), strict=True))

@@ -18,12 +18,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from tensortap.core.errors import TensortapError
-from tensortap.readers.query_fields import FIELDS, NUMBERS, TEXTS, number_test, text_test, word_test
+from tensortap.readers.query_fields import FIELDS, NUMBER_FIELDS, TEXT_FIELDS, number_test, text_test, word_test
 
 Mask = np.ndarray[Any, Any]
 _FIELD = re.compile(r"([a-z_]+)(>=|<=|!=|[:><=])", re.IGNORECASE)
-_PAIRS = {"[": "]", "{": "}", "<": ">", "(": ")"}
-_LONGEST, _DEEPEST = 2000, 32
+_CLOSING = {"[": "]", "{": "}", "<": ">", "(": ")"}
+_MAX_LENGTH, _MAX_DEPTH = 2000, 32
 
 
 class QueryError(TensortapError, ValueError):
@@ -37,7 +37,7 @@ class QueryError(TensortapError, ValueError):
         return type(self), (str(self), self.at)
 
 
-class Table(Protocol):
+class QueryTable(Protocol):
     """What is asked: columns of few different texts, and columns of numbers."""
 
     def __len__(self) -> int: ...
@@ -56,7 +56,7 @@ class Query:
     text: str
     _root: _Node
 
-    def mask(self, table: Table) -> Mask:
+    def mask(self, table: QueryTable) -> Mask:
         return self._root.mask(table)
 
     @property
@@ -65,17 +65,17 @@ class Query:
         return set(self._root.fields())
 
 
-def parse(text: str) -> Query:
+def parse_query(text: str) -> Query:
     """Read a query; an empty one means everything.
 
     >>> run.query("attn step>137 -rank:0")
     """
-    if len(text) > _LONGEST:
-        raise QueryError(f"a query of {len(text)} letters is too long; {_LONGEST} are allowed", _LONGEST)
-    reader = _Reader(list(_tokens(text)), len(text))
-    root = reader.all_of(0)
-    if reader.peek() is not None:
-        raise QueryError("a ) closes nothing; write ( before it, or put it in quotes", reader.at)
+    if len(text) > _MAX_LENGTH:
+        raise QueryError(f"a query of {len(text)} letters is too long; {_MAX_LENGTH} are allowed", _MAX_LENGTH)
+    parser = _Parser(list(_tokenize(text)), len(text))
+    root = parser.parse_and(0)
+    if parser.peek() is not None:
+        raise QueryError("a ) closes nothing; write ( before it, or put it in quotes", parser.at)
     return Query(text, root)
 
 
@@ -87,59 +87,59 @@ class _Token(NamedTuple):
 
 
 class _Node(Protocol):
-    def mask(self, table: Table) -> Mask: ...
+    def mask(self, table: QueryTable) -> Mask: ...
 
     def fields(self) -> Iterator[str]: ...
 
 
-class _All(NamedTuple):
+class _And(NamedTuple):
     parts: tuple[_Node, ...]
 
-    def mask(self, table: Table) -> Mask:
-        found = np.ones(len(table), bool)
+    def mask(self, table: QueryTable) -> Mask:
+        mask = np.ones(len(table), bool)
         for part in self.parts:
-            found &= part.mask(table)
-        return found
+            mask &= part.mask(table)
+        return mask
 
     def fields(self) -> Iterator[str]:
         for part in self.parts:
             yield from part.fields()
 
 
-class _Any(NamedTuple):
+class _Or(NamedTuple):
     parts: tuple[_Node, ...]
 
-    def mask(self, table: Table) -> Mask:
-        found = self.parts[0].mask(table)
+    def mask(self, table: QueryTable) -> Mask:
+        mask = self.parts[0].mask(table)
         for part in self.parts[1:]:
-            found = found | part.mask(table)
-        return found
+            mask = mask | part.mask(table)
+        return mask
 
     def fields(self) -> Iterator[str]:
-        return _All(self.parts).fields()
+        return _And(self.parts).fields()
 
 
 class _Not(NamedTuple):
     part: _Node
 
-    def mask(self, table: Table) -> Mask:
+    def mask(self, table: QueryTable) -> Mask:
         return ~self.part.mask(table)
 
     def fields(self) -> Iterator[str]:
         return self.part.fields()
 
 
-class _Texts(NamedTuple):
+class _TextTest(NamedTuple):
     """A test of each different text, then of each row by its code."""
 
     field: str
     test: Callable[[str], bool]
 
-    def mask(self, table: Table) -> Mask:
-        found = table.texts("name" if self.field == "module" else self.field)
-        if found is None:
+    def mask(self, table: QueryTable) -> Mask:
+        column = table.texts("name" if self.field == "module" else self.field)
+        if column is None:
             return np.zeros(len(table), bool)
-        codes, texts = found
+        codes, texts = column
         hits = np.fromiter((self.test(text or "") for text in texts), bool, len(texts))
         mask: Mask = hits[codes] if len(texts) else np.zeros(len(table), bool)
         return mask
@@ -148,22 +148,22 @@ class _Texts(NamedTuple):
         yield self.field
 
 
-class _Numbers(NamedTuple):
+class _NumberTest(NamedTuple):
     field: str
     test: Callable[[Mask], Mask]
 
-    def mask(self, table: Table) -> Mask:
-        found = table.numbers(self.field)
-        if found is None:
+    def mask(self, table: QueryTable) -> Mask:
+        numbers = table.numbers(self.field)
+        if numbers is None:
             return np.zeros(len(table), bool)
         with np.errstate(invalid="ignore"):
-            return self.test(found)
+            return self.test(numbers)
 
     def fields(self) -> Iterator[str]:
         yield self.field
 
 
-class _Reader:
+class _Parser:
     """Words with nothing between them are all meant; `|` binds closer, `-` closest."""
 
     def __init__(self, tokens: list[_Token], end: int) -> None:
@@ -177,39 +177,39 @@ class _Reader:
     def peek(self) -> _Token | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None
 
-    def all_of(self, depth: int) -> _Node:
+    def parse_and(self, depth: int) -> _Node:
         parts = []
         while (token := self.peek()) is not None and token.kind != ")":
-            parts.append(self._any_of(depth))
-        return parts[0] if len(parts) == 1 else _All(tuple(parts))
+            parts.append(self._parse_or(depth))
+        return parts[0] if len(parts) == 1 else _And(tuple(parts))
 
-    def _any_of(self, depth: int) -> _Node:
-        parts = [self._one(depth)]
+    def _parse_or(self, depth: int) -> _Node:
+        parts = [self._parse_operand(depth)]
         while (token := self.peek()) is not None and token.kind == "|":
             self._next += 1
-            parts.append(self._one(depth))
-        return parts[0] if len(parts) == 1 else _Any(tuple(parts))
+            parts.append(self._parse_operand(depth))
+        return parts[0] if len(parts) == 1 else _Or(tuple(parts))
 
-    def _one(self, depth: int) -> _Node:
+    def _parse_operand(self, depth: int) -> _Node:
         token = self.peek()
         if token is None or token.kind in ")|":
             raise QueryError("a word is missing here", self.at)
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise QueryError("brackets and minus signs are nested too deep", token.at)
         self._next += 1
         if token.kind == "-":
-            return _Not(self._one(depth + 1))
-        return self._group(depth, token) if token.kind == "(" else _term(token)
+            return _Not(self._parse_operand(depth + 1))
+        return self._parse_group(depth, token) if token.kind == "(" else _parse_term(token)
 
-    def _group(self, depth: int, start: _Token) -> _Node:
-        inside = self.all_of(depth + 1)
+    def _parse_group(self, depth: int, start: _Token) -> _Node:
+        node = self.parse_and(depth + 1)
         if self.peek() is None:
             raise QueryError("this ( is never closed", start.at)
         self._next += 1
-        return inside
+        return node
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokenize(text: str) -> Iterator[_Token]:
     at = 0
     while at < len(text):
         letter = text[at]
@@ -222,14 +222,14 @@ def _tokens(text: str) -> Iterator[_Token]:
             yield _Token("-", letter, at)
             at += 1
         else:
-            token = _word(text, at)
+            token = _read_word(text, at)
             yield token[0]
             at = token[1]
 
 
-def _word(text: str, start: int) -> tuple[_Token, int]:
+def _read_word(text: str, start: int) -> tuple[_Token, int]:
     """Up to a space, a bracket or a bar that does not stand in quotes or in brackets of the word's own."""
-    found: list[str] = []
+    parts: list[str] = []
     at, closing, is_quoted = start, "", False
     while at < len(text):
         letter = text[at]
@@ -237,46 +237,46 @@ def _word(text: str, start: int) -> tuple[_Token, int]:
             end = text.find('"', at + 1)
             if end < 0:
                 raise QueryError('this " is never closed', at)
-            is_quoted = is_quoted or not found
-            found.append(text[at + 1 : end])
+            is_quoted = is_quoted or not parts
+            parts.append(text[at + 1 : end])
             at = end + 1
             continue
         if not closing and (letter.isspace() or letter in "()|"):
             break
         if not closing and letter in "[{":
-            closing = _PAIRS[letter]
+            closing = _CLOSING[letter]
         elif letter == closing:
             closing = ""
-        found.append(letter)
+        parts.append(letter)
         at += 1
     if closing:
         raise QueryError(f"a {closing} is missing", at)
-    return _Token("word", "".join(found), start, is_quoted), at
+    return _Token("word", "".join(parts), start, is_quoted), at
 
 
-def _term(token: _Token) -> _Node:
-    found = None if token.is_quoted else _FIELD.match(token.text)
-    if found is None:
-        return _Texts("name", word_test(token.text, is_quoted=token.is_quoted))
-    field, sign, value = found[1].lower(), found[2], token.text[found.end() :]
+def _parse_term(token: _Token) -> _Node:
+    match = None if token.is_quoted else _FIELD.match(token.text)
+    if match is None:
+        return _TextTest("name", word_test(token.text, is_quoted=token.is_quoted))
+    field, sign, value = match[1].lower(), match[2], token.text[match.end() :]
     if field not in FIELDS:
-        return _stranger(token, field, sign)
-    field, at = FIELDS[field].name, token.at + found.end()
+        return _parse_unknown_field(token, field, sign)
+    field, at = FIELDS[field].name, token.at + match.end()
     try:
-        if field in NUMBERS:
-            return _Numbers(field, number_test(field, sign, value))
-        if field in TEXTS:
-            return _Texts(field, text_test(field, sign, value))
+        if field in NUMBER_FIELDS:
+            return _NumberTest(field, number_test(field, sign, value))
+        if field in TEXT_FIELDS:
+            return _TextTest(field, text_test(field, sign, value))
     except ValueError as error:
         raise QueryError(str(error), at) from None
     raise AssertionError(field)
 
 
-def _stranger(token: _Token, field: str, sign: str) -> _Node:
+def _parse_unknown_field(token: _Token, field: str, sign: str) -> _Node:
     """A word of that kind may be a name: `pkg.mod:func.x`. One that is nearly a field is a slip."""
     near = difflib.get_close_matches(field, FIELDS, 1, cutoff=0.7)
     if sign == ":" and not near:
-        return _Texts("name", word_test(token.text))
+        return _TextTest("name", word_test(token.text))
     hint = f"did you mean {near[0]!r}? " if near else ""
-    known = ", ".join(dict.fromkeys(one.name for one in FIELDS.values()))
+    known = ", ".join(dict.fromkeys(known_field.name for known_field in FIELDS.values()))
     raise QueryError(f"there is no field {field!r}; {hint}there are {known}", token.at)

@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
-from tensortap.core.paths import matches, regex
+from tensortap.core.dtypes import DTYPE_TABLE
+from tensortap.core.paths import matches_pattern, pattern_regex
 
 _Array = np.ndarray[Any, Any]
 _PATTERN = re.compile(r"[*{}@\[\]!]|(?:^|\.)\d+-\d+(?:\.|$)")
-_SIZES = {
+_SIZE_UNITS = {
     "": 1,
     "b": 1,
     "kb": 1e3,
@@ -25,9 +25,9 @@ _SIZES = {
     "mib": 2**20,
     "gib": 2**30,
 }
-_AGES = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGE_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf|nan))\s*([a-z]*)", re.I)
-_SIGNS: dict[str, Callable[[Any, Any], Any]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": np.greater,
     ">=": np.greater_equal,
     "<": np.less,
@@ -36,73 +36,73 @@ _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     ":": np.equal,
     "!=": np.not_equal,
 }
-_SHORT = {
+_DTYPE_ALIASES = {
     **{"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "half": "float16", "fp32": "float32"},
     **{"f32": "float32", "fp64": "float64", "f64": "float64", "double": "float64", "fp8": "float8_*"},
     **{"f8": "float8_*", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "u8": "uint8"},
 }
 
 
-class Field(NamedTuple):
+class QueryField(NamedTuple):
     """A word of the language, what stands for it, and how it is asked."""
 
     name: str
-    is_of: Literal["number", "text"]
+    value_type: Literal["number", "text"]
     example: str
     what: str
 
 
 _TABLE = (
-    Field("name", "text", "name:layers.*.attn", "the name, or a pattern of it"),
-    Field("module", "text", "module:blocks.13", "everything in this module"),
-    Field("kind", "text", "kind:output", "value, input, output, grad_output, param, local, ..."),
-    Field("step", "number", "step>137", "the step"),
-    Field("rank", "number", "rank:0..3", "the process"),
-    Field("call", "number", "call:0", "how often the name was seen before in its step"),
-    Field("dtype", "text", "dtype:bf16", "the number type"),
-    Field("shape", "text", "shape:[*,16,128]", "the shape, one word per axis"),
-    Field("nbytes", "number", "nbytes>1MB", "the size in bytes"),
-    Field("nan", "number", "nan>0", "how many NaN, where that was counted"),
-    Field("inf", "number", "inf>0", "how many infinities"),
-    Field("absmax", "number", "absmax>1e3", "the largest absolute value"),
-    Field("mean", "number", "mean<0", "the mean of the finite numbers"),
-    Field("std", "number", "std>1", "their spread"),
-    Field("min", "number", "min<-10", "the lowest"),
-    Field("max", "number", "max>10", "the highest"),
-    Field("order", "number", "order<100", "the place in the execution of its step"),
-    Field("site", "text", "site:model.py", "a part of file, line or function"),
-    Field("device", "text", "device:cuda*", "where it was"),
-    Field("type", "text", "type:Parameter", "the class of the value"),
-    Field("since", "number", "since:2h", "not older than that"),
-    Field("before", "number", "before:1d", "older than that"),
-    Field("err", "number", "err>1e-4", "of two runs: the difference, relative to the larger side"),
-    Field("abs", "number", "abs>1e-3", "of two runs: the largest difference of an element"),
-    Field("ulp", "number", "ulp>4", "of two runs: in units of the last place"),
-    Field("cos", "number", "cos>1e-3", "of two runs: one minus the cosine"),
-    Field("mismatch", "number", "mismatch>0.5", "of two runs: the share of elements that are not close"),
-    Field("ratio", "number", "ratio>10", "of two runs: times the noise"),
-    Field("verdict", "text", "verdict:origin", "of two runs: what it was judged to be"),
-    Field("state", "text", "state:writing", "of runs: whether it is finished"),
-    Field("command", "text", "command:train.py", "of runs: the command line"),
-    Field("commit", "text", "commit:3fa9", "of runs: the commit"),
-    Field("branch", "text", "branch:main", "of runs: the branch"),
-    Field("model", "text", "model:Llama*", "of runs: the class of the model"),
-    Field("steps", "number", "steps>100", "of runs: how many steps"),
-    Field("captures", "number", "captures>1000", "of runs: how many records"),
-    Field("tag", "text", "tag:lr=3e-4", "of runs: a tag"),
+    QueryField("name", "text", "name:layers.*.attn", "the name, or a pattern of it"),
+    QueryField("module", "text", "module:blocks.13", "everything in this module"),
+    QueryField("kind", "text", "kind:output", "value, input, output, grad_output, param, local, ..."),
+    QueryField("step", "number", "step>137", "the step"),
+    QueryField("rank", "number", "rank:0..3", "the process"),
+    QueryField("call", "number", "call:0", "how often the name was seen before in its step"),
+    QueryField("dtype", "text", "dtype:bf16", "the number type"),
+    QueryField("shape", "text", "shape:[*,16,128]", "the shape, one word per axis"),
+    QueryField("nbytes", "number", "nbytes>1MB", "the size in bytes"),
+    QueryField("nan", "number", "nan>0", "how many NaN, where that was counted"),
+    QueryField("inf", "number", "inf>0", "how many infinities"),
+    QueryField("absmax", "number", "absmax>1e3", "the largest absolute value"),
+    QueryField("mean", "number", "mean<0", "the mean of the finite numbers"),
+    QueryField("std", "number", "std>1", "their spread"),
+    QueryField("min", "number", "min<-10", "the lowest"),
+    QueryField("max", "number", "max>10", "the highest"),
+    QueryField("order", "number", "order<100", "the place in the execution of its step"),
+    QueryField("site", "text", "site:model.py", "a part of file, line or function"),
+    QueryField("device", "text", "device:cuda*", "where it was"),
+    QueryField("type", "text", "type:Parameter", "the class of the value"),
+    QueryField("since", "number", "since:2h", "not older than that"),
+    QueryField("before", "number", "before:1d", "older than that"),
+    QueryField("err", "number", "err>1e-4", "of two runs: the difference, relative to the larger side"),
+    QueryField("abs", "number", "abs>1e-3", "of two runs: the largest difference of an element"),
+    QueryField("ulp", "number", "ulp>4", "of two runs: in units of the last place"),
+    QueryField("cos", "number", "cos>1e-3", "of two runs: one minus the cosine"),
+    QueryField("mismatch", "number", "mismatch>0.5", "of two runs: the share of elements that are not close"),
+    QueryField("ratio", "number", "ratio>10", "of two runs: times the noise"),
+    QueryField("verdict", "text", "verdict:origin", "of two runs: what it was judged to be"),
+    QueryField("state", "text", "state:writing", "of runs: whether it is finished"),
+    QueryField("command", "text", "command:train.py", "of runs: the command line"),
+    QueryField("commit", "text", "commit:3fa9", "of runs: the commit"),
+    QueryField("branch", "text", "branch:main", "of runs: the branch"),
+    QueryField("model", "text", "model:Llama*", "of runs: the class of the model"),
+    QueryField("steps", "number", "steps>100", "of runs: how many steps"),
+    QueryField("captures", "number", "captures>1000", "of runs: how many records"),
+    QueryField("tag", "text", "tag:lr=3e-4", "of runs: a tag"),
 )
-_OTHER_WORDS = {"rel": "err", "bytes": "nbytes", "size": "nbytes", "file": "site", "line": "site"}
+_FIELD_ALIASES = {"rel": "err", "bytes": "nbytes", "size": "nbytes", "file": "site", "line": "site"}
 FIELDS = {field.name: field for field in _TABLE}
-FIELDS |= {word: FIELDS[name] for word, name in _OTHER_WORDS.items()}
-NUMBERS = {field.name for field in _TABLE if field.is_of == "number"}
-TEXTS = {field.name for field in _TABLE if field.is_of == "text"}
-_PARTS = {"site", "command", "commit", "tag"}  # of which a part is enough
+FIELDS |= {word: FIELDS[name] for word, name in _FIELD_ALIASES.items()}
+NUMBER_FIELDS = {field.name for field in _TABLE if field.value_type == "number"}
+TEXT_FIELDS = {field.name for field in _TABLE if field.value_type == "text"}
+_SUBSTRING_FIELDS = {"site", "command", "commit", "tag"}  # of which a part is enough
 
 
 def word_test(word: str, *, is_quoted: bool = False) -> Callable[[str], bool]:
     """A part of the name in any case; a pattern where the word is one."""
     if _PATTERN.search(word) and not is_quoted:
-        return lambda text: matches(word, text)
+        return lambda text: matches_pattern(word, text)
     wanted = word.casefold()
     return lambda text: wanted in text.casefold()
 
@@ -110,7 +110,7 @@ def word_test(word: str, *, is_quoted: bool = False) -> Callable[[str], bool]:
 def text_test(field: str, sign: str, value: str) -> Callable[[str], bool]:
     if sign not in (":", "=", "!="):
         raise ValueError(f"{field} is a text, so that {sign} means nothing; write {FIELDS[field].example}")
-    test = _any_text(field, value)
+    test = _alternatives_test(field, value)
     return (lambda text: not test(text)) if sign == "!=" else test
 
 
@@ -119,38 +119,38 @@ def number_test(field: str, sign: str, value: str) -> Callable[[_Array], _Array]
         return _age_test(field, sign, value)
     if sign in (":", "=") and ".." in value:
         low, _, high = value.partition("..")
-        ends = (_number(field, low or "-inf"), _number(field, high or "inf"))
-        return lambda found: (found >= ends[0]) & (found <= ends[1])
+        ends = (_parse_number(field, low or "-inf"), _parse_number(field, high or "inf"))
+        return lambda values: (values >= ends[0]) & (values <= ends[1])
     if sign in (":", "=", "!=") and "," in value:
-        wanted = [_number(field, one) for one in value.split(",")]
-        return lambda found: np.isin(found, wanted, invert=sign == "!=")
-    number, compare = _number(field, value), _SIGNS[sign]
+        wanted = [_parse_number(field, part) for part in value.split(",")]
+        return lambda values: np.isin(values, wanted, invert=sign == "!=")
+    number, compare = _parse_number(field, value), _COMPARISONS[sign]
     # A number that is not known is not unlike another either.
-    return lambda found: compare(found, number) & ~np.isnan(found)
+    return lambda values: compare(values, number) & ~np.isnan(values)
 
 
-def _any_text(field: str, value: str) -> Callable[[str], bool]:
+def _alternatives_test(field: str, value: str) -> Callable[[str], bool]:
     if field == "shape":
         return _shape_test(value)
     if not value:
         return lambda text: not text
-    tests = [_one_text(field, one) for one in (value.split(",") if "{" not in value else [value])]
+    tests = [_single_text_test(field, alternative) for alternative in (value.split(",") if "{" not in value else [value])]
     return tests[0] if len(tests) == 1 else lambda text: any(test(text) for test in tests)
 
 
-def _one_text(field: str, value: str) -> Callable[[str], bool]:
+def _single_text_test(field: str, value: str) -> Callable[[str], bool]:
     if field == "module":
-        inside = re.compile(rf"(?:{regex(value)})(?:[.\[:@].*)?", re.DOTALL)
+        inside = re.compile(rf"(?:{pattern_regex(value)})(?:[.\[:@].*)?", re.DOTALL)
         return lambda text: inside.fullmatch(text) is not None
     if field == "name":
-        return lambda text: matches(value, text)
+        return lambda text: matches_pattern(value, text)
     if field == "dtype":
-        value = _SHORT.get(value.lower(), value)
+        value = _DTYPE_ALIASES.get(value.lower(), value)
     if "*" in value:
-        pattern = re.compile(_between(".", map(re.escape, value.split("*"))), re.DOTALL | re.IGNORECASE)
+        pattern = re.compile(_regex_with_gaps(".", map(re.escape, value.split("*"))), re.DOTALL | re.IGNORECASE)
         return lambda text: pattern.fullmatch(text) is not None
     wanted = value.casefold()
-    if field in _PARTS:
+    if field in _SUBSTRING_FIELDS:
         return lambda text: wanted in text.casefold()
     return lambda text: wanted == text.casefold()
 
@@ -168,11 +168,11 @@ def _shape_test(value: str) -> Callable[[str], bool]:
             blocks.append("")
         else:
             blocks[-1] += r"\d+," if word == "*" else f"{word},"
-    pattern = re.compile(_between(r"(?:\d+,)", blocks))
+    pattern = re.compile(_regex_with_gaps(r"(?:\d+,)", blocks))
     return lambda text: pattern.fullmatch(f"{text}," if text else "") is not None
 
 
-def _between(anything: str, blocks: Iterable[str]) -> str:
+def _regex_with_gaps(anything: str, blocks: Iterable[str]) -> str:
     """Blocks with anything between them. The first place where an inner one fits is as good as any later one,
     so that one is kept: else a text would be tried in each way to cut it up."""
     first, *rest = blocks
@@ -183,19 +183,19 @@ def _between(anything: str, blocks: Iterable[str]) -> str:
 def _age_test(field: str, sign: str, value: str) -> Callable[[_Array], _Array]:
     if sign not in (":", "="):
         raise ValueError(f"{field} takes a time to look back, as in {FIELDS[field].example}")
-    found = _NUMBER.fullmatch(value.strip())
-    if found is None or found[2].lower() not in _AGES:
+    match = _NUMBER.fullmatch(value.strip())
+    if match is None or match[2].lower() not in _AGE_UNITS:
         raise ValueError(f"{value!r} is no time; write a number and s, m, h, d or w, as in 2h")
-    moment = time.time() - float(found[1]) * _AGES[found[2].lower()]
+    moment = time.time() - float(match[1]) * _AGE_UNITS[match[2].lower()]
     return (lambda times: times >= moment) if field == "since" else (lambda times: times < moment)
 
 
-def _number(field: str, text: str) -> float:
-    found = _NUMBER.fullmatch(text.strip())
-    unit = found[2].lower() if found is not None else ""
-    if found is None or (unit and (field != "nbytes" or unit not in _SIZES)):
+def _parse_number(field: str, text: str) -> float:
+    match = _NUMBER.fullmatch(text.strip())
+    unit = match[2].lower() if match is not None else ""
+    if match is None or (unit and (field != "nbytes" or unit not in _SIZE_UNITS)):
         raise ValueError(f"{text!r} is no number; write it as in {FIELDS[field].example}")
-    return float(found[1].replace("_", "")) * _SIZES[unit]
+    return float(match[1].replace("_", "")) * _SIZE_UNITS[unit]
 
 
-assert set(_SHORT.values()) - {"float8_*"} <= NUMBER_TYPES.keys()
+assert set(_DTYPE_ALIASES.values()) - {"float8_*"} <= DTYPE_TABLE.keys()

@@ -8,67 +8,67 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-_TURNS, _PLAIN_TURNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
-_TICK = 0.1  # seconds
-_MOST_NEWS = 10  # lines per tick
-_WIDEST = 160
+_FRAMES, _ASCII_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
+_TICK_SECONDS = 0.1  # seconds
+_MAX_NEW_LINES = 10  # lines per tick
+_MAX_WIDTH = 160
 
 
-def spin(
+def show_spinner(
     state: Callable[[], str],
-    news: Callable[[], list[str]],
+    new_lines: Callable[[], list[str]],
     *,
     seconds: float | None = None,
     out: TextIO | None = None,
 ) -> None:
     """Show the state until Ctrl-C or for some seconds; where nobody can see it turn, once."""
     out = out or sys.stdout
-    if not _turns_here(out):
-        print(*news()[-_MOST_NEWS:], state(), sep="\n", file=out)
+    if not _can_animate(out):
+        print(*new_lines()[-_MAX_NEW_LINES:], state(), sep="\n", file=out)
         return
-    turns, count = _turns(out), 0
+    frames, count = _frames_for(out), 0
     end = None if seconds is None else time.monotonic() + seconds
     try:
         while end is None or time.monotonic() < end:
-            _show(f"{turns[count % len(turns)]} {state()}", news(), out)
+            _show(f"{frames[count % len(frames)]} {state()}", new_lines(), out)
             count += 1
-            time.sleep(_TICK)
+            time.sleep(_TICK_SECONDS)
     except KeyboardInterrupt:
         pass
     finally:
         print(file=out, flush=True)
 
 
-def follow(news: Callable[[], list[str]], *, seconds: float | None = None) -> None:
+def print_new_lines(new_lines: Callable[[], list[str]], *, seconds: float | None = None) -> None:
     """Print the news, a line each, until Ctrl-C or for some seconds; fit for a pipe."""
     end = None if seconds is None else time.monotonic() + seconds
     while True:
-        for line in news():
+        for line in new_lines():
             print(line, flush=True)
         if end is not None and time.monotonic() >= end:
             return
-        time.sleep(_TICK)
+        time.sleep(_TICK_SECONDS)
 
 
-def _show(line: str, lines: list[str], out: TextIO) -> None:
-    width = min(shutil.get_terminal_size().columns - 1, _WIDEST)
-    hidden = len(lines) - _MOST_NEWS
+def _show(status: str, lines: list[str], out: TextIO) -> None:
+    width = min(shutil.get_terminal_size().columns - 1, _MAX_WIDTH)
+    hidden = len(lines) - _MAX_NEW_LINES
     if hidden > 0:
-        lines = [f"... and {hidden} more", *lines[-_MOST_NEWS:]]
-    for one in lines:
-        out.write("\r" + one[:width].ljust(width) + "\n")
-    out.write("\r" + line[:width].ljust(width))
+        lines = [f"... and {hidden} more", *lines[-_MAX_NEW_LINES:]]
+    for line in lines:
+        out.write("\r" + line[:width].ljust(width) + "\n")
+    out.write("\r" + status[:width].ljust(width))
     out.flush()
 
 
-def _turns_here(out: TextIO) -> bool:
+def _can_animate(out: TextIO) -> bool:
     """A terminal, or the cell of a notebook."""
     return out.isatty() or type(out).__module__.startswith("ipykernel")
 
 
-def _turns(out: TextIO) -> str:
+def _frames_for(out: TextIO) -> str:
     try:
-        _TURNS.encode(getattr(out, "encoding", None) or "utf-8")
+        _FRAMES.encode(getattr(out, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        return _PLAIN_TURNS
-    return _TURNS
+        return _ASCII_FRAMES
+    return _FRAMES

@@ -18,20 +18,20 @@ class StatisticsCache:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "statistics.jsonl"
-        self._known: dict[str, Statistics] | None = None
+        self._cached: dict[str, Statistics] | None = None
 
     def get(self, key: str, bits: Callable[[], np.ndarray[Any, Any]], dtype: str) -> Statistics:
-        known = self._load()
-        if key not in known:
-            known[key] = statistics(bits(), dtype)
-            self._append(key, list(astuple(known[key])))
-        return known[key]
+        cached = self._load()
+        if key not in cached:
+            cached[key] = statistics(bits(), dtype)
+            self._append(key, list(astuple(cached[key])))
+        return cached[key]
 
     def _load(self) -> dict[str, Statistics]:
-        if self._known is None:
+        if self._cached is None:
             lines = self._path.read_bytes().splitlines() if self._path.exists() else []
-            self._known = dict(filter(None, map(_parsed, lines)))
-        return self._known
+            self._cached = dict(filter(None, map(_parse_line, lines)))
+        return self._cached
 
     def _append(self, key: str, row: list[Any]) -> None:
         with contextlib.suppress(OSError):
@@ -43,7 +43,7 @@ class StatisticsCache:
                 os.close(fd)
 
 
-def _parsed(line: bytes) -> tuple[str, Statistics] | None:
+def _parse_line(line: bytes) -> tuple[str, Statistics] | None:
     """A line, or None for one that is damaged: what it said is computed again."""
     try:
         key, row = json.loads(line)

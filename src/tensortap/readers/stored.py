@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.cards import card
+from tensortap.core.cards import render_card
 from tensortap.core.record import Kind, Placement, Record, Site
 from tensortap.formats.columns import Columns
 from tensortap.formats.index import placement_from, site_from
 from tensortap.kernels.statistics import Statistics
 from tensortap.readers.statistics_cache import StatisticsCache
-from tensortap.readers.values import Values
+from tensortap.readers.values import ValueReader
 
 
-class Stored:
+class StoredRecord:
     """A record of a run; `load` gives the value, and everything else is known without it."""
 
     __slots__ = ("_columns", "_row", "_statistics", "_values")
 
-    def __init__(self, row: int, columns: Columns, values: Values, statistics: StatisticsCache) -> None:
+    def __init__(self, row: int, columns: Columns, values: ValueReader, statistics: StatisticsCache) -> None:
         self._row = row
         self._columns = columns
         self._values = values
@@ -35,15 +35,15 @@ class Stored:
             dtype, shape = columns.coded["dtype"][row], self.shape
             return self._values.array(self.file, offset, self.nbytes, dtype, shape, self.framework)
         start, length = int(columns.plain["start"][row]), int(columns.plain["length"][row])
-        return self._values.other(self.file, start, length, self.suffix, trust)
+        return self._values.deserialize(self.file, start, length, self.suffix, trust)
 
     @property
     def statistics(self) -> Statistics | None:
         """Of the numbers; computed when first asked for and kept. None for what is not an array."""
         columns, row = self._columns, self._row
-        known = columns.coded["statistics"][row]
-        if known is not None:
-            return Statistics(*json.loads(known))
+        stored_statistics = columns.coded["statistics"][row]
+        if stored_statistics is not None:
+            return Statistics(*json.loads(stored_statistics))
         offset = int(columns.plain["offset"][row])
         if offset < 0:
             return None
@@ -62,8 +62,8 @@ class Stored:
 
     def record(self) -> Record:
         """The record as it was written, with its value."""
-        place = (self.step, self.rank, self.call, self.order, self.time, self.site, self.placement)
-        return Record(self.name, self.load(), self.kind, *place)
+        coordinates = (self.step, self.rank, self.call, self.order, self.time, self.site, self.placement)
+        return Record(self.name, self.load(), self.kind, *coordinates)
 
     @property
     def name(self) -> str:
@@ -155,8 +155,8 @@ class Stored:
         ]
 
     def _repr_html_(self) -> str | None:
-        return card(self)
+        return render_card(self)
 
     def __repr__(self) -> str:
-        what = f"{self.dtype} {list(self.shape)}" if self.dtype else self.type
-        return f"<{self.name} step {self.step} rank {self.rank}: {what}>"
+        description = f"{self.dtype} {list(self.shape)}" if self.dtype else self.type
+        return f"<{self.name} step {self.step} rank {self.rank}: {description}>"

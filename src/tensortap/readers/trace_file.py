@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
-from tensortap.core.paths import matches, nearest, sort_key
+from tensortap.core.paths import matches_pattern, closest_names, natural_sort_key
 from tensortap.core.record import Series
 from tensortap.formats.hdf5_layout import load_filters, open_file
 from tensortap.formats.hdf5_parts import Rows, StoredPart, find_parts
@@ -18,7 +18,7 @@ T = TypeVar("T")
 _SHOWN = 20
 _ATTEMPTS = 8
 # What the library says when a commit came between two of its reads.
-_TORN = (OSError, KeyError, RuntimeError, ValueError)
+_TORN_READ_ERRORS = (OSError, KeyError, RuntimeError, ValueError)
 
 
 class TraceFile:
@@ -40,19 +40,19 @@ class TraceFile:
     @property
     def names(self) -> list[str]:
         """Every name once; numbers in names sort as numbers."""
-        return sorted(self._parts, key=sort_key)
+        return sorted(self._parts, key=natural_sort_key)
 
     def refresh(self) -> int:
         """Look again; return how many values there are. A file that has been replaced is read anew."""
-        found = self._read(find_parts)
-        self._parts = {name: parts for name, parts in found.items() if self._selects(name)}
+        parts_by_name = self._read(find_parts)
+        self._parts = {name: parts for name, parts in parts_by_name.items() if self._selects(name)}
         return len(self)
 
     def filter(self, path: str) -> TraceFile:
         """The names that a pattern in the grammar of `tt.capture` selects, now and after a refresh."""
         narrowed = TraceFile.__new__(TraceFile)
         narrowed.path, narrowed._patterns = self.path, (*self._patterns, path)
-        narrowed._parts = {name: parts for name, parts in self._parts.items() if matches(path, name)}
+        narrowed._parts = {name: parts for name, parts in self._parts.items() if matches_pattern(path, name)}
         return narrowed
 
     def load(self, name: str) -> Series:
@@ -60,10 +60,10 @@ class TraceFile:
         tensors where they were torch tensors, else numpy arrays and Python's own."""
         return self[name].series(slice(None))
 
-    def __getitem__(self, name: str) -> Traced:
+    def __getitem__(self, name: str) -> TracedValues:
         if name not in self._parts:
-            raise UnknownNameError(self._unknown(name))
-        return Traced(self, name)
+            raise UnknownNameError(self._describe_unknown(name))
+        return TracedValues(self, name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts
@@ -91,30 +91,30 @@ class TraceFile:
         return [["name", "values", "iterations", "dtype", "shape"], *rows, *more]
 
     def _selects(self, name: str) -> bool:
-        return all(matches(pattern, name) for pattern in self._patterns)
+        return all(matches_pattern(pattern, name) for pattern in self._patterns)
 
-    def _unknown(self, name: str) -> str:
-        near = nearest(name, self._parts)
+    def _describe_unknown(self, name: str) -> str:
+        near = closest_names(name, self._parts)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         return f"no values of {name!r} in {self.path}; {hint}names lists all {len(self._parts)}"
 
     def _read(self, action: Callable[[Any], T]) -> T:
         """Each time on a newly opened file: the library never looks again at tables it has read once."""
         if not self.path.is_file():
-            what = "is a folder" if self.path.is_dir() else "does not exist"
-            raise NoRunError(f"{self.path} {what}; give the HDF5 file of a trace")
+            problem = "is a folder" if self.path.is_dir() else "does not exist"
+            raise NoRunError(f"{self.path} {problem}; give the HDF5 file of a trace")
         for attempt in range(_ATTEMPTS):
             try:
                 with open_file(self.path) as file:
                     return action(file)
-            except _TORN as error:
+            except _TORN_READ_ERRORS as error:
                 if attempt == _ATTEMPTS - 1:
                     raise CorruptRunError(f"{self.path} cannot be read as HDF5: {_reason(error)}") from error
                 load_filters()
         raise AssertionError("unreachable")
 
 
-class Traced:
+class TracedValues:
     """All values of one name, read when they are asked for: `[i]` is a value, `[i:j]` a Series."""
 
     def __init__(self, trace: TraceFile, name: str) -> None:
@@ -167,8 +167,8 @@ class Traced:
         return self._trace._parts[self.name]
 
     def _series(self, file: Any, rows: slice) -> Series:
-        stored = self._rows(file)
-        return Series(self.name, stored.values(rows), stored.steps(rows), stored.ranks(rows))
+        all_rows = self._rows(file)
+        return Series(self.name, all_rows.values(rows), all_rows.steps(rows), all_rows.ranks(rows))
 
     def _rows(self, file: Any) -> Rows:
         return Rows(file, self._parts)

@@ -9,24 +9,24 @@ from weakref import WeakSet
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats import serializers
 from tensortap.formats.run_layout import OWN, is_own_run
 from tensortap.frameworks.base import Framework, framework_named
 
-_OPEN_FILES = 64
-_MAPPED_FILES = 256  # a process may often open no more than 1024
+_MAX_CACHED_FILES = 64
+_MAX_MAPPED_FILES = 256  # a process may often open no more than 1024
 Memory = mmap.mmap | bytearray
 Array = np.ndarray[Any, Any]
 
 
-class Values:
+class ValueReader:
     """Keeps the files it mapped last open; a pack that has grown is mapped again."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._mapped = lru_cache(maxsize=_OPEN_FILES)(self._map)
+        self._mapped = lru_cache(maxsize=_MAX_CACHED_FILES)(self._map)
         self._alive: WeakSet[mmap.mmap] = WeakSet()
 
     def array(
@@ -34,25 +34,25 @@ class Values:
     ) -> Any:
         """An array or tensor over the file's own bytes; writing to it stays in this process."""
         bits = self.bits(file, offset, nbytes, dtype, shape)
-        return _framework(framework).from_bits(bits, dtype)
+        return _framework_or_numpy(framework).from_bits(bits, dtype)
 
     def view(self, file: str, end: int) -> memoryview:
         """The bytes of a file of the run, which must reach to there."""
         return memoryview(self._memory(file, end))
 
     def bits(self, file: str, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> Array:
-        known = NUMBER_TYPES.get(dtype)
-        if known is None:
+        number_type = DTYPE_TABLE.get(dtype)
+        if number_type is None:
             raise CorruptRunError(
                 f"the index names the number type {dtype!r} for a value of {self._run / file}, which is "
                 "none; the other values of the run can still be read"
             )
         if nbytes == 0:
-            return np.empty(shape, known.storage)
+            return np.empty(shape, number_type.storage)
         memory = self._memory(file, offset + nbytes)
-        return np.frombuffer(memory, known.storage, nbytes // known.itemsize, offset).reshape(shape)
+        return np.frombuffer(memory, number_type.storage, nbytes // number_type.itemsize, offset).reshape(shape)
 
-    def other(self, file: str, start: int, length: int, suffix: str, trust: bool) -> Any:
+    def deserialize(self, file: str, start: int, length: int, suffix: str, trust: bool) -> Any:
         path = self._run / file
         if not file.startswith(OWN):
             self._mapped(file)  # says what is wrong with a file that is not there, or not in the run
@@ -80,28 +80,28 @@ class Values:
         try:
             with open(path, "rb") as stream:
                 # A mapping holds its file open as long as a value of it lives, and files are few.
-                if len(self._alive) >= _MAPPED_FILES and not file.startswith(OWN):
+                if len(self._alive) >= _MAX_MAPPED_FILES and not file.startswith(OWN):
                     return bytearray(stream.read())
                 # Private: whoever writes to a value gets a page of its own, the file stays as it is.
                 memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
                 self._alive.add(memory)
                 return memory
         except FileNotFoundError:
-            raise _missing(path) from None
+            raise _missing_file_error(path) from None
         except ValueError:
             raise CorruptRunError(
                 f"{path} is empty although the index lists a value in it; the others can still be read"
             ) from None
 
 
-def _missing(path: str) -> CorruptRunError:
+def _missing_file_error(path: str) -> CorruptRunError:
     return CorruptRunError(
         f"{path} is in the index but not on disk; the other values of the run can still be read"
     )
 
 
 @lru_cache(maxsize=16)
-def _framework(name: str) -> Framework:
+def _framework_or_numpy(name: str) -> Framework:
     """The framework a value came from, or numpy where that is not installed."""
     try:
         return framework_named(name)

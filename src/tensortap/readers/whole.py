@@ -16,21 +16,21 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.sharded import indices, shard_of
 from tensortap.readers.pieces import (
     UNPLACED,
-    Piece,
+    LocalShard,
     check_arrays,
-    differing,
-    listed,
-    of_ranks,
-    pieces_of,
+    describe_difference,
+    format_list,
+    describe_ranks,
+    collect_shards,
 )
-from tensortap.readers.stored import Stored
+from tensortap.readers.stored import StoredRecord
 
 _Coordinate = tuple[int, ...]
 # Torch's methods and numpy's functions have the same names.
-_STEPS = {"sum": "add", "avg": "add", "product": "multiply", "max": "maximum", "min": "minimum"}
+_REDUCTIONS = {"sum": "add", "avg": "add", "product": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def whole(records: Record | Stored | Iterable[Record | Stored], *, dim: int | None = None) -> Any:
+def whole(records: Record | StoredRecord | Iterable[Record | StoredRecord], *, dim: int | None = None) -> Any:
     """The full tensor from the pieces of several ranks, bit for bit, in the framework they came in.
 
     >>> tt.whole(tt.Run("runs/20251028_143041").filter("layers.0.mlp.up", step=3))
@@ -41,30 +41,30 @@ def whole(records: Record | Stored | Iterable[Record | Stored], *, dim: int | No
     another order, so a sum can differ from its result in the last bits. Without a placement all values must
     be equal, unless `dim` says along which dimension they follow each other. The result is on the CPU.
     """
-    given = [records] if isinstance(records, Record | Stored) else list(records)
-    pieces = pieces_of(given)
-    name = given[0].name
-    unplaced = [piece for piece in pieces if piece.placement is UNPLACED]
+    record_list = [records] if isinstance(records, Record | StoredRecord) else list(records)
+    shards = collect_shards(record_list)
+    name = record_list[0].name
+    unplaced = [shard for shard in shards if shard.placement is UNPLACED]
     if dim is not None:
-        return _joined(name, pieces, dim)
-    if len(unplaced) == len(pieces):
-        return _agreed(name, pieces)
+        return _concatenate(name, shards, dim)
+    if len(unplaced) == len(shards):
+        return _replicated_value(name, shards)
     if unplaced:
         raise NotWholeError(
-            f"{name!r} of {of_ranks(unplaced)} does not say how it sits in the whole, the others do; "
+            f"{name!r} of {describe_ranks(unplaced)} does not say how it sits in the whole, the others do; "
             "whole(..., dim=...) joins all of them along a dimension, in rank order"
         )
-    return _assembled(name, [piece for piece in pieces if piece.placement.coordinate])
+    return _assemble(name, [shard for shard in shards if shard.placement.coordinate])
 
 
-def _agreed(name: str, pieces: Sequence[Piece]) -> Any:
+def _replicated_value(name: str, shards: Sequence[LocalShard]) -> Any:
     """The value that all ranks hold; without a placement nothing else can be the whole."""
-    first, *others = pieces
+    first, *others = shards
     if not first.dtype and all(first.framework.mark(first.value)(other.value) for other in others):
         return first.value
-    check_arrays(name, pieces)
+    check_arrays(name, shards)
     for other in others:
-        difference = differing(first, other)
+        difference = describe_difference(first, other)
         if difference:
             raise NotWholeError(
                 f"{name!r} differs between rank {first.rank} and rank {other.rank} in {difference}, and "
@@ -74,151 +74,151 @@ def _agreed(name: str, pieces: Sequence[Piece]) -> Any:
     return first.value
 
 
-def _joined(name: str, pieces: Sequence[Piece], dim: int) -> Any:
-    check_arrays(name, pieces)
-    if all(piece.placement is not UNPLACED for piece in pieces):
-        raise ValueError(f"{name!r} says how it is placed ({_told(pieces[0].placement)}); leave dim out")
-    if len({piece.rank for piece in pieces}) < len(pieces):
-        raise NotWholeError(f"{len(pieces)} records of {name!r} come from {of_ranks(pieces)}; give one each")
+def _concatenate(name: str, shards: Sequence[LocalShard], dim: int) -> Any:
+    check_arrays(name, shards)
+    if all(shard.placement is not UNPLACED for shard in shards):
+        raise ValueError(f"{name!r} says how it is placed ({_describe_placement(shards[0].placement)}); leave dim out")
+    if len({shard.rank for shard in shards}) < len(shards):
+        raise NotWholeError(f"{len(shards)} records of {name!r} come from {describe_ranks(shards)}; give one each")
     try:
-        bits = np.concatenate([piece.bits for piece in pieces], axis=dim)
+        bits = np.concatenate([shard.bits for shard in shards], axis=dim)
     except ValueError as error:
-        shapes = listed([list(piece.bits.shape) for piece in pieces])
+        shapes = format_list([list(shard.bits.shape) for shard in shards])
         raise NotWholeError(
             f"{name!r} cannot be put together along dimension {dim} from {shapes}: {error}"
         ) from None
-    return pieces[0].framework.from_bits(bits, pieces[0].dtype)
+    return shards[0].framework.from_bits(bits, shards[0].dtype)
 
 
-def _assembled(name: str, pieces: Sequence[Piece]) -> Any:
-    check_arrays(name, pieces)
-    frame = _frame(name, pieces)
-    _check_words(name, frame)
-    for piece in pieces:
-        _check_shape(name, piece)
-    held = _without_copies(name, frame, pieces)
-    _check_complete(name, frame, held, pieces)
-    for axis in reversed(range(len(frame.parts))):
-        if _operation(frame.parts[axis]) in _STEPS:
-            held = _reduced(name, frame, held, axis)
-    return _filled(frame, list(held.values()))
+def _assemble(name: str, shards: Sequence[LocalShard]) -> Any:
+    check_arrays(name, shards)
+    placement = _common_placement(name, shards)
+    _check_supported(name, placement)
+    for shard in shards:
+        _check_shape(name, shard)
+    by_coordinate = _deduplicate(name, placement, shards)
+    _check_complete(name, placement, by_coordinate, shards)
+    for mesh_dim in reversed(range(len(placement.parts))):
+        if _reduction_of(placement.parts[mesh_dim]) in _REDUCTIONS:
+            by_coordinate = _reduce_axis(name, placement, by_coordinate, mesh_dim)
+    return _fill(placement, list(by_coordinate.values()))
 
 
-def _frame(name: str, pieces: Sequence[Piece]) -> Placement:
+def _common_placement(name: str, shards: Sequence[LocalShard]) -> Placement:
     """A placement whose mesh, parts and shape are those of all."""
-    told = {(one.mesh, one.parts, one.shape): one for one in (piece.placement for piece in pieces)}
-    if not told:
+    distinct = {(placement.mesh, placement.parts, placement.shape): placement for placement in (shard.placement for shard in shards)}
+    if not distinct:
         raise NotWholeError(f"no rank of the mesh is among the records of {name!r}; give those of every rank")
-    if len(told) > 1:
+    if len(distinct) > 1:
         raise NotWholeError(
-            f"the ranks place {name!r} differently: {listed([_told(one) for one in told.values()])}; "
+            f"the ranks place {name!r} differently: {format_list([_describe_placement(placement) for placement in distinct.values()])}; "
             "give records of the same capture"
         )
-    return pieces[0].placement
+    return shards[0].placement
 
 
-def _check_words(name: str, frame: Placement) -> None:
-    for part in frame.parts:
-        if part != "replicate" and shard_of(part) is None and _operation(part) not in _STEPS:
+def _check_supported(name: str, placement: Placement) -> None:
+    for part in placement.parts:
+        if part != "replicate" and shard_of(part) is None and _reduction_of(part) not in _REDUCTIONS:
             raise UnsupportedValueError(
                 f"{name!r} is placed as {part}, which cannot be put together from its pieces; "
                 "redistribute it before it is captured"
             )
 
 
-def _check_shape(name: str, piece: Piece) -> None:
-    where, placement = indices(piece.placement), piece.placement
+def _check_shape(name: str, shard: LocalShard) -> None:
+    where, placement = indices(shard.placement), shard.placement
     starts = [
         int(rows[0]) if len(rows) else begin for rows, begin in zip(where, placement.offset, strict=True)
     ]
     expected = list(map(len, where))
-    if expected != list(piece.bits.shape) or starts != list(placement.offset):
+    if expected != list(shard.bits.shape) or starts != list(placement.offset):
         raise NotWholeError(
-            f"rank {piece.rank} holds {list(piece.bits.shape)} from {list(placement.offset)} on of {name!r}, "
-            f"but {_told(placement)} over a mesh {placement.mesh} gives it {expected} from {starts} on; "
+            f"rank {shard.rank} holds {list(shard.bits.shape)} from {list(placement.offset)} on of {name!r}, "
+            f"but {_describe_placement(placement)} over a mesh {placement.mesh} gives it {expected} from {starts} on; "
             "the pieces and their placements do not belong together"
         )
 
 
-def _without_copies(name: str, frame: Placement, pieces: Sequence[Piece]) -> dict[_Coordinate, Piece]:
+def _deduplicate(name: str, placement: Placement, shards: Sequence[LocalShard]) -> dict[_Coordinate, LocalShard]:
     """One piece of each place, after all that claim it were found equal."""
-    held: dict[_Coordinate, Piece] = {}
-    for piece in pieces:
-        place = tuple(
-            0 if part == "replicate" else at
-            for part, at in zip(frame.parts, piece.placement.coordinate, strict=True)
+    by_coordinate: dict[_Coordinate, LocalShard] = {}
+    for shard in shards:
+        coordinate = tuple(
+            0 if part == "replicate" else index
+            for part, index in zip(placement.parts, shard.placement.coordinate, strict=True)
         )
-        difference = differing(held.setdefault(place, piece), piece)
+        difference = describe_difference(by_coordinate.setdefault(coordinate, shard), shard)
         if difference:
             raise NotWholeError(
-                f"rank {held[place].rank} and rank {piece.rank} should hold the same piece of {name!r}, but "
+                f"rank {by_coordinate[coordinate].rank} and rank {shard.rank} should hold the same piece of {name!r}, but "
                 f"differ in {difference}; give the records of one group of ranks, or compare the two"
             )
-    return held
+    return by_coordinate
 
 
 def _check_complete(
-    name: str, frame: Placement, held: dict[_Coordinate, Piece], pieces: Sequence[Piece]
+    name: str, placement: Placement, by_coordinate: dict[_Coordinate, LocalShard], shards: Sequence[LocalShard]
 ) -> None:
-    sizes = [1 if part == "replicate" else size for part, size in zip(frame.parts, frame.mesh, strict=True)]
-    missing = [place for place in product(*map(range, sizes)) if place not in held and _matters(frame, place)]
+    sizes = [1 if part == "replicate" else size for part, size in zip(placement.parts, placement.mesh, strict=True)]
+    missing = [coordinate for coordinate in product(*map(range, sizes)) if coordinate not in by_coordinate and _is_nonempty(placement, coordinate)]
     if missing:
         raise NotWholeError(
-            f"{len(missing)} of {prod(sizes)} pieces of {name!r} are missing, at {listed(missing)} of the "
-            f"mesh {frame.mesh}; {of_ranks(pieces)} gave theirs, give the records of every rank"
+            f"{len(missing)} of {prod(sizes)} pieces of {name!r} are missing, at {format_list(missing)} of the "
+            f"mesh {placement.mesh}; {describe_ranks(shards)} gave theirs, give the records of every rank"
         )
 
 
-def _matters(frame: Placement, place: _Coordinate) -> bool:
+def _is_nonempty(placement: Placement, coordinate: _Coordinate) -> bool:
     """Whether that piece holds anything; of a short dimension the last ranks get nothing."""
-    piece = Placement(frame.mesh, place, frame.parts, frame.shape, frame.offset)
-    return all(len(rows) for rows in indices(piece))
+    shard_placement = Placement(placement.mesh, coordinate, placement.parts, placement.shape, placement.offset)
+    return all(len(rows) for rows in indices(shard_placement))
 
 
-def _reduced(
-    name: str, frame: Placement, held: dict[_Coordinate, Piece], axis: int
-) -> dict[_Coordinate, Piece]:
-    groups: dict[_Coordinate, list[Piece]] = {}
-    for place in sorted(held):
-        groups.setdefault((*place[:axis], 0, *place[axis + 1 :]), []).append(held[place])
-    operation = _operation(frame.parts[axis])
+def _reduce_axis(
+    name: str, placement: Placement, by_coordinate: dict[_Coordinate, LocalShard], mesh_dim: int
+) -> dict[_Coordinate, LocalShard]:
+    groups: dict[_Coordinate, list[LocalShard]] = {}
+    for coordinate in sorted(by_coordinate):
+        groups.setdefault((*coordinate[:mesh_dim], 0, *coordinate[mesh_dim + 1 :]), []).append(by_coordinate[coordinate])
+    operation = _reduction_of(placement.parts[mesh_dim])
     try:
-        return {place: _reduce(operation, group) for place, group in groups.items()}
+        return {coordinate: _reduce_group(operation, group) for coordinate, group in groups.items()}
     except (RuntimeError, TypeError) as error:
-        dtype = next(iter(held.values())).dtype
+        dtype = next(iter(by_coordinate.values())).dtype
         raise UnsupportedValueError(
             f"the {operation} of {dtype} pieces of {name!r} cannot be computed ({error}); "
             "redistribute it before it is captured"
         ) from None
 
 
-def _reduce(operation: str, pieces: Sequence[Piece]) -> Piece:
-    first = pieces[0]
+def _reduce_group(operation: str, shards: Sequence[LocalShard]) -> LocalShard:
+    first = shards[0]
     # Rebuilt from the bits: on the CPU, and outside of the program's graph.
-    values = [first.framework.from_bits(piece.bits, first.dtype) for piece in pieces]
-    total = reduce(_step(_STEPS[operation], values[0]), values)
+    values = [first.framework.from_bits(shard.bits, first.dtype) for shard in shards]
+    total = reduce(_elementwise(_REDUCTIONS[operation], values[0]), values)
     if operation == "avg":
         total = total / len(values)
     bits = framework_of(total).bits(total)
-    return Piece(first.rank, total, first.placement, first.framework, first.dtype, bits)
+    return LocalShard(first.rank, total, first.placement, first.framework, first.dtype, bits)
 
 
-def _step(name: str, value: Any) -> Callable[[Any, Any], Any]:
-    step: Callable[[Any, Any], Any] = getattr(type(value), name, None) or getattr(np, name)
-    return step
+def _elementwise(name: str, value: Any) -> Callable[[Any, Any], Any]:
+    function: Callable[[Any, Any], Any] = getattr(type(value), name, None) or getattr(np, name)
+    return function
 
 
-def _filled(frame: Placement, pieces: Sequence[Piece]) -> Any:
-    first = pieces[0]
-    bits = np.empty(frame.shape, first.bits.dtype)
-    for piece in pieces:
-        where = indices(piece.placement)
-        slices = tuple(map(_slice, where))
-        bits[np.ix_(*where) if None in slices else slices] = piece.bits
+def _fill(placement: Placement, shards: Sequence[LocalShard]) -> Any:
+    first = shards[0]
+    bits = np.empty(placement.shape, first.bits.dtype)
+    for shard in shards:
+        where = indices(shard.placement)
+        slices = tuple(map(_as_slice, where))
+        bits[np.ix_(*where) if None in slices else slices] = shard.bits
     return first.framework.from_bits(bits, first.dtype)
 
 
-def _slice(rows: np.ndarray[Any, Any]) -> slice | None:
+def _as_slice(rows: np.ndarray[Any, Any]) -> slice | None:
     """The rows as a slice, which numpy copies fastest; None when they are not in one run."""
     if not len(rows):
         return slice(0, 0)
@@ -226,10 +226,10 @@ def _slice(rows: np.ndarray[Any, Any]) -> slice | None:
     return slice(start, end) if end - start == len(rows) else None
 
 
-def _operation(part: str) -> str:
+def _reduction_of(part: str) -> str:
     """What `partial(sum)` is reduced by; empty for every other word."""
     return part[len("partial(") : -1] if part.startswith("partial(") else ""
 
 
-def _told(placement: Placement) -> str:
+def _describe_placement(placement: Placement) -> str:
     return f"{', '.join(placement.parts)} of {list(placement.shape)}"

@@ -16,22 +16,22 @@ def runs_being_written() -> set[Path]:
 
 
 def _open_files() -> set[str]:
-    found: set[str] = set()
-    for process in _entries("/proc"):
-        if process.isdigit():
-            descriptors = f"/proc/{process}/fd"
-            found.update(_target(f"{descriptors}/{number}") for number in _entries(descriptors))
-    return found
+    paths: set[str] = set()
+    for pid in _list_folder("/proc"):
+        if pid.isdigit():
+            descriptors = f"/proc/{pid}/fd"
+            paths.update(_read_link(f"{descriptors}/{number}") for number in _list_folder(descriptors))
+    return paths
 
 
-def _entries(folder: str) -> list[str]:
+def _list_folder(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError:  # another user's, one that has just ended, or a system without /proc
         return []
 
 
-def _target(link: str) -> str:
+def _read_link(link: str) -> str:
     try:
         return os.readlink(link)
     except OSError:

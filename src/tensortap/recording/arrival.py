@@ -13,50 +13,50 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
-from tensortap.core.errand import ARRIVED, VARIABLE, Errand, errand
+from tensortap.core.errand import REACHED_MARKER, VARIABLE, LaunchSpec, current_launch_spec
 from tensortap.core.settings import is_on
 
 if TYPE_CHECKING:
     from tensortap.recording.program import Program
-    from tensortap.recording.scripting import Scripting
+    from tensortap.recording.scripting import ScriptingHook
 
 _MODULES, _OPTIMIZERS = "torch.nn.modules.module", "torch.optim.optimizer"
 _TAPPING = "tensortap.recording.tapping"
 _MAIN = "__main__"
 
 
-def begin() -> None:
+def install_import_hook() -> None:
     """Called while Python starts, before the program."""
-    asked = errand()
-    if asked is None or not is_on():
+    spec = current_launch_spec()
+    if spec is None or not is_on():
         return
-    asked = asked._replace(here=_folder())
-    watch = Watch(asked)
-    if not asked.is_inner:
-        asked.leave_word(ARRIVED, sys.executable)
-        os.environ[VARIABLE] = asked._replace(is_inner=True).text
-        atexit.register(watch.end, os.getpid())
-    sys.meta_path.insert(0, watch)
-    if any(_module_of(one) == _MAIN for one in asked.patterns):
+    spec = spec._replace(here=_initial_directory())
+    hook = ImportHook(spec)
+    if not spec.is_inner:
+        spec.write_marker(REACHED_MARKER, sys.executable)
+        os.environ[VARIABLE] = spec._replace(is_inner=True).text
+        atexit.register(hook.at_exit, os.getpid())
+    sys.meta_path.insert(0, hook)
+    if any(_module_in_pattern(pattern) == _MAIN for pattern in spec.patterns):
         from tensortap.recording.main_functions import await_definitions
 
-        await_definitions(asked.patterns, lambda: watch.guarded(lambda: watch.program.place(_MAIN)))
+        await_definitions(spec.patterns, lambda: hook.run_guarded(lambda: hook.program.capture_functions_of(_MAIN)))
 
 
-class Watch:
+class ImportHook:
     """Looks on while the program imports: models, optimizers, functions that are wanted, and `tt.tap`.
 
     It never finds a module itself. That torch's own modules are there is noticed when they import the next
     one, so that no frame of ours is in the way of an import.
     """
 
-    def __init__(self, asked: Errand) -> None:
-        self._asked = asked
-        self._awaited = {_TAPPING, *filter(None, map(_module_of, asked.patterns))} - {_MAIN}
+    def __init__(self, spec: LaunchSpec) -> None:
+        self._spec = spec
+        self._awaited_modules = {_TAPPING, *filter(None, map(_module_in_pattern, spec.patterns))} - {_MAIN}
         self._program: Program | None = None
-        self._one_begins = RLock()
-        self._bells: dict[str, Doorbell] = {}
-        self._scripting: Scripting | None = None
+        self._creation_lock = RLock()
+        self._access_hooks: dict[str, MethodAccessHook] = {}
+        self._scripting_hook: ScriptingHook | None = None
         self._optimizers: WeakSet[Any] = WeakSet()
 
     @property
@@ -65,34 +65,34 @@ class Watch:
             # Imported before the lock is taken: whoever imports something else may wait for it.
             from tensortap.recording.program import Program
 
-            with self._one_begins:
-                self._program = self._program or Program(self._asked, self._optimizers)
+            with self._creation_lock:
+                self._program = self._program or Program(self._spec, self._optimizers)
         return self._program
 
-    def end(self, process: int) -> None:
+    def at_exit(self, process: int) -> None:
         """A program without a model is described when it is over; a forked child is not this program."""
         has_model = self._program is not None and self._program.has_model
         if process == os.getpid() and not has_model:
-            from tensortap.recording.described import describe_at_end
+            from tensortap.recording.described import write_program_facts_at_exit
 
-            self.guarded(describe_at_end, self._asked)
+            self.run_guarded(write_program_facts_at_exit, self._spec)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name in self._awaited:
-            self._awaited.discard(name)
-            return self._told_when_loaded(name, path, target)
+        if name in self._awaited_modules:
+            self._awaited_modules.discard(name)
+            return self._find_and_notify(name, path, target)
         if name.startswith("torch"):
-            self._look_at_torch()
+            self._hook_torch()
         return None
 
-    def guarded(self, action: Callable[..., Any], *arguments: Any) -> Any:
+    def run_guarded(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """A guest in someone's program: whatever fails is logged, and nothing more is watched."""
         try:
             return action(*arguments)
         except Exception:
             from tensortap.core.settings import is_strict
 
-            self._leave()
+            self._uninstall()
             if is_strict():
                 raise
             from logging import getLogger
@@ -100,121 +100,121 @@ class Watch:
             getLogger("tensortap.run").exception("watching failed and is given up; the program goes on")
             return None
 
-    def _look_at_torch(self) -> None:
+    def _hook_torch(self) -> None:
         module = getattr(sys.modules.get(_MODULES), "Module", None)
-        if module is not None and "models" not in self._bells:
-            self._bells["models"] = Doorbell(module, "__call__", self._meet)
+        if module is not None and "models" not in self._access_hooks:
+            self._access_hooks["models"] = MethodAccessHook(module, "__call__", self._on_module_call)
         optimizer = getattr(sys.modules.get(_OPTIMIZERS), "Optimizer", None)
-        if optimizer is not None and "optimizers" not in self._bells:
-            self._bells["optimizers"] = Doorbell(optimizer, "__init__", self._meet_optimizer)
-        if self._asked.looks_inside and self._scripting is None:
-            self._look_at_scripting()
+        if optimizer is not None and "optimizers" not in self._access_hooks:
+            self._access_hooks["optimizers"] = MethodAccessHook(optimizer, "__init__", self._register_optimizer)
+        if self._spec.observes_models and self._scripting_hook is None:
+            self._hook_scripting()
 
-    def _look_at_scripting(self) -> None:
-        from tensortap.recording.scripting import Scripting, is_there
+    def _hook_scripting(self) -> None:
+        from tensortap.recording.scripting import ScriptingHook, is_jit_imported
 
-        if is_there():
-            self._scripting = Scripting(lambda model: self.guarded(self._let_go, model))
+        if is_jit_imported():
+            self._scripting_hook = ScriptingHook(lambda model: self.run_guarded(self._release, model))
 
-    def _let_go(self, model: Any) -> None:
+    def _release(self, model: Any) -> None:
         if self._program is not None:
-            self._program.let_go(model)
+            self._program.release(model)
 
-    def _meet(self, model: Any) -> Iterable[Any]:
+    def _on_module_call(self, model: Any) -> Iterable[Any]:
         """A module is called; one that has neither parts nor parameters is no model."""
         if not model._modules and not model._parameters:
             return ()
-        return self.guarded(self._meet_model, model) or ()
+        return self.run_guarded(self._register_model, model) or ()
 
-    def _meet_model(self, model: Any) -> Iterable[Any]:
+    def _register_model(self, model: Any) -> Iterable[Any]:
         from tensortap.recording.scripting import is_scripting
 
         if is_scripting():
             return ()
-        met = self.program.meet(model)
-        if not self.program.wants_more:
-            self._leave()
-        return met
+        known_modules = self.program.register(model)
+        if not self.program.watches_later_models:
+            self._uninstall()
+        return known_modules
 
-    def _meet_optimizer(self, optimizer: Any) -> Iterable[Any]:
+    def _register_optimizer(self, optimizer: Any) -> Iterable[Any]:
         self._optimizers.add(optimizer)
         return ()
 
-    def _leave(self) -> None:
-        for bell in self._bells.values():
-            bell.take_down()
-        if self._scripting is not None:
-            self._scripting.take_down()
+    def _uninstall(self) -> None:
+        for hook in self._access_hooks.values():
+            hook.remove()
+        if self._scripting_hook is not None:
+            self._scripting_hook.remove()
         if self in (sys.meta_path or ()):
             sys.meta_path.remove(self)
 
-    def _told_when_loaded(self, name: str, path: Any, target: Any) -> Any:
+    def _find_and_notify(self, name: str, path: Any, target: Any) -> Any:
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
-                self._tell_when_loaded(name, spec)
+                self._notify_after_load(name, spec)
                 return spec
         return None
 
-    def _tell_when_loaded(self, name: str, spec: Any) -> None:
+    def _notify_after_load(self, name: str, spec: Any) -> None:
         execute = getattr(spec.loader, "exec_module", None)
 
-        def execute_and_tell(module: Any) -> None:
+        def execute_and_notify(module: Any) -> None:
             execute(module)  # type: ignore[misc]
             if name == _TAPPING:
-                self._listen(module)
+                self._listen_for_taps(module)
             else:
-                self.guarded(lambda: self.program.place(name))
+                self.run_guarded(lambda: self.program.capture_functions_of(name))
 
         try:
-            spec.loader.exec_module = execute_and_tell
+            spec.loader.exec_module = execute_and_notify
         except AttributeError:  # a loader of the program's own, with slots
             pass
 
-    def _listen(self, tapping: Any) -> None:
+    def _listen_for_taps(self, tapping: Any) -> None:
         """Nothing is imported before the first value is tapped: this may be amid an import of ours."""
 
-        def hear_first(value: Any, name: str, site: Any) -> None:
-            if not self.guarded(lambda: self.program.hear(value, name, site, hear_first)):
-                tapping.unlisten(hear_first)
+        def on_first_tap(value: Any, name: str, site: Any) -> None:
+            if not self.run_guarded(lambda: self.program.hear(value, name, site, on_first_tap)):
+                tapping.unlisten(on_first_tap)
 
-        tapping.listen(hear_first)
+        tapping.listen(on_first_tap)
 
 
-class Doorbell:
+class MethodAccessHook:
     """Stands where a class has a method, rings when an object is asked for it, and gives the method.
 
     No frame of ours is on the stack while the method runs, and whoever looks at the class sees the method.
     `ring` gives the objects that need not ring again.
     """
 
-    __slots__ = ("_kind", "_known", "_method", "_name", "_ring")
+    __slots__ = ("_class", "_known", "_method", "_name", "_on_access")
 
-    def __init__(self, kind: type, name: str, ring: Callable[[Any], Iterable[Any]]) -> None:
-        self._kind, self._name, self._ring = kind, name, ring
-        self._method: Any = vars(kind)[name]
+    def __init__(self, owner: type, name: str, on_access: Callable[[Any], Iterable[Any]]) -> None:
+        self._class, self._name, self._on_access = owner, name, on_access
+        self._method: Any = vars(owner)[name]
         self._known: dict[int, Any] = {}
-        setattr(kind, name, self)
+        setattr(owner, name, self)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self._method
         if id(instance) not in self._known:
-            for one in self._ring(instance):
-                self._know(one)
+            for known in self._on_access(instance):
+                self._mark_known(known)
         return self._method.__get__(instance, owner)
 
-    def _know(self, instance: Any) -> None:
+    def _mark_known(self, instance: Any) -> None:
         # The number of an object is given again when it is gone; then it must be forgotten here, too.
         key, known = id(instance), self._known
         known[key] = ref(instance, lambda _: known.pop(key, None))
 
-    def take_down(self) -> None:
-        if vars(self._kind).get(self._name) is self:
-            setattr(self._kind, self._name, self._method)
+    def remove(self) -> None:
+        if vars(self._class).get(self._name) is self:
+            setattr(self._class, self._name, self._method)
 
 
-def _folder() -> str:
+def _initial_directory() -> str:
     """Where the program begins; it may go elsewhere, and its command is to be given here again."""
     try:
         return os.getcwd()
@@ -222,7 +222,7 @@ def _folder() -> str:
         return ""
 
 
-def _module_of(pattern: str) -> str:
+def _module_in_pattern(pattern: str) -> str:
     """`pkg.mod` of a pattern `pkg.mod:func.var`; nothing of any other."""
     above, colon, _ = pattern.removeprefix("!").partition(":")
     return above if colon else ""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from tensortap.core.first_call import first_call
-from tensortap.core.paths import parse
+from tensortap.core.first_call import listen_if_requested
+from tensortap.core.paths import parse_pattern
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
@@ -28,7 +28,7 @@ from tensortap.sources.plain_functions import PlainFunctions
 from tensortap.sources.port_source import PortSource, Stopped
 from tensortap.sources.selection import selection
 from tensortap.sources.sites import ModuleSite, Wanted, class_name, require_module, unwrapped, walk
-from tensortap.stages.select import Steps, When, predicates_of
+from tensortap.stages.select import StepPredicate, When, predicates_of
 
 if TYPE_CHECKING:
     from tensortap.sources.modules import Modules
@@ -124,7 +124,7 @@ class Capture(Captured):
 
     def start(self) -> None:
         """Begin, where a `with` block does not fit; `stop` ends it."""
-        first_call()
+        listen_if_requested()
         self._begin()
         entered.enter(self)
 
@@ -145,7 +145,7 @@ class Capture(Captured):
         self._state = "on"
         if not self._is_on:
             return
-        others = [one for one in self._predicates if not isinstance(one, Steps)]
+        others = [one for one in self._predicates if not isinstance(one, StepPredicate)]
         stages = [When(*others)] if others else []
         take = None if others else self._destination.keep_early()
         if take is not None:
@@ -194,7 +194,7 @@ class Capture(Captured):
         return [
             Missing(text, reason)
             for text in texts
-            if not is_of_function(parse(text)) and not self._heard.has_heard(text)
+            if not is_of_function(parse_pattern(text)) and not self._heard.has_heard(text)
         ]
 
     def _title(self) -> str:
@@ -221,7 +221,7 @@ class Capture(Captured):
             raise ValueError(f"{name!r} cannot be seen in a compiled graph; use compiled='eager'")
 
     def _rests(self) -> Callable[[int], bool] | None:
-        steps = [one for one in self._predicates if isinstance(one, Steps)]
+        steps = [one for one in self._predicates if isinstance(one, StepPredicate)]
         return (lambda step: not all(one.wants(step) for one in steps)) if steps else None
 
     def _modules(self) -> Modules:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.core.paths import nearest, parse, regex
+from tensortap.core.paths import closest_names, parse_pattern, pattern_regex
 from tensortap.core.record import Record
 from tensortap.formats.rows import rows_of
 from tensortap.formats.tree import fits, tree_text
@@ -65,7 +65,7 @@ class Captured:
         named = [record for record in records if record.name == name]
         if named:
             return named
-        pattern, expression = parse(name), re.compile(regex(name))
+        pattern, expression = parse_pattern(name), re.compile(pattern_regex(name))
         chosen = [
             record
             for record in records
@@ -132,6 +132,6 @@ class Captured:
             return f"no record {name!r}: {self._destination.elsewhere}"
         if not known:
             return f"no record {name!r}: nothing was captured; .missing says why, for each selected site"
-        near = nearest(name, known)
+        near = closest_names(name, known)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         return f"no record {name!r} in this capture; {hint}.names lists all {len(known)}"

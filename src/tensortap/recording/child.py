@@ -13,55 +13,55 @@ import sys
 from collections.abc import Callable, Sequence
 
 # What a terminal or a scheduler sends; those that are ignored here are ignored there, and stay so.
-_PASSED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH")
+_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH")
 _FROM_TERMINAL = 0x80  # si_code of what the kernel sends to all processes of a terminal
 _TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH)
 _SET_PARENT_DEATH_SIGNAL = 1
-STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+STARTUP_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 
 
 class CannotStartError(Exception):
     """The system does not execute the program; the message is one sentence."""
 
 
-def run(command: Sequence[str], environment: dict[str, str]) -> int:
+def run_program(command: Sequence[str], environment: dict[str, str]) -> int:
     """Run it to its end; below zero, the number of the signal that ended it.
 
     Input, output, terminal and process group are those of this process. A signal that the terminal sends, or
     somebody sends to the whole group, reaches the program by itself; any other is passed on.
     """
-    passed = {signal.Signals[name] for name in _PASSED if hasattr(signal, name)}
-    passed = {one for one in passed if signal.getsignal(one) is not signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed, signal.SIGCHLD})
+    forwarded = {signal.Signals[name] for name in _FORWARDED if hasattr(signal, name)}
+    forwarded = {number for number in forwarded if signal.getsignal(number) is not signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
     try:
         # A function before the program is safe here, where no other thread can hold a lock.
-        process = _started(command, environment, lambda: _begin(before))
-        return _wait(process, {*passed, signal.SIGCHLD})
+        process = _start(command, environment, lambda: _prepare_child(before))
+        return _wait(process, {*forwarded, signal.SIGCHLD})
     finally:
-        _drop_pending(passed)
+        _drop_pending(forwarded)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _started(
+def _start(
     command: Sequence[str], environment: dict[str, str], begin: Callable[[], None]
 ) -> subprocess.Popen[bytes]:
     """A file that says no interpreter is read by sh, as shells do it."""
-    for words in (list(command), ["/bin/sh", *command]):
+    for arguments in (list(command), ["/bin/sh", *command]):
         try:
-            return subprocess.Popen(words, env=environment, close_fds=False, preexec_fn=begin)
+            return subprocess.Popen(arguments, env=environment, close_fds=False, preexec_fn=begin)
         except OSError as error:
-            if error.errno != errno.ENOEXEC or words[0] == "/bin/sh":
-                raise CannotStartError(_why(command[0], error)) from None
+            if error.errno != errno.ENOEXEC or arguments[0] == "/bin/sh":
+                raise CannotStartError(_explain_failure(command[0], error)) from None
     raise AssertionError("sh is tried last")
 
 
-def _why(program: str, error: OSError) -> str:
+def _explain_failure(program: str, error: OSError) -> str:
     if isinstance(error, FileNotFoundError) and os.path.exists(program):
         return f"{program} cannot be started: the interpreter in its first line does not exist"
     return f"{program} cannot be started: {error.strerror or error}"
 
 
-def end_like(status: int) -> int:
+def exit_like(status: int) -> int:
     """The exit code for a status; a signal that ended the program ends this process, too."""
     if status >= 0:
         return status
@@ -75,7 +75,7 @@ def end_like(status: int) -> int:
     return 128 - status
 
 
-def _begin(mask: set[int | signal.Signals]) -> None:
+def _prepare_child(mask: set[int | signal.Signals]) -> None:
     """In the child, before the program: signals as they were, and no life after this process's death."""
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _die_with_parent()
@@ -87,45 +87,45 @@ def _die_with_parent() -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], awaited: set[signal.Signals]) -> int:
-    witness = Witness()
+    probe = GroupSignalProbe()
     try:
         while process.poll() is None:
-            told = signal.sigwaitinfo(awaited)
-            if told.si_signo == signal.SIGCHLD:
+            info = signal.sigwaitinfo(awaited)
+            if info.si_signo == signal.SIGCHLD:
                 continue
-            is_for_all = witness.has_got(told.si_signo)
-            if told.si_code == _FROM_TERMINAL and told.si_signo in _TERMINAL:
+            is_for_group = probe.has_received(info.si_signo)
+            if info.si_code == _FROM_TERMINAL and info.si_signo in _TERMINAL:
                 continue
             with contextlib.suppress(ProcessLookupError):
-                if not is_for_all or os.getpgid(process.pid) != os.getpgrp():
-                    process.send_signal(told.si_signo)
+                if not is_for_group or os.getpgid(process.pid) != os.getpgrp():
+                    process.send_signal(info.si_signo)
     finally:
-        witness.leave()
+        probe.end()
     return int(process.returncode)
 
 
-class Witness:
+class GroupSignalProbe:
     """A process of our group in which signals only wait: one that waits there, too, was sent to the group
     (as `timeout` does), and the program has got it. The system tells this in no other way."""
 
     def __init__(self) -> None:
-        self._process = _stand_by() if os.path.isdir("/proc/self") else 0
+        self._process = _fork_probe() if os.path.isdir("/proc/self") else 0
 
-    def has_got(self, number: int) -> bool:
-        if not self._process or not _waiting(self._process) >> (number - 1) & 1:
+    def has_received(self, number: int) -> bool:
+        if not self._process or not _pending_signals(self._process) >> (number - 1) & 1:
             return False
-        self.leave()  # with what it has got, so that the next one is noticed, too
-        self._process = _stand_by()
+        self.end()  # with what it has got, so that the next one is noticed, too
+        self._process = _fork_probe()
         return True
 
-    def leave(self) -> None:
+    def end(self) -> None:
         if self._process:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
             self._process = 0
 
 
-def _stand_by() -> int:
+def _fork_probe() -> int:
     """Called while the signals are blocked, which the new process inherits."""
     process = os.fork()
     if process:
@@ -136,7 +136,7 @@ def _stand_by() -> int:
         signal.pause()
 
 
-def _waiting(process: int) -> int:
+def _pending_signals(process: int) -> int:
     """The signals that wait for a process, a bit for each."""
     with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as status:
         line = next(line for line in status if line.startswith("ShdPnd:"))

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tensortap.core.errand import Errand
-from tensortap.core.ranks import ranks
+from tensortap.core.errand import LaunchSpec
+from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
 from tensortap.metadata.another import ask, packages_of
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
@@ -21,98 +21,98 @@ from tensortap.metadata.runtime import working_directory
 from tensortap.metadata.start import Start, is_of_environment, program_start
 
 log = logging.getLogger("tensortap.run")
-DESCRIBED = "described"
-PACKAGES = "packages.json"
+FACTS_MARKER = "described"
+PACKAGES_FILE = "packages.json"
 
 
-def describe(asked: Errand) -> None:
+def write_program_facts(spec: LaunchSpec) -> None:
     """All of them, by the first process of rank 0 that has a model: it has imported what it needs."""
-    if ranks().rank != 0 or not asked.leave_word(DESCRIBED):
+    if rank_info().rank != 0 or not spec.write_marker(FACTS_MARKER):
         return
     try:
-        _metadata(asked).write()
+        _metadata(spec).write()
     except OSError:
         if is_strict():
             raise
-        log.warning("the metadata of %s could not be written", asked.run, exc_info=True)
+        log.warning("the metadata of %s could not be written", spec.run, exc_info=True)
 
 
-def describe_at_end(asked: Errand) -> None:
+def write_program_facts_at_exit(spec: LaunchSpec) -> None:
     """A program without a model: what it has imported. Code and commit are those of its start, where a
     repository has them; else the sources are known now."""
-    if not asked.leave_word(DESCRIBED):
+    if not spec.write_marker(FACTS_MARKER):
         return
-    run = Path(asked.run)
+    run = Path(spec.run)
     if _is_in_repository(run):
-        found = json.dumps(packages_info(installed()), indent=2, ensure_ascii=False)
-        asked.leave_word(PACKAGES, found + "\n")
+        packages = json.dumps(packages_info(installed()), indent=2, ensure_ascii=False)
+        spec.write_marker(PACKAGES_FILE, packages + "\n")
     elif run.is_dir():
-        _metadata(asked).write()
+        _metadata(spec).write()
 
 
-def _metadata(asked: Errand) -> Metadata:
-    start = program_start(here=asked.here, folder=asked.folder)
-    return Metadata(Path(asked.run), start=start)
+def _metadata(spec: LaunchSpec) -> Metadata:
+    start = program_start(here=spec.here, folder=spec.folder)
+    return Metadata(Path(spec.run), start=start)
 
 
-def describe_interpreter(run: Path, python: str, *, knows_imported: bool) -> None:
+def write_interpreter_facts(run: Path, python: str, *, knows_imported: bool) -> None:
     """The program had a Python of its own, and its packages are not those of this process: they are asked
     for, and if it does not answer they are unknown."""
-    told = ask(python)
-    facts = _facts_of(told) if told is not None else _unknown(python)
+    answer = ask(python)
+    facts = _interpreter_facts(answer) if answer is not None else _unknown_interpreter_facts(python)
     if not knows_imported:
-        _put(run / PACKAGES, packages_of(told) if told is not None else {})
-    _put(run / OWN_FOLDER / "environment.json", facts, keep=True)
+        _write_facts(run / PACKAGES_FILE, packages_of(answer) if answer is not None else {})
+    _write_facts(run / OWN_FOLDER / "environment.json", facts, keep=True)
 
 
-def _facts_of(told: Mapping[str, Any]) -> dict[str, Any]:
-    versions = [(normalised(one["name"]), one["version"]) for one in told["packages"]]
+def _interpreter_facts(answer: Mapping[str, Any]) -> dict[str, Any]:
+    versions = [(normalised(package["name"]), package["version"]) for package in answer["packages"]]
     return {
-        "interpreter": told["interpreter"],
-        "packages": told["packages"],
+        "interpreter": answer["interpreter"],
+        "packages": answer["packages"],
         "package_set": versions_digest(versions),
     }
 
 
-def _unknown(python: str) -> dict[str, Any]:
+def _unknown_interpreter_facts(python: str) -> dict[str, Any]:
     problem = {"fact": "packages", "reason": f"{python} did not tell what it has"}
     return {"interpreter": None, "packages": None, "package_set": None, "problems": [problem]}
 
 
-def _put(path: Path, facts: Mapping[str, Any], *, keep: bool = False) -> None:
+def _write_facts(path: Path, facts: Mapping[str, Any], *, keep: bool = False) -> None:
     """Replace a file of facts; with `keep` what it says besides stays, and problems are added to its own."""
     try:
         before = json.loads(path.read_bytes()) if keep else {}
         problems = [*(before.get("problems") or ()), *(facts.get("problems") or ())]
-        told = {**before, **facts, **({"problems": problems} if problems else {})}
+        merged = {**before, **facts, **({"problems": problems} if problems else {})}
         draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        draft.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        draft.write_text(json.dumps(merged, indent=2) + "\n", encoding="utf-8")
         draft.replace(path)
     except (OSError, ValueError):
         log.warning("%s could not be written", path, exc_info=True)
 
 
 @contextmanager
-def standing_for(command: Sequence[str]) -> Iterator[Start]:
+def patched_argv(command: Sequence[str]) -> Iterator[Start]:
     """For a moment this process passes for the program that it will start, so that facts are collected."""
     before = sys.argv, sys.orig_argv, sys.executable
-    sys.argv = _arguments(command[1:]) if is_python(command[0]) else list(command)
-    sys.orig_argv, sys.executable = list(command), command[0] if is_python(command[0]) else sys.executable
+    sys.argv = _python_argv(command[1:]) if is_python_executable(command[0]) else list(command)
+    sys.orig_argv, sys.executable = list(command), command[0] if is_python_executable(command[0]) else sys.executable
     try:
-        yield Start(working_directory(), _script(sys.argv))
+        yield Start(working_directory(), _find_script(sys.argv))
     finally:
         sys.argv, sys.orig_argv, sys.executable = before
 
 
-def is_python(program: str) -> bool:
+def is_python_executable(program: str) -> bool:
     return os.path.basename(program).startswith("python")
 
 
-def _script(arguments: Sequence[str]) -> str | None:
+def _find_script(arguments: Sequence[str]) -> str | None:
     """The file that the program begins with, by whose folder its project is found; ours is not its."""
-    named = (word for word in arguments if word.endswith(".py") and os.path.isfile(word))
-    found = next(named, None) or next((word for word in arguments[:1] if _is_script(word)), None)
-    return None if found is None else os.path.realpath(found)
+    scripts = (word for word in arguments if word.endswith(".py") and os.path.isfile(word))
+    script = next(scripts, None) or next((word for word in arguments[:1] if _is_script(word)), None)
+    return None if script is None else os.path.realpath(script)
 
 
 def _is_script(program: str) -> bool:
@@ -124,23 +124,23 @@ def _is_script(program: str) -> bool:
         return False
 
 
-def _arguments(words: Sequence[str]) -> list[str]:
+def _python_argv(words: Sequence[str]) -> list[str]:
     """What a Python shows as its arguments: everything from the script on, or from `-m` and `-c`. In place
     of the file that a module will be found in stands its name."""
     words, position = list(words), 0
     while position < len(words) and words[position].startswith("-") and words[position] != "-":
-        option, named = words[position][:2], words[position][2:]
+        option, attached = words[position][:2], words[position][2:]
         if option == "-m":
-            return [option, *filter(None, [named]), *words[position + 1 :]]
+            return [option, *filter(None, [attached]), *words[position + 1 :]]
         if option == "-c":
-            return [option, *words[position + (1 if named else 2) :]]
+            return [option, *words[position + (1 if attached else 2) :]]
         position += 2 if words[position] in ("-W", "-X") else 1
     return words[position:]
 
 
 def _is_in_repository(run: Path) -> bool:
     try:
-        known = json.loads((run / "git_info.json").read_text(encoding="utf-8"))
+        git_info = json.loads((run / "git_info.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return bool(known.get("project_git_info"))
+    return bool(git_info.get("project_git_info"))

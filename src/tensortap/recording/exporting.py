@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError, WriteFailedError
 from tensortap.formats.bundles import SAFETENSORS, Named, write_npz, write_safetensors
 from tensortap.formats.tree_html import tree_html
 from tensortap.readers.cards import value_card
 from tensortap.readers.run import Run
-from tensortap.readers.stored import Stored
-from tensortap.readers.stored_rows import stored_row
+from tensortap.readers.stored import StoredRecord
+from tensortap.readers.stored_rows import display_row
 from tensortap.sinks.hdf5 import HDF5
 
 Format = Literal["npz", "safetensors", "hdf5", "html"]
@@ -31,7 +31,7 @@ FORMATS: dict[str, Format] = {
     ".html": "html",
 }
 _LARGEST_PAGE, _MOST_ROWS = 4_500_000, 20_000
-Watch = Callable[[Iterable[Stored], int], Iterable[Stored]]
+Watch = Callable[[Iterable[StoredRecord], int], Iterable[StoredRecord]]
 
 
 @dataclass(slots=True)
@@ -137,16 +137,16 @@ def _arrays(
         yield Named(key, bits, "" if is_odd else one.dtype)
 
 
-def _is_odd_array(one: Stored) -> bool:
+def _is_odd_array(one: StoredRecord) -> bool:
     """Texts, dates, fields, wide floats: what numpy writes without a pickle, and few others know."""
     return one.framework == "numpy" and one.suffix == ".npy" and one.dtype != "object"
 
 
-def _bits(one: Stored) -> Any:
+def _bits(one: StoredRecord) -> Any:
     return _number(one) if one.bits is None and one.framework == "python" else one.bits
 
 
-def _number(one: Stored) -> Any:
+def _number(one: StoredRecord) -> Any:
     """A number of Python's own, as an array without axes; None for anything else."""
     value = one.load() if not one.shape else None
     return np.asarray(value, one.dtype) if isinstance(value, bool | int | float) else None
@@ -154,7 +154,7 @@ def _number(one: Stored) -> Any:
 
 def _npz(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
     with draft.open("wb") as stream:
-        write_npz(stream, _arrays(run, done, watch, NUMBER_TYPES, is_numpy=True))
+        write_npz(stream, _arrays(run, done, watch, DTYPE_TABLE, is_numpy=True))
 
 
 def _safetensors(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
@@ -205,7 +205,7 @@ def _trace(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
 def _html(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
     """A summary, the tree, and as many cards as five megabytes hold."""
     some = run if len(run) <= _MOST_ROWS else [run[at] for at in range(_MOST_ROWS)]
-    rows = [stored_row(one) for one in watch(some, len(some))]
+    rows = [display_row(one) for one in watch(some, len(some))]
     title = escape(run.path.absolute().name)
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -227,7 +227,7 @@ def _html(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
     draft.write_text("".join([*parts, more, "</body></html>\n"]), "utf-8", "backslashreplace")
 
 
-def _drawn(key: str, one: Stored, done: Exported) -> str:
+def _drawn(key: str, one: StoredRecord, done: Exported) -> str:
     try:
         drawn = value_card(one)
     except (TensortapError, OSError, ValueError) as error:

@@ -7,8 +7,8 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.core.paths import matches
-from tensortap.core.ranks import ranks
+from tensortap.core.paths import matches_pattern
+from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record, Site
 from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
@@ -16,7 +16,7 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.keep import as_it_is
 from tensortap.frameworks.nested import leaves
 from tensortap.recording import tapping
-from tensortap.stages.select import Steps
+from tensortap.stages.select import StepPredicate
 
 if TYPE_CHECKING:
     from tensortap.sources.modules import Modules
@@ -27,7 +27,7 @@ class Heard:
 
     def __init__(self, patterns: Sequence[Any], predicates: Sequence[Any], modules: Modules | None) -> None:
         self._excluding = [one for one in patterns if isinstance(one, str) and one.startswith("!")]
-        self._steps = [one for one in predicates if isinstance(one, Steps)]
+        self._steps = [one for one in predicates if isinstance(one, StepPredicate)]
         self._modules = modules
         self._calls: dict[str, tuple[int, int]] = {}  # of the step it was seen in last
         self._tap: Tap | None = None
@@ -42,18 +42,18 @@ class Heard:
 
     def join(self, tap: Tap) -> None:
         """Without listening: a compiled graph shows what it taps itself."""
-        self._tap, self._rank = tap, ranks().rank
+        self._tap, self._rank = tap, rank_info().rank
 
     def stop(self) -> None:
         tapping.unlisten(self.hear)
         self._tap = self.holder = None
 
     def has_heard(self, pattern: str) -> bool:
-        return any(matches(pattern, name) for name in self._calls)
+        return any(matches_pattern(pattern, name) for name in self._calls)
 
     def hear(self, value: Any, name: str, site: Site | None) -> None:
         step, tap = self._step(), self._tap
-        is_wanted = all(matches(one, name) for one in self._excluding)
+        is_wanted = all(matches_pattern(one, name) for one in self._excluding)
         if tap is None or not is_wanted or not all(one.wants(step) for one in self._steps):
             return
         try:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.parts import Sink
-from tensortap.core.ranks import ranks
+from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.formats.rows import row_of
 from tensortap.formats.tree_words import oddity, plural, printable, spread, trend, typed
-from tensortap.frameworks.keep import Keeper, keeper, reference
+from tensortap.frameworks.keep import RetentionPolicy, retention_policy, reference
 from tensortap.readers.run import Run
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.memory import Memory
@@ -33,7 +33,7 @@ class Destination:
         given = to if isinstance(to, (list, tuple)) else [to]
         self.sinks = [_sink(one, keep, limit) for one in given]
 
-    def keep_early(self) -> Keeper | None:
+    def keep_early(self) -> RetentionPolicy | None:
         """Let the source make of each value what is kept, instead of a second record of it here; possible
         where nobody else looks at the value in between."""
         if len(self.sinks) != 1 or self.memory is None:
@@ -73,14 +73,14 @@ class Destination:
         for sink in self.sinks if self.run is not None or self.trace is not None else ():
             sink.flush()
         if self.run is not None:
-            return [stored.record() for stored in Run(self.run).filter(rank=ranks().rank)]
+            return [stored.record() for stored in Run(self.run).filter(rank=rank_info().rank)]
         return [] if self.trace is None else _traced(self.trace)
 
 
 class Kept:
     """Hands a sink what is kept of each value, and leaves closing it to whoever made it."""
 
-    def __init__(self, inner: Sink, keep: Keeper | None, *, is_ours: bool) -> None:
+    def __init__(self, inner: Sink, keep: RetentionPolicy | None, *, is_ours: bool) -> None:
         self.inner, self._keep, self._is_ours = inner, keep, is_ours
         self.count = 0
 
@@ -162,15 +162,15 @@ def _sink(to: Any, keep: Any, limit: Any) -> Sink:
     )
 
 
-def _given(keep: Any) -> Keeper | None:
+def _given(keep: Any) -> RetentionPolicy | None:
     """A sink that writes at once needs no copy of its own."""
     return None if keep is None else _keeper(keep)
 
 
-def _keeper(keep: Any) -> Keeper:
+def _keeper(keep: Any) -> RetentionPolicy:
     """A function of the user's own gets the value without its graph: what it makes of it would hold on to
     all that the step has computed."""
-    made = keeper(keep)
+    made = retention_policy(keep)
     return (lambda value: reference(made(reference(value)))) if callable(keep) else made
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tensortap.core.errors import UnknownModuleError, UnsupportedValueError
 from tensortap.core.parts import Stage
-from tensortap.core.paths import matches, nearest
+from tensortap.core.paths import matches_pattern, closest_names
 from tensortap.core.record import Kind, Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.keep import cow
@@ -190,7 +190,7 @@ def modules_of(model: Any, names: Iterable[str]) -> dict[str, Any]:
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"a module is given by its name, not as {name!r}")
-        meant = [name] if name in known else [one for one in available if "*" in name and matches(name, one)]
+        meant = [name] if name in known else [one for one in available if "*" in name and matches_pattern(name, one)]
         if not meant:
             raise UnknownModuleError(_unknown(name, available))
         found.update({one: known[one] for one in meant})
@@ -244,7 +244,7 @@ def _by_path(model: Any) -> dict[str, Any]:
 
 
 def _unknown(name: str, available: list[str]) -> str:
-    near = nearest(name, available) or available[:3]
+    near = closest_names(name, available) or available[:3]
     meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"no module {name!r} in the model; {meant}get_available_modules(model) lists all {len(available)}"
 

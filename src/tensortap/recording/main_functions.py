@@ -11,60 +11,60 @@ from typing import Any
 
 _MAIN = "__main__"
 _MAIN_OF_CHILD = "__mp_main__"  # what a spawned child of multiprocessing calls the script while it reads it
-_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-Tracer = Callable[[FrameType, str, Any], Any]
+_DEFINITION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
-def await_definitions(patterns: Sequence[str], tell: Callable[[], object]) -> None:
+def await_definitions(patterns: Sequence[str], notify: Callable[[], object]) -> None:
     """Call `tell` once every name that the patterns begin with stands in the script's namespace.
 
     No import tells of them, so the lines of the script are followed until then. Names that its text does not
     define are not waited for; with a wildcard, the first call of a function of the script is the moment.
     """
-    names = {_first_name(one) for one in patterns if one.removeprefix("!").startswith(f"{_MAIN}:")}
+    names = {_first_name(pattern) for pattern in patterns if pattern.removeprefix("!").startswith(f"{_MAIN}:")}
     plain = {name for name in names if name.isidentifier()}
-    known = _defined()
-    awaited = plain if known is None else plain & known
+    defined = _names_defined_in_script()
+    awaited = plain if defined is None else plain & defined
     if awaited or names != plain:
-        Definitions(awaited, is_open=names != plain, tell=tell).start()
+        DefinitionTracer(awaited, has_wildcard=names != plain, notify=notify).start()
 
 
-class Definitions:
+class DefinitionTracer:
     """A trace function that looks at the lines of the script's own frame, and at nothing of any other."""
 
-    def __init__(self, names: set[str], *, is_open: bool, tell: Callable[[], object]) -> None:
-        self._names, self._is_open, self._tell = names, is_open, tell
-        self._before: Any = None
+    def __init__(self, names: set[str], *, has_wildcard: bool, notify: Callable[[], object]) -> None:
+        self._names, self._has_wildcard, self._notify = names, has_wildcard, notify
+        self._previous_trace: Any = None
 
     def start(self) -> None:
-        self._before = sys.gettrace()
-        sys.settrace(self.see_call)
+        self._previous_trace = sys.gettrace()
+        sys.settrace(self.trace_call)
 
-    def see_call(self, frame: FrameType, event: str, argument: Any) -> Tracer | None:
+    def trace_call(self, frame: FrameType, event: str, argument: Any) -> TraceFunction | None:
         if frame.f_globals.get("__name__") not in (_MAIN, _MAIN_OF_CHILD):
             return None
         if frame.f_code.co_name == "<module>":
-            return self.see_line
-        if self._is_open and self._names <= frame.f_globals.keys():
-            self._end()
+            return self.trace_line
+        if self._has_wildcard and self._names <= frame.f_globals.keys():
+            self._finish()
         return None
 
-    def see_line(self, frame: FrameType, event: str, argument: Any) -> Tracer | None:
-        is_there = not self._is_open and self._names <= frame.f_globals.keys()
-        if is_there or event == "return":
-            self._end()
+    def trace_line(self, frame: FrameType, event: str, argument: Any) -> TraceFunction | None:
+        are_defined = not self._has_wildcard and self._names <= frame.f_globals.keys()
+        if are_defined or event == "return":
+            self._finish()
             return None
-        return self.see_line
+        return self.trace_line
 
-    def _end(self) -> None:
-        if sys.gettrace() == self.see_call:  # else a debugger of the program's has taken its place
-            sys.settrace(self._before)
-        with _main_of_child():
-            self._tell()
+    def _finish(self) -> None:
+        if sys.gettrace() == self.trace_call:  # else a debugger of the program's has taken its place
+            sys.settrace(self._previous_trace)
+        with _script_as_main():
+            self._notify()
 
 
 @contextmanager
-def _main_of_child() -> Iterator[None]:
+def _script_as_main() -> Iterator[None]:
     """In a spawned child the script takes the place of the main module, but only when it was read."""
     main, script = sys.modules[_MAIN], sys.modules.get(_MAIN_OF_CHILD)
     sys.modules[_MAIN] = script or main
@@ -78,7 +78,7 @@ def _first_name(pattern: str) -> str:
     return pattern.partition(":")[2].partition(".")[0]
 
 
-def _defined() -> set[str] | None:
+def _names_defined_in_script() -> set[str] | None:
     """The functions and classes in the text of the script; None where there is no such text."""
     try:
         with open(sys.argv[0], "rb") as file:
@@ -87,4 +87,4 @@ def _defined() -> set[str] | None:
         return None
     imported = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     aliases = {alias.asname or alias.name for node in imported for alias in node.names}
-    return aliases | {node.name for node in ast.walk(tree) if isinstance(node, _DEFINES)}
+    return aliases | {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITION_NODES)}

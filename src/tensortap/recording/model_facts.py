@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.ranks import ranks
+from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
 from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.frameworks.base import framework_of
@@ -27,7 +27,7 @@ log = logging.getLogger("tensortap.capture")
 def keep_facts(model: Any, run: Path) -> None:
     """Write them into our corner of the run. Each weight is read once, which takes as long as a copy of it;
     whatever fails is logged, and the capture goes on."""
-    if ranks().rank != 0:
+    if rank_info().rank != 0:
         return
     try:
         content = json.dumps(model_facts(model), default=str)

@@ -12,18 +12,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tensortap.core.errand import Errand
+from tensortap.core.errand import LaunchSpec
 from tensortap.core.errors import TensortapError, UnsupportedValueError
-from tensortap.core.paths import nearest, parse
-from tensortap.core.ranks import ranks
+from tensortap.core.paths import closest_names, parse_pattern
+from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
 from tensortap.recording import tapping
 from tensortap.recording.capture import Capture
-from tensortap.recording.counting import Counting
-from tensortap.recording.described import describe
+from tensortap.recording.counting import StepCounter
+from tensortap.recording.described import write_program_facts
 from tensortap.recording.hearing import Heard
-from tensortap.recording.met import Met, Models, QuietCapture, is_within
+from tensortap.recording.met import ObservedModel, ObservedModels, CaptureIgnoringTaps, is_inside_forward
 from tensortap.recording.model_facts import keep_facts
 from tensortap.recording.tapping import Listener
 from tensortap.sinks.run_directory import RunDirectory
@@ -33,68 +33,68 @@ from tensortap.sources.selection import select
 from tensortap.sources.sites import site_names
 from tensortap.stages.select import When, changed, every, first, nonfinite, predicates_of
 
-_MOST_TOLD = 50
-_INNER = ("tensortap", "torch")
+_MAX_REPORTED = 50
+_INTERNAL_PACKAGES = ("tensortap", "torch")
 
 
 class Program:
     """Meets models as they are called for the first time, and captures what was asked for."""
 
-    def __init__(self, asked: Errand, optimizers: Collection[Any]) -> None:
-        self._asked = asked
-        self._models = Models()
+    def __init__(self, spec: LaunchSpec, optimizers: Collection[Any]) -> None:
+        self._spec = spec
+        self._models = ObservedModels()
         self._lock = threading.RLock()
         self._is_over = False
-        self._counting: Counting | None = None
+        self._step_counter: StepCounter | None = None
         self._optimizers = optimizers
-        self._sink: Shelf | None = None
-        self._functions: list[Capture] = []
-        self._hearing: Tap | None = None
-        self._heard: Heir | None = None
+        self._sink: CountingRunSink | None = None
+        self._function_captures: list[Capture] = []
+        self._tap_pipeline: Tap | None = None
+        self._tap_source: HandedOverTapSource | None = None
         self._matched: set[str] = set()
         self._problems: dict[str, str] = {}
-        self._near: dict[str, list[str]] = {}
+        self._nearest_names: dict[str, list[str]] = {}
         atexit.register(self.end)
-        os.register_at_fork(after_in_child=self._begin_child)
-        _end_with_child(self, self.end)
+        os.register_at_fork(after_in_child=self._reset_in_child)
+        _run_at_child_exit(self, self.end)
 
     @property
     def has_model(self) -> bool:
-        return self._counting is not None
+        return self._step_counter is not None
 
     @property
-    def wants_more(self) -> bool:
+    def watches_later_models(self) -> bool:
         """Whether models that come later matter."""
-        return self._asked.looks_inside
+        return self._spec.observes_models
 
-    def meet(self, model: Any) -> Iterable[Any]:
+    def register(self, model: Any) -> Iterable[Any]:
         """A model is about to be called that was not met before; which modules are known from now on."""
-        if is_within():  # a part of another, which is met or will be
+        if is_inside_forward():  # a part of another, which is met or will be
             return (model,)
         with self._lock:
             self._begin()
-            met = self._models.meet(model, _caller())
-            if met is not None:
-                self._look_into(met, model)
+            observed = self._models.register(model, _calling_frame())
+            if observed is not None:
+                self._capture_model(observed, model)
             return list(model.modules())
 
-    def let_go(self, model: Any) -> None:
+    def release(self, model: Any) -> None:
         """It is about to be scripted, which fails where there are hooks."""
         with self._lock:
-            self._models.let_go(model)
+            self._models.release(model)
 
-    def place(self, module: str) -> None:
+    def capture_functions_of(self, module: str) -> None:
         """Look into functions of a Python module that was imported just now."""
-        for text in self._asked.patterns:
-            if is_of_function(parse(text)) and (split(parse(text).ways[0]) or ("",))[0] == module:
-                self._attempt(text, lambda text=text: self._look_into_function(text))  # type: ignore[misc]
+        for pattern in self._spec.patterns:
+            if is_of_function(parse_pattern(pattern)) and (split(parse_pattern(pattern).alternatives[0]) or ("",))[0] == module:
+                self._record_match(pattern, lambda pattern=pattern: self._capture_function(pattern))  # type: ignore[misc]
 
     def hear(self, value: Any, name: str, site: Site | None, first: Listener) -> bool:
         """The program taps a value by hand, for the first time; several threads may do so at once."""
         with self._lock:
-            if self._heard is None:
-                self._heard = self._heir(first)
-        self._heard.hear(value, name, site)
+            if self._tap_source is None:
+                self._tap_source = self._create_tap_source(first)
+        self._tap_source.hear(value, name, site)
         return True
 
     def end(self) -> None:
@@ -102,38 +102,38 @@ class Program:
         if self._is_over:
             return
         self._is_over = True
-        missing = [(one.name, one.reason) for capture in self._captures() for one in capture.missing]
+        missing = [(entry.name, entry.reason) for capture in self._captures() for entry in capture.missing]
         refused = list(self._sink.refused.items()) if self._sink is not None else []
         for capture in self._captures():
             capture.stop()
-        if self._hearing is not None:
-            self._hearing.close()
+        if self._tap_pipeline is not None:
+            self._tap_pipeline.close()
         if self._sink is not None:
             self._sink.close()
-        unmatched = [text for text in self._asked.patterns if text not in self._matched]
+        unmatched = [pattern for pattern in self._spec.patterns if pattern not in self._matched]
         report = {
             "pid": os.getpid(),
-            "rank": ranks().rank,
+            "rank": rank_info().rank,
             "models": self._models.facts(),
-            "steps": self._counting.count if self._counting is not None else 0,
+            "steps": self._step_counter.count if self._step_counter is not None else 0,
             "records": self._sink.count if self._sink is not None else 0,
             "dropped": self._sink.inner.dropped if self._sink is not None else 0,
             "matched": sorted(self._matched),
-            "unmatched": {text: self._why(text) for text in unmatched},
-            "missing": missing[:_MOST_TOLD],
+            "unmatched": {pattern: self._explain_unmatched(pattern) for pattern in unmatched},
+            "missing": missing[:_MAX_REPORTED],
             "missing_count": len(missing),
-            "refused": refused[:_MOST_TOLD],
-            "let_go": self._models.gone,
+            "refused": refused[:_MAX_REPORTED],
+            "let_go": self._models.released,
         }
-        self._asked.leave_word(f"process-{os.getpid()}.json", json.dumps(report))
+        self._spec.write_marker(f"process-{os.getpid()}.json", json.dumps(report))
 
-    def _begin_child(self) -> None:
+    def _reset_in_child(self) -> None:
         """In a forked process: what was written before, its parent tells."""
         if self._sink is not None:
             self._sink.count = 0
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # it forgets what was to be done at the end, and calls this when it has
-            util.register_after_fork(self, lambda _: _end_with_child(self, self._end_child))
+            util.register_after_fork(self, lambda _: _run_at_child_exit(self, self._end_child))
 
     def _end_child(self) -> None:
         """One that wrote nothing, as most that load data, has nothing to tell."""
@@ -142,95 +142,95 @@ class Program:
 
     def _begin(self) -> None:
         """The first model: from here on this process is part of the run."""
-        if self._counting is not None:
+        if self._step_counter is not None:
             return
         torch = sys.modules["torch"]
-        self._counting = Counting(self._optimizers, torch.is_grad_enabled)
+        self._step_counter = StepCounter(self._optimizers, torch.is_grad_enabled)
         sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(
-            self._counting.end_optimizer_step
+            self._step_counter.end_optimizer_step
         )
-        describe(self._asked)
-        if self._asked.live:
+        write_program_facts(self._spec)
+        if self._spec.live:
             # Through the front door: what listens is floors above.
-            sys.modules["tensortap"].listen(self._asked.live, dump_to=self._asked.run)
+            sys.modules["tensortap"].listen(self._spec.live, dump_to=self._spec.run)
 
-    def _look_into(self, met: Met, model: Any) -> None:
-        patterns, capture = self._patterns_of(met, model), None
+    def _capture_model(self, observed: ObservedModel, model: Any) -> None:
+        patterns, capture = self._patterns_of(observed, model), None
         if patterns:
-            capture = met.capture(model, patterns, self._options(), self._shelf)
-            if met.label == "":
-                keep_facts(model, Path(self._asked.run))
-        if self._asked.live:
+            capture = observed.start_capture(model, patterns, self._options(), self._run_sink)
+            if observed.label == "":
+                keep_facts(model, Path(self._spec.run))
+        if self._spec.live:
             sys.modules["tensortap"].expose(model)
-        if self.wants_more and self._counting is not None:
-            met.count(model, self._counting, capture)
+        if self.watches_later_models and self._step_counter is not None:
+            observed.count_forwards(model, self._step_counter, capture)
 
-    def _patterns_of(self, met: Met, model: Any) -> list[str]:
+    def _patterns_of(self, observed: ObservedModel, model: Any) -> list[str]:
         """Those that mean something in this model; one that excludes is no reason to look."""
-        wanted = [text for text in self._asked.patterns if not is_of_function(parse(text))]
-        found = [own for text in wanted if (own := met.own(text)) and self._selects(model, own, text)]
-        is_wanted = any(not text.startswith("!") for text in found)
-        return found if is_wanted or all(text.startswith("!") for text in wanted) else []
+        wanted = [pattern for pattern in self._spec.patterns if not is_of_function(parse_pattern(pattern))]
+        selecting = [unlabelled for pattern in wanted if (unlabelled := observed.strip_label(pattern)) and self._selects(model, unlabelled, pattern)]
+        is_wanted = any(not pattern.startswith("!") for pattern in selecting)
+        return selecting if is_wanted or all(pattern.startswith("!") for pattern in wanted) else []
 
-    def _selects(self, model: Any, own: str, text: str) -> bool:
-        found = self._attempt(text, lambda: select(model, parse(own)))
-        if not found:
+    def _selects(self, model: Any, unlabelled: str, pattern: str) -> bool:
+        selected = self._record_match(pattern, lambda: select(model, parse_pattern(unlabelled)))
+        if not selected:
             names = site_names(model)
-            self._near[text] = nearest(own.lstrip("!"), names) or names[:3]
-        return bool(found)
+            self._nearest_names[pattern] = closest_names(unlabelled.lstrip("!"), names) or names[:3]
+        return bool(selected)
 
-    def _look_into_function(self, text: str) -> bool:
-        capture = QuietCapture(None, [text], **self._options(), to=self._shelf)
-        capture.start_within(self._counting.step if self._counting is not None else 0, False)
-        self._functions.append(capture)
+    def _capture_function(self, pattern: str) -> bool:
+        capture = CaptureIgnoringTaps(None, [pattern], **self._options(), to=self._run_sink)
+        capture.start_within(self._step_counter.step if self._step_counter is not None else 0, False)
+        self._function_captures.append(capture)
         return True
 
-    def _attempt(self, text: str, action: Callable[[], Any]) -> Any:
+    def _record_match(self, pattern: str, action: Callable[[], Any]) -> Any:
         """What cannot be found is told at the end; the program goes on without it."""
         try:
-            found = action()
+            selected = action()
         except (TensortapError, ValueError, TypeError) as error:
-            self._problems[text] = str(error)
+            self._problems[pattern] = str(error)
             return None
-        if found:
-            self._matched.add(text)
-        return found
+        if selected:
+            self._matched.add(pattern)
+        return selected
 
-    def _why(self, text: str) -> dict[str, Any]:
-        return {"reason": self._problems.get(text, ""), "near": self._near.get(text, [])}
+    def _explain_unmatched(self, pattern: str) -> dict[str, Any]:
+        return {"reason": self._problems.get(pattern, ""), "near": self._nearest_names.get(pattern, [])}
 
     def _captures(self) -> list[Capture]:
-        return [*self._functions, *self._models.captures()]
+        return [*self._function_captures, *self._models.captures()]
 
     def _options(self) -> dict[str, Any]:
-        keep = None if self._asked.keep == "values" else self._asked.keep
+        keep = None if self._spec.keep == "values" else self._spec.keep
         return {"keep": keep, "when": self._when(), "limit": None, "stop": False, "compiled": "eager"}
 
     def _when(self) -> list[Any]:
-        known = {"nonfinite": nonfinite, "changed": changed}
-        steps = [every(self._asked.every)] if self._asked.every > 1 else []
-        steps += [first(self._asked.first)] if self._asked.first is not None else []
-        return [*steps, *(known[name] for name in self._asked.when)]
+        conditions = {"nonfinite": nonfinite, "changed": changed}
+        steps = [every(self._spec.every)] if self._spec.every > 1 else []
+        steps += [first(self._spec.first)] if self._spec.first is not None else []
+        return [*steps, *(conditions[name] for name in self._spec.when)]
 
     def _predicates(self) -> list[Any]:
         return predicates_of(self._when())
 
-    def _heir(self, first: Listener) -> Heir:
-        excluding = [one for one in self._asked.patterns if one.startswith("!")]
-        heard = Heir(excluding, self._predicates(), first)
-        others = [one for one in self._predicates() if not hasattr(one, "wants")]
-        stages = [When(*others)] if others else []
-        self._hearing = Tap(stages=stages, sinks=[self._shelf], on_error="log").attach(heard)
-        return heard
+    def _create_tap_source(self, first: Listener) -> HandedOverTapSource:
+        excluding = [pattern for pattern in self._spec.patterns if pattern.startswith("!")]
+        source = HandedOverTapSource(excluding, self._predicates(), first)
+        value_predicates = [predicate for predicate in self._predicates() if not hasattr(predicate, "wants")]
+        stages = [When(*value_predicates)] if value_predicates else []
+        self._tap_pipeline = Tap(stages=stages, sinks=[self._run_sink], on_error="log").attach(source)
+        return source
 
     @property
-    def _shelf(self) -> Shelf:
+    def _run_sink(self) -> CountingRunSink:
         if self._sink is None:
-            self._sink = Shelf(Path(self._asked.run))
+            self._sink = CountingRunSink(Path(self._spec.run))
         return self._sink
 
 
-class Heir(Heard):
+class HandedOverTapSource(Heard):
     """Hears what `tt.tap` shows from the moment on when nobody waits for the first value any more."""
 
     def __init__(self, excluding: Sequence[str], predicates: Sequence[Any], first: Listener) -> None:
@@ -242,7 +242,7 @@ class Heir(Heard):
         tapping.hand_over(self._first, self.hear)
 
 
-class Shelf:
+class CountingRunSink:
     """The run that all captures of a process write to, and how much they did."""
 
     def __init__(self, run: Path) -> None:
@@ -266,15 +266,15 @@ class Shelf:
         self.inner.close()
 
 
-def _caller() -> FrameType | None:
+def _calling_frame() -> FrameType | None:
     """Who calls the model: the first frame that is neither ours nor torch's."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INNER:
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES:
         frame = frame.f_back
     return frame
 
 
-def _end_with_child(owner: Program, end: Callable[[], None]) -> None:
+def _run_at_child_exit(owner: Program, end: Callable[[], None]) -> None:
     """A child of multiprocessing that was forked ends without the usual exit, but runs these; what it was
     told before it began it forgets, and asks again."""
     util = sys.modules.get("multiprocessing.util")

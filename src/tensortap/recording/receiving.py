@@ -16,7 +16,7 @@ from tensortap.formats.arrivals import Arrival, Report, clock, detail, overview,
 from tensortap.formats.tree_words import plural, printable
 from tensortap.frameworks.nested import snapshot
 from tensortap.sinks.addresses import open_sink
-from tensortap.sinks.history import History, memory_bound
+from tensortap.sinks.history import History, parse_memory_limit
 from tensortap.sources.listener import Listener, Producer
 
 
@@ -31,7 +31,7 @@ class Receiving:
         to: str | None = None,
         tap: Tap | None = None,
     ) -> None:
-        self.listener, self.history = listener, History(memory_bound(memory))
+        self.listener, self.history = listener, History(parse_memory_limit(memory))
         listener.allow(self.history.most)
         self._put: dict[int, set[str]] = {}  # variables, per namespace
         listener.open()  # first: a port that is taken shall leave no empty run behind

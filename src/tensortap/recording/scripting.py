@@ -9,35 +9,35 @@ from types import FrameType
 from typing import Any
 
 # Where a module becomes one of torch.jit's own kind, by script() and by trace(); both take it first.
-_PLACES = {"torch.jit._recursive": "create_script_module", "torch.jit._trace": "make_module"}
+_ENTRY_POINTS = {"torch.jit._recursive": "create_script_module", "torch.jit._trace": "make_module"}
 
 
-def is_there() -> bool:
-    return all(hasattr(sys.modules.get(place), name) for place, name in _PLACES.items())
+def is_jit_imported() -> bool:
+    return all(hasattr(sys.modules.get(module_name), name) for module_name, name in _ENTRY_POINTS.items())
 
 
-class Scripting:
+class ScriptingHook:
     """Stands in these places, and tells which module it is before it goes on."""
 
-    def __init__(self, let_go: Callable[[Any], object]) -> None:
-        self._functions = {place: getattr(sys.modules[place], name) for place, name in _PLACES.items()}
-        self._told = {place: _telling(function, let_go) for place, function in self._functions.items()}
-        for place, name in _PLACES.items():
-            setattr(sys.modules[place], name, self._told[place])
+    def __init__(self, release: Callable[[Any], object]) -> None:
+        self._functions = {module_name: getattr(sys.modules[module_name], name) for module_name, name in _ENTRY_POINTS.items()}
+        self._wrappers = {module_name: _release_before(function, release) for module_name, function in self._functions.items()}
+        for place, name in _ENTRY_POINTS.items():
+            setattr(sys.modules[place], name, self._wrappers[place])
 
-    def take_down(self) -> None:
-        for place, name in _PLACES.items():
-            if getattr(sys.modules[place], name) is self._told[place]:
-                setattr(sys.modules[place], name, self._functions[place])
+    def remove(self) -> None:
+        for module_name, name in _ENTRY_POINTS.items():
+            if getattr(sys.modules[module_name], name) is self._wrappers[module_name]:
+                setattr(sys.modules[module_name], name, self._functions[module_name])
 
 
-def _telling(function: Callable[..., Any], let_go: Callable[[Any], object]) -> Callable[..., Any]:
+def _release_before(function: Callable[..., Any], release: Callable[[Any], object]) -> Callable[..., Any]:
     @wraps(function)
-    def told(module: Any, *arguments: Any, **options: Any) -> Any:
-        let_go(module)
+    def wrapper(module: Any, *arguments: Any, **options: Any) -> Any:
+        release(module)
         return function(module, *arguments, **options)
 
-    return told
+    return wrapper
 
 
 def is_scripting() -> bool:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 
 _STEP = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]|([^.\[\]]+)")
 _MOST_PARTS = 64
@@ -65,7 +65,7 @@ class Targets:
         if not self.calls or not missing:
             return
         names = list(self._names)
-        near = nearest(missing[0], names, 1)
+        near = closest_names(missing[0], names, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
         log.warning(

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensortap.core.errors import GatherError
 from tensortap.core.parts import Sink
-from tensortap.core.ranks import ranks
+from tensortap.core.ranks import rank_info
 from tensortap.core.record import Kind, Series
 from tensortap.core.settings import is_strict
 from tensortap.core.tap import Tap
@@ -20,7 +20,7 @@ from tensortap.sources.absence import Missing, missing
 from tensortap.sources.compiled import plain_python
 from tensortap.sources.selection import selection
 from tensortap.sources.sites import dotted, require_module, site_stem
-from tensortap.stages.callbacks import Chain, Saved
+from tensortap.stages.callbacks import CallbackChain, PreSaveCallbacks
 from tensortap.stages.changed import Changed
 from tensortap.stages.gather import Gather
 
@@ -46,8 +46,8 @@ class Trace:
         self._source = Forwards(
             model, wanted, naming=_named, keeps_structures=True, rests=pace.rests if pace.may_rest else None
         )
-        self._memory, self._post, self._gather = Memory(keep=None), Chain(post_trace), gather
-        self._saved = Saved(pre_save)
+        self._memory, self._post, self._gather = Memory(keep=None), CallbackChain(post_trace), gather
+        self._saved = PreSaveCallbacks(pre_save)
         sinks: list[Sink] = [self._memory, *_users(also)]
         stages = [Changed(by="object"), *([self._saved] if pre_save else []), gather]
         self._tap = Tap(stages=stages, sinks=sinks, on_error="log")
@@ -86,7 +86,7 @@ class Trace:
 
     def _finish(self, is_failure: bool) -> None:
         self._results, self._state = self._memory.series, "over"
-        if not is_failure and ranks().rank == 0:
+        if not is_failure and rank_info().rank == 0:
             self._try_to_tell_silent()
         problems = [
             problem for one in self._results.values() if (problem := self._post.edit(one)) is not None

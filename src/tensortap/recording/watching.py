@@ -13,7 +13,7 @@ from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.formats.short_words import ShortWords
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.nested import rebuild
+from tensortap.frameworks.nested import map_leaves
 from tensortap.recording.targets import Targets
 from tensortap.sinks.tree_log import TreeLog
 from tensortap.sources.functions import MAX_DEPTH, Functions
@@ -217,7 +217,7 @@ class Beside:
         self.flush = tap.flush
 
     def write(self, record: Record) -> None:
-        value = rebuild(record.value, self._data)
+        value = map_leaves(record.value, self._data)
         try:
             self._tap.emit(record.with_value(value))
         except UnsupportedValueError:

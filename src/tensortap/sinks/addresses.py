@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tensortap.core.errors import UnknownFormatError
 from tensortap.core.parts import Sink
-from tensortap.core.ranks import ranks
+from tensortap.core.ranks import rank_info
 from tensortap.core.registry import Registry
 from tensortap.core.settings import setting
 from tensortap.formats.run_layout import agree_on_run, cannot_write
@@ -20,8 +20,8 @@ from tensortap.sinks.tree_log import TreeLog
 if TYPE_CHECKING:
     from tensortap.sinks.stream import Stream
 
-_STREAMS = ("tcp", "tls")
-_FILES = (".h5", ".hdf5")  # never meant as the name of a folder
+_STREAM_SCHEMES = ("tcp", "tls")
+_HDF5_SUFFIXES = (".h5", ".hdf5")  # never meant as the name of a folder
 sinks: Registry[Callable[[str], Sink]] = Registry("sinks")
 # Ranks without a process group meet under the number of the call, so all of them count alike. Downwards:
 # init() counts upwards in the same folder, and the two must not meet.
@@ -40,17 +40,17 @@ def open_sink(address: str) -> Sink:
     All ranks share one run, so every rank opens it."""
     if address == "tree":
         return TreeLog()
-    scheme, mark, _ = address.partition("://")
+    scheme, separator, _ = address.partition("://")
     suffix = Path(address).suffix
-    key = scheme if mark else suffix if suffix in _FILES else None
+    key = scheme if separator else suffix if suffix in _HDF5_SUFFIXES else None
     if key is None:
-        return _new_run(Path(address).absolute())
-    make = sinks.get(key)
-    if make is not None:
-        return make(address)
+        return _open_new_run(Path(address).absolute())
+    factory = sinks.get(key)
+    if factory is not None:
+        return factory(address)
     if key == suffix:
-        return _trace_file(address)
-    if scheme in _STREAMS:
+        return _open_trace_file(address)
+    if scheme in _STREAM_SCHEMES:
         return open_stream(address)
     raise UnknownFormatError(
         f"no sink is known for {scheme}:// (in {address!r}); give a folder or a .h5 file, "
@@ -64,31 +64,31 @@ def open_stream(address: str, port: int | None = None) -> "Stream":
     from tensortap.formats.token import own_token
     from tensortap.sinks.stream import Stream
 
-    scheme, mark, place = address.rpartition("://")
-    if mark and scheme not in _STREAMS:
+    scheme, separator, host = address.rpartition("://")
+    if separator and scheme not in _STREAM_SCHEMES:
         raise UnknownFormatError(f"a session is at tcp://host:port or tls://host:port, not at {address!r}")
     tls = calling_tls(setting("THING_FINGERPRINT")) if scheme == "tls" else None
-    return Stream(_with_port(place, port), token=own_token(), tls=tls)
+    return Stream(_add_default_port(host, port), token=own_token(), tls=tls)
 
 
-def _with_port(place: str, port: int | None) -> str:
-    if port is None or "/" in place:
-        return place
-    if place.count(":") > 1 and not place.startswith("["):  # a bare address of IPv6
-        return f"[{place}]:{port}"
-    return place if ":" in place.rpartition("]")[2] else f"{place}:{port}"
+def _add_default_port(host: str, port: int | None) -> str:
+    if port is None or "/" in host:
+        return host
+    if host.count(":") > 1 and not host.startswith("["):  # a bare address of IPv6
+        return f"[{host}]:{port}"
+    return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
 
 
-def _trace_file(address: str) -> Sink:
+def _open_trace_file(address: str) -> Sink:
     from tensortap.sinks.hdf5 import HDF5  # late: h5py is optional
 
     return HDF5(address)
 
 
-def _new_run(base: Path) -> RunDirectory:
-    here = ranks()
-    run = agree_on_run(base, timestamp_zone(None), here, next(_attempts[base]))
-    if here.rank == 0:
+def _open_new_run(base: Path) -> RunDirectory:
+    process_ranks = rank_info()
+    run = agree_on_run(base, timestamp_zone(None), process_ranks, next(_attempts[base]))
+    if process_ranks.rank == 0:
         try:
             Metadata(run).write()
         except OSError as error:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Literal
 
 _NICE = 10
-_LOOK_AGAIN = 0.05  # seconds
+_POLL_INTERVAL = 0.05  # seconds
 log = logging.getLogger("tensortap.background")
 
 
-class Writer:
+class BackgroundWriter:
     """Runs jobs in order. A job that fails is reported at the next call, and at the latest in `close`.
 
     The two threads share queues and counters that only one of them writes: a lock could be left taken by
@@ -28,8 +28,8 @@ class Writer:
         self._budget = budget
         self._drops = on_full == "drop"
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], int] | None] = queue.SimpleQueue()
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._put = self._done = 0  # bytes: counted by the caller, counted by the thread
+        self._room_freed: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._bytes_queued = self._bytes_done = 0  # bytes: counted by the caller, counted by the thread
         self._failures: deque[Exception] = deque()
         self.is_open = True
         self.dropped = 0
@@ -47,13 +47,13 @@ class Writer:
             return False
         while not self._has_room(nbytes):
             with contextlib.suppress(queue.Empty):
-                self._room.get(timeout=_LOOK_AGAIN)
+                self._room_freed.get(timeout=_POLL_INTERVAL)
         return True
 
     def put(self, job: Callable[[], None], nbytes: int) -> None:
         # Counted afterwards: an interrupt between the two makes the budget larger, never a wait without end.
         self._jobs.put((job, nbytes))
-        self._put += nbytes
+        self._bytes_queued += nbytes
 
     def wait(self) -> None:
         """Return when everything that was put so far is done."""
@@ -87,8 +87,8 @@ class Writer:
         raise failures[0]
 
     def _has_room(self, nbytes: int) -> bool:
-        waiting = self._put - self._done
-        return waiting <= 0 or waiting + nbytes <= self._budget
+        pending = self._bytes_queued - self._bytes_done
+        return pending <= 0 or pending + nbytes <= self._budget
 
     def _drop(self) -> None:
         self.dropped += 1
@@ -96,21 +96,21 @@ class Writer:
             log.warning("the disk is slower than the program: values are dropped (on_full='drop')")
 
     def _run(self) -> None:
-        _step_back()
-        while (entry := self._jobs.get()) is not None:
-            job, nbytes = entry
+        _lower_thread_priority()
+        while (queued := self._jobs.get()) is not None:
+            job, nbytes = queued
             try:
                 job()
             except Exception as error:  # noqa: BLE001 - kept and raised in the caller's thread
                 self._failures.append(error)
             finally:
-                del entry, job
-                self._done += nbytes
-                if self._room.empty():
-                    self._room.put(None)
+                del queued, job
+                self._bytes_done += nbytes
+                if self._room_freed.empty():
+                    self._room_freed.put(None)
 
 
-def _step_back() -> None:
+def _lower_thread_priority() -> None:
     """Let the program's own threads go first: one of them held up holds up a whole parallel operation."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.core.errors import UnsupportedValueError, WriteFailedError
-from tensortap.core.ranks import ranks as this_process
+from tensortap.core.ranks import rank_info as this_process
 from tensortap.core.record import Record
 from tensortap.formats.hdf5_layout import Moment, Storing, filters_of, open_file
 from tensortap.formats.hdf5_names import ITERATIONS, RANKS
@@ -49,17 +49,17 @@ class HDF5:
         existing_ok: bool = True,
     ) -> None:
         self.path = Path(os.path.abspath(path))  # the program may change its working directory
-        self._casts = Casts(_dtype("float_dtype", float_dtype, "f"), _dtype("int_dtype", int_dtype, "iu"))
-        iterations = _dtype("iteration_dtype", iteration_dtype, "iuf") or np.dtype(np.int64)
-        how = Storing(iterations, filters_of(compression, compression_opts, shuffle))
-        self.datasets: dict[str, Stored] = {}
+        self._casts = Casts(_check_dtype("float_dtype", float_dtype, "f"), _check_dtype("int_dtype", int_dtype, "iu"))
+        iterations = _check_dtype("iteration_dtype", iteration_dtype, "iuf") or np.dtype(np.int64)
+        layout = Storing(iterations, filters_of(compression, compression_opts, shuffle))
+        self.datasets: dict[str, TraceDataset] = {}
         self.skipped: dict[str, int] = {}
         self.reasons: dict[str, str] = {}
         self._file: TraceWriter | None = None
         if this_process().rank == 0:
             make_room(self.path, existing_ok)
-            self._file = TraceWriter(self.path, how)
-            weakref.finalize(self, _end, self._file)  # also when the program ends without closing it
+            self._file = TraceWriter(self.path, layout)
+            weakref.finalize(self, _close_file, self._file)  # also when the program ends without closing it
 
     def write(self, record: Record) -> None:
         self.append(record.name, [record.value], [record.step], [record.rank])
@@ -86,20 +86,20 @@ class HDF5:
         try:
             cell = encode(value, self._casts)
         except UnsupportedValueError as error:
-            inside = list(leaves(value)) if is_container(value) else []
-            if not inside:
+            inner_leaves = list(leaves(value)) if is_container(value) else []
+            if not inner_leaves:
                 self._skip(name, error)
-            for path, leaf in inside:
+            for path, leaf in inner_leaves:
                 self._add(file, name + path, leaf, iteration, rank)
             return
         try:
-            at = Moment(_numbers("iteration", iteration, file.how.iterations), _numbers("rank", rank))
-            key = file.add(name, cell, at)
+            moment = Moment(_as_numeric_array("iteration", iteration, file.how.iterations), _as_numeric_array("rank", rank))
+            key = file.add(name, cell, moment)
         except (UnsupportedValueError, ValueError, TypeError) as error:
             self._skip(name, error)
         else:
             if name not in self.datasets:
-                self.datasets[name] = Stored(file, key)
+                self.datasets[name] = TraceDataset(file, key)
 
     def _skip(self, name: str, error: Exception) -> None:
         if name not in self.skipped:
@@ -108,7 +108,7 @@ class HDF5:
         self.reasons[name] = str(error)
 
 
-class Stored:
+class TraceDataset:
     """A dataset of the trace, as h5py shows it; readable also after the file was closed.
 
     `.iterations` and `.ranks` are the datasets beside it.
@@ -118,12 +118,12 @@ class Stored:
         self._file, self._key = file, key
 
     @property
-    def iterations(self) -> Stored:
-        return Stored(self._file, self._key + ITERATIONS)
+    def iterations(self) -> TraceDataset:
+        return TraceDataset(self._file, self._key + ITERATIONS)
 
     @property
-    def ranks(self) -> Stored:
-        return Stored(self._file, self._key + RANKS)
+    def ranks(self) -> TraceDataset:
+        return TraceDataset(self._file, self._key + RANKS)
 
     @property
     def name(self) -> str:
@@ -131,17 +131,17 @@ class Stored:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        with self._opened() as dataset:
+        with self._open_dataset() as dataset:
             return dict(dataset.attrs)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("_"):
             raise AttributeError(attribute)
-        with self._opened() as dataset:
+        with self._open_dataset() as dataset:
             return getattr(dataset, attribute)
 
     def __getitem__(self, selection: Any) -> Any:
-        with self._opened() as dataset:
+        with self._open_dataset() as dataset:
             return dataset[selection]
 
     def __len__(self) -> int:
@@ -154,11 +154,11 @@ class Stored:
         return np.asarray(self[()], dtype)
 
     def __repr__(self) -> str:
-        with self._opened() as dataset:
+        with self._open_dataset() as dataset:
             return repr(dataset)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _open_dataset(self) -> Iterator[Any]:
         if self._file.is_open:
             self._file.write_out()
             yield self._file.library[self._key]
@@ -167,30 +167,30 @@ class Stored:
             yield library[self._key]
 
 
-def _end(file: TraceWriter) -> None:
+def _close_file(file: TraceWriter) -> None:
     try:
         file.close()
     except WriteFailedError:
         log.exception("the end of a trace is lost")
 
 
-def _numbers(what: str, value: Any, dtype: np.dtype[Any] | None = None) -> np.ndarray[Any, Any]:
+def _as_numeric_array(label: str, value: Any, dtype: np.dtype[Any] | None = None) -> np.ndarray[Any, Any]:
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
-        raise UnsupportedValueError(f"{value!r} is no {what}; give a number, or a list of numbers")
+        raise UnsupportedValueError(f"{value!r} is no {label}; give a number, or a list of numbers")
     if dtype is not None and array.dtype != dtype and (array.astype(dtype) != array).any():
-        raise UnsupportedValueError(f"{what} {value!r} does not fit {dtype}; give another iteration_dtype")
+        raise UnsupportedValueError(f"{label} {value!r} does not fit {dtype}; give another iteration_dtype")
     return array
 
 
-def _dtype(argument: str, wanted: Any, kinds: str) -> np.dtype[Any] | None:
+def _check_dtype(argument: str, wanted: Any, kinds: str) -> np.dtype[Any] | None:
     if wanted is None:
         return None
-    text = str(wanted).removeprefix("torch.") if type(wanted).__module__ == "torch" else wanted
+    dtype_name = str(wanted).removeprefix("torch.") if type(wanted).__module__ == "torch" else wanted
     try:
-        found = np.dtype(text)
+        dtype = np.dtype(dtype_name)
     except TypeError:
-        found = None
-    if found is None or found.kind not in kinds:
+        dtype = None
+    if dtype is None or dtype.kind not in kinds:
         raise ValueError(f"{argument} is a number type of numpy, as 'float32' or 'int64', not {wanted!r}")
-    return found
+    return dtype

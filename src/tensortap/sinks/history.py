@@ -19,10 +19,10 @@ from tensortap.core.record import Record
 from tensortap.formats.arrivals import Arrival, size_words
 from tensortap.sinks.memory import nbytes_of
 
-_OVERHEAD = 1024  # bytes of a record besides its numbers
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"\s*([\d.]+)\s*(%|([KMGT]?)i?B?)\s*", re.IGNORECASE)
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_RECORD_OVERHEAD = 1024  # bytes of a record besides its numbers
+_SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE_PATTERN = re.compile(r"\s*([\d.]+)\s*(%|([KMGT]?)i?B?)\s*", re.IGNORECASE)
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _histories: WeakSet[History] = WeakSet()
 log = logging.getLogger("tensortap.history")
 
@@ -31,30 +31,30 @@ class History:
     """All values of each name while they fit into `most` bytes. Beyond that the oldest go, first those
     that are not the last of their name; what is pinned stays."""
 
-    def __init__(self, most: int | None = None) -> None:
-        self.most = most
-        self.held = 0
-        self.gone: Counter[str] = Counter()  # by name
+    def __init__(self, max_bytes: int | None = None) -> None:
+        self.max_bytes = max_bytes
+        self.nbytes = 0
+        self.dropped: Counter[str] = Counter()  # by name
         self._numbers = itertools.count(1)
         self._arrivals: dict[int, Arrival] = {}
         self._by_name: dict[str, deque[int]] = {}
-        self._earlier: list[int] = []  # a heap of those that are not the last of their name
+        self._evictable: list[int] = []  # a heap of those that are not the last of their name
         self._pinned: set[int] = set()
-        self._renew_lock()
-        _watch_forks()
+        self._replace_lock()
+        _register_fork_handler()
         _histories.add(self)
 
     def write(self, record: Record) -> None:
-        nbytes = nbytes_of(record.value) + _OVERHEAD
+        nbytes = nbytes_of(record.value) + _RECORD_OVERHEAD
         with self._lock:
             number = next(self._numbers)
             numbers = self._by_name.setdefault(record.name, deque())
             if numbers:
-                heapq.heappush(self._earlier, numbers[-1])
+                heapq.heappush(self._evictable, numbers[-1])
             numbers.append(number)
             self._arrivals[number] = Arrival(number, record, nbytes, time())
-            self.held += nbytes
-            self._make_room(number)
+            self.nbytes += nbytes
+            self._evict_beyond_limit(number)
 
     def flush(self) -> None:
         pass
@@ -79,14 +79,14 @@ class History:
     def since(self, number: int) -> list[Arrival]:
         """What came after that one."""
         with self._lock:
-            found = itertools.takewhile(lambda one: one.number > number, reversed(self._arrivals.values()))
-            return list(found)[::-1]
+            newer = itertools.takewhile(lambda arrival: arrival.number > number, reversed(self._arrivals.values()))
+            return list(newer)[::-1]
 
-    def of(self, name: str) -> list[Arrival]:
+    def by_name(self, name: str) -> list[Arrival]:
         with self._lock:
             return [self._arrivals[number] for number in self._by_name.get(name, ())]
 
-    def numbered(self, number: int) -> Arrival | None:
+    def by_number(self, number: int) -> Arrival | None:
         return self._arrivals.get(number)
 
     def is_pinned(self, number: int) -> bool:
@@ -103,71 +103,71 @@ class History:
                 self._pinned.discard(number)
                 arrival = self._arrivals[number]
                 if self._by_name[arrival.record.name][-1] != number:
-                    heapq.heappush(self._earlier, number)
+                    heapq.heappush(self._evictable, number)
 
-    def _renew_lock(self) -> None:
+    def _replace_lock(self) -> None:
         """A forked child has no other threads, but one may have held the lock when it was born."""
         self._lock = threading.RLock()
 
-    def _make_room(self, newest: int) -> None:
-        if self.most is None or self.held <= self.most:
+    def _evict_beyond_limit(self, newest: int) -> None:
+        if self.max_bytes is None or self.nbytes <= self.max_bytes:
             return
-        if not self.gone:
+        if not self.dropped:
             log.warning(
                 "what arrived takes more than the %s that serve(memory=...) allows: the oldest values go, "
                 "the last of each name at the end; pin() keeps one",
-                size_words(self.most),
+                size_words(self.max_bytes),
             )
-        while self.held > self.most and self._earlier:
-            number = heapq.heappop(self._earlier)
+        while self.nbytes > self.max_bytes and self._evictable:
+            number = heapq.heappop(self._evictable)
             if number not in self._pinned:
-                self._remove(number)
-        for number in list(self._arrivals) if self.held > self.most else ():
-            if self.held <= self.most:
+                self._evict(number)
+        for number in list(self._arrivals) if self.nbytes > self.max_bytes else ():
+            if self.nbytes <= self.max_bytes:
                 return
             if number != newest and number not in self._pinned:
-                self._remove(number)
+                self._evict(number)
 
-    def _remove(self, number: int) -> None:
+    def _evict(self, number: int) -> None:
         arrival = self._arrivals.pop(number, None)
         if arrival is None:
             return
         name = arrival.record.name
-        self.held -= arrival.nbytes
-        self.gone[name] += 1
+        self.nbytes -= arrival.nbytes
+        self.dropped[name] += 1
         numbers = self._by_name[name]
         numbers.remove(number)
         if not numbers:
             del self._by_name[name]
 
 
-def memory_bound(said: str | int | None) -> int | None:
+def parse_memory_limit(limit: str | int | None) -> int | None:
     """A number of bytes, from one, from `"4GB"` or from a share of the machine's memory, `"50%"`."""
-    if said is None or (type(said) is int and said > 0):
-        return said
-    found = _SIZE.fullmatch(said) if isinstance(said, str) else None
-    if found is None or found[1].count(".") > 1 or not found[1].strip("."):
-        raise ValueError(f"memory is {said!r}; give a share such as '50%', a size such as '4GB', or None")
-    amount = float(found[1])
-    if found[2] == "%":
-        return max(int(machine_memory() * amount / 100), 1)
-    return max(int(amount * _UNITS[found[3].upper()]), 1)
+    if limit is None or (type(limit) is int and limit > 0):
+        return limit
+    parsed = _SIZE_PATTERN.fullmatch(limit) if isinstance(limit, str) else None
+    if parsed is None or parsed[1].count(".") > 1 or not parsed[1].strip("."):
+        raise ValueError(f"memory is {limit!r}; give a share such as '50%', a size such as '4GB', or None")
+    amount = float(parsed[1])
+    if parsed[2] == "%":
+        return max(int(total_memory() * amount / 100), 1)
+    return max(int(amount * _SIZE_UNITS[parsed[3].upper()]), 1)
 
 
-def machine_memory() -> int:
+def total_memory() -> int:
     """Bytes of the machine, or of the container this runs in."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
-        return min(whole, int(_CGROUP.read_text()))
-    return whole
+        return min(total, int(_CGROUP_LIMIT.read_text()))
+    return total
 
 
 @lru_cache(maxsize=1)
-def _watch_forks() -> None:
+def _register_fork_handler() -> None:
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_renew_locks)
+        os.register_at_fork(after_in_child=_replace_locks)
 
 
-def _renew_locks() -> None:
+def _replace_locks() -> None:
     for history in list(_histories):
-        history._renew_lock()
+        history._replace_lock()

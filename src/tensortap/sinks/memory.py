@@ -10,7 +10,7 @@ from typing import Any
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record, Series
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import Keeper
+from tensortap.frameworks.keep import RetentionPolicy
 from tensortap.frameworks.nested import leaves, snapshot
 
 log = logging.getLogger("tensortap.memory")
@@ -28,22 +28,22 @@ class Memory:
     needs_no_lock = True
 
     def __init__(
-        self, *, keep: Keeper | None = snapshot, most: int | None = None, most_bytes: int | None = None
+        self, *, keep: RetentionPolicy | None = snapshot, most: int | None = None, most_bytes: int | None = None
     ) -> None:
         self.records: deque[Record] = deque()
         self.refused: dict[str, str] = {}
         self.dropped = 0
         self.keep = keep  # None: what comes is kept as it is
         self._most, self._most_bytes = most, most_bytes
-        self._held = 0
+        self._nbytes = 0
 
     @property
     def series(self) -> dict[str, Series]:
         """One series per name, in the order of their first records."""
-        found: dict[str, Series] = {}
+        series_by_name: dict[str, Series] = {}
         for record in list(self.records):
-            found.setdefault(record.name, Series(record.name)).add(record)
-        return found
+            series_by_name.setdefault(record.name, Series(record.name)).add(record)
+        return series_by_name
 
     def write(self, record: Record) -> None:
         if self.keep is not None:
@@ -54,15 +54,15 @@ class Memory:
                 return
         self.records.append(record)
         if self._most_bytes is not None:
-            self._held += nbytes_of(record.value)
-            while self._held > self._most_bytes and len(self.records) > 1:
+            self._nbytes += nbytes_of(record.value)
+            while self._nbytes > self._most_bytes and len(self.records) > 1:
                 self._drop()
         if self._most is not None and len(self.records) > self._most:
             self._drop()
 
     def clear(self) -> None:
         self.records.clear()
-        self._held = 0
+        self._nbytes = 0
 
     def flush(self) -> None:
         pass
@@ -75,7 +75,7 @@ class Memory:
             log.warning("the limit of what is kept in memory is reached; from now on the oldest records go")
         oldest = self.records.popleft()
         if self._most_bytes is not None:
-            self._held -= nbytes_of(oldest.value)
+            self._nbytes -= nbytes_of(oldest.value)
         self.dropped += 1
 
 
@@ -84,9 +84,9 @@ def nbytes_of(value: Any) -> int:
     if type(value) in _CONSTANTS:  # a forward binds many, and the questions below take far longer
         return getsizeof(value)
     try:
-        found = value.nbytes
-        if type(found) is int:  # a class has one that is no number
-            return found
+        nbytes = value.nbytes
+        if type(nbytes) is int:  # a class has one that is no number
+            return nbytes
     except (AttributeError, RuntimeError):
         pass
     return sum(framework_of(leaf).describe(leaf).nbytes for _, leaf in leaves(value))

@@ -10,24 +10,24 @@ from time import monotonic
 from typing import Protocol
 from weakref import WeakSet
 
-GRACE = 2.0  # seconds that the end of the program may be delayed, by all of them together
+EXIT_TIMEOUT = 2.0  # seconds that the end of the program may be delayed, by all of them together
 
 
-class Sending(Protocol):
+class Sender(Protocol):
     def close(self, timeout: float = ...) -> None: ...
 
-    def begin_in_child(self) -> None: ...
+    def restart_in_child(self) -> None: ...
 
 
-_sending: WeakSet[Sending] = WeakSet()
+_senders: WeakSet[Sender] = WeakSet()
 
 
-def watch_process(one: Sending) -> None:
-    _register()
-    _sending.add(one)
+def close_at_exit(sender: Sender) -> None:
+    _register_handlers()
+    _senders.add(sender)
 
 
-def end_with_child() -> None:
+def register_child_exit() -> None:
     """A child of multiprocessing that was forked ends without the usual exit, but runs these."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
@@ -35,18 +35,18 @@ def end_with_child() -> None:
 
 
 @lru_cache(maxsize=1)
-def _register() -> None:
+def _register_handlers() -> None:
     atexit.register(_close_all)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_begin_all_in_child)
+        os.register_at_fork(after_in_child=_restart_all_in_child)
 
 
 def _close_all() -> None:
-    deadline = monotonic() + GRACE
-    for one in list(_sending):
-        one.close(max(deadline - monotonic(), 0.0))
+    deadline = monotonic() + EXIT_TIMEOUT
+    for sender in list(_senders):
+        sender.close(max(deadline - monotonic(), 0.0))
 
 
-def _begin_all_in_child() -> None:
-    for one in list(_sending):
-        one.begin_in_child()
+def _restart_all_in_child() -> None:
+    for sender in list(_senders):
+        sender.restart_in_child()

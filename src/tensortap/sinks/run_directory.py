@@ -9,21 +9,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensortap.core.ranks import current, ranks
+from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.record import Record
 from tensortap.formats.files import DIRECT_ROOM, LARGE, one_block
 from tensortap.formats.index import facts
 from tensortap.formats.payload import Payload
 from tensortap.formats.run_layout import OWN, PACKS, cannot_create, cannot_write
 from tensortap.formats.serializers import Encoded, encode
-from tensortap.frameworks.pool import Buffer, Pool
+from tensortap.frameworks.pool import Buffer, BufferPool
 from tensortap.kernels.hashing import checksum, crc32
 from tensortap.kernels.statistics import statistics
-from tensortap.sinks.background import Writer
-from tensortap.sinks.shelves import FileShelf, Item, PackShelf, Shelf
+from tensortap.sinks.background import BackgroundWriter
+from tensortap.sinks.shelves import FileStorage, WriteRequest, PackStorage, RunStorage
 
 Layout = Literal["files", "pack"]
-_NOTHING = np.empty(0, np.uint8)
+_NO_BYTES = np.empty(0, np.uint8)
 
 
 class RunDirectory:
@@ -52,15 +52,15 @@ class RunDirectory:
             raise ValueError(f"layout is 'files' or 'pack', not {layout!r}")
         self._is_packed = layout == "pack"
         self._write_through = write_through
-        self._waits = not background  # the program waits for each write, so a core is free
+        self._is_synchronous = not background  # the program waits for each write, so a core is free
         self._stats = stats
-        self._writer: Writer | None = None
-        self._launched = ranks()
+        self._writer: BackgroundWriter | None = None
+        self._launch_ranks = rank_info()
         self._budget = budget
         self._make_folders()
         # Found now, since a fork while the writer thread imports them would hang the child.
         checksum(b""), crc32(b"")
-        self._begin("", Writer(budget, on_full) if background else None)
+        self._start_in_process("", BackgroundWriter(budget, on_full) if background else None)
 
     @property
     def dropped(self) -> int:
@@ -69,36 +69,36 @@ class RunDirectory:
 
     def write(self, record: Record) -> None:
         if os.getpid() != self._process:
-            self._begin_in_child()
+            self._restart_if_forked()
         if self._writer is not None:
             self._writer.raise_failure()
             if not self._writer.is_open:  # after close() nobody would fetch it: it is written at once
                 self._writer = None
         encoded = encode(record.value, plain=self._is_packed)
-        known = facts(record, self._numbers(encoded) if self._stats else None)
-        item = Item(record, encoded, current(self._launched), known)
+        fact_columns = facts(record, self._statistics_of(encoded) if self._stats else None)
+        request = WriteRequest(record, encoded, current_rank_info(self._launch_ranks), fact_columns)
         if self._writer is None:
-            self._store(item, self._body(encoded.payload))
+            self._store(request, self._contiguous_body(encoded.payload))
         else:
-            self._defer(self._writer, item, encoded)
+            self._enqueue(self._writer, request, encoded)
 
     def flush(self) -> None:
         """Return when every accepted value is on disk; raise what failed meanwhile."""
-        self._begin_in_child()
+        self._restart_if_forked()
         if self._writer is not None:
             self._writer.flush()
         with self._lock:
-            self._guard("what waits", self._shelf.flush)
+            self._with_write_errors("what waits", self._storage.flush)
 
     def close(self) -> None:
         """Write what waits, close the files; packs become ordinary .npz files."""
-        self._begin_in_child()
+        self._restart_if_forked()
         try:
             if self._writer is not None:
                 self._writer.close()
         finally:
             with self._lock:
-                self._guard("what waits", self._shelf.close)
+                self._with_write_errors("what waits", self._storage.close)
 
     def _make_folders(self) -> None:
         try:
@@ -106,44 +106,44 @@ class RunDirectory:
         except OSError as error:
             raise cannot_create(self.path, error) from None
 
-    def _begin(self, mark: str, writer: Writer | None) -> None:
+    def _start_in_process(self, process_suffix: str, writer: BackgroundWriter | None) -> None:
         """What a process has for itself; the locks too, since another thread may hold them in a fork."""
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._pool = Pool(keep=self._budget)
-        self._shelf = self._guard("anything", lambda: self._new_shelf(mark))
+        self._pool = BufferPool(keep=self._budget)
+        self._storage = self._with_write_errors("anything", lambda: self._open_storage(process_suffix))
         self._writer = writer
-        weakref.finalize(self, _end, self._process, writer, self._shelf)
+        weakref.finalize(self, _close_unclosed, self._process, writer, self._storage)
 
-    def _new_shelf(self, mark: str) -> Shelf:
+    def _open_storage(self, process_suffix: str) -> RunStorage:
         if self._is_packed:
-            return PackShelf(self.path, mark, has_spare_core=self._waits, write_through=self._write_through)
-        return FileShelf(self.path, mark, has_spare_core=self._waits)
+            return PackStorage(self.path, process_suffix, has_spare_core=self._is_synchronous, write_through=self._write_through)
+        return FileStorage(self.path, process_suffix, has_spare_core=self._is_synchronous)
 
-    def _begin_in_child(self) -> None:
+    def _restart_if_forked(self) -> None:
         """A forked process has no writer thread, and its parent's files are not its own: it begins new
         ones, and writes at once, because such processes often end without a farewell."""
         if os.getpid() != self._process:
             self._write_through = True
-            self._begin(f"-pid{os.getpid()}", None)
+            self._start_in_process(f"-pid{os.getpid()}", None)
 
-    def _numbers(self, encoded: Encoded) -> tuple[Any, ...] | None:
+    def _statistics_of(self, encoded: Encoded) -> tuple[Any, ...] | None:
         if not encoded.payload.is_raw:
             return None
         return astuple(statistics(encoded.payload.bits, encoded.description.dtype))
 
-    def _defer(self, writer: Writer, item: Item, encoded: Encoded) -> None:
+    def _enqueue(self, writer: BackgroundWriter, request: WriteRequest, encoded: Encoded) -> None:
         payload = encoded.payload
         if not writer.admit(payload.bits.nbytes):
             return
         if payload.is_private or encoded.description.device != "cpu":
-            writer.put(lambda: self._store(item, self._body(payload)), payload.bits.nbytes)
+            writer.put(lambda: self._store(request, self._contiguous_body(payload)), payload.bits.nbytes)
             return
-        buffer = self._staged(payload)
-        payload.bits = _NOTHING  # what waits must not keep the program's memory alive
-        writer.put(lambda: self._store(item, buffer), buffer.array.nbytes)
+        buffer = self._stage(payload)
+        payload.bits = _NO_BYTES  # what waits must not keep the program's memory alive
+        writer.put(lambda: self._store(request, buffer), buffer.array.nbytes)
 
-    def _staged(self, payload: Payload) -> Buffer:
+    def _stage(self, payload: Payload) -> Buffer:
         """A copy of the bits; for a large file with room around it, so that one block can be written."""
         if self._is_packed or payload.bits.nbytes < LARGE:
             return self._pool.copy(payload.bits)
@@ -151,29 +151,29 @@ class RunDirectory:
         payload.staging = buffer.whole.data
         return buffer
 
-    def _body(self, payload: Payload) -> Buffer | memoryview:
+    def _contiguous_body(self, payload: Payload) -> Buffer | memoryview:
         """The bits as one block: themselves, or a lent copy."""
         return one_block(payload.bits) if payload.bits.flags.c_contiguous else self._pool.copy(payload.bits)
 
-    def _store(self, item: Item, body: Buffer | memoryview) -> None:
+    def _store(self, request: WriteRequest, body: Buffer | memoryview) -> None:
         data = body if isinstance(body, memoryview) else body.array.data
         try:
             with self._lock:
-                self._shelf.store(item, data)
+                self._storage.store(request, data)
         except OSError as error:
-            raise cannot_write(_short(item.name), self.path, error) from error
+            raise cannot_write(_short_repr(request.name), self.path, error) from error
         finally:
             if isinstance(body, Buffer):
                 body.release()
 
-    def _guard(self, what: str, action: Any) -> Any:
+    def _with_write_errors(self, what: str, action: Any) -> Any:
         try:
             return action()
         except OSError as error:
             raise cannot_write(what, self.path, error) from error
 
 
-def _end(process: int, writer: Writer | None, shelf: Shelf) -> None:
+def _close_unclosed(process: int, writer: BackgroundWriter | None, storage: RunStorage) -> None:
     """When the sink is forgotten, or the program ends without closing it."""
     if process != os.getpid():
         return
@@ -181,9 +181,9 @@ def _end(process: int, writer: Writer | None, shelf: Shelf) -> None:
         if writer is not None:
             writer.close()
     finally:
-        shelf.close()
+        storage.close()
 
 
-def _short(name: Any) -> str:
+def _short_repr(name: Any) -> str:
     text = repr(name)
     return text if len(text) <= 80 else text[:77] + "..."

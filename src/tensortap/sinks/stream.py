@@ -16,17 +16,17 @@ from tensortap.formats.neighbours import check_listener
 from tensortap.formats.wire import Kind
 from tensortap.formats.wire_snapshots import copied, described
 from tensortap.formats.wire_values import Packed
-from tensortap.frameworks.pool import Pool
+from tensortap.frameworks.pool import BufferPool
 from tensortap.sinks import stream_words as words
-from tensortap.sinks.deliveries import NEVER, Delivery, Outbox, Parcel, cost_of
-from tensortap.sinks.process_end import GRACE, end_with_child, watch_process
+from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery, Outbox, QueuedValue, queue_cost
+from tensortap.sinks.process_end import EXIT_TIMEOUT, register_child_exit, close_at_exit
 
 BUDGET = 256 << 20
-_PATIENCE = 30.0  # seconds
-_SHORTEST, _LONGEST, _LONGEST_SLOW = 0.1, 1.0, 30.0  # seconds between two tries
-_NEWS = 0.1  # seconds between two words on how the job is doing
-_AT_ONCE = 16 << 10  # bytes
-_SLOWNESS = 10  # rests so many times as long as a try took
+_FLUSH_TIMEOUT = 30.0  # seconds
+_MIN_BACKOFF, _MAX_BACKOFF, _MAX_SLOW_BACKOFF = 0.1, 1.0, 30.0  # seconds between two tries
+_STATUS_INTERVAL = 0.1  # seconds between two words on how the job is doing
+_DIRECT_SEND_BYTES = 16 << 10  # bytes
+_BACKOFF_FACTOR = 10  # rests so many times as long as a try took
 log = logging.getLogger("tensortap.stream")
 
 
@@ -49,10 +49,10 @@ class Stream:
         self._token, self._tls, self._budget = token, tls, budget
         self.is_closed = False
         self.lost = 0
-        self._spent, self._began = 0.0, monotonic()  # in calls of `send`; since the first of them
-        self._unsendable = words.Unsendable()
-        self._begin()
-        watch_process(self)
+        self._seconds_in_send, self._started = 0.0, monotonic()  # in calls of `send`; since the first of them
+        self._unsendable_names = words.UnsendableNames()
+        self._reset()
+        close_at_exit(self)
 
     @property
     def dropped(self) -> int:
@@ -64,18 +64,18 @@ class Stream:
 
     def send(self, record: Record) -> Delivery:
         """Queue the value as it is now; what tells whether it arrived."""
-        if self.is_away or self.is_closed:
-            return NEVER
-        began = perf_counter()
+        if self.has_no_listener or self.is_closed:
+            return NOT_DELIVERED
+        started = perf_counter()
         try:
             return self._queue(record)
-        except words.UNSENDABLE as error:
-            self._unsendable.tell(record.name, error)
-            return NEVER
+        except words.UNSENDABLE_ERRORS as error:
+            self._unsendable_names.warn_once(record.name, error)
+            return NOT_DELIVERED
         finally:
-            self._spent += perf_counter() - began
+            self._seconds_in_send += perf_counter() - started
 
-    def flush(self, timeout: float = _PATIENCE) -> None:
+    def flush(self, timeout: float = _FLUSH_TIMEOUT) -> None:
         """Return when everything written so far has arrived, or cannot."""
         deadline = monotonic() + timeout
         while not self._is_idle() and monotonic() < deadline:
@@ -84,66 +84,66 @@ class Stream:
             if last is not None:  # the one before it may still be on its way: hence the loop
                 last.wait(deadline - monotonic())
 
-    def close(self, timeout: float = GRACE) -> None:
+    def close(self, timeout: float = EXIT_TIMEOUT) -> None:
         """Deliver what waits, as far as that is possible in time, and end the connection."""
         deadline = monotonic() + timeout
         if not self.is_closed:
             self.flush(timeout)
         with self._work:
-            has_all, self.is_closed = self._is_idle(), True
-            link, thread = self._link, self._thread
+            is_idle, self.is_closed = self._is_idle(), True
+            connection, thread = self._connection, self._thread
             self._work.notify_all()
-        if link is not None:
-            words.say_goodbye(link, is_free=has_all)
-        for one in (thread, self._reader):
-            if one is not None and one is not threading.current_thread():
-                one.join(max(deadline - monotonic(), 0.05))
-        self._let_go()
+        if connection is not None:
+            words.send_goodbye(connection, is_free=is_idle)
+        for worker in (thread, self._ack_thread):
+            if worker is not None and worker is not threading.current_thread():
+                worker.join(max(deadline - monotonic(), 0.05))
+        self._drop_remaining()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """What a process has for itself; the locks too, since another thread may hold them in a fork."""
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
-        self._shipping = threading.Lock()
-        self._outbox, self._pool = Outbox(self._budget), Pool(keep=self._budget)
+        self._send_lock = threading.Lock()
+        self._outbox, self._pool = Outbox(self._budget), BufferPool(keep=self._budget)
         self._thread: threading.Thread | None = None
-        self._reader: threading.Thread | None = None
-        self._link: Link | None = None
-        self._rest = self._tell_again = 0.0
-        self._is_looking = self.is_away = False
-        self._has_told_drops = self._has_told_absence = False
+        self._ack_thread: threading.Thread | None = None
+        self._connection: Link | None = None
+        self._backoff = self._next_status = 0.0
+        self._is_reconnecting = self.has_no_listener = False
+        self._has_warned_of_drops = self._has_warned_of_absence = False
 
-    def begin_in_child(self) -> None:
+    def restart_in_child(self) -> None:
         """The connection stays the parent's, and so do the values that wait."""
-        link, outbox = self._link, self._outbox
-        if link is not None:
-            link.abandon()
-        for parcel in (*outbox.waiting, *outbox.unconfirmed):
-            parcel.delivery.settle(False)
-        self._begin()
+        connection, outbox = self._connection, self._outbox
+        if connection is not None:
+            connection.abandon()
+        for value in (*outbox.waiting, *outbox.unconfirmed):
+            value.delivery.settle(False)
+        self._reset()
 
     def _queue(self, record: Record) -> Delivery:
-        sent = described(record)
-        if sent.nbytes <= _AT_ONCE:
-            parcel = Parcel(sent, copied(sent, self._pool))
-            if self._send_at_once(parcel):
-                return parcel.delivery
-            self._reserve(parcel.cost)
+        packed = described(record)
+        if packed.nbytes <= _DIRECT_SEND_BYTES:
+            value = QueuedValue(packed, copied(packed, self._pool))
+            if self._send_directly(value):
+                return value.delivery
+            self._reserve(value.cost)
         else:
-            parcel = self._copied(sent)
+            value = self._snapshot(packed)
         with self._lock:
-            self._outbox.waiting.append(parcel)
-            if self.is_away or self.is_closed:  # since a moment
+            self._outbox.waiting.append(value)
+            if self.has_no_listener or self.is_closed:  # since a moment
                 self._outbox.drop_all()
             self._work.notify()
-        return parcel.delivery
+        return value.delivery
 
-    def _copied(self, sent: Packed) -> Parcel:
+    def _snapshot(self, packed: Packed) -> QueuedValue:
         """Room is made before the copy is."""
-        cost = cost_of(sent)
+        cost = queue_cost(packed)
         self._reserve(cost)
         try:
-            return Parcel(sent, copied(sent, self._pool))
+            return QueuedValue(packed, copied(packed, self._pool))
         except BaseException:
             with self._lock:
                 self._outbox.unreserve(cost)
@@ -151,43 +151,43 @@ class Stream:
 
     def _reserve(self, cost: int) -> None:
         with self._lock:
-            self._start()
+            self._start_thread()
             dropped = self._outbox.reserve(cost)
-        if dropped and not self._has_told_drops:
-            self._has_told_drops = True
-            words.tell_drops(self.address, self._budget)
+        if dropped and not self._has_warned_of_drops:
+            self._has_warned_of_drops = True
+            words.warn_drops(self.address, self._budget)
 
-    def _send_at_once(self, parcel: Parcel) -> bool:
+    def _send_directly(self, value: QueuedValue) -> bool:
         """Where nothing is on its way the socket has room, and a small value need not wake a thread."""
-        if self._link is None or not self._shipping.acquire(blocking=False):
+        if self._connection is None or not self._send_lock.acquire(blocking=False):
             return False
         try:
             with self._lock:
-                link = self._link
-                if link is None or link.is_closed or not self._outbox.is_empty:
+                connection = self._connection
+                if connection is None or connection.is_closed or not self._outbox.is_empty:
                     return False
-                self._outbox.reserve(parcel.cost)
-                self._outbox.begin(parcel)
-            self._ship(link, parcel, timeout=0.0)
+                self._outbox.reserve(value.cost)
+                self._outbox.mark_in_flight(value)
+            self._transmit(connection, value, timeout=0.0)
             return True
         finally:
-            self._shipping.release()
+            self._send_lock.release()
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
         if self._thread is None and not self.is_closed:
             self._thread = threading.Thread(target=self._run, name="tensortap-stream", daemon=True)
             self._thread.start()
-            end_with_child()
+            register_child_exit()
 
     def _run(self) -> None:
         while self._wait_for_work():
-            link = self._link
-            if link is not None and link.is_closed:
-                self._forget_link()
-            elif link is None:
+            connection = self._connection
+            if connection is not None and connection.is_closed:
+                self._drop_connection()
+            elif connection is None:
                 self._connect()
             else:
-                self._send_next(link)
+                self._send_next(connection)
 
     def _wait_for_work(self) -> bool:
         with self._work:
@@ -195,104 +195,104 @@ class Stream:
             return not self.is_closed
 
     def _has_work(self) -> bool:
-        is_lost = self._link is not None and self._link.is_closed
-        return self.is_closed or self._is_looking or is_lost or bool(self._outbox.waiting)
+        is_lost = self._connection is not None and self._connection.is_closed
+        return self.is_closed or self._is_reconnecting or is_lost or bool(self._outbox.waiting)
 
     def _is_idle(self) -> bool:
-        box = self._outbox
-        return self.is_closed or self.is_away or not (box.waiting or box.unconfirmed)
+        outbox = self._outbox
+        return self.is_closed or self.has_no_listener or not (outbox.waiting or outbox.unconfirmed)
 
     def _connect(self) -> None:
-        began = monotonic()
+        started = monotonic()
         try:
             if self._token is None:
                 check_listener(self.address)
-            link = connect(self.address, self._token, self._tls, about=words.about_process())
+            connection = connect(self.address, self._token, self._tls, about=words.describe_process())
         except (OSError, ValueError) as error:
-            self._stay_away(error, monotonic() - began)
+            self._back_off(error, monotonic() - started)
             return
         with self._work:
-            self._link, self._rest = link, 0.0
-            self._is_looking = self.is_away = False
+            self._connection, self._backoff = connection, 0.0
+            self._is_reconnecting = self.has_no_listener = False
             if self.is_closed:
-                link.close()
-        self._reader = threading.Thread(target=self._read, args=(link,), name="tensortap-acks", daemon=True)
-        self._reader.start()
-        if self._has_told_absence:
-            self._has_told_absence = False
-            words.tell_return(self.address)
+                connection.close()
+        self._ack_thread = threading.Thread(target=self._read_acks, args=(connection,), name="tensortap-acks", daemon=True)
+        self._ack_thread.start()
+        if self._has_warned_of_absence:
+            self._has_warned_of_absence = False
+            words.log_listener_back(self.address)
 
-    def _stay_away(self, error: Exception, took: float) -> None:
+    def _back_off(self, error: Exception, duration: float) -> None:
         """Rest, then try again; meanwhile a write returns at once."""
-        longest = _LONGEST_SLOW if took > 1 else _LONGEST
-        self._rest = min(max(_SHORTEST, 2 * self._rest, _SLOWNESS * took), longest)
-        if not self._has_told_absence:
-            self._has_told_absence = True
-            words.tell_absence(self.address, error)
+        longest = _MAX_SLOW_BACKOFF if duration > 1 else _MAX_BACKOFF
+        self._backoff = min(max(_MIN_BACKOFF, 2 * self._backoff, _BACKOFF_FACTOR * duration), longest)
+        if not self._has_warned_of_absence:
+            self._has_warned_of_absence = True
+            words.warn_no_listener(self.address, error)
         with self._work:
-            self._is_looking = self.is_away = True
+            self._is_reconnecting = self.has_no_listener = True
             self._outbox.drop_all()
-            self._work.wait_for(lambda: self.is_closed, self._rest)
+            self._work.wait_for(lambda: self.is_closed, self._backoff)
 
-    def _send_next(self, link: Link) -> None:
-        with self._shipping:  # numbers are given in the order in which values go
+    def _send_next(self, connection: Link) -> None:
+        with self._send_lock:  # numbers are given in the order in which values go
             with self._work:
-                parcel = self._outbox.take() if self._outbox.waiting else None
-            if parcel is not None:
-                self._ship(link, parcel)
+                value = self._outbox.take_next() if self._outbox.waiting else None
+            if value is not None:
+                self._transmit(connection, value)
 
-    def _ship(self, link: Link, parcel: Parcel, timeout: float | None = None) -> None:
-        meta = parcel.meta
-        meta["number"] = parcel.number
+    def _transmit(self, connection: Link, value: QueuedValue, timeout: float | None = None) -> None:
+        meta = value.meta
+        meta["number"] = value.number
         meta["ask"] = not self._outbox.waiting  # for a confirmation; while more come, those of the later do
-        if monotonic() > self._tell_again:
-            meta["job"] = self._told()
+        if monotonic() > self._next_status:
+            meta["job"] = self._job_status()
         try:
-            link.send(Kind.DATA, meta, (parcel.data,) if parcel.data else (), timeout)
+            connection.send(Kind.DATA, meta, (value.data,) if value.data else (), timeout)
         except UnsupportedValueError as error:
-            self._unsendable.tell(parcel.meta["name"], error)
-            self._settle(self._outbox.refuse, parcel)
+            self._unsendable_names.warn_once(value.meta["name"], error)
+            self._settle(self._outbox.refuse, value)
         except OSError:
-            self._settle(self._outbox.put_back, parcel)
+            self._settle(self._outbox.put_back, value)
         else:
-            if parcel.lent is not None:  # else the confirmation does all that is to be done
+            if value.pooled is not None:  # else the confirmation does all that is to be done
                 with self._lock:
-                    self._outbox.sent(parcel)
+                    self._outbox.mark_sent(value)
 
-    def _settle(self, how: Any, parcel: Parcel) -> None:
+    def _settle(self, settle: Any, value: QueuedValue) -> None:
         with self._work:
-            how(parcel)
+            settle(value)
             self._work.notify_all()
 
-    def _forget_link(self) -> None:
+    def _drop_connection(self) -> None:
         with self._work:
-            self._link = None
-            lost = self._outbox.lose()
+            self._connection = None
+            lost = self._outbox.drop_unconfirmed()
             self.lost += lost
-            self._is_looking = True  # to know whether somebody listens before the next value comes
-        words.tell_loss(self.address, lost)
+            self._is_reconnecting = True  # to know whether somebody listens before the next value comes
+        words.warn_unconfirmed(self.address, lost)
 
-    def _read(self, link: Link) -> None:
+    def _read_acks(self, connection: Link) -> None:
         """Confirmations; and the end of the connection, which a write would notice one value too late."""
         try:
-            while (frame := link.receive()).kind is not Kind.BYE:
+            while (frame := connection.receive()).kind is not Kind.BYE:
                 number = frame.meta.get("got")
                 if frame.kind is Kind.OK and type(number) is int:
                     with self._lock:
                         self._outbox.confirm(number)
         except (OSError, ValueError) as error:
             log.debug("the link to %s ended: %s", self.address, error)
-        link.close()
+        connection.close()
         with self._work:
             self._work.notify_all()
 
-    def _told(self) -> dict[str, Any]:
+    def _job_status(self) -> dict[str, Any]:
         """How the job is doing, for the eyes of the session."""
         now = monotonic()
-        age, self._tell_again = now - self._began, now + _NEWS
-        return {"dropped": self.dropped + self.lost, "spent": round(self._spent, 6), "age": round(age, 6)}
+        age, self._next_status = now - self._started, now + _STATUS_INTERVAL
+        return {"dropped": self.dropped + self.lost, "spent": round(self._seconds_in_send, 6), "age": round(age, 6)}
 
-    def _let_go(self) -> None:
+    def _drop_remaining(self) -> None:
         with self._work:
-            late = self._outbox.drop_all() + self._outbox.lose()
-        words.tell_late(self.address, late)
+            undelivered = self._outbox.drop_all() + self._outbox.drop_unconfirmed()
+        words.warn_undelivered(self.address, undelivered)

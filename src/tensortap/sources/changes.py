@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import FrameType
 from typing import Any
 
-from tensortap.frameworks.sameness import is_array, is_same, share_memory, state, version_of, versions_passed
+from tensortap.frameworks.sameness import is_array, contents_equal, share_memory, change_token, tensor_version, names_with_new_version
 from tensortap.sources.reaching import MISSING, attribute, attributes, reach
 from tensortap.sources.touched import Lines, Target, Touched
 
@@ -36,7 +36,7 @@ class Changes:
 
     def know(self, name: str, value: Any) -> None:
         """A variable has this value now."""
-        version = version_of(value)
+        version = tensor_version(value)
         if version is not None:
             self._versions[name] = version
         elif name in self._versions:
@@ -70,7 +70,7 @@ class Changes:
             elif (held := attributes(value)) is not None:
                 self._attributes[name] = held
             else:
-                self._states[name] = state(value, deep=touched.is_aliasing)
+                self._states[name] = change_token(value, deep=touched.is_aliasing)
         if arrays:
             self._look_at_memory(arrays, variables)
 
@@ -79,7 +79,7 @@ class Changes:
         deep = set()
         for name, value in variables.items():
             if is_array(value) and self._is_wanted(name) and any(_overlap(value, one) for one in arrays):
-                self._states[name] = state(value, deep=True)
+                self._states[name] = change_token(value, deep=True)
                 deep.add(name)
         self._deep = frozenset(deep)
 
@@ -104,7 +104,7 @@ class Changes:
             self._tell_states(variables, told)
         if self._attributes and not has_called:
             self._tell_attributes(variables, told)
-        for name in versions_passed(self._versions, variables) if self._versions else ():
+        for name in names_with_new_version(self._versions, variables) if self._versions else ():
             if name not in told and self._is_wanted(name):
                 self._tell(name, variables[name], self._line)
         self._states, self._attributes, self._stored, self._deep = {}, {}, {}, frozenset()
@@ -116,9 +116,9 @@ class Changes:
             return False
         self.know(name, now)
         if name in self._deep:
-            is_still = type(before) is type(now) and self._states[name] == state(now, deep=True)
+            is_still = type(before) is type(now) and self._states[name] == change_token(now, deep=True)
         else:
-            is_still = before is not MISSING and is_same(before, now)
+            is_still = before is not MISSING and contents_equal(before, now)
         self._states.pop(name, None)
         self._attributes.pop(name, None)
         if is_still or not self._is_wanted(name):
@@ -133,7 +133,7 @@ class Changes:
             if value is MISSING or path == target.root:
                 continue
             roots.add(target.root)
-            if state(value, deep=True) != before and self._is_wanted(path):
+            if change_token(value, deep=True) != before and self._is_wanted(path):
                 self._tell(path, value, self._line)
         return roots
 
@@ -144,7 +144,7 @@ class Changes:
                 continue
             told.add(name)
             self.know(name, value)
-            if state(value, deep=name in self._deep or self.touched.is_aliasing) != before:
+            if change_token(value, deep=name in self._deep or self.touched.is_aliasing) != before:
                 self._tell(name, value, self._line)
 
     def _tell_attributes(self, variables: Mapping[str, Any], told: set[str]) -> None:
@@ -159,7 +159,7 @@ class Changes:
 
 def _stored(target: Target, variables: Mapping[str, Any]) -> tuple[str, Hashable]:
     path, value = reach(target, variables)
-    return path, state(value, deep=True)
+    return path, change_token(value, deep=True)
 
 
 def _overlap(one: Any, other: Any) -> bool:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Protocol
 
-from tensortap.frameworks.compiling import leave_to_python
+from tensortap.frameworks.compiling import disable_compile
 
 NOTHING: Any = object()  # was returned
 
@@ -36,7 +36,7 @@ def wrapper(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
     else:
         made = _plain(function, decide)
     functools.update_wrapper(made, function)
-    leave_to_python(made, "a watched function runs line by line")
+    disable_compile(made, "a watched function runs line by line")
     return made
 
 

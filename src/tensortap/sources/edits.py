@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensortap.core.record import Kind
-from tensortap.frameworks.nested import leaves, rebuild
+from tensortap.frameworks.nested import leaves, map_leaves
 from tensortap.sources.hooks import Hook, StepHook
 from tensortap.sources.sites import Wanted, inputs_of, unwrapped
 
@@ -81,7 +81,7 @@ class Place:
                 changed[id(leaf)] = new
         if not changed:
             return value
-        return rebuild(value, lambda leaf: changed.get(id(leaf), leaf))
+        return map_leaves(value, lambda leaf: changed.get(id(leaf), leaf))
 
     def _leaf(self, parameter: str, item: str, leaf: Any, call: int) -> Any:
         for wanted, change in self.edits:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.core.paths import Pattern, Way, parse, segment_matches
+from tensortap.core.paths import Pattern, Alternative, parse_pattern, segment_matches
 from tensortap.sources.exclusion import without
 from tensortap.sources.named_functions import NamedFunction, given_function, named_functions, path_of, split
 from tensortap.sources.sites import ModuleSite, Wanted, gradient_of
@@ -21,12 +21,12 @@ _NTH = re.compile(r"-?\d{1,9}|\*")
 
 def is_of_function(pattern: Any) -> bool:
     """Whether a pattern is written like a value of a function."""
-    return isinstance(pattern, Pattern) and split(pattern.ways[0]) is not None
+    return isinstance(pattern, Pattern) and split(pattern.alternatives[0]) is not None
 
 
 def selection_without_model(function: Any, patterns: Sequence[Any]) -> list[Wanted]:
     """What patterns mean inside of one function; without one, those that name a function themselves."""
-    parsed = [parse(one) for one in patterns if isinstance(one, str)]
+    parsed = [parse_pattern(one) for one in patterns if isinstance(one, str)]
     if function is not None:
         if len(parsed) < len(patterns):
             raise TypeError(f"the names of variables are texts, not {patterns!r}")
@@ -40,7 +40,7 @@ def function_selection(patterns: Sequence[Pattern], within: Any = None) -> list[
     excluded = [one for pattern in patterns if pattern.excludes for one in _some(pattern, within)]
     included = [one for pattern in patterns if not pattern.excludes for one in _some(pattern, within)]
     if within is not None and all(pattern.excludes for pattern in patterns):
-        included = [one for text in (RETURN, "*") for one in _inside(within, parse(text))]
+        included = [one for text in (RETURN, "*") for one in _inside(within, parse_pattern(text))]
     return [kept for one in dict.fromkeys(included) if (kept := without(one, excluded)) is not None]
 
 
@@ -64,7 +64,7 @@ def _some(pattern: Pattern, within: Any) -> list[Wanted]:
         return found
     found = [
         one
-        for way in pattern.ways
+        for way in pattern.alternatives
         for function, tail in named_functions(way)
         for one in _values(function, tail, way, pattern.call)
     ]
@@ -75,10 +75,10 @@ def _some(pattern: Pattern, within: Any) -> list[Wanted]:
 
 def _inside(function: Any, pattern: Pattern) -> list[Wanted]:
     found = given_function(function)
-    return [one for way in pattern.ways for one in _values(found, way.segments, way, pattern.call)]
+    return [one for way in pattern.alternatives for one in _values(found, way.segments, way, pattern.call)]
 
 
-def _values(found: NamedFunction, tail: tuple[str, ...], way: Way, call: int | None) -> Iterator[Wanted]:
+def _values(found: NamedFunction, tail: tuple[str, ...], way: Alternative, call: int | None) -> Iterator[Wanted]:
     """What the segments after a function mean: what it returns, or its variables, and parts of these."""
     spots = bindings(found.function)
     is_gradient = way.is_gradient_of_items

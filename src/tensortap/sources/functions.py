@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from tensortap.core.paths import matches
-from tensortap.core.ranks import current, ranks
+from tensortap.core.paths import matches_pattern
+from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.sources.driving import wrapper
@@ -41,7 +41,7 @@ class Functions:
         self.max_depth = max_depth
         self.is_enabled = True
         self.taps: tuple[Tap, ...] = ()
-        self._launched = ranks()
+        self._launched = rank_info()
         self._territory = Territory(follow)
         self._known: dict[
             int, tuple[CodeType, Known | None]
@@ -106,7 +106,7 @@ class Functions:
                 tree.source.take_in(code)
                 return None
         self.take_in(code)
-        return Tree(self, code, current(self._launched).rank)
+        return Tree(self, code, current_rank_info(self._launched).rank)
 
     def _is_heard_by(self, tree: Tree) -> bool:
         return all(any(tap is one for one in tree.source.taps) for tap in self.taps)
@@ -141,7 +141,7 @@ class Functions:
 
 def _is_wanted(pattern: str, path: str) -> bool:
     """The variable itself, or a part of it, or what holds the part that is wanted."""
-    return matches(pattern, path) or matches(f"{pattern}.**", path) or pattern.startswith(f"{path}.")
+    return matches_pattern(pattern, path) or matches_pattern(f"{pattern}.**", path) or pattern.startswith(f"{path}.")
 
 
 def _is_method_of(owner: type, found: Any) -> bool:

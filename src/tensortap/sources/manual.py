@@ -8,7 +8,7 @@ from sys import _getframe
 from types import FrameType
 from typing import Any, ClassVar
 
-from tensortap.core.ranks import current, ranks
+from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
@@ -24,7 +24,7 @@ class Manual:
     def __init__(self) -> None:
         self._taps: list[Tap] = []
         self._calls: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
-        self._launched = ranks()
+        self._launched = rank_info()
         self._has_started = False
 
     def start(self, tap: Tap) -> None:
@@ -55,7 +55,7 @@ class Manual:
         return Record(
             name,
             value,
-            rank=current(self._launched).rank,
+            rank=current_rank_info(self._launched).rank,
             call=next(self._calls[name]),
             order=next(self._order),
             time=time.time(),

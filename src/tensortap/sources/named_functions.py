@@ -8,7 +8,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from tensortap.core.errors import UnknownNameError, UnsupportedValueError
-from tensortap.core.paths import Way, segment_matches
+from tensortap.core.paths import Alternative, segment_matches
 from tensortap.sources.python_modules import python_module
 from tensortap.sources.real_functions import real_function
 from tensortap.sources.sites import ModuleSite
@@ -46,7 +46,7 @@ class NamedFunction(NamedTuple):
         return ModuleSite(self.path, kind, self.holder, parameter, False, self.function, self.whose)
 
 
-def split(way: Way) -> tuple[str, tuple[str, ...]] | None:
+def split(way: Alternative) -> tuple[str, tuple[str, ...]] | None:
     """`pkg.mod`, and the segments after the colon; None where it is written otherwise."""
     for position, segment in enumerate(way.segments):
         last, colon, rest = segment.partition(":")
@@ -57,7 +57,7 @@ def split(way: Way) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-def named_functions(way: Way) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
+def named_functions(way: Alternative) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
     """The functions that the first segments mean, each with the segments that are left."""
     found = split(way)
     if found is not None:

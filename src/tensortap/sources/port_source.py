@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensortap.core.ranks import ranks
+from tensortap.core.ranks import rank_info
 from tensortap.core.record import Kind, Placement, Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
@@ -60,7 +60,7 @@ class PortSource:
         self.ports = self._make_ports(wanted)
 
     def start(self, tap: Tap) -> None:
-        self._tap, self.rank = tap, ranks().rank
+        self._tap, self.rank = tap, rank_info().rank
         self.pour, self.pour_directly = tap.emit, tap.shortcut()
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from tensortap.core.errors import UnknownModuleError
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 
 
 def python_module(name: str) -> Any:
@@ -52,6 +52,6 @@ def _failed(name: str, error: Exception) -> str:
 def _unknown(name: str) -> str:
     above = name.rpartition(".")[0]
     beside = pkgutil.iter_modules(getattr(sys.modules.get(above), "__path__", ()))
-    near = nearest(name, [f"{above}.{one.name}" for one in beside] or sys.modules)
+    near = closest_names(name, [f"{above}.{one.name}" for one in beside] or sys.modules)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     return f"there is no Python module {name!r}{hint} 'pkg.mod:func.var' begins with what is imported"

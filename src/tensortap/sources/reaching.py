@@ -9,7 +9,7 @@ from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from tensortap.frameworks.nested import is_container
-from tensortap.frameworks.sameness import is_array, surface
+from tensortap.frameworks.sameness import is_array, shallow_change_token
 from tensortap.sources.touched import Step, Target
 
 MISSING: Any = type("_Missing", (), {"__slots__": ()})()
@@ -84,7 +84,7 @@ def attributes(value: Any) -> dict[str, Hashable] | None:
         held = {**held, **_filled(slots, value)}
     if len(held) > _MOST_ATTRIBUTES or "_modules" in held:
         return None
-    return {name: surface(one) for name, one in held.items() if type(name) is str and name[:1] != "_"}
+    return {name: shallow_change_token(one) for name, one in held.items() if type(name) is str and name[:1] != "_"}
 
 
 def _filled(slots: Mapping[str, MemberDescriptorType], value: Any) -> dict[str, Any]:

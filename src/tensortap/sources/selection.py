@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensortap.core.errors import UnknownModuleError
-from tensortap.core.paths import ANY_DEPTH, Pattern, Way, nearest, parse, segment_matches
+from tensortap.core.paths import ANY_DEPTH, Pattern, Alternative, closest_names, parse_pattern, segment_matches
 from tensortap.sources.exclusion import excludes, without
 from tensortap.sources.function_sites import function_selection, has_binding, is_of_function
 from tensortap.sources.probes import attributes, first_argument, function_of
@@ -33,7 +33,7 @@ from tensortap.sources.unresolved import sentence, unresolved
 
 def selection(model: Any, patterns: Sequence[Any]) -> list[Wanted]:
     """What several patterns mean together: everything that one includes and none excludes."""
-    parsed = [parse(one) if isinstance(one, str) else one for one in patterns or ("**",)]
+    parsed = [parse_pattern(one) if isinstance(one, str) else one for one in patterns or ("**",)]
     for one in parsed:
         if not isinstance(one, Pattern) and not callable(one):
             raise TypeError(f"{one!r} is no pattern; give a text such as 'layers.*', or a function of a site")
@@ -47,7 +47,7 @@ def selection(model: Any, patterns: Sequence[Any]) -> list[Wanted]:
 def _of_model(model: Any, parsed: Sequence[Any]) -> list[Wanted]:
     included = [one for one in parsed if not excludes(one)]
     excluded = [wanted for one in parsed if one not in included for wanted in _some(model, one)]
-    found = dict.fromkeys(wanted for one in included or [parse("**")] for wanted in _some(model, one))
+    found = dict.fromkeys(wanted for one in included or [parse_pattern("**")] for wanted in _some(model, one))
     if not excluded:
         return list(found)
     return [kept for wanted in found if (kept := without(wanted, excluded)) is not None]
@@ -63,7 +63,7 @@ def select(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[
             if pattern(site)
         ]
     found = _named(unwrapped(model), pattern) or [
-        wanted for way in pattern.ways for wanted in _selected(_begin(way), pattern.call, unwrapped(model))
+        wanted for way in pattern.alternatives for wanted in _selected(_begin(way), pattern.call, unwrapped(model))
     ]
     return list(dict.fromkeys(found))
 
@@ -109,7 +109,7 @@ def _unknown(model: Any, pattern: Any) -> str:
 
 def _unknown_variable(model: Any, pattern: Pattern) -> str | None:
     """Where all but the last part leads to a function: what that function has."""
-    *above, function, name = ("", *pattern.ways[0].segments)[1 if len(pattern.ways[0].segments) > 1 else 0 :]
+    *above, function, name = ("", *pattern.alternatives[0].segments)[1 if len(pattern.alternatives[0].segments) > 1 else 0 :]
     for names, module in walk(model):
         is_there = len(names) == len(above) and all(map(segment_matches, above, names))
         found = function_of(module, function) if is_there else None
@@ -120,38 +120,38 @@ def _unknown_variable(model: Any, pattern: Pattern) -> str | None:
 
 def _unknown_part(model: Any, pattern: Pattern, names: Sequence[str]) -> str:
     """Where the very first part is unknown, the names of sites that look like the whole say more."""
-    segments = pattern.ways[0].segments
-    found = unresolved(model, segments) if len(pattern.ways) == 1 < len(segments) else None
-    if found is None or not (found.position or not nearest(pattern.text.lstrip("!"), names)):
+    segments = pattern.alternatives[0].segments
+    found = unresolved(model, segments) if len(pattern.alternatives) == 1 < len(segments) else None
+    if found is None or not (found.position or not closest_names(pattern.text.lstrip("!"), names)):
         return _unknown_site(pattern, names)
     where = sentence(found, segments)
     return f"no site {pattern.text!r} in the model: {where} tt.sites(model) lists all {len(names)}"
 
 
 def _unknown_site(pattern: Pattern, names: Sequence[str]) -> str:
-    near = nearest(pattern.text.lstrip("!"), names) or names[:3]
+    near = closest_names(pattern.text.lstrip("!"), names) or names[:3]
     return (
         f"no site {pattern.text!r} in the model; did you mean {' or '.join(map(repr, near))}? "
         f"tt.sites(model) lists all {len(names)}"
     )
 
 
-def _begin(way: Way) -> Way:
+def _begin(way: Alternative) -> Alternative:
     """A pattern that begins with a class finds it at any depth; one without segments is the model itself."""
     if way.segments == ("",):
-        return Way((), way.items, way.is_gradient_of_items)
+        return Alternative((), way.items, way.is_gradient_of_items)
     if way.segments[0].startswith("<"):
-        return Way((ANY_DEPTH, *way.segments), way.items, way.is_gradient_of_items)
+        return Alternative((ANY_DEPTH, *way.segments), way.items, way.is_gradient_of_items)
     return way
 
 
-def _selected(way: Way, call: int | None, model: Any) -> list[Wanted]:
+def _selected(way: Alternative, call: int | None, model: Any) -> list[Wanted]:
     reached = frozenset([0])
     if way.segments[:1] == (ANY_DEPTH,):
         # A class may be the model's own; a name it has none.
         is_class = way.segments[1:2] and way.segments[1].startswith("<")
         reached |= _onwards(way.segments, frozenset([1]), "", model) if is_class else set()
-    if way == Way((ANY_DEPTH,)):  # the usual one, written out: all modules that can be called
+    if way == Alternative((ANY_DEPTH,)):  # the usual one, written out: all modules that can be called
         modules = ((".".join(names), module) for names, module in walk(model) if has_forward(module))
         return [Wanted(ModuleSite(path, "output", module), "", call) for path, module in modules]
     found: list[Wanted] = []
@@ -161,7 +161,7 @@ def _selected(way: Way, call: int | None, model: Any) -> list[Wanted]:
 
 def _descend(
     found: list[Wanted],
-    way: Way,
+    way: Alternative,
     call: int | None,
     path: str,
     module: Any,

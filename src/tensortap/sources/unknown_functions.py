@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tensortap.core.paths import Pattern, nearest
+from tensortap.core.paths import Pattern, closest_names
 from tensortap.sources.named_functions import below, member, members, python_function, split
 from tensortap.sources.python_modules import python_module
 from tensortap.sources.swapping import bindings
@@ -16,7 +16,7 @@ _SHOWN = 6
 
 
 def unknown(pattern: Pattern) -> str:
-    found = split(pattern.ways[0])
+    found = split(pattern.alternatives[0])
     assert found is not None
     name, (first, *rest) = found
     holder, path = python_module(name), f"{name}:"
@@ -60,7 +60,7 @@ def _names(holder: Any) -> list[str]:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    near = nearest(name, known)
+    near = closest_names(name, known)
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     more = ", ..." if len(known) > _SHOWN else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tensortap.core.paths import nearest
+from tensortap.core.paths import closest_names
 from tensortap.sources.probes import attributes, first_argument, function_of, variables
 from tensortap.sources.sites import children, class_name, has_forward, stored, unwrapped
 
@@ -38,7 +38,7 @@ def unresolved(model: Any, segments: Sequence[str]) -> Unresolved | None:
 def sentence(found: Unresolved, segments: Sequence[str]) -> str:
     """Whose part is missing, and the whole path with the nearest part in its place."""
     before, part, after = segments[: found.position], segments[found.position], segments[found.position + 1 :]
-    near = nearest(part.partition("#")[0], found.known)
+    near = closest_names(part.partition("#")[0], found.known)
     if not near:
         more = ", ..." if len(found.known) > _SHOWN else ""
         return f"{found.owner} has no {part!r}; it has {', '.join(map(repr, found.known[:_SHOWN]))}{more}."

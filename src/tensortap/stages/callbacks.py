@@ -13,15 +13,15 @@ from tensortap.core.record import Record, Series
 from tensortap.core.settings import is_strict
 from tensortap.frameworks.base import framework_of
 from tensortap.stages.parcel import Problem
-from tensortap.stages.reduce import Each
+from tensortap.stages.reduce import ArrayTransform
 
 log = logging.getLogger("tensortap.callbacks")
 Callback = Callable[..., object]
-Save = Callable[[str, Any, Any], Any]
+SaveCallback = Callable[[str, Any, Any], Any]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class Chain:
+class CallbackChain:
     """Callbacks in their order, each called with as many arguments as it asks for: `(name, results)`,
     `(name, values, iterations)` or `(name, values, iterations, ranks)`."""
 
@@ -37,13 +37,13 @@ class Chain:
             before = series.values[:], series.steps[:], series.ranks[:]
             try:
                 _call(callback, count, series)
-                _settle(series)
+                _match_column_lengths(series)
             except Exception as error:  # noqa: BLE001 - it has to travel: the others wait at the collective
                 series.values, series.steps, series.ranks = before
-                return _problem(callback, series.name, error)
+                return _make_problem(callback, series.name, error)
         return None
 
-    def over(self, records: Sequence[Record]) -> tuple[list[Record], Problem | None]:
+    def apply(self, records: Sequence[Record]) -> tuple[list[Record], Problem | None]:
         """What the callbacks make of all records of one name."""
         if not self:
             return list(records), None
@@ -51,16 +51,16 @@ class Chain:
         for record in records:
             series.add(record)
         problem = self.edit(series)
-        return _rejoined(series, records), problem
+        return _to_records(series, records), problem
 
 
-class Saved(Stage):
+class PreSaveCallbacks(Stage):
     """Makes of each value what `(name, value, iteration) -> value` callbacks say, or a reduction. Where one
     fails the value is left out and named in `refused`: it may be far more than the callback would leave."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.refused: dict[str, str] = {}
-        self._callbacks = [(callback, _saving(callback)) for callback in callbacks]
+        self._callbacks = [(callback, _to_save_callback(callback)) for callback in callbacks]
 
     def push(self, record: Record) -> Iterable[Record]:
         for callback, save in self._callbacks:
@@ -71,18 +71,18 @@ class Saved(Stage):
                     raise
                 self._refuse(callback, record.name, error)
                 return ()
-            placement = record.placement if _has_shape_of(value, record) else None
+            placement = record.placement if _has_same_shape(value, record) else None
             record = record._replace(value=value, placement=placement)
         return (record,)
 
     def _refuse(self, callback: Callback, name: str, error: Exception) -> None:
         if name not in self.refused:
-            self.refused[name] = f"{_failure(callback, name, error)}; such values are left out"
+            self.refused[name] = f"{_describe_failure(callback, name, error)}; such values are left out"
             log.error("%s", self.refused[name], exc_info=error)
 
 
-def _saving(callback: Callback) -> Save:
-    if isinstance(callback, Each):
+def _to_save_callback(callback: Callback) -> SaveCallback:
+    if isinstance(callback, ArrayTransform):
         return lambda name, value, iteration: callback(value)
     if not callable(callback):
         raise TypeError(f"{callback!r} is no callback; give a function of (name, value, iteration)")
@@ -92,7 +92,7 @@ def _saving(callback: Callback) -> Save:
         pass
     except TypeError:
         raise TypeError(
-            f"the callback {_called(callback)} cannot be called with (name, value, iteration), which a "
+            f"the callback {_callback_name(callback)} cannot be called with (name, value, iteration), which a "
             "callback before saving gets; it returns the value to keep"
         ) from None
     return callback
@@ -108,13 +108,13 @@ def _count_arguments(callback: Callback) -> int:
         raise TypeError(
             f"{callback!r} is no callback; give a function of (name, values, iterations, ranks)"
         ) from None
-    positional = [one for one in parameters if one.kind in _POSITIONAL]
-    needed = sum(one.default is one.empty for one in positional)
-    most = 4 if any(one.kind is one.VAR_POSITIONAL for one in parameters) else len(positional)
-    count = needed if needed >= 2 else min(most, 4)
+    positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
+    required = sum(parameter.default is parameter.empty for parameter in positional)
+    maximum = 4 if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters) else len(positional)
+    count = required if required >= 2 else min(maximum, 4)
     if not 2 <= count <= 4:
         raise TypeError(
-            f"the callback {_called(callback)} takes {count} arguments; give a function of "
+            f"the callback {_callback_name(callback)} takes {count} arguments; give a function of "
             "(name, values, iterations, ranks) or of (name, results)"
         )
     return count
@@ -127,13 +127,13 @@ def _call(callback: Callback, count: int, series: Series) -> None:
         callback(series.name, *(series.values, series.steps, series.ranks)[: count - 1])
 
 
-def _settle(series: Series) -> None:
+def _match_column_lengths(series: Series) -> None:
     """Iterations and ranks that the callback did not care for follow the values."""
     series.steps, series.ranks = (
         column if isinstance(column, list) else list(column) for column in (series.steps, series.ranks)
     )
     count = len(series.values)
-    for what, column in (("iterations", series.steps), ("ranks", series.ranks)):
+    for label, column in (("iterations", series.steps), ("ranks", series.ranks)):
         if len(column) == count:
             continue
         if count == 1:
@@ -142,25 +142,25 @@ def _settle(series: Series) -> None:
             column[:] = column[:1] * count
         else:
             raise ValueError(
-                f"{count} values and {len(column)} {what} are left, and nothing tells which belong together; "
+                f"{count} values and {len(column)} {label} are left, and nothing tells which belong together; "
                 f"edit the lists alike"
             )
 
 
-def _rejoined(series: Series, before: Sequence[Record]) -> list[Record]:
+def _to_records(series: Series, before: Sequence[Record]) -> list[Record]:
     """Records of what is in the lists now, with what is still known of where each value came from."""
     is_aligned = len(series) == len(before)
     origins = {id(record.value): record for record in before}
-    found = []
-    for number, columns in enumerate(zip(series.values, series.steps, series.ranks, strict=True)):
+    records = []
+    for index, columns in enumerate(zip(series.values, series.steps, series.ranks, strict=True)):
         value, step, rank = columns
-        origin = before[number] if is_aligned else origins.get(id(value), before[0])
-        placement = origin.placement if _has_shape_of(value, origin) else None
-        found.append(origin._replace(value=value, step=step, rank=rank, placement=placement))
-    return found
+        origin = before[index] if is_aligned else origins.get(id(value), before[0])
+        placement = origin.placement if _has_same_shape(value, origin) else None
+        records.append(origin._replace(value=value, step=step, rank=rank, placement=placement))
+    return records
 
 
-def _has_shape_of(value: Any, origin: Record) -> bool:
+def _has_same_shape(value: Any, origin: Record) -> bool:
     """Whether what was known of the piece in the whole still holds."""
     if value is origin.value or origin.placement is None:
         return True
@@ -168,14 +168,14 @@ def _has_shape_of(value: Any, origin: Record) -> bool:
     return shape == framework_of(origin.value).describe(origin.value).shape
 
 
-def _problem(callback: Callback, name: str, error: Exception) -> Problem:
-    sentence = f"{_failure(callback, name, error)}; the values are kept as they were before it"
+def _make_problem(callback: Callback, name: str, error: Exception) -> Problem:
+    sentence = f"{_describe_failure(callback, name, error)}; the values are kept as they were before it"
     return Problem(sentence, "".join(traceback.format_exception(error)))
 
 
-def _failure(callback: Callback, name: str, error: Exception) -> str:
-    return f"the callback {_called(callback)} failed for {name!r} ({type(error).__name__}: {error})"
+def _describe_failure(callback: Callback, name: str, error: Exception) -> str:
+    return f"the callback {_callback_name(callback)} failed for {name!r} ({type(error).__name__}: {error})"
 
 
-def _called(callback: Callback) -> str:
+def _callback_name(callback: Callback) -> str:
     return getattr(callback, "__name__", type(callback).__name__)

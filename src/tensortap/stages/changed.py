@@ -9,8 +9,8 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.parts import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.content import content_of
-from tensortap.frameworks.nested import is_container, leaves, parts
+from tensortap.frameworks.content import value_fingerprint
+from tensortap.frameworks.nested import is_container, leaves, children
 
 
 class Changed(Stage):
@@ -22,80 +22,80 @@ class Changed(Stage):
     """
 
     def __init__(self, by: Literal["object", "content"] = "content") -> None:
-        if by not in _WAYS:
-            raise ValueError(f"Changed compares by {by!r}; give {' or '.join(map(repr, _WAYS))}")
-        self._look = _WAYS[by]
-        self._last: dict[tuple[str, int, Any], Any] = {}
+        if by not in _STATE_UPDATES:
+            raise ValueError(f"Changed compares by {by!r}; give {' or '.join(map(repr, _STATE_UPDATES))}")
+        self._update_state = _STATE_UPDATES[by]
+        self._last_states: dict[tuple[str, int, Any], Any] = {}
 
     def __call__(self, record: Record) -> bool:
         key = record.name, record.call, record.rank
-        before = self._last.get(key)
-        now = self._look(record.value, before)
-        self._last[key] = now
-        return now is not before
+        previous = self._last_states.get(key)
+        state = self._update_state(record.value, previous)
+        self._last_states[key] = state
+        return state is not previous
 
     def push(self, record: Record) -> Iterable[Record]:
         return (record,) if self(record) else ()
 
 
 # What is remembered of a value: `before` itself when nothing has changed since.
-_Look = Callable[[Any, Any], Any]
+_StateUpdate = Callable[[Any, Any], Any]
 
 
-class _Object:
+class _ObjectState:
     """The test that the framework makes, and what it does not look at."""
 
     def __init__(self, value: Any) -> None:
-        self._hollows = _hollows(value)
+        self._empty_containers = _empty_containers(value)
         self._is_same = framework_of(value).mark(value)
 
-    def is_still(self, value: Any) -> bool:
-        return self._is_same(value) and self._hollows == _hollows(value)
+    def is_unchanged(self, value: Any) -> bool:
+        return self._is_same(value) and self._empty_containers == _empty_containers(value)
 
 
-class _Unlooked:
+class _AlwaysChanged:
     """In place of a value that cannot be looked at, which may have changed every time."""
 
-    def is_still(self, value: Any) -> bool:
+    def is_unchanged(self, value: Any) -> bool:
         return False
 
 
-def _look_at_object(value: Any, before: Any) -> Any:
+def _update_object_state(value: Any, previous: Any) -> Any:
     try:
-        return before if before is not None and before.is_still(value) else _Object(value)
+        return previous if previous is not None and previous.is_unchanged(value) else _ObjectState(value)
     except UnsupportedValueError:
-        return _Unlooked()
+        return _AlwaysChanged()
 
 
-def _look_at_content(value: Any, before: Any) -> Any:
-    now = [(path, _content(leaf)) for path, leaf in leaves(value)], _hollows(value)
-    return before if before == now else now
+def _update_content_state(value: Any, previous: Any) -> Any:
+    state = [(path, _leaf_fingerprint(leaf)) for path, leaf in leaves(value)], _empty_containers(value)
+    return previous if previous == state else state
 
 
-_WAYS: dict[str, _Look] = {"object": _look_at_object, "content": _look_at_content}
+_STATE_UPDATES: dict[str, _StateUpdate] = {"object": _update_object_state, "content": _update_content_state}
 
 
-def _content(value: Any) -> Any:
+def _leaf_fingerprint(value: Any) -> Any:
     """What differs from another content; where there are no bytes to look at, something unlike all else."""
-    found = content_of(value)
-    if found is not None:
-        return found
+    fingerprint = value_fingerprint(value)
+    if fingerprint is not None:
+        return fingerprint
     is_constant = isinstance(value, (str, bytes, int, type(None)))
     return (type(value), value) if is_constant else object()
 
 
-def _hollows(value: Any) -> list[tuple[str, type]]:
+def _empty_containers(value: Any) -> list[tuple[str, type]]:
     """The empty containers in a value: they have no leaf that would tell of them."""
     if not is_container(value):
         return []
-    found, seen, ahead = [], {id(value)}, [("", value)]
-    while ahead:
-        path, container = ahead.pop()
-        inside = parts(container) or []
-        if not inside:
-            found.append((path, type(container)))
-        for part in inside:
-            if is_container(part.value) and id(part.value) not in seen:
-                seen.add(id(part.value))
-                ahead.append((path + part.step, part.value))
-    return found
+    empty, seen, pending = [], {id(value)}, [("", value)]
+    while pending:
+        path, container = pending.pop()
+        members = children(container) or []
+        if not members:
+            empty.append((path, type(container)))
+        for child in members:
+            if is_container(child.value) and id(child.value) not in seen:
+                seen.add(id(child.value))
+                pending.append((path + child.step, child.value))
+    return empty

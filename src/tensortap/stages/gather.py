@@ -12,23 +12,23 @@ from tensortap.core.ranks import from_process_group
 from tensortap.core.record import Record
 from tensortap.core.settings import is_strict
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import Keeper, cow, on_host
-from tensortap.frameworks.nested import rebuild
+from tensortap.frameworks.keep import RetentionPolicy, cow, on_host
+from tensortap.frameworks.nested import map_leaves
 from tensortap.frameworks.sharded import local
-from tensortap.stages.callbacks import Callback, Chain
-from tensortap.stages.parcel import Problem, Refused, pack, unpack
+from tensortap.stages.callbacks import Callback, CallbackChain
+from tensortap.stages.parcel import Problem, RefusedValues, pack_records, unpack_records
 
 if TYPE_CHECKING:
-    from tensortap.stages.exchange import Exchange, Round
+    from tensortap.stages.exchange import GatherCollective, GatherRound
 
 log = logging.getLogger("tensortap.gather")
 
-Held = dict[str, list[Record]]
+RecordsByName = dict[str, list[Record]]
 
 
-def piece(value: Any) -> Any:
+def snapshot_local_shards(value: Any) -> Any:
     """The same structure around a snapshot of each leaf; of a distributed tensor, of its local piece."""
-    return rebuild(value, lambda leaf: cow(local(leaf)))
+    return map_leaves(value, lambda leaf: cow(local(leaf)))
 
 
 class Gather(Stage):
@@ -57,7 +57,7 @@ class Gather(Stage):
         drop_last: bool = False,
         timeout: float | None = None,
         budget: int = 64 << 20,
-        keep: Keeper | None = piece,
+        keep: RetentionPolicy | None = snapshot_local_shards,
         counts: Callable[[int], bool] | None = None,
     ) -> None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
@@ -65,38 +65,38 @@ class Gather(Stage):
         self.refused: dict[str, str] = {}
         self.skipped = 0
         self._interval, self._ticks, self._drop_last = interval, 0, drop_last
-        self._pre, self._post, self._keep = Chain(pre), Chain(post), keep
+        self._pre, self._post, self._keep = CallbackChain(pre), CallbackChain(post), keep
         self._timeout, self._budget, self._counts = timeout, budget, counts
-        self._held: Held = {}
+        self._pending: RecordsByName = {}
         self._released: list[Record] = []
-        self._unsaid = Refused()
+        self._unreported = RefusedValues()
         self._problems: list[Problem] = []
-        self._exchange: Exchange | None = None
+        self._collective: GatherCollective | None = None
         self._rank, self._is_closed, self._is_lost = 0, False, False
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def push(self, record: Record) -> Iterable[Record]:
         ranks = from_process_group()
-        has_others = ranks is not None and ranks.world > 1 and not self._is_lost
-        if ranks is not None and has_others:
+        is_distributed = ranks is not None and ranks.world_size > 1 and not self._is_lost
+        if ranks is not None and is_distributed:
             self._rank = ranks.rank
             record = record._replace(rank=ranks.rank)
         elif self._rank:
             self._refuse(record.name, "rank 0 cannot be reached any more")
             return ()
-        kept = self._kept(record)
-        if kept is None:
+        snapshot = self._snapshot(record)
+        if snapshot is None:
             return ()
-        if not (has_others or self._pre or self._post):
-            return (*self._release(), kept)
-        self._held.setdefault(record.name, []).append(kept)
+        if not (is_distributed or self._pre or self._post):
+            return (*self._release(), snapshot)
+        self._pending.setdefault(record.name, []).append(snapshot)
         return ()
 
     def tick(self, step: int) -> Iterable[Record]:
         self._ticks += self._counts is None or self._counts(step)
         if self._ticks >= self._interval:
             self._ticks = 0
-            self._meet(is_last=False)
+            self._run_round(is_last=False)
             self._report()
         return self._release()
 
@@ -104,25 +104,25 @@ class Gather(Stage):
         """A last, smaller part; then stay until no rank has more, so that none waits in vain."""
         if not self._is_closed:
             self._is_closed = True
-            self._held = {} if self._drop_last else self._held
-            while not self._meet(is_last=True):
+            self._pending = {} if self._drop_last else self._pending
+            while not self._run_round(is_last=True):
                 pass
-            if self._exchange is not None and not self._is_lost:
-                self._exchange.close()
+            if self._collective is not None and not self._is_lost:
+                self._collective.close()
             self._report()
         return self._release()
 
     def leave(self) -> None:
         """Part from the others, who learn it at once if they wait; rank 0 still releases what it holds."""
-        if self._exchange is not None and not self._is_lost:
-            self._exchange.leave()
+        if self._collective is not None and not self._is_lost:
+            self._collective.leave()
         self._is_lost = True
 
     def _release(self) -> list[Record]:
         released, self._released = self._released, []
         return released
 
-    def _kept(self, record: Record) -> Record | None:
+    def _snapshot(self, record: Record) -> Record | None:
         if self._keep is None:
             return record
         try:
@@ -132,107 +132,107 @@ class Gather(Stage):
             self._refuse(record.name, str(error))
             return None
 
-    def _meet(self, *, is_last: bool) -> bool:
+    def _run_round(self, *, is_last: bool) -> bool:
         """One round of all ranks; True when no rank will come again."""
-        held, self._held = self._edited(self._held, self._pre), {}
-        others = self._others()
-        if others is None:
-            self._let_go(held)
+        pending, self._pending = self._apply_callbacks(self._pending, self._pre), {}
+        collective = self._current_collective()
+        if collective is None:
+            self._release_after_callbacks(pending)
             return True
-        if others.rank == 0:
-            found = others.meet(*pack(()), is_last)
-            self._let_go(self._merged(held, found))
+        if collective.rank == 0:
+            outcome = collective.gather(*pack_records(()), is_last)
+            self._release_after_callbacks(self._merge_ranks(pending, outcome))
         else:
-            found = self._send(others, held, is_last)
-        if found.lost:
-            self._lose(found.lost)
-            others.leave()
-        return found.is_last or self._is_lost
+            outcome = self._send_to_rank_0(collective, pending, is_last)
+        if outcome.failure:
+            self._mark_lost(outcome.failure)
+            collective.leave()
+        return outcome.is_last or self._is_lost
 
-    def _send(self, others: Exchange, held: Held, is_last: bool) -> Round:
-        records = [record for series in held.values() for record in series]
-        parcel, arrays = pack(records, self._problems)
-        self._count(parcel.refused)
-        parcel = parcel._replace(refused=self._unsaid + parcel.refused)
-        self._unsaid, self._problems = Refused(), []  # they are told where the values are
-        return others.meet(parcel, arrays, is_last)
+    def _send_to_rank_0(self, collective: GatherCollective, pending: RecordsByName, is_last: bool) -> GatherRound:
+        records = [record for series in pending.values() for record in series]
+        payload, arrays = pack_records(records, self._problems)
+        self._count_refused(payload.refused)
+        payload = payload._replace(refused=self._unreported + payload.refused)
+        self._unreported, self._problems = RefusedValues(), []  # they are told where the values are
+        return collective.gather(payload, arrays, is_last)
 
-    def _merged(self, held: Held, found: Round) -> Held:
+    def _merge_ranks(self, pending: RecordsByName, outcome: GatherRound) -> RecordsByName:
         """All records of each name, rank after rank."""
-        merged = {name: [_on_host(record) for record in records] for name, records in held.items()}
-        for rank, parcel, arrays in found.arrived:
-            records, refused = unpack(parcel, arrays)
+        merged = {name: [_move_to_host(record) for record in records] for name, records in pending.items()}
+        for rank, payload, arrays in outcome.received:
+            records, refused = unpack_records(payload, arrays)
             for record in records:
                 merged.setdefault(record.name, []).append(record)
-            self._count(parcel.refused.from_rank(rank))
-            self._count(refused.from_rank(rank))
-            self._problems.extend(problem.from_rank(rank) for problem in parcel.problems)
+            self._count_refused(payload.refused.from_rank(rank))
+            self._count_refused(refused.from_rank(rank))
+            self._problems.extend(problem.from_rank(rank) for problem in payload.problems)
         return merged
 
-    def _let_go(self, held: Held) -> None:
+    def _release_after_callbacks(self, pending: RecordsByName) -> None:
         if self._rank == 0:
-            for records in self._edited(held, self._post).values():
+            for records in self._apply_callbacks(pending, self._post).values():
                 self._released.extend(records)
 
-    def _edited(self, held: Held, chain: Chain) -> Held:
+    def _apply_callbacks(self, pending: RecordsByName, chain: CallbackChain) -> RecordsByName:
         edited = {}
-        for name, records in held.items():
-            edited[name], problem = chain.over(records)
+        for name, records in pending.items():
+            edited[name], problem = chain.apply(records)
             if problem is not None:
                 self._problems.append(problem)
         return edited
 
-    def _others(self) -> Exchange | None:
+    def _current_collective(self) -> GatherCollective | None:
         """The other ranks; None where this process is alone, or the others are lost."""
         ranks = from_process_group()
-        if self._exchange is not None and not self._is_lost and not self._exchange.is_current():
-            self._exchange = None
+        if self._collective is not None and not self._is_lost and not self._collective.is_current():
+            self._collective = None
             if ranks is None:
-                self._lose("the process group was destroyed before the last gathering")
-        if self._is_lost or ranks is None or ranks.world == 1:
+                self._mark_lost("the process group was destroyed before the last gathering")
+        if self._is_lost or ranks is None or ranks.world_size == 1:
             return None
-        if self._exchange is None:
-            from tensortap.stages.exchange import Exchange
+        if self._collective is None:
+            from tensortap.stages.exchange import GatherCollective
 
             self._rank = ranks.rank
-            self._exchange = Exchange(self._timeout, self._budget)
-        return self._exchange
+            self._collective = GatherCollective(self._timeout, self._budget)
+        return self._collective
 
-    def _lose(self, why: str) -> None:
+    def _mark_lost(self, reason: str) -> None:
         self._is_lost = True
-        then = "goes on with its own records" if self._rank == 0 else "keeps no more records"
+        consequence = "goes on with its own records" if self._rank == 0 else "keeps no more records"
         self._problems.append(
-            Problem(f"{why}; what was gathered is kept, and rank {self._rank} {then}. See the others' logs")
+            Problem(f"{reason}; what was gathered is kept, and rank {self._rank} {consequence}. See the others' logs")
         )
 
-    def _refuse(self, name: str, why: str) -> None:
-        refused = Refused({name: why}, 1)
-        self._unsaid += refused
-        self._count(refused)
+    def _refuse(self, name: str, reason: str) -> None:
+        refused = RefusedValues({name: reason}, 1)
+        self._unreported += refused
+        self._count_refused(refused)
 
-    def _count(self, refused: Refused) -> None:
+    def _count_refused(self, refused: RefusedValues) -> None:
         self.skipped += refused.count
-        for name, why in refused.reasons.items():
+        for name, reason in refused.reasons.items():
             if name not in self.refused:
-                log.warning("a value of %r is left out: %s", name, why)
-                self.refused[name] = why
+                log.warning("a value of %r is left out: %s", name, reason)
+                self.refused[name] = reason
 
     def _report(self) -> None:
         """Each problem once in the log; raised in strict mode, when nobody waits for this rank any more."""
         problems, self._problems = self._problems, []
         for problem in problems:
-            if problem.sentence not in self._said:
-                self._said.add(problem.sentence)
+            if problem.sentence not in self._reported:
+                self._reported.add(problem.sentence)
                 log.error("%s%s", problem.sentence, problem.trace and f"\n{problem.trace}")
         if problems and is_strict():
             raise GatherError("; ".join(problem.sentence for problem in problems))
 
 
-def _on_host(record: Record) -> Record:
+def _move_to_host(record: Record) -> Record:
     """Beside values that were sent, those of rank 0 must not be the only ones on a device."""
-    return record.with_value(rebuild(record.value, _leaf_on_host))
+    return record.with_value(map_leaves(record.value, _leaf_to_host))
 
 
-def _leaf_on_host(leaf: Any) -> Any:
-    is_away = framework_of(leaf).name == "torch" and not leaf.is_cpu
-    return on_host(leaf) if is_away else leaf
+def _leaf_to_host(leaf: Any) -> Any:
+    is_on_device = framework_of(leaf).name == "torch" and not leaf.is_cpu
+    return on_host(leaf) if is_on_device else leaf

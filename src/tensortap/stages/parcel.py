@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tensortap.core.dtypes import NUMBER_TYPES
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
@@ -16,7 +16,7 @@ from tensortap.frameworks.base import framework_of
 _PROTOCOL = 5
 
 
-class Slot(NamedTuple):
+class ArraySlot(NamedTuple):
     """An array that stands outside of the header: whose it is, and what its bytes mean."""
 
     framework: str
@@ -36,104 +36,104 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedValues:
     """Values that cannot be sent: why, by name, and how many."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
-    def __add__(self, other: Refused) -> Refused:
-        return Refused({**self.reasons, **other.reasons}, self.count + other.count)
+    def __add__(self, other: RefusedValues) -> RefusedValues:
+        return RefusedValues({**self.reasons, **other.reasons}, self.count + other.count)
 
-    def from_rank(self, rank: int) -> Refused:
-        return Refused({name: f"on rank {rank}: {why}" for name, why in self.reasons.items()}, self.count)
+    def from_rank(self, rank: int) -> RefusedValues:
+        return RefusedValues({name: f"on rank {rank}: {reason}" for name, reason in self.reasons.items()}, self.count)
 
 
-class Parcel(NamedTuple):
+class GatherPayload(NamedTuple):
     """What one rank sends: each record as a pickle that names arrays by the number of their slot."""
 
     records: list[tuple[str, bytes]]
-    slots: list[Slot]
-    refused: Refused
+    slots: list[ArraySlot]
+    refused: RefusedValues
     problems: list[Problem]
 
     def header(self) -> bytes:
         return pickle.dumps(tuple(self), _PROTOCOL)
 
 
-def from_header(header: bytes) -> Parcel:
+def payload_from_header(header: bytes) -> GatherPayload:
     # The ranks of a group run one program for one user, and trust each other as in torch's gather_object.
-    return Parcel(*pickle.loads(header))
+    return GatherPayload(*pickle.loads(header))
 
 
-def pack(records: Iterable[Record], problems: Sequence[Problem] = ()) -> tuple[Parcel, list[Any]]:
+def pack_records(records: Iterable[Record], problems: Sequence[Problem] = ()) -> tuple[GatherPayload, list[Any]]:
     """The parcel of these records, and the arrays of its slots."""
-    packed, refused, arrays = [], Refused(), _Arrays()
+    packed, refused, arrays = [], RefusedValues(), _ArrayTable()
     for record in records:
         before = len(arrays.values)
         try:
-            packed.append((record.name, _pickled(record, arrays)))
+            packed.append((record.name, _pickle_record(record, arrays)))
         except UnsupportedValueError as error:
-            arrays.cut(before)
-            refused += Refused({record.name: str(error)}, 1)
-    return Parcel(packed, arrays.slots, refused, list(problems)), arrays.values
+            arrays.truncate(before)
+            refused += RefusedValues({record.name: str(error)}, 1)
+    return GatherPayload(packed, arrays.slots, refused, list(problems)), arrays.values
 
 
-def unpack(parcel: Parcel, arrays: Sequence[Any]) -> tuple[list[Record], Refused]:
+def unpack_records(payload: GatherPayload, arrays: Sequence[Any]) -> tuple[list[Record], RefusedValues]:
     """The records, and which of them cannot be made again."""
-    records, refused = [], Refused()
-    for name, data in parcel.records:
+    records, refused = [], RefusedValues()
+    for name, data in payload.records:
         try:
             records.append(_Unpickler(data, arrays).load())
         except Exception as error:  # noqa: BLE001 - a class of the user's may fail in any way
-            refused += Refused({name: f"it cannot be made again on rank 0 ({error}); trace its parts"}, 1)
+            refused += RefusedValues({name: f"it cannot be made again on rank 0 ({error}); trace its parts"}, 1)
     return records, refused
 
 
-class _Arrays:
+class _ArrayTable:
     """The arrays met so far, each once."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self.slots: list[Slot] = []
+        self.slots: list[ArraySlot] = []
         self._numbers: dict[int, int] = {}
 
-    def number_of(self, value: Any) -> int | None:
+    def slot_number(self, value: Any) -> int | None:
         """The number of its slot; None for what is left to pickle."""
         framework = framework_of(value)
         if framework.name == "python":
             return None
-        known = self._numbers.get(id(value))
-        return known if known is not None else self._add(value, framework)
+        number = self._numbers.get(id(value))
+        return number if number is not None else self._add(value, framework)
 
-    def cut(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         del self.values[length:], self.slots[length:]
         self._numbers = {key: number for key, number in self._numbers.items() if number < length}
 
     def _add(self, value: Any, framework: Any) -> int | None:
-        described = framework.describe(value)
-        if described.layout != "strided" or described.dtype not in NUMBER_TYPES or _is_special(value):
+        description = framework.describe(value)
+        if description.layout != "strided" or description.dtype not in DTYPE_TABLE or _needs_pickle(value):
             return None
-        if described.device == "meta" or not _is_everyday(value, framework.name):
+        if description.device == "meta" or not _is_plain_array(value, framework.name):
             framework.bits(value)  # what has no values says so here, before its bytes are promised
-        nbytes = NUMBER_TYPES[described.dtype].itemsize
-        for size in described.shape:
+        nbytes = DTYPE_TABLE[description.dtype].itemsize
+        for size in description.shape:
             nbytes *= size
         self._numbers[id(value)] = len(self.values)
         self.values.append(value)
-        self.slots.append(Slot(framework.name, described.dtype, described.shape, nbytes))
+        self.slots.append(ArraySlot(framework.name, description.dtype, description.shape, nbytes))
         return len(self.values) - 1
 
 
-def _is_everyday(value: Any, framework: str) -> bool:
+def _is_plain_array(value: Any, framework: str) -> bool:
     if framework != "torch":
         return framework == "numpy"
-    from tensortap.frameworks.torch import PLAIN  # torch is there already: the value is its own
+    from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES  # torch is there already: the value is its own
 
-    return type(value) in PLAIN
+    return type(value) in PLAIN_TENSOR_TYPES
 
 
-def _is_special(value: Any) -> bool:
+def _needs_pickle(value: Any) -> bool:
     """numpy's scalars, subclasses and foreign byte order keep what they are in a pickle."""
     if framework_of(value).name != "numpy":
         return False
@@ -141,12 +141,12 @@ def _is_special(value: Any) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, arrays: _Arrays) -> None:
+    def __init__(self, stream: io.BytesIO, arrays: _ArrayTable) -> None:
         super().__init__(stream, _PROTOCOL)
         self._arrays = arrays
 
     def persistent_id(self, value: Any) -> int | None:
-        return self._arrays.number_of(value)
+        return self._arrays.slot_number(value)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -155,21 +155,21 @@ class _Unpickler(pickle.Unpickler):
         self._arrays = arrays
 
     def persistent_load(self, number: int) -> Any:
-        found = self._arrays[number]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        array = self._arrays[number]
+        if isinstance(array, Exception):
+            raise array
+        return array
 
 
-def _pickled(record: Record, arrays: _Arrays) -> bytes:
+def _pickle_record(record: Record, arrays: _ArrayTable) -> bytes:
     stream = io.BytesIO()
     try:
         _Pickler(stream, arrays).dump(record)
     except UnsupportedValueError:
         raise
     except Exception as error:  # a class of the user's may fail in any way
-        what = type(record.value).__name__
+        type_name = type(record.value).__name__
         raise UnsupportedValueError(
-            f"a {what} cannot be sent to rank 0 ({error}); trace the arrays and numbers inside of it"
+            f"a {type_name} cannot be sent to rank 0 ({error}); trace the arrays and numbers inside of it"
         ) from error
     return stream.getvalue()

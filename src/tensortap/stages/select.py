@@ -26,7 +26,7 @@ class When(Stage):
         return (record,) if all(predicate(record) for predicate in self._predicates) else ()
 
 
-class Steps:
+class StepPredicate:
     """A predicate that only asks for the step, so that a source may rest through the others."""
 
     def __init__(self, wants: Callable[[int], bool]) -> None:
@@ -39,16 +39,16 @@ class Steps:
         return self.wants(step)
 
 
-def every(count: int) -> Steps:
+def every(count: int) -> StepPredicate:
     """Steps 0, n, 2n, ..."""
     _check_count("every", count)
-    return Steps(lambda step: step % count == 0)
+    return StepPredicate(lambda step: step % count == 0)
 
 
-def first(count: int) -> Steps:
+def first(count: int) -> StepPredicate:
     """The first n steps."""
     _check_count("first", count)
-    return Steps(lambda step: step < count)
+    return StepPredicate(lambda step: step < count)
 
 
 def nonfinite(record: Record) -> bool:
@@ -64,14 +64,14 @@ changed = Changed  # by content; `tt.changed(by="object")` asks for the object
 
 def predicates_of(when: Any) -> list[Predicate]:
     """What was given as `when`: nothing, one predicate, or several that must all hold."""
-    given: Sequence[Any] = when if isinstance(when, (list, tuple)) else [] if when is None else [when]
-    found = [one() if isinstance(one, type) else one for one in given]
-    for one in found:
-        if one is every or one is first:
-            raise TypeError(f"when is tt.{one.__name__}, which needs a number; give tt.{one.__name__}(10)")
-        if not callable(one):
-            raise TypeError(f"when is {one!r}; give a function of the record, such as tt.every(10)")
-    return found
+    conditions: Sequence[Any] = when if isinstance(when, (list, tuple)) else [] if when is None else [when]
+    predicates = [condition() if isinstance(condition, type) else condition for condition in conditions]
+    for predicate in predicates:
+        if predicate is every or predicate is first:
+            raise TypeError(f"when is tt.{predicate.__name__}, which needs a number; give tt.{predicate.__name__}(10)")
+        if not callable(predicate):
+            raise TypeError(f"when is {predicate!r}; give a function of the record, such as tt.every(10)")
+    return predicates
 
 
 def _check_count(name: str, count: int) -> None:
@@ -80,9 +80,9 @@ def _check_count(name: str, count: int) -> None:
 
 
 def _is_finite(value: Any) -> bool:
-    found = getattr(value, "is_finite", None)
-    if isinstance(found, bool):  # of a summary
-        return found
+    is_finite = getattr(value, "is_finite", None)
+    if isinstance(is_finite, bool):  # of a summary
+        return is_finite
     try:
         return _has_finite_numbers(value)
     except UnsupportedValueError:
@@ -95,5 +95,5 @@ def _has_finite_numbers(value: Any) -> bool:
         from tensortap.frameworks.torch_summary import is_finite
 
         return is_finite(value)
-    found = statistics(framework.bits(value), framework.describe(value).dtype)
-    return found.finite == found.count
+    numbers = statistics(framework.bits(value), framework.describe(value).dtype)
+    return numbers.finite == numbers.count

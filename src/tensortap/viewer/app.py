@@ -17,45 +17,45 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tensortap.viewer import compare_pages, live_pages, run_pages
-from tensortap.viewer.events import streamed
-from tensortap.viewer.guard import Guard, Keys
-from tensortap.viewer.live_jobs import listening
-from tensortap.viewer.plotly_file import path_of_plotly
-from tensortap.viewer.problems import problem
-from tensortap.viewer.serving import has_already, served, state_of, unchanged
-from tensortap.viewer.state import State
+from tensortap.viewer.events import event_stream_response
+from tensortap.viewer.guard import AccessMiddleware, AccessTokens
+from tensortap.viewer.live_jobs import find_listening_jobs
+from tensortap.viewer.plotly_file import plotly_script_path
+from tensortap.viewer.problems import problem_response
+from tensortap.viewer.serving import client_has, read_endpoint, viewer_state, not_modified
+from tensortap.viewer.state import ViewerState
 
 _STATIC = Path(__file__).parent / "static"
-_LOOK, _LOOKS_FOR_RUNS = 0.5, 6  # seconds between two looks at open runs; every so many, at the folders
-_FOREVER = "private, max-age=31536000, immutable"
-_A_DAY = "private, max-age=86400"
-_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+_POLL_INTERVAL, _POLLS_PER_RESCAN = 0.5, 6  # seconds between two looks at open runs; every so many, at the folders
+_CACHE_FOREVER = "private, max-age=31536000, immutable"
+_CACHE_ONE_DAY = "private, max-age=86400"
+_MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 _PAGES = ("/", "/run/{rest:path}", "/compare", "/live", "/live/{rest:path}")
 
 
-def application(state: State, keys: Keys, hosts: tuple[str, ...] = ()) -> Starlette:
+def create_app(state: ViewerState, keys: AccessTokens, hosts: tuple[str, ...] = ()) -> Starlette:
     app = Starlette(
         routes=[
             *run_pages.ROUTES,
             *compare_pages.ROUTES,
             *live_pages.ROUTES,
-            Route("/api/events", _events),
-            Route("/api/{rest:path}", served(_nothing)),
-            Route("/plotly.js", served(_plotly)),
-            Route("/static/{path:path}", served(_static)),
-            Route("/favicon.ico", served(_icon)),
-            *(Route(path, served(_page)) for path in _PAGES),
+            Route("/api/events", _stream_events),
+            Route("/api/{rest:path}", read_endpoint(_unknown_route)),
+            Route("/plotly.js", read_endpoint(_plotly_script)),
+            Route("/static/{path:path}", read_endpoint(_static_file)),
+            Route("/favicon.ico", read_endpoint(_favicon)),
+            *(Route(path, read_endpoint(_index_page)) for path in _PAGES),
         ],
-        middleware=[Middleware(Guard, keys=keys, hosts=hosts)],
-        lifespan=_life,
+        middleware=[Middleware(AccessMiddleware, keys=keys, hosts=hosts)],
+        lifespan=_lifespan,
     )
     app.state.viewer = state
     return app
 
 
 @contextlib.asynccontextmanager
-async def _life(app: Starlette) -> AsyncIterator[None]:
-    looking = asyncio.create_task(_look_out(app.state.viewer))
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    looking = asyncio.create_task(_poll_for_changes(app.state.viewer))
     try:
         yield
     finally:
@@ -64,23 +64,23 @@ async def _life(app: Starlette) -> AsyncIterator[None]:
             await looking
 
 
-async def _look_out(state: State) -> None:
+async def _poll_for_changes(state: ViewerState) -> None:
     """While a page listens: which runs grew, which came or went."""
     loop, turn, jobs = asyncio.get_running_loop(), 0, frozenset[str]()
     while not state.is_over.is_set():
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
         if not state.events.has_listeners:
             continue
         turn += 1
         try:
-            await loop.run_in_executor(state.workers, _see_growth, state)
-            if turn % _LOOKS_FOR_RUNS == 0:
-                jobs = await loop.run_in_executor(state.workers, _see_runs, state, jobs)
+            await loop.run_in_executor(state.workers, _publish_growth, state)
+            if turn % _POLLS_PER_RESCAN == 0:
+                jobs = await loop.run_in_executor(state.workers, _publish_run_list, state, jobs)
         except RuntimeError:  # the pool has been closed
             return
 
 
-def _see_growth(state: State) -> None:
+def _publish_growth(state: ViewerState) -> None:
     for stock in state.library.opened:
         try:
             added = stock.refresh()
@@ -91,55 +91,55 @@ def _see_growth(state: State) -> None:
             state.events.tell("run", stock.identity, id=short, rows=len(stock), added=added)
 
 
-def _see_runs(state: State, before: frozenset[str]) -> frozenset[str]:
-    jobs = frozenset(listening())
+def _publish_run_list(state: ViewerState, before: frozenset[str]) -> frozenset[str]:
+    jobs = frozenset(find_listening_jobs())
     if state.library.look() or jobs != before:
         state.events.tell("runs")
     return jobs
 
 
-async def _events(request: Request) -> Response:
-    return streamed(state_of(request).events.listen().texts())
+async def _stream_events(request: Request) -> Response:
+    return event_stream_response(viewer_state(request).events.listen().texts())
 
 
-def _nothing(state: State, request: Request) -> Response:
-    return problem("unknown", f"there is nothing at {request.url.path}", 404)
+def _unknown_route(state: ViewerState, request: Request) -> Response:
+    return problem_response("unknown", f"there is nothing at {request.url.path}", 404)
 
 
-def _page(state: State, request: Request) -> Response:
-    return _file(_STATIC / "index.html", request)
+def _index_page(state: ViewerState, request: Request) -> Response:
+    return _file_response(_STATIC / "index.html", request)
 
 
-def _icon(state: State, request: Request) -> Response:
+def _favicon(state: ViewerState, request: Request) -> Response:
     # Browsers ask for it whenever the address changes, which it does with each key in a query.
-    return _file(_STATIC / "icon.svg", request, _A_DAY)
+    return _file_response(_STATIC / "icon.svg", request, _CACHE_ONE_DAY)
 
 
-def _static(state: State, request: Request) -> Response:
+def _static_file(state: ViewerState, request: Request) -> Response:
     path = (_STATIC / request.path_params["path"]).resolve()
     if not path.is_relative_to(_STATIC.resolve()) or not path.is_file():
-        return problem("unknown", "there is no such file", 404)
-    return _file(path, request)
+        return problem_response("unknown", "there is no such file", 404)
+    return _file_response(path, request)
 
 
-def _plotly(state: State, request: Request) -> Response:
-    path = path_of_plotly()
+def _plotly_script(state: ViewerState, request: Request) -> Response:
+    path = plotly_script_path()
     if path is None:
-        return problem("missing", "charts are drawn by plotly, so: pip install 'tensortap[view]'", 404)
-    return _file(path, request, _FOREVER)
+        return problem_response("missing", "charts are drawn by plotly, so: pip install 'tensortap[view]'", 404)
+    return _file_response(path, request, _CACHE_FOREVER)
 
 
-def _file(path: Path, request: Request, caching: str = "no-cache") -> Response:
+def _file_response(path: Path, request: Request, caching: str = "no-cache") -> Response:
     if not path.is_file():
-        return problem("missing", f"{path.name} is not installed", 404)
+        return problem_response("missing", f"{path.name} is not installed", 404)
     found = path.stat()
-    tag = _digest(path, found.st_mtime_ns, found.st_size)
-    if has_already(request, tag):
-        return unchanged(tag)
-    kind = _KINDS.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    tag = _etag_of_file(path, found.st_mtime_ns, found.st_size)
+    if client_has(request, tag):
+        return not_modified(tag)
+    kind = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return Response(path.read_bytes(), media_type=kind, headers={"etag": tag, "cache-control": caching})
 
 
 @lru_cache(maxsize=256)
-def _digest(path: Path, changed: int, size: int) -> str:
+def _etag_of_file(path: Path, changed: int, size: int) -> str:
     return f'"{hashlib.blake2b(path.read_bytes(), digest_size=12).hexdigest()}"'

@@ -11,20 +11,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import numbers_of
+from tensortap.comparison.references import numeric_operand
 from tensortap.core.errors import CorruptRunError, UntrustedFileError
 from tensortap.formats import serializers
 from tensortap.formats.index import site_from
 from tensortap.kernels.statistics import Statistics
-from tensortap.readers.asked import Array, Asked
+from tensortap.readers.asked import Array, IndexTable
 from tensortap.readers.run import Run
 from tensortap.viewer.module_code import ModuleCode
 
-_MOST_TEXT = 16 << 20  # bytes of a value that is not an array and is shown all the same
-TRACES = (".h5", ".hdf5")
+_MAX_OPAQUE_BYTES = 16 << 20  # bytes of a value that is not an array and is shown all the same
+TRACE_SUFFIXES = (".h5", ".hdf5")
 
 
-class Book(Protocol):
+class Dataset(Protocol):
     """Rows, one for each record; `refresh` adds what is new at the end."""
 
     type: str
@@ -53,12 +53,12 @@ class Book(Protocol):
     def problems(self) -> list[str]: ...
 
 
-class RunBook:
+class RunDataset:
     type = "run"
 
     def __init__(self, path: Path) -> None:
         self.run = Run(path)
-        self._asked = Asked(self.run.columns)
+        self._asked = IndexTable(self.run.columns)
         self._metadata: dict[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -79,13 +79,13 @@ class RunBook:
         if bits is not None:
             self._check_size(stored.file, row)
             return Operand(bits, stored.dtype)
-        return numbers_of(self.value(row))
+        return numeric_operand(self.value(row))
 
     def value(self, row: int) -> Any:
         """Pickles are read as a stranger's, even in a run of one's own: they build numbers and texts."""
         stored, plain = self.run[row], self.run.columns.plain
         start, length = int(plain["start"][row]), int(plain["length"][row])
-        if length > _MOST_TEXT:
+        if length > _MAX_OPAQUE_BYTES:
             return f"<{stored.type} of {length >> 20} MB, which is not shown>"
         try:
             data = self._bytes(stored.file, start, length)
@@ -117,7 +117,7 @@ class RunBook:
 
     def known_statistics(self, start: int) -> dict[int, Statistics]:
         column = self.run.columns.coded["statistics"]
-        told = [_statistics(text) for text in column.texts]
+        told = [_parse_statistics(text) for text in column.texts]
         if not any(told):
             return {}
         rows = enumerate(column.codes[start:].tolist(), start)
@@ -158,7 +158,7 @@ class RunBook:
             return stream.read(length)
 
 
-def _statistics(text: str | None) -> Statistics | None:
+def _parse_statistics(text: str | None) -> Statistics | None:
     """As they were written; None where that is not what was written."""
     told = None if text is None else json.loads(text)
     if not isinstance(told, list) or len(told) != len(fields(Statistics)):
@@ -169,7 +169,7 @@ def _statistics(text: str | None) -> Statistics | None:
     return Statistics(*told) if has_counts and has_ends else None
 
 
-def site_text(text: str | None) -> str:
+def format_site(text: str | None) -> str:
     """`model.py:212 forward`, for a cell."""
     if text is None:
         return ""
@@ -180,7 +180,7 @@ def site_text(text: str | None) -> str:
     return f"{site.file.rpartition('/')[2]}:{site.line} {site.function}"
 
 
-class TraceBook:
+class TraceDataset:
     """The values of an HDF5 trace, name after name."""
 
     type = "trace"
@@ -219,7 +219,7 @@ class TraceBook:
         return self._columns.get({"since": "time", "before": "time"}.get(field, field))
 
     def operand(self, row: int) -> Operand | None:
-        return numbers_of(self.value(row))
+        return numeric_operand(self.value(row))
 
     def value(self, row: int) -> Any:
         name, position = self.places[row]
@@ -247,16 +247,16 @@ class TraceBook:
             count, shape = len(traced), ",".join(map(str, traced.shape[1:]))
             self.places += [(name, position) for position in range(count)]
             codes += [code] * count
-            steps += [_first(step) for step in traced.steps]
-            ranks += [_first(rank) for rank in traced.ranks]
+            steps += [_first_number(step) for step in traced.steps]
+            ranks += [_first_number(rank) for rank in traced.ranks]
             dtypes += [traced.dtype] * count
             shapes += [shape] * count
             sizes += [int(np.prod(traced.shape[1:])) * _itemsize(traced.dtype)] * count
         self._texts = {
             "name": (np.array(codes, np.int64), names),
             "kind": (np.zeros(len(codes), np.int64), ["value"]),
-            "dtype": _coded(dtypes),
-            "shape": _coded(shapes),
+            "dtype": _factorize(dtypes),
+            "shape": _factorize(shapes),
             "site": (np.zeros(len(codes), np.int64), [None]),  # type: ignore[list-item]
             "type": (np.zeros(len(codes), np.int64), ["traced"]),
         }
@@ -266,23 +266,23 @@ class TraceBook:
         self._columns["time"] = np.zeros(len(codes))
 
 
-def book_of(path: Path) -> Book:
-    return TraceBook(path) if path.suffix.lower() in TRACES else RunBook(path)
+def open_dataset(path: Path) -> Dataset:
+    return TraceDataset(path) if path.suffix.lower() in TRACE_SUFFIXES else RunDataset(path)
 
 
-def _coded(cells: list[str]) -> tuple[Array, list[str]]:
+def _factorize(cells: list[str]) -> tuple[Array, list[str]]:
     texts = list(dict.fromkeys(cells))
     place = {text: code for code, text in enumerate(texts)}
     return np.array([place[cell] for cell in cells], np.int64), texts
 
 
-def _first(number: Any) -> int:
+def _first_number(number: Any) -> int:
     while isinstance(number, (tuple, list)):
         number = number[0] if number else 0
     return int(number) if isinstance(number, (int, float)) else 0
 
 
 def _itemsize(dtype: str) -> int:
-    from tensortap.core.dtypes import NUMBER_TYPES
+    from tensortap.core.dtypes import DTYPE_TABLE
 
-    return NUMBER_TYPES[dtype].itemsize if dtype in NUMBER_TYPES else 1
+    return DTYPE_TABLE[dtype].itemsize if dtype in DTYPE_TABLE else 1

@@ -8,24 +8,24 @@ import numpy as np
 
 from tensortap.comparison.modules import module_of
 from tensortap.formats.index import site_from
-from tensortap.viewer.stock import Stock
+from tensortap.viewer.stock import CachedRun
 
-_CALLS = ("call", "local", "return", "yield", "raise")
-_MOST_TREES, _MOST_LINES = 2000, 2000
-_ODD = ("nan", "inf")
+_CALL_KINDS = ("call", "local", "return", "yield", "raise")
+_MAX_TREES, _MAX_LINES = 2000, 2000
+_NONFINITE = ("nan", "inf")
 Array = np.ndarray[Any, Any]
-_Bound = dict[tuple[int, str, str], tuple[str, str]]  # depth, name, kind: type and shape
+_Bindings = dict[tuple[int, str, str], tuple[str, str]]  # depth, name, kind: type and shape
 
 
-class _Tree(NamedTuple):
+class _CallTree(NamedTuple):
     key: str
     title: str
     rows: list[int]
 
 
-def trees_of(stock: Stock) -> dict[str, Any]:
+def list_call_trees(stock: CachedRun) -> dict[str, Any]:
     """The trees there are: one for each outermost call, else one for each step of a model."""
-    source, trees = _trees(stock)
+    source, trees = _call_trees(stock)
     shown = [
         {
             "tree": one.key,
@@ -34,47 +34,47 @@ def trees_of(stock: Stock) -> dict[str, Any]:
             "rank": int(stock.plain("rank")[one.rows[0]]),
             "lines": len(one.rows),
         }
-        for one in trees[:_MOST_TREES]
+        for one in trees[:_MAX_TREES]
     ]
     return {"source": source, "trees": shown}
 
 
-def has_calls(stock: Stock) -> bool:
-    return bool(_is_call(stock).any())
+def has_calls(stock: CachedRun) -> bool:
+    return bool(_call_mask(stock).any())
 
 
-def lines_of(stock: Stock, key: str, start: int, count: int) -> dict[str, Any]:
-    source, trees = _trees(stock)
+def call_tree_lines(stock: CachedRun, key: str, start: int, count: int) -> dict[str, Any]:
+    source, trees = _call_trees(stock)
     found = rows = next((one.rows for one in trees if one.key == key), [])
-    rows = rows[: start + min(count, _MOST_LINES)]
+    rows = rows[: start + min(count, _MAX_LINES)]
     depths = _site_numbers(stock, "depth")[rows].tolist() if source == "calls" else [0] * len(rows)
-    before: _Bound = {}
+    before: _Bindings = {}
     lines = []
     for place, (row, depth) in enumerate(zip(rows, depths, strict=True)):
         # What a variable was before it is told where it was last bound, in any page of the list.
-        changed = _changed(stock, row, depth, before)
+        changed = _rebinding_changes(stock, row, depth, before)
         if place >= start:
-            lines.append({**_line(stock, row, source), "changed": changed})
+            lines.append({**_line_facts(stock, row, source), "changed": changed})
     return {"from": start, "of": len(found), "lines": lines}
 
 
-def _trees(stock: Stock) -> tuple[str, list[_Tree]]:
-    is_call = _is_call(stock)
+def _call_trees(stock: CachedRun) -> tuple[str, list[_CallTree]]:
+    is_call = _call_mask(stock)
     if is_call.any():
         numbers = _site_numbers(stock, "tree")
         rows = np.flatnonzero(is_call | (numbers > 0))  # what was given to a call belongs to it as well
-        return "calls", _grouped(stock, rows, numbers[rows])
+        return "calls", _group_by_call(stock, rows, numbers[rows])
     rows = np.arange(len(stock))
-    return ("modules", _grouped(stock, rows, np.zeros(len(rows), np.int64))) if len(rows) else ("none", [])
+    return ("modules", _group_by_call(stock, rows, np.zeros(len(rows), np.int64))) if len(rows) else ("none", [])
 
 
-def _is_call(stock: Stock) -> Array:
+def _call_mask(stock: CachedRun) -> Array:
     """Of each record, whether a function that was watched has left it."""
     kinds, words = stock.texts("kind") or (np.zeros(0, np.int64), [])
-    return np.isin(kinds, [code for code, word in enumerate(words) if word in _CALLS])
+    return np.isin(kinds, [code for code, word in enumerate(words) if word in _CALL_KINDS])
 
 
-def _grouped(stock: Stock, rows: Array, numbers: Array) -> list[_Tree]:
+def _group_by_call(stock: CachedRun, rows: Array, numbers: Array) -> list[_CallTree]:
     """By outermost call, step and rank, each in the order of execution."""
     keys = [stock.plain("order")[rows], numbers, stock.plain("rank")[rows], stock.plain("step")[rows]]
     ordered = np.lexsort(keys)
@@ -90,31 +90,31 @@ def _grouped(stock: Stock, rows: Array, numbers: Array) -> list[_Tree]:
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
         key = f"{number[start] or ''}s{step[start]}r{rank[start]}"
         found.append(
-            _Tree(key, _title(stock, int(rows[start]), is_call=bool(number[start])), rows[start:end].tolist())
+            _CallTree(key, _tree_title(stock, int(rows[start]), is_call=bool(number[start])), rows[start:end].tolist())
         )
     return found
 
 
-def _site_numbers(stock: Stock, field: Literal["tree", "depth"]) -> Array:
+def _site_numbers(stock: CachedRun, field: Literal["tree", "depth"]) -> Array:
     """Which outermost call each record belongs to, or how deep below it."""
     codes, texts = stock.book.texts("site") or (np.zeros(len(stock), np.int64), [None])
     numbers = np.array([0 if text is None else getattr(site_from(text), field) for text in texts], np.int64)
     return numbers[codes]
 
 
-def _title(stock: Stock, row: int, *, is_call: bool) -> str:
+def _tree_title(stock: CachedRun, row: int, *, is_call: bool) -> str:
     rank = int(stock.plain("rank")[row])
     where = f"step {int(stock.plain('step')[row])}" + (f", rank {rank}" if rank else "")
     site = stock.text("site", row) if is_call else ""
     return f"{site} ({where})" if site else where
 
 
-def _line(stock: Stock, row: int, source: str) -> dict[str, Any]:
+def _line_facts(stock: CachedRun, row: int, source: str) -> dict[str, Any]:
     site = stock.book.facts(row).get("site") or {}
     name, kind = stock.text("name", row), stock.text("kind", row)
     shape = stock.text("shape", row)
-    depth = int(site.get("depth", 0)) if source == "calls" else _depth(name, kind)
-    odd = next((word for word in _ODD if stock.counted.columns[word][row] > 0), "")
+    depth = int(site.get("depth", 0)) if source == "calls" else _module_depth(name, kind)
+    odd = next((word for word in _NONFINITE if stock.counted.columns[word][row] > 0), "")
     return {
         "depth": depth,
         "kind": kind,
@@ -128,12 +128,12 @@ def _line(stock: Stock, row: int, source: str) -> dict[str, Any]:
     }
 
 
-def _depth(name: str, kind: Any) -> int:
+def _module_depth(name: str, kind: Any) -> int:
     path = module_of(name, kind)
     return path.count(".") + 1 if path else 0
 
 
-def _changed(stock: Stock, row: int, depth: int, before: _Bound) -> list[str]:
+def _rebinding_changes(stock: CachedRun, row: int, depth: int, before: _Bindings) -> list[str]:
     """What is not as it was when the name was last bound in the same call."""
     if stock.text("kind", row) == "call":
         for key in [key for key in before if key[0] >= depth]:

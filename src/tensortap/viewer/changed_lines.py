@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from tensortap.comparison.patches import Change
 
-_HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
-class Block(NamedTuple):
+class ChangedBlock(NamedTuple):
     """Lines that follow each other, by their numbers in the file as the program ran it; `text` is what was
     taken and added. Where lines were only taken away, it is the line they stood after."""
 
@@ -24,39 +24,39 @@ class Block(NamedTuple):
         return f"{self.file}:{self.first}" + (f"-{self.last}" if self.last > self.first else "")
 
 
-def only_in(patch: bytes, other: bytes) -> list[Block]:
+def blocks_only_in(patch: bytes, other: bytes) -> list[ChangedBlock]:
     """What one patch changes, and the other does not change alike."""
-    known = {(block.file, block.text) for block in _of_patch(other)}
-    return [block for block in _of_patch(patch) if (block.file, block.text) not in known]
+    known = {(block.file, block.text) for block in _parse_patch(other)}
+    return [block for block in _parse_patch(patch) if (block.file, block.text) not in known]
 
 
-def in_files(changes: Iterable[Change], *, is_new: bool) -> list[Block]:
+def blocks_of_changes(changes: Iterable[Change], *, is_new: bool) -> list[ChangedBlock]:
     """Of files that were set side by side: as they are in B, or else as they were in A."""
     side = "+" if is_new else "-"
     told = [change for change in changes if change.hunks and change.hunks[0].startswith("@@")]
-    return [block for change in told for block in _blocks(change.file, change.hunks, side)]
+    return [block for change in told for block in _parse_hunks(change.file, change.hunks, side)]
 
 
-def _of_patch(patch: bytes) -> list[Block]:
-    found: list[Block] = []
+def _parse_patch(patch: bytes) -> list[ChangedBlock]:
+    found: list[ChangedBlock] = []
     file, lines = "", list[str]()
     for line in [*patch.decode("utf-8", "replace").splitlines(), "diff --git "]:
         if line.startswith("diff --git "):
-            found += _blocks(file, lines, "+") if file else []
+            found += _parse_hunks(file, lines, "+") if file else []
             file, lines = "", []
         elif line.startswith("+++ ") and not lines:
-            file = _name(line)
+            file = _file_name(line)
         elif line.startswith("@@") or lines:
             lines.append(line)
     return found
 
 
-def _name(line: str) -> str:
+def _file_name(line: str) -> str:
     name = line[4:].partition("\t")[0].strip('"')
     return "" if name == "/dev/null" else name.removeprefix("b/")
 
 
-def _blocks(file: str, lines: Iterable[str], side: str) -> Iterator[Block]:
+def _parse_hunks(file: str, lines: Iterable[str], side: str) -> Iterator[ChangedBlock]:
     """Runs of changed lines; what stands around them is not changed."""
     at, first, text = 0, 0, list[str]()
     for line in [*lines, "@@"]:
@@ -66,9 +66,9 @@ def _blocks(file: str, lines: Iterable[str], side: str) -> Iterator[Block]:
             at += line[0] == side
             continue
         if text:
-            yield Block(file, min(first, max(at - 1, 1)), max(at - 1, 1), tuple(text))
+            yield ChangedBlock(file, min(first, max(at - 1, 1)), max(at - 1, 1), tuple(text))
             text = []
-        found = _HUNK.match(line)
+        found = _HUNK_HEADER.match(line)
         if found:
             at = int(found[2 if side == "+" else 1])
         else:

@@ -15,11 +15,11 @@ from tensortap.kernels.statistics import Statistics, statistics
 Array = np.ndarray[Any, Any]
 _FLOATS = ("mean", "std", "min", "max", "absmax")
 _COUNTS = ("nan", "inf")
-NAMES = (*_FLOATS, *_COUNTS)
+STATISTIC_NAMES = (*_FLOATS, *_COUNTS)
 UNKNOWN, KNOWN, NO_NUMBERS = 0, 1, 2
 
 
-class Counted:
+class StatisticsColumns:
     """One row for each record of a book; a row is filled once."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Counted:
     def put(self, row: int, found: Statistics | None) -> None:
         with self._lock, np.errstate(over="ignore"):
             if found is not None:
-                for name, number in zip(NAMES, _row(found), strict=True):
+                for name, number in zip(STATISTIC_NAMES, _column_values(found), strict=True):
                     self.columns[name][row] = number
             self.known[row] = NO_NUMBERS if found is None else KNOWN
 
@@ -64,7 +64,7 @@ class Counted:
             budget -= int(nbytes[row])
             if budget < 0:
                 break
-            self.put(row, statistics_of(operand, row))
+            self.put(row, statistics_of_row(operand, row))
             done += 1
         return done
 
@@ -79,7 +79,7 @@ class Counted:
         return (self.columns["nan"] > 0) | (self.columns["inf"] > 0)
 
 
-def statistics_of(operand: Callable[[int], Operand | None], row: int) -> Statistics | None:
+def statistics_of_row(operand: Callable[[int], Operand | None], row: int) -> Statistics | None:
     """None where there are no numbers, or no reading of them: the page of the value tells why."""
     try:
         held = operand(row)
@@ -93,6 +93,6 @@ def absmax(found: Statistics) -> float:
     return max(ends, default=float("nan"))
 
 
-def _row(found: Statistics) -> tuple[float, ...]:
+def _column_values(found: Statistics) -> tuple[float, ...]:
     ends = [np.nan if end is None else float(end) for end in (found.mean, found.std, found.min, found.max)]
     return (*ends, absmax(found), min(found.nan, 0xFFFFFFFF), min(found.inf, 0xFFFFFFFF))

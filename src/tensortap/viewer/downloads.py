@@ -13,17 +13,17 @@ from tensortap.formats.npy import header
 from tensortap.formats.run_layout import file_stem
 from tensortap.kernels.numbers import decode
 
-_PIECE = 4 << 20  # elements
+_CHUNK_ELEMENTS = 4 << 20  # elements
 
 
-def npy(held: Operand, name: str) -> StreamingResponse:
+def npy_response(held: Operand, name: str) -> StreamingResponse:
     """In its own type; one that numpy lacks as the smallest that holds its numbers."""
     dtype = decode(held.bits.reshape(-1)[:1], held.dtype).dtype
     head = header(dtype, held.bits.shape)
     stem = file_stem(name)
     size = len(head) + held.bits.size * dtype.itemsize
     return StreamingResponse(
-        _pieces(head, held),
+        _npy_chunks(head, held),
         media_type="application/octet-stream",
         headers={
             "content-disposition": f"attachment; filename*=UTF-8''{quote(stem, safe='')}.npy",
@@ -32,8 +32,8 @@ def npy(held: Operand, name: str) -> StreamingResponse:
     )
 
 
-def _pieces(head: bytes, held: Operand) -> Iterator[bytes]:
+def _npy_chunks(head: bytes, held: Operand) -> Iterator[bytes]:
     yield head
     flat = np.asarray(held.bits).reshape(-1)
-    for start in range(0, flat.size, _PIECE):
-        yield np.ascontiguousarray(decode(flat[start : start + _PIECE], held.dtype)).tobytes()
+    for start in range(0, flat.size, _CHUNK_ELEMENTS):
+        yield np.ascontiguousarray(decode(flat[start : start + _CHUNK_ELEMENTS], held.dtype)).tobytes()

@@ -12,18 +12,18 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
-from tensortap.viewer.answers import plain
+from tensortap.viewer.answers import to_jsonable
 
-_MOST = 256  # events that wait for one page; a newer one of the same subject takes an older one's place
-_BEAT = 15.0  # seconds between two signs of life
+_MAX_QUEUED = 256  # events that wait for one page; a newer one of the same subject takes an older one's place
+_HEARTBEAT_INTERVAL = 15.0  # seconds between two signs of life
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-class Events:
+class EventBroadcaster:
     """Where events are told and listened to."""
 
     def __init__(self) -> None:
-        self._listeners: set[Listener] = set()
+        self._listeners: set[Subscriber] = set()
         self._lock = threading.Lock()
         self._number = 0
 
@@ -32,19 +32,19 @@ class Events:
         with self._lock:
             self._number += 1
             for listener in self._listeners:
-                listener.put(f"{event} {subject}", _written(event, facts, self._number))
+                listener.put(f"{event} {subject}", _format_numbered_event(event, facts, self._number))
 
     @property
     def has_listeners(self) -> bool:
         return bool(self._listeners)
 
-    def listen(self) -> Listener:
-        listener = Listener(self)
+    def listen(self) -> Subscriber:
+        listener = Subscriber(self)
         with self._lock:
             self._listeners.add(listener)
         return listener
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: Subscriber) -> None:
         with self._lock:
             self._listeners.discard(listener)
 
@@ -55,10 +55,10 @@ class Events:
                 listener.end()
 
 
-class Listener:
+class Subscriber:
     """One page. Made in the loop that reads it."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: EventBroadcaster) -> None:
         self._events, self._loop = events, asyncio.get_running_loop()
         self._waiting: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class Listener:
         with self._lock:
             self._waiting.pop(subject, None)
             self._waiting[subject] = text
-            while len(self._waiting) > _MOST:
+            while len(self._waiting) > _MAX_QUEUED:
                 self._waiting.popitem(last=False)
         self._wake()
 
@@ -78,13 +78,13 @@ class Listener:
         self._wake()
 
     async def texts(self) -> AsyncIterator[bytes]:
-        yield _written("hello", {"time": time.time()}, 0)
+        yield _format_numbered_event("hello", {"time": time.time()}, 0)
         try:
             while not self._is_over:
                 for text in self._taken():
                     yield text
                 try:
-                    await asyncio.wait_for(self._has_news.wait(), _BEAT)
+                    await asyncio.wait_for(self._has_news.wait(), _HEARTBEAT_INTERVAL)
                 except TimeoutError:
                     yield b": still here\n\n"
         finally:
@@ -104,14 +104,14 @@ class Listener:
             self._is_over = True
 
 
-def streamed(texts: AsyncIterator[bytes]) -> StreamingResponse:
+def event_stream_response(texts: AsyncIterator[bytes]) -> StreamingResponse:
     return StreamingResponse(texts, media_type="text/event-stream", headers=HEADERS)
 
 
-def written(event: str, facts: dict[str, Any]) -> bytes:
-    return _written(event, facts, 0)
+def format_event(event: str, facts: dict[str, Any]) -> bytes:
+    return _format_numbered_event(event, facts, 0)
 
 
-def _written(event: str, facts: dict[str, Any], number: int) -> bytes:
+def _format_numbered_event(event: str, facts: dict[str, Any], number: int) -> bytes:
     identity = f"id: {number}\n" if number else ""
-    return f"{identity}event: {event}\ndata: {json.dumps(plain(facts), allow_nan=False)}\n\n".encode()
+    return f"{identity}event: {event}\ndata: {json.dumps(to_jsonable(facts), allow_nan=False)}\n\n".encode()

@@ -11,15 +11,15 @@ import numpy as np
 from tensortap.comparison import runs_html
 from tensortap.comparison.findings import Finding
 from tensortap.core.errors import TensortapError
-from tensortap.readers.picture import Scale, coloured, scale_of
+from tensortap.readers.picture import ColourScale, apply_colours, fit_colour_scale
 from tensortap.viewer import tiles
-from tensortap.viewer.comparisons import Job
-from tensortap.viewer.divergence_map import first_pair
-from tensortap.viewer.export_map import as_data, drawing
-from tensortap.viewer.numbers import Apart, Tensor
+from tensortap.viewer.comparisons import ComparisonJob
+from tensortap.viewer.divergence_map import pair_of_first_origin
+from tensortap.viewer.export_map import png_data_url, divergence_map_svg
+from tensortap.viewer.numbers import TensorDifference, MappedTensor
 
 Array = np.ndarray[Any, Any]
-_MOST = 5 << 20  # bytes
+_MAX_BYTES = 5 << 20  # bytes
 _STYLE = """
 :root{color-scheme:light dark}
 body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}
@@ -33,13 +33,13 @@ pre{overflow-x:auto;font-size:12px;max-height:40em}
 """
 
 
-def page(job: Job, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
+def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
     """At most five megabytes: pictures first, then as much of the code as there is room for. `facts` are what
     the page of the comparison is told."""
     found = job.comparison
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(_title(job))}</title>'
-    parts = [f"<h1>{escape(facts['sentence'])}</h1>", *_said(facts), *drawing(job), *_first(job)]
-    parts += [f"<h2>What was found</h2>{runs_html.fragment(found)}"]
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(_page_title(job))}</title>'
+    parts = [f"<h1>{escape(facts['sentence'])}</h1>", *_growth_and_suspects(facts), *divergence_map_svg(job), *_first_difference(job)]
+    parts += [f"<h2>What was found</h2>{runs_html.render_fragment(found)}"]
     body = f"{head}<style>{_STYLE}</style></head><body>{''.join(parts)}"
     lines = [
         line for one in facts["changes"] for line in (f"{one['file']}, {one['where']}", *one["hunks"], "")
@@ -48,50 +48,50 @@ def page(job: Job, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
         ("Lines of code that differ", "\n".join(lines)),
         ("Changes of B that were not committed", patch.decode("utf-8", "replace")),
     ):
-        body += _code(title, text, _MOST - len(body.encode("utf-8", "replace")) - 4096)
-    return f"{body}</body></html>\n".encode("utf-8", "replace")[:_MOST]
+        body += _code_section(title, text, _MAX_BYTES - len(body.encode("utf-8", "replace")) - 4096)
+    return f"{body}</body></html>\n".encode("utf-8", "replace")[:_MAX_BYTES]
 
 
-def _title(job: Job) -> str:
+def _page_title(job: ComparisonJob) -> str:
     names = [label.rstrip("/").rpartition("/")[2] for label in (job.comparison.a, job.comparison.b)]
     return f"{names[0]} against {names[1]}"
 
 
-def _said(facts: Mapping[str, Any]) -> Iterator[str]:
+def _growth_and_suspects(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["growth"]:
         yield f"<p>{escape(facts['growth']['text'])}</p>"
     yield from (f"<p>suspect: {escape(one['text'])}</p>" for one in facts["suspects"])
 
 
-def _first(job: Job) -> Iterator[str]:
-    number = first_pair(job.comparison, job.pairs)
+def _first_difference(job: ComparisonJob) -> Iterator[str]:
+    number = pair_of_first_origin(job.comparison, job.pairs)
     if number is None:
         return
     one = job.pairs.table[number]
     yield f"<h2>{escape(str(one.pair.a))}</h2>"
     try:
-        yield from _sides(one)
+        yield from _heat_maps(one)
     except (TensortapError, OSError, ValueError, LookupError) as error:
         yield f"<p>{escape(str(error))}</p>"
 
 
-def _sides(one: Finding) -> Iterator[str]:
+def _heat_maps(one: Finding) -> Iterator[str]:
     operands = [entry.operand() for entry in (one.pair.a, one.pair.b)]
     if operands[0] is None or operands[1] is None:
         return
-    a, b = Tensor(operands[0]), Tensor(operands[1])
-    index = _slice(one) if a.shape == b.shape else ""
-    pictures = [_picture(a, index), _picture(b, index)]
-    common = scale_of(np.concatenate([_finite(part) for part in pictures]))
+    a, b = MappedTensor(operands[0]), MappedTensor(operands[1])
+    index = _worst_slice(one) if a.shape == b.shape else ""
+    pictures = [_overview(a, index), _overview(b, index)]
+    common = fit_colour_scale(np.concatenate([_finite_values(part) for part in pictures]))
     where = f" [{index.replace(',', ', ')}]" if index else ""
     for name, part in zip("AB", pictures, strict=True):
-        yield _tensor(part, f"{name}{where}", common)
+        yield _heat_map_figure(part, f"{name}{where}", common)
     if a.shape == b.shape:
-        gap = _picture(Apart(a, b, "value"), index)
-        yield _tensor(gap, f"B - A{where}", scale_of(_finite(gap)))
+        gap = _overview(TensorDifference(a, b, "value"), index)
+        yield _heat_map_figure(gap, f"B - A{where}", fit_colour_scale(_finite_values(gap)))
 
 
-def _slice(one: Finding) -> str:
+def _worst_slice(one: Finding) -> str:
     """Where they differ most, as on the page; the last two axes are seen."""
     largest = None if one.metrics is None else one.metrics.absolute
     if largest is None or len(largest.index) < 3:
@@ -99,31 +99,31 @@ def _slice(one: Finding) -> str:
     return ",".join([*map(str, largest.index[:-2]), ":", ":"])
 
 
-def _picture(numbers: Tensor | Apart, index: str) -> Array:
+def _overview(numbers: MappedTensor | TensorDifference, index: str) -> Array:
     grid = numbers.grid("", index)
-    level = tiles.levels(grid.shape) - 1
+    level = tiles.count_levels(grid.shape) - 1
     if not level:
-        return tiles.values(grid, 0, 0).astype(np.float64)
-    made = tiles.tile(grid, level, 0, 0)
+        return tiles.read_elements(grid, 0, 0).astype(np.float64)
+    made = tiles.compute_tile(grid, level, 0, 0)
     return np.where(np.abs(made.low) > np.abs(made.high), made.low, made.high).astype(np.float64)
 
 
-def _finite(part: Array) -> Array:
+def _finite_values(part: Array) -> Array:
     return part[np.isfinite(part)]
 
 
-def _tensor(part: Array, name: str, scale: Scale) -> str:
+def _heat_map_figure(part: Array, name: str, scale: ColourScale) -> str:
     times = max(1, 360 // max(*part.shape, 1))
     caption = f"{name}, from {scale.low:.4g} to {scale.high:.4g}"
-    return _figure(coloured(part, scale), caption, part.shape[1] * times, part.shape[0] * times)
+    return _image_figure(apply_colours(part, scale), caption, part.shape[1] * times, part.shape[0] * times)
 
 
-def _figure(colours: Array, caption: str, width: int, height: int) -> str:
-    picture = f'<img alt="{escape(caption)}" width="{width}" height="{height}" src="{as_data(colours)}">'
+def _image_figure(colours: Array, caption: str, width: int, height: int) -> str:
+    picture = f'<img alt="{escape(caption)}" width="{width}" height="{height}" src="{png_data_url(colours)}">'
     return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def _code(title: str, text: str, room: int) -> str:
+def _code_section(title: str, text: str, room: int) -> str:
     if not text or room < 4096:
         return ""
     kept = escape(text[: room // 6])

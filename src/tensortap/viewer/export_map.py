@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.readers.picture import png
-from tensortap.viewer.comparisons import Job
-from tensortap.viewer.divergence_map import divergence
+from tensortap.readers.picture import encode_png
+from tensortap.viewer.comparisons import ComparisonJob
+from tensortap.viewer.divergence_map import divergence_columns
 
 Array = np.ndarray[Any, Any]
-_LINES, _STEPS = 240, 500  # of a larger map, the worst of each part is shown
-_WIDTH, _GUTTER, _FOOT = 780, 220, 22
-_ROOM, _MOST_LETTERS, _MOST_TICKS = 13, 32, 12
+_MAX_LINES, _MAX_STEPS = 240, 500  # of a larger map, the worst of each part is shown
+_WIDTH, _GUTTER, _FOOTER = 780, 220, 22
+_LABEL_HEIGHT, _MAX_LABEL_LENGTH, _MAX_TICKS = 13, 32, 12
 # As on the page: dark is equal.
-_COLOURS = np.array(
+_COLOUR_MAP = np.array(
     [
         (22, 27, 34),
         (45, 31, 79),
@@ -32,33 +32,33 @@ _COLOURS = np.array(
     ],
     np.float64,
 )
-_NO_PAIR = (74, 82, 94)
-_BLOCK = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.)")
+_NO_PAIR_COLOUR = (74, 82, 94)
+_BLOCK_PREFIX = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.)")
 _CAPTION = (
     "{:,} tensors in the order of execution, from top to bottom, against {:,} steps; the brighter, the "
     "larger the relative difference, on a logarithmic scale; grey where there is no pair"
 )
 
 
-def drawing(job: Job) -> Iterator[str]:
+def divergence_map_svg(job: ComparisonJob) -> Iterator[str]:
     """Of the rank that the first difference is on."""
     first = job.comparison.first
     rank = None if first is None else first.rank
-    columns, facts = divergence(job.comparison, job.pairs, "relative_l2", rank, "")
+    columns, facts = divergence_columns(job.comparison, job.pairs, "relative_l2", rank, "")
     if not columns["error"].size:
         return
     count, steps = columns["error"].shape
-    height = min(480, max(120, _ROOM * count))
-    colours = _coloured(_worst(columns["error"], _starts(count, _LINES), _starts(steps, _STEPS)))
+    height = min(480, max(120, _LABEL_HEIGHT * count))
+    colours = _log_colours(_max_pool(columns["error"], _bin_starts(count, _MAX_LINES), _bin_starts(steps, _MAX_STEPS)))
     parts = [
-        f'<image href="{as_data(colours)}" x="{_GUTTER}" width="{_WIDTH}" height="{height}" '
+        f'<image href="{png_data_url(colours)}" x="{_GUTTER}" width="{_WIDTH}" height="{height}" '
         'preserveAspectRatio="none"/>',
-        *_names(facts["names"], facts["name_kinds"], height),
-        *_numbers(facts["steps"], height),
-        *_ring(facts["first"], count, steps, height),
+        *_tensor_labels(facts["names"], facts["name_kinds"], height),
+        *_step_labels(facts["steps"], height),
+        *_first_difference_marker(facts["first"], count, steps, height),
     ]
     caption = escape(_CAPTION.format(count, steps))
-    wide, high = _GUTTER + _WIDTH, height + _FOOT
+    wide, high = _GUTTER + _WIDTH, height + _FOOTER
     yield (
         f'<h2>Where they part</h2><figure><svg role="img" aria-label="{caption}" width="{wide}" '
         f'height="{high}" viewBox="0 0 {wide} {high}">{"".join(parts)}</svg>'
@@ -66,39 +66,39 @@ def drawing(job: Job) -> Iterator[str]:
     )
 
 
-def as_data(colours: Array) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png(colours)).decode()}"
+def png_data_url(colours: Array) -> str:
+    return f"data:image/png;base64,{base64.b64encode(encode_png(colours)).decode()}"
 
 
-def _names(names: Sequence[str], kinds: Sequence[str], height: int) -> Iterator[str]:
+def _tensor_labels(names: Sequence[str], kinds: Sequence[str], height: int) -> Iterator[str]:
     """Of all lines where there is room, else of those that a block begins with."""
     each = height / len(names)
     blocks = [
-        (name if each >= _ROOM else _block(name)) + (" ∇" if kind.startswith("grad") else "")
+        (name if each >= _LABEL_HEIGHT else _block_prefix(name)) + (" ∇" if kind.startswith("grad") else "")
         for name, kind in zip(names, kinds, strict=True)
     ]
     free = 0.0
     for line, block in enumerate(blocks):
         y = max((line + 0.5) * each, 6)
-        is_new = each >= _ROOM or not line or block != blocks[line - 1]
+        is_new = each >= _LABEL_HEIGHT or not line or block != blocks[line - 1]
         if is_new and y >= free:
-            free = y + _ROOM
-            yield _text(_GUTTER - 8, y + 4, "end", block)
+            free = y + _LABEL_HEIGHT
+            yield _svg_text(_GUTTER - 8, y + 4, "end", block)
 
 
-def _block(name: str) -> str:
-    found = _BLOCK.match(name)
+def _block_prefix(name: str) -> str:
+    found = _BLOCK_PREFIX.match(name)
     return found[0] if found else name
 
 
-def _numbers(steps: Sequence[int], height: int) -> Iterator[str]:
-    each = -(-len(steps) // _MOST_TICKS)
+def _step_labels(steps: Sequence[int], height: int) -> Iterator[str]:
+    each = -(-len(steps) // _MAX_TICKS)
     for at in range(0, len(steps), each):
         x = _GUTTER + (at + 0.5) / len(steps) * _WIDTH
-        yield _text(x, height + 16, "middle", str(steps[at]))
+        yield _svg_text(x, height + 16, "middle", str(steps[at]))
 
 
-def _ring(first: dict[str, int] | None, count: int, steps: int, height: int) -> Iterator[str]:
+def _first_difference_marker(first: dict[str, int] | None, count: int, steps: int, height: int) -> Iterator[str]:
     if first is None:
         return
     x = _GUTTER + (first["step"] + 0.5) / steps * _WIDTH
@@ -114,19 +114,19 @@ def _ring(first: dict[str, int] | None, count: int, steps: int, height: int) -> 
     )
 
 
-def _text(x: float, y: float, anchor: str, text: str) -> str:
-    short = text if len(text) <= _MOST_LETTERS else f"{text[:9]}…{text[10 - _MOST_LETTERS :]}"
+def _svg_text(x: float, y: float, anchor: str, text: str) -> str:
+    short = text if len(text) <= _MAX_LABEL_LENGTH else f"{text[:9]}…{text[10 - _MAX_LABEL_LENGTH :]}"
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(short)}</text>'
 
 
-def _worst(errors: Array, tops: Array, lefts: Array) -> Array:
+def _max_pool(errors: Array, tops: Array, lefts: Array) -> Array:
     """The largest error of each part; NaN only where there is none at all."""
     known = np.where(np.isnan(errors), -1.0, errors)
     found = np.maximum.reduceat(np.maximum.reduceat(known, tops, axis=0), lefts, axis=1)
     return np.where(found < 0, np.nan, found)
 
 
-def _coloured(errors: Array) -> Array:
+def _log_colours(errors: Array) -> Array:
     with np.errstate(all="ignore"):
         sizes = np.log10(np.where(errors > 0, errors, np.nan))
     finite = sizes[np.isfinite(sizes)]
@@ -134,12 +134,12 @@ def _coloured(errors: Array) -> Array:
     low = min(low, high - 2)  # what differs a little does not look far apart
     low -= 0.14 * (high - low)  # and the least difference can be told from what is equal
     shares = np.where(errors > 0, np.clip((np.where(errors > 0, sizes, low) - low) / (high - low), 0, 1), 0)
-    places = np.linspace(0, 1, len(_COLOURS))
-    colours = np.stack([np.interp(shares, places, channel) for channel in _COLOURS.T], -1)
-    colours[np.isnan(errors)] = _NO_PAIR
+    places = np.linspace(0, 1, len(_COLOUR_MAP))
+    colours = np.stack([np.interp(shares, places, channel) for channel in _COLOUR_MAP.T], -1)
+    colours[np.isnan(errors)] = _NO_PAIR_COLOUR
     return colours.round().astype(np.uint8)
 
 
-def _starts(length: int, most: int) -> Array:
+def _bin_starts(length: int, most: int) -> Array:
     count = max(1, min(length, most))
     return np.arange(count) * length // count

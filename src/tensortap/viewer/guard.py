@@ -12,31 +12,31 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tensortap.viewer.problems import problem
+from tensortap.viewer.problems import problem_response
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_MOST_BODY = 1 << 20
-_MOST_TOKENS = 64
+_MAX_BODY = 1 << 20
+_MAX_TOKENS = 64
 # Elements of style may stand in the page because plotly puts some there; scripts and attributes may not.
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-elem 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; worker-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {
-    "content-security-policy": POLICY,
+_SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_NO_KEY = "open the address that tensortap view printed: it lets this browser in, once"
-_USED = "this address has been used; tensortap view has printed a new one in its terminal"
-_ONWARDS = '<!doctype html><title>tensortap</title><meta http-equiv="refresh" content="0;url={}">'
+_NO_COOKIE_TEXT = "open the address that tensortap view printed: it lets this browser in, once"
+_TOKEN_USED_TEXT = "this address has been used; tensortap view has printed a new one in its terminal"
+_REDIRECT_PAGE = '<!doctype html><title>tensortap</title><meta http-equiv="refresh" content="0;url={}">'
 
 
-class Keys:
+class AccessTokens:
     """Tokens that work once, and the secret that a browser then holds in a cookie."""
 
     def __init__(self) -> None:
@@ -49,17 +49,17 @@ class Keys:
     def mint(self) -> str:
         token = secrets.token_urlsafe(32)
         with self._lock:
-            self._tokens = [*self._tokens[1 - _MOST_TOKENS :], token]
+            self._tokens = [*self._tokens[1 - _MAX_TOKENS :], token]
         return token
 
     def spend(self, token: str) -> bool:
         with self._lock:
-            known = _same(token, self._tokens)
+            known = _find_token(token, self._tokens)
             if known is not None:
                 self._tokens.remove(known)
-                self._spent = [*self._spent[1 - _MOST_TOKENS :], known]
+                self._spent = [*self._spent[1 - _MAX_TOKENS :], known]
                 return True
-            was_good = _same(token, self._spent) is not None
+            was_good = _find_token(token, self._spent) is not None
         # Only who once had a good one: else whoever reaches the port could fill the terminal.
         if was_good and self.on_used is not None:
             self.on_used()
@@ -69,15 +69,15 @@ class Keys:
         return secrets.compare_digest(told.encode("utf-8", "replace"), self.secret.encode())
 
 
-def _same(token: str, known: list[str]) -> str | None:
+def _find_token(token: str, known: list[str]) -> str | None:
     told = token.encode("utf-8", "replace")
     return next((one for one in known if secrets.compare_digest(one.encode(), told)), None)
 
 
-class Guard:
+class AccessMiddleware:
     """Around the whole application."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, hosts: tuple[str, ...] = ()) -> None:
+    def __init__(self, app: ASGIApp, keys: AccessTokens, hosts: tuple[str, ...] = ()) -> None:
         self._app, self._keys = app, keys
         self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
 
@@ -86,7 +86,7 @@ class Guard:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             refused = self._refused(scope, Headers(scope=scope))
-            await (refused or self._app)(scope, receive, _with_headers(send))
+            await (refused or self._app)(scope, receive, _add_security_headers(send))
 
     def _refused(self, scope: Scope, headers: Headers) -> Response | None:
         """What is answered instead, where there is a reason to."""
@@ -96,20 +96,20 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return self._answer(scope, f"{scope['method']} is not used here", 405)
         is_post = scope["method"] == "POST"
-        reason = _foreign_post(headers, host) if is_post else _foreign_get(headers, scope["path"])
+        reason = _reject_post(headers, host) if is_post else _reject_get(headers, scope["path"])
         if reason:
             return self._answer(scope, reason)
         return self._unknown(scope, headers, host)
 
     def _unknown(self, scope: Scope, headers: Headers, host: str) -> Response | None:
         """A browser that holds no key: one with a token gets it."""
-        is_known = self._keys.opens(_cookie(headers, _cookie_name(scope)))
+        is_known = self._keys.opens(_read_cookie(headers, _cookie_name(scope)))
         words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         token = next((word for name, word in words if name == "token"), None)
         if token is None or scope["method"] != "GET" or scope["path"].startswith("/api"):
-            return None if is_known else self._answer(scope, _NO_KEY)
+            return None if is_known else self._answer(scope, _NO_COOKIE_TEXT)
         if not is_known and not self._keys.spend(token):
-            return self._answer(scope, _USED)
+            return self._answer(scope, _TOKEN_USED_TEXT)
         if is_known:
             self._keys.spend(token)
         left = urlencode([(name, word) for name, word in words if name != "token"])
@@ -123,7 +123,7 @@ class Guard:
         made: Response = (
             RedirectResponse(onwards, 303)
             if is_direct
-            else HTMLResponse(_ONWARDS.format(onwards.replace("&", "&amp;").replace('"', "%22")))
+            else HTMLResponse(_REDIRECT_PAGE.format(onwards.replace("&", "&amp;").replace('"', "%22")))
         )
         made.set_cookie(_cookie_name(scope), self._keys.secret, httponly=True, samesite="strict", path="/")
         made.headers["cache-control"] = "no-store"
@@ -131,11 +131,11 @@ class Guard:
 
     def _answer(self, scope: Scope, text: str, status: int = 403) -> Response:
         if scope["path"].startswith("/api"):
-            return problem("refused", text, status)
+            return problem_response("refused", text, status)
         return PlainTextResponse(f"{text}\n", status)
 
 
-def _foreign_post(headers: Headers, host: str) -> str:
+def _reject_post(headers: Headers, host: str) -> str:
     origin = headers.get("origin", "").lower()
     if origin not in (f"http://{host}", f"https://{host}"):
         return f"a request that changes something must come from this page, not {origin[:100] or 'nowhere'!r}"
@@ -144,12 +144,12 @@ def _foreign_post(headers: Headers, host: str) -> str:
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return "a request that changes something is JSON"
     length = headers.get("content-length", "") if "transfer-encoding" not in headers else ""
-    if not length.isdecimal() or int(length) > _MOST_BODY:
-        return f"a request has at most {_MOST_BODY >> 20} MB, and says how much"
+    if not length.isdecimal() or int(length) > _MAX_BODY:
+        return f"a request has at most {_MAX_BODY >> 20} MB, and says how much"
     return ""
 
 
-def _foreign_get(headers: Headers, path: str) -> str:
+def _reject_get(headers: Headers, path: str) -> str:
     """Pages may be reached by a link from anywhere; answers may not, and nothing may be embedded."""
     site, mode = headers.get("sec-fetch-site", "same-origin"), headers.get("sec-fetch-mode", "navigate")
     is_page = mode == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
@@ -163,16 +163,16 @@ def _cookie_name(scope: Scope) -> str:
     return f"tensortap-{server[1]}"
 
 
-def _cookie(headers: Headers, name: str) -> str:
+def _read_cookie(headers: Headers, name: str) -> str:
     """Other programs of this machine leave cookies too, and some are none as a strict reader sees it."""
     return cookie_parser(headers.get("cookie", "")).get(name, "")
 
 
-def _with_headers(send: Send) -> Send:
+def _add_security_headers(send: Send) -> Send:
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, text in _HEADERS.items():
+            for name, text in _SECURITY_HEADERS.items():
                 headers[name] = text
             headers.setdefault("cache-control", "no-store")
         await send(message)

@@ -11,7 +11,7 @@ _TEXTS = {"state": "state", "command": "command", "commit": "commit", "branch": 
 _NUMBERS = {"captures": "captures", "nbytes": "bytes", "since": "modified", "before": "modified"}
 
 
-class Listed:
+class RunListTable:
     """Each run is a row; a bare word looks at its name, folder, command and model together."""
 
     def __init__(self, runs: list[dict[str, Any]]) -> None:

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import numbers_of
+from tensortap.comparison.references import numeric_operand
 from tensortap.core.record import Record
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.live.discovery import jobs
 from tensortap.live.session import Session, attach
 from tensortap.live.tapped import Tapped
-from tensortap.viewer.library import prefix_of, shortest
-from tensortap.viewer.problems import UnknownThingError
-from tensortap.viewer.tensors import single, statistics_told
+from tensortap.viewer.library import match_prefix, shortest_prefix
+from tensortap.viewer.problems import NotFoundError
+from tensortap.viewer.tensors import scalar_value, statistics_facts
 
 _MEMORY = 512 << 20  # bytes of what came that are held
 _MOST_EVENTS, _MOST_NAMES = 20, 500
@@ -25,7 +25,7 @@ _QUICK = 1 << 22  # elements whose statistics are computed for each that comes
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListeningJob:
     """A job that listens, with all its ranks."""
 
     identity: str
@@ -33,7 +33,7 @@ class Listening:
     told: dict[str, Any]
 
 
-def listening() -> dict[str, Listening]:
+def find_listening_jobs() -> dict[str, ListeningJob]:
     """The jobs of this user on this host, by their ids."""
     groups: dict[str, list[Any]] = {}
     for job in jobs():
@@ -42,10 +42,10 @@ def listening() -> dict[str, Listening]:
     return {identity: _listening(identity, ranks, list(found)) for identity, ranks in found.items()}
 
 
-def _listening(identity: str, ranks: list[Any], known: list[str]) -> Listening:
+def _listening(identity: str, ranks: list[Any], known: list[str]) -> ListeningJob:
     first = min(ranks, key=lambda job: job.rank)
     told = {
-        "id": shortest(identity, known),
+        "id": shortest_prefix(identity, known),
         "name": first.name,
         "pid": first.pid,
         "ranks": sorted(job.rank for job in ranks),
@@ -54,7 +54,7 @@ def _listening(identity: str, ranks: list[Any], known: list[str]) -> Listening:
         "folder": first.folder,
         "started": first.started,
     }
-    return Listening(identity, first.pid, told)
+    return ListeningJob(identity, first.pid, told)
 
 
 class LiveJobs:
@@ -65,11 +65,11 @@ class LiveJobs:
         self._lock = threading.Lock()
 
     def job(self, prefix: str) -> LiveJob:
-        known = listening()
+        known = find_listening_jobs()
         with self._lock:
-            identity = prefix_of(prefix, {*known, *self._open})
+            identity = match_prefix(prefix, {*known, *self._open})
             if identity is None:
-                raise UnknownThingError(f"no job {prefix!r} listens; tt.listen() in a program opens it")
+                raise NotFoundError(f"no job {prefix!r} listens; tt.listen() in a program opens it")
             found = self._open.get(identity)
             if found is None or (not found.session.is_open and identity in known):
                 found = self._open[identity] = LiveJob(known[identity])
@@ -77,7 +77,7 @@ class LiveJobs:
 
     def leave(self, prefix: str) -> None:
         with self._lock:
-            identity = prefix_of(prefix, self._open)
+            identity = match_prefix(prefix, self._open)
             found = self._open.pop(identity) if identity is not None else None
         if found is not None:
             found.session.close()
@@ -93,7 +93,7 @@ class LiveJobs:
 class LiveJob:
     """A session, and what a page is shown of it."""
 
-    def __init__(self, job: Listening) -> None:
+    def __init__(self, job: ListeningJob) -> None:
         self.about = job.told
         self.session: Session = attach(job.pid, memory=_MEMORY)
         self.path: str | None = None  # of the run that what comes is written to
@@ -124,24 +124,24 @@ class LiveJob:
     def tap(self, number: Any) -> Tapped:
         found = self.session.taps.get(number) if isinstance(number, int) else None
         if found is None:
-            raise UnknownThingError(
+            raise NotFoundError(
                 f"there is no tap {number!r}; there are {list(self.session.taps) or 'none'}"
             )
         return found
 
     def latest(self, tap: int, name: str, rank: int) -> Record:
         for entry in self.session.shelf.lasts(self.tap(tap).number):
-            if entry.record.name == name and first_of(entry.record.rank) == rank:
+            if entry.record.name == name and first_number(entry.record.rank) == rank:
                 return entry.record
-        raise UnknownThingError(f"nothing called {name!r} of rank {rank} has come")
+        raise NotFoundError(f"nothing called {name!r} of rank {rank} has come")
 
     def history(self, tap: int, name: str, rank: int) -> dict[str, list[Any]]:
         """What is still held of a name, in numbers."""
-        records = [one for one in self.tap(tap).history if one.name == name and first_of(one.rank) == rank]
-        found = [(one, known) for one in records if (known := statistics_of(one.value)) is not None]
-        columns: dict[str, list[Any]] = {"steps": [first_of(one.step) for one, _ in found]}
+        records = [one for one in self.tap(tap).history if one.name == name and first_number(one.rank) == rank]
+        found = [(one, known) for one in records if (known := statistics_of_value(one.value)) is not None]
+        columns: dict[str, list[Any]] = {"steps": [first_number(one.step) for one, _ in found]}
         for field in ("mean", "std", "absmax"):
-            columns[field] = [statistics_told(known)[field] for _, known in found]
+            columns[field] = [statistics_facts(known)[field] for _, known in found]
         return columns
 
     def record(self, folder: Path, is_on: bool) -> str | None:
@@ -155,39 +155,39 @@ class LiveJob:
         return self.path
 
 
-def first_of(number: int | tuple[int, ...]) -> int:
+def first_number(number: int | tuple[int, ...]) -> int:
     return number if isinstance(number, int) else (number[0] if number else 0)
 
 
-def operand_of(value: Any) -> Operand | None:
-    return None if isinstance(value, Statistics) else numbers_of(value)
+def operand_of_value(value: Any) -> Operand | None:
+    return None if isinstance(value, Statistics) else numeric_operand(value)
 
 
-def statistics_of(value: Any) -> Statistics | None:
+def statistics_of_value(value: Any) -> Statistics | None:
     """Of what came; statistics that the job made are taken as they are."""
     if isinstance(value, Statistics):
         return value
-    held = numbers_of(value)
+    held = numeric_operand(value)
     return None if held is None or held.bits.size > _QUICK else statistics(held.bits, held.dtype)
 
 
-def record_told(record: Record, tap: int, number: int) -> dict[str, Any]:
+def live_record_facts(record: Record, tap: int, number: int) -> dict[str, Any]:
     """One that came, for the wall of tiles."""
-    known, held = statistics_of(record.value), operand_of(record.value)
-    rank = first_of(record.rank)
+    known, held = statistics_of_value(record.value), operand_of_value(record.value)
+    rank = first_number(record.rank)
     told: dict[str, Any] = {
         "key": f"{tap}:{record.name}:{rank}",
         "tap": tap,
         "name": record.name,
-        "step": first_of(record.step),
+        "step": first_number(record.step),
         "rank": rank,
         "time": record.time,
         "dtype": held.dtype if held is not None else type(record.value).__name__,
         "shape": list(held.bits.shape) if held is not None else [],
         "number": number,
-        "statistics": None if known is None else statistics_told(known),
+        "statistics": None if known is None else statistics_facts(known),
         "odd": "" if known is None else "NaN" if known.nan else "Inf" if known.inf else "",
     }
     if held is not None and held.bits.size == 1:
-        told["value"] = single(held)
+        told["value"] = scalar_value(held)
     return told

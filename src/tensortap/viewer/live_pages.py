@@ -14,14 +14,14 @@ from starlette.routing import Route
 
 from tensortap.comparison.operands import Operand
 from tensortap.viewer import downloads, looks
-from tensortap.viewer.answers import told
-from tensortap.viewer.events import streamed, written
-from tensortap.viewer.live_jobs import LiveJob, first_of, listening, operand_of, record_told, statistics_of
-from tensortap.viewer.numbers import Tensor
-from tensortap.viewer.problems import UnknownThingError, answer_to
-from tensortap.viewer.serving import posted, served, state_of
-from tensortap.viewer.state import State
-from tensortap.viewer.tensors import default_view, statistics_told
+from tensortap.viewer.answers import json_response
+from tensortap.viewer.events import event_stream_response, format_event
+from tensortap.viewer.live_jobs import LiveJob, first_number, find_listening_jobs, operand_of_value, live_record_facts, statistics_of_value
+from tensortap.viewer.numbers import MappedTensor
+from tensortap.viewer.problems import NotFoundError, error_response
+from tensortap.viewer.serving import action_endpoint, read_endpoint, viewer_state
+from tensortap.viewer.state import ViewerState
+from tensortap.viewer.tensors import default_view, statistics_facts
 
 _TURN = 0.05  # seconds between two looks at what came
 _METERS = 0.5
@@ -29,15 +29,15 @@ _MOST_PLACES = 5000
 _THEN = ("tell", "send", "dump")
 
 
-def jobs(state: State, request: Request) -> Response:
-    return told({"jobs": [job.told for job in listening().values()], "actions": state.allows_actions})
+def jobs(state: ViewerState, request: Request) -> Response:
+    return json_response({"jobs": [job.told for job in find_listening_jobs().values()], "actions": state.allows_actions})
 
 
-def job(state: State, request: Request) -> Response:
-    return told(_job(state, request).told())
+def job(state: ViewerState, request: Request) -> Response:
+    return json_response(_job(state, request).told())
 
 
-def catalog(state: State, request: Request) -> Response:
+def catalog(state: ViewerState, request: Request) -> Response:
     live, words = _job(state, request), request.query_params.get("q", "")
     places = live.session.catalog(words, timeout=1.0)
     tapped = {
@@ -57,29 +57,29 @@ def catalog(state: State, request: Request) -> Response:
         }
         for place in places[:_MOST_PLACES]
     ]
-    return told({"places": rows, "of": len(places)})
+    return json_response({"places": rows, "of": len(places)})
 
 
-def tap(state: State, request: Request, body: dict[str, Any]) -> Response:
+def tap(state: ViewerState, request: Request, body: dict[str, Any]) -> Response:
     patterns = body.get("patterns")
     if not isinstance(patterns, list) or not patterns or not all(isinstance(one, str) for one in patterns):
         raise ValueError("patterns is a list of texts: what is to be tapped")
     live = _job(state, request)
     options = {name: body[name] for name in ("every", "first", "keep", "ranks") if body.get(name) is not None}
-    return told({"tap": live.tap_told(live.session.tap(*patterns, **options))})
+    return json_response({"tap": live.tap_told(live.session.tap(*patterns, **options))})
 
 
-def untap(state: State, request: Request, body: dict[str, Any]) -> Response:
+def untap(state: ViewerState, request: Request, body: dict[str, Any]) -> Response:
     live, number = _job(state, request), body.get("tap")
     ended = list(live.session.taps.values()) if number == "*" else [live.tap(number)]
     for tapped in ended:
         live.session.end_tap(tapped)
         live.session.taps.pop(tapped.number, None)
         live.session.shelf.forget(tapped.number)
-    return told({"ended": len(ended)})
+    return json_response({"ended": len(ended)})
 
 
-def watch(state: State, request: Request, body: dict[str, Any]) -> Response:
+def watch(state: ViewerState, request: Request, body: dict[str, Any]) -> Response:
     condition, then = body.get("condition"), body.get("then", "tell")
     if not isinstance(condition, str) or then not in _THEN:
         raise ValueError(f"a watch has a condition, and then is one of {', '.join(_THEN)}")
@@ -87,30 +87,30 @@ def watch(state: State, request: Request, body: dict[str, Any]) -> Response:
     if type(first) is not int or first < 1:
         raise ValueError(f"a watch ends after a whole number of steps in which it held, not after {first!r}")
     live = _job(state, request)
-    return told({"tap": live.tap_told(live.session.when(condition, then=then, first=first))})
+    return json_response({"tap": live.tap_told(live.session.when(condition, then=then, first=first))})
 
 
-def record(state: State, request: Request, body: dict[str, Any]) -> Response:
+def record(state: ViewerState, request: Request, body: dict[str, Any]) -> Response:
     folders = [root for root in state.library.roots if root.is_dir()]
     folder = folders[0] if folders else Path("runs")
-    return told({"path": _job(state, request).record(folder, bool(body.get("on")))})
+    return json_response({"path": _job(state, request).record(folder, bool(body.get("on")))})
 
 
-def close(state: State, request: Request, body: dict[str, Any]) -> Response:
+def close(state: ViewerState, request: Request, body: dict[str, Any]) -> Response:
     state.live.leave(request.path_params["job"])
-    return told({})
+    return json_response({})
 
 
-def latest(state: State, request: Request) -> Response:
+def latest(state: ViewerState, request: Request) -> Response:
     live, (number, name, rank) = _job(state, request), _which(request)
     record = live.latest(number, name, rank)
-    held, known = operand_of(record.value), statistics_of(record.value)
+    held, known = operand_of_value(record.value), statistics_of_value(record.value)
     shape = list(held.bits.shape) if held is not None else []
-    return told(
+    return json_response(
         {
             "name": name,
             "kind": record.kind,
-            "step": first_of(record.step),
+            "step": first_number(record.step),
             "rank": rank,
             "call": record.call,
             "time": record.time,
@@ -118,7 +118,7 @@ def latest(state: State, request: Request) -> Response:
             "shape": shape,
             "nbytes": held.bits.nbytes if held is not None else 0,
             "is_array": held is not None,
-            "statistics": None if known is None else statistics_told(known),
+            "statistics": None if known is None else statistics_facts(known),
             "text": None if held is not None else repr(record.value)[:4000],
             "python": f"import tensortap as tt\n\ns = tt.attach({live.about['pid']})\nx = s.once({name!r})",
             "view": default_view(shape),
@@ -126,31 +126,31 @@ def latest(state: State, request: Request) -> Response:
     )
 
 
-def value(state: State, request: Request) -> Response:
+def value(state: ViewerState, request: Request) -> Response:
     live, (number, name, rank), what = _job(state, request), _which(request), request.path_params["what"]
     if what == "history":
-        return told(live.history(number, name, rank))
+        return json_response(live.history(number, name, rank))
     record = live.latest(number, name, rank)
-    held: Operand | None = operand_of(record.value)
+    held: Operand | None = operand_of_value(record.value)
     if held is None:
-        raise UnknownThingError(f"{name!r} is not made of numbers")
+        raise NotFoundError(f"{name!r} is not made of numbers")
     if what == "value.npy":
-        return downloads.npy(held, name)
+        return downloads.npy_response(held, name)
     key = (request.path_params["job"], number, name, rank, record.step, record.call, record.time)
-    return looks.answer(state, request, what, looks.Look(Tensor(held), key, lambda: None))
+    return looks.view_response(state, request, what, looks.TensorView(MappedTensor(held), key, lambda: None))
 
 
 async def stream(request: Request) -> Response:
-    state = state_of(request)
+    state = viewer_state(request)
     loop = asyncio.get_running_loop()
     try:
         live = await loop.run_in_executor(state.workers, _job, state, request)
     except Exception as error:  # noqa: BLE001  whatever it is, the page gets a sentence
-        return await answer_to(request, error)
-    return streamed(_texts(state, live))
+        return await error_response(request, error)
+    return event_stream_response(_texts(state, live))
 
 
-async def _texts(state: State, live: LiveJob) -> AsyncIterator[bytes]:
+async def _texts(state: ViewerState, live: LiveJob) -> AsyncIterator[bytes]:
     """Meters twice a second, and the newest of each name as soon as it has come."""
     seen: dict[int, int] = {}
     next_meters = 0.0
@@ -164,13 +164,13 @@ async def _texts(state: State, live: LiveJob) -> AsyncIterator[bytes]:
                 "taps": live.taps(),
                 "open": live.session.is_open,
             }
-            yield written("meters", meters)
+            yield format_event("meters", meters)
         news = await loop.run_in_executor(state.workers, _news, live, seen)
         if news:
-            yield written("records", {"records": news})
+            yield format_event("records", {"records": news})
         if not live.session.is_open:
             why = next((peer.why for peer in live.session.peers if peer.why), "the session is closed")
-            yield written("gone", {"text": why})
+            yield format_event("gone", {"text": why})
             return
         await asyncio.sleep(_TURN if news or live.session.taps else 4 * _TURN)
 
@@ -182,32 +182,32 @@ def _news(live: LiveJob, seen: dict[int, int]) -> list[dict[str, Any]]:
         lasts = [entry for entry in live.session.shelf.lasts(number) if entry.number > seen.get(number, 0)]
         if lasts:
             seen[number] = max(entry.number for entry in lasts)
-        found += [record_told(entry.record, number, entry.number) for entry in lasts]
+        found += [live_record_facts(entry.record, number, entry.number) for entry in lasts]
     return found
 
 
-def _job(state: State, request: Request) -> LiveJob:
+def _job(state: ViewerState, request: Request) -> LiveJob:
     return state.live.job(request.path_params["job"])
 
 
 def _which(request: Request) -> tuple[int, str, int]:
     words = request.path_params
     if not words["tap"].isdecimal() or len(words["tap"]) > 12:
-        raise UnknownThingError(f"there is no tap {words['tap'][:100]!r}")
+        raise NotFoundError(f"there is no tap {words['tap'][:100]!r}")
     return int(words["tap"]), words["name"], words["rank"]
 
 
 _BASE = "/api/live/{job}/value/{tap}/{name:path}/{rank:int}"  # a name may hold slashes
 ROUTES = [
-    Route("/api/live", served(jobs)),
-    Route("/api/live/{job}", served(job)),
-    Route("/api/live/{job}/catalog", served(catalog)),
+    Route("/api/live", read_endpoint(jobs)),
+    Route("/api/live/{job}", read_endpoint(job)),
+    Route("/api/live/{job}/catalog", read_endpoint(catalog)),
     Route("/api/live/{job}/stream", stream),
-    Route("/api/live/{job}/tap", posted(tap), methods=["POST"]),
-    Route("/api/live/{job}/untap", posted(untap), methods=["POST"]),
-    Route("/api/live/{job}/watch", posted(watch), methods=["POST"]),
-    Route("/api/live/{job}/record", posted(record), methods=["POST"]),
-    Route("/api/live/{job}/close", posted(close, is_action=False), methods=["POST"]),
-    Route(_BASE, served(latest)),
-    Route(f"{_BASE}/{{what}}", served(value)),
+    Route("/api/live/{job}/tap", action_endpoint(tap), methods=["POST"]),
+    Route("/api/live/{job}/untap", action_endpoint(untap), methods=["POST"]),
+    Route("/api/live/{job}/watch", action_endpoint(watch), methods=["POST"]),
+    Route("/api/live/{job}/record", action_endpoint(record), methods=["POST"]),
+    Route("/api/live/{job}/close", action_endpoint(close, is_action=False), methods=["POST"]),
+    Route(_BASE, read_endpoint(latest)),
+    Route(f"{_BASE}/{{what}}", read_endpoint(value)),
 ]

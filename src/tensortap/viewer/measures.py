@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.kernels.numbers import decode
-from tensortap.viewer.numbers import Apart, Array, Grid, Numbers, Tensor, apart, real
+from tensortap.viewer.numbers import TensorDifference, Array, Grid, ReadableTensor, MappedTensor, difference, to_real
 from tensortap.viewer.problems import TooLargeError
 
 _EXACT = 1 << 24  # elements that are all looked at
@@ -22,7 +22,7 @@ _PROFILE_BYTES = 512 << 20
 SCALES = ("linear", "log", "symlog")
 
 
-def looked_at(numbers: Numbers | Grid, most: int = _EXACT, sample: int = _SAMPLE) -> tuple[Array, bool]:
+def sample_values(numbers: ReadableTensor | Grid, most: int = _EXACT, sample: int = _SAMPLE) -> tuple[Array, bool]:
     """The numbers in one row, all or a sample that lies evenly, and whether they are all."""
     read, size = _reader(numbers)
     if size <= most:
@@ -32,9 +32,9 @@ def looked_at(numbers: Numbers | Grid, most: int = _EXACT, sample: int = _SAMPLE
     return np.concatenate([read(int(start), int(start) + length) for start in starts]), False
 
 
-def value_range(numbers: Numbers | Grid) -> dict[str, Any]:
+def value_range(numbers: ReadableTensor | Grid) -> dict[str, Any]:
     """Of the finite numbers, for a scale of colours."""
-    found, is_exact = looked_at(numbers, _SAMPLE // 2, _SAMPLE // 4)
+    found, is_exact = sample_values(numbers, _SAMPLE // 2, _SAMPLE // 4)
     finite = found[np.isfinite(found)]
     if not finite.size:
         return {
@@ -47,12 +47,12 @@ def value_range(numbers: Numbers | Grid) -> dict[str, Any]:
     return {"low": low, "high": high, **named, "absmax": max(-low, high, 0.0), "exact": is_exact}
 
 
-def histogram(numbers: Numbers | Grid, bins: int, scale: str) -> dict[str, Any]:
+def histogram(numbers: ReadableTensor | Grid, bins: int, scale: str) -> dict[str, Any]:
     if scale not in SCALES or not 1 <= bins <= 1024:
         raise ValueError(
             f"a histogram has 1 to 1024 bins, and is {', '.join(SCALES)}; not {bins} and {scale!r}"
         )
-    found, is_exact = looked_at(numbers)
+    found, is_exact = sample_values(numbers)
     finite = found[np.isfinite(found)].astype(np.float64)
     edges, shown = _edges(finite, bins, scale)
     counts = np.histogram(shown, edges)[0] if len(edges) > 1 else np.zeros(0, np.int64)
@@ -71,12 +71,12 @@ def histogram(numbers: Numbers | Grid, bins: int, scale: str) -> dict[str, Any]:
     }
 
 
-def profile(numbers: Tensor | Apart, axis: int) -> dict[str, Any]:
+def profile(numbers: MappedTensor | TensorDifference, axis: int) -> dict[str, Any]:
     """Mean, spread and ends for each place along an axis, or for groups of places of a long one."""
     shape = numbers.shape
     if not 0 <= axis < len(shape):
         raise ValueError(f"there is no axis {axis}; the shape is {list(shape)}")
-    if isinstance(numbers, Apart):
+    if isinstance(numbers, TensorDifference):
         both, wide = numbers.a.bits.nbytes + numbers.b.bits.nbytes, 2
     else:
         both, wide = numbers.bits.nbytes, 1
@@ -96,7 +96,7 @@ def profile(numbers: Tensor | Apart, axis: int) -> dict[str, Any]:
     }
 
 
-def top(numbers: Numbers, count: int, by: str) -> list[tuple[int, float]]:
+def top_elements(numbers: ReadableTensor, count: int, by: str) -> list[tuple[int, float]]:
     """Places in the order of memory, and their values; block by block, so that nothing large is held."""
     best: list[tuple[float, int, float]] = []
     for start, part in _walk(numbers):
@@ -109,7 +109,7 @@ def top(numbers: Numbers, count: int, by: str) -> list[tuple[int, float]]:
     return [(at, value) for _, at, value in best]
 
 
-def elements(held: Tensor, places: str) -> list[tuple[tuple[int, ...], int]]:
+def parse_elements(held: MappedTensor, places: str) -> list[tuple[tuple[int, ...], int]]:
     """Read `0,3,17;1,0,0`: each place, and its number in the order of memory."""
     texts = [text for text in places.split(";") if text]
     if len(texts) > _MOST_ELEMENTS:
@@ -117,7 +117,7 @@ def elements(held: Tensor, places: str) -> list[tuple[tuple[int, ...], int]]:
     return [_element(held.shape, text) for text in texts]
 
 
-def shown(value: float) -> str:
+def format_number(value: float) -> str:
     """A number for eyes, as short as it can be without loss in single precision."""
     if not math.isfinite(value):
         return str(value)
@@ -134,7 +134,7 @@ def _element(shape: tuple[int, ...], text: str) -> tuple[tuple[int, ...], int]:
     return place, int(np.ravel_multi_index(place, shape)) if shape else 0
 
 
-def _reader(numbers: Numbers | Grid) -> tuple[Any, int]:
+def _reader(numbers: ReadableTensor | Grid) -> tuple[Any, int]:
     flat = getattr(numbers, "flat", None)
     if flat is not None:
         return flat, math.prod(numbers.shape)
@@ -149,7 +149,7 @@ def _reader(numbers: Numbers | Grid) -> tuple[Any, int]:
     return read, grid.shape[0] * grid.shape[1]
 
 
-def _walk(numbers: Numbers) -> Iterator[tuple[int, Array]]:
+def _walk(numbers: ReadableTensor) -> Iterator[tuple[int, Array]]:
     read, size = _reader(numbers)
     for start in range(0, size, _BLOCK):
         yield start, read(start, min(start + _BLOCK, size))
@@ -167,7 +167,7 @@ def _keys(part: Array, by: str) -> Array:
     raise ValueError(f"by={by!r} is not one of abs, max, min, odd")
 
 
-def _of_group(numbers: Tensor | Apart, axis: int, start: int, width: int, thin: int) -> tuple[Any, ...]:
+def _of_group(numbers: MappedTensor | TensorDifference, axis: int, start: int, width: int, thin: int) -> tuple[Any, ...]:
     part = _group(numbers, axis, start, width, thin)
     finite = part[np.isfinite(part)].astype(np.float64)
     if not finite.size:
@@ -176,15 +176,15 @@ def _of_group(numbers: Tensor | Apart, axis: int, start: int, width: int, thin: 
     return finite.mean(), *ends, finite.std(), int(np.isnan(part).sum())
 
 
-def _group(numbers: Tensor | Apart, axis: int, start: int, width: int, thin: int) -> Array:
+def _group(numbers: MappedTensor | TensorDifference, axis: int, start: int, width: int, thin: int) -> Array:
     index: list[slice] = [slice(None)] * len(numbers.shape)
     index[axis] = slice(start, start + width)
     others = [(size, at) for at, size in enumerate(numbers.shape) if at != axis]
     if others:
         index[max(others)[1]] = slice(None, None, thin)
-    both = [numbers.a, numbers.b] if isinstance(numbers, Apart) else [numbers]
+    both = [numbers.a, numbers.b] if isinstance(numbers, TensorDifference) else [numbers]
     parts = [(np.ascontiguousarray(one.bits[tuple(index)]), one.dtype) for one in both]
-    return apart(parts[0], parts[1], "abs") if len(parts) == 2 else real(decode(*parts[0]))
+    return difference(parts[0], parts[1], "abs") if len(parts) == 2 else to_real(decode(*parts[0]))
 
 
 def _edges(finite: Array, bins: int, scale: str) -> tuple[Array, Array]:

@@ -6,36 +6,36 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tensortap.comparison.modules import module_of
-from tensortap.viewer.provenance import within
+from tensortap.viewer.provenance import nested_dict
 
 _OF_A_FORWARD = ("output", "input", "grad_output", "grad_input")
 
 
-class Lines(NamedTuple):
+class LineRange(NamedTuple):
     file: str
     first: int
     last: int
 
 
-class Code(NamedTuple):
+class ForwardCode(NamedTuple):
     """The forward of a module, and all the functions of its class."""
 
     function: str
-    forward: Lines
-    kind: Lines | None
+    forward: LineRange
+    kind: LineRange | None
 
 
 class ModuleCode:
     """As a run keeps it with the facts of its model; empty where it keeps none."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        told = within(metadata, "model").get("code")
+        told = nested_dict(metadata, "model").get("code")
         self._known = dict(_known(told if isinstance(told, list) else []))
 
-    def of(self, path: str) -> Code | None:
+    def of(self, path: str) -> ForwardCode | None:
         return self._known.get(path)
 
-    def above(self, path: str) -> Iterator[Code]:
+    def above(self, path: str) -> Iterator[ForwardCode]:
         """Of the modules that hold it, the nearest first."""
         while path:
             path = path.rpartition(".")[0]
@@ -45,26 +45,26 @@ class ModuleCode:
     def site(self, name: str, kind: Any) -> dict[str, Any] | None:
         """As that of a record: the first line of the forward that gave or took it."""
         code = self.of(module_of(name, kind)) if kind in _OF_A_FORWARD else None
-        return None if code is None else {**site_of(code), "callers": [], "depth": 0, "tree": 0}
+        return None if code is None else {**forward_site(code), "callers": [], "depth": 0, "tree": 0}
 
 
-def site_of(code: Code) -> dict[str, Any]:
+def forward_site(code: ForwardCode) -> dict[str, Any]:
     """`last` tells that it is a whole function, and no line of it."""
     file, first, last = code.forward
     return {"file": file, "line": first, "last": last, "function": code.function}
 
 
-def _known(told: list[Any]) -> Iterator[tuple[str, Code]]:
+def _known(told: list[Any]) -> Iterator[tuple[str, ForwardCode]]:
     """What was written by a stranger may be anything."""
     for one in told:
         forward = _lines(one.get("forward")) if isinstance(one, dict) else None
         if forward is not None:
-            code = Code(str(one.get("function", "")), forward, _lines(one.get("class")))
+            code = ForwardCode(str(one.get("function", "")), forward, _lines(one.get("class")))
             yield from ((path, code) for path in one.get("modules") or () if isinstance(path, str))
 
 
-def _lines(told: Any) -> Lines | None:
+def _lines(told: Any) -> LineRange | None:
     match told:
         case [str(file), int(first), int(last)]:
-            return Lines(file, first, last)
+            return LineRange(file, first, last)
     return None

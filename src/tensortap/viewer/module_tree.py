@@ -8,17 +8,17 @@ import numpy as np
 
 from tensortap.comparison.modules import module_of
 from tensortap.viewer.counted import KNOWN
-from tensortap.viewer.provenance import within
-from tensortap.viewer.stock import Stock
+from tensortap.viewer.provenance import nested_dict
+from tensortap.viewer.stock import CachedRun
 
-Node = dict[str, Any]
+ModuleNode = dict[str, Any]
 _DEEPEST = 64  # of a name with more parts, the rest belongs to the last one
 
 
-def nodes_of(stock: Stock) -> list[Node]:
+def module_nodes(stock: CachedRun) -> list[ModuleNode]:
     """In the order of the tree; each knows the place of the one above it."""
-    classes = within(stock.book.metadata(), "model", "modules")
-    found: dict[str, Node] = {"": _node("", classes)}
+    classes = nested_dict(stock.book.metadata(), "model", "modules")
+    found: dict[str, ModuleNode] = {"": _node("", classes)}
     for path, counts in _captured(stock, classes).items():
         _make(found, path, classes)
         for above in _above(path):
@@ -26,7 +26,7 @@ def nodes_of(stock: Stock) -> list[Node]:
     return _in_order(found)
 
 
-def _captured(stock: Stock, classes: dict[str, Any]) -> dict[str, Node]:
+def _captured(stock: CachedRun, classes: dict[str, Any]) -> dict[str, ModuleNode]:
     """What the records of each module come to."""
     codes, names = stock.texts("name") or (np.zeros(0, np.int64), [])
     kinds, words = stock.texts("kind") or (codes, [])
@@ -38,7 +38,7 @@ def _captured(stock: Stock, classes: dict[str, Any]) -> dict[str, Node]:
     )
     rows = np.argsort(codes, kind="stable")
     bounds = np.searchsorted(codes[rows], np.arange(len(names) + 1))
-    found: dict[str, Node] = {}
+    found: dict[str, ModuleNode] = {}
     for code, name in enumerate(names):
         mine = rows[bounds[code] : bounds[code + 1]]
         if not len(mine):
@@ -60,16 +60,16 @@ def _captured(stock: Stock, classes: dict[str, Any]) -> dict[str, Node]:
     return found
 
 
-def _empty() -> Node:
+def _empty() -> ModuleNode:
     return {"names": 0, "captures": 0, "bytes": 0, "odd": 0, "known": 0, "absmax": None, "order": None}
 
 
-def _node(path: str, classes: dict[str, Any]) -> Node:
+def _node(path: str, classes: dict[str, Any]) -> ModuleNode:
     label = path.rpartition(".")[2] or "model"
     return {"path": path, "label": label, "class": str(classes.get(path, "")), **_empty()}
 
 
-def _add(node: Node, counts: Node) -> None:
+def _add(node: ModuleNode, counts: ModuleNode) -> None:
     for name in ("names", "captures", "bytes", "odd", "known"):
         node[name] += counts[name]
     for name, better in (("absmax", max), ("order", min)):
@@ -77,7 +77,7 @@ def _add(node: Node, counts: Node) -> None:
         node[name] = better(both) if both else None
 
 
-def _make(found: dict[str, Node], path: str, classes: dict[str, Any]) -> None:
+def _make(found: dict[str, ModuleNode], path: str, classes: dict[str, Any]) -> None:
     for above in _above(path):
         found.setdefault(above, _node(above, classes))
 
@@ -88,13 +88,13 @@ def _above(path: str) -> list[str]:
     return ["", *(".".join(parts[: count + 1]) for count in range(len(parts)))]
 
 
-def _in_order(found: dict[str, Node]) -> list[Node]:
+def _in_order(found: dict[str, ModuleNode]) -> list[ModuleNode]:
     """A module before its parts, and parts as they were first seen."""
     children: dict[str, list[str]] = {}
     for path in found:
         if path:
             children.setdefault(path.rpartition(".")[0], []).append(path)
-    ordered: list[Node] = []
+    ordered: list[ModuleNode] = []
     waiting = [("", -1)]
     while waiting:
         path, parent = waiting.pop()

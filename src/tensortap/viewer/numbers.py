@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from tensortap.comparison.operands import Operand
-from tensortap.kernels.numbers import decode, number_type
+from tensortap.kernels.numbers import decode, dtype_info
 from tensortap.kernels.ulps import are_counted, distances
-from tensortap.viewer.problems import TooLargeError, UnknownThingError
+from tensortap.viewer.problems import TooLargeError, NotFoundError
 
 Array = np.ndarray[Any, Any]
-Rows = slice | Array
-How = Literal["value", "abs", "rel", "ulp", "sign"]
+AxisIndex = slice | Array
+DifferenceMode = Literal["value", "abs", "rel", "ulp", "sign"]
 _MOST_TO_REDUCE = 256 << 20
 _REDUCED: dict[str, Callable[..., Any]] = {
     "mean": np.mean,
@@ -34,10 +34,10 @@ class Grid(Protocol):
     is_turned: bool  # the elements of a column lie closer than those of a row
     is_wide: bool  # single precision would lose digits
 
-    def read(self, rows: Rows, columns: Rows) -> Array: ...
+    def read(self, rows: AxisIndex, columns: AxisIndex) -> Array: ...
 
 
-class Numbers(Protocol):
+class ReadableTensor(Protocol):
     shape: tuple[int, ...]
     is_wide: bool
 
@@ -47,14 +47,14 @@ class Numbers(Protocol):
     def grid(self, axes: str, index: str) -> Grid: ...
 
 
-class Place(NamedTuple):
+class SliceSpec(NamedTuple):
     """A way to look at an array: an index for each axis, and the shown axes as they then stand."""
 
     words: tuple[int | str, ...]
     shown: tuple[int, ...]
 
 
-class Tensor:
+class MappedTensor:
     """An array of the storage type of its number type, mapped from its file."""
 
     def __init__(self, held: Operand) -> None:
@@ -63,16 +63,16 @@ class Tensor:
         self.is_wide = _is_wide(held.dtype)
 
     def flat(self, start: int, stop: int) -> Array:
-        return real(decode(np.ascontiguousarray(self.bits.reshape(-1)[start:stop]), self.dtype))
+        return to_real(decode(np.ascontiguousarray(self.bits.reshape(-1)[start:stop]), self.dtype))
 
-    def grid(self, axes: str, index: str) -> Lines:
-        place = placed(self.shape, axes, index)
+    def grid(self, axes: str, index: str) -> TensorGrid:
+        place = parse_slice(self.shape, axes, index)
         if any(isinstance(word, str) and word != ":" for word in place.words):
             return self._reduced(place)
         picked = self.bits[_picking(place)]
-        return Lines(_turned(picked, place.shown), self.dtype)
+        return TensorGrid(_turned(picked, place.shown), self.dtype)
 
-    def _reduced(self, place: Place) -> Lines:
+    def _reduced(self, place: SliceSpec) -> TensorGrid:
         picked = self.bits[_picking(place)]
         nbytes = max(picked.nbytes, 4 * picked.size)  # small numbers become single precision
         if nbytes > _MOST_TO_REDUCE:
@@ -80,17 +80,17 @@ class Tensor:
                 f"to reduce these axes {nbytes >> 20} MB would be held, and {_MOST_TO_REDUCE >> 20} "
                 "are allowed; fix more axes"
             )
-        part = real(decode(np.ascontiguousarray(picked), self.dtype))
+        part = to_real(decode(np.ascontiguousarray(picked), self.dtype))
         words = [word for word in place.words if isinstance(word, str)]
         with np.errstate(all="ignore"):
             for axis in reversed(range(len(words))):
                 if words[axis] != ":":
                     part = _REDUCED[words[axis]](part, axis=axis)
         part = np.asarray(part, np.float64 if part.dtype.itemsize > 4 else np.float32)
-        return Lines(_turned(part, place.shown), str(part.dtype))
+        return TensorGrid(_turned(part, place.shown), str(part.dtype))
 
 
-class Lines:
+class TensorGrid:
     """Rows and columns of one array."""
 
     def __init__(self, bits: Array, dtype: str) -> None:
@@ -102,23 +102,23 @@ class Lines:
         self.cost = max(steps[1], bits.itemsize)
         self.is_wide = _is_wide(dtype)
 
-    def read(self, rows: Rows, columns: Rows) -> Array:
-        return real(decode(np.ascontiguousarray(self._bits[rows][:, columns]), self._dtype))
+    def read(self, rows: AxisIndex, columns: AxisIndex) -> Array:
+        return to_real(decode(np.ascontiguousarray(self._bits[rows][:, columns]), self._dtype))
 
-    def pieces(self, rows: Rows, columns: Rows) -> tuple[Array, str]:
+    def pieces(self, rows: AxisIndex, columns: AxisIndex) -> tuple[Array, str]:
         return np.ascontiguousarray(self._bits[rows][:, columns]), self._dtype
 
     @property
-    def turned(self) -> Lines:
-        return Lines(self._bits.T, self._dtype)
+    def turned(self) -> TensorGrid:
+        return TensorGrid(self._bits.T, self._dtype)
 
 
-class Apart:
+class TensorDifference:
     """What B differs from A by: `how` says in which words."""
 
-    def __init__(self, a: Tensor, b: Tensor, how: How) -> None:
+    def __init__(self, a: MappedTensor, b: MappedTensor, how: DifferenceMode) -> None:
         if a.shape != b.shape:
-            raise UnknownThingError(
+            raise NotFoundError(
                 f"there is no difference to show: A has the shape {list(a.shape)}, B {list(b.shape)}"
             )
         self.a, self.b, self._how = a, b, how
@@ -128,29 +128,29 @@ class Apart:
         pieces = [
             (np.ascontiguousarray(one.bits.reshape(-1)[start:stop]), one.dtype) for one in (self.a, self.b)
         ]
-        return apart(pieces[0], pieces[1], self._how)
+        return difference(pieces[0], pieces[1], self._how)
 
-    def grid(self, axes: str, index: str) -> ApartLines:
-        return ApartLines(self.a.grid(axes, index), self.b.grid(axes, index), self._how)
+    def grid(self, axes: str, index: str) -> DifferenceGrid:
+        return DifferenceGrid(self.a.grid(axes, index), self.b.grid(axes, index), self._how)
 
 
-class ApartLines:
-    def __init__(self, a: Lines, b: Lines, how: How) -> None:
+class DifferenceGrid:
+    def __init__(self, a: TensorGrid, b: TensorGrid, how: DifferenceMode) -> None:
         self._a, self._b, self._how = a, b, how
         self.shape, self.cost = a.shape, a.cost + b.cost
         self.is_turned, self.is_wide = a.is_turned, a.is_wide or b.is_wide
 
-    def read(self, rows: Rows, columns: Rows) -> Array:
-        return apart(self._a.pieces(rows, columns), self._b.pieces(rows, columns), self._how)
+    def read(self, rows: AxisIndex, columns: AxisIndex) -> Array:
+        return difference(self._a.pieces(rows, columns), self._b.pieces(rows, columns), self._how)
 
     @property
-    def turned(self) -> ApartLines:
-        return ApartLines(self._a.turned, self._b.turned, self._how)
+    def turned(self) -> DifferenceGrid:
+        return DifferenceGrid(self._a.turned, self._b.turned, self._how)
 
 
-def apart(a: tuple[Array, str], b: tuple[Array, str], how: How) -> Array:
+def difference(a: tuple[Array, str], b: tuple[Array, str], how: DifferenceMode) -> Array:
     """Equal infinities and two NaN are no difference, as nowhere else."""
-    x, y = (real(decode(*one)).astype(np.float64) for one in (a, b))
+    x, y = (to_real(decode(*one)).astype(np.float64) for one in (a, b))
     with np.errstate(all="ignore"):
         gap = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, y - x)
         if how == "abs":
@@ -165,15 +165,15 @@ def apart(a: tuple[Array, str], b: tuple[Array, str], how: How) -> Array:
     return gap
 
 
-def placed(shape: tuple[int, ...], axes: str, index: str) -> Place:
+def parse_slice(shape: tuple[int, ...], axes: str, index: str) -> SliceSpec:
     """Read `axes=1,2` and `index=0,:,:,mean`; what is not said shows the last two axes."""
     shown = _axes(shape, axes, index)
     words = _words(shape, index, shown)
     left = [axis for axis, word in enumerate(words) if word == ":"]
-    return Place(words, tuple(left.index(axis) for axis in shown))
+    return SliceSpec(words, tuple(left.index(axis) for axis in shown))
 
 
-def real(values: Array) -> Array:
+def to_real(values: Array) -> Array:
     """Numbers to draw: halves and integers as floats, complex ones by their absolute value."""
     if values.dtype.kind == "c":
         values = np.abs(values.astype(np.complex128))
@@ -219,7 +219,7 @@ def _word(word: str, shape: tuple[int, ...], axis: int) -> int | str:
     return int(word)
 
 
-def _picking(place: Place) -> tuple[int | slice, ...]:
+def _picking(place: SliceSpec) -> tuple[int | slice, ...]:
     return tuple(word if isinstance(word, int) else slice(None) for word in place.words)
 
 
@@ -230,7 +230,7 @@ def _turned(picked: Array, shown: tuple[int, ...]) -> Array:
 
 
 def _is_wide(dtype: str) -> bool:
-    known = number_type(dtype)
+    known = dtype_info(dtype)
     return known.itemsize > (8 if known.family == "complex" else 4) or dtype in ("int32", "uint32")
 
 

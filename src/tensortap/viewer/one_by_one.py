@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 
-class OneByOne:
+class BackgroundWorker:
     """A thread that the end of the program does not wait for: what is under way may take minutes, and whoever
     presses Ctrl-C has seen enough."""
 

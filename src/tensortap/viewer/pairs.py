@@ -11,14 +11,14 @@ import numpy as np
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.references import InRun, InTrace
+from tensortap.comparison.references import RunValueRef, TraceValueRef
 from tensortap.comparison.runs import Comparison
 from tensortap.comparison.verdict import VERDICTS
-from tensortap.core.dtypes import NUMBER_TYPES
-from tensortap.core.paths import sort_key
-from tensortap.readers.query import parse
-from tensortap.viewer.answers import NONE
-from tensortap.viewer.stock import Stock
+from tensortap.core.dtypes import DTYPE_TABLE
+from tensortap.core.paths import natural_sort_key
+from tensortap.readers.query import parse_query
+from tensortap.viewer.answers import NO_ROW
+from tensortap.viewer.stock import CachedRun
 
 Array = np.ndarray[Any, Any]
 ERRORS = ("relative_l2", "max_abs", "ulp", "cosine", "mismatch", "ratio", "contribution")
@@ -36,10 +36,10 @@ _CODED = {"name": "u4", "b_name": "u4", "kind": "u1", "dtype": "u2", "shape": "u
 _PLAIN = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4"}
 
 
-class Pairs:
+class PairColumns:
     """Made once of a comparison; `a` and `b` are the runs, where they are in the library."""
 
-    def __init__(self, found: Comparison, a: Stock | None, b: Stock | None) -> None:
+    def __init__(self, found: Comparison, a: CachedRun | None, b: CachedRun | None) -> None:
         self.table = found.table
         self._stocks = a, b
 
@@ -101,7 +101,7 @@ class Pairs:
         return {**columns, **rows, **self.errors}, {**texts, "verdict": list(VERDICTS)}
 
     def matching(self, query: str, sort: str = "", descending: bool = False) -> Array:
-        found = np.flatnonzero(parse(query).mask(self))
+        found = np.flatnonzero(parse_query(query).mask(self))
         if sort:
             keys = self._keys(sort)[found]
             found = found[np.argsort(-keys if descending else keys, kind="stable")]
@@ -128,7 +128,7 @@ class Pairs:
             raise ValueError(f"pairs cannot be sorted by {sort!r}; there are {known}")
         codes, texts = self.coded[sort]
         places = np.empty(len(texts), np.int64)
-        places[sorted(range(len(texts)), key=lambda code: sort_key(texts[code]))] = np.arange(len(texts))
+        places[sorted(range(len(texts)), key=lambda code: natural_sort_key(texts[code]))] = np.arange(len(texts))
         return places[codes]
 
     def _contribution(self, error: Array) -> Array:
@@ -180,21 +180,21 @@ def _ulps(size: float, value: float, dtype: str) -> float:
     return _single(size / math.ldexp(1.0, math.frexp(value)[1] - 1 - bits))
 
 
-def _rows(entries: list[Entry], stock: Stock | None) -> Array:
+def _rows(entries: list[Entry], stock: CachedRun | None) -> Array:
     if stock is None:
-        return np.full(len(entries), NONE, np.uint32)
+        return np.full(len(entries), NO_ROW, np.uint32)
     places = _places(stock)
-    return np.array([places.get(_place(entry), NONE) for entry in entries], np.uint32)
+    return np.array([places.get(_place(entry), NO_ROW) for entry in entries], np.uint32)
 
 
 def _place(entry: Entry) -> tuple[Any, ...]:
     reference = entry.reference
-    if isinstance(reference, InRun):
+    if isinstance(reference, RunValueRef):
         return reference.file, reference.start, reference.offset
-    return (reference.name, reference.position) if isinstance(reference, InTrace) else ()
+    return (reference.name, reference.position) if isinstance(reference, TraceValueRef) else ()
 
 
-def _places(stock: Stock) -> dict[tuple[Any, ...], int]:
+def _places(stock: CachedRun) -> dict[tuple[Any, ...], int]:
     """Where each row of a run lies in its files."""
     book: Any = stock.book
     if book.type == "trace":
@@ -216,4 +216,4 @@ def _coded(cells: list[str]) -> tuple[Array, list[str]]:
     return np.fromiter(map(place.__getitem__, cells), np.int64, len(cells)), texts
 
 
-assert NUMBER_TYPES.keys() >= _MANTISSA.keys()
+assert DTYPE_TABLE.keys() >= _MANTISSA.keys()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @lru_cache(maxsize=1)
-def path_of_plotly() -> Path | None:
+def plotly_script_path() -> Path | None:
     """None where the package is not installed; it is not imported for it."""
     found = find_spec("plotly")
     if found is None or not found.submodule_search_locations:

@@ -21,7 +21,7 @@ from tensortap.core.errors import (
     UntrustedFileError,
 )
 from tensortap.readers.query import QueryError
-from tensortap.viewer.answers import told
+from tensortap.viewer.answers import json_response
 
 log = logging.getLogger("tensortap.viewer")
 
@@ -30,7 +30,7 @@ class TooLargeError(ValueError):
     """What was asked for would take more memory than the viewer allows itself."""
 
 
-class UnknownThingError(LookupError):
+class NotFoundError(LookupError):
     """No run, row, pair or job of that name."""
 
     def __str__(self) -> str:
@@ -38,14 +38,14 @@ class UnknownThingError(LookupError):
 
 
 # What reading a file that someone has damaged, by chance or on purpose, may raise.
-DAMAGED = (TensortapError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+DAMAGED_FILE_ERRORS = (TensortapError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 # The first that fits counts.
-_KINDS: tuple[tuple[type[BaseException], str, int], ...] = (
+_STATUS_OF_ERRORS: tuple[tuple[type[BaseException], str, int], ...] = (
     (QueryError, "query", 400),
     (TooLargeError, "large", 413),
     (RefusedError, "refused", 403),
     (UntrustedFileError, "refused", 403),
-    (UnknownThingError, "unknown", 404),
+    (NotFoundError, "unknown", 404),
     (UnknownNameError, "unknown", 404),
     (NoRunError, "unknown", 404),
     (NotServingError, "gone", 410),
@@ -61,18 +61,18 @@ _KINDS: tuple[tuple[type[BaseException], str, int], ...] = (
 )
 
 
-async def answer_to(request: Request, error: Exception) -> Response:
+async def error_response(request: Request, error: Exception) -> Response:
     """The error of a handler; one that nobody foresaw is logged with its trace, and told without."""
-    for kind, word, status in _KINDS:
+    for kind, word, status in _STATUS_OF_ERRORS:
         if isinstance(error, kind):
-            return problem(word, str(error), status, **_place(error))
+            return problem_response(word, str(error), status, **_query_position(error))
     log.error("%s failed", request.url.path, exc_info=error)
-    return problem("failed", f"the viewer failed: {type(error).__name__}; its log tells more", 500)
+    return problem_response("failed", f"the viewer failed: {type(error).__name__}; its log tells more", 500)
 
 
-def problem(kind: str, text: str, status: int, **more: Any) -> Response:
-    return told({"error": {"kind": kind, "text": text, **more}}, status)
+def problem_response(kind: str, text: str, status: int, **more: Any) -> Response:
+    return json_response({"error": {"kind": kind, "text": text, **more}}, status)
 
 
-def _place(error: Exception) -> dict[str, int]:
+def _query_position(error: Exception) -> dict[str, int]:
     return {"at": error.at} if isinstance(error, QueryError) else {}

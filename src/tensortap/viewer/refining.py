@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 import numpy as np
 
 from tensortap.viewer.numbers import Grid
-from tensortap.viewer.tiles import Tile, coarser, levels, pooled, span
+from tensortap.viewer.tiles import Tile, coarsen, count_levels, pool_blocks, tile_span
 
 _FINEST = 3  # the level that is kept, if there are not too many pixels; below it a tile is small enough
 _PIXELS = 1 << 22
@@ -17,7 +17,7 @@ _MOST = 128 << 20  # bytes of all that is kept
 _STRIPS = 64  # rows of pixels between two looks at whether anyone still wants it
 
 
-class Refined:
+class TileRefinement:
     """The levels of views, by what they show, from the finest that is kept to the one that fits a tile."""
 
     def __init__(self, work: Callable[[Callable[[], None]], bool], is_over: threading.Event) -> None:
@@ -30,13 +30,13 @@ class Refined:
         """An exact tile, if the view has been gone through."""
         with self._lock:
             found = self._kept.get(key)
-            if found is None or level < finest_of(found[0]):
+            if found is None or level < finest_level(found[0]):
                 return None
             self._kept.move_to_end(key)
         shape, made = found
-        nearest = min(level, finest_of(shape) + len(made) - 1)
-        place = [_scaled(one, nearest) for one in span(shape, level, y, x)]
-        return _coarser(made[nearest - finest_of(shape)], shape, nearest, level, place)
+        nearest = min(level, finest_level(shape) + len(made) - 1)
+        place = [_scaled(one, nearest) for one in tile_span(shape, level, y, x)]
+        return _coarser(made[nearest - finest_level(shape)], shape, nearest, level, place)
 
     def want(self, key: Hashable, grid: Grid, tell: Callable[[], None]) -> None:
         """Go through the view when there is time, and tell when it is done."""
@@ -58,13 +58,13 @@ class Refined:
 
     def _gone_through(self, grid: Grid) -> Tile | None:
         seen = grid.turned if grid.is_turned else grid  # type: ignore[attr-defined]
-        size, columns = 1 << finest_of(grid.shape), slice(0, seen.shape[1])
+        size, columns = 1 << finest_level(grid.shape), slice(0, seen.shape[1])
         parts = []
         for start in range(0, seen.shape[0], size * _STRIPS):
             if self._is_over.is_set():
                 return None
             parts.append(
-                pooled(seen, slice(start, min(start + size * _STRIPS, seen.shape[0])), columns, size)
+                pool_blocks(seen, slice(start, min(start + size * _STRIPS, seen.shape[0])), columns, size)
             )
         joined = Tile(
             np.concatenate([part.low for part in parts]),
@@ -81,7 +81,7 @@ class Refined:
                 self._kept.popitem(last=False)
 
 
-def finest_of(shape: tuple[int, int]) -> int:
+def finest_level(shape: tuple[int, int]) -> int:
     """The level that is kept of a view, and from which on its tiles can become exact."""
     level = _FINEST
     while (shape[0] >> level) * (shape[1] >> level) > _PIXELS:
@@ -91,8 +91,8 @@ def finest_of(shape: tuple[int, int]) -> int:
 
 def _levels(finest: Tile, shape: tuple[int, int]) -> list[Tile]:
     """Each half as fine as the one before."""
-    made, level = [finest], finest_of(shape)
-    while level + 1 < levels(shape):
+    made, level = [finest], finest_level(shape)
+    while level + 1 < count_levels(shape):
         whole = [slice(0, size) for size in made[-1].shape]
         made.append(_coarser(made[-1], shape, level, level + 1, whole))
         level += 1
@@ -106,7 +106,7 @@ def _coarser(fine: Tile, shape: tuple[int, int], level: int, wanted: int, place:
         parts = (part[rows, columns] for part in (fine.low, fine.high, fine.mean, fine.flags))
         return Tile(*parts)  # type: ignore[arg-type]
     weights = _weights(shape[0], level), _weights(shape[1], level)
-    return coarser(fine, rows, columns, 1 << (wanted - level), weights)
+    return coarsen(fine, rows, columns, 1 << (wanted - level), weights)
 
 
 def _scaled(elements: slice, level: int) -> slice:

@@ -12,8 +12,8 @@ from tensortap.comparison.runs import Comparison
 from tensortap.comparison.shape_of_difference import told_of
 from tensortap.comparison.verdict import GREEN
 
-_MOST_SYMPTOM_BYTES = 64 << 20
-_SURE = 4  # standard errors
+_MAX_SYMPTOM_BYTES = 64 << 20
+_SIGNIFICANCE = 4  # standard errors
 Array = np.ndarray[Any, Any]
 _MEANINGS = {
     "own code": "its inputs and what its parts gave are equal, so the fault lies between them",
@@ -24,31 +24,31 @@ _MEANINGS = {
 }
 
 
-def sentence(found: Comparison, site: str = "") -> str:
+def headline_sentence(found: Comparison, site: str = "") -> str:
     """`site` is where the first difference was made."""
     first = found.first
     if first is None:
-        return _same(found)
-    seen = seen_by(found, first)
-    before = _equal_steps(found, first)
+        return _sentence_without_difference(found)
+    seen = finding_at_origin(found, first)
+    before = _count_equal_steps(found, first)
     start = f"Equal for {before:,} step{'s' if before != 1 else ''}. " if before else ""
-    rank = f", rank {first.rank}" if _ranks(found) > 1 else ""
+    rank = f", rank {first.rank}" if _count_ranks(found) > 1 else ""
     made = f", made at {site.rpartition('/')[2]}" if site else ""
     where = f"step {first.step}, {first.where}{rank}{made}"
-    return f"{start}First difference: {where}. {_how(first, seen)}"
+    return f"{start}First difference: {where}. {_describe_first(first, seen)}"
 
 
-def seen_by(found: Comparison, origin: Origin) -> Finding | None:
+def finding_at_origin(found: Comparison, origin: Origin) -> Finding | None:
     key = origin.seen_at, origin.step, origin.rank, origin.call
     return next((one for one in found.table if (one.name, one.step, one.rank, one.call) == key), None)
 
 
-def symptoms(one: Finding) -> list[str]:
+def symptoms_of(one: Finding) -> list[str]:
     """What can be said of the shape of a difference; not of values that are too large for a moment's work."""
-    return told_of(one) if one.pair.a.nbytes <= _MOST_SYMPTOM_BYTES else []
+    return told_of(one) if one.pair.a.nbytes <= _MAX_SYMPTOM_BYTES else []
 
 
-def growth(found: Comparison) -> dict[str, Any] | None:
+def error_growth(found: Comparison) -> dict[str, Any] | None:
     """How quickly the error of the first difference grows from step to step."""
     first = found.first
     if first is None:
@@ -65,13 +65,13 @@ def growth(found: Comparison) -> dict[str, Any] | None:
     if len({step for step, _ in sound}) < 4:
         return None
     steps, sizes = np.array(sound, np.float64).T
-    doubling = _doubling(steps, np.log2(sizes))
+    doubling = _doubling_steps(steps, np.log2(sizes))
     if doubling is None:
         return {"doubling": None, "text": "the error does not clearly grow from step to step"}
     return {"doubling": doubling, "text": f"the error doubles every {doubling:.3g} steps"}
 
 
-def _doubling(steps: Array, doublings: Array) -> float | None:
+def _doubling_steps(steps: Array, doublings: Array) -> float | None:
     """In how many steps the line through the sizes doubles; None where it does so nowhere in sight, or the
     sizes lie around it so widely that it might as well be flat."""
     away = steps - steps.mean()
@@ -80,10 +80,10 @@ def _doubling(steps: Array, doublings: Array) -> float | None:
     rest = doublings - doublings.mean() - slope * away
     unsure = math.sqrt(float((rest**2).sum()) / (len(steps) - 2) / spread)
     is_seen = slope * float(np.ptp(steps)) >= 1
-    return 1 / slope if is_seen and slope > _SURE * unsure else None
+    return 1 / slope if is_seen and slope > _SIGNIFICANCE * unsure else None
 
 
-def _same(found: Comparison) -> str:
+def _sentence_without_difference(found: Comparison) -> str:
     pairs = found.coverage.pairs
     if not pairs:
         return "Nothing to compare: no value has a partner on the other side."
@@ -96,21 +96,21 @@ def _same(found: Comparison) -> str:
     return f"{what}{unsure}{gaps}."
 
 
-def _how(first: Origin, seen: Finding | None) -> str:
+def _describe_first(first: Origin, seen: Finding | None) -> str:
     parts = [_MEANINGS.get(first.kind, "")] if not first.note else [first.note]
     if seen is not None:
         metrics = seen.metrics
         if metrics is not None and metrics.count and metrics.mismatches:
             parts.append(f"it differs in {100 * metrics.mismatches / metrics.count:.3g} % of its elements")
-        parts += symptoms(seen)[:2]
+        parts += symptoms_of(seen)[:2]
     text = "; ".join(filter(None, parts))
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _equal_steps(found: Comparison, first: Origin) -> int:
+def _count_equal_steps(found: Comparison, first: Origin) -> int:
     before = {one.step for one in found.table if one.step < first.step}
     return len(before - {one.step for one in found.table if one.verdict not in GREEN})
 
 
-def _ranks(found: Comparison) -> int:
+def _count_ranks(found: Comparison) -> int:
     return len({one.rank for one in found.table})

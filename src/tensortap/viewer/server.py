@@ -20,11 +20,11 @@ from tensortap.readers.run import Run
 try:
     import uvicorn
 
-    from tensortap.viewer.app import application
-    from tensortap.viewer.comparisons import Asked
-    from tensortap.viewer.guard import LOOPBACK, Keys
-    from tensortap.viewer.library import Library
-    from tensortap.viewer.state import State
+    from tensortap.viewer.app import create_app
+    from tensortap.viewer.comparisons import ComparisonRequest
+    from tensortap.viewer.guard import LOOPBACK, AccessTokens
+    from tensortap.viewer.library import RunLibrary
+    from tensortap.viewer.state import ViewerState
 except ModuleNotFoundError as error:
     _missing = (error.name or "").partition(".")[0]
     if _missing not in ("starlette", "uvicorn"):
@@ -63,11 +63,11 @@ class View:
         paths = [_path(thing) for thing in things if not isinstance(thing, Comparison)]
         for found in comparisons:
             paths += [Path(label) for label in (found.a, found.b) if Path(label).exists()]
-        library = Library(dict.fromkeys(paths))
+        library = RunLibrary(dict.fromkeys(paths))
         _check(host)
         self._socket = _bound(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self.keys, self.state = Keys(), State(library, allows_actions=allow_actions)
+        self.keys, self.state = AccessTokens(), ViewerState(library, allows_actions=allow_actions)
         self.state.start = _start(self.state, paths, comparisons)
         self._server = _server(self.state, self.keys, host)
         self._thread = threading.Thread(target=self._run, name="tensortap-viewer-server", daemon=True)
@@ -131,7 +131,7 @@ class View:
             raise NotServingError("the viewer did not start; the log of uvicorn tells why")
 
 
-def _closed(server: uvicorn.Server, thread: threading.Thread, state: State, listening: socket.socket) -> None:
+def _closed(server: uvicorn.Server, thread: threading.Thread, state: ViewerState, listening: socket.socket) -> None:
     server.should_exit = True
     state.is_over.set()
     state.events.close()
@@ -140,10 +140,10 @@ def _closed(server: uvicorn.Server, thread: threading.Thread, state: State, list
     listening.close()
 
 
-def _server(state: State, keys: Keys, host: str) -> uvicorn.Server:
+def _server(state: ViewerState, keys: AccessTokens, host: str) -> uvicorn.Server:
     named = () if host in LOOPBACK else (f"[{host}]" if ":" in host else host,)
     config = uvicorn.Config(
-        application(state, keys, named),
+        create_app(state, keys, named),
         lifespan="on",
         ws="none",
         access_log=False,
@@ -157,7 +157,7 @@ def _server(state: State, keys: Keys, host: str) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def _start(state: State, paths: list[Path], comparisons: list[Comparison]) -> str:
+def _start(state: ViewerState, paths: list[Path], comparisons: list[Comparison]) -> str:
     """The page that is meant: a comparison, a run, or the list."""
     library = state.library
     if comparisons:
@@ -167,12 +167,12 @@ def _start(state: State, paths: list[Path], comparisons: list[Comparison]) -> st
     if len(paths) == 2 and len(runs) < 2:
         runs = [newest for path in paths if (newest := _newest(library, path)) is not None]
     if len(paths) == 2 and len(runs) == 2 and runs[0] != runs[1]:
-        state.comparisons.ask(Asked(runs[0], runs[1]))
+        state.comparisons.ask(ComparisonRequest(runs[0], runs[1]))
         return f"/compare?a={library.short(runs[0])}&b={library.short(runs[1])}"
     return f"/run/{library.short(runs[0])}" if len(paths) == 1 and runs else "/"
 
 
-def _newest(library: Library, path: Path) -> str | None:
+def _newest(library: RunLibrary, path: Path) -> str | None:
     """The run itself, or the newest in the folder, as `compare` takes it."""
     inside = [
         one

@@ -12,41 +12,41 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tensortap.core.errors import RefusedError
-from tensortap.viewer.problems import answer_to
-from tensortap.viewer.state import State
+from tensortap.viewer.problems import error_response
+from tensortap.viewer.state import ViewerState
 
-Work = Callable[[State, Request], Response]
+Handler = Callable[[ViewerState, Request], Response]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def state_of(request: Request) -> State:
-    state: State = request.app.state.viewer
+def viewer_state(request: Request) -> ViewerState:
+    state: ViewerState = request.app.state.viewer
     return state
 
 
-def served(work: Work) -> Endpoint:
+def read_endpoint(work: Handler) -> Endpoint:
     """A handler that only reads."""
 
     async def endpoint(request: Request) -> Response:
-        state = state_of(request)
+        state = viewer_state(request)
         state.active += 1
         try:
             made = await asyncio.get_running_loop().run_in_executor(state.workers, work, state, request)
         except Exception as error:  # noqa: BLE001  whatever it is, the page gets a sentence
-            return await answer_to(request, error)
+            return await error_response(request, error)
         finally:
             state.active -= 1
         tag = made.headers.get("etag")
-        return unchanged(tag) if tag is not None and has_already(request, tag) else made
+        return not_modified(tag) if tag is not None and client_has(request, tag) else made
 
     return endpoint
 
 
-def posted(work: Callable[[State, Request, dict[str, Any]], Response], *, is_action: bool = True) -> Endpoint:
+def action_endpoint(work: Callable[[ViewerState, Request, dict[str, Any]], Response], *, is_action: bool = True) -> Endpoint:
     """A handler that changes something: what reaches out of the viewer needs leave."""
 
     async def endpoint(request: Request) -> Response:
-        state = state_of(request)
+        state = viewer_state(request)
         try:
             if is_action and not state.allows_actions:
                 raise RefusedError("this viewer only looks; start it with --allow-actions to do that")
@@ -54,24 +54,24 @@ def posted(work: Callable[[State, Request, dict[str, Any]], Response], *, is_act
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(state.workers, work, state, request, body)
         except Exception as error:  # noqa: BLE001  whatever it is, the page gets a sentence
-            return await answer_to(request, error)
+            return await error_response(request, error)
 
     return endpoint
 
 
-def tag_of(*parts: Any) -> str:
+def etag_of(*parts: Any) -> str:
     return f'"{hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()}"'
 
 
-def has_already(request: Request, tag: str) -> bool:
+def client_has(request: Request, tag: str) -> bool:
     return tag in (word.strip() for word in request.headers.get("if-none-match", "").split(","))
 
 
-def unchanged(tag: str) -> Response:
+def not_modified(tag: str) -> Response:
     return Response(status_code=304, headers={"etag": tag, "cache-control": "no-cache"})
 
 
-def whole(request: Request, name: str, fallback: int | None = None) -> int | None:
+def optional_int_param(request: Request, name: str, fallback: int | None = None) -> int | None:
     """A whole number out of the query."""
     text = request.query_params.get(name, "")
     if not text:
@@ -81,8 +81,8 @@ def whole(request: Request, name: str, fallback: int | None = None) -> int | Non
     return int(text)
 
 
-def certain(request: Request, name: str, fallback: int) -> int:
-    found = whole(request, name, fallback)
+def int_param(request: Request, name: str, fallback: int) -> int:
+    found = optional_int_param(request, name, fallback)
     return fallback if found is None else found
 
 

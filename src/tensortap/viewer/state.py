@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tensortap.viewer.comparisons import Comparisons
+from tensortap.viewer.comparisons import ComparisonJobs
 from tensortap.viewer.counted import UNKNOWN
-from tensortap.viewer.events import Events
-from tensortap.viewer.library import Library, opens
+from tensortap.viewer.events import EventBroadcaster
+from tensortap.viewer.library import RunLibrary, try_open_run
 from tensortap.viewer.live_jobs import LiveJobs
-from tensortap.viewer.refining import Refined
-from tensortap.viewer.stock import Stock
+from tensortap.viewer.refining import TileRefinement
+from tensortap.viewer.stock import CachedRun
 
 log = logging.getLogger("tensortap.viewer")
 _WORKERS = 4  # answers that are made at once: what they hold is bounded by it
@@ -26,25 +26,25 @@ _PAUSE = 0.003
 _HELD = 0.002  # seconds that this work holds the interpreter
 _BREATH = 0.0005  # and leaves it to who wants it
 _MOST_READ = 8 << 30  # bytes of one run that are looked through unasked
-_MOST_GLIMPSED = 64 << 20  # of one that is merely listed
-_TYPING = 0.4  # seconds after a key in which the next is likely
+_MAX_BYTES_IF_LISTED = 64 << 20  # of one that is merely listed
+_TYPING_PAUSE = 0.4  # seconds after a key in which the next is likely
 _BETWEEN_WORDS = 0.4  # seconds between two events of one subject
 
 
-class State:
+class ViewerState:
     """Made once for a viewer; `close` ends all its threads."""
 
-    def __init__(self, library: Library, *, allows_actions: bool = False, start: str = "/") -> None:
+    def __init__(self, library: RunLibrary, *, allows_actions: bool = False, start: str = "/") -> None:
         self.library, self.allows_actions, self.start = library, allows_actions, start
         self.boot = secrets.token_hex(8)  # rows have other numbers after a restart
-        self.events = Events()
+        self.events = EventBroadcaster()
         self.is_over = threading.Event()
         self.active = 0  # answers that are being made
         self._queried = 0.0  # when somebody last typed
         self.workers = ThreadPoolExecutor(_WORKERS, "tensortap-viewer")
         self._later = ThreadPoolExecutor(1, "tensortap-viewer-later")
-        self.refined = Refined(self.later, self.is_over)
-        self.comparisons = Comparisons(library, self.events, self.is_over)
+        self.refined = TileRefinement(self.later, self.is_over)
+        self.comparisons = ComparisonJobs(library, self.events, self.is_over)
         self.live = LiveJobs()
         self._looking: dict[str, _Walk] = {}
         self._glimpsed: dict[str, float] = {}  # when the runs that were merely listed had last been written
@@ -59,7 +59,7 @@ class State:
             return False
         return True
 
-    def look_through(self, stock: Stock, most: int = _MOST_READ) -> None:
+    def look_through(self, stock: CachedRun, most: int = _MOST_READ) -> None:
         """Compute the statistics of a run in the background, a little at a time, up to so many bytes."""
         walk = self._looking.get(stock.identity)
         if walk is not None:
@@ -75,9 +75,9 @@ class State:
         self._glimpsed[identity] = modified
 
         def look() -> None:
-            stock = opens(self.library, identity)
-            if isinstance(stock, Stock):
-                self.look_through(stock, _MOST_GLIMPSED)
+            stock = try_open_run(self.library, identity)
+            if isinstance(stock, CachedRun):
+                self.look_through(stock, _MAX_BYTES_IF_LISTED)
 
         self.later(look)
 
@@ -86,7 +86,7 @@ class State:
         self._queried = time.monotonic()
 
     def _is_wanted(self) -> bool:
-        return self.active > 0 or time.monotonic() - self._queried < _TYPING
+        return self.active > 0 or time.monotonic() - self._queried < _TYPING_PAUSE
 
     def close(self) -> None:
         self.is_over.set()
@@ -113,7 +113,7 @@ class State:
 class _Walk:
     """Through the rows of a run, in order, as far as the budget goes."""
 
-    def __init__(self, stock: Stock, most: int) -> None:
+    def __init__(self, stock: CachedRun, most: int) -> None:
         self.stock, self._next, self._most, self._read = stock, 0, most, 0
         self._told, self._done = 0.0, 0
 

@@ -12,37 +12,37 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensortap.comparison.operands import Operand
-from tensortap.core.paths import nearest, sort_key
+from tensortap.core.paths import closest_names, natural_sort_key
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import OWN
-from tensortap.readers.query import parse
-from tensortap.viewer.answers import NONE
-from tensortap.viewer.books import TRACES, Book, book_of, site_text
-from tensortap.viewer.counted import NAMES, Counted
-from tensortap.viewer.problems import UnknownThingError
+from tensortap.readers.query import parse_query
+from tensortap.viewer.answers import NO_ROW
+from tensortap.viewer.books import TRACE_SUFFIXES, Dataset, open_dataset, format_site
+from tensortap.viewer.counted import STATISTIC_NAMES, StatisticsColumns
+from tensortap.viewer.problems import NotFoundError
 
 Array = np.ndarray[Any, Any]
-CODED = {"name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
-_PLAIN = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4", "nbytes": "f8", "time": "f8"}
-SORTS = (*CODED, *_PLAIN, *NAMES)
-_MARK = 4096  # bytes at the start of an index that tell it from another
-_BUDGET = 128 << 20  # bytes that are read for the statistics of one answer
-_BETWEEN_LOOKS = 0.5  # seconds
+CATEGORICAL = {"name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
+_NUMERIC = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4", "nbytes": "f8", "time": "f8"}
+SORTS = (*CATEGORICAL, *_NUMERIC, *STATISTIC_NAMES)
+_FINGERPRINT_BYTES = 4096  # bytes at the start of an index that tell it from another
+_STATISTICS_BUDGET = 128 << 20  # bytes that are read for the statistics of one answer
+_REFRESH_INTERVAL = 0.5  # seconds
 
 
-class Stock:
+class CachedRun:
     """A book, and what was found out about it; several threads ask at once."""
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path, self.identity = path, identity
-        self.book: Book = book_of(path)
-        self.counted = Counted()
-        self._words: dict[str, dict[str, int]] = {field: {} for field in CODED}
+        self.book: Dataset = open_dataset(path)
+        self.counted = StatisticsColumns()
+        self._words: dict[str, dict[str, int]] = {field: {} for field in CATEGORICAL}
         self._made: dict[str, Array] = {}  # codes, until the book grows
         self._lock = threading.RLock()
         self._looked = 0.0
         self.edition = secrets.token_hex(8)  # another when rows come to stand for others
-        self._mark = _mark_of(path)
+        self._mark = _fingerprint_index(path)
         self._grow(0)
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Stock:
     def refresh(self) -> int:
         """How many rows are new; not more often than it is worth."""
         with self._lock:
-            if time.monotonic() - self._looked < _BETWEEN_LOOKS:
+            if time.monotonic() - self._looked < _REFRESH_INTERVAL:
                 return 0
             self._looked = time.monotonic()
             before = len(self)
@@ -69,7 +69,7 @@ class Stock:
         """Whether another run has been written where this one was."""
         known = self._mark
         try:
-            now = _mark_of(self.path)
+            now = _fingerprint_index(self.path)
         except OSError:
             return False
         if not known.start or now == known:
@@ -84,8 +84,8 @@ class Stock:
         """The rows from `start` on, and the texts that their codes stand for."""
         with self._lock:
             end = len(self)
-            coded = {field: self._codes(field)[start:end].astype(kind) for field, kind in CODED.items()}
-            plain = {field: _fitted(self.plain(field)[start:end], kind) for field, kind in _PLAIN.items()}
+            coded = {field: self._codes(field)[start:end].astype(kind) for field, kind in CATEGORICAL.items()}
+            plain = {field: _clip_to_dtype(self.plain(field)[start:end], kind) for field, kind in _NUMERIC.items()}
             return {**coded, **plain}, {field: list(words) for field, words in self._words.items()}
 
     def plain(self, field: str) -> Array:
@@ -94,38 +94,38 @@ class Stock:
 
     def texts(self, field: str) -> tuple[Array, list[Any]] | None:
         with self._lock:
-            if field in CODED:
+            if field in CATEGORICAL:
                 return self._codes(field)[: len(self)], list(self._words[field])
             found = self.book.texts(field)
             return None if found is None else (found[0][: len(self)], found[1])
 
     def numbers(self, field: str) -> Array | None:
-        if field in NAMES:
+        if field in STATISTIC_NAMES:
             return self.counted.numbers(field)
         found = self.book.numbers(field)
         return None if found is None else found[: len(self)]
 
     def rows(self, query: str, sort: str = "", descending: bool = False) -> Array:
         """The rows that a query means, in the order that is asked for."""
-        found = np.flatnonzero(parse(query).mask(self))
+        found = np.flatnonzero(parse_query(query).mask(self))
         if sort:
-            found = found[_order(self._keys(sort)[found], descending)]
+            found = found[_stable_argsort(self._keys(sort)[found], descending)]
         return found.astype(np.uint32)
 
     def find(self, wanted: dict[str, Any]) -> int:
         """The record that fits best: of the name, then of the kind, call, rank and step that are told."""
         codes, names = self.texts("name") or (np.zeros(0, np.int64), [])
         if wanted["name"] not in names:
-            near = nearest(wanted["name"], names)
+            near = closest_names(wanted["name"], names)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise UnknownThingError(f"no record is called {wanted['name']!r}{hint}")
+            raise NotFoundError(f"no record is called {wanted['name']!r}{hint}")
         rows = np.flatnonzero(codes == names.index(wanted["name"]))
         if wanted.get("kind"):
             kinds, words = self.texts("kind") or (codes, [])
-            rows = _kept(rows, np.array([words[kinds[row]] == wanted["kind"] for row in rows]))
+            rows = _filter_or_all(rows, np.array([words[kinds[row]] == wanted["kind"] for row in rows]))
         for field in ("call", "rank"):
             numbers = self.plain(field)[rows]
-            rows = _kept(rows, numbers == (numbers.min() if wanted.get(field) is None else wanted[field]))
+            rows = _filter_or_all(rows, numbers == (numbers.min() if wanted.get(field) is None else wanted[field]))
         steps = self.plain("step")[rows]
         if wanted.get("step") is None:
             return int(rows[np.flatnonzero(steps == steps.max())[-1]])
@@ -154,9 +154,9 @@ class Stock:
 
     def check(self, row: int) -> None:
         if not 0 <= row < len(self):
-            raise UnknownThingError(f"there is no row {row}; the run has {len(self)}")
+            raise NotFoundError(f"there is no row {row}; the run has {len(self)}")
 
-    def compute(self, rows: Array, budget: int = _BUDGET) -> int:
+    def compute(self, rows: Array, budget: int = _STATISTICS_BUDGET) -> int:
         """Statistics of rows that have none yet."""
         chosen = [row for row in rows.tolist() if row < len(self)]
         return self.counted.compute(chosen, self.book.operand, budget, self.plain("nbytes"))
@@ -181,7 +181,7 @@ class Stock:
         codes, texts = self.book.texts(field) or (np.zeros(len(self.book), np.int64), [""])
         if field == "dtype":
             return self._types(codes, texts)
-        shown = [site_text(text) if field == "site" else text or "" for text in texts]
+        shown = [format_site(text) if field == "site" else text or "" for text in texts]
         return self._table(field, shown)[codes] if len(shown) else codes
 
     def _types(self, codes: Array, texts: list[Any]) -> Array:
@@ -198,16 +198,16 @@ class Stock:
     def _keys(self, sort: str) -> Array:
         if sort not in SORTS:
             raise ValueError(f"rows cannot be sorted by {sort!r}; there are {', '.join(SORTS)}")
-        if sort in CODED:
+        if sort in CATEGORICAL:
             codes, texts = self.texts(sort) or (np.zeros(len(self), np.int64), [""])
             places = np.empty(len(texts), np.int64)
-            places[sorted(range(len(texts)), key=lambda code: sort_key(texts[code]))] = np.arange(len(texts))
+            places[sorted(range(len(texts)), key=lambda code: natural_sort_key(texts[code]))] = np.arange(len(texts))
             return places[codes]
         found = self.numbers(sort)
         return np.zeros(len(self)) if found is None else found
 
 
-class _Mark(NamedTuple):
+class _IndexFingerprint(NamedTuple):
     """Of an index: the number of its file, which another one may get later, its size, when it was last
     changed, and how it begins."""
 
@@ -217,31 +217,31 @@ class _Mark(NamedTuple):
     start: bytes
 
 
-def _mark_of(path: Path) -> _Mark:
+def _fingerprint_index(path: Path) -> _IndexFingerprint:
     """What tells a run that was written anew at the same place from one that has grown."""
     file = path if path.is_file() else next(iter(sorted(index_files(path / OWN))), None)
-    if file is None or file.suffix.lower() in TRACES:  # a trace is read again when it changes
-        return _Mark(0, 0, 0, b"")
+    if file is None or file.suffix.lower() in TRACE_SUFFIXES:  # a trace is read again when it changes
+        return _IndexFingerprint(0, 0, 0, b"")
     with open(file, "rb") as stream:
         found = os.fstat(stream.fileno())
-        return _Mark(found.st_ino, found.st_size, found.st_ctime_ns, stream.read(_MARK))
+        return _IndexFingerprint(found.st_ino, found.st_size, found.st_ctime_ns, stream.read(_FINGERPRINT_BYTES))
 
 
-def _order(keys: Array, descending: bool) -> Array:
+def _stable_argsort(keys: Array, descending: bool) -> Array:
     """Stable both ways, and what is not known comes last."""
     return np.argsort(-keys if descending else keys, kind="stable")
 
 
-def _kept(rows: Array, mask: Array) -> Array:
+def _filter_or_all(rows: Array, mask: Array) -> Array:
     """Those that fit, or all where none does."""
     return rows[mask] if mask.any() else rows
 
 
-def _fitted(column: Array, kind: str) -> Array:
+def _clip_to_dtype(column: Array, kind: str) -> Array:
     if kind[0] == "f":
         return column.astype(kind)
     ends = np.iinfo(np.dtype(kind))
     return np.clip(column, ends.min, ends.max).astype(kind)
 
 
-assert np.iinfo(np.uint32).max == NONE
+assert np.iinfo(np.uint32).max == NO_ROW

@@ -15,10 +15,10 @@ from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import OWN, PACKS
 from tensortap.viewer.call_lines import has_calls
 from tensortap.viewer.counted import KNOWN
-from tensortap.viewer.library import Library, opens, reason
-from tensortap.viewer.problems import DAMAGED
-from tensortap.viewer.provenance import cards, within
-from tensortap.viewer.stock import Stock
+from tensortap.viewer.library import RunLibrary, try_open_run, describe_error
+from tensortap.viewer.problems import DAMAGED_FILE_ERRORS
+from tensortap.viewer.provenance import provenance_cards, nested_dict
+from tensortap.viewer.stock import CachedRun
 
 _JUST_NOW = 15.0  # seconds: a run that grew so lately is being written
 _SPARK = 60
@@ -31,7 +31,7 @@ _EMPTY: dict[str, Any] = {
 }
 
 
-def in_short(library: Library, identity: str) -> dict[str, Any]:
+def run_list_row(library: RunLibrary, identity: str) -> dict[str, Any]:
     """The row of a run; one that cannot be opened says why."""
     path = library.path(identity)
     place = {
@@ -42,15 +42,15 @@ def in_short(library: Library, identity: str) -> dict[str, Any]:
     }
     try:
         return {**place, **_short(library, identity, path)}
-    except DAMAGED as error:  # one that is broken must not hide the others
-        return {**place, **_damaged(reason(error))}
+    except DAMAGED_FILE_ERRORS as error:  # one that is broken must not hide the others
+        return {**place, **_damaged(describe_error(error))}
 
 
-def _short(library: Library, identity: str, path: Path) -> dict[str, Any]:
+def _short(library: RunLibrary, identity: str, path: Path) -> dict[str, Any]:
     known, modified = library.remembered.get(identity), _modified(path)
     if known is not None and known[0] == modified and not library.is_open(identity):
         return known[1]
-    stock = opens(library, identity)
+    stock = try_open_run(library, identity)
     if isinstance(stock, str):
         return _damaged(stock)
     facts = _facts(stock)
@@ -62,34 +62,34 @@ def _damaged(why: str) -> dict[str, Any]:
     return {"type": "run", "state": "damaged", "problem": why, **_EMPTY}
 
 
-def at_length(library: Library, identity: str) -> dict[str, Any]:
+def run_page_facts(library: RunLibrary, identity: str) -> dict[str, Any]:
     """Everything on the page of a run."""
     stock = library.stock(identity)
-    short, metadata = in_short(library, identity), stock.book.metadata()
+    short, metadata = run_list_row(library, identity), stock.book.metadata()
     patch = metadata.get("patch") or b""
     return {
         **short,
-        "sentence": sentence(stock, short),
+        "sentence": health_sentence(stock, short),
         "ended": short["modified"],
-        "first_odd": first_odd(stock),
-        "scalars": scalars(stock),
-        "provenance": cards(metadata),
+        "first_odd": first_nonfinite(stock),
+        "scalars": list_scalars(stock),
+        "provenance": provenance_cards(metadata),
         "patch": patch[:_PATCH].decode("utf-8", "replace"),
         "storage": _storage(stock.path),
         "events": _events(short, stock),
         "problems": [*stock.book.problems, *filter(None, [metadata.get("problem")])],
-        "reproduce": reproduce_line(stock),
+        "reproduce": reproduce_command(stock),
         "has_calls": has_calls(stock),
     }
 
 
-def reproduce_line(stock: Stock) -> str | None:
+def reproduce_command(stock: CachedRun) -> str | None:
     """The command that makes the run again; None where the run does not say how it was made."""
-    has_command = within(stock.book.metadata(), "runtime_info", "command")
+    has_command = nested_dict(stock.book.metadata(), "runtime_info", "command")
     return f"tensortap reproduce {shlex.quote(str(stock.path))}" if has_command else None
 
 
-def sentence(stock: Stock, short: dict[str, Any]) -> str:
+def health_sentence(stock: CachedRun, short: dict[str, Any]) -> str:
     """The health of a run, as one says it."""
     if not len(stock):
         return "nothing has been captured yet" if short["state"] == "writing" else "nothing was captured"
@@ -97,7 +97,7 @@ def sentence(stock: Stock, short: dict[str, Any]) -> str:
     over = f" over {steps:,} step{'s' if steps != 1 else ''}" if steps else ""
     on = f" on {ranks} ranks" if ranks > 1 else ""
     what = f"{len(stock):,} captures of {short['names']:,} names{over}{on}"
-    odd, health = first_odd(stock), short["health"]
+    odd, health = first_nonfinite(stock), short["health"]
     if odd is not None:
         rank = f" on rank {odd['rank']}" if ranks > 1 else ""
         return f"{what}; first {odd['what']} at step {odd['step']:,} in {odd['name']}{rank}"
@@ -107,7 +107,7 @@ def sentence(stock: Stock, short: dict[str, Any]) -> str:
     return f"{what}; no NaN or Inf{looked}"
 
 
-def first_odd(stock: Stock) -> dict[str, Any] | None:
+def first_nonfinite(stock: CachedRun) -> dict[str, Any] | None:
     """The first record with a NaN or an Inf, in the order of execution, among those that were looked at."""
     rows = np.flatnonzero(stock.counted.is_odd())
     if not len(rows):
@@ -119,7 +119,7 @@ def first_odd(stock: Stock) -> dict[str, Any] | None:
     return {"row": row, "name": stock.text("name", row), **moment, "what": what}
 
 
-def scalars(stock: Stock) -> list[dict[str, Any]]:
+def list_scalars(stock: CachedRun) -> list[dict[str, Any]]:
     """Names whose values are one number each."""
     codes, names = stock.texts("name") or (np.zeros(0, np.int64), [])
     kinds, words = stock.texts("kind") or (codes, [])
@@ -131,7 +131,7 @@ def scalars(stock: Stock) -> list[dict[str, Any]]:
     return found
 
 
-def scalar_series(stock: Stock, name: str, kind: str | None) -> list[dict[str, Any]]:
+def scalar_series(stock: CachedRun, name: str, kind: str | None) -> list[dict[str, Any]]:
     """The single numbers of a name, one line for each rank."""
     codes, names = stock.texts("name") or (np.zeros(0, np.int64), [])
     mask = _is_scalar(stock) & (codes == (names.index(name) if name in names else -1))
@@ -150,7 +150,7 @@ def scalar_series(stock: Stock, name: str, kind: str | None) -> list[dict[str, A
     return lines
 
 
-def _is_scalar(stock: Stock) -> Any:
+def _is_scalar(stock: CachedRun) -> Any:
     codes, shapes = stock.texts("shape") or (np.zeros(0, np.int64), [])
     kinds, types = stock.texts("dtype") or (codes, [])
     are_one = np.array([set(text.split(",")) <= {"1", ""} for text in shapes], bool)
@@ -160,9 +160,9 @@ def _is_scalar(stock: Stock) -> Any:
     return are_one[codes] & are_numbers[kinds] if len(codes) else np.zeros(0, bool)
 
 
-def _facts(stock: Stock) -> dict[str, Any]:
+def _facts(stock: CachedRun) -> dict[str, Any]:
     metadata = stock.book.metadata()
-    git = within(metadata, "git_info", "project_git_info")
+    git = nested_dict(metadata, "git_info", "project_git_info")
     modified = _modified(stock.path)
     known = int((stock.counted.known == KNOWN).sum())
     counts = {name: int((stock.counted.columns[name] > 0).sum()) for name in ("nan", "inf")}
@@ -173,7 +173,7 @@ def _facts(stock: Stock) -> dict[str, Any]:
         "type": stock.book.type,
         "state": _state(stock, modified),
         "problem": stock.book.problems[0] if stock.book.problems else None,
-        "command": within(metadata, "runtime_info", "command").get("full_command", ""),
+        "command": nested_dict(metadata, "runtime_info", "command").get("full_command", ""),
         "commit": str(git.get("commit_id", ""))[:12],
         "branch": git.get("branch", ""),
         "dirty": git["status"] == "dirty" if "status" in git else None,
@@ -186,13 +186,13 @@ def _facts(stock: Stock) -> dict[str, Any]:
         "captures": len(stock),
         "names": len(names),
         "bytes": int(stock.plain("nbytes").sum()),
-        "model": within(metadata, "model").get("class", ""),
+        "model": nested_dict(metadata, "model").get("class", ""),
         "health": {**counts, "known": known, "of": len(stock), "spark": _spark(stock)},
-        "tags": within(metadata, "environment", "tags"),
+        "tags": nested_dict(metadata, "environment", "tags"),
     }
 
 
-def _spark(stock: Stock) -> list[int]:
+def _spark(stock: CachedRun) -> list[int]:
     """How many odd records each part of the steps has; empty where there are none."""
     odd = np.flatnonzero(stock.counted.is_odd())
     steps = stock.plain("step")
@@ -204,7 +204,7 @@ def _spark(stock: Stock) -> list[int]:
     return [int(count) for count in counts]
 
 
-def _state(stock: Stock, modified: float) -> str:
+def _state(stock: CachedRun, modified: float) -> str:
     if stock.book.type == "trace":
         return "writing" if time.time() - modified < _JUST_NOW else "finished"
     packs = sorted((stock.path / OWN / PACKS).glob("*.npz"))
@@ -225,8 +225,8 @@ def _modified(path: Path) -> float:
     return max((file.stat().st_mtime for file in files), default=path.stat().st_mtime)
 
 
-def _started(stock: Stock, metadata: dict[str, Any]) -> float | None:
-    told = within(metadata, "runtime_info").get("timestamp")
+def _started(stock: CachedRun, metadata: dict[str, Any]) -> float | None:
+    told = nested_dict(metadata, "runtime_info").get("timestamp")
     try:
         return datetime.fromisoformat(str(told)).timestamp()
     except ValueError:
@@ -245,10 +245,10 @@ def _storage(path: Path) -> list[tuple[str, int]]:
     return [(name, size) for name, size in sizes.items() if size]
 
 
-def _events(short: dict[str, Any], stock: Stock) -> list[dict[str, Any]]:
+def _events(short: dict[str, Any], stock: CachedRun) -> list[dict[str, Any]]:
     events = [{"time": short["started"], "what": "started", "text": short["command"] or "the run began"}]
     events += [{"time": short["modified"], "what": "problem", "text": told} for told in stock.book.problems]
-    odd = first_odd(stock)
+    odd = first_nonfinite(stock)
     if odd is not None:
         when = float(stock.plain("time")[odd["row"]])
         events.append(

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.viewer.numbers import Grid, Rows
+from tensortap.viewer.numbers import Grid, AxisIndex
 
 Array = np.ndarray[Any, Any]
-SIDE = 256
-WHOLE = 40 << 20  # bytes: what is below a tile is read if it is no more
-BUDGET = 16 << 20  # else so many of them, for a picture at once
+TILE_SIZE = 256
+EXACT_BYTES = 40 << 20  # bytes: what is below a tile is read if it is no more
+SAMPLE_BYTES = 16 << 20  # else so many of them, for a picture at once
 NAN, POSITIVE, NEGATIVE = 1, 2, 4
 
 
@@ -36,17 +36,17 @@ class Tile:
         return Tile(self.low.T, self.high.T, self.mean.T, self.flags.T, self.is_exact)
 
 
-def levels(shape: tuple[int, int]) -> int:
+def count_levels(shape: tuple[int, int]) -> int:
     """How many there are; the last fits into one tile."""
     most, found = max(*shape, 1), 1
-    while most > SIDE:
+    while most > TILE_SIZE:
         most, found = (most + 1) // 2, found + 1
     return found
 
 
-def span(shape: tuple[int, int], level: int, y: int, x: int) -> tuple[slice, slice]:
+def tile_span(shape: tuple[int, int], level: int, y: int, x: int) -> tuple[slice, slice]:
     """The rows and columns below a tile."""
-    reach = SIDE << max(0, min(level, 40))
+    reach = TILE_SIZE << max(0, min(level, 40))
     is_there = 0 <= y * reach < max(shape[0], 1) and 0 <= x * reach < max(shape[1], 1)
     if not is_there or not 0 <= level < 40 or (level and 0 in shape):
         raise ValueError(f"there is no tile y={y}, x={x} at level {level}; the view is {list(shape)}")
@@ -54,23 +54,23 @@ def span(shape: tuple[int, int], level: int, y: int, x: int) -> tuple[slice, sli
     return slice(y * reach, ends[0]), slice(x * reach, ends[1])
 
 
-def values(grid: Grid, y: int, x: int) -> Array:
+def read_elements(grid: Grid, y: int, x: int) -> Array:
     """The elements themselves, at level 0."""
-    rows, columns = span(grid.shape, 0, y, x)
+    rows, columns = tile_span(grid.shape, 0, y, x)
     return grid.read(rows, columns)
 
 
-def tile(grid: Grid, level: int, y: int, x: int, budget: int = BUDGET, whole: int = WHOLE) -> Tile:
+def compute_tile(grid: Grid, level: int, y: int, x: int, budget: int = SAMPLE_BYTES, whole: int = EXACT_BYTES) -> Tile:
     """A tile; where too much lies below it, from rows that lie evenly among all."""
-    rows, columns = span(grid.shape, level, y, x)
+    rows, columns = tile_span(grid.shape, level, y, x)
     if (rows.stop - rows.start) * (columns.stop - columns.start) * grid.cost <= whole:
         budget = 0
     if grid.is_turned:
-        return pooled(grid.turned, columns, rows, 1 << level, budget).turned  # type: ignore[attr-defined]
-    return pooled(grid, rows, columns, 1 << level, budget)
+        return pool_blocks(grid.turned, columns, rows, 1 << level, budget).turned  # type: ignore[attr-defined]
+    return pool_blocks(grid, rows, columns, 1 << level, budget)
 
 
-def pooled(grid: Grid, rows: slice, columns: slice, size: int, budget: int = 0) -> Tile:
+def pool_blocks(grid: Grid, rows: slice, columns: slice, size: int, budget: int = 0) -> Tile:
     """Blocks of size x size elements, a strip of blocks at a time; without a budget all of them are read."""
     chosen = _chosen(grid, rows, columns, size, budget)
     count = columns.stop - columns.start if chosen is None else len(chosen)
@@ -84,7 +84,7 @@ def pooled(grid: Grid, rows: slice, columns: slice, size: int, budget: int = 0) 
     return Tile(low, high, mean, flags, is_exact)
 
 
-def flags_of(found: Array) -> Array:
+def nonfinite_flags(found: Array) -> Array:
     return (
         np.isnan(found) * np.uint8(NAN)
         | np.isposinf(found) * np.uint8(POSITIVE)
@@ -92,7 +92,7 @@ def flags_of(found: Array) -> Array:
     ).astype(np.uint8)
 
 
-def coarser(fine: Tile, rows: slice, columns: slice, size: int, weights: tuple[Array, Array]) -> Tile:
+def coarsen(fine: Tile, rows: slice, columns: slice, size: int, weights: tuple[Array, Array]) -> Tile:
     """A tile from one that is finer by `size`; at the edges fewer elements weigh less."""
     low, high, flags = (part[rows, columns] for part in (fine.low, fine.high, fine.flags))
     heavy = weights[0][rows, None] * weights[1][None, columns]
@@ -134,7 +134,7 @@ def _edges(columns: slice, size: int, chosen: Array | None) -> Array:
     return np.flatnonzero(np.diff(numbers, prepend=-1))
 
 
-def _strips(rows: slice, size: int, most: int) -> Iterator[Rows]:
+def _strips(rows: slice, size: int, most: int) -> Iterator[AxisIndex]:
     for start in range(rows.start, rows.stop, size):
         end = min(start + size, rows.stop)
         if most >= end - start:
@@ -153,6 +153,6 @@ def _strip(part: Array, edges: Array) -> tuple[Array, Array, Array, Array]:
         mean = np.add.reduceat(sums, edges) / counts
     flags = np.isnan(low) * np.uint8(NAN)
     if flags.any() or np.isinf(low).any() or np.isinf(high).any():
-        odd = np.bitwise_or.reduce(flags_of(part), axis=0)
+        odd = np.bitwise_or.reduce(nonfinite_flags(part), axis=0)
         flags = np.bitwise_or.reduceat(odd, edges)
     return low.astype(np.float32), high.astype(np.float32), mean.astype(np.float32), flags.astype(np.uint8)

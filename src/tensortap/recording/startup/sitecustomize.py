@@ -15,12 +15,12 @@ def _leave_the_path() -> None:
 
 def _begin() -> None:
     try:
-        from tensortap.recording.arrival import begin
+        from tensortap.recording.arrival import install_import_hook
     except ImportError:
         _tell_absence()
         return
     try:
-        begin()
+        install_import_hook()
     except Exception as error:  # noqa: BLE001 - a guest: the program starts, whatever fails here
         sys.stderr.write(f"tensortap run: nothing is watched in this process: {error!r}\n")
 
