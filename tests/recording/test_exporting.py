@@ -90,7 +90,7 @@ def test_keys_tell_what_differs_and_no_two_are_alike(made: Any) -> None:
         tt.Record("again", np.ones(1)),
         tt.Record("again", np.ones(1)),
     )
-    keys = exporting.keys_of(run)
+    keys = exporting.record_keys(run)
     assert keys[:5] == ["alone", "loss@step=0", "loss@step=1", "x@rank=0", "x@rank=1"]
     assert len(set(keys)) == len(keys)
 

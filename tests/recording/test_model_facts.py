@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.recording.model_facts import model_facts
+from tensortap.recording.model_facts import describe_model
 
 
 def facts_of(cap):
@@ -29,19 +29,19 @@ def test_a_run_knows_the_classes_and_a_digest_of_every_weight(tmp_path):
 
 def test_the_weights_are_those_before_the_first_step(tmp_path):
     model = torch.nn.Linear(2, 2)
-    before = model_facts(model)["weights"]
+    before = describe_model(model)["weights"]
     with tt.capture(model, to=tmp_path) as cap:
         model(torch.ones(1, 2)).sum().backward()
         with torch.no_grad():
             model.weight += 1
     assert facts_of(cap)["weights"] == before
-    assert model_facts(model)["weights"] != before
+    assert describe_model(model)["weights"] != before
 
 
 def test_a_shared_weight_stands_under_each_of_its_names():
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
     model["b"].weight = model["a"].weight
-    weights = model_facts(model)["weights"]
+    weights = describe_model(model)["weights"]
     assert weights["a.weight"] == weights["b.weight"]
 
 
@@ -50,12 +50,12 @@ def test_a_shared_weight_stands_under_each_of_its_names():
 )
 def test_a_wrapper_leaves_no_trace_in_the_names(wrap):
     inner = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    assert model_facts(wrap(inner)) == model_facts(inner)
+    assert describe_model(wrap(inner)) == describe_model(inner)
 
 
 def test_a_weight_without_values_has_no_digest():
     model = torch.nn.Linear(2, 2, device="meta")
-    assert model_facts(model)["weights"]["weight"] == ["float32", [2, 2], None]
+    assert describe_model(model)["weights"]["weight"] == ["float32", [2, 2], None]
 
 
 def test_a_weight_that_is_made_by_the_first_forward_has_no_digest_yet(tmp_path):
@@ -67,8 +67,8 @@ def test_a_weight_that_is_made_by_the_first_forward_has_no_digest_yet(tmp_path):
 
 def test_what_a_module_prints_of_itself_is_kept():
     model = torch.nn.Sequential(torch.nn.LayerNorm(2, eps=0.5), torch.nn.ReLU())
-    assert "eps=0.5" in model_facts(model)["settings"]["0"]
-    assert "1" not in model_facts(model)["settings"]
+    assert "eps=0.5" in describe_model(model)["settings"]["0"]
+    assert "1" not in describe_model(model)["settings"]
 
 
 def test_a_model_that_cannot_be_described_does_not_stop_the_capture(tmp_path, caplog, monkeypatch):
@@ -99,7 +99,7 @@ class Own(torch.nn.Module):
 
 def test_a_run_knows_where_the_code_of_each_class_lies():
     model = torch.nn.Sequential(Own(), torch.nn.ReLU(), Own())
-    (code,) = (one for one in model_facts(model)["code"] if one["function"] == "Own.forward")
+    (code,) = (one for one in describe_model(model)["code"] if one["function"] == "Own.forward")
     lines, first = inspect.getsourcelines(Own)
     assert code["forward"] == [__file__, first + 4, first + len(lines) - 2]
     assert code["class"][1] == first + 1
@@ -110,4 +110,4 @@ def test_a_forward_without_python_has_no_lines():
     class Odd(torch.nn.Module):
         forward = abs
 
-    assert model_facts(Odd())["code"] == []
+    assert describe_model(Odd())["code"] == []

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensortap.recording.targets import Targets, steps_of
+from tensortap.recording.targets import WatchTargets, split_name
 
 
 def inside(pattern, name, value):
-    return dict(Targets([pattern]).inside(name, value))
+    return dict(WatchTargets([pattern]).parts_within(name, value))
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ def inside(pattern, name, value):
     ],
 )
 def test_a_name_is_a_target_or_a_part_of_one(pattern, name, is_one):
-    assert (name in Targets([pattern])) is is_one
+    assert (name in WatchTargets([pattern])) is is_one
 
 
 def test_a_name_in_brackets_has_the_same_steps_as_one_with_dots():
-    assert steps_of("a['b.c'][0].d") == ("a", "b.c", "0", "d")
+    assert split_name("a['b.c'][0].d") == ("a", "b.c", "0", "d")
 
 
 def test_a_target_is_looked_up_in_what_a_variable_holds():
@@ -50,20 +50,20 @@ def test_a_property_that_raises_is_no_part():
 
 
 def test_what_never_came_is_told_with_the_nearest_name(caplog):
-    targets = Targets(["vdieo", "audio"])
-    targets.tell_missing()
+    targets = WatchTargets(["vdieo", "audio"])
+    targets.warn_missing()
     assert caplog.messages == []  # the function was never called
     targets.calls = 1
     assert "video" not in targets
     assert "audio" in targets
-    targets.tell_missing()
+    targets.warn_missing()
     assert caplog.messages == [
         "'vdieo' never appeared in the watched calls; did you mean 'video'? seen were video, audio"
     ]
 
 
 def test_very_many_names_are_not_all_remembered():
-    targets = Targets(["rows"])
+    targets = WatchTargets(["rows"])
     for position in range(25_000):
         assert f"rows[{position}]" in targets
     assert len(targets._known) <= 10_000

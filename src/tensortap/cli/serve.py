@@ -18,7 +18,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.faces import thing
 from tensortap.formats.arrivals import Arrival, value_words
 from tensortap.frameworks.base import Description, framework_of
-from tensortap.recording.receiving import Receiving
+from tensortap.recording.receiving import Receiver
 
 _HOST = "another interface needs THING_TOKEN, and --tls or --insecure"
 _TICK = 0.1  # seconds
@@ -44,11 +44,11 @@ def command(port: int | None, seconds: float | None, as_json: bool, **where: Any
     return 0
 
 
-def _shown(seconds: float | None) -> Callable[[Receiving], None]:
+def _shown(seconds: float | None) -> Callable[[Receiver], None]:
     """For eyes: a line for each value, then a table."""
     signal.signal(signal.SIGTERM, _interrupt)
 
-    def watch(session: Receiving) -> None:
+    def watch(session: Receiver) -> None:
         with suppress(KeyboardInterrupt):
             thing.watch_arrivals(seconds)
         write(str(session.summary()))
@@ -60,13 +60,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _told(seconds: float | None) -> Callable[[Receiving], None]:
+def _told(seconds: float | None) -> Callable[[Receiver], None]:
     """For programs: an object for each event. A signal is noted instead of raised: it parts no line."""
     is_over = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_over.set())
 
-    def watch(session: Receiving) -> None:
+    def watch(session: Receiver) -> None:
         listener, last = session.listener, 0
         _tell("listening", {"address": listener.address, "fingerprint": listener.fingerprint or None})
         end = inf if seconds is None else monotonic() + seconds
@@ -82,7 +82,7 @@ def _tell(event: str, facts: dict[str, Any]) -> None:
     write_json("serve", {"event": event, **facts})
 
 
-def _tell_arrivals(session: Receiving, last: int) -> int:
+def _tell_arrivals(session: Receiver, last: int) -> int:
     for arrival in session.history.since(last):
         _tell("value", _facts(arrival))
         last = arrival.number
@@ -123,11 +123,11 @@ def _single(value: Any, array: Description | None) -> bool | int | float | str |
     return found if isinstance(found, bool | int | float | str) else None
 
 
-def _summary(session: Receiving) -> dict[str, Any]:
+def _summary(session: Receiver) -> dict[str, Any]:
     history = session.history
     kept = Counter(arrival.record.name for arrival in history.all())
     return {
-        "names": [{"name": name, "values": kept[name], "gone": history.gone[name]} for name in history.names],
-        "bytes": history.held,
+        "names": [{"name": name, "values": kept[name], "gone": history.dropped[name]} for name in history.names],
+        "bytes": history.nbytes,
         "dropped": sum(job.dropped for job in session.listener.producers),
     }

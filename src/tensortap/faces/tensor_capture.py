@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.recording.latest import (
-    Latest,
+    LastForward,
     available_modules,
     is_tracing,
-    modules_called,
-    modules_of,
-    uncallable,
+    modules_being_called,
+    resolve_modules,
+    modules_without_forward,
 )
 from tensortap.sources.compiled import plain_python
 from tensortap.sources.manual import Manual
@@ -34,7 +34,7 @@ Model = TypeVar("Model")
 log = logging.getLogger("tensortap.capture")
 
 # The latest enabled last. A model owns its capture through its hooks, so both go when the model goes.
-_enabled: tuple[weakref.ref[Latest], ...] = ()
+_enabled: tuple[weakref.ref[LastForward], ...] = ()
 _compiled = contextlib.ExitStack()
 _unattached = Manual()  # for values that go into the user's own tap alone
 
@@ -60,13 +60,13 @@ def enable_tensor_capture(
     if not is_on():
         return model
     names = [modules_to_capture] if isinstance(modules_to_capture, str) else modules_to_capture or ()
-    modules = modules_of(require_module(model), names)
+    modules = resolve_modules(require_module(model), names)
     _check_most(max_tensors)
-    for name in uncallable(modules):
+    for name in modules_without_forward(modules):
         log.warning("%r only holds other modules and is never called; list those instead", name)
     disable_tensor_capture(model)
-    latest = Latest(model, max_tensors)
-    latest.start(modules, has_inputs=capture_inputs, onwards=tap)
+    latest = LastForward(model, max_tensors)
+    latest.start(modules, has_inputs=capture_inputs, user_tap=tap)
     if not _enabled:
         _compiled.enter_context(plain_python())
         atexit.register(_compiled.close)  # while the interpreter is still whole
@@ -119,23 +119,23 @@ def get_captured_tensors_dict(*, model: Any = None, pad: bool = False) -> Ordere
     return OrderedDict() if latest is None else latest.tensors(pads=pad)
 
 
-def _living() -> list[Latest]:
+def _living() -> list[LastForward]:
     return [latest for one in _enabled if (latest := one()) is not None]
 
 
-def _latest_of(model: Any) -> Latest | None:
+def _latest_of(model: Any) -> LastForward | None:
     wanted = unwrapped(require_module(model))
     return next((latest for latest in _living() if latest.model is wanted), None)
 
 
-def _running() -> list[Latest]:
+def _running() -> list[LastForward]:
     """Those whose model's forward is running in this thread, innermost first."""
     by_model = {id(latest.model): latest for latest in _living()}
-    called = dict.fromkeys(map(id, modules_called()))
+    called = dict.fromkeys(map(id, modules_being_called()))
     return [by_model[module] for module in called if module in by_model]
 
 
-def _forget(gone: weakref.ref[Latest]) -> None:
+def _forget(gone: weakref.ref[LastForward]) -> None:
     global _enabled
     _enabled = tuple(one for one in _enabled if one != gone)
     if not _enabled:

@@ -13,8 +13,8 @@ from tensortap.core.errors import WriteFailedError
 from tensortap.core.record import Series
 from tensortap.core.settings import is_on, is_strict
 from tensortap.core.tap import Tap
-from tensortap.recording.forwards import Pace
-from tensortap.recording.tracing import Trace
+from tensortap.recording.forwards import TraceSchedule
+from tensortap.recording.tracing import ModelTrace
 from tensortap.sources.absence import Missing
 from tensortap.stages import reduce
 from tensortap.stages.gather import Gather
@@ -57,11 +57,11 @@ class ModelTracer:
         drop_last: bool = False,
         tap: Tap | None = None,
     ) -> None:
-        self._trace: Trace | None = None
+        self._trace: ModelTrace | None = None
         self._savers: list[H5PYSaverCallback] = []
         if not is_on():
             return
-        pace = Pace(model, trace_interval, train_only=train_only, eval_only=eval_only)
+        pace = TraceSchedule(model, trace_interval, train_only=train_only, eval_only=eval_only)
         pre = _listed("pre_gather_callbacks", pre_gather_callbacks)
         post = _listed("post_gather_callbacks", post_gather_callbacks)
         last = _listed("post_trace_callbacks", post_trace_callbacks)
@@ -73,16 +73,16 @@ class ModelTracer:
             pre=pre,
             post=[reduce.stack_tensors, *post] if stack_tensors else post,
             drop_last=drop_last,
-            counts=pace.counts,
+            counts=pace.counts_for_gathering,
         )
-        self._trace = Trace(
+        self._trace = ModelTrace(
             model,
             _with_model(paths) if trace_model else paths,
             gather=gather,
-            pace=pace,
+            schedule=pace,
             post_trace=last,
             pre_save=_listed("pre_save_callbacks", pre_save_callbacks),
-            also=tap,
+            user_tap=tap,
         )
 
     @property

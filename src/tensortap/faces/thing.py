@@ -19,7 +19,7 @@ from tensortap.formats.certificates import Tls, listening_tls, self_signed
 from tensortap.formats.token import own_token
 from tensortap.frameworks.compiling import disable_compile
 from tensortap.readers.spinner import print_new_lines, show_spinner
-from tensortap.recording.receiving import Receiving
+from tensortap.recording.receiving import Receiver
 from tensortap.sinks.addresses import open_stream
 from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery
 from tensortap.sinks.stream import Stream
@@ -63,7 +63,7 @@ _is_on = is_on()
 _source = Manual()
 _calls: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
 _streams: dict[tuple[str, str], Stream] = {}
-_session: Receiving | None = None
+_session: Receiver | None = None
 
 
 def catch(
@@ -126,7 +126,7 @@ def serve(
         return
     secured = _listening_tls(tls)
     listener = Listener(host, wanted, token=token or own_token(), tls=secured, insecure=insecure)
-    _session = Receiving(listener, memory, to=to, tap=tap)
+    _session = Receiver(listener, memory, to=to, tap=tap)
     atexit.register(stop_serving)
     print(f"listening at {listener.address}; help() tells what can be asked")
     if secured is not None:
@@ -178,7 +178,7 @@ def status(seconds: float | None = None) -> None:
         show_spinner(_session.state, _session.news(), seconds=seconds)
 
 
-def receiving() -> Receiving:
+def receiving() -> Receiver:
     """What this session receives, for a program that tells of it in its own way."""
     return _serving()
 
@@ -243,7 +243,7 @@ def _listening_tls(tls: bool | tuple[str, str]) -> Tls | None:
     return listening_tls(*self_signed(Path.home() / ".config" / "tensortap" / "tls")) if tls else None
 
 
-def _serving() -> Receiving:
+def _serving() -> Receiver:
     if _session is None:
         raise NotServingError(_NOT_SERVING)
     return _session

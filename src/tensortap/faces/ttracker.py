@@ -9,19 +9,19 @@ from typing import Any
 
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.recording.watching import Options, Watching, checked, module_patterns
+from tensortap.recording.watching import WatchOptions, DecoratedFunctions, check_options, check_module_patterns
 from tensortap.sinks.tree_files import TreeFiles
-from tensortap.sinks.tree_log import LooseLines
+from tensortap.sinks.tree_log import ValueLog
 from tensortap.sinks.tree_output import logger
 from tensortap.sources.functions import MAX_DEPTH
 
 __all__ = ["_log_change", "auto_diff", "h4logger", "log2file", "logger", "var_tracker"]
 
-_loose = LooseLines()
+_loose = ValueLog()
 _files: TreeFiles | None = None  # of log2file, while the logger has none of its own
 
 
-class AutoDiff(Watching):
+class AutoDiff(DecoratedFunctions):
     """Decorate a function: its inputs, outputs, calls and changes of variables are logged as a tree.
 
     >>> @auto_diff
@@ -45,8 +45,8 @@ class AutoDiff(Watching):
         tap: Tap | None = None,
     ) -> Any:
         names = (targets,) if isinstance(targets, str) else tuple(targets)
-        given = Options(names, max_depth, max_items, stats, module_patterns(follow), tap=tap)
-        options = checked(given, what="targets")
+        given = WatchOptions(names, max_depth, max_items, stats, check_module_patterns(follow), tap=tap)
+        options = check_options(given, decorator="targets")
         if function is None:
             return lambda one: self.decorate(one, options)
         return self.decorate(function, options)
@@ -77,8 +77,8 @@ def var_tracker(
             if targets
             else "var_tracker needs the name of a variable; write @var_tracker('video')"
         )
-    given = Options(targets, max_depth, max_items, stats, module_patterns(follow), bool(auto_diff), tap)
-    options = checked(given, what="var_tracker")
+    given = WatchOptions(targets, max_depth, max_items, stats, check_module_patterns(follow), bool(auto_diff), tap)
+    options = check_options(given, decorator="var_tracker")
     return lambda function: _AUTO_DIFF.decorate(function, options)
 
 

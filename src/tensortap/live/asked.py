@@ -11,7 +11,7 @@ from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.core.paths import matches_pattern
 from tensortap.core.record import Record
 from tensortap.core.steps import declared_step
-from tensortap.frameworks.keep import reference, summary
+from tensortap.frameworks.keep import detached_reference, summarise_value
 from tensortap.kernels.statistics import Statistics
 from tensortap.live.offers import Offer
 from tensortap.live.pace import Pace
@@ -220,7 +220,7 @@ class Asked(Placed):
 
     def _kept(self, value: Any) -> Any:
         if self._index is not None:
-            return reference(value)[self._index]
+            return detached_reference(value)[self._index]
         return told(value) if self.request.keep == "stats" else value
 
 
@@ -231,5 +231,5 @@ def told(value: Any) -> dict[str, Any]:
 
 
 def measured(value: Any) -> Statistics:
-    found = summary(value)
+    found = summarise_value(value)
     return found if isinstance(found, Statistics) else found.statistics

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import cow
+from tensortap.frameworks.keep import copy_on_write
 from tensortap.kernels.statistics import Statistics
 from tensortap.live.asked import Asked, Clock, Placed, measured
 from tensortap.live.offers import Offer
@@ -89,7 +89,7 @@ class Watched(Asked):
             self._held.append((record.with_value(None), 0))
             return
         nbytes = framework_of(record.value).describe(record.value).nbytes
-        self._held.append((record.with_value(cow(record.value)), nbytes))
+        self._held.append((record.with_value(copy_on_write(record.value)), nbytes))
         self._held_bytes += nbytes
         while self._held_bytes > _MOST_HELD and len(self._held) > 1:
             self._held_bytes -= self._held.popleft()[1]

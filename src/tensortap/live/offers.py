@@ -93,11 +93,11 @@ class Offers:
 
     def open(self, tell: Callable[[Offer], None]) -> None:
         self.tell = tell
-        entered.watch(self._see_capture)
+        entered.observe_captures(self._see_capture)
 
     def close(self) -> None:
         self.tell = None
-        entered.unwatch(self._see_capture)
+        entered.unobserve_captures(self._see_capture)
         for offer in list(self._entered.values()):
             offer.withdraw()
         self._entered.clear()

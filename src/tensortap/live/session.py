@@ -22,7 +22,7 @@ from tensortap.live.peers import Peer
 from tensortap.live.reading import Reader
 from tensortap.live.shelf import Shelf
 from tensortap.live.tapped import Tapped
-from tensortap.recording.keeping import byte_count
+from tensortap.recording.keeping import parse_size
 from tensortap.sinks.addresses import open_sink
 
 log = logging.getLogger("tensortap.live")
@@ -45,7 +45,7 @@ def attach(
     >>> s.tap("layers.*.attn", every=10).next(timeout=5).value
     """
     peers, forwarding = connected(job, ranks, timeout)
-    return Session(peers, byte_count(memory) if isinstance(memory, str) else memory, forwarding)
+    return Session(peers, parse_size(memory) if isinstance(memory, str) else memory, forwarding)
 
 
 class Session:

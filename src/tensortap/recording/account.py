@@ -17,7 +17,12 @@ from tensortap.formats.run_layout import OWN
 from tensortap.metadata.another import is_this
 from tensortap.metadata.digest_key import digest_key
 from tensortap.metadata.redact import Redactor
-from tensortap.recording.described import FACTS_MARKER, PACKAGES_FILE, write_interpreter_facts, is_python_executable
+from tensortap.recording.described import (
+    FACTS_MARKER,
+    PACKAGES_FILE,
+    is_python_executable,
+    write_interpreter_facts,
+)
 
 PROGRAM_FILE = "program.json"  # in our corner of the run
 _OUTCOME_FILE = "outcome.json"
@@ -45,7 +50,9 @@ class RunOutcome:
             self.python_without_tensortap = (notes / NO_TENSORTAP_MARKER).read_text(encoding="utf-8")
         self.processes = list(filter(None, map(_read_report, sorted(notes.glob("process-*.json")))))
         with suppress(OSError):
-            _write_atomically(Path(self.spec.run) / PACKAGES_FILE, (notes / PACKAGES_FILE).read_text(encoding="utf-8"))
+            _write_atomically(
+                Path(self.spec.run) / PACKAGES_FILE, (notes / PACKAGES_FILE).read_text(encoding="utf-8")
+            )
         self.unreported = self._count_unreported()
         self._add_interpreter_facts(notes)
         shutil.rmtree(notes, ignore_errors=True)
@@ -134,7 +141,9 @@ class RunOutcome:
         own = Path(self.spec.run) / OWN
         if not own.is_dir():  # the program may have deleted it
             return
-        _write_atomically(own / PROGRAM_FILE, json.dumps({"schema": "tensortap.run/1", **self.facts}, indent=2) + "\n")
+        _write_atomically(
+            own / PROGRAM_FILE, json.dumps({"schema": "tensortap.run/1", **self.facts}, indent=2) + "\n"
+        )
         if self.status is None:
             return
         outcome = {}

@@ -40,7 +40,9 @@ def install_import_hook() -> None:
     if any(_module_in_pattern(pattern) == _MAIN for pattern in spec.patterns):
         from tensortap.recording.main_functions import await_definitions
 
-        await_definitions(spec.patterns, lambda: hook.run_guarded(lambda: hook.program.capture_functions_of(_MAIN)))
+        await_definitions(
+            spec.patterns, lambda: hook.run_guarded(lambda: hook.program.capture_functions_of(_MAIN))
+        )
 
 
 class ImportHook:
@@ -106,7 +108,9 @@ class ImportHook:
             self._access_hooks["models"] = MethodAccessHook(module, "__call__", self._on_module_call)
         optimizer = getattr(sys.modules.get(_OPTIMIZERS), "Optimizer", None)
         if optimizer is not None and "optimizers" not in self._access_hooks:
-            self._access_hooks["optimizers"] = MethodAccessHook(optimizer, "__init__", self._register_optimizer)
+            self._access_hooks["optimizers"] = MethodAccessHook(
+                optimizer, "__init__", self._register_optimizer
+            )
         if self._spec.observes_models and self._scripting_hook is None:
             self._hook_scripting()
 
@@ -175,10 +179,10 @@ class ImportHook:
         """Nothing is imported before the first value is tapped: this may be amid an import of ours."""
 
         def on_first_tap(value: Any, name: str, site: Any) -> None:
-            if not self.run_guarded(lambda: self.program.hear(value, name, site, on_first_tap)):
-                tapping.unlisten(on_first_tap)
+            if not self.run_guarded(lambda: self.program.receive_tap(value, name, site, on_first_tap)):
+                tapping.remove_tap_listener(on_first_tap)
 
-        tapping.listen(on_first_tap)
+        tapping.add_tap_listener(on_first_tap)
 
 
 class MethodAccessHook:

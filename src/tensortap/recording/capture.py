@@ -12,13 +12,13 @@ from tensortap.core.paths import parse_pattern
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.frameworks.keep import for_tensors
+from tensortap.frameworks.keep import specialise_for_torch
 from tensortap.recording import entered, tapping
 from tensortap.recording.captured import Captured
-from tensortap.recording.hearing import Heard
+from tensortap.recording.hearing import ManualTapSource
 from tensortap.recording.keeping import Destination
-from tensortap.recording.model_facts import keep_facts
-from tensortap.recording.stopping import Last
+from tensortap.recording.model_facts import write_model_facts
+from tensortap.recording.stopping import LastSite
 from tensortap.sources.absence import Missing, missing
 from tensortap.sources.compiled import Compiled, plain_python, refuse_compiled
 from tensortap.sources.function_sites import is_of_function, selection_without_model
@@ -86,16 +86,16 @@ class Capture(Captured):
         if compiled not in get_args(Compiled):
             raise ValueError(f"compiled is {compiled!r}; give 'eager', 'graph' or 'error'")
         self._is_on = is_on()
-        self._stops = stop
+        self._stops_early = stop
         self._state: Literal["new", "on", "off"] = "new"
         self._patterns, self._compiled = patterns, compiled
         self._predicates = predicates_of(when)
         self._function = model if is_function(model) else None
         self._model = None if model is None or self._function is not None else require_module(model)
-        self._last = Last(self._model, patterns) if stop and self._model is not None else None
-        modules = self._modules() if self._model is not None and self._is_on else None
-        self._source: PortSource | None = modules or (self._functions() if self._is_on else None)
-        self._heard = Heard(patterns, self._predicates, modules)
+        self._last_site = LastSite(self._model, patterns) if stop and self._model is not None else None
+        modules = self._make_module_source() if self._model is not None and self._is_on else None
+        self._source: PortSource | None = modules or (self._make_function_source() if self._is_on else None)
+        self._tap_source = ManualTapSource(patterns, self._predicates, modules)
         self._undo = contextlib.ExitStack()
         # Opened last: a wrong argument must not leave an empty run behind.
         # The memory of a graph is used again at once: nothing in it can be shared.
@@ -110,8 +110,8 @@ class Capture(Captured):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if kind is None and self._last is not None:
-            self._last.remember()
+        if kind is None and self._last_site is not None:
+            self._last_site.remember()
         # One that is meant for a capture around this one has to get there.
         is_ours = isinstance(error, Stopped) and error.source is self._source
         self._end(drain=kind is None or kind is Stopped)
@@ -126,7 +126,7 @@ class Capture(Captured):
         """Begin, where a `with` block does not fit; `stop` ends it."""
         listen_if_requested()
         self._begin()
-        entered.enter(self)
+        entered.mark_active(self)
 
     def start_within(self, step: int, has_begun: bool) -> None:
         """Begin between two steps of a program that counts on from `step`. If the forward of the model
@@ -145,21 +145,23 @@ class Capture(Captured):
         self._state = "on"
         if not self._is_on:
             return
-        others = [one for one in self._predicates if not isinstance(one, StepPredicate)]
-        stages = [When(*others)] if others else []
-        take = None if others else self._destination.keep_early()
+        value_predicates = [
+            predicate for predicate in self._predicates if not isinstance(predicate, StepPredicate)
+        ]
+        stages = [When(*value_predicates)] if value_predicates else []
+        take = None if value_predicates else self._destination.move_policy_to_source()
         if take is not None:
-            self._heard.take = take
+            self._tap_source.take = take
         if take is not None and self._source is not None:
-            self._source.take, self._source.take_tensor = take, for_tensors(take)
+            self._source.take, self._source.take_tensor = take, specialise_for_torch(take)
         if self._model is not None and self._destination.run is not None:
-            keep_facts(self._model, self._destination.run)
+            write_model_facts(self._model, self._destination.run)
         self._tap = Tap(stages=stages, sinks=self._destination.sinks, on_error="log")
         with contextlib.ExitStack() as stack:
             if self._source is not None:
-                stack.enter_context(self._around_compiled())
+                stack.enter_context(self._compiled_context())
                 self._tap.attach(self._source)
-            self._listen(stack, self._tap)
+            self._attach_tap_source(stack, self._tap)
             self._undo = stack.pop_all()
 
     @property
@@ -173,28 +175,34 @@ class Capture(Captured):
 
     def find(self, name: str) -> list[Record]:
         """Also by the name alone, where the capture is of one function."""
-        found = super().find(name)
-        return found or (super().find(f"{path_of(self._function)}.{name}") if self._function else [])
+        records = super().find(name)
+        return records or (super().find(f"{path_of(self._function)}.{name}") if self._function else [])
 
     @property
     def missing(self) -> list[Missing]:
         """Every selected site that gave no record, with the reason."""
-        found = missing(self._source) if self._source is not None else []
+        unobserved = missing(self._source) if self._source is not None else []
         by_source = self._source.refused if self._source is not None else {}
         memory = self._destination.memory
-        refused = {**by_source, **self._heard.refused, **(memory.refused if memory else {})}
-        return [*found, *self._meaningless(), *(Missing(name, reason) for name, reason in refused.items())]
+        refused = {**by_source, **self._tap_source.refused, **(memory.refused if memory else {})}
+        return [
+            *unobserved,
+            *self._names_without_model(),
+            *(Missing(name, reason) for name, reason in refused.items()),
+        ]
 
-    def _meaningless(self) -> list[Missing]:
+    def _names_without_model(self) -> list[Missing]:
         """Names that only a model could give a meaning to, unless something was tapped under them."""
         if self._model is not None or self._function is not None:
             return []
-        texts = [one for one in self._patterns if isinstance(one, str) and not one.startswith("!")]
+        names = [
+            pattern for pattern in self._patterns if isinstance(pattern, str) and not pattern.startswith("!")
+        ]
         reason = "there is no model to find it in; a variable of a function is called 'pkg.mod:func.var'"
         return [
-            Missing(text, reason)
-            for text in texts
-            if not is_of_function(parse_pattern(text)) and not self._heard.has_heard(text)
+            Missing(name, reason)
+            for name in names
+            if not is_of_function(parse_pattern(name)) and not self._tap_source.has_received(name)
         ]
 
     def _title(self) -> str:
@@ -206,43 +214,47 @@ class Capture(Captured):
             return {}
         return {".".join(names): class_name(module) for names, module in walk(self._model)}
 
-    def _functions(self) -> PlainFunctions | None:
+    def _make_function_source(self) -> PlainFunctions | None:
         wanted = selection_without_model(self._function, self._patterns)
-        self._check_functions(wanted)
-        return PlainFunctions(wanted, rests=self._rests()) if wanted else None
+        self._check_function_options(wanted)
+        return PlainFunctions(wanted, rests=self._skip_rule()) if wanted else None
 
-    def _check_functions(self, wanted: Sequence[Wanted]) -> None:
-        name = next((one.site.name for one in wanted if one.site.function is not None), None)
-        if name is not None and self._stops:
+    def _check_function_options(self, wanted: Sequence[Wanted]) -> None:
+        name = next((selected.site.name for selected in wanted if selected.site.function is not None), None)
+        if name is not None and self._stops_early:
             raise ValueError(
                 f"stop=True leaves the forward of a model, which {name!r} is no site of; drop one"
             )
         if name is not None and self._compiled == "graph":
             raise ValueError(f"{name!r} cannot be seen in a compiled graph; use compiled='eager'")
 
-    def _rests(self) -> Callable[[int], bool] | None:
-        steps = [one for one in self._predicates if isinstance(one, StepPredicate)]
-        return (lambda step: not all(one.wants(step) for one in steps)) if steps else None
+    def _skip_rule(self) -> Callable[[int], bool] | None:
+        steps = [predicate for predicate in self._predicates if isinstance(predicate, StepPredicate)]
+        return (lambda step: not all(predicate.wants(step) for predicate in steps)) if steps else None
 
-    def _modules(self) -> Modules:
+    def _make_module_source(self) -> Modules:
         wanted = selection(self._model, self._patterns)
-        self._check_functions(wanted)
-        if self._last is not None and self._compiled == "graph":
+        self._check_function_options(wanted)
+        if self._last_site is not None and self._compiled == "graph":
             raise ValueError("stop=True cannot leave a compiled graph; use compiled='eager'")
-        late = (one.site.name for one in wanted if one.site.is_gradient or one.site.is_after_step)
-        too_late = next(late, None)
-        if self._last is not None and too_late is not None:
+        late_names = (
+            selected.site.name
+            for selected in wanted
+            if selected.site.is_gradient or selected.site.is_after_step
+        )
+        late_name = next(late_names, None)
+        if self._last_site is not None and late_name is not None:
             raise ValueError(
-                f"stop=True leaves the forward, so {too_late!r} could never come; drop one of both"
+                f"stop=True leaves the forward, so {late_name!r} could never come; drop one of both"
             )
         source = self._source_class()(
             self._model,
             wanted,
-            rests=self._rests(),
-            is_last=self._last.is_last if self._last is not None else None,
+            rests=self._skip_rule(),
+            is_last=self._last_site.is_last if self._last_site is not None else None,
         )
-        if self._last is not None:
-            self._last.expect(source.ports)
+        if self._last_site is not None:
+            self._last_site.expect(source.ports)
         return source
 
     def _source_class(self) -> type[Modules]:
@@ -255,7 +267,7 @@ class Capture(Captured):
 
         return GraphModules
 
-    def _around_compiled(self) -> contextlib.AbstractContextManager[None]:
+    def _compiled_context(self) -> contextlib.AbstractContextManager[None]:
         if self._model is None:
             return contextlib.nullcontext() if torch_if_loaded() is None else plain_python()
         if self._compiled == "error":
@@ -268,24 +280,24 @@ class Capture(Captured):
 
         return fresh_graphs(len(self._source.ports))
 
-    def _listen(self, stack: contextlib.ExitStack, tap: Tap) -> None:
+    def _attach_tap_source(self, stack: contextlib.ExitStack, tap: Tap) -> None:
         if self._compiled != "graph":
-            self._heard.holder = self
-            tap.attach(self._heard)
+            self._tap_source.owner = self
+            tap.attach(self._tap_source)
             return
         from tensortap.sources.graph import forget, shown_by, ticket
 
-        self._heard.join(tap)
-        key = ticket(lambda tensor, name: self._heard.hear(tensor, name, None))
+        self._tap_source.bind(tap)
+        key = ticket(lambda tensor, name: self._tap_source.receive_tap(tensor, name, None))
         stack.callback(forget, key)
-        tapping.show_in_graphs(shown_by(key))
-        stack.callback(tapping.show_in_graphs, None)
+        tapping.set_graph_tap(shown_by(key))
+        stack.callback(tapping.set_graph_tap, None)
 
     def _end(self, *, drain: bool) -> None:
         if self._state != "on":
             return
         self._state = "off"
-        entered.leave(self)
+        entered.mark_inactive(self)
         with contextlib.ExitStack() as stack:
             if self._tap is not None:
                 stack.callback(self._tap.__exit__, *([None] * 3 if drain else [Exception, None, None]))

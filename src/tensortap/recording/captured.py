@@ -14,8 +14,8 @@ from tensortap.core.paths import closest_names, parse_pattern, pattern_regex
 from tensortap.core.record import Record
 from tensortap.formats.rows import rows_of
 from tensortap.formats.tree import fits, tree_text
-from tensortap.recording.found import Found
-from tensortap.recording.keeping import Destination, summaries
+from tensortap.recording.found import CapturedMany
+from tensortap.recording.keeping import Destination, fetch_summaries
 from tensortap.sources.absence import Missing
 
 
@@ -31,9 +31,9 @@ class Captured:
     @property
     def records(self) -> list[Record]:
         """Everything that is held, in the order in which it was seen."""
-        found = self._destination.records()
-        summaries(found)
-        return found
+        records = self._destination.records()
+        fetch_summaries(records)
+        return records
 
     @property
     def names(self) -> list[str]:
@@ -66,22 +66,22 @@ class Captured:
         if named:
             return named
         pattern, expression = parse_pattern(name), re.compile(pattern_regex(name))
-        chosen = [
+        matching = [
             record
             for record in records
             if (expression.fullmatch(record.name) is not None) is not pattern.excludes
             and pattern.call in (None, record.call)
         ]
-        return chosen or [
+        return matching or [
             record for record in records if record.name.startswith((f"{name}[", f"{name}.out."))
         ]
 
     def __getitem__(self, name: str) -> Any:
         """The value of that name; several values, or a pattern: all of them."""
-        found = self.find(name)
-        if not found:
-            raise UnknownNameError(self._unknown(name))
-        return found[0].value if len(found) == 1 else Found(found)
+        records = self.find(name)
+        if not records:
+            raise UnknownNameError(self._explain_unknown(name))
+        return records[0].value if len(records) == 1 else CapturedMany(records)
 
     def __contains__(self, name: str) -> bool:
         return bool(self.find(name))
@@ -97,8 +97,10 @@ class Captured:
         return iter(self.records)
 
     def __repr__(self) -> str:
-        if self._destination.elsewhere:
-            return "\n".join([self._destination.elsewhere, *(f"missing: {one}" for one in self.missing)])
+        if self._destination.elsewhere_note:
+            return "\n".join(
+                [self._destination.elsewhere_note, *(f"missing: {entry}" for entry in self.missing)]
+            )
         width, is_ascii = fits(sys.stdout)
         rows = rows_of(self.records)
         return tree_text(rows, self._title(), self.missing, width, is_ascii, classes=self._classes())
@@ -106,7 +108,7 @@ class Captured:
     def _repr_html_(self) -> str:
         from tensortap.formats.tree_html import tree_html
 
-        if self._destination.elsewhere:
+        if self._destination.elsewhere_note:
             return f"<pre>{escape(repr(self))}</pre>"
         rows = rows_of(self.records, histogram=True)
         return tree_html(rows, self._title(), self.missing, classes=self._classes())
@@ -123,13 +125,13 @@ class Captured:
     def _title(self) -> str:
         return f"{self.dropped} older ones dropped" if self.dropped else ""
 
-    def _unknown(self, name: str) -> str:
+    def _explain_unknown(self, name: str) -> str:
         known = self.names
-        reason = next((one.reason for one in self.missing if one.name == name), None)
+        reason = next((entry.reason for entry in self.missing if entry.name == name), None)
         if reason is not None:
             return f"{name!r} was selected but gave no record: {reason}"
-        if self._destination.elsewhere:
-            return f"no record {name!r}: {self._destination.elsewhere}"
+        if self._destination.elsewhere_note:
+            return f"no record {name!r}: {self._destination.elsewhere_note}"
         if not known:
             return f"no record {name!r}: nothing was captured; .missing says why, for each selected site"
         near = closest_names(name, known)

@@ -50,7 +50,9 @@ class StepCounter:
     def _is_step_over(self, model: int) -> bool:
         if not self._is_training:
             return model in self._models_called
-        awaited = set(map(id, self._optimizers)) if self._awaited_optimizers is None else self._awaited_optimizers
+        awaited = (
+            set(map(id, self._optimizers)) if self._awaited_optimizers is None else self._awaited_optimizers
+        )
         return bool(self._optimizers_stepped) and self._optimizers_stepped >= awaited
 
     def _begin_next_step(self) -> None:

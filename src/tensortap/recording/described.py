@@ -97,7 +97,10 @@ def patched_argv(command: Sequence[str]) -> Iterator[Start]:
     """For a moment this process passes for the program that it will start, so that facts are collected."""
     before = sys.argv, sys.orig_argv, sys.executable
     sys.argv = _python_argv(command[1:]) if is_python_executable(command[0]) else list(command)
-    sys.orig_argv, sys.executable = list(command), command[0] if is_python_executable(command[0]) else sys.executable
+    sys.orig_argv, sys.executable = (
+        list(command),
+        command[0] if is_python_executable(command[0]) else sys.executable,
+    )
     try:
         yield Start(working_directory(), _find_script(sys.argv))
     finally:

@@ -34,17 +34,17 @@ class Edit:
     def __init__(self, model: Any, edits: Mapping[Selector, Any]) -> None:
         require_module(model)
         wanted = [
-            (one, _function(change))
+            (selected, _function(change))
             for pattern, change in edits.items()
-            for one in selection(model, [pattern])
+            for selected in selection(model, [pattern])
         ]
-        stored = next((one.site.name for one, _ in wanted if one.site.of == "param"), None)
+        stored = next((selected.site.name for selected, _ in wanted if selected.site.of == "param"), None)
         if stored is not None:
             raise ValueError(
                 f"{stored!r} is part of the model: change it there; "
                 "outputs, inputs and gradients can be edited here"
             )
-        inside = next((one.site.name for one, _ in wanted if one.site.of in VARIABLES), None)
+        inside = next((selected.site.name for selected, _ in wanted if selected.site.of in VARIABLES), None)
         if inside is not None:
             raise ValueError(
                 f"{inside!r} is inside of a function; "

@@ -6,33 +6,33 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-Watcher = Callable[[Any, bool], None]
+CaptureObserver = Callable[[Any, bool], None]
 
-_on: WeakSet[Any] = WeakSet()
-_watchers: tuple[Watcher, ...] = ()
-
-
-def enter(capture: Any) -> None:
-    _on.add(capture)
-    for watcher in _watchers:
-        watcher(capture, True)
+_active_captures: WeakSet[Any] = WeakSet()
+_capture_observers: tuple[CaptureObserver, ...] = ()
 
 
-def leave(capture: Any) -> None:
-    if capture in _on:
-        _on.discard(capture)
-        for watcher in _watchers:
-            watcher(capture, False)
+def mark_active(capture: Any) -> None:
+    _active_captures.add(capture)
+    for observer in _capture_observers:
+        observer(capture, True)
 
 
-def watch(watcher: Watcher) -> None:
+def mark_inactive(capture: Any) -> None:
+    if capture in _active_captures:
+        _active_captures.discard(capture)
+        for observer in _capture_observers:
+            observer(capture, False)
+
+
+def observe_captures(observer: CaptureObserver) -> None:
     """Call `watcher(capture, is_on)` for each capture that is on, that begins and that ends."""
-    global _watchers
-    _watchers = (*_watchers, watcher)
-    for capture in list(_on):
-        watcher(capture, True)
+    global _capture_observers
+    _capture_observers = (*_capture_observers, observer)
+    for capture in list(_active_captures):
+        observer(capture, True)
 
 
-def unwatch(watcher: Watcher) -> None:
-    global _watchers
-    _watchers = tuple(one for one in _watchers if one != watcher)
+def unobserve_captures(observer: CaptureObserver) -> None:
+    global _capture_observers
+    _capture_observers = tuple(current for current in _capture_observers if current != observer)

@@ -30,8 +30,8 @@ FORMATS: dict[str, Format] = {
     ".hdf5": "hdf5",
     ".html": "html",
 }
-_LARGEST_PAGE, _MOST_ROWS = 4_500_000, 20_000
-Watch = Callable[[Iterable[StoredRecord], int], Iterable[StoredRecord]]
+_MAX_PAGE_BYTES, _MAX_ROWS = 4_500_000, 20_000
+ProgressWrapper = Callable[[Iterable[StoredRecord], int], Iterable[StoredRecord]]
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Exported:
     nbytes: int = 0
     unreadable: int = 0
 
-    def lose(self, key: str, error: Exception) -> None:
+    def add_unreadable(self, key: str, error: Exception) -> None:
         self.skipped[key] = str(error)
         self.unreadable += 1
 
@@ -56,7 +56,7 @@ def export(
     *,
     format: Format | None = None,
     force: bool = False,
-    watch: Watch | None = None,
+    watch: ProgressWrapper | None = None,
 ) -> Exported:
     """Write the records of a run, or of a part that `filter` chose, into one file.
 
@@ -66,146 +66,146 @@ def export(
     The end of the name says which format. A name that occurs once is its own key; else its key tells step,
     rank and call as far as they differ: `loss@step=3`. The file appears when it is whole, or not at all.
     """
-    opened = run if isinstance(run, Run) else Run(run)
+    source_run = run if isinstance(run, Run) else Run(run)
     target = Path(path)
-    chosen = format or FORMATS.get(target.suffix)
-    if chosen is None:
+    chosen_format = format or FORMATS.get(target.suffix)
+    if chosen_format is None:
         raise UnknownFormatError(f"{target.name} says no format; end it in {', '.join(FORMATS)}")
     if target.exists() and not force:
         raise RefusedError(f"{target} exists; choose another name, or force=True (--force) to replace it")
-    done = Exported(target)
-    with _whole_file(target) as draft:
-        _WRITERS[chosen](opened, draft, done, watch or (lambda records, total: records))
-        done.nbytes = draft.stat().st_size
-    return done
+    exported = Exported(target)
+    with _replace_atomically(target) as draft:
+        _WRITERS[chosen_format](source_run, draft, exported, watch or (lambda records, total: records))
+        exported.nbytes = draft.stat().st_size
+    return exported
 
 
-def keys_of(run: Run) -> list[str]:
+def record_keys(run: Run) -> list[str]:
     """A key for each record, in its order; no two are alike."""
     cells = run.cells()
     varying: dict[str, dict[str, set[Any]]] = {}
-    places = list(zip(cells["name"], cells["step"], cells["rank"], cells["call"], strict=True))
-    for name, *where in places:
+    coordinates = list(zip(cells["name"], cells["step"], cells["rank"], cells["call"], strict=True))
+    for name, *values in coordinates:
         seen = varying.setdefault(name, {"step": set(), "rank": set(), "call": set()})
-        for field_name, number in zip(seen, where, strict=True):
+        for field_name, number in zip(seen, values, strict=True):
             seen[field_name].add(number)
     taken: set[str] = set()
-    return [_free(_key(name, where, varying[name]), taken) for name, *where in places]
+    return [_unused_key(_record_key(name, values, varying[name]), taken) for name, *values in coordinates]
 
 
-def _key(name: str, where: Sequence[Any], varying: dict[str, set[Any]]) -> str:
-    told = [
-        f"{what}={_place(number)}"
-        for (what, seen), number in zip(varying.items(), where, strict=True)
+def _record_key(name: str, values: Sequence[Any], varying: dict[str, set[Any]]) -> str:
+    varying_fields = [
+        f"{field_name}={_format_coordinate(number)}"
+        for (field_name, seen), number in zip(varying.items(), values, strict=True)
         if len(seen) > 1
     ]
-    return f"{name}@{','.join(told)}" if told else name
+    return f"{name}@{','.join(varying_fields)}" if varying_fields else name
 
 
-def _place(place: Any) -> str:
-    return "+".join(map(str, place)) if isinstance(place, tuple) else str(place)
+def _format_coordinate(coordinate: Any) -> str:
+    return "+".join(map(str, coordinate)) if isinstance(coordinate, tuple) else str(coordinate)
 
 
-def _free(key: str, taken: set[str]) -> str:
-    found, count = key, 1
-    while found in taken:
+def _unused_key(key: str, taken: set[str]) -> str:
+    candidate, count = key, 1
+    while candidate in taken:
         count += 1
-        found = f"{key}.{count}"
-    taken.add(found)
-    return found
+        candidate = f"{key}.{count}"
+    taken.add(candidate)
+    return candidate
 
 
-def _arrays(
-    run: Run, done: Exported, watch: Watch, known: Iterable[str], *, is_numpy: bool = False
+def _array_records(
+    run: Run, exported: Exported, watch: ProgressWrapper, known: Iterable[str], *, is_numpy: bool = False
 ) -> Iterator[Named]:
     """The records that are arrays of these number types, or of any that numpy has; of the others it is told
     why not."""
-    for key, one in zip(keys_of(run), watch(run, len(run)), strict=True):
-        is_odd = one.dtype not in known
-        if is_odd and not (is_numpy and _is_odd_array(one)):
-            done.skipped[key] = f"{one.dtype or one.type} has no place in this format"
+    for key, stored in zip(record_keys(run), watch(run, len(run)), strict=True):
+        is_odd = stored.dtype not in known
+        if is_odd and not (is_numpy and _is_numpy_only(stored)):
+            exported.skipped[key] = f"{stored.dtype or stored.type} has no place in this format"
             continue
         try:
-            bits = one.load() if is_odd else _bits(one)
+            bits = stored.load() if is_odd else _record_bits(stored)
         except (TensortapError, OSError, ValueError) as error:
-            done.lose(key, error)
+            exported.add_unreadable(key, error)
             continue
         if bits is None or bits.dtype.hasobject:
-            done.skipped[key] = f"{one.type}, not stored as one block"
+            exported.skipped[key] = f"{stored.type}, not stored as one block"
             continue
-        done.keys.append(key)
-        yield Named(key, bits, "" if is_odd else one.dtype)
+        exported.keys.append(key)
+        yield Named(key, bits, "" if is_odd else stored.dtype)
 
 
-def _is_odd_array(one: StoredRecord) -> bool:
+def _is_numpy_only(stored: StoredRecord) -> bool:
     """Texts, dates, fields, wide floats: what numpy writes without a pickle, and few others know."""
-    return one.framework == "numpy" and one.suffix == ".npy" and one.dtype != "object"
+    return stored.framework == "numpy" and stored.suffix == ".npy" and stored.dtype != "object"
 
 
-def _bits(one: StoredRecord) -> Any:
-    return _number(one) if one.bits is None and one.framework == "python" else one.bits
+def _record_bits(stored: StoredRecord) -> Any:
+    return _python_number(stored) if stored.bits is None and stored.framework == "python" else stored.bits
 
 
-def _number(one: StoredRecord) -> Any:
+def _python_number(stored: StoredRecord) -> Any:
     """A number of Python's own, as an array without axes; None for anything else."""
-    value = one.load() if not one.shape else None
-    return np.asarray(value, one.dtype) if isinstance(value, bool | int | float) else None
+    value = stored.load() if not stored.shape else None
+    return np.asarray(value, stored.dtype) if isinstance(value, bool | int | float) else None
 
 
-def _npz(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
+def _write_npz(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper) -> None:
     with draft.open("wb") as stream:
-        write_npz(stream, _arrays(run, done, watch, DTYPE_TABLE, is_numpy=True))
+        write_npz(stream, _array_records(run, exported, watch, DTYPE_TABLE, is_numpy=True))
 
 
-def _safetensors(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
-    arrays = list(_arrays(run, done, watch, SAFETENSORS))  # memory-mapped: nothing is read yet
+def _write_safetensors(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper) -> None:
+    arrays = list(_array_records(run, exported, watch, SAFETENSORS))  # memory-mapped: nothing is read yet
     with draft.open("wb") as stream:
         write_safetensors(stream, arrays, {"format": "pt", "run": run.path.absolute().name})
 
 
-def _hdf5(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
+def _write_hdf5(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper) -> None:
     try:
-        _trace(run, draft, done, watch)
+        _write_trace(run, draft, exported, watch)
     except WriteFailedError as error:
         if error.errno is None:
             raise
         # A draft that was given up has no safe part, and nobody knows its name.
-        raise OSError(error.errno, os.strerror(error.errno), str(done.path)) from error
+        raise OSError(error.errno, os.strerror(error.errno), str(exported.path)) from error
 
 
-class _Trace(HDF5):
+class _QuietHDF5(HDF5):
     """Whoever exports is told what is left out, and needs no second word of it in the log."""
 
     def _skip(self, name: str, error: Exception) -> None:
         self.reasons[name] = str(error)
 
 
-def _trace(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
-    sink = _Trace(draft)
-    sink.path = done.path  # what it says of values is about the file as it will be called
+def _write_trace(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper) -> None:
+    sink = _QuietHDF5(draft)
+    sink.path = exported.path  # what it says of values is about the file as it will be called
     try:
-        for one in watch(run, len(run)):
+        for stored in watch(run, len(run)):
             try:
-                record = one.record()
+                record = stored.record()
             except (TensortapError, OSError, ValueError) as error:
-                done.lose(one.name, error)
+                exported.add_unreadable(stored.name, error)
                 continue
             try:
                 sink.write(record)
             except WriteFailedError:
                 raise
             except (TensortapError, ValueError) as error:
-                done.skipped[one.name] = str(error)
+                exported.skipped[stored.name] = str(error)
     finally:
         sink.close()
-    done.keys.extend(sink.datasets)
-    done.skipped.update(sink.reasons)
+    exported.keys.extend(sink.datasets)
+    exported.skipped.update(sink.reasons)
 
 
-def _html(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
+def _write_html(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper) -> None:
     """A summary, the tree, and as many cards as five megabytes hold."""
-    some = run if len(run) <= _MOST_ROWS else [run[at] for at in range(_MOST_ROWS)]
-    rows = [display_row(one) for one in watch(some, len(some))]
+    shown_records = run if len(run) <= _MAX_ROWS else [run[at] for at in range(_MAX_ROWS)]
+    rows = [display_row(stored) for stored in watch(shown_records, len(shown_records))]
     title = escape(run.path.absolute().name)
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -216,29 +216,29 @@ def _html(run: Run, draft: Path, done: Exported, watch: Watch) -> None:
         "<h2>Values</h2>",
     ]
     length = sum(map(len, parts))
-    for key, one in zip(keys_of(run), run, strict=True):
-        drawn = _drawn(key, one, done)
-        if length + len(drawn) > _LARGEST_PAGE:
-            done.skipped[key] = "the page is full"
+    for key, record in zip(record_keys(run), run, strict=True):
+        card = _render_card(key, record, exported)
+        if length + len(card) > _MAX_PAGE_BYTES:
+            exported.skipped[key] = "the page is full"
             continue
-        length += len(drawn)
-        parts.append(drawn)
-    more = f"<p>{len(done.skipped):,} more values are not shown</p>" if done.skipped else ""
+        length += len(card)
+        parts.append(card)
+    more = f"<p>{len(exported.skipped):,} more values are not shown</p>" if exported.skipped else ""
     draft.write_text("".join([*parts, more, "</body></html>\n"]), "utf-8", "backslashreplace")
 
 
-def _drawn(key: str, one: StoredRecord, done: Exported) -> str:
+def _render_card(key: str, stored: StoredRecord, exported: Exported) -> str:
     try:
-        drawn = value_card(one)
+        card = value_card(stored)
     except (TensortapError, OSError, ValueError) as error:
-        done.lose(key, error)
+        exported.add_unreadable(key, error)
         return f"<p>{escape(key)}: {escape(str(error))}</p>"
-    done.keys.append(key)
-    return drawn
+    exported.keys.append(key)
+    return card
 
 
 @contextmanager
-def _whole_file(target: Path) -> Iterator[Path]:
+def _replace_atomically(target: Path) -> Iterator[Path]:
     """A draft beside the target, which takes its name at the end; gone when something fails."""
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist")
@@ -250,9 +250,9 @@ def _whole_file(target: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-_WRITERS: dict[Format, Callable[[Run, Path, Exported, Watch], None]] = {
-    "npz": _npz,
-    "safetensors": _safetensors,
-    "hdf5": _hdf5,
-    "html": _html,
+_WRITERS: dict[Format, Callable[[Run, Path, Exported, ProgressWrapper], None]] = {
+    "npz": _write_npz,
+    "safetensors": _write_safetensors,
+    "hdf5": _write_hdf5,
+    "html": _write_html,
 }

@@ -11,10 +11,10 @@ from typing import Any
 from tensortap.sources.modules import Modules
 from tensortap.sources.sites import Wanted
 
-FIRST = 1  # iterations count forwards from one
+FIRST_ITERATION = 1  # iterations count forwards from one
 
 
-class Pace:
+class TraceSchedule:
     """Which forwards are traced: every `interval`-th, of training or of evaluation or of both.
 
     Those of the other mode do not count towards gathering, and none is due while they run: often rank 0
@@ -26,7 +26,7 @@ class Pace:
             raise ValueError(f"trace_interval is {interval!r}; give a whole number from 1 on")
         if train_only and eval_only:
             raise ValueError("train_only and eval_only leave nothing to trace; give one of them")
-        self.may_rest = train_only or eval_only or interval != 1
+        self.may_skip = train_only or eval_only or interval != 1
         self._model, self._interval = model, interval
         self._train_only, self._eval_only = train_only, eval_only
         self._is_ours, self._is_due = True, False
@@ -36,7 +36,7 @@ class Pace:
         self._is_ours = self._is_wanted_mode()
         return not self._is_ours or iteration % self._interval != 0
 
-    def counts(self, iteration: int) -> bool:
+    def counts_for_gathering(self, iteration: int) -> bool:
         """Asked when it is over, before the next one begins."""
         self._is_due = self._is_due or self._is_ours
         counts = self._is_due and self._is_wanted_mode()
@@ -49,7 +49,7 @@ class Pace:
         return True
 
 
-class _OfThread:
+class _PerThread:
     """An attribute that each thread finds as it set it; one that never did, as it was set last."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -65,33 +65,33 @@ class _OfThread:
         setattr(source.latest, self._name, value)
 
 
-class Forwards(Modules):
+class ForwardSource(Modules):
     """A call of the model within a call of it belongs to the outer one. Threads that call it at once count
     together, and each keeps its values under the iteration of its own forward."""
 
-    step: int = _OfThread()  # type: ignore[assignment]
-    is_resting: bool = _OfThread()  # type: ignore[assignment]
-    is_special: bool = _OfThread()  # type: ignore[assignment]
+    step: int = _PerThread()  # type: ignore[assignment]
+    is_resting: bool = _PerThread()  # type: ignore[assignment]
+    is_special: bool = _PerThread()  # type: ignore[assignment]
 
     def __init__(self, model: Any, wanted: Sequence[Wanted], **options: Any) -> None:
         self.own, self.latest = threading.local(), SimpleNamespace()
-        self._one_begins = threading.Lock()
+        self._begin_lock = threading.Lock()
         super().__init__(model, wanted, **options)
-        self._calling = getattr(getattr(type(self.model), "_call_impl", None), "__code__", None)
-        self.step = FIRST
+        self._call_code = getattr(getattr(type(self.model), "_call_impl", None), "__code__", None)
+        self.step = FIRST_ITERATION
 
     def begin_step(self) -> None:
-        if self._is_within():
+        if self._is_nested_call():
             return
-        with self._one_begins:
+        with self._begin_lock:
             self.own.__dict__.clear()  # the next iteration comes after the last of all threads
             super().begin_step()
 
-    def _is_within(self) -> bool:
+    def _is_nested_call(self) -> bool:
         """Whether another call of the model is under way around the one that begins. Looked for in the stack:
         a count of calls would be wrong for ever after an interrupt."""
         frame, calls = sys._getframe(2), 0
         while frame is not None and calls < 2:
-            calls += frame.f_code is self._calling and frame.f_locals.get("self") is self.model
+            calls += frame.f_code is self._call_code and frame.f_locals.get("self") is self.model
             frame = frame.f_back  # type: ignore[assignment]
         return calls == 2

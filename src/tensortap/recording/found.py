@@ -9,7 +9,7 @@ from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 
 
-class Found:
+class CapturedMany:
     """Several values, in the order in which they were seen.
 
     >>> cap["layers.*"].stack()

@@ -13,7 +13,7 @@ from tensortap.core.record import Record, Site
 from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import as_it_is
+from tensortap.frameworks.keep import keep_unchanged
 from tensortap.frameworks.nested import leaves
 from tensortap.recording import tapping
 from tensortap.stages.select import StepPredicate
@@ -22,39 +22,41 @@ if TYPE_CHECKING:
     from tensortap.sources.modules import Modules
 
 
-class Heard:
+class ManualTapSource:
     """Listens from `start` to `stop`; a pattern that excludes a name is heeded, no other is."""
 
     def __init__(self, patterns: Sequence[Any], predicates: Sequence[Any], modules: Modules | None) -> None:
-        self._excluding = [one for one in patterns if isinstance(one, str) and one.startswith("!")]
-        self._steps = [one for one in predicates if isinstance(one, StepPredicate)]
+        self._exclusions = [
+            pattern for pattern in patterns if isinstance(pattern, str) and pattern.startswith("!")
+        ]
+        self._steps = [predicate for predicate in predicates if isinstance(predicate, StepPredicate)]
         self._modules = modules
         self._calls: dict[str, tuple[int, int]] = {}  # of the step it was seen in last
         self._tap: Tap | None = None
         self._rank = 0
-        self.holder: Any = None  # a capture that is on goes on, also when nobody has kept it
-        self.take: Callable[[Any], Any] = as_it_is
+        self.owner: Any = None  # a capture that is on goes on, also when nobody has kept it
+        self.take: Callable[[Any], Any] = keep_unchanged
         self.refused: dict[str, str] = {}
 
     def start(self, tap: Tap) -> None:
-        self.join(tap)
-        tapping.listen(self.hear)
+        self.bind(tap)
+        tapping.add_tap_listener(self.receive_tap)
 
-    def join(self, tap: Tap) -> None:
+    def bind(self, tap: Tap) -> None:
         """Without listening: a compiled graph shows what it taps itself."""
         self._tap, self._rank = tap, rank_info().rank
 
     def stop(self) -> None:
-        tapping.unlisten(self.hear)
-        self._tap = self.holder = None
+        tapping.remove_tap_listener(self.receive_tap)
+        self._tap = self.owner = None
 
-    def has_heard(self, pattern: str) -> bool:
+    def has_received(self, pattern: str) -> bool:
         return any(matches_pattern(pattern, name) for name in self._calls)
 
-    def hear(self, value: Any, name: str, site: Site | None) -> None:
+    def receive_tap(self, value: Any, name: str, site: Site | None) -> None:
         step, tap = self._step(), self._tap
-        is_wanted = all(matches_pattern(one, name) for one in self._excluding)
-        if tap is None or not is_wanted or not all(one.wants(step) for one in self._steps):
+        is_wanted = all(matches_pattern(pattern, name) for pattern in self._exclusions)
+        if tap is None or not is_wanted or not all(steps.wants(step) for steps in self._steps):
             return
         try:
             self._emit(tap, value, name, step, site)
@@ -66,12 +68,14 @@ class Heard:
         for item, leaf in leaves(value):
             placement = framework_of(leaf).placement(leaf)
             try:
-                kept = self.take(leaf)
+                retained = self.take(leaf)
             except UnsupportedValueError as error:
                 self.refused.setdefault(name + item, str(error))
                 continue
             order, at = next_order(), time()
-            tap.emit(Record(name + item, kept, "value", step, self._rank, call, order, at, site, placement))
+            tap.emit(
+                Record(name + item, retained, "value", step, self._rank, call, order, at, site, placement)
+            )
 
     def _next_call(self, name: str, step: int) -> int:
         seen_in, calls = self._calls.get(name, (step, 0))

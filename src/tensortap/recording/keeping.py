@@ -15,7 +15,7 @@ from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.formats.rows import row_of
 from tensortap.formats.tree_words import oddity, plural, printable, spread, trend, typed
-from tensortap.frameworks.keep import RetentionPolicy, retention_policy, reference
+from tensortap.frameworks.keep import RetentionPolicy, detached_reference, retention_policy
 from tensortap.readers.run import Run
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.memory import Memory
@@ -30,10 +30,10 @@ class Destination:
     """The sinks of a capture, and how what they took is read again."""
 
     def __init__(self, to: Any, keep: Any, limit: Any) -> None:
-        given = to if isinstance(to, (list, tuple)) else [to]
-        self.sinks = [_sink(one, keep, limit) for one in given]
+        destinations = to if isinstance(to, (list, tuple)) else [to]
+        self.sinks = [_sink_for(destination, keep, limit) for destination in destinations]
 
-    def keep_early(self) -> RetentionPolicy | None:
+    def move_policy_to_source(self) -> RetentionPolicy | None:
         """Let the source make of each value what is kept, instead of a second record of it here; possible
         where nobody else looks at the value in between."""
         if len(self.sinks) != 1 or self.memory is None:
@@ -48,22 +48,24 @@ class Destination:
     @property
     def run(self) -> Path | None:
         """The folder of the run that is written, if one is."""
-        found = (getattr(sink, "inner", sink) for sink in self.sinks)
-        return next((sink.path for sink in found if isinstance(sink, RunDirectory)), None)
+        inner_sinks = (getattr(sink, "inner", sink) for sink in self.sinks)
+        return next((sink.path for sink in inner_sinks if isinstance(sink, RunDirectory)), None)
 
     @property
     def trace(self) -> Path | None:
         """The HDF5 file that is written, if one is."""
         hdf5 = sys.modules.get("tensortap.sinks.hdf5")  # not loaded: then nobody writes one
-        found = (getattr(sink, "inner", sink) for sink in self.sinks)
-        return next((sink.path for sink in found if hdf5 is not None and isinstance(sink, hdf5.HDF5)), None)
+        inner_sinks = (getattr(sink, "inner", sink) for sink in self.sinks)
+        return next(
+            (sink.path for sink in inner_sinks if hdf5 is not None and isinstance(sink, hdf5.HDF5)), None
+        )
 
     @property
-    def elsewhere(self) -> str:
+    def elsewhere_note(self) -> str:
         """Where the records went, when they cannot be read here again."""
         if self.memory is not None or self.run is not None or self.trace is not None:
             return ""
-        count = max((sink.count for sink in self.sinks if isinstance(sink, Kept)), default=0)
+        count = max((sink.count for sink in self.sinks if isinstance(sink, RetainingSink)), default=0)
         return f"{plural(count, 'record')} went where to= says, and none is held here"
 
     def records(self) -> list[Record]:
@@ -74,10 +76,10 @@ class Destination:
             sink.flush()
         if self.run is not None:
             return [stored.record() for stored in Run(self.run).filter(rank=rank_info().rank)]
-        return [] if self.trace is None else _traced(self.trace)
+        return [] if self.trace is None else _read_trace(self.trace)
 
 
-class Kept:
+class RetainingSink:
     """Hands a sink what is kept of each value, and leaves closing it to whoever made it."""
 
     def __init__(self, inner: Sink, keep: RetentionPolicy | None, *, is_ours: bool) -> None:
@@ -98,7 +100,7 @@ class Kept:
             self.inner.flush()
 
 
-class Calls:
+class CallbackSink:
     """A sink that hands every record to a function."""
 
     def __init__(self, function: Callable[[Record], Any]) -> None:
@@ -111,7 +113,7 @@ class Calls:
         pass
 
 
-class Into(Calls):
+class TapSink(CallbackSink):
     """A sink that pours on into a tap of the user's."""
 
     def __init__(self, tap: Tap) -> None:
@@ -119,66 +121,68 @@ class Into(Calls):
         self.flush = tap.flush  # type: ignore[method-assign]
 
 
-def byte_count(limit: str) -> int:
+def parse_size(limit: str) -> int:
     """`"2GiB"`, `"500 MB"` as a number of bytes."""
-    found = _SIZE.fullmatch(limit)
-    if found is None:
+    match = _SIZE.fullmatch(limit)
+    if match is None:
         raise ValueError(f"limit is {limit!r}; give a size such as '2GiB' or '500MB', or a number of records")
-    unit = found[2].lower()
-    return int(float(found[1]) * {**_UNITS, **_BINARY}[unit])
+    unit = match[2].lower()
+    return int(float(match[1]) * {**_UNITS, **_BINARY}[unit])
 
 
-def _traced(path: Path) -> list[Record]:
+def _read_trace(path: Path) -> list[Record]:
     """A trace knows values, steps and ranks; kinds and calls it does not."""
     from tensortap.readers.trace_file import TraceFile
 
     file = TraceFile(path)
-    series = [file.load(name) for name in file.names]
-    found = [
-        Record(one.name, value, step=step, rank=rank)
-        for one in series
-        for value, step, rank in zip(one.values, one.steps, one.ranks, strict=True)
+    all_series = [file.load(name) for name in file.names]
+    records = [
+        Record(series.name, value, step=step, rank=rank)
+        for series in all_series
+        for value, step, rank in zip(series.values, series.steps, series.ranks, strict=True)
     ]
-    return sorted(found, key=lambda record: record.step)
+    return sorted(records, key=lambda record: record.step)
 
 
-def _sink(to: Any, keep: Any, limit: Any) -> Sink:
+def _sink_for(to: Any, keep: Any, limit: Any) -> Sink:
     if to is None:
-        return Memory(keep=_keeper("cow" if keep is None else keep), **_limits(limit))
+        return Memory(keep=_retention_policy("cow" if keep is None else keep), **_memory_limits(limit))
     if to is print:
-        return Kept(Calls(_print), _given(keep), is_ours=True)
+        return RetainingSink(CallbackSink(_print_record), _explicit_policy(keep), is_ours=True)
     if isinstance(to, (str, os.PathLike)):
-        return Kept(open_sink(os.fspath(to)), _given(keep), is_ours=True)
+        return RetainingSink(open_sink(os.fspath(to)), _explicit_policy(keep), is_ours=True)
     if isinstance(to, Tap):
-        return Kept(Into(to), _given(keep), is_ours=False)
+        return RetainingSink(TapSink(to), _explicit_policy(keep), is_ours=False)
     if isinstance(to, Memory):
         return to
     if all(hasattr(to, method) for method in ("write", "flush", "close")):
-        return Kept(to, _given(keep), is_ours=False)
+        return RetainingSink(to, _explicit_policy(keep), is_ours=False)
     if callable(to):
-        return Kept(Calls(to), _keeper("cow" if keep is None else keep), is_ours=True)
+        return RetainingSink(
+            CallbackSink(to), _retention_policy("cow" if keep is None else keep), is_ours=True
+        )
     raise TypeError(
         f"to is {to!r}; give a folder, an address, print, a function of the record, a sink or a Tap"
     )
 
 
-def _given(keep: Any) -> RetentionPolicy | None:
+def _explicit_policy(keep: Any) -> RetentionPolicy | None:
     """A sink that writes at once needs no copy of its own."""
-    return None if keep is None else _keeper(keep)
+    return None if keep is None else _retention_policy(keep)
 
 
-def _keeper(keep: Any) -> RetentionPolicy:
+def _retention_policy(keep: Any) -> RetentionPolicy:
     """A function of the user's own gets the value without its graph: what it makes of it would hold on to
     all that the step has computed."""
-    made = retention_policy(keep)
-    return (lambda value: reference(made(reference(value)))) if callable(keep) else made
+    policy = retention_policy(keep)
+    return (lambda value: detached_reference(policy(detached_reference(value)))) if callable(keep) else policy
 
 
-def _limits(limit: Any) -> dict[str, int]:
+def _memory_limits(limit: Any) -> dict[str, int]:
     if limit is None:
         return {"most_bytes": _half_of_memory()}
     if isinstance(limit, str):
-        return {"most_bytes": byte_count(limit)}
+        return {"most_bytes": parse_size(limit)}
     if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
         return {"most": limit}
     raise ValueError(f"limit is {limit!r}; give a size such as '2GiB' or '500MB', or a number of records")
@@ -192,19 +196,19 @@ def _half_of_memory() -> int:
         return 8 << 30
 
 
-def _print(record: Record) -> None:
+def _print_record(record: Record) -> None:
     """One line as it happens, so that the last ones survive a crash."""
     row = row_of(record)
-    words = [typed([row], "", "cpu"), " .. ".join(filter(None, spread([row]))), trend([row])]
-    words.append(oddity(row, False, False))
+    columns = [typed([row], "", "cpu"), " .. ".join(filter(None, spread([row]))), trend([row])]
+    columns.append(oddity(row, False, False))
     call = f"@{record.call}" if record.call else ""
-    print(f"{record.step}  {printable(record.name)}{call}  {'  '.join(filter(None, words))}", flush=True)
+    print(f"{record.step}  {printable(record.name)}{call}  {'  '.join(filter(None, columns))}", flush=True)
 
 
-def summaries(records: Iterable[Record]) -> None:
+def fetch_summaries(records: Iterable[Record]) -> None:
     """Fetch what still waits on a device, all at once."""
     waiting = [record.value for record in records if getattr(record.value, "waits", None) is not None]
     if waiting:
-        from tensortap.frameworks.torch_summary import read
+        from tensortap.frameworks.torch_summary import fetch_summaries
 
-        read(waiting)
+        fetch_summaries(waiting)

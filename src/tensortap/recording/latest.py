@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from tensortap.core.errors import UnknownModuleError, UnsupportedValueError
 from tensortap.core.parts import Stage
-from tensortap.core.paths import matches_pattern, closest_names
+from tensortap.core.paths import closest_names, matches_pattern
 from tensortap.core.record import Kind, Record
 from tensortap.core.tap import Tap
-from tensortap.frameworks.keep import cow
+from tensortap.frameworks.keep import copy_on_write
 from tensortap.frameworks.nested import leaves
-from tensortap.recording.keeping import Into, Kept
+from tensortap.recording.keeping import RetainingSink, TapSink
 from tensortap.sources.manual import Manual
 from tensortap.sources.modules import Modules
 from tensortap.sources.sites import ModuleSite, Wanted, has_forward, require_module, unwrapped, walk
@@ -28,55 +28,57 @@ _ITEM = re.compile(r"""\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]]*)\]""")
 log = logging.getLogger("tensortap.capture")
 
 
-class _Held(NamedTuple):
+class _CapturedValue(NamedTuple):
     """A value, and whether it is part of a graph that is being traced rather than a snapshot."""
 
     value: Any
     is_traced: bool
 
 
-class _Registered(NamedTuple):
+class _RegisteredValue(NamedTuple):
     order: int
     name: str
-    held: _Held
+    captured: _CapturedValue
     is_inside: bool  # registered within a forward of the model
     forward: int  # how many forwards of the model had begun
 
 
-class Latest(Stage):
+class LastForward(Stage):
     """Holds what came by since the latest forward of the model began; passes every record on.
 
     A forward that begins replaces all that the one before it gave. Values registered outside of one stay
     until their name is registered again after another forward. At most `most` registered ones are held.
     """
 
-    def __init__(self, model: Any, most: int | None) -> None:
-        self.model, self._most = unwrapped(model), most
-        self._places: dict[str, tuple[int, bool]] = {}
+    def __init__(self, model: Any, max_registered: int | None) -> None:
+        self.model, self._max_registered = unwrapped(model), max_registered
+        self._sort_keys: dict[str, tuple[int, bool]] = {}
         self._positions: dict[str, int] = {}
-        self._seen: dict[str, list[_Held]] = {}
-        self._registered: dict[str, list[_Registered]] = {}  # by the name that was given
-        self._over = 0  # forwards that another one followed
+        self._module_values: dict[str, list[_CapturedValue]] = {}
+        self._registered: dict[str, list[_RegisteredValue]] = {}  # by the name that was given
+        self._forwards_completed = 0  # forwards that another one followed
         self._refused: set[str] = set()
         self._manual = Manual()
         self._modules: Modules | None = None
         self._tap = Tap()
 
-    def start(self, modules: Mapping[str, Any], *, has_inputs: bool, onwards: Tap | None) -> None:
+    def start(self, modules: Mapping[str, Any], *, has_inputs: bool, user_tap: Tap | None) -> None:
         """Hang hooks on the modules; what they give also goes on into that tap, unless it is traced."""
         self._positions = {path: position for position, path in enumerate(modules)}
         kinds: tuple[Kind, ...] = ("input", "output") if has_inputs else ("output",)
-        wanted = [Wanted(ModuleSite(path, kind, one)) for path, one in modules.items() for kind in kinds]
-        others: list[Stage] = [] if onwards is None else [When(lambda record: not is_tracing())]
-        sinks = [] if onwards is None else [Kept(Into(onwards), None, is_ours=False)]
-        self._tap = Tap(stages=[self, *others], sinks=sinks, on_error="log")
+        wanted = [
+            Wanted(ModuleSite(path, kind, module)) for path, module in modules.items() for kind in kinds
+        ]
+        filters: list[Stage] = [] if user_tap is None else [When(lambda record: not is_tracing())]
+        sinks = [] if user_tap is None else [RetainingSink(TapSink(user_tap), None, is_ours=False)]
+        self._tap = Tap(stages=[self, *filters], sinks=sinks, on_error="log")
         self._modules = Modules(self.model, wanted, naming=self._name, by_position=True)
         self._tap.attach(self._manual).attach(self._modules)
 
     def stop(self) -> None:
         """Take every hook off, and forget."""
         self._tap.close()
-        self._seen, self._registered = {}, {}
+        self._module_values, self._registered = {}, {}
 
     def register(self, name: str, value: Any, *, depth: int) -> None:
         if not _is_recomputing():
@@ -85,91 +87,101 @@ class Latest(Stage):
     def tensors(self, *, pads: bool) -> OrderedDict[str, Any]:
         """Modules in the order they were listed, inputs before outputs, then what was registered; with
         `pads` or while a graph is traced, exactly `most` of those."""
-        traced = is_tracing()
-        found: OrderedDict[str, Any] = OrderedDict()
-        seen = list(self._seen)  # another thread may be running a forward
-        for name in sorted(seen, key=self._places.__getitem__):
-            for held in self._seen.get(name, ()):
-                if held.is_traced == traced:
-                    found[_unused(name, found)] = held.value
-        registered = sorted(self._all_registered(traced), key=lambda one: one.order)
-        for one in registered:
-            found[_unused(one.name, found)] = one.held.value
-        for slot in range(len(registered), (self._most or 0) if pads or traced else 0):
-            found[_unused(f"placeholder_{slot}", found)] = _placeholder(self.model)
-        return found
+        is_traced = is_tracing()
+        tensors: OrderedDict[str, Any] = OrderedDict()
+        names = list(self._module_values)  # another thread may be running a forward
+        for name in sorted(names, key=self._sort_keys.__getitem__):
+            for captured in self._module_values.get(name, ()):
+                if captured.is_traced == is_traced:
+                    tensors[_unused_name(name, tensors)] = captured.value
+        registered = sorted(
+            self._all_registered(is_traced), key=lambda registered_value: registered_value.order
+        )
+        for registered_value in registered:
+            tensors[_unused_name(registered_value.name, tensors)] = registered_value.captured.value
+        for slot in range(len(registered), (self._max_registered or 0) if pads or is_traced else 0):
+            tensors[_unused_name(f"placeholder_{slot}", tensors)] = _placeholder(self.model)
+        return tensors
 
     def push(self, record: Record) -> Iterable[Record]:
         if record.kind == "value":
-            self._register(record)
+            self._store_registered(record)
         else:
-            self._see(record)
+            self._store_module_value(record)
         return (record,)
 
     def tick(self, step: int) -> Iterable[Record]:
         """Called when the next forward begins; a model that calls itself is still in the same one."""
-        if self._calls_under_way() < 2:
-            self._over += 1
-            self._seen = {}
+        if self._active_calls() < 2:
+            self._forwards_completed += 1
+            self._module_values = {}
             outside = {
-                name: [one for one in registered if not one.is_inside]
+                name: [entry for entry in registered if not entry.is_inside]
                 for name, registered in self._registered.items()
             }
             self._registered = {name: registered for name, registered in outside.items() if registered}
         return ()
 
-    def _see(self, record: Record) -> None:
-        held = self._hold(record.name, record.value)
-        if held is None:
+    def _store_module_value(self, record: Record) -> None:
+        captured = self._snapshot(record.name, record.value)
+        if captured is None:
             return
-        before = self._seen.setdefault(record.name, [])
-        if before and not self._calls_under_way():
-            before.clear()  # a module that is called by itself, again: no forward says where one ends
-        before.append(held)
+        previous = self._module_values.setdefault(record.name, [])
+        if previous and not self._active_calls():
+            previous.clear()  # a module that is called by itself, again: no forward says where one ends
+        previous.append(captured)
 
-    def _register(self, record: Record) -> None:
-        traced, is_inside = is_tracing(), self._calls_under_way() > 0
-        before = self._registered.get(record.name, [])
-        now = [one for one in before if one.forward == self._forward or one.held.is_traced != traced]
-        self._registered[record.name] = now
+    def _store_registered(self, record: Record) -> None:
+        is_traced, is_inside = is_tracing(), self._active_calls() > 0
+        previous = self._registered.get(record.name, [])
+        current = [
+            entry
+            for entry in previous
+            if entry.forward == self._forward or entry.captured.is_traced != is_traced
+        ]
+        self._registered[record.name] = current
         for item, leaf in leaves(record.value):
             if leaf is None:
                 continue
-            if self._is_full(traced, record.name):
+            if self._is_full(is_traced, record.name):
                 return
-            held = self._hold(record.name + item, leaf)
-            if held is not None:
-                name = record.name + _dotted(item)
-                now.append(_Registered(record.order, name, held, is_inside, self._forward))
+            captured = self._snapshot(record.name + item, leaf)
+            if captured is not None:
+                name = record.name + _dotted_item(item)
+                current.append(_RegisteredValue(record.order, name, captured, is_inside, self._forward))
 
-    def _all_registered(self, traced: bool) -> list[_Registered]:
-        found = list(self._registered.values())
-        return [one for registered in found for one in registered if one.held.is_traced == traced]
+    def _all_registered(self, is_traced: bool) -> list[_RegisteredValue]:
+        by_name = list(self._registered.values())
+        return [
+            entry for registered in by_name for entry in registered if entry.captured.is_traced == is_traced
+        ]
 
     @property
     def _forward(self) -> int:
-        return self._over + (self._modules is not None and self._modules.has_run)
+        return self._forwards_completed + (self._modules is not None and self._modules.has_run)
 
-    def _calls_under_way(self) -> int:
-        return sum(module is self.model for module in modules_called())
+    def _active_calls(self) -> int:
+        return sum(module is self.model for module in modules_being_called())
 
-    def _is_full(self, traced: bool, name: str) -> bool:
-        if self._most is None or len(self._all_registered(traced)) < self._most:
+    def _is_full(self, is_traced: bool, name: str) -> bool:
+        if self._max_registered is None or len(self._all_registered(is_traced)) < self._max_registered:
             return False
-        self._say_once(name, f"{name!r} is not captured: max_tensors={self._most} are registered already")
+        self._warn_once(
+            name, f"{name!r} is not captured: max_tensors={self._max_registered} are registered already"
+        )
         return True
 
-    def _hold(self, name: str, value: Any) -> _Held | None:
+    def _snapshot(self, name: str, value: Any) -> _CapturedValue | None:
         if is_tracing():
             # A copy that the graph makes too: what is written to the tensor afterwards must not show.
-            return _Held(value.clone() if hasattr(value, "clone") else value, True)
+            return _CapturedValue(value.clone() if hasattr(value, "clone") else value, True)
         try:
-            return _Held(cow(value), False)
+            return _CapturedValue(copy_on_write(value), False)
         except UnsupportedValueError as error:
-            self._say_once(name, f"{name!r} is not captured: {error}")
+            self._warn_once(name, f"{name!r} is not captured: {error}")
             return None
 
-    def _say_once(self, name: str, message: str) -> None:
+    def _warn_once(self, name: str, message: str) -> None:
         if name not in self._refused:
             self._refused.add(name)
             log.warning("%s", message)
@@ -177,46 +189,50 @@ class Latest(Stage):
     def _name(self, path: str, kind: Kind, parameter: str, item: str) -> str:
         """`layers.0.outputs`, `layers.0.outputs.1`, `layers.0.inputs.0`, `layers.0.inputs.kwargs.mask`."""
         words = [path, "outputs" if kind == "output" else f"inputs.{parameter}"]
-        name = ".".join(filter(None, words)) + _dotted(item)
-        self._places[name] = self._positions[path], kind == "output"
+        name = ".".join(filter(None, words)) + _dotted_item(item)
+        self._sort_keys[name] = self._positions[path], kind == "output"
         return name
 
 
-def modules_of(model: Any, names: Iterable[str]) -> dict[str, Any]:
+def resolve_modules(model: Any, names: Iterable[str]) -> dict[str, Any]:
     """The modules of those names, each once; a name may also be a pattern such as `layers.*`."""
-    known = {**dict(model.named_modules(remove_duplicate=False)), **_by_path(model)}
+    known = {**dict(model.named_modules(remove_duplicate=False)), **_modules_by_path(model)}
     available = available_modules(model)
-    found: dict[str, Any] = {}
+    modules: dict[str, Any] = {}
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"a module is given by its name, not as {name!r}")
-        meant = [name] if name in known else [one for one in available if "*" in name and matches_pattern(name, one)]
-        if not meant:
-            raise UnknownModuleError(_unknown(name, available))
-        found.update({one: known[one] for one in meant})
-    return found
+        matching = (
+            [name]
+            if name in known
+            else [path for path in available if "*" in name and matches_pattern(name, path)]
+        )
+        if not matching:
+            raise UnknownModuleError(_explain_unknown_module(name, available))
+        modules.update({path: known[path] for path in matching})
+    return modules
 
 
 def available_modules(model: Any) -> list[str]:
     """Every named module once, in order."""
     first_names: dict[int, str] = {}
-    for path, module in _by_path(require_module(model)).items():
+    for path, module in _modules_by_path(require_module(model)).items():
         first_names.setdefault(id(module), path)
     return [path for path in first_names.values() if path]
 
 
-def uncallable(modules: Mapping[str, Any]) -> list[str]:
+def modules_without_forward(modules: Mapping[str, Any]) -> list[str]:
     """Those that only hold others, so that nothing ever comes out of them."""
     return [path for path, module in modules.items() if not has_forward(module)]
 
 
-def modules_called() -> list[Any]:
+def modules_being_called() -> list[Any]:
     """The modules whose calls are under way in this thread, innermost first.
 
     Asked of the stack, because no hook is run when a forward is left by an interrupt.
     """
     call = sys.modules["torch"].nn.Module._call_impl.__code__
-    return [frame.f_locals["self"] for frame in _frames() if frame.f_code is call]
+    return [frame.f_locals["self"] for frame in _stack_frames() if frame.f_code is call]
 
 
 def is_tracing() -> bool:
@@ -229,39 +245,39 @@ def _is_recomputing() -> bool:
     """Whether a checkpoint computes again, for its gradients, what was registered before."""
     if sys.modules["torch"]._C._current_graph_task_id() == -1:
         return False
-    return any(frame.f_globals.get("__name__") == "torch.utils.checkpoint" for frame in _frames())
+    return any(frame.f_globals.get("__name__") == "torch.utils.checkpoint" for frame in _stack_frames())
 
 
-def _frames() -> Iterator[FrameType]:
+def _stack_frames() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
-def _by_path(model: Any) -> dict[str, Any]:
+def _modules_by_path(model: Any) -> dict[str, Any]:
     return {".".join(names): module for names, module in walk(model)}
 
 
-def _unknown(name: str, available: list[str]) -> str:
+def _explain_unknown_module(name: str, available: list[str]) -> str:
     near = closest_names(name, available) or available[:3]
-    meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return f"no module {name!r} in the model; {meant}get_available_modules(model) lists all {len(available)}"
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return f"no module {name!r} in the model; {hint}get_available_modules(model) lists all {len(available)}"
 
 
-def _dotted(item: str) -> str:
+def _dotted_item(item: str) -> str:
     """`['k'][0]` as `.k.0`."""
-    return _ITEM.sub(lambda found: f".{_key(found[1])}", item)
+    return _ITEM.sub(lambda match: f".{_literal_key(match[1])}", item)
 
 
-def _key(text: str) -> str:
+def _literal_key(text: str) -> str:
     try:
         return str(ast.literal_eval(text))
     except (ValueError, SyntaxError):
         return text
 
 
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
+def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
     """The name, or `name_1`, `name_2` where it is taken."""
     candidate, count = name, 0
     while candidate in taken:

@@ -46,7 +46,10 @@ class Sites(list[ModuleSite]):
         shown: dict[str, list[str]] = {path: [] for path in modules}
         for site in sites:
             shown[site.path].append(site.name)
-        rows = [[", ".join(_brief(names)), *_about(modules[path])] for path, names in shown.items()]
+        rows = [
+            [", ".join(_first_name_only(names)), *_describe_module(modules[path])]
+            for path, names in shown.items()
+        ]
         return [["site", "class", ".in", "parameters and buffers"], *rows]
 
 
@@ -57,12 +60,12 @@ def sites(model: Any = None, *patterns: Selector) -> Sites:
     >>> tt.sites(None, "pkg.mod:func.*")        # of a function; or tt.sites(func)
     """
     if is_function(model) or (model is None and patterns):
-        found = selection_without_model(model, patterns)
-        if not found:
+        selected = selection_without_model(model, patterns)
+        if not selected:
             raise UnknownNameError(
                 f"{patterns[0]!r} names no function; without a model give 'pkg.mod:func.var'"
             )
-        return Sites(wanted.site for wanted in found)
+        return Sites(wanted.site for wanted in selected)
     require_module(model)
     if patterns:
         return Sites(wanted.site for wanted in selection(model, patterns))
@@ -70,14 +73,14 @@ def sites(model: Any = None, *patterns: Selector) -> Sites:
     return Sites(site for of_module in of_modules for site in of_module)
 
 
-def _brief(names: list[str]) -> list[str]:
+def _first_name_only(names: list[str]) -> list[str]:
     return names[:1] if len(names) > 1 else names
 
 
-def _about(site: ModuleSite) -> list[str]:
-    held = [f"{name}{_shape(getattr(site.module, name))}" for name in stored(site.module)]
-    return [site.module_class, ", ".join(inputs_of(site.module).names), ", ".join(held)]
+def _describe_module(site: ModuleSite) -> list[str]:
+    state = [f"{name}{_format_shape(getattr(site.module, name))}" for name in stored(site.module)]
+    return [site.module_class, ", ".join(inputs_of(site.module).names), ", ".join(state)]
 
 
-def _shape(value: Any) -> str:
+def _format_shape(value: Any) -> str:
     return f"[{','.join(map(str, value.shape))}]" if hasattr(value, "shape") else ""

@@ -21,7 +21,9 @@ def await_definitions(patterns: Sequence[str], notify: Callable[[], object]) -> 
     No import tells of them, so the lines of the script are followed until then. Names that its text does not
     define are not waited for; with a wildcard, the first call of a function of the script is the moment.
     """
-    names = {_first_name(pattern) for pattern in patterns if pattern.removeprefix("!").startswith(f"{_MAIN}:")}
+    names = {
+        _first_name(pattern) for pattern in patterns if pattern.removeprefix("!").startswith(f"{_MAIN}:")
+    }
     plain = {name for name in names if name.isidentifier()}
     defined = _names_defined_in_script()
     awaited = plain if defined is None else plain & defined

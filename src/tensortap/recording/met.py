@@ -22,7 +22,7 @@ _CALL_METHODS = ("_wrapped_call_impl", "_call_impl")
 class CaptureIgnoringTaps(Capture):
     """One of several in a process: what `tt.tap` shows is heard by another."""
 
-    def _listen(self, stack: contextlib.ExitStack, tap: Tap) -> None: ...
+    def _attach_tap_source(self, stack: contextlib.ExitStack, tap: Tap) -> None: ...
 
 
 class ObservedModels:
@@ -34,10 +34,16 @@ class ObservedModels:
     def register(self, model: Any, frame: FrameType | None) -> ObservedModel | None:
         """None for one that is known already, by itself or in another wrapper."""
         inner = unwrapped(model)
-        if getattr(model, "_is_replica", False) or any(observed.model is inner for observed in self._observed):
+        if getattr(model, "_is_replica", False) or any(
+            observed.model is inner for observed in self._observed
+        ):
             return None
         parts = set(map(id, model.modules()))
-        inner_models = [observed for observed in self._observed if observed.model is not None and id(observed.model) in parts]
+        inner_models = [
+            observed
+            for observed in self._observed
+            if observed.model is not None and id(observed.model) in parts
+        ]
         for inner_model in inner_models:  # a part of it was called before the whole was
             inner_model.detach()
         self._observed = [observed for observed in self._observed if observed not in inner_models]
@@ -101,7 +107,9 @@ class ObservedModel:
         negation, body = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
         return negation + (body.removeprefix(f"{self.label}.") if self.label else body)
 
-    def start_capture(self, model: Any, patterns: Sequence[str], options: dict[str, Any], sink: Sink) -> Capture:
+    def start_capture(
+        self, model: Any, patterns: Sequence[str], options: dict[str, Any], sink: Sink
+    ) -> Capture:
         labelling_sink = LabellingSink(sink, f"{self.label}.") if self.label else sink
         capture = CaptureIgnoringTaps(model, patterns, **options, to=labelling_sink)
         capture.start_within(0, has_begun=False)

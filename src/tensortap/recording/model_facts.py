@@ -16,21 +16,21 @@ from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
 from tensortap.formats.run_layout import MODEL, OWN
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.sharded import local
+from tensortap.frameworks.sharded import wait_local
 from tensortap.kernels.hashing import checksum
-from tensortap.recording.module_code import module_code
+from tensortap.recording.module_code import collect_module_code
 from tensortap.sources.sites import class_name, unwrapped, walk
 
 log = logging.getLogger("tensortap.capture")
 
 
-def keep_facts(model: Any, run: Path) -> None:
+def write_model_facts(model: Any, run: Path) -> None:
     """Write them into our corner of the run. Each weight is read once, which takes as long as a copy of it;
     whatever fails is logged, and the capture goes on."""
     if rank_info().rank != 0:
         return
     try:
-        content = json.dumps(model_facts(model), default=str)
+        content = json.dumps(describe_model(model), default=str)
         path = run / OWN / MODEL
         draft = path.with_suffix(f".{os.getpid()}.tmp")
         draft.write_text(content, encoding="utf-8")
@@ -41,14 +41,16 @@ def keep_facts(model: Any, run: Path) -> None:
         log.warning("the facts of the model were not written to %s", run, exc_info=True)
 
 
-def model_facts(model: Any) -> dict[str, Any]:
+def describe_model(model: Any) -> dict[str, Any]:
     inner = unwrapped(model)
     return {
         "class": class_name(inner),
         "training": bool(getattr(inner, "training", False)),
         "modules": {".".join(names): class_name(module) for names, module in walk(model)},
-        "settings": {".".join(names): told for names, module in walk(model) if (told := _settings(module))},
-        "code": module_code(model),
+        "settings": {
+            ".".join(names): settings for names, module in walk(model) if (settings := _settings(module))
+        },
+        "code": collect_module_code(model),
         "config": _config(inner),
         "weights": dict(_weights(model)),
     }
@@ -67,11 +69,11 @@ def _config(model: Any) -> dict[str, Any]:
     config = getattr(model, "config", None)
     if config is None:
         return {}
-    told = config.to_dict() if hasattr(config, "to_dict") else getattr(config, "__dict__", {})
+    attributes = config.to_dict() if hasattr(config, "to_dict") else getattr(config, "__dict__", {})
     # An implementation that was chosen while loading is not part of the written form.
-    chosen = getattr(config, "_attn_implementation", None)
-    found = dict(told) if isinstance(told, dict) else {}
-    return {**found, "_attn_implementation": chosen} if chosen is not None else found
+    attention = getattr(config, "_attn_implementation", None)
+    facts = dict(attributes) if isinstance(attributes, dict) else {}
+    return {**facts, "_attn_implementation": attention} if attention is not None else facts
 
 
 def _weights(model: Any) -> Iterator[tuple[str, list[Any]]]:
@@ -81,18 +83,18 @@ def _weights(model: Any) -> Iterator[tuple[str, list[Any]]]:
         for name, value in chain(module._parameters.items(), module._buffers.items()):
             if value is not None:
                 if id(value) not in known:
-                    known[id(value)] = _described(local(value))
+                    known[id(value)] = _describe_weight(wait_local(value))
                 yield ".".join((*names, name)), known[id(value)]
 
 
-def _described(piece: Any) -> list[Any]:
+def _describe_weight(shard: Any) -> list[Any]:
     """A weight that has no values, or none yet, has no digest."""
-    if hasattr(type(piece), "cls_to_become"):  # torch's word for a parameter that the first forward will make
+    if hasattr(type(shard), "cls_to_become"):  # torch's word for a parameter that the first forward will make
         return ["", [], None]
-    framework = framework_of(piece)
-    told = framework.describe(piece)
+    framework = framework_of(shard)
+    description = framework.describe(shard)
     try:
-        digest = checksum(np.ascontiguousarray(framework.bits(piece)))
+        digest = checksum(np.ascontiguousarray(framework.bits(shard)))
     except Exception:  # noqa: BLE001  lazy, on no device, of a class of its own: each fails differently
         digest = None
-    return [told.dtype, list(told.shape), digest]
+    return [description.dtype, list(description.shape), digest]

@@ -22,10 +22,10 @@ from tensortap.recording import tapping
 from tensortap.recording.capture import Capture
 from tensortap.recording.counting import StepCounter
 from tensortap.recording.described import write_program_facts
-from tensortap.recording.hearing import Heard
-from tensortap.recording.met import ObservedModel, ObservedModels, CaptureIgnoringTaps, is_inside_forward
-from tensortap.recording.model_facts import keep_facts
-from tensortap.recording.tapping import Listener
+from tensortap.recording.hearing import ManualTapSource
+from tensortap.recording.met import CaptureIgnoringTaps, ObservedModel, ObservedModels, is_inside_forward
+from tensortap.recording.model_facts import write_model_facts
+from tensortap.recording.tapping import TapListener
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.function_sites import is_of_function
 from tensortap.sources.named_functions import split
@@ -86,15 +86,18 @@ class Program:
     def capture_functions_of(self, module: str) -> None:
         """Look into functions of a Python module that was imported just now."""
         for pattern in self._spec.patterns:
-            if is_of_function(parse_pattern(pattern)) and (split(parse_pattern(pattern).alternatives[0]) or ("",))[0] == module:
+            if (
+                is_of_function(parse_pattern(pattern))
+                and (split(parse_pattern(pattern).alternatives[0]) or ("",))[0] == module
+            ):
                 self._record_match(pattern, lambda pattern=pattern: self._capture_function(pattern))  # type: ignore[misc]
 
-    def hear(self, value: Any, name: str, site: Site | None, first: Listener) -> bool:
+    def receive_tap(self, value: Any, name: str, site: Site | None, first_listener: TapListener) -> bool:
         """The program taps a value by hand, for the first time; several threads may do so at once."""
         with self._lock:
             if self._tap_source is None:
-                self._tap_source = self._create_tap_source(first)
-        self._tap_source.hear(value, name, site)
+                self._tap_source = self._create_tap_source(first_listener)
+        self._tap_source.receive_tap(value, name, site)
         return True
 
     def end(self) -> None:
@@ -159,7 +162,7 @@ class Program:
         if patterns:
             capture = observed.start_capture(model, patterns, self._options(), self._run_sink)
             if observed.label == "":
-                keep_facts(model, Path(self._spec.run))
+                write_model_facts(model, Path(self._spec.run))
         if self._spec.live:
             sys.modules["tensortap"].expose(model)
         if self.watches_later_models and self._step_counter is not None:
@@ -168,7 +171,11 @@ class Program:
     def _patterns_of(self, observed: ObservedModel, model: Any) -> list[str]:
         """Those that mean something in this model; one that excludes is no reason to look."""
         wanted = [pattern for pattern in self._spec.patterns if not is_of_function(parse_pattern(pattern))]
-        selecting = [unlabelled for pattern in wanted if (unlabelled := observed.strip_label(pattern)) and self._selects(model, unlabelled, pattern)]
+        selecting = [
+            unlabelled
+            for pattern in wanted
+            if (unlabelled := observed.strip_label(pattern)) and self._selects(model, unlabelled, pattern)
+        ]
         is_wanted = any(not pattern.startswith("!") for pattern in selecting)
         return selecting if is_wanted or all(pattern.startswith("!") for pattern in wanted) else []
 
@@ -215,9 +222,9 @@ class Program:
     def _predicates(self) -> list[Any]:
         return predicates_of(self._when())
 
-    def _create_tap_source(self, first: Listener) -> HandedOverTapSource:
-        excluding = [pattern for pattern in self._spec.patterns if pattern.startswith("!")]
-        source = HandedOverTapSource(excluding, self._predicates(), first)
+    def _create_tap_source(self, first_listener: TapListener) -> HandedOverTapSource:
+        exclusions = [pattern for pattern in self._spec.patterns if pattern.startswith("!")]
+        source = HandedOverTapSource(exclusions, self._predicates(), first_listener)
         value_predicates = [predicate for predicate in self._predicates() if not hasattr(predicate, "wants")]
         stages = [When(*value_predicates)] if value_predicates else []
         self._tap_pipeline = Tap(stages=stages, sinks=[self._run_sink], on_error="log").attach(source)
@@ -230,16 +237,16 @@ class Program:
         return self._sink
 
 
-class HandedOverTapSource(Heard):
+class HandedOverTapSource(ManualTapSource):
     """Hears what `tt.tap` shows from the moment on when nobody waits for the first value any more."""
 
-    def __init__(self, excluding: Sequence[str], predicates: Sequence[Any], first: Listener) -> None:
-        super().__init__(excluding, predicates, None)
-        self._first = first
+    def __init__(self, exclusions: Sequence[str], predicates: Sequence[Any], replaced: TapListener) -> None:
+        super().__init__(exclusions, predicates, None)
+        self._replaced = replaced
 
     def start(self, tap: Tap) -> None:
-        self.join(tap)
-        tapping.hand_over(self._first, self.hear)
+        self.bind(tap)
+        tapping.replace_tap_listener(self._replaced, self.receive_tap)
 
 
 class CountingRunSink:

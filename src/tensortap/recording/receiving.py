@@ -14,13 +14,13 @@ from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.formats.arrivals import Arrival, Report, clock, detail, overview, size_words, value_words
 from tensortap.formats.tree_words import plural, printable
-from tensortap.frameworks.nested import snapshot
+from tensortap.frameworks.nested import snapshot_leaves
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.history import History, parse_memory_limit
 from tensortap.sources.listener import Listener, Producer
 
 
-class Receiving:
+class Receiver:
     """Open while it exists; `to` and `tap` get what arrives as well."""
 
     def __init__(
@@ -32,11 +32,11 @@ class Receiving:
         tap: Tap | None = None,
     ) -> None:
         self.listener, self.history = listener, History(parse_memory_limit(memory))
-        listener.allow(self.history.most)
-        self._put: dict[int, set[str]] = {}  # variables, per namespace
+        listener.allow(self.history.max_bytes)
+        self._variables_set: dict[int, set[str]] = {}  # variables, per namespace
         listener.open()  # first: a port that is taken shall leave no empty run behind
         try:
-            self._tap = Tap(sinks=[self.history, *_more_sinks(to, tap)], on_error="log").attach(listener)
+            self._tap = Tap(sinks=[self.history, *_extra_sinks(to, tap)], on_error="log").attach(listener)
         except BaseException:
             listener.stop()
             raise
@@ -45,25 +45,25 @@ class Receiving:
         self._tap.close()
 
     def get(self, name_or_id: str | int, index: int = 0) -> Any:
-        return snapshot(self.find(name_or_id, index).record.value)
+        return snapshot_leaves(self.find(name_or_id, index).record.value)
 
     def get_all(self, name: str) -> list[Any]:
-        found = self.history.of(name)
-        if not found:
+        arrivals = self.history.by_name(name)
+        if not arrivals:
             raise self._unknown(name)
-        return [snapshot(arrival.record.value) for arrival in found]
+        return [snapshot_leaves(arrival.record.value) for arrival in arrivals]
 
     def find(self, name_or_id: str | int, index: int = 0) -> Arrival:
         if isinstance(name_or_id, int):
-            found = self.history.numbered(name_or_id)
-            if found is None:
+            arrival = self.history.by_number(name_or_id)
+            if arrival is None:
                 raise UnknownNameError(f"no value with the id {name_or_id}; summary() shows what has arrived")
-            return found
-        values = self.history.of(name_or_id)
+            return arrival
+        values = self.history.by_name(name_or_id)
         if not values:
             raise self._unknown(name_or_id)
         if not -len(values) <= index < len(values):
-            gone = self.history.gone[name_or_id]
+            gone = self.history.dropped[name_or_id]
             count = f"there are {plural(len(values), 'value')} of {name_or_id!r}"
             more = f", {gone} older ones are gone" if gone else ""
             raise IndexError(f"{count}{more}; the index {index} is not among them")
@@ -76,18 +76,18 @@ class Receiving:
         self.history.unpin(self.find(name_or_id, index).number)
 
     def summary(self) -> Report:
-        return overview(self.state(), self.history.all(), self.history.gone, self.history.is_pinned)
+        return overview(self.state(), self.history.all(), self.history.dropped, self.history.is_pinned)
 
     def describe(self, name_or_id: str | int) -> Report:
         arrival = self.find(name_or_id)
-        return detail(arrival, len(self.history.of(arrival.record.name)))
+        return detail(arrival, len(self.history.by_name(arrival.record.name)))
 
     def put_into(self, namespace: dict[str, Any], *, overwrite: bool) -> tuple[list[str], list[str]]:
         """The latest value of each name as a variable: those put, and those left alone because the user
         made them."""
-        mine, left = self._put.setdefault(id(namespace), set()), []
+        mine, left = self._variables_set.setdefault(id(namespace), set()), []
         for name in self.history.names:
-            variable = _variable(name)
+            variable = _variable_name(name)
             if variable in namespace and variable not in mine and not overwrite:
                 left.append(variable)
                 continue
@@ -102,25 +102,25 @@ class Receiving:
 
         def lines() -> list[str]:
             nonlocal last
-            found = self.history.since(last)
-            last = found[-1].number if found else last
-            return [_line(arrival) for arrival in found]
+            arrivals = self.history.since(last)
+            last = arrivals[-1].number if arrivals else last
+            return [_arrival_line(arrival) for arrival in arrivals]
 
         return lines
 
     def state(self) -> str:
         history, jobs = self.history, self.listener.producers
         connected = [job for job in jobs if job.is_connected]
-        bound = "" if history.most is None else f" of at most {size_words(history.most)}"
+        bound = "" if history.max_bytes is None else f" of at most {size_words(history.max_bytes)}"
         words = [
             f"listening at {self.listener.address}",
             f"{plural(history.count, 'value')} of {plural(len(history.names), 'name')}",
-            f"{size_words(history.held)}{bound}",
+            f"{size_words(history.nbytes)}{bound}",
             f"{plural(len(connected), 'job')} connected",
         ]
         dropped = sum(job.dropped for job in jobs)
-        told = [*words, *map(_job_words, connected), *([f"{dropped} dropped by jobs"] if dropped else [])]
-        return " | ".join(told)
+        parts = [*words, *map(_describe_job, connected), *([f"{dropped} dropped by jobs"] if dropped else [])]
+        return " | ".join(parts)
 
     def refuse_second(self, port: int | None) -> None:
         if port not in (None, self.listener.port):
@@ -132,11 +132,11 @@ class Receiving:
     def _unknown(self, name: str) -> UnknownNameError:
         names = self.history.names
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:5]
-        told = f"there are {', '.join(map(repr, near))}" if near else "nothing has arrived yet"
-        return UnknownNameError(f"no value of the name {name!r}; {told}; summary() shows all")
+        hint = f"there are {', '.join(map(repr, near))}" if near else "nothing has arrived yet"
+        return UnknownNameError(f"no value of the name {name!r}; {hint}; summary() shows all")
 
 
-class _Into:
+class _UserTapSink:
     """A sink that is somebody's tap, which is not ours to close."""
 
     def __init__(self, tap: Tap) -> None:
@@ -152,23 +152,23 @@ class _Into:
         pass
 
 
-def _more_sinks(to: str | None, tap: Tap | None) -> list[Sink]:
-    return [*([] if tap is None else [_Into(tap)]), *([] if to is None else [open_sink(to)])]
+def _extra_sinks(to: str | None, tap: Tap | None) -> list[Sink]:
+    return [*([] if tap is None else [_UserTapSink(tap)]), *([] if to is None else [open_sink(to)])]
 
 
-def _line(arrival: Arrival) -> str:
+def _arrival_line(arrival: Arrival) -> str:
     record = arrival.record
-    told = value_words(record.value)
-    return f"{clock(arrival.time)}  {printable(record.name)}  {told}  (id {arrival.number})"
+    description = value_words(record.value)
+    return f"{clock(arrival.time)}  {printable(record.name)}  {description}  (id {arrival.number})"
 
 
-def _job_words(job: Producer) -> str:
-    who = f"{job.about.get('program')}[{job.about.get('pid')}] rank {job.about.get('rank')}"
-    told = f"{job.rate:.3g} values/s, lag {1000 * job.lag:.3g} ms, {job.overhead:.2%} of its time"
-    return printable(f"{who}: {told}")
+def _describe_job(job: Producer) -> str:
+    process = f"{job.about.get('program')}[{job.about.get('pid')}] rank {job.about.get('rank')}"
+    traffic = f"{job.rate:.3g} values/s, lag {1000 * job.lag:.3g} ms, {job.overhead:.2%} of its time"
+    return printable(f"{process}: {traffic}")
 
 
-def _variable(name: str) -> str:
+def _variable_name(name: str) -> str:
     """A name of a record as the name of a variable: `model.lm_head.weight` as `model_lm_head_weight`."""
     word = "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in name)
     return word if word.isidentifier() and not iskeyword(word) else f"_{word}"

@@ -20,10 +20,16 @@ class ScriptingHook:
     """Stands in these places, and tells which module it is before it goes on."""
 
     def __init__(self, release: Callable[[Any], object]) -> None:
-        self._functions = {module_name: getattr(sys.modules[module_name], name) for module_name, name in _ENTRY_POINTS.items()}
-        self._wrappers = {module_name: _release_before(function, release) for module_name, function in self._functions.items()}
-        for place, name in _ENTRY_POINTS.items():
-            setattr(sys.modules[place], name, self._wrappers[place])
+        self._functions = {
+            module_name: getattr(sys.modules[module_name], name)
+            for module_name, name in _ENTRY_POINTS.items()
+        }
+        self._wrappers = {
+            module_name: _release_before(function, release)
+            for module_name, function in self._functions.items()
+        }
+        for entry_module, name in _ENTRY_POINTS.items():
+            setattr(sys.modules[entry_module], name, self._wrappers[entry_module])
 
     def remove(self) -> None:
         for module_name, name in _ENTRY_POINTS.items():

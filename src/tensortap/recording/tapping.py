@@ -10,11 +10,11 @@ from tensortap.core.record import Site
 from tensortap.sources.frames import argument_name, site_of
 
 T = TypeVar("T")
-Listener = Callable[[Any, str, Site | None], None]
+TapListener = Callable[[Any, str, Site | None], None]
 
 # Empty while nobody listens: a compiled program that taps is guarded on these two alone.
-_listeners: tuple[Listener, ...] = ()
-_show_in_graph: Callable[[Any, str], None] | None = None
+_tap_listeners: tuple[TapListener, ...] = ()
+_graph_tap: Callable[[Any, str], None] | None = None
 
 
 def tap(value: T, name: str | None = None) -> T:
@@ -22,41 +22,41 @@ def tap(value: T, name: str | None = None) -> T:
 
     >>> x = tt.tap(x, "after_layer_1")
     """
-    if _show_in_graph is not None:
-        _show_in_graph(value, name or "value")
-    elif _listeners:
-        _show(value, name)
+    if _graph_tap is not None:
+        _graph_tap(value, name or "value")
+    elif _tap_listeners:
+        _notify_listeners(value, name)
     return value
 
 
-def listen(listener: Listener) -> None:
-    global _listeners
-    _listeners = (*_listeners, listener)
+def add_tap_listener(listener: TapListener) -> None:
+    global _tap_listeners
+    _tap_listeners = (*_tap_listeners, listener)
 
 
-def unlisten(listener: Listener) -> None:
-    global _listeners
-    _listeners = tuple(one for one in _listeners if one != listener)
+def remove_tap_listener(listener: TapListener) -> None:
+    global _tap_listeners
+    _tap_listeners = tuple(current for current in _tap_listeners if current != listener)
 
 
-def hand_over(listener: Listener, to: Listener) -> None:
+def replace_tap_listener(listener: TapListener, successor: TapListener) -> None:
     """Let one listen in the place of another, so that no value is missed and none is heard twice."""
-    global _listeners
-    _listeners = tuple(to if one == listener else one for one in _listeners)
+    global _tap_listeners
+    _tap_listeners = tuple(successor if current == listener else current for current in _tap_listeners)
 
 
-def show_in_graphs(show: Callable[[Any, str], None] | None) -> None:
+def set_graph_tap(graph_tap: Callable[[Any, str], None] | None) -> None:
     """Let compiled code show what it taps itself; None ends it."""
-    global _show_in_graph
-    _show_in_graph = show
+    global _graph_tap
+    _graph_tap = graph_tap
 
 
-def _show(value: Any, name: str | None) -> None:
+def _notify_listeners(value: Any, name: str | None) -> None:
     frame = _getframe(2)
     if name is None:
         name = argument_name(frame) or "value"
     elif not isinstance(name, str):
         raise TypeError(f"a name is a text, not {name!r}; tap(value, name) takes the value first")
     site = site_of(frame)
-    for listener in _listeners:
+    for listener in _tap_listeners:
         listener(value, name, site)

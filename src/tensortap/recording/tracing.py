@@ -13,8 +13,8 @@ from tensortap.core.ranks import rank_info
 from tensortap.core.record import Kind, Series
 from tensortap.core.settings import is_strict
 from tensortap.core.tap import Tap
-from tensortap.recording.forwards import Forwards, Pace
-from tensortap.recording.keeping import Into, Kept
+from tensortap.recording.forwards import ForwardSource, TraceSchedule
+from tensortap.recording.keeping import RetainingSink, TapSink
 from tensortap.sinks.memory import Memory
 from tensortap.sources.absence import Missing, missing
 from tensortap.sources.compiled import plain_python
@@ -27,7 +27,7 @@ from tensortap.stages.gather import Gather
 log = logging.getLogger("tensortap.trace")
 
 
-class Trace:
+class ModelTrace:
     """One tracing of a model: started, stopped, then read; `results` is filled on rank 0."""
 
     def __init__(
@@ -36,20 +36,24 @@ class Trace:
         paths: Sequence[str],
         *,
         gather: Gather,
-        pace: Pace,
+        schedule: TraceSchedule,
         post_trace: Iterable[Callable[..., object]] = (),
         pre_save: Iterable[Callable[..., object]] = (),
-        also: Tap | None = None,
+        user_tap: Tap | None = None,
     ) -> None:
-        self._paths = _texts(paths)
-        wanted = selection(_instance(model), self._paths)
-        self._source = Forwards(
-            model, wanted, naming=_named, keeps_structures=True, rests=pace.rests if pace.may_rest else None
+        self._paths = _check_paths(paths)
+        wanted = selection(_require_instance(model), self._paths)
+        self._source = ForwardSource(
+            model,
+            wanted,
+            naming=_site_name,
+            keeps_structures=True,
+            rests=schedule.rests if schedule.may_skip else None,
         )
-        self._memory, self._post, self._gather = Memory(keep=None), CallbackChain(post_trace), gather
-        self._saved = PreSaveCallbacks(pre_save)
-        sinks: list[Sink] = [self._memory, *_users(also)]
-        stages = [Changed(by="object"), *([self._saved] if pre_save else []), gather]
+        self._memory, self._post_trace, self._gather = Memory(keep=None), CallbackChain(post_trace), gather
+        self._pre_save = PreSaveCallbacks(pre_save)
+        sinks: list[Sink] = [self._memory, *_user_sinks(user_tap)]
+        stages = [Changed(by="object"), *([self._pre_save] if pre_save else []), gather]
         self._tap = Tap(stages=stages, sinks=sinks, on_error="log")
         self._undo = contextlib.ExitStack()
         self._state, self._results = "new", dict[str, Series]()
@@ -62,8 +66,8 @@ class Trace:
     @property
     def missing(self) -> list[Missing]:
         """Every path that gave no value, and every value that was left out, with the reason."""
-        refused = {**self._source.refused, **self._saved.refused, **self._gather.refused}
-        return [*self._silent(), *(Missing(name, reason) for name, reason in refused.items())]
+        refused = {**self._source.refused, **self._pre_save.refused, **self._gather.refused}
+        return [*self._unobserved(), *(Missing(name, reason) for name, reason in refused.items())]
 
     def start(self) -> None:
         if self._state != "new":
@@ -87,53 +91,55 @@ class Trace:
     def _finish(self, is_failure: bool) -> None:
         self._results, self._state = self._memory.series, "over"
         if not is_failure and rank_info().rank == 0:
-            self._try_to_tell_silent()
+            self._try_to_warn_unobserved()
         problems = [
-            problem for one in self._results.values() if (problem := self._post.edit(one)) is not None
+            problem
+            for series in self._results.values()
+            if (problem := self._post_trace.edit(series)) is not None
         ]
         for problem in problems:
             log.error("%s\n%s", problem.sentence, problem.trace)
         if problems and is_strict():
             raise GatherError("; ".join(problem.sentence for problem in problems))
 
-    def _try_to_tell_silent(self) -> None:
+    def _try_to_warn_unobserved(self) -> None:
         """The program has done its work by now: it must not end by what we cannot say."""
         try:
-            self._tell_silent()
+            self._warn_unobserved()
         except Exception:
             if is_strict():
                 raise
             log.exception("which paths gave no value is not known")
 
-    def _silent(self) -> list[Missing]:
+    def _unobserved(self) -> list[Missing]:
         if self._state == "new":
             return []
-        came = {record.name for record in self._memory.records}  # maybe from another rank
-        return [one for one in missing(self._source) if one.name not in came]
+        names_received = {record.name for record in self._memory.records}  # maybe from another rank
+        return [site for site in missing(self._source) if site.name not in names_received]
 
-    def _tell_silent(self) -> None:
+    def _warn_unobserved(self) -> None:
         """A wildcard takes what there is; a path that is spelled out was meant to give something."""
         are_spelled = not any("*" in path for path in self._paths)
-        silent = [one for one in self._silent() if are_spelled or one.name in self._paths]
-        if silent:
-            more = f"; tracer.missing lists all {len(silent)}" if len(silent) > 1 else ""
-            log.warning("%r gave no value: %s%s", silent[0].name, silent[0].reason, more)
+        unobserved = [site for site in self._unobserved() if are_spelled or site.name in self._paths]
+        if unobserved:
+            more = f"; tracer.missing lists all {len(unobserved)}" if len(unobserved) > 1 else ""
+            log.warning("%r gave no value: %s%s", unobserved[0].name, unobserved[0].reason, more)
 
 
-def _texts(paths: Any) -> list[str]:
+def _check_paths(paths: Any) -> list[str]:
     if isinstance(paths, str):
         raise TypeError(f"paths is the text {paths!r}; give a list of paths, [{paths!r}]")
-    if not isinstance(paths, Iterable) or not (found := list(paths)):
+    if not isinstance(paths, Iterable) or not (listed := list(paths)):
         raise ValueError(
             f"paths is {paths!r}, which traces nothing; give a list such as ['forward', 'forward.x']"
         )
-    for path in found:
+    for path in listed:
         if not isinstance(path, str) or not path.strip():
             raise TypeError(f"{path!r} is no path; give texts such as 'forward' or 'layers.0.forward.x'")
-    return found
+    return listed
 
 
-def _instance(model: Any) -> Any:
+def _require_instance(model: Any) -> Any:
     if isinstance(model, type):
         raise TypeError(f"{model.__name__} is a class, not a model; give an instance of it")
     try:
@@ -142,14 +148,14 @@ def _instance(model: Any) -> Any:
         raise TypeError(f"a {type(model).__name__} is no model; give a torch.nn.Module") from None
 
 
-def _users(tap: Any) -> list[Sink]:
+def _user_sinks(tap: Any) -> list[Sink]:
     if tap is None:
         return []
     if not isinstance(tap, Tap):
         raise TypeError(f"tap is {tap!r}; give a tt.Tap(sinks=[...])")
-    return [Kept(Into(tap), None, is_ours=False)]
+    return [RetainingSink(TapSink(tap), None, is_ours=False)]
 
 
-def _named(path: str, kind: Kind, parameter: str, item: str) -> str:
+def _site_name(path: str, kind: Kind, parameter: str, item: str) -> str:
     """As the path was written: `forward.x`, `forward.hs.0`, `sub`."""
     return site_stem(path, kind, parameter, "forward") + dotted(item)

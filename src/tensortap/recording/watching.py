@@ -14,16 +14,16 @@ from tensortap.core.tap import Tap
 from tensortap.formats.short_words import ShortWords
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import map_leaves
-from tensortap.recording.targets import Targets
+from tensortap.recording.targets import WatchTargets
 from tensortap.sinks.tree_log import TreeLog
 from tensortap.sources.functions import MAX_DEPTH, Functions
 from tensortap.stages.changed import Changed
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_VARIABLES = ("local", "input")
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_VARIABLE_KINDS = ("local", "input")
 
 
-class Options(NamedTuple):
+class WatchOptions(NamedTuple):
     """How a function is watched; functions of equal options share a tree where one calls the other."""
 
     targets: tuple[str, ...] = ()
@@ -35,14 +35,14 @@ class Options(NamedTuple):
     tap: Tap | None = None
 
 
-class Watching:
+class DecoratedFunctions:
     """The functions that one decorator was put on, and whether they are watched now."""
 
     def __init__(self) -> None:
-        self._sources: dict[Options, Functions] = {}
+        self._sources: dict[WatchOptions, Functions] = {}
         self._is_enabled = True
 
-    def decorate(self, function: Any, options: Options) -> Any:
+    def decorate(self, function: Any, options: WatchOptions) -> Any:
         """What stands in the place of the function from now on; itself where TENSORTAP=0."""
         if not is_on():
             return function
@@ -51,7 +51,7 @@ class Watching:
             source = Functions(None, options.follow, options.max_depth)
             source.is_enabled = self._is_enabled
             wrapped = source.wrap(function)  # first: what cannot be followed leaves nothing behind
-            Tap(sinks=[_sink(options)], on_error="log").attach(source)
+            Tap(sinks=[_make_sink(options)], on_error="log").attach(source)
             self._sources[options] = source
             return wrapped
         return source.wrap(function)
@@ -69,7 +69,7 @@ class Watching:
             source.is_enabled = is_enabled
 
 
-class Watch(Watching):
+class WatchDecorator(DecoratedFunctions):
     """Decorate a function, a method or a class: its calls are written as a tree, with what they call,
     each argument and each change of a variable with the line that made it.
 
@@ -86,46 +86,51 @@ class Watch(Watching):
 
     def __call__(
         self,
-        *given: Any,
+        *functions_or_targets: Any,
         max_depth: int = MAX_DEPTH,
         max_items: int = 8,
         stats: bool = False,
         follow: str | Sequence[str] | bool | None = None,
         tap: Tap | None = None,
     ) -> Any:
-        targets = tuple(one for one in given if isinstance(one, str))
-        functions = [one for one in given if not isinstance(one, str)]
+        targets = tuple(name for name in functions_or_targets if isinstance(name, str))
+        functions = [function for function in functions_or_targets if not isinstance(function, str)]
         if len(functions) > 1 or (functions and targets):
             raise TypeError(
                 f"watch was given {functions[0]!r} among other things; write @tt.watch above the function, "
                 "with names of variables and options in parentheses"
             )
-        options = checked(
-            Options(targets, max_depth, max_items, stats, module_patterns(follow), tap=tap), what="watch"
+        options = check_options(
+            WatchOptions(targets, max_depth, max_items, stats, check_module_patterns(follow), tap=tap),
+            decorator="watch",
         )
-        return self.decorate(functions[0], options) if functions else lambda one: self.decorate(one, options)
+        return (
+            self.decorate(functions[0], options)
+            if functions
+            else lambda function: self.decorate(function, options)
+        )
 
 
-watch = Watch()
+watch = WatchDecorator()
 
 
-def checked(options: Options, what: str) -> Options:
+def check_options(options: WatchOptions, decorator: str) -> WatchOptions:
     """Refused at the door: inside the function it could only be logged."""
     for name in ("max_depth", "max_items"):
-        given = getattr(options, name)
-        if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-            raise ValueError(f"{name} is a number from 0 upwards, not {given!r}")
+        limit = getattr(options, name)
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+            raise ValueError(f"{name} is a number from 0 upwards, not {limit!r}")
     for target in options.targets:
         if not isinstance(target, str) or not target:
             raise TypeError(
-                f"{what} takes names of variables such as 'video' or 'batch.*.mask', not {target!r}"
+                f"{decorator} takes names of variables such as 'video' or 'batch.*.mask', not {target!r}"
             )
     if options.tap is not None and not isinstance(options.tap, Tap):
         raise TypeError(f"tap is a tt.Tap, not {options.tap!r}")
     return options._replace(stats=bool(options.stats))
 
 
-def module_patterns(follow: Any) -> tuple[str, ...] | bool | None:
+def check_module_patterns(follow: Any) -> tuple[str, ...] | bool | None:
     if follow is None or isinstance(follow, bool):
         return follow
     names = (follow,) if isinstance(follow, str) else tuple(follow)
@@ -134,37 +139,39 @@ def module_patterns(follow: Any) -> tuple[str, ...] | bool | None:
     raise TypeError(f"follow is a module name, several of them, or True, not {follow!r}")
 
 
-def _sink(options: Options) -> Sink:
-    targets = Targets(options.targets) if options.targets else None
+def _make_sink(options: WatchOptions) -> Sink:
+    targets = WatchTargets(options.targets) if options.targets else None
     is_target: Callable[[str], bool] | None = None if targets is None else targets.__contains__
     tree = TreeLog(max_items=options.max_items, stats=options.stats, is_target=is_target)
-    sinks: list[Sink] = [tree] if options.tap is None else [tree, Beside(options.tap)]
+    sinks: list[Sink] = [tree] if options.tap is None else [tree, UserTapSink(options.tap)]
     if targets is None and len(sinks) == 1:
         return tree
-    return Focus(targets, sinks, has_context=options.has_context)
+    return TargetFilter(targets, sinks, has_context=options.has_context)
 
 
-class Focus:
+class TargetFilter:
     """Hands on what belongs to the targets: changes of those alone, with the calls, arguments and results
     around them as long as `has_context`."""
 
     needs_no_lock = True
 
-    def __init__(self, targets: Targets | None, sinks: Sequence[Sink], *, has_context: bool = True) -> None:
+    def __init__(
+        self, targets: WatchTargets | None, sinks: Sequence[Sink], *, has_context: bool = True
+    ) -> None:
         self._targets, self._sinks, self._has_context = targets, sinks, has_context
         self._changed = Changed(by="content")
-        self._waiting: dict[int, list[Record]] = {}  # by tree: calls of which nothing has been told yet
+        self._pending_calls: dict[int, list[Record]] = {}  # by tree: calls of which nothing has been told yet
         if targets is not None:
-            atexit.register(targets.tell_missing)
+            atexit.register(targets.warn_missing)
 
     def write(self, record: Record) -> None:
         if self._targets is None:
             self._pass(record)
-        elif record.kind in _VARIABLES:
-            self._variable(record, self._targets)
+        elif record.kind in _VARIABLE_KINDS:
+            self._write_variable(record, self._targets)
         else:
             self._targets.calls += 1
-            self._context(record)
+            self._write_context(record)
 
     def flush(self) -> None:
         for sink in self._sinks:
@@ -172,34 +179,34 @@ class Focus:
 
     def close(self) -> None:
         if self._targets is not None:
-            atexit.unregister(self._targets.tell_missing)
+            atexit.unregister(self._targets.warn_missing)
         for sink in self._sinks:
             sink.close()
 
-    def _variable(self, record: Record, targets: Targets) -> None:
+    def _write_variable(self, record: Record, targets: WatchTargets) -> None:
         function = record.site.function if record.site is not None else ""
         name = record.name.removeprefix(f"{function}.")
         if name in targets or (self._has_context and record.kind == "input"):
-            self._told(record)
-        for path, part in targets.inside(name, record.value):
+            self._pass_with_calls(record)
+        for path, part in targets.parts_within(name, record.value):
             inner = record._replace(name=f"{function}.{path}", value=part)
             if self._changed(inner):
-                self._told(inner)
+                self._pass_with_calls(inner)
 
-    def _context(self, record: Record) -> None:
+    def _write_context(self, record: Record) -> None:
         """Without context, a call is told when something in it is."""
         if self._has_context or record.site is None or not record.site.depth:
             self._pass(record)
         elif record.kind == "call":
-            self._waiting.setdefault(record.site.tree, []).append(record)
+            self._pending_calls.setdefault(record.site.tree, []).append(record)
         else:
-            waiting = self._waiting.get(record.site.tree, [])
-            depths = [one.site.depth for one in waiting if one.site is not None]
+            waiting = self._pending_calls.get(record.site.tree, [])
+            depths = [call.site.depth for call in waiting if call.site is not None]
             if record.site.depth in depths and record.kind in ("return", "raise"):
                 del waiting[depths.index(record.site.depth) :]
 
-    def _told(self, record: Record) -> None:
-        for call in self._waiting.pop(record.site.tree, []) if record.site is not None else ():
+    def _pass_with_calls(self, record: Record) -> None:
+        for call in self._pending_calls.pop(record.site.tree, []) if record.site is not None else ():
             self._pass(call)
         self._pass(record)
 
@@ -208,24 +215,24 @@ class Focus:
             sink.write(record)
 
 
-class Beside:
+class UserTapSink:
     """Pours on into a tap of the user's. What is no data (a model, a lock, an open file) goes by its words:
     a tap that keeps values could do nothing else with it than fail."""
 
     def __init__(self, tap: Tap) -> None:
-        self._tap, self._words = tap, ShortWords()
+        self._tap, self._short_repr = tap, ShortWords()
         self.flush = tap.flush
 
     def write(self, record: Record) -> None:
-        value = map_leaves(record.value, self._data)
+        value = map_leaves(record.value, self._describe_non_data)
         try:
             self._tap.emit(record.with_value(value))
         except UnsupportedValueError:
-            self._tap.emit(record.with_value(self._words.of(record.value)))
+            self._tap.emit(record.with_value(self._short_repr.of(record.value)))
 
     def close(self) -> None:
         self._tap.flush()
 
-    def _data(self, leaf: Any) -> Any:
-        is_data = isinstance(leaf, _PLAIN) or framework_of(leaf).name != "python"
-        return leaf if is_data else self._words.of(leaf)
+    def _describe_non_data(self, leaf: Any) -> Any:
+        is_data = isinstance(leaf, _PLAIN_TYPES) or framework_of(leaf).name != "python"
+        return leaf if is_data else self._short_repr.of(leaf)
