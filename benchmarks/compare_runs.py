@@ -22,10 +22,10 @@ import numpy as np
 import tensortap as tt
 from harness import ENOUGH_IDLE, Table, finish, idle_processors, tell
 from tensortap.comparison.sides import load_side
-from tensortap.kernels.along import norms_along
-from tensortap.kernels.blocks import BLOCK
-from tensortap.kernels.differences import differences
-from tensortap.kernels.many import accounts, reports, terms
+from tensortap.kernels.along import norms_per_index
+from tensortap.kernels.blocks import BLOCK_SIZE
+from tensortap.kernels.differences import measure_differences
+from tensortap.kernels.many import compare_pairs, compare_jobs, pair_layout
 
 KB, MB = 1 << 10, 1 << 20
 ROUNDS = 7
@@ -50,26 +50,26 @@ def write(path: Path, count: int, shape: tuple[int, ...], noise: float) -> None:
 def by_hand(a: Path, b: Path) -> None:
     """What someone would write who knows where every value lies: each pair read and measured by itself."""
     for x, y in pairs(a, b):
-        differences(x, "float32", y, "float32", threads=1)
+        measure_differences(x, "float32", y, "float32", threads=1)
         for axis in (0, 1):
-            norms_along(x, "float32", y, "float32", axis)
+            norms_per_index(x, "float32", y, "float32", axis)
 
 
 def in_groups(a: Path, b: Path) -> None:
     """Many pairs in one call, as arrays."""
     waiting = [(x, "float32", y, "float32") for x, y in pairs(a, b)]
     for start in range(0, len(waiting), TOGETHER):
-        accounts(waiting[start : start + TOGETHER])
+        compare_pairs(waiting[start : start + TOGETHER])
 
 
 def bare(a: Path, b: Path) -> None:
     """Reading and kernels at their best: many pairs in one call, as bytes of mapped files."""
-    known = terms("float32", SHAPE, "float32", SHAPE)
+    known = pair_layout("float32", SHAPE, "float32", SHAPE)
     assert known is not None
     places = list(zip(_places[a], _places[b], strict=True))
     for start in range(0, len(places), TOGETHER):
         some = places[start : start + TOGETHER]
-        reports(
+        compare_jobs(
             [known.job(_bytes(one, known.a_nbytes), _bytes(other, known.b_nbytes)) for one, other in some]
         )
 
@@ -274,7 +274,7 @@ def _measure_memory(workers: int, a: str, b: str) -> None:
         with peak() as found:
             tt.compare_runs(a, b, executor=executor)
     tell(f"large values, {workers} workers: memory of our own", found[0] / MB, "MB")
-    print(f"     in blocks {found[0] / (2 * 8 * BLOCK):.3f}")
+    print(f"     in blocks {found[0] / (2 * 8 * BLOCK_SIZE):.3f}")
 
 
 def main(count: int) -> int:

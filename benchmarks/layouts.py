@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from harness import Table, finish, tell
-from tensortap.comparison.heads import heads_order
-from tensortap.comparison.layouts import layout_of
-from tensortap.comparison.placing import infer
-from tensortap.comparison.symptoms import symptoms
+from tensortap.comparison.heads import find_head_order
+from tensortap.comparison.layouts import find_layout
+from tensortap.comparison.placing import infer_placement
+from tensortap.comparison.symptoms import find_symptoms
 
 ROUNDS = 5
 HEADS = 32
@@ -62,11 +62,11 @@ def main() -> int:
     x, other = known["nothing in common"]
     rolled = np.roll(x.reshape(width, HEADS, -1), 1, 1).reshape(width, width)
     calls: dict[str, Callable[[], object]] = {"np.sort": lambda: np.sort(x, axis=None)}
-    calls |= {name: lambda both=both: layout_of(*both) for name, both in known.items()}
-    calls["heads in another order"] = lambda: heads_order(x, rolled)
-    calls["the shape of the difference, nothing in common"] = lambda: symptoms(x, other)
-    calls["placing four pieces, shards"] = lambda: infer(x, np.split(x, 4, 1))
-    calls["placing four pieces, copies"] = lambda: infer(x, [x] * 4)
+    calls |= {name: lambda both=both: find_layout(*both) for name, both in known.items()}
+    calls["heads in another order"] = lambda: find_head_order(x, rolled)
+    calls["the shape of the difference, nothing in common"] = lambda: find_symptoms(x, other)
+    calls["placing four pieces, shards"] = lambda: infer_placement(x, np.split(x, 4, 1))
+    calls["placing four pieces, copies"] = lambda: infer_placement(x, [x] * 4)
     times = spent(calls)
     tell(f"np.sort of {width} x {width} float32", times["np.sort"], "s")
     for name in known:

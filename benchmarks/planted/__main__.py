@@ -24,7 +24,7 @@ from planted.answers import Limits
 from planted.placements import SEEDS, placements
 from planted.units import DTYPES, Unit, Worst
 from planted.zoo import CALIBRATED, SCORED
-from tensortap.comparison.floor import LIMIT
+from tensortap.comparison.floor import DEFAULT_LIMIT
 
 CALIBRATED_SEEDS, SCORED_SEEDS, SHORT_SEED = (100, 101), (0, 1, 2), 200
 SHORT_MODELS = ("llama", "mixtral", "mamba")
@@ -78,7 +78,7 @@ def measured(pool: Executor, given: argparse.Namespace) -> results.Results:
 
 
 def limits_from(*worst: Worst) -> Limits:
-    return Limits(*(max(LIMIT, MARGIN * one.ratio) for one in worst))
+    return Limits(*(max(DEFAULT_LIMIT, MARGIN * one.ratio) for one in worst))
 
 
 def _units(given: argparse.Namespace) -> list[Unit]:

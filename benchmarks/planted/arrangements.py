@@ -164,7 +164,7 @@ def _empty(name: str) -> int:
 def arrangement_cases(base: Clean, limits: Limits) -> Iterator[Case]:
     for one in fitting(base.kind):
         found = asked.by_floor(base, one.make(base), limits)
-        is_told = any(re.search(one.told, plan.words + " ".join(plan.told)) for plan in found.plans)
+        is_told = any(re.search(one.told, plan.summary + " ".join(plan.details)) for plan in found.plans)
         told = () if found.first is None else (found.first.name,)
         answer = asked.Answer(told or ((asked.EQUAL_UP_TO,) if is_told else ()), is_told and not told)
         yield Case(

@@ -23,7 +23,7 @@ from planted.parallel import fitting_parallel, is_divisible, run
 from planted.planting import Bug, fitting
 from planted.training import AFTER, Recipe, TrainingBug, fitting_training, is_trainable, trained, wrongly
 from tensortap.comparison.metrics import Metrics, measure
-from tensortap.comparison.moving import moved
+from tensortap.comparison.moving import perturb_by_one_ulp
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -51,7 +51,7 @@ def _of_training(kind: Kind, seed: int, dtype: torch.dtype) -> Iterable[str]:
         return
     given, model = batch(kind, seed, dtype), build(kind, seed, dtype)
     right = trained(model, given, Recipe())
-    with tt.edit(model, {_first(kind): moved}):
+    with tt.edit(model, {_first(kind): perturb_by_one_ulp}):
         nearly = trained(model, given, Recipe())
     for one in fitting_training(kind):
         wrong = wrongly(one, kind, build(kind, seed, dtype), given)
@@ -117,7 +117,7 @@ def _given_by(module: nn.Module, given: Given) -> Any:
 
 def _moved(given: Given) -> Given:
     positional, named = given
-    return tuple(map(moved, positional)), {name: moved(value) for name, value in named.items()}
+    return tuple(map(perturb_by_one_ulp, positional)), {name: perturb_by_one_ulp(value) for name, value in named.items()}
 
 
 def _exceeds(found: Metrics, noise: list[Metrics]) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tensortap.comparison.placing import infer
-from tensortap.comparison.ways import joined, ways_for
+from tensortap.comparison.placing import infer_placement
+from tensortap.comparison.ways import assemble, candidate_placements
 
 SEEDS = range(40_000, 40_500)  # margins were set on others, below 1,500
 _ROOT = str(Path(__file__).parents[2])
@@ -24,11 +24,11 @@ def placements(seeds: range = SEEDS) -> Counter[str]:
 
 
 def _outcome(whole: np.ndarray, pieces: list[np.ndarray], words: str) -> str:
-    found = infer(whole, pieces)
-    if found.state != "certain" or found.way is None:
+    found = infer_placement(whole, pieces)
+    if found.state != "certain" or found.placement is None:
         return "open"
-    truth = [way for way in ways_for([one.shape for one in pieces], whole.shape) if str(way) == words]
-    made = joined(found.way, pieces)[0]
+    truth = [way for way in candidate_placements([one.shape for one in pieces], whole.shape) if str(way) == words]
+    made = assemble(found.placement, pieces)[0]
     # Ways that give the same whole are the same: of few rows, a zigzag may be no other order.
-    is_same = any(np.allclose(made, joined(way, pieces)[0], rtol=0, atol=1e-9) for way in truth)
+    is_same = any(np.allclose(made, assemble(way, pieces)[0], rtol=0, atol=1e-9) for way in truth)
     return "right" if is_same else "wrong and certain"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensortap.comparison.symptoms import symptoms
+from tensortap.comparison.symptoms import find_symptoms
 
 SEEDS = range(50_000, 50_200)  # what is sure was settled on others, below 2,000
 RIGHT, SILENT, WRONG = "right", "silent", "wrong"
@@ -39,7 +39,7 @@ def told(seeds: range = SEEDS) -> list[Told]:
     finally:
         sys.path.remove(_ROOT)
     return [
-        Told(label, words, frozenset(one.name for one in symptoms(*made(label, seed))))
+        Told(label, words, frozenset(one.name for one in find_symptoms(*made(label, seed))))
         for label, words in (SPEAKING | dict.fromkeys(NOTHING, ())).items()
         for seed in seeds
     ]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.comparison.align import settled
-from tensortap.comparison.gathering import gathered
+from tensortap.comparison.align import assemble_pair
+from tensortap.comparison.gathering import group_ranks
 from tensortap.comparison.match import match
 from tensortap.comparison.sides import load_side
 from tensortap.core.record import Placement, Record
@@ -47,7 +47,7 @@ def test_ranks_are_compared_with_one_process(is_swapped):
     sides = (ranks(), one()) if is_swapped else (one(), ranks())
     found = tt.compare_runs(*sides)
     assert (found.first, found.exit_code) == (None, 0)
-    words = {plan.name: plan.words for plan in found.plans}
+    words = {plan.name: plan.summary for plan in found.plans}
     assert words == {"emb": "replicate", "up": "shard(1)", "down": "partial(sum)", "out": "shard(0)"}
     assert "put together: 1 replicate, 1 shard(1), 1 partial(sum), 1 shard(0)" in str(found)
 
@@ -141,7 +141,7 @@ def test_what_is_no_numbers_and_equal_on_every_rank_is_replicate(case):
     many = [Record("x", value, rank=rank) for rank in (0, 1)]
     found = tt.compare_runs([Record("x", value)], many)
     assert (found.exit_code, [one.verdict for one in found.table]) == (0, ["identical"])
-    assert found.plans[0].words == "replicate"
+    assert found.plans[0].summary == "replicate"
     assert tt.compare_runs(many, [Record("x", value, rank=rank) for rank in range(4)]).exit_code == 0
     apart = tt.compare_runs([Record("x", value)], [many[0], Record("x", "other", rank=1)])
     assert (apart.exit_code, len(apart.coverage.unaligned)) == (3, 1)
@@ -150,7 +150,7 @@ def test_what_is_no_numbers_and_equal_on_every_rank_is_replicate(case):
 def test_two_sides_on_other_numbers_of_ranks_meet():
     found = tt.compare_runs(ranks({"x": np.split(UP, 2, 1)}), ranks({"x": np.split(UP, 4, 1)}))
     assert found.counts == {"identical": 1}
-    assert found.plans[0].words == "shard(1)"
+    assert found.plans[0].summary == "shard(1)"
 
 
 def test_the_same_ranks_that_cut_otherwise_meet():
@@ -185,7 +185,7 @@ def test_bfloat16_pieces_of_torch_are_joined_bit_for_bit():
 
 def test_other_number_types_are_joined_too():
     found = tt.compare_runs(one(), ranks(up=[half.astype(np.float16) for half in PIECES["up"]]))
-    assert {plan.words for plan in found.plans if plan.name == "up"} == {"shard(1)"}
+    assert {plan.summary for plan in found.plans if plan.name == "up"} == {"shard(1)"}
 
 
 def test_a_worker_can_join_pieces_itself():
@@ -219,9 +219,9 @@ def test_workers_find_how_pieces_sit(tmp_path):
 
 def test_a_pair_can_be_settled_by_another_process(tmp_path):
     a, b = written(tmp_path / "one", one()), written(tmp_path / "two", ranks())
-    (pair, *_) = match(*gathered(load_side(a), load_side(b))).pairs
-    again = settled(pickle.loads(pickle.dumps(pair)))
-    assert pickle.loads(pickle.dumps(again)).plan == settled(pair).plan
+    (pair, *_) = match(*group_ranks(load_side(a), load_side(b))).pairs
+    again = assemble_pair(pickle.loads(pickle.dumps(pair)))
+    assert pickle.loads(pickle.dumps(again)).alignment == assemble_pair(pair).alignment
 
 
 def test_a_worker_that_is_lost_costs_no_placement(tmp_path, caplog):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensortap as tt
-from tensortap.comparison.declared_ways import way_of
+from tensortap.comparison.declared_ways import parse_placement
 from tensortap.core.record import Record
 
 RANDOM = np.random.default_rng(8)
@@ -48,7 +48,7 @@ def test_pieces_are_put_together_as_was_declared(words):
 def test_what_would_be_ambiguous_is_settled_by_a_word():
     assert tt.compare_runs(one(FLAT), ranks(HELD)).counts == {"unaligned": 1}
     found = tt.compare_runs(one(FLAT), ranks(HELD), dims={"layer.up": "shard(0)"})
-    assert (found.counts, found.plans[0].words) == ({"origin": 1}, "shard(0)")
+    assert (found.counts, found.plans[0].summary) == ({"origin": 1}, "shard(0)")
 
 
 @pytest.mark.parametrize("is_file", [True, False])
@@ -103,7 +103,7 @@ WRONG = ["banana", "shard", "shard(x)", "partial(max)", "shard(1) fused 1", "", 
 @pytest.mark.parametrize("words", WRONG)
 def test_other_words_are_refused_with_those_that_exist(words):
     with pytest.raises(ValueError, match="says nothing of how pieces sit in a whole; say replicate, shard"):
-        way_of(words)
+        parse_placement(words)
 
 
 def test_bad_declarations_are_refused():

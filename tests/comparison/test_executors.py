@@ -99,7 +99,9 @@ def test_what_travels_to_a_worker_is_small(runs):
     from tensortap.comparison.sides import load_side
 
     sides = [load_side(run) for run in runs]
-    tasks = [ValueRefPair(a.reference, b.reference) for a, b in zip(*(side.entries for side in sides), strict=True)]
+    tasks = [
+        ValueRefPair(a.reference, b.reference) for a, b in zip(*(side.entries for side in sides), strict=True)
+    ]
     assert len(pickle.dumps(tasks)) < 300 * COUNT
     assert "torch" not in {type(part).__module__.split(".")[0] for task in tasks for part in task}
 

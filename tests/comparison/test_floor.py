@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.comparison.floor import ROUNDING, Floor, Noise, analytic
+from tensortap.comparison.floor import UNIT_ROUNDOFF, Floor, Noise, analytic_noise
 from tensortap.comparison.moving import perturb_by_one_ulp
 from tensortap.comparison.references import InMemoryRef
 from tensortap.comparison.sides import Entry
@@ -59,7 +59,7 @@ def test_every_value_has_noise_of_its_own():
 
 def test_a_name_that_was_not_measured_has_the_usual_noise_of_its_type():
     noise = tt.floor(net().eval(), batch()).of(entry("elsewhere", dtype="bfloat16"))
-    assert noise == analytic("bfloat16")
+    assert noise == analytic_noise("bfloat16")
     assert not noise.is_measured
 
 
@@ -78,9 +78,9 @@ def test_a_name_that_was_not_measured_has_the_usual_noise_of_its_type():
     ],
 )
 def test_the_usual_noise_is_that_of_the_type_and_grows_with_the_depth(dtype, size):
-    assert analytic(dtype).relative_l2 == size
-    assert analytic(dtype, 9).relative_l2 == pytest.approx(3 * size)
-    assert analytic(dtype).limit == 1.0
+    assert analytic_noise(dtype).relative_l2 == size
+    assert analytic_noise(dtype, 9).relative_l2 == pytest.approx(3 * size)
+    assert analytic_noise(dtype).limit == 1.0
 
 
 def test_a_scale_beside_numbers_makes_them_no_noisier():
@@ -152,7 +152,7 @@ def test_tokens_are_moved_where_they_become_floating(llama, tokens):
 def test_a_repeated_forward_alone_shows_only_rounding(llama, tokens):
     floor = tt.floor(llama(layers=1), tokens, twins=("repeat",))
     noise = floor.of(entry("model.layers.0.mlp"))
-    assert 0 < noise.relative_l2 < ROUNDING["float32"]
+    assert 0 < noise.relative_l2 < UNIT_ROUNDOFF["float32"]
     assert noise.own is None
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.comparison.gate import gate
+from tensortap.comparison.gate import explain_setup_differences
 from tensortap.comparison.match import match
 from tensortap.comparison.sides import load_side
 from tensortap.core.record import Record
@@ -29,7 +29,7 @@ def run(folder, made, batch=BATCH, patterns=("**", "in")):
 
 def findings(a, b, rules=None):
     a, b = load_side(a), load_side(b)
-    found = gate(a, b, match(a, b, rules))
+    found = explain_setup_differences(a, b, match(a, b, rules))
     return {one.what: one for one in found}
 
 

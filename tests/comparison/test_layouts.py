@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensortap as tt
-from tensortap.comparison.glimpse import Glimpse
-from tensortap.comparison.heads import heads_order
-from tensortap.comparison.layouts import applied, layout_of
+from tensortap.comparison.glimpse import SampledFit
+from tensortap.comparison.heads import find_head_order
+from tensortap.comparison.layouts import apply_ops, find_layout
 from tensortap.comparison.orders import known_orders
-from tensortap.comparison.tokens import rows_of
+from tensortap.comparison.tokens import match_tokens
 from tensortap.core.record import Record
 
 RANDOM = np.random.default_rng(3)
@@ -42,9 +42,9 @@ CASES = {
 @pytest.mark.parametrize("noise", [0.0, 0.03])
 def test_another_layout_is_found(case, noise):
     a, b, words = CASES[case]
-    found = layout_of(a, b + noise * RANDOM.standard_normal(b.shape))
+    found = find_layout(a, b + noise * RANDOM.standard_normal(b.shape))
     assert str(found) == f"equal up to {words}"
-    assert applied(found.layout.a, a).shape == applied(found.layout.b, b).shape
+    assert apply_ops(found.layout.a, a).shape == apply_ops(found.layout.b, b).shape
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -68,8 +68,10 @@ def test_a_difference_within_another_layout_is_a_difference():
 
 def test_other_numbers_have_no_layout():
     other = RANDOM.standard_normal(X.shape)
-    assert str(layout_of(X, other)) == str(layout_of(X, other.transpose(1, 0, 2))) == "no layout explains it"
-    assert layout_of(X, X).layouts == layout_of(np.ones((3, 4)), np.ones((4, 3))).layouts == ()
+    assert (
+        str(find_layout(X, other)) == str(find_layout(X, other.transpose(1, 0, 2))) == "no layout explains it"
+    )
+    assert find_layout(X, X).layouts == find_layout(np.ones((3, 4)), np.ones((4, 3))).layouts == ()
 
 
 def test_a_transposed_square_stays_a_difference():
@@ -92,7 +94,7 @@ def test_rows_that_may_be_at_either_end_are_not_guessed():
     rows = RANDOM.standard_normal((4, 8))
     twice = np.concatenate([rows, rows]) + 0.02 * RANDOM.standard_normal((8, 8))
     words = [f"what only B has: 4 of 8 along axis 0 at its {end}" for end in ("end", "beginning")]
-    assert str(layout_of(rows, twice)) == f"ambiguous: equal up to {words[0]} or {words[1]}"
+    assert str(find_layout(rows, twice)) == f"ambiguous: equal up to {words[0]} or {words[1]}"
     found = tt.compare_runs({"x": rows}, {"x": twice})
     assert (found.counts, found.exit_code) == ({"unaligned": 1}, 3)
     assert found.coverage.unaligned == (f"x: ambiguous: equal up to {words[0]} or {words[1]}",)
@@ -135,13 +137,13 @@ PADDING = {
 @pytest.mark.parametrize("case", PADDING)
 def test_what_holds_nothing_is_padding(case):
     longer = np.concatenate([X, PADDING[case]], 1)
-    assert str(layout_of(longer, X)) == "equal up to padding in A: 3 of axis 1 at its end"
+    assert str(find_layout(longer, X)) == "equal up to padding in A: 3 of axis 1 at its end"
 
 
 def test_what_the_rest_has_too_is_no_padding():
     row = RANDOM.standard_normal((1, 12)).astype(np.float32)
     again = np.repeat(row, 4, 0)
-    assert layout_of(again, again[:1]).layout.gap
+    assert find_layout(again, again[:1]).layout.gap
     found = tt.compare_runs({"x": np.concatenate([X[0], X[0][-1:]])}, {"x": X[0]})
     assert found.exit_code == 3
     losses = np.arange(9, dtype=np.float32)
@@ -152,8 +154,8 @@ def test_numbers_that_are_nearly_all_of_the_whole_do_not_hide_the_others():
     spiked = X.copy()
     spiked[0, 0, 0], spiked[1, 3, 7] = 1e4, -3e4
     turned = np.ascontiguousarray(spiked.transpose(1, 0, 2))
-    assert str(layout_of(spiked, turned)) == "equal up to the order of axes [1, 0, 2]"
-    assert layout_of(spiked, np.ascontiguousarray(turned[::-1])).layouts == ()
+    assert str(find_layout(spiked, turned)) == "equal up to the order of axes [1, 0, 2]"
+    assert find_layout(spiked, np.ascontiguousarray(turned[::-1])).layouts == ()
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -164,14 +166,14 @@ def test_a_glimpse_never_rules_out_the_truth(seed):
     b = np.ascontiguousarray(a.transpose(np.argsort(axes)))
     steps = (("transpose", axes), ("reshape", (-1, a.shape[-1])))
     flat = a.reshape(-1, a.shape[-1])
-    assert np.array_equal(applied(steps, b), flat)
-    assert Glimpse(flat, b + 0.05 * np.linalg.norm(b) / np.sqrt(b.size)).may_fit((), steps, 0.1)
+    assert np.array_equal(apply_ops(steps, b), flat)
+    assert SampledFit(flat, b + 0.05 * np.linalg.norm(b) / np.sqrt(b.size)).could_match((), steps, 0.1)
 
 
 def test_a_glimpse_rules_out_what_does_not_fit():
-    seen = Glimpse(X, X[::-1])
-    assert not seen.may_fit((), (), 0.1)
-    assert not seen.may_fit((), (("transpose", (1, 0, 2)),), 0.1)
+    seen = SampledFit(X, X[::-1])
+    assert not seen.could_match((), (), 0.1)
+    assert not seen.could_match((), (("transpose", (1, 0, 2)),), 0.1)
 
 
 def test_a_vocabulary_has_no_heads():
@@ -181,17 +183,17 @@ def test_a_vocabulary_has_no_heads():
 
 def test_heads_in_another_order_are_found_as_blocks_of_one_axis():
     mixed = np.ascontiguousarray(HEADS[:, :, [2, 0, 1]]).reshape(X.shape)
-    found = heads_order(X, mixed + 0.01 * RANDOM.standard_normal(X.shape))
-    assert found.words == "heads of 8 in another order, along axis 2"
-    assert np.array_equal(applied(found.b, mixed), X)
+    found = find_head_order(X, mixed + 0.01 * RANDOM.standard_normal(X.shape))
+    assert found.description == "heads of 8 in another order, along axis 2"
+    assert np.array_equal(apply_ops(found.b, mixed), X)
     four = HEADS.transpose(0, 2, 1, 3)
-    assert heads_order(four, four[:, [1, 2, 0]]).words == "heads in another order, along axis 1"
+    assert find_head_order(four, four[:, [1, 2, 0]]).description == "heads in another order, along axis 1"
 
 
 def test_rows_that_are_no_heads_have_no_order_of_heads():
-    assert heads_order(X, X[..., RANDOM.permutation(24)]) is None
-    assert heads_order(X, RANDOM.standard_normal(X.shape)) is None
-    assert heads_order(np.ones((4, 8)), np.ones((4, 8))) is None
+    assert find_head_order(X, X[..., RANDOM.permutation(24)]) is None
+    assert find_head_order(X, RANDOM.standard_normal(X.shape)) is None
+    assert find_head_order(np.ones((4, 8)), np.ones((4, 8))) is None
 
 
 def parts(*names, values, **facts):
@@ -331,11 +333,11 @@ def test_what_all_sequences_share_by_position_is_compared_as_far_as_both_go():
 
 def test_sequences_that_repeat_and_are_not_all_there_are_ambiguous():
     again = np.stack([IDS[0], IDS[0]])
-    assert rows_of(again, again[:1]).is_sure is False
+    assert match_tokens(again, again[:1]).is_sure is False
     mask, hidden = np.ones_like(again), HIDDEN[[0, 0]]
     found = tt.compare_runs(batch(again, mask, hidden), batch(again[:1], mask[:1], hidden[:1]))
     assert (found.first, found.exit_code, found.counts) == (None, 3, {"unaligned": 3})
     assert "the tokens of step 0 are ambiguous: sequences repeat" in str(found)
     assert "may be any of them" in found.explain("emb")
-    assert rows_of(again, again).is_sure is True
-    assert rows_of(IDS, IDS + 1) is None
+    assert match_tokens(again, again).is_sure is True
+    assert match_tokens(IDS, IDS + 1) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import tensortap as tt
 from tensortap.comparison.match import match
 from tensortap.comparison.modules import module_of, split_name
-from tensortap.comparison.rules import rules_of
+from tensortap.comparison.rules import load_rules
 from tensortap.comparison.sides import load_side
 from tensortap.core.record import Record
 
@@ -97,14 +97,14 @@ RENAMED = [
 
 @pytest.mark.parametrize(("source", "target", "name", "renamed"), RENAMED, ids=range(len(RENAMED)))
 def test_a_rule_renames_a_module_and_all_below_it(source, target, name, renamed):
-    assert rules_of({"rule": [{"from": source, "to": target}]}).renamed(name) == renamed
+    assert load_rules({"rule": [{"from": source, "to": target}]}).rename(name) == renamed
 
 
 def test_rules_apply_one_after_the_other():
-    rules = rules_of(
+    rules = load_rules(
         {"rule": [{"from": "model.layers", "to": "h"}, {"from": "h.*.self_attn", "to": "h.*.attn"}]}
     )
-    assert rules.renamed("model.layers.7.self_attn") == "h.7.attn"
+    assert rules.rename("model.layers.7.self_attn") == "h.7.attn"
 
 
 def test_rules_come_from_a_file(tmp_path):
@@ -122,11 +122,11 @@ def test_a_dict_of_names_and_a_function_are_maps_too():
 
 
 def test_a_dict_of_modules_speaks_of_what_is_below_them_too():
-    rules = rules_of({"fc1": "fc2", "fc2": "fc1", "fc1.in.x": "y", "h.*": "layers.*", "h.0": "first"})
+    rules = load_rules({"fc1": "fc2", "fc2": "fc1", "fc1.in.x": "y", "h.*": "layers.*", "h.0": "first"})
     names = ("fc1", "fc2.in.input", "fc1[0]", "fc1.in.x", "fc10.in.x", "h.0", "h.0.mlp", "h.1.mlp")
     renamed = ["fc2", "fc1.in.input", "fc2[0]", "y", "fc10.in.x", "first", "layers.0.mlp", "layers.1.mlp"]
-    assert [rules.renamed(name) for name in names] == renamed
-    assert rules_of({"": "model"}).renamed("out['logits']") == "model['logits']"
+    assert [rules.rename(name) for name in names] == renamed
+    assert load_rules({"": "model"}).rename("out['logits']") == "model['logits']"
     assert match(side("fc.in.x"), side("up.in.x"), {"fc": "up"}).notes == []
 
 
@@ -144,7 +144,7 @@ def test_a_rule_that_matches_nothing_is_reported_with_what_is_near():
 
 def test_what_is_ignored_and_nowhere_is_reported():
     rules = {"ignore": ["rotary.**", "**.x"]}
-    assert match(side("layers.x"), side("layers.0"), rules).told == [
+    assert match(side("layers.x"), side("layers.0"), rules).messages == [
         "ignore 'rotary.**' matches no name of either side"
     ]
 
@@ -183,17 +183,17 @@ BAD_RULES = [
 @pytest.mark.parametrize(("rules", "words"), BAD_RULES, ids=range(len(BAD_RULES)))
 def test_a_bad_rule_says_how_to_write_it(rules, words):
     with pytest.raises(ValueError, match=words):
-        rules_of(rules)
+        load_rules(rules)
 
 
 def test_a_map_that_is_not_there_or_not_toml_says_so(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist; give a TOML file of rules"):
-        rules_of(tmp_path / "no.toml")
+        load_rules(tmp_path / "no.toml")
     (tmp_path / "bad.toml").write_text("[[rule")
     with pytest.raises(ValueError, match="is not TOML"):
-        rules_of(tmp_path / "bad.toml")
+        load_rules(tmp_path / "bad.toml")
     with pytest.raises(TypeError, match="a map is a TOML file"):
-        rules_of(3)
+        load_rules(3)
 
 
 class One(torch.nn.Module):

@@ -74,7 +74,7 @@ def test_small_values_are_measured_in_few_calls(monkeypatch):
     calls = []
     library = native.library
     if library is None:
-        pytest.skip(native.reason)
+        pytest.skip(native.unavailable_reason)
 
     class Watched:
         def measured(self, pairs):
@@ -117,7 +117,14 @@ def test_one_odd_pair_among_others_costs_only_itself(tmp_path):
         operand = load
 
     good = InMemoryRef(torch.ones(4, 4)), InMemoryRef(torch.zeros(4, 4))
-    found = measure_batch([ValueRefPair(*good), ValueRefPair(Broken(), good[1]), ValueRefPair(InMemoryRef("a"), InMemoryRef("b")), ValueRefPair(*good)])
+    found = measure_batch(
+        [
+            ValueRefPair(*good),
+            ValueRefPair(Broken(), good[1]),
+            ValueRefPair(InMemoryRef("a"), InMemoryRef("b")),
+            ValueRefPair(*good),
+        ]
+    )
     assert [type(one) for one in found] == [Metrics, str, Metrics, Metrics]
     assert found[1] == "OSError: gone"
     assert found[0] == found[3]
@@ -178,7 +185,7 @@ def test_values_of_runs_are_measured_as_bytes_and_come_to_the_same_as_arrays(tmp
 
 def test_no_array_is_made_of_what_the_kernels_take_as_bytes(tmp_path, monkeypatch):
     if native.library is None:
-        pytest.skip(native.reason)
+        pytest.skip(native.unavailable_reason)
     a, b = (written(tmp_path / str(seed), {"x": torch.full((4, 4), 1.0 + seed)}) for seed in (0, 1))
     monkeypatch.setattr(RunValueRef, "operand", None)
     (found,) = measure_batch([(a[0], b[0])])

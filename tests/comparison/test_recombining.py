@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.likeness import suggested_rules
-from tensortap.comparison.match import Matched
+from tensortap.comparison.likeness import suggest_rules
+from tensortap.comparison.match import Matching
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.recombining import all_made
+from tensortap.comparison.recombining import find_fused
 from tensortap.comparison.references import numeric_operand
 
 
@@ -37,7 +37,7 @@ def test_what_belongs_together_is_found_among_thousands_without_looking_at_each_
     a.append(entry("attn.qkv", whole))
     b += [entry(f"attn.{name}", whole[:, 4 * at : 4 * at + 4]) for at, name in enumerate("qkv")]
     before = time.process_time()
-    (made,) = all_made(Matched([], a, b))
+    (made,) = find_fused(Matching([], a, b))
     assert time.process_time() - before < 5
     assert made.whole.name == "attn.qkv"
     assert [part.name for part in made.parts] == ["attn.q", "attn.k", "attn.v"]
@@ -47,12 +47,12 @@ def test_a_value_is_part_of_one_other_only():
     whole = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
     a = [entry("m.one", whole), entry("m.two", whole)]
     b = [entry("m.left", whole[:, :3]), entry("m.right", whole[:, 3:])]
-    assert [made.whole.name for made in all_made(Matched([], a, b))] == ["m.one"]
+    assert [made.whole.name for made in find_fused(Matching([], a, b))] == ["m.one"]
 
 
 def test_rules_that_are_proposed_are_toml_whatever_the_names_hold():
     import tomllib
 
     names = ('attn["k"].x', "back\\slash.y")
-    told = tomllib.loads(suggested_rules([names]))
+    told = tomllib.loads(suggest_rules([names]))
     assert (told["rule"][0]["from"], told["rule"][0]["to"]) == names

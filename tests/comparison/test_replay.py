@@ -894,10 +894,10 @@ def test_values_of_the_reference_are_not_written_to(captured):
 
 
 def test_a_mask_of_the_lowest_number_stays_finite_in_a_narrow_type():
-    from tensortap.comparison.forced import fitted
+    from tensortap.comparison.forced import as_tensor_like
 
     lowest = torch.tensor([0.0, torch.finfo(torch.float32).min, float("-inf")])
-    made = fitted(lowest, torch.zeros(3, dtype=torch.bfloat16))
+    made = as_tensor_like(lowest, torch.zeros(3, dtype=torch.bfloat16))
     assert made.isfinite().tolist() == [True, True, False]
 
 

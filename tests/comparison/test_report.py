@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from tensortap.comparison.values import difference
-from tensortap.kernels.tally import Extreme
+from tensortap.kernels.tally import LargestDifference
 
 
 def spoilt(count=37):
@@ -120,7 +120,7 @@ def test_the_worst_leaf_is_at_hand():
     found = difference({"x": np.ones(2), "w": a}, {"x": np.ones(2), "w": b})
     assert not found.equal
     assert found.worst.path == "['w']"
-    assert found.worst.numbers.absolute == Extreme(0.25, (3, 7), 1.5, 1.25)
+    assert found.worst.numbers.absolute == LargestDifference(0.25, (3, 7), 1.5, 1.25)
     assert [leaf.is_equal for leaf in found.leaves] == [True, False]
     assert difference(1, 1).worst is None
 

@@ -80,8 +80,8 @@ def test_another_process_reads_a_value_itself(tmp_path):
 def test_the_numbers_are_read_without_the_library_they_came_from(tmp_path):
     write(tmp_path / "run", [Record("x", torch.tensor([1.0, 2.0], dtype=torch.bfloat16))])
     code = (
-        "import sys; from tensortap.comparison.sides import side_of; "
-        f"held = side_of({str(tmp_path / 'run')!r}).entries[0].operand(); "
+        "import sys; from tensortap.comparison.sides import load_side; "
+        f"held = load_side({str(tmp_path / 'run')!r}).entries[0].operand(); "
         "print(held.dtype, held.bits.shape, 'torch' in sys.modules)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -167,7 +167,7 @@ def test_ranks_are_missed_that_the_launcher_has_started(tmp_path):
     (run / "runtime_info.json").write_text('{"environment_variables": {"WORLD_SIZE": "4"}}')
     assert load_side(run).problems[0].startswith("ranks 1, 2, 3 have no records")
     assert load_side(tt.Run(run).filter(rank=0)).is_whole
-    assert load_side(run).only(rank=0).is_whole
+    assert load_side(run).select(rank=0).is_whole
 
 
 def test_a_trace_file_is_a_side(tmp_path):
@@ -277,7 +277,7 @@ def test_a_side_can_be_narrowed_to_what_is_meant():
         Record(f"layers.{n}.attn", np.ones(1), step=step, order=n) for step in range(2) for n in range(3)
     ]
     side = load_side(records)
-    assert side.only("layers.0-1.*", "!layers.1").names == ["layers.0.attn", "layers.1.attn"]
-    assert side.only("layers.*.attn", "!layers.1.attn", step=1).names == ["layers.0.attn", "layers.2.attn"]
-    assert isinstance(side.only(rank=1), Side)
-    assert side.only(rank=1).entries == []
+    assert side.select("layers.0-1.*", "!layers.1").names == ["layers.0.attn", "layers.1.attn"]
+    assert side.select("layers.*.attn", "!layers.1.attn", step=1).names == ["layers.0.attn", "layers.2.attn"]
+    assert isinstance(side.select(rank=1), Side)
+    assert side.select(rank=1).entries == []

@@ -5,7 +5,7 @@ import pytest
 from tests.comparison.differences_made import NOTHING, SPEAKING, made
 
 import tensortap as tt
-from tensortap.comparison.symptoms import DETECTORS, symptoms
+from tensortap.comparison.symptoms import DETECTORS, find_symptoms
 from tensortap.core.record import Record
 
 SEEDS = range(1000, 1060)
@@ -13,7 +13,7 @@ SEEDS = range(1000, 1060)
 
 @pytest.mark.parametrize("label", SPEAKING)
 def test_a_detector_hits_what_it_is_for_and_no_other_speaks(label):
-    found = [{one.name for one in symptoms(*made(label, seed))} for seed in SEEDS]
+    found = [{one.name for one in find_symptoms(*made(label, seed))} for seed in SEEDS]
     expected, *also = SPEAKING[label]
     assert sum(expected in names for names in found) >= 0.95 * len(found)
     assert set().union(*found) <= {expected, *also}
@@ -21,7 +21,7 @@ def test_a_detector_hits_what_it_is_for_and_no_other_speaks(label):
 
 @pytest.mark.parametrize("label", NOTHING)
 def test_nothing_is_said_of_a_difference_without_a_shape(label):
-    assert [one for seed in SEEDS for one in symptoms(*made(label, seed))] == []
+    assert [one for seed in SEEDS for one in find_symptoms(*made(label, seed))] == []
 
 
 def test_every_detector_has_labelled_cases():
@@ -29,7 +29,7 @@ def test_every_detector_has_labelled_cases():
 
 
 def told(a, b):
-    return [one.told for one in symptoms(np.asarray(a), np.asarray(b))]
+    return [one.told for one in find_symptoms(np.asarray(a), np.asarray(b))]
 
 
 def test_the_sentences_name_what_was_done():

@@ -103,7 +103,7 @@ def test_rotary_pairs_that_are_neighbours_are_a_layout(own, trusted, rows):
     replayed = tt.align(trusted.model, mine, (rows,), map=own.MAP)
     for found in (compared, replayed):
         assert found.is_green
-        assert {plan.words for plan in found.plans} == {words}
+        assert {plan.summary for plan in found.plans} == {words}
         assert f"equal up to {words}" in found.explain("model.layers.1.self_attn.q_proj")
 
 

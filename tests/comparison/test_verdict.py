@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tensortap.comparison.floor import Noise
-from tensortap.comparison.match import Pair
+from tensortap.comparison.match import EntryPair
 from tensortap.comparison.metrics import Metrics, measure
 from tensortap.comparison.references import InMemoryRef
 from tensortap.comparison.sides import Entry
@@ -41,9 +41,9 @@ def test_the_worst_axis_decides(found, axis, ratio):
 def test_weights_after_a_step_are_judged_as_a_whole():
     entry = Entry("up.weight.after_step", InMemoryRef(None), kind="param")
     found = Metrics(relative_l2=2e-6, row=2e-5, column=6e-5)
-    judged = judge(found, NOISE, Pair(entry, entry))
+    judged = judge(found, NOISE, EntryPair(entry, entry))
     assert (judged.verdict, judged.axis, judged.ratio) == ("within noise", "whole", pytest.approx(2.0))
-    assert judge(Metrics(relative_l2=5e-6), NOISE, Pair(entry, entry)).verdict == "origin"
+    assert judge(Metrics(relative_l2=5e-6), NOISE, EntryPair(entry, entry)).verdict == "origin"
 
 
 def test_a_nan_is_beyond_any_noise():
@@ -73,7 +73,7 @@ def test_another_shape_is_structure_and_another_cut_is_unaligned():
     assert judge(found, NOISE).verdict == "structure"
     cut = Placement((2,), (0,), ("shard(0)",), (4,), (0,))
     whole, piece = Entry("x", InMemoryRef(0)), Entry("x", InMemoryRef(0), placement=cut)
-    assert judge(found, NOISE, Pair(whole, piece)).verdict == "unaligned"
+    assert judge(found, NOISE, EntryPair(whole, piece)).verdict == "unaligned"
 
 
 def test_what_cannot_be_read_is_never_green():

@@ -88,7 +88,7 @@ def whole():
 def test_a_tensor_parallel_run_is_noise_against_the_whole_model(runs, whole):
     found = tt.compare_runs(whole, runs / "right")
     assert (found.first, found.exit_code) == (None, 0)
-    words = {plan.name: plan.words for plan in found.plans}
+    words = {plan.name: plan.summary for plan in found.plans}
     assert words["layers.0.up"] == "shard(1)"
     assert words["layers.0.down.in.input"] == "shard(1)"
     assert words["layers.0.down"] == words["layers.2.norm"] == "replicate"

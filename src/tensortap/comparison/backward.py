@@ -8,21 +8,21 @@ from typing import Any
 
 from tensortap.comparison.findings import Finding
 
-BACKWARD = ("grad_input", "grad_output", "grad_param", "grad_local", "grad_return")
+GRADIENT_KINDS = ("grad_input", "grad_output", "grad_param", "grad_local", "grad_return")
 # Modules without code of their own: what is between two parts is done by one of them.
-_CHAINS = ("Sequential",)
+_CONTAINER_CLASSES = ("Sequential",)
 
 
 class Gradients:
     """The gradients of one step. One tensor shows as the output of a module and as the input of others, and
     hooks see it in any order: whoever takes it is whose backward made it."""
 
-    def __init__(self, findings: Iterable[Finding], modules: Modules, classes: Mapping[str, str]) -> None:
+    def __init__(self, findings: Iterable[Finding], modules: ModuleParents, classes: Mapping[str, str]) -> None:
         self._modules, self._classes = modules, classes
         self._takers: defaultdict[Any, list[str]] = defaultdict(list)
         self._last: dict[str, str] = {}
         for found in findings:
-            tensor = _tensor(found) if found.kind == "grad_input" else None
+            tensor = _fingerprint(found) if found.kind == "grad_input" else None
             if tensor is not None:
                 self._takers[tensor].append(found.module)
 
@@ -37,11 +37,11 @@ class Gradients:
             return found.module
         takers = self._innermost(found)
         if takers:
-            return takers[0] if len(takers) == 1 else _common(takers, self._modules)
+            return takers[0] if len(takers) == 1 else _common_ancestor(takers, self._modules)
         if found.kind != "grad_output":
             return found.module
         around = self._modules[found.module]
-        return self._last.get(around, around) if self._classes.get(around) in _CHAINS else around
+        return self._last.get(around, around) if self._classes.get(around) in _CONTAINER_CLASSES else around
 
     def doubt(self, found: Finding) -> str:
         """What would tell more."""
@@ -53,11 +53,11 @@ class Gradients:
         return ""
 
     def _innermost(self, found: Finding) -> list[str]:
-        takers = list(dict.fromkeys(self._takers.get(_tensor(found), ())))
+        takers = list(dict.fromkeys(self._takers.get(_fingerprint(found), ())))
         return [one for one in takers if not any(_is_inside(other, one) for other in takers)]
 
 
-class Modules(dict[str, str]):
+class ModuleParents(dict[str, str]):
     """The modules of which anything was captured; asked for one, it tells the nearest of them around it."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -77,7 +77,7 @@ def _is_inside(module: str, other: str) -> bool:
     return module.startswith(f"{other}.") if other else bool(module)
 
 
-def _tensor(found: Finding) -> Any:
+def _fingerprint(found: Finding) -> Any:
     """What tells one gradient from all others, as it was measured."""
     metrics = found.metrics
     if metrics is None or not metrics.norms[0]:
@@ -85,7 +85,7 @@ def _tensor(found: Finding) -> Any:
     return metrics.count, *metrics.norms
 
 
-def _common(modules: list[str], known: Modules) -> str:
+def _common_ancestor(modules: list[str], known: ModuleParents) -> str:
     around = known[modules[0]]
     while around and not all(one.startswith(f"{around}.") for one in modules):
         around = known[around]

@@ -35,7 +35,17 @@ _SUBJECTS = (
 )
 _IGNORED_CONFIG_KEYS = ("_name_or_path", "transformers_version", "torch_dtype")
 # Those that compute come first.
-_NUMERIC_PACKAGES = ("torch", "jax", "jaxlib", "numpy", "transformers", "triton", "flash-attn", "vllm", "sglang")
+_NUMERIC_PACKAGES = (
+    "torch",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "transformers",
+    "triton",
+    "flash-attn",
+    "vllm",
+    "sglang",
+)
 
 
 def read_metadata(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, bytes]]:

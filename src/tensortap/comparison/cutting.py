@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tensortap.comparison.glimpse import Step
+from tensortap.comparison.glimpse import ArrayOp
 from tensortap.kernels.numbers import Array
 
 _HUGE = 1e30  # beyond it, a number stands for infinity
 
 
-def is_padding(steps: Sequence[Step], array: Array, error: float = 0.0) -> bool:
+def is_padding(steps: Sequence[ArrayOp], array: Array, error: float = 0.0) -> bool:
     """Whether all that these cuts leave out holds nothing: zeros, infinities, or the same again and again
     that the rest does not have. `error` is what the rest differs by: so little is zero, too."""
-    return all(_is_empty(left, kept, error) for left, kept in _left_out(steps, array))
+    return all(_is_empty(left, kept, error) for left, kept in _cropped_parts(steps, array))
 
 
-def _left_out(steps: Sequence[Step], array: Array) -> Iterator[tuple[Array, Array]]:
+def _cropped_parts(steps: Sequence[ArrayOp], array: Array) -> Iterator[tuple[Array, Array]]:
     """What each cut leaves out, and what it keeps."""
     for _, axis, start, stop in steps:
         before = (slice(None),) * axis
@@ -32,15 +32,15 @@ def _left_out(steps: Sequence[Step], array: Array) -> Iterator[tuple[Array, Arra
 def _is_empty(left: Array, kept: Array, error: float) -> bool:
     if not left.size or not left.any() or _are_infinite(left):
         return True
-    if error and _size(left) <= 2 * error * _size(kept):
+    if error and _rms(left) <= 2 * error * _rms(kept):
         return True
     first = left.flat[0]
     if (left == first).all():
         return left.size > 1 and not (kept == first).any()
-    return _is_one_row(left, kept)
+    return _is_repeated_row(left, kept)
 
 
-def _is_one_row(left: Array, kept: Array) -> bool:
+def _is_repeated_row(left: Array, kept: Array) -> bool:
     """What a layer makes of zeros: its bias, in every row."""
     if left.ndim < 2 or left.shape[-1] != kept.shape[-1]:
         return False
@@ -53,7 +53,7 @@ def _are_infinite(numbers: Array) -> bool:
     return bool((~(np.abs(numbers) < _HUGE)).all()) if numbers.dtype.kind == "f" else False
 
 
-def _size(numbers: Array) -> float:
+def _rms(numbers: Array) -> float:
     """Of a usual number among them; an infinity is none."""
     wide = numbers.astype(np.float64)
     usual = wide[np.abs(wide) < _HUGE]

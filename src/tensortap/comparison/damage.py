@@ -13,27 +13,27 @@ from tensortap.core.errors import TensortapError
 from tensortap.kernels.hashing import checksum
 
 
-def without_damage(findings: Iterable[Finding]) -> list[Finding]:
+def mark_corrupt_values(findings: Iterable[Finding]) -> list[Finding]:
     """Two values that had the same bytes when they were written, and have not: one of them is damaged.
     All others are taken as they are: to look at every byte twice would take as long as to compare them."""
-    return [_checked(found) if _were_equal(found) else found for found in findings]
+    return [_verify_checksums(found) if _had_equal_checksums(found) else found for found in findings]
 
 
-def localised(
+def localise_verified(
     findings: Sequence[Finding], alone: Sequence[Entry], measured: Collection[str]
 ) -> tuple[list[Finding], list[Origin]]:
     """As `localise` says; but whatever is accused is looked at again, byte by byte."""
     checked: dict[int, Finding] = {}
     while True:
         table, origins = localise(findings, alone, measured)
-        found = {place: _checked(findings[place]) for place in _doubtful(table, origins) - checked.keys()}
+        found = {place: _verify_checksums(findings[place]) for place in _find_suspects(table, origins) - checked.keys()}
         if all(one is findings[place] for place, one in found.items()):
             return table, origins
         checked |= found
         findings = [checked.get(place, one) for place, one in enumerate(findings)]
 
 
-def _doubtful(table: Sequence[Finding], origins: Sequence[Origin]) -> set[int]:
+def _find_suspects(table: Sequence[Finding], origins: Sequence[Origin]) -> set[int]:
     """Where a value that is accused stands; of a damaged run, where any stands that is beyond noise."""
     if any(one.verdict == "unreadable" for one in table):
         return {place for place, one in enumerate(table) if one.is_beyond}
@@ -45,28 +45,28 @@ def _doubtful(table: Sequence[Finding], origins: Sequence[Origin]) -> set[int]:
     }
 
 
-def _were_equal(found: Finding) -> bool:
+def _had_equal_checksums(found: Finding) -> bool:
     a, b = found.pair.a, found.pair.b
     if found.verdict == "identical" or not a.checksum or a.checksum != b.checksum:
         return False
     return (a.dtype, a.shape) == (b.dtype, b.shape)
 
 
-def _checked(found: Finding) -> Finding:
+def _verify_checksums(found: Finding) -> Finding:
     """The same finding; unreadable where one of its values is not what was written."""
-    told = damage_of(found.pair.a) or damage_of(found.pair.b)
+    told = describe_corruption(found.pair.a) or describe_corruption(found.pair.b)
     if not told:
         return found
     return replace(found, metrics=None, verdict="unreadable", ratio=0.0, axis="", note=told, source="")
 
 
-def damage_of(entry: Entry) -> str:
+def describe_corruption(entry: Entry) -> str:
     """What is wrong with the bytes of a value of a run; empty where nothing is, or nobody can tell."""
     lies = entry.reference
     if not isinstance(lies, RunValueRef) or not entry.checksum:
         return ""
     try:
-        there = checksum(lies.written_bytes())
+        there = checksum(lies.checksummed_bytes())
     except (OSError, ValueError, TensortapError):  # it could be read a moment ago, perhaps by another machine
         return ""
     if there is None or there == entry.checksum:

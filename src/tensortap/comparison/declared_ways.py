@@ -7,57 +7,59 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tensortap.comparison.entries import is_selected
-from tensortap.comparison.ways import REPLICATE, Way
+from tensortap.comparison.ways import REPLICATE, ShardPlacement
 
 _SHARD = re.compile(r"shard\((-?\d+)\)(?: (zigzag)| fused (\d+(?::\d+)+))?")
 _PARTIAL = re.compile(r"partial\((sum|mean)\)")
-_WORDS = "replicate, shard(1), shard(1) zigzag, shard(1) fused 1:1:1, partial(sum) or partial(mean)"
-_WRITE = 'write [[placement]] tables with of = "a pattern" and is = "shard(1)"'
+_PLACEMENT_SYNTAX = (
+    "replicate, shard(1), shard(1) zigzag, shard(1) fused 1:1:1, partial(sum) or partial(mean)"
+)
+_TABLE_SYNTAX = 'write [[placement]] tables with of = "a pattern" and is = "shard(1)"'
 
 
-class Declaration(NamedTuple):
+class DeclaredPlacement(NamedTuple):
     """The names that a pattern means are in pieces that sit so."""
 
     pattern: str
-    way: Way
+    placement: ShardPlacement
 
 
-def way_of(words: Any) -> Way:
+def parse_placement(words: Any) -> ShardPlacement:
     """The way that is called so."""
     text = words.strip() if isinstance(words, str) else ""
     if text == str(REPLICATE):
         return REPLICATE
     if partial := _PARTIAL.fullmatch(text):
-        return Way("partial", operation=partial[1])
+        return ShardPlacement("partial", operation=partial[1])
     shard = _SHARD.fullmatch(text)
     if shard is None:
-        raise ValueError(f"{words!r} says nothing of how pieces sit in a whole; say {_WORDS}")
+        raise ValueError(f"{words!r} says nothing of how pieces sit in a whole; say {_PLACEMENT_SYNTAX}")
     dim, zigzag, sections = shard.groups()
     if sections:
-        return Way("fused", int(dim), tuple(map(int, sections.split(":"))))
-    return Way("zigzag" if zigzag else "shard", int(dim))
+        return ShardPlacement("fused", int(dim), tuple(map(int, sections.split(":"))))
+    return ShardPlacement("zigzag" if zigzag else "shard", int(dim))
 
 
-def declared(dims: Any) -> tuple[Declaration, ...]:
+def parse_declared_placements(dims: Any) -> tuple[DeclaredPlacement, ...]:
     """What a dict of patterns says, `{"**.up": "shard(1)"}`."""
     if dims is None:
         return ()
     if not isinstance(dims, Mapping):
         raise TypeError(f'dims are a dict from patterns to words, {{"**.up": "shard(1)"}}; not {dims!r}')
-    return tuple(Declaration(str(pattern), way_of(words)) for pattern, words in dims.items())
+    return tuple(DeclaredPlacement(str(pattern), parse_placement(words)) for pattern, words in dims.items())
 
 
-def declared_in(tables: Any, where: str) -> tuple[Declaration, ...]:
+def parse_placement_tables(tables: Any, where: str) -> tuple[DeclaredPlacement, ...]:
     """What the tables of a map say."""
     found = []
     for table in tables if isinstance(tables, list) else [tables]:
         is_one = isinstance(table, Mapping) and table.keys() == {"of", "is"}
         if not is_one or not isinstance(table["of"], str):
-            raise ValueError(f"{where} has a placement {table!r}; {_WRITE}")
-        found.append(Declaration(table["of"], way_of(table["is"])))
+            raise ValueError(f"{where} has a placement {table!r}; {_TABLE_SYNTAX}")
+        found.append(DeclaredPlacement(table["of"], parse_placement(table["is"])))
     return tuple(found)
 
 
-def way_for(name: str, declarations: Sequence[Declaration]) -> Way | None:
+def find_declared_placement(name: str, declarations: Sequence[DeclaredPlacement]) -> ShardPlacement | None:
     """Of a name that several patterns mean, what the first says."""
-    return next((one.way for one in declarations if is_selected(name, [one.pattern])), None)
+    return next((one.placement for one in declarations if is_selected(name, [one.pattern])), None)

@@ -7,37 +7,37 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.match import Pair
+from tensortap.comparison.match import EntryPair
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.noise import ROUNDING, SCALES
+from tensortap.comparison.noise import UNIT_ROUNDOFF, SCALE_DTYPES
 
 
-class Surroundings:
+class DepthTracker:
     """The lowest precision and the number of layers on the way to a value."""
 
     def __init__(self) -> None:
-        self._passed: dict[tuple[object, object], _Passed] = {}
+        self._passed: dict[tuple[object, object], _StepProgress] = {}
 
-    def of(self, pair: Pair) -> tuple[str, int]:
-        entry, other = pair.a, pair.b.dtype
-        if entry.dtype in SCALES:
+    def of(self, pair: EntryPair) -> tuple[str, int]:
+        entry, other_dtype = pair.a, pair.b.dtype
+        if entry.dtype in SCALE_DTYPES:
             return entry.dtype, 1
-        passed = self._passed.get((entry.step, entry.rank)) or self._begun(entry)
-        if entry.dtype != passed.lowest or other != passed.lowest:
-            passed.lowest = max(passed.lowest, entry.dtype, other, key=_rounding)
-        if entry.name not in passed.names:
-            passed.enter(entry)
+        progress = self._passed.get((entry.step, entry.rank)) or self._begun(entry)
+        if entry.dtype != progress.lowest or other_dtype != progress.lowest:
+            progress.lowest = max(progress.lowest, entry.dtype, other_dtype, key=_unit_roundoff)
+        if entry.name not in progress.names:
+            progress.enter(entry)
         # Through every layer forwards, and then backwards.
-        return passed.lowest, 2 * passed.layers if entry.kind.startswith("grad") else passed.layers
+        return progress.lowest, 2 * progress.layers if entry.kind.startswith("grad") else progress.layers
 
-    def _begun(self, entry: Entry) -> _Passed:
+    def _begun(self, entry: Entry) -> _StepProgress:
         """What stands for several steps counts with the first of them."""
-        made = self._passed.setdefault((entry.first_step, entry.first_rank), _Passed())
-        return self._passed.setdefault((entry.step, entry.rank), made)
+        progress = self._passed.setdefault((entry.first_step, entry.first_rank), _StepProgress())
+        return self._passed.setdefault((entry.step, entry.rank), progress)
 
 
 @dataclass(slots=True)
-class _Passed:
+class _StepProgress:
     """What the values of one step and rank have passed through so far."""
 
     lowest: str = ""
@@ -50,15 +50,15 @@ class _Passed:
         # What somebody gave a name is no module; what it is named after may be one.
         path = module_of(entry.name, entry.kind) if entry.kind != "value" else entry.name.rpartition(".")[0]
         while path:
-            around = path.rpartition(".")[0]
-            beside = self.parts[around]
-            if path in beside:
+            parent = path.rpartition(".")[0]
+            siblings = self.parts[parent]
+            if path in siblings:
                 return
-            beside.add(path)
-            if len(beside) > self.layers:
-                self.layers = len(beside)
-            path = around
+            siblings.add(path)
+            if len(siblings) > self.layers:
+                self.layers = len(siblings)
+            path = parent
 
 
-def _rounding(dtype: str) -> float:
-    return ROUNDING.get(dtype, 0.0)
+def _unit_roundoff(dtype: str) -> float:
+    return UNIT_ROUNDOFF.get(dtype, 0.0)

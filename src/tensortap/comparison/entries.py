@@ -75,7 +75,7 @@ class Side:
     notes: list[str] = field(default_factory=list)  # what is worth saying, and no fault
     metadata: dict[str, Any] = field(default_factory=dict)
     path: str = ""
-    world: int = 0  # how many ranks there should be, where that is known
+    world_size: int = 0  # how many ranks there should be, where that is known
 
     @property
     def is_whole(self) -> bool:
@@ -94,7 +94,7 @@ class Side:
     def steps(self) -> list[int]:
         return sorted({lowest_of(step) for step in {entry.step for entry in self.entries}})
 
-    def only(self, *patterns: str, step: int | None = None, rank: int | None = None) -> Side:
+    def select(self, *patterns: str, step: int | None = None, rank: int | None = None) -> Side:
         """The values that are meant: of names that a pattern selects, of one step, of one rank."""
         if not patterns and step is None and rank is None:
             return self
@@ -107,14 +107,16 @@ class Side:
         ]
         problems = [one for one in self.problems if rank is None or not one.startswith("rank")]
         if self.entries and not chosen:
-            problems.append(self._unchosen(patterns, step, rank))
+            problems.append(self._describe_empty_selection(patterns, step, rank))
         return replace(self, entries=chosen, problems=problems)
 
-    def _unchosen(self, patterns: Sequence[str], step: int | None, rank: int | None) -> str:
+    def _describe_empty_selection(self, patterns: Sequence[str], step: int | None, rank: int | None) -> str:
         """What nothing of it is, and what there is."""
         asked = [" or ".join(map(repr, patterns))] if patterns else []
         asked += [f"of {what} {one}" for what, one in (("step", step), ("rank", rank)) if one is not None]
-        names = ", ".join(map(repr, self.names[:_MAX_NAMES_SHOWN])) + (", ..." if len(self.names) > _MAX_NAMES_SHOWN else "")
+        names = ", ".join(map(repr, self.names[:_MAX_NAMES_SHOWN])) + (
+            ", ..." if len(self.names) > _MAX_NAMES_SHOWN else ""
+        )
         told = f"none of its {len(self.entries):,} values is {' and '.join(asked)}"
         return f"{told}; it has {names} in {_describe_range('step', self.steps)} of {_describe_range('rank', self.ranks)}"
 

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.entries import Entry, Side, sort_entries
-from tensortap.comparison.references import FileLeafRef, SafetensorsRef, TraceValueRef, FileStamp, load_file_leaves, open_trace_file
+from tensortap.comparison.references import (
+    FileLeafRef,
+    FileStamp,
+    SafetensorsRef,
+    TraceValueRef,
+    load_file_leaves,
+    open_trace_file,
+)
 from tensortap.core.errors import UnknownFormatError, UntrustedFileError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import framework_of
@@ -22,7 +29,9 @@ def side_from_trace_file(path: Path) -> Side:
     trace = open_trace_file(str(path.absolute()), written)
     trace.refresh()
     entries = [
-        entry for number, name in enumerate(trace.names) for entry in _trace_entries(trace, name, number, written)
+        entry
+        for number, name in enumerate(trace.names)
+        for entry in _trace_entries(trace, name, number, written)
     ]
     note = "a trace file knows no order of execution: its names stand in the order of the alphabet"
     problems = [] if entries else ["it holds no values"]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensortap.comparison.floor import Noise
-from tensortap.comparison.match import Pair
+from tensortap.comparison.match import EntryPair
 from tensortap.comparison.metrics import Metrics
 from tensortap.comparison.modules import OUTPUTS, module_of, stem_of
-from tensortap.comparison.verdict import BEYOND, Axis, Judgement, Verdict
+from tensortap.comparison.verdict import BEYOND_NOISE, Axis, Judgement, Verdict
 from tensortap.core.record import Kind
 
 
@@ -18,7 +18,7 @@ from tensortap.core.record import Kind
 class Finding:
     """One pair of values: what they differ by, how many times their noise that is, and what it means."""
 
-    pair: Pair
+    pair: EntryPair
     metrics: Metrics | None  # None where a value could not be read
     noise: Noise
     verdict: Verdict
@@ -54,7 +54,7 @@ class Finding:
 
     @property
     def is_beyond(self) -> bool:
-        return self.verdict in BEYOND
+        return self.verdict in BEYOND_NOISE
 
     @property
     def is_opaque(self) -> bool:
@@ -89,33 +89,33 @@ class Origin:
         return f"{what} ({self.class_name})" if self.class_name else what
 
 
-def finding(pair: Pair, found: Metrics | str, noise: Noise, judged: Judgement) -> Finding:
-    metrics = None if isinstance(found, str) else found
-    return Finding(pair, metrics, noise, judged.verdict, judged.ratio, judged.axis, judged.note)
+def make_finding(pair: EntryPair, measurement: Metrics | str, noise: Noise, judgement: Judgement) -> Finding:
+    metrics = None if isinstance(measurement, str) else measurement
+    return Finding(pair, metrics, noise, judgement.verdict, judgement.ratio, judgement.axis, judgement.note)
 
 
-def placed(findings: Sequence[Finding]) -> Sequence[Finding]:
+def resolve_out_modules(findings: Sequence[Finding]) -> Sequence[Finding]:
     """The same findings; what is named like the output of a module may be that of a part called `out`."""
-    outs = {f"{one.module}." for one in findings if one.kind == "input" and one.module.endswith("out")}
-    for one in findings:
-        if one.kind in OUTPUTS and one.name.startswith("<"):  # the model, which would be called so itself
+    outs = {f"{finding.module}." for finding in findings if finding.kind == "input" and finding.module.endswith("out")}
+    for finding in findings:
+        if finding.kind in OUTPUTS and finding.name.startswith("<"):  # the model, which would be called so itself
             outs.add("out.")
-        elif one.kind in OUTPUTS and one.module.endswith(".out"):
-            outs.add(f"{one.module}.")
-    outs = {one for one in outs if f".{one}".endswith(".out.")}
-    return [_placed(one, tuple(outs)) for one in findings] if outs else findings
+        elif finding.kind in OUTPUTS and finding.module.endswith(".out"):
+            outs.add(f"{finding.module}.")
+    outs = {finding for finding in outs if f".{finding}".endswith(".out.")}
+    return [_resolve_out_module(finding, tuple(outs)) for finding in findings] if outs else findings
 
 
-def _placed(found: Finding, outs: tuple[str, ...]) -> Finding:
-    stem = stem_of(found.name, found.kind)
-    is_below = found.kind in OUTPUTS and f"{stem}.".startswith(outs)
-    return replace(found, place=stem) if is_below and not f"{found.module}.".startswith(outs) else found
+def _resolve_out_module(finding: Finding, outs: tuple[str, ...]) -> Finding:
+    stem = stem_of(finding.name, finding.kind)
+    is_below = finding.kind in OUTPUTS and f"{stem}.".startswith(outs)
+    return replace(finding, place=stem) if is_below and not f"{finding.module}.".startswith(outs) else finding
 
 
-def worse(a: Finding | None, b: Finding | None) -> Finding | None:
+def worse_of(a: Finding | None, b: Finding | None) -> Finding | None:
     if a is None or b is None or a is b:
         return a or b
-    is_beyond = b.verdict in BEYOND
-    if is_beyond != (a.verdict in BEYOND):
+    is_beyond = b.verdict in BEYOND_NOISE
+    if is_beyond != (a.verdict in BEYOND_NOISE):
         return b if is_beyond else a
     return b if b.ratio > a.ratio else a

@@ -13,26 +13,26 @@ from typing import Any, NamedTuple
 
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.metrics import Metrics
-from tensortap.comparison.noise import LIMIT as LIMIT
-from tensortap.comparison.noise import OWN as OWN
-from tensortap.comparison.noise import ROUNDING as ROUNDING
+from tensortap.comparison.noise import DEFAULT_LIMIT as DEFAULT_LIMIT
+from tensortap.comparison.noise import INTRINSIC_ROUNDING as INTRINSIC_ROUNDING
+from tensortap.comparison.noise import UNIT_ROUNDOFF as UNIT_ROUNDOFF
 from tensortap.comparison.noise import Noise as Noise
-from tensortap.comparison.noise import analytic as analytic
-from tensortap.comparison.noise import joined as joined
-from tensortap.comparison.noise import of_each
+from tensortap.comparison.noise import analytic_noise as analytic_noise
+from tensortap.comparison.noise import max_noise as max_noise
+from tensortap.comparison.noise import map_levels
 from tensortap.core.errors import CorruptRunError
 
 SCHEMA = "tensortap.floor/1"
 # What calibration by harmless runs may make of the limit.
-_LEAST_LIMIT, _MOST_LIMIT, _MARGIN = 2.0, 12.0, 1.5
+_MIN_LIMIT, _MAX_LIMIT, _MARGIN = 2.0, 12.0, 1.5
 # What rounding makes of a whole array, of the most that it makes of one number.
-_ROUNDED = 0.4
+_ROUNDING_SHARE = 0.4
 # The noise of a few numbers may be nothing by luck: they have at least that of what came before them.
-_FEW = 256
+_SMALL_SIZE = 256
 # So is how far two right ways are apart in a column of few rows.
-_FEW_ROWS, _LUCK = 16, 4.0
+_FEW_ROWS, _COLUMN_SLACK = 16, 4.0
 
-Key = tuple[str, int, int, int]  # name, step, call, rank
+EntryKey = tuple[str, int, int, int]  # name, step, call, rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ class Floor:
     >>> tt.compare_runs(a, b, floor=tt.Floor.load("floor.json"))
     """
 
-    noise: dict[Key, Noise] = field(default_factory=dict)
-    limit: float = LIMIT
+    noise: dict[EntryKey, Noise] = field(default_factory=dict)
+    limit: float = DEFAULT_LIMIT
     twins: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()  # twins that could not be made, and why
     _loosest: dict[str, Noise] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for (name, *_), noise in self.noise.items():
-            self._loosest[name] = joined(self._loosest.get(name), noise)
+            self._loosest[name] = max_noise(self._loosest.get(name), noise)
 
     @property
     def is_measured(self) -> bool:
@@ -67,18 +67,18 @@ class Floor:
         """The noise of a value: measured at that step and call, else the loosest of its name, else analytic,
         by the lowest precision on its way (`dtype`) and the layers before it (`depth`)."""
         if not self.noise:
-            return analytic(dtype or entry.dtype, depth)
+            return analytic_noise(dtype or entry.dtype, depth)
         key = entry.name, entry.first_step, entry.call, entry.first_rank
-        found = self.noise.get(key) or self._loosest.get(entry.name)
-        if found is None:
-            return analytic(dtype or entry.dtype, depth)
-        return found if found.limit == self.limit else replace(found, limit=self.limit)
+        noise = self.noise.get(key) or self._loosest.get(entry.name)
+        if noise is None:
+            return analytic_noise(dtype or entry.dtype, depth)
+        return noise if noise.limit == self.limit else replace(noise, limit=self.limit)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON."""
-        rows = [[*key, *_numbers(noise)] for key, noise in self.noise.items()]
-        told = {"schema": SCHEMA, "limit": self.limit, "twins": self.twins, "skipped": self.skipped}
-        Path(path).write_text(json.dumps({**told, "noise": rows}), encoding="utf-8")
+        rows = [[*key, *_noise_to_row(noise)] for key, noise in self.noise.items()]
+        header = {"schema": SCHEMA, "limit": self.limit, "twins": self.twins, "skipped": self.skipped}
+        Path(path).write_text(json.dumps({**header, "noise": rows}), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Floor:
@@ -86,14 +86,14 @@ class Floor:
         if not Path(path).is_file():
             raise FileNotFoundError(f"{path} does not exist; make one with tt.floor(...).save({str(path)!r})")
         try:
-            told = json.loads(Path(path).read_text(encoding="utf-8"))
-            if told["schema"] != SCHEMA:
-                raise ValueError(f"its schema is {told['schema']!r}")
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            if document["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {document['schema']!r}")
             noise = {
-                (str(name), int(step), int(call), int(rank)): _noise(*numbers)
-                for name, step, call, rank, *numbers in told["noise"]
+                (str(name), int(step), int(call), int(rank)): _noise_from_row(*numbers)
+                for name, step, call, rank, *numbers in document["noise"]
             }
-            return cls(noise, float(told["limit"]), tuple(told["twins"]), tuple(told["skipped"]))
+            return cls(noise, float(document["limit"]), tuple(document["twins"]), tuple(document["skipped"]))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptRunError(
                 f"{path} is not a floor ({error}); make one with tt.floor(...).save({str(path)!r})"
@@ -104,24 +104,24 @@ class Floor:
         """The noise between runs that should be the same: each against the first.
 
         With three and more, the limit is calibrated: each must lie within the noise of the others."""
-        from tensortap.comparison.repeats import floor_of_runs
+        from tensortap.comparison.repeats import measure_floor_from_runs
 
-        return floor_of_runs(runs, executor)
+        return measure_floor_from_runs(runs, executor)
 
     def __repr__(self) -> str:
         twins = ", ".join(self.twins) or "nothing: analytic"
         return f"<floor of {len(self.noise)} values from {twins}; limit {self.limit:.3g}>"
 
 
-def _numbers(noise: Noise) -> list[Any]:
+def _noise_to_row(noise: Noise) -> list[Any]:
     return [noise.relative_l2, noise.row, noise.column, noise.source, noise.flips, noise.own]
 
 
-def _noise(l2: float, row: float, column: float, source: str, flips: int, own: Any) -> Noise:
+def _noise_from_row(l2: float, row: float, column: float, source: str, flips: int, own: Any) -> Noise:
     return Noise(l2, row, column, source, flips=flips, own=tuple(own) if own else None)
 
 
-class _Size(NamedTuple):
+class _ArraySize(NamedTuple):
     """How many numbers a value has, in how many rows, and of which type."""
 
     numbers: int
@@ -130,109 +130,109 @@ class _Size(NamedTuple):
 
     @property
     def luck(self) -> float:
-        return 1 + _LUCK / max(self.rows, 1) if self.rows < _FEW_ROWS else 1.0
+        return 1 + _COLUMN_SLACK / max(self.rows, 1) if self.rows < _FEW_ROWS else 1.0
 
 
-class Gathered:
+class NoiseMeasurements:
     """What the twins of a run differ by, value by value; the values themselves are not kept. `is_alone`: what
     a value is made of was given, so that it has no noise but its own."""
 
     def __init__(self, *, is_alone: bool = False) -> None:
         self._is_alone = is_alone
-        self._noise: dict[str, dict[Key, Noise]] = {}
-        self._sizes: dict[Key, _Size] = {}
+        self._noise: dict[str, dict[EntryKey, Noise]] = {}
+        self._sizes: dict[EntryKey, _ArraySize] = {}
         self._reshaped: set[str] = set()
 
     @property
     def twins(self) -> tuple[str, ...]:
         return tuple(self._noise)
 
-    def add(self, twin: str, entry: Entry, found: Metrics, share: float = 1.0) -> None:
+    def add(self, rerun: str, entry: Entry, metrics: Metrics, share: float = 1.0) -> None:
         """What one value of a twin differs by, and the share of it that is noise; of a few numbers all is, as
         it may be little by luck. One that has another shape, or a NaN, is no twin there."""
         key = entry.name, entry.first_step, entry.call, entry.first_rank
-        noise = self._noise.setdefault(twin, {})
-        if found.reason or found.disagreeing or found.is_opaque:
+        noise = self._noise.setdefault(rerun, {})
+        if metrics.reason or metrics.disagreeing or metrics.is_opaque:
             self._reshaped.add(entry.name)
             return
-        self._sizes[key] = _Size(found.count, math.prod(entry.shape[:-1]), entry.dtype)
-        flips = found.mismatches if found.is_discrete else 0
-        share = share if found.count >= _FEW else 1.0
-        size = share * found.relative_l2, share * found.row, share * found.column
-        made = Noise(*size, twin, flips=flips)
-        noise[key] = joined(noise.get(key), made)
+        self._sizes[key] = _ArraySize(metrics.count, math.prod(entry.shape[:-1]), entry.dtype)
+        flips = metrics.mismatches if metrics.is_discrete else 0
+        share = share if metrics.count >= _SMALL_SIZE else 1.0
+        levels = share * metrics.relative_l2, share * metrics.row, share * metrics.column
+        measured = Noise(*levels, rerun, flips=flips)
+        noise[key] = max_noise(noise.get(key), measured)
 
-    def drop(self, twins: Iterable[str]) -> None:
+    def drop(self, reruns: Iterable[str]) -> None:
         """Twins that were only there to calibrate."""
-        for twin in twins:
-            self._noise.pop(twin, None)
+        for rerun in reruns:
+            self._noise.pop(rerun, None)
 
     def floor(self, skipped: Iterable[str] = (), limit: float | None = None) -> Floor:
-        twins = tuple(one for one in self.twins if one != OWN)
-        whole = self._over(twins)
-        for key, noise in (self._over([OWN]) if OWN in self._noise else {}).items():
-            if key in whole:
+        twins = tuple(rerun for rerun in self.twins if rerun != INTRINSIC_ROUNDING)
+        noise_by_key = self._over(twins)
+        for key, noise in (self._over([INTRINSIC_ROUNDING]) if INTRINSIC_ROUNDING in self._noise else {}).items():
+            if key in noise_by_key:
                 # Another right way rounds elsewhere, in some row by all that rounding can do; and rounding
                 # alone is no more than rounding and all that came in.
                 size = self._sizes[key]
-                least = ROUNDING.get(size.dtype, 0.0)
-                own = noise.relative_l2, max(noise.row, least), max(noise.column, least) * size.luck
-                most = whole[key].relative_l2, whole[key].row, whole[key].column * size.luck
-                whole[key] = replace(whole[key], own=of_each(min, own, most))
-        return Floor(whole, limit or LIMIT, twins, tuple(skipped))
+                roundoff = UNIT_ROUNDOFF.get(size.dtype, 0.0)
+                intrinsic = noise.relative_l2, max(noise.row, roundoff), max(noise.column, roundoff) * size.luck
+                bound = noise_by_key[key].relative_l2, noise_by_key[key].row, noise_by_key[key].column * size.luck
+                noise_by_key[key] = replace(noise_by_key[key], own=map_levels(min, intrinsic, bound))
+        return Floor(noise_by_key, limit or DEFAULT_LIMIT, twins, tuple(skipped))
 
     def calibrated(self) -> float:
         """The limit at which every twin lies within the noise of the others, with a margin."""
         worst = 0.0
-        for twin, noise in self._noise.items():
-            others = self._over([one for one in self.twins if one != twin])
-            worst = max([worst, *(_ratio(mine, others[key]) for key, mine in noise.items() if key in others)])
-        return min(max(_MARGIN * worst, _LEAST_LIMIT), _MOST_LIMIT)
+        for rerun, noise in self._noise.items():
+            noise_of_others = self._over([other for other in self.twins if other != rerun])
+            worst = max([worst, *(_worst_ratio(own, noise_of_others[key]) for key, own in noise.items() if key in noise_of_others)])
+        return min(max(_MARGIN * worst, _MIN_LIMIT), _MAX_LIMIT)
 
-    def ratio_of(self, twin: str, others: Sequence[str]) -> float:
+    def ratio_of(self, rerun: str, other_reruns: Sequence[str]) -> float:
         """How far one twin lies beyond the noise of others, at worst."""
-        whole = self._over(others)
-        mine = self._noise.get(twin, {})
-        return max((_ratio(noise, whole[key]) for key, noise in mine.items() if key in whole), default=0.0)
+        floor = self._over(other_reruns)
+        own = self._noise.get(rerun, {})
+        return max((_worst_ratio(noise, floor[key]) for key, noise in own.items() if key in floor), default=0.0)
 
-    def _over(self, twins: Sequence[str]) -> dict[Key, Noise]:
+    def _over(self, reruns: Sequence[str]) -> dict[EntryKey, Noise]:
         """The larger noise of these twins, never below the rounding of the type."""
-        whole: dict[Key, Noise] = {}
-        for twin in twins:
-            for key, noise in self._noise[twin].items():
-                whole[key] = joined(whole.get(key), noise)
-        return self._lifted(whole)
+        combined: dict[EntryKey, Noise] = {}
+        for rerun in reruns:
+            for key, noise in self._noise[rerun].items():
+                combined[key] = max_noise(combined.get(key), noise)
+        return self._lifted(combined)
 
-    def _lifted(self, whole: dict[Key, Noise]) -> dict[Key, Noise]:
-        before = Noise(0.0, 0.0, 0.0, "")
-        lifted = {}
-        for key, noise in whole.items():
+    def _lifted(self, combined: dict[EntryKey, Noise]) -> dict[EntryKey, Noise]:
+        preceding = Noise(0.0, 0.0, 0.0, "")
+        bounded = {}
+        for key, noise in combined.items():
             count, _, dtype = self._sizes[key]
-            least = ROUNDING.get(dtype, 0.0)
-            if count < _FEW:
-                least = max(least, self._of_few(noise, dtype, before.relative_l2))
+            lower_bound = UNIT_ROUNDOFF.get(dtype, 0.0)
+            if count < _SMALL_SIZE:
+                lower_bound = max(lower_bound, self._of_few(noise, dtype, preceding.relative_l2))
             elif key[0] in self._reshaped:
                 # The twins that tell most of its noise had another shape: it has that of what came before.
-                noise = joined(replace(before, source=noise.source), noise)
-            elif dtype in ROUNDING:
-                before = replace(noise, flips=0)
-            least = least if count < _FEW else _ROUNDED * least
-            lifted[key] = Noise(
-                max(noise.relative_l2, least),
-                max(noise.row, least),
-                max(noise.column, least),
+                noise = max_noise(replace(preceding, source=noise.source), noise)
+            elif dtype in UNIT_ROUNDOFF:
+                preceding = replace(noise, flips=0)
+            lower_bound = lower_bound if count < _SMALL_SIZE else _ROUNDING_SHARE * lower_bound
+            bounded[key] = Noise(
+                max(noise.relative_l2, lower_bound),
+                max(noise.row, lower_bound),
+                max(noise.column, lower_bound),
                 noise.source,
                 flips=noise.flips,
             )
-        return lifted
+        return bounded
 
-    def _of_few(self, noise: Noise, dtype: str, before: float) -> float:
+    def _of_few(self, noise: Noise, dtype: str, preceding: float) -> float:
         """That a few numbers differ by little is luck, unless it is as little as their type can: a loss in
         single precision above a model in half."""
-        usual = analytic(dtype).relative_l2
-        return min(usual, before) if self._is_alone and noise.relative_l2 <= usual else before
+        typical = analytic_noise(dtype).relative_l2
+        return min(typical, preceding) if self._is_alone and noise.relative_l2 <= typical else preceding
 
 
-def _ratio(noise: Noise, floor: Noise) -> float:
-    pairs = zip(_numbers(noise)[:3], _numbers(floor)[:3], strict=True)
+def _worst_ratio(noise: Noise, floor: Noise) -> float:
+    pairs = zip(_noise_to_row(noise)[:3], _noise_to_row(floor)[:3], strict=True)
     return max((x / y if y else math.inf if x else 0.0) for x, y in pairs)

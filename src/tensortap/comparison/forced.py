@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensortap.comparison.align import settled
+from tensortap.comparison.align import assemble_pair
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.forced_layouts import align_layouts
 from tensortap.comparison.held_sides import side_from_records
-from tensortap.comparison.joining import Placed, Undecided, pieces_in
-from tensortap.comparison.match import Pair
+from tensortap.comparison.joining import ShardedRef, UnresolvedRef, shards_of
+from tensortap.comparison.match import EntryPair
 from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.references import InMemoryRef
 from tensortap.comparison.shelf import ReferenceActivations, to_tensor
 from tensortap.comparison.untouched import preserved_state
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Placement, Record
-from tensortap.frameworks.sharded import around, is_distributed, local, placement, shard_of
+from tensortap.frameworks.sharded import wrap_local, is_distributed, wait_local, dtensor_placement, parse_shard
 from tensortap.kernels.hashing import checksum
 from tensortap.recording.capture import capture
 from tensortap.sources.compiled import plain_python
@@ -109,13 +109,13 @@ def expected_shard_digests(model: Any, whole: Any) -> dict[str, list[Any] | None
     found: dict[str, list[Any] | None] = {}
     for name, one in model.named_parameters():
         if is_distributed(type(one.data)):
-            where, other = placement(one.data), others.get(name)
+            where, other = dtensor_placement(one.data), others.get(name)
             is_whole = other is not None and tuple(other.shape) == where.shape
-            found[name] = _digest_shard(Placed(InMemoryRef(other), where)) if is_whole else None
+            found[name] = _digest_shard(ShardedRef(InMemoryRef(other), where)) if is_whole else None
     return found
 
 
-def _digest_shard(piece: Placed) -> list[Any]:
+def _digest_shard(piece: ShardedRef) -> list[Any]:
     held = piece.operand()
     return [held.dtype, list(held.bits.shape), checksum(np.ascontiguousarray(held.bits))]
 
@@ -151,7 +151,7 @@ class _ActivationExchange:
         own.step = self._shelf.step_of(record)
         other = other if other is None or where is None else self._placed(own, other, where)
         plan = None
-        if other is not None and pieces_in(other):
+        if other is not None and shards_of(other):
             other, plan = self._whole(own, other)
         if other is None:
             self.found.alone.append(own)
@@ -167,7 +167,7 @@ class _ActivationExchange:
             self._paired(other, own, plan)
             return
         self._next[record.name] = found.given
-        self._paired(found.other, found.own, found.layout.planned(plan or AlignmentNote(other.name, "", ())))
+        self._paired(found.other, found.own, found.layout.annotate(plan or AlignmentNote(other.name, "", ())))
 
     def _paired(self, other: Entry, own: Entry, plan: AlignmentNote | None) -> None:
         self.found.pairs.append((other, own))
@@ -177,29 +177,29 @@ class _ActivationExchange:
     def _whole(self, own: Entry, other: Entry) -> tuple[Entry, AlignmentNote | None]:
         """The pieces of several ranks of the reference put together, as they say or as this value tells.
         Which of copies that are not equal is right nobody knows: none of them is put."""
-        pair = settled(Pair(other, own))
-        plan = pair.plan
-        if plan is not None and plan.is_usable and plan.doubt:
-            told = f"the reference has it on several ranks, and {plan.doubt}"
-            plan = replace(plan, told=(*plan.told[:-1], told), is_usable=False)
-            pair = replace(pair, a=replace(pair.a, reference=Undecided(plan.told[-1])))
+        pair = assemble_pair(EntryPair(other, own))
+        plan = pair.alignment
+        if plan is not None and plan.is_usable and plan.replica_mismatch:
+            told = f"the reference has it on several ranks, and {plan.replica_mismatch}"
+            plan = replace(plan, details=(*plan.details[:-1], told), is_usable=False)
+            pair = replace(pair, a=replace(pair.a, reference=UnresolvedRef(plan.details[-1])))
         if plan is None or not plan.is_usable:
-            self.found.kept[own.name] = plan.told[-1] if plan is not None else "it is in pieces"
+            self.found.kept[own.name] = plan.details[-1] if plan is not None else "it is in pieces"
             return pair.a, plan
-        self.found.joined[plan.words] = self.found.joined.get(plan.words, 0) + 1
+        self.found.joined[plan.summary] = self.found.joined.get(plan.summary, 0) + 1
         return pair.a, plan
 
     def _placed(self, own: Entry, other: Entry, where: Placement) -> Entry | None:
         """Of a sharded value the piece of this rank; nothing where the whole does not tell what that is."""
         if other.placement == where or other.shape != where.shape:
             return other
-        partial = next((part for part in where.parts if part != "replicate" and not shard_of(part)), "")
+        partial = next((part for part in where.parts if part != "replicate" and not parse_shard(part)), "")
         if partial:
             self.found.kept[own.name] = (
                 f"it is {partial} here, of which only all ranks together are the whole"
             )
             return None
-        reference = Placed(other.reference, where)
+        reference = ShardedRef(other.reference, where)
         return replace(other, reference=reference, shape=own.shape, placement=where, checksum="")
 
     def exchange(self, name: str, value: torch.Tensor) -> torch.Tensor:
@@ -219,10 +219,10 @@ def as_tensor_like(given: Any, like: torch.Tensor) -> torch.Tensor:
     """The given numbers as a tensor of that type, on that device; a copy, for the model may write to it.
 
     Of a distributed tensor they are the piece of this rank."""
-    held: torch.Tensor = local(like)
+    held: torch.Tensor = wait_local(like)
     if held is not like:
         made: torch.Tensor = as_tensor_like(given, held)
-        return around(like, made) if is_distributed(type(like)) else made
+        return wrap_local(like, made) if is_distributed(type(like)) else made
     if type(like) not in _PLAIN_TYPES or like.layout != torch.strided:
         raise TypeError(f"what is a {type(like).__name__} ({like.layout}) cannot be replaced")
     other = to_tensor(given)
@@ -235,9 +235,9 @@ def as_tensor_like(given: Any, like: torch.Tensor) -> torch.Tensor:
 
 def _perturb(value: torch.Tensor, name: str, change: Perturbation | None) -> torch.Tensor:
     """Of a distributed tensor the piece of this rank is."""
-    held: torch.Tensor = local(value)
+    held: torch.Tensor = wait_local(value)
     made = held if change is None else change(name, held)
-    return made if held is value else around(value, made)
+    return made if held is value else wrap_local(value, made)
 
 
 def _number_class(value: torch.Tensor) -> tuple[bool, ...]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tensortap.comparison.forced import is_model, sharded_weights
-from tensortap.recording.model_facts import model_facts
+from tensortap.comparison.forced import is_model, expected_shard_digests
+from tensortap.recording.model_facts import describe_model
 
 
-def facts_of(reference: Any, candidate: Any) -> list[dict[str, Any]]:
+def collect_model_facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:
     """For each a digest of each weight, and settings where they are of one class; those of two
     implementations have nothing to do with each other."""
     if not is_model(reference) and not isinstance(reference, Mapping):
         return [{}, {}]
-    known = [model_facts(one) if is_model(one) else one for one in (reference, candidate)]
-    pieces = sharded_weights(candidate, reference)
+    known = [describe_model(one) if is_model(one) else one for one in (reference, candidate)]
+    pieces = expected_shard_digests(candidate, reference)
     known = [{**one, "weights": {**(one.get("weights") or {})}} for one in known]
     for name, piece in pieces.items():
         # The piece that this rank should have; where that is not known, nothing is said of the weight.

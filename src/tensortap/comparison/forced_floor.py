@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.floor import LIMIT, ROUNDING, Floor, Gathered, Key, Noise, analytic
+from tensortap.comparison.floor import DEFAULT_LIMIT, UNIT_ROUNDOFF, Floor, NoiseMeasurements, EntryKey, Noise, analytic_noise
 from tensortap.comparison.forced import Perturbation, TeacherForcedRun, run_teacher_forced
 from tensortap.comparison.metrics import measure
 from tensortap.comparison.moving import perturb_by_one_ulp
@@ -32,7 +32,7 @@ def coarsest_output_dtype(entries: Iterable[Entry]) -> str:
 
 
 def coarsest_dtype(*dtypes: str) -> str:
-    return max((one for one in dtypes if one in ROUNDING), key=lambda one: ROUNDING[one], default="")
+    return max((one for one in dtypes if one in UNIT_ROUNDOFF), key=lambda one: UNIT_ROUNDOFF[one], default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class IsolatedRounding:
 
     def twin(self, own: str, other: str, shelf: Callable[[], ReferenceActivations]) -> IsolatedRuns | None:
         """The twin rounds less than the model, unless the other side rounds more: then as that one does."""
-        is_coarser = ROUNDING.get(other, 0.0) > ROUNDING.get(own, 0.0)
-        choices = [other] if is_coarser else [one for one in _FINER_DTYPES if ROUNDING[one] < ROUNDING.get(own, 0.0)]
+        is_coarser = UNIT_ROUNDOFF.get(other, 0.0) > UNIT_ROUNDOFF.get(own, 0.0)
+        choices = [other] if is_coarser else [one for one in _FINER_DTYPES if UNIT_ROUNDOFF[one] < UNIT_ROUNDOFF.get(own, 0.0)]
         for name in choices:
             made = self._made(name, shelf())
             if made is not None:
@@ -89,12 +89,12 @@ def floor_from_isolated_runs(
     """The noise of every value: of the twin against what it was given, or against another that was given the
     same. Of the latter nobody knows that it is right: what is more than is usual for the `lowest` type on
     its way is no noise of it."""
-    gathered = Gathered(is_alone=not (alone.is_coarser or are_mixed))
+    gathered = NoiseMeasurements(is_alone=not (alone.is_coarser or are_mixed))
     for other, value, own in _pair_with_base(alone.twin, base):
         gathered.add(f"each part alone in {alone.name}", other, measure(value.load(), own.load()))
     for other, value, own in _pair_with_base(alone.moved, alone.twin if alone.is_coarser else base):
         gathered.add(_ULP_RERUN, other, measure(value.load(), own.load()), _ROUNDING_SHARE)
-    found = gathered.floor(skipped, LIMIT)
+    found = gathered.floor(skipped, DEFAULT_LIMIT)
     pairs = (base or alone.twin).pairs
     dtypes = {_entry_key(other): coarsest_dtype(other.dtype, own.dtype) for other, own in pairs}
     rows = {_entry_key(other): max(math.prod(other.shape[:-1]), 1) for other, _ in pairs}
@@ -106,9 +106,9 @@ def floor_from_isolated_runs(
         dtype = dtypes.get(key, "")
         # A finer twin has the same weights; those of another type were rounded too, or were not.
         is_lifted = dtype == "float32" or (are_mixed and alone.name in _FINER_DTYPES)
-        least = ROUNDING.get(dtype, 0.0) if is_lifted else 0.0
+        least = UNIT_ROUNDOFF.get(dtype, 0.0) if is_lifted else 0.0
         one = _widen_short_columns(one, rows.get(key, 1), widest[key[0]])
-        noise[key] = _bound_noise(one, least, analytic(lowest) if base is not None and lowest else None)
+        noise[key] = _bound_noise(one, least, analytic_noise(lowest) if base is not None and lowest else None)
     return Floor(noise, found.limit, found.twins, found.skipped)
 
 
@@ -123,7 +123,7 @@ def _pair_with_base(run: TeacherForcedRun | None, base: TeacherForcedRun | None)
             yield *known[_entry_key(own)], own
 
 
-def _entry_key(entry: Entry) -> Key:
+def _entry_key(entry: Entry) -> EntryKey:
     return entry.name, entry.first_step, entry.call, entry.first_rank
 
 

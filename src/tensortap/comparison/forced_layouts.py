@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensortap.comparison.entries import Entry, ValueRef
-from tensortap.comparison.floor import ROUNDING
-from tensortap.comparison.glimpse import Step, distance
-from tensortap.comparison.joining import Laid, numbers_in
-from tensortap.comparison.layouts import Layout, applied, layout_of
+from tensortap.comparison.floor import UNIT_ROUNDOFF
+from tensortap.comparison.glimpse import ArrayOp, relative_distance
+from tensortap.comparison.joining import ReorderedRef, load_numbers
+from tensortap.comparison.layouts import Layout, apply_ops, find_layout
 from tensortap.comparison.operands import Operand
 from tensortap.kernels.numbers import Array, decode
 
 _FAR = 0.15  # of the whole: what is nearer is no other arrangement
 _SAMPLE_SIZE = 256
-_FLOATING = {name for name in ROUNDING if not name.startswith("complex")}
+_FLOATING = {name for name in UNIT_ROUNDOFF if not name.startswith("complex")}
 
 
 class InverseReorderedRef(NamedTuple):
@@ -25,7 +25,7 @@ class InverseReorderedRef(NamedTuple):
 
     given: ValueRef
     like: ValueRef
-    steps: tuple[Step, ...]  # that make of the other value what is given
+    steps: tuple[ArrayOp, ...]  # that make of the other value what is given
 
     def load(self) -> Any:
         held = self.operand()
@@ -36,7 +36,7 @@ class InverseReorderedRef(NamedTuple):
         if given is None or like is None:
             raise ValueError("what is not numbers has no arrangement")
         made = decode(like.bits, like.dtype).copy()
-        places = applied(self.steps, np.arange(made.size).reshape(made.shape))
+        places = apply_ops(self.steps, np.arange(made.size).reshape(made.shape))
         made.reshape(-1)[places.reshape(-1)] = decode(given.bits, given.dtype).reshape(-1)
         return Operand(made, str(made.dtype))
 
@@ -58,21 +58,21 @@ def align_layouts(other: Entry, own: Entry) -> AlignedLayouts | str:
         return ""
     if other.shape == own.shape and _are_samples_close(other.operand(), own.operand()):
         return ""
-    theirs, ours = numbers_in(other.reference), numbers_in(own.reference)
+    theirs, ours = load_numbers(other.reference), load_numbers(own.reference)
     if theirs is None or ours is None or min(theirs.size, ours.size) < 2:
         return ""
-    found = layout_of(theirs, ours)
+    found = find_layout(theirs, ours)
     if len(found.layouts) > 1 and theirs.shape != ours.shape:
         return str(found)
     layout = found.layout
-    return _apply_layout(other, own, layout) if layout is not None and layout.is_ordinary else ""
+    return _apply_layout(other, own, layout) if layout is not None and layout.is_conventional else ""
 
 
 def _are_samples_close(theirs: Operand | None, ours: Operand | None) -> bool:
     """By a few numbers: most values need no more."""
     if theirs is None or ours is None or not theirs.bits.size:
         return True
-    return distance(_sample(theirs), _sample(ours)) <= _FAR
+    return relative_distance(_sample(theirs), _sample(ours)) <= _FAR
 
 
 def _sample(held: Operand) -> Array:
@@ -91,8 +91,8 @@ def _apply_layout(other: Entry, own: Entry, layout: Layout) -> AlignedLayouts:
     return AlignedLayouts(theirs, ours, given, layout)
 
 
-def _reorder(entry: Entry, steps: tuple[Step, ...]) -> Entry:
+def _reorder(entry: Entry, steps: tuple[ArrayOp, ...]) -> Entry:
     if not steps:
         return entry
-    shape = applied(steps, np.empty(entry.shape, np.bool_)).shape
-    return replace(entry, reference=Laid(entry.reference, steps), shape=shape, checksum="")
+    shape = apply_ops(steps, np.empty(entry.shape, np.bool_)).shape
+    return replace(entry, reference=ReorderedRef(entry.reference, steps), shape=shape, checksum="")

@@ -6,48 +6,48 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensortap.comparison.backward import Modules
+from tensortap.comparison.backward import ModuleParents
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.findings import Finding, Origin, placed
-from tensortap.comparison.forced import Forced
+from tensortap.comparison.findings import Finding, Origin, resolve_out_modules
+from tensortap.comparison.forced import TeacherForcedRun
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.shelf import Shelf
+from tensortap.comparison.shelf import ReferenceActivations
 
-_SHOWN = 3
+_MAX_SHOWN = 3
 
 
-def origins_of(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> list[Origin]:
+def find_origins(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> list[Origin]:
     """One for each module, in the order of execution: whatever is beyond its own noise has its fault there,
     since all that it was made of is the reference's; but for what is `alone`, which no value of it replaced.
     """
-    findings = placed(findings)
-    modules = Modules(found.module for found in findings)
+    findings = resolve_out_modules(findings)
+    modules = ModuleParents(found.module for found in findings)
     classes = {found.module: found.pair.b.class_name for found in findings}
     unaligned = [found.pair.b for found in findings if found.verdict == "unaligned"]
     origins: dict[str, Origin] = {}
     for found in findings:
         if found.is_beyond and not found.source:
-            name, kind = _blamed(found, modules)
-            doubt = _doubt(found.pair.b, alone, unaligned) if kind == "own code" else ""
-            origins.setdefault(name, _origin(found, name, kind, classes.get(name, ""), doubt))
+            name, kind = _blame(found, modules)
+            doubt = _describe_uncertainty(found.pair.b, alone, unaligned) if kind == "own code" else ""
+            origins.setdefault(name, _make_origin(found, name, kind, classes.get(name, ""), doubt))
     return list(origins.values())
 
 
-def _doubt(own: Entry, alone: Sequence[Entry], unaligned: Sequence[Entry]) -> str:
+def _describe_uncertainty(own: Entry, alone: Sequence[Entry], unaligned: Sequence[Entry]) -> str:
     """Parts of the module that were not replaced, before the value that shows it."""
     told = []
     for entries, one, several in (
         (alone, "has no counterpart", "have no counterpart"),
         (unaligned, "was not replaced", "were not replaced"),
     ):
-        parts = _parts_before(own, entries)
+        parts = _siblings_before(own, entries)
         if parts:
             words = one if len(parts) == 1 else several
-            told.append(f"{', '.join(parts[-_SHOWN:])} {words}, and the fault may be there")
+            told.append(f"{', '.join(parts[-_MAX_SHOWN:])} {words}, and the fault may be there")
     return "; ".join(told)
 
 
-def _parts_before(own: Entry, entries: Sequence[Entry]) -> list[str]:
+def _siblings_before(own: Entry, entries: Sequence[Entry]) -> list[str]:
     path = module_of(own.name, own.kind).rpartition(".")[0]
     return [
         one.name
@@ -58,28 +58,28 @@ def _parts_before(own: Entry, entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-def as_gap(found: Finding) -> Finding:
+def mark_shape_mismatch(found: Finding) -> Finding:
     """Another shape than the reference's is told, and is no verdict on a computation."""
     if found.verdict != "structure":
         return found
     return replace(found, verdict="unaligned", ratio=0.0, note=f"{found.note}; it was not replaced")
 
 
-def steps_apart(shelf: Shelf) -> list[str]:
+def describe_step_gaps(shelf: ReferenceActivations) -> list[str]:
     """Steps that only one side has, or that were not run as a whole."""
     there, here = len(shelf.steps), len(shelf.ran)
     if shelf.is_cut:
-        return _left_out(shelf)
+        return _describe_unfinished_steps(shelf)
     if shelf.is_joined or there == here:
         return []
     if there > here:
-        left = ", ".join(map(str, shelf.steps[here : here + _SHOWN]))
-        more = f" and {there - here - _SHOWN} more" if there - here > _SHOWN else ""
+        left = ", ".join(map(str, shelf.steps[here : here + _MAX_SHOWN]))
+        more = f" and {there - here - _MAX_SHOWN} more" if there - here > _MAX_SHOWN else ""
         return [f"the reference has {there} steps, the candidate ran {here}: {left}{more} were not replayed"]
     return [f"the candidate ran {here} steps, the reference has {there}: the others were not compared"]
 
 
-def _left_out(shelf: Shelf) -> list[str]:
+def _describe_unfinished_steps(shelf: ReferenceActivations) -> list[str]:
     strange = f"{shelf.strange} of the candidate's {len(shelf.ran)} steps"
     are = "is" if shelf.strange == 1 else "are"
     return [
@@ -91,12 +91,12 @@ def _left_out(shelf: Shelf) -> list[str]:
     ]
 
 
-def told(run: Forced, shelf: Shelf) -> list[str]:
+def describe_replay(run: TeacherForcedRun, shelf: ReferenceActivations) -> list[str]:
     """What is worth saying of a replay."""
-    notes = [f"{name} was not replaced: {reason}" for name, reason in list(run.kept.items())[:_SHOWN]]
-    more = len(run.kept) - _SHOWN
+    notes = [f"{name} was not replaced: {reason}" for name, reason in list(run.kept.items())[:_MAX_SHOWN]]
+    more = len(run.kept) - _MAX_SHOWN
     notes += [f"{more} more values were not replaced"] if more > 0 else []
-    notes += run.missing[:_SHOWN]
+    notes += run.missing[:_MAX_SHOWN]
     if run.joined:
         ways = ", ".join(f"{count} {words}" for words, count in run.joined.items())
         notes.append(f"the pieces of the reference's ranks were put together: {ways}")
@@ -109,13 +109,13 @@ def told(run: Forced, shelf: Shelf) -> list[str]:
     return notes
 
 
-def of_replayed_steps(entries: Sequence[Entry], shelf: Shelf) -> list[Entry]:
+def keep_replayed_steps(entries: Sequence[Entry], shelf: ReferenceActivations) -> list[Entry]:
     """Without those of steps that the other side does not have, which are told once."""
     both = set(shelf.steps[: len(shelf.ran)])
     return [entry for entry in entries if entry.first_step in both or shelf.is_joined]
 
 
-def _blamed(found: Finding, modules: Modules) -> tuple[str, str]:
+def _blame(found: Finding, modules: ModuleParents) -> tuple[str, str]:
     module = found.module
     if found.kind == "input":
         # What comes in wrong, from what is right, was made by the code around.
@@ -125,7 +125,7 @@ def _blamed(found: Finding, modules: Modules) -> tuple[str, str]:
     return module, {"param": "param", "output": "output"}.get(found.kind, "local")
 
 
-def _origin(found: Finding, name: str, kind: str, class_name: str, doubt: str) -> Origin:
+def _make_origin(found: Finding, name: str, kind: str, class_name: str, doubt: str) -> Origin:
     theirs = found.pair.b.name
     called = f"the candidate calls it {theirs}" if theirs != found.name else ""
     note = "; ".join(filter(None, [found.note, doubt, called]))

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tensortap.comparison.entries import Entry, ValueRef, Side
-from tensortap.comparison.joining import Laid
-from tensortap.comparison.match import Matched
+from tensortap.comparison.joining import ReorderedRef
+from tensortap.comparison.match import Matching
 from tensortap.comparison.modules import module_of, split_name
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.recombining import all_made
+from tensortap.comparison.recombining import find_fused
 from tensortap.comparison.references import numeric_operand
 from tensortap.comparison.shelf import concatenate
 from tensortap.core.paths import closest_names
@@ -62,14 +62,14 @@ def _is_list_of_names(parts: Any) -> bool:
     return isinstance(parts, (list, tuple)) and bool(parts) and all(isinstance(part, str) for part in parts)
 
 
-def guess_fused(matched: Matched, renamed: Callable[[str], str]) -> FusionGuess:
+def guess_fused(matched: Matching, renamed: Callable[[str], str]) -> FusionGuess:
     """What only the two sides together have: outputs that lie side by side in one of the other side."""
     ours = [replace(entry, name=renamed(entry.name)) for entry in matched.only_a]
     called = {id(one): entry.name for one, entry in zip(ours, matched.only_a, strict=True)}
     guess = FusionGuess({}, {})
-    for made in all_made(Matched([], _outputs(ours), _outputs(matched.only_b))):
+    for made in find_fused(Matching([], _outputs(ours), _outputs(matched.only_b))):
         whole, parts = made.whole, made.parts
-        if made.steps or not made.is_fused or made.way.dim != len(whole.shape) - 1:
+        if made.ops or not made.is_fused or made.placement.dim != len(whole.shape) - 1:
             continue
         if made.is_a:
             widths = [(_module_leaf_name(part.name), part.shape[-1]) for part in parts]
@@ -161,7 +161,7 @@ def _split_entry(entry: Entry, split_up: Mapping[str, Sequence[tuple[str, int]]]
         called = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
         part = replace(entry, name=called, class_name="")
         if entry.kind == "output":
-            cut = Laid(entry.reference, (("cut", len(entry.shape) - 1, start, start + width),))
+            cut = ReorderedRef(entry.reference, (("cut", len(entry.shape) - 1, start, start + width),))
             part = replace(part, reference=cut, shape=(*entry.shape[:-1], width), checksum="")
         made.append(part)
         start += width

@@ -10,14 +10,14 @@ import numpy as np
 
 from tensortap.comparison import circumstances
 from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.match import Matched, Pair
+from tensortap.comparison.match import Matching, EntryPair
 from tensortap.comparison.modules import module_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
 
-What = Literal["weights", "inputs", "configuration", "packages", "code", "randomness", "environment", "ranks"]
+Topic = Literal["weights", "inputs", "configuration", "packages", "code", "randomness", "environment", "ranks"]
 State = Literal["differs", "equal", "unknown"]
-_SHOWN = 4
+_MAX_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Explanation:
     """One finding of the gate. What differs explains what is found later; what is unknown was not recorded,
     and nothing is claimed about it."""
 
-    what: What
+    what: Topic
     text: str
     names: tuple[str, ...] = ()
     state: State = "differs"
@@ -36,39 +36,39 @@ class Explanation:
         return self.state == "differs"
 
 
-def gate(a: Side, b: Side, matched: Matched) -> tuple[Explanation, ...]:
+def explain_setup_differences(a: Side, b: Side, matched: Matching) -> tuple[Explanation, ...]:
     """Every finding: first what differs, then what is equal, then what was not recorded."""
-    found = [_weights(a, b, matched), _inputs(matched), *_circumstances(a, b), *_ranks(a, b)]
+    found = [_explain_weights(a, b, matched), _explain_inputs(matched), *_explain_run_facts(a, b), *_explain_ranks(a, b)]
     places: tuple[State, ...] = ("differs", "equal", "unknown")
     return tuple(sorted(found, key=lambda one: places.index(one.state)))
 
 
-def _weights(a: Side, b: Side, matched: Matched) -> Explanation:
+def _explain_weights(a: Side, b: Side, matched: Matching) -> Explanation:
     """By the digests beside the runs, else by the parameters that were captured, as they first were."""
     known = [((side.metadata.get("model") or {}).get("weights")) or {} for side in (a, b)]
     if all(known):
-        return _digests(known[0], known[1], matched)
-    pairs = _first_of_each(pair for pair in matched.pairs if pair.a.kind == pair.b.kind == "param")
+        return _compare_digests(known[0], known[1], matched)
+    pairs = _first_steps(pair for pair in matched.pairs if pair.a.kind == pair.b.kind == "param")
     if not pairs:
         return Explanation(
             "weights", "weights were not recorded: nothing is claimed about them", state="unknown"
         )
-    return _compared("weights", "captured weights", pairs)
+    return _explain_pairs("weights", "captured weights", pairs)
 
 
-def _digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matched) -> Explanation:
+def _compare_digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matching) -> Explanation:
     """Each weight is a type, a shape and a digest."""
-    called = _called_by_b(matched)
+    called = _weight_names_in_b(matched)
     common = {name: (weight, b[called(name)]) for name, weight in a.items() if called(name) in b}
     alone = {"A": [name for name in a if name not in common], "B": sorted(b.keys() - set(map(called, a)))}
-    pieces = [name for name, (one, other) in common.items() if matched.are_pieces and one[1] != other[1]]
+    pieces = [name for name, (one, other) in common.items() if matched.has_shards and one[1] != other[1]]
     differing = [name for name, (one, other) in common.items() if one != other and name not in pieces]
     unread = [name for name, (one, other) in common.items() if one[2] is None or other[2] is None]
     if differing:
-        told = f"{len(differing)} of {len(common)} weights differ{_in_type(differing, common)}"
-        return Explanation("weights", f"{told}: {_some(differing)}", tuple(differing))
+        told = f"{len(differing)} of {len(common)} weights differ{_describe_dtypes(differing, common)}"
+        return Explanation("weights", f"{told}: {_join_some(differing)}", tuple(differing))
     if any(alone.values()):
-        parts = [f"{len(names)} only in {side}: {_some(names)}" for side, names in alone.items() if names]
+        parts = [f"{len(names)} only in {side}: {_join_some(names)}" for side, names in alone.items() if names]
         told = f"the models do not have the same weights: {'; '.join(parts)}"
         return Explanation("weights", told, (*alone["A"], *alone["B"]), are_alone=True)
     if pieces:
@@ -80,14 +80,14 @@ def _digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matched) -> Ex
     return Explanation("weights", f"all {len(common)} weights are equal", state="equal")
 
 
-def _in_type(differing: list[str], common: Mapping[str, Any]) -> str:
+def _describe_dtypes(differing: list[str], common: Mapping[str, Any]) -> str:
     """Where they all differ in their type, that is the news."""
     types = {(common[name][0][0], common[name][1][0]) for name in differing}
     one, other = types.pop()
     return f" in their type, {one} against {other}" if not types and one != other else ""
 
 
-def _called_by_b(matched: Matched) -> Any:
+def _weight_names_in_b(matched: Matching) -> Any:
     """What B calls a weight of A, after the modules that were paired."""
     modules = {
         module_of(pair.a.name, pair.a.kind): module_of(pair.b.name, pair.b.kind)
@@ -102,7 +102,7 @@ def _called_by_b(matched: Matched) -> Any:
     return called
 
 
-def _inputs(matched: Matched) -> Explanation:
+def _explain_inputs(matched: Matching) -> Explanation:
     """The model's own inputs; nothing can be said of a run that did not capture them."""
     pairs = [pair for pair in matched.pairs if pair.a.kind == "input" and not module_of(pair.a.name, "input")]
     if not pairs:
@@ -111,11 +111,11 @@ def _inputs(matched: Matched) -> Explanation:
             "the model's inputs were not captured ('in' captures them): nothing is claimed about them",
             state="unknown",
         )
-    return _compared("inputs", "inputs of the model", pairs)
+    return _explain_pairs("inputs", "inputs of the model", pairs)
 
 
-def _compared(what: What, called: str, pairs: Sequence[Pair]) -> Explanation:
-    told = [(pair, _difference(pair)) for pair in pairs]
+def _explain_pairs(what: Topic, called: str, pairs: Sequence[EntryPair]) -> Explanation:
+    told = [(pair, _describe_difference(pair)) for pair in pairs]
     differing = [(pair, words) for pair, words in told if words]
     if not differing:
         return Explanation(what, f"all {len(pairs)} {called} are equal", state="equal")
@@ -126,7 +126,7 @@ def _compared(what: What, called: str, pairs: Sequence[Pair]) -> Explanation:
     return Explanation(what, text, tuple(names))
 
 
-def _difference(pair: Pair) -> str:
+def _describe_difference(pair: EntryPair) -> str:
     """In what two values differ, exactly; empty when they do not."""
     a, b = pair.a, pair.b
     if a.shape != b.shape:
@@ -136,36 +136,36 @@ def _difference(pair: Pair) -> str:
     if a.checksum and a.checksum == b.checksum:
         return ""
     try:
-        return _unequal(a, b)
+        return _describe_unequal_numbers(a, b)
     except (TensortapError, OSError, ValueError) as error:
         return f"unreadable: {error}"
 
 
-def _unequal(a: Entry, b: Entry) -> str:
+def _describe_unequal_numbers(a: Entry, b: Entry) -> str:
     one, other = a.operand(), b.operand()
     if one is None or other is None:
         return "" if a.load() == b.load() else "not equal"
-    apart = int((_bytes(one.bits) != _bytes(other.bits)).any(axis=1).sum())
+    apart = int((_as_byte_rows(one.bits) != _as_byte_rows(other.bits)).any(axis=1).sum())
     return f"{apart:,} of {one.bits.size:,} numbers" if apart else ""
 
 
-def _bytes(bits: Array) -> Array:
+def _as_byte_rows(bits: Array) -> Array:
     """A row of bytes for each number: NaN is itself, and -0 is not 0."""
     flat = np.ascontiguousarray(bits).reshape(-1)
     return flat.view(np.uint8).reshape(flat.size, -1) if flat.size else np.empty((0, 1), np.uint8)
 
 
-def _first_of_each(pairs: Iterable[Pair]) -> list[Pair]:
+def _first_steps(pairs: Iterable[EntryPair]) -> list[EntryPair]:
     """The weights of the first step: later ones are a consequence."""
-    found: dict[tuple[str, Any], Pair] = {}
+    found: dict[tuple[str, Any], EntryPair] = {}
     for pair in pairs:
         found.setdefault((pair.a.name, pair.a.rank), pair)
     return list(found.values())
 
 
-def _circumstances(a: Side, b: Side) -> list[Explanation]:
+def _explain_run_facts(a: Side, b: Side) -> list[Explanation]:
     """What the metadata of both tells; a side without metadata is no difference."""
-    topics: tuple[What, ...] = ("configuration", "packages", "code", "randomness", "environment")
+    topics: tuple[Topic, ...] = ("configuration", "packages", "code", "randomness", "environment")
     if not a.metadata or not b.metadata:
         return [Explanation("configuration", "one side tells nothing of how it was made", state="unknown")]
     found = []
@@ -173,7 +173,7 @@ def _circumstances(a: Side, b: Side) -> list[Explanation]:
         facts = [circumstances.extract_facts(what, side.metadata) for side in (a, b)]
         differing = circumstances.describe_differences(*facts)
         if differing:
-            text = f"{_headline(what, len(differing))}: {_some(list(differing.values()))}"
+            text = f"{_headline(what, len(differing))}: {_join_some(list(differing.values()))}"
             found.append(Explanation(what, text, tuple(differing)))
         elif all(facts):
             found.append(Explanation(what, f"{what}: the same", state="equal"))
@@ -182,22 +182,22 @@ def _circumstances(a: Side, b: Side) -> list[Explanation]:
     return found
 
 
-def _headline(what: What, count: int) -> str:
+def _headline(what: Topic, count: int) -> str:
     return f"{what}: {count} difference{'s' if count > 1 else ''}"
 
 
-def _ranks(a: Side, b: Side) -> list[Explanation]:
+def _explain_ranks(a: Side, b: Side) -> list[Explanation]:
     if a.ranks == b.ranks or not a.entries or not b.entries:
         return []
-    told = f"A has records of {_counted(a.ranks)}, B of {_counted(b.ranks)}"
+    told = f"A has records of {_describe_ranks(a.ranks)}, B of {_describe_ranks(b.ranks)}"
     text = f"{told}: what only one side has is not compared"
     return [Explanation("ranks", text, tuple(map(str, set(a.ranks) ^ set(b.ranks))))]
 
 
-def _counted(ranks: list[int]) -> str:
+def _describe_ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f", ... {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def _join_some(names: Sequence[str]) -> str:
+    more = f", ... {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+    return ", ".join(names[:_MAX_SHOWN]) + more

@@ -6,26 +6,26 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensortap.comparison.declared_ways import Declaration, way_for
+from tensortap.comparison.declared_ways import DeclaredPlacement, find_declared_placement
 from tensortap.comparison.entries import Entry, Side, sort_entries
-from tensortap.comparison.joining import Pieces
+from tensortap.comparison.joining import UnassembledRef
 
 
-def gathered(a: Side, b: Side, declarations: Sequence[Declaration] = ()) -> tuple[Side, Side]:
+def group_ranks(a: Side, b: Side, declarations: Sequence[DeclaredPlacement] = ()) -> tuple[Side, Side]:
     """Both sides with one value where several ranks have a piece each, if their ranks or cuts differ."""
     both = a.ranks, b.ranks
     if both[0] == both[1]:
-        names = _cut_otherwise(a, b)
-        both_sides = (collapsed(side, None, names, declarations) for side in (a, b))
+        names = _differently_sharded_names(a, b)
+        both_sides = (group_shards(side, None, names, declarations) for side in (a, b))
         return (next(both_sides), next(both_sides)) if names else (a, b)
     # Of as many ranks on both sides some may be missing: what is left are the same pieces.
-    if not all(both) or a.world == b.world > 1:
+    if not all(both) or a.world_size == b.world_size > 1:
         return a, b
     rank = next((ranks[0] for ranks in both if len(ranks) == 1), 0)
-    return collapsed(a, rank, None, declarations), collapsed(b, rank, None, declarations)
+    return group_shards(a, rank, None, declarations), group_shards(b, rank, None, declarations)
 
 
-def _cut_otherwise(a: Side, b: Side) -> set[str]:
+def _differently_sharded_names(a: Side, b: Side) -> set[str]:
     """Names whose pieces are placed in one way on one side and in another on the other."""
     if not any(entry.placement is not None for side in (a, b) for entry in side.entries):
         return set()
@@ -38,11 +38,11 @@ def _cut_otherwise(a: Side, b: Side) -> set[str]:
     return {name for name, told in ways[0].items() if ways[1].get(name, told) != told}
 
 
-def collapsed(
+def group_shards(
     side: Side,
     rank: int | None,
     names: set[str] | None = None,
-    declarations: Sequence[Declaration] = (),
+    declarations: Sequence[DeclaredPlacement] = (),
 ) -> Side:
     """With one value, as yet in pieces, where several ranks have one each: of all names, or of these."""
     groups: dict[tuple[object, ...], list[Entry]] = {}
@@ -54,10 +54,12 @@ def collapsed(
             continue
         seen[(*moment, entry.rank)] += 1
         groups.setdefault((*moment, seen[(*moment, entry.rank)]), []).append(entry)
-    return replace(side, entries=sort_entries([_one(group, rank, declarations) for group in groups.values()]))
+    return replace(
+        side, entries=sort_entries([_merge_group(group, rank, declarations) for group in groups.values()])
+    )
 
 
-def _one(group: list[Entry], rank: int | None, declarations: Sequence[Declaration]) -> Entry:
+def _merge_group(group: list[Entry], rank: int | None, declarations: Sequence[DeclaredPlacement]) -> Entry:
     """The value of one rank alone, as with pipelines, or the pieces of several."""
     first = min(group, key=lambda entry: entry.first_rank)
     if len(group) == 1:
@@ -65,7 +67,7 @@ def _one(group: list[Entry], rank: int | None, declarations: Sequence[Declaratio
     pieces = tuple(sorted(group, key=lambda entry: entry.first_rank))
     return replace(
         first,
-        reference=Pieces(pieces, way_for(first.name, declarations)),
+        reference=UnassembledRef(pieces, find_declared_placement(first.name, declarations)),
         rank=first.rank if rank is None else rank,
         order=min(entry.order for entry in group),
         nbytes=sum(entry.nbytes for entry in group),

@@ -13,7 +13,7 @@ from tensortap.comparison.floor import Floor
 from tensortap.core.record import Record
 
 
-def checked_limit(limit: Any) -> float:
+def check_limit(limit: Any) -> float:
     """A limit that a user gave; refused where nothing can be measured by it."""
     if not isinstance(limit, (int, float)) or not 0 < limit < math.inf:
         raise ValueError(
@@ -22,7 +22,7 @@ def checked_limit(limit: Any) -> float:
     return limit
 
 
-def noise_floor(given: Any, base: Side, executor: Executor | None = None) -> Floor:
+def resolve_floor(given: Any, base: Side, executor: Executor | None = None) -> Floor:
     """A floor that a user gave: itself, its file, or runs that should be the same as the base."""
     if given is None or isinstance(given, Floor):
         return given or Floor()

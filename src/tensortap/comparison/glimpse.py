@@ -12,59 +12,63 @@ import numpy as np
 from tensortap.kernels.numbers import Array
 
 # ("reshape", shape), ("transpose", axes), ("take", axis, rows), ("cut", axis, from, to)
-Step = tuple[Any, ...]
+ArrayOp = tuple[Any, ...]
 Shape = tuple[int, ...]
-_SEEN = 512
+_SAMPLE_SIZE = 512
 _HUGE = 1e30  # beyond it, a number stands for infinity
-_BLOCK = 1 << 17  # numbers that are made wide at once
+_BLOCK_SIZE = 1 << 17  # numbers that are made wide at once
 
 
-class Glimpse:
+class SampledFit:
     """Two arrays, asked whether an arrangement may make them the same.
 
     A sample tells how much an arrangement would leave of the whole; where a few large numbers are most of
     it, those are looked at, since a sample seldom holds them."""
 
     def __init__(self, a: Array, b: Array, size: float | None = None) -> None:
-        self._a, self._b, self._known = a, b, size
+        self._a, self._b, self._known_norm = a, b, size
 
-    def may_fit(self, a_steps: Sequence[Step], b_steps: Sequence[Step], most: float) -> bool:
+    def could_match(self, a_steps: Sequence[ArrayOp], b_steps: Sequence[ArrayOp], most: float) -> bool:
         """False where more than that is left of the whole for sure; nearly never False where less is."""
-        shape = _after(a_steps, self._a.shape)
-        if shape != _after(b_steps, self._b.shape):
+        shape = _shape_after(a_steps, self._a.shape)
+        if shape != _shape_after(b_steps, self._b.shape):
             return False
         size = math.prod(shape)
-        seen = np.unravel_index(np.random.default_rng(0).integers(0, size, _SEEN), shape)
-        left = self._left(seen, a_steps, b_steps) * math.sqrt(size / _SEEN)
-        if left > 2 * most * self._size:
+        seen = np.unravel_index(np.random.default_rng(0).integers(0, size, _SAMPLE_SIZE), shape)
+        left = self._sampled_error(seen, a_steps, b_steps) * math.sqrt(size / _SAMPLE_SIZE)
+        if left > 2 * most * self._norm:
             return False
         large = self._largest_of_b if a_steps else self._largest_of_a
         is_known = not (a_steps and b_steps)
-        return not is_known or self._left(large, a_steps, b_steps) <= most * self._size
+        return not is_known or self._sampled_error(large, a_steps, b_steps) <= most * self._norm
 
     @cached_property
-    def _size(self) -> float:
-        return max(norm(self._a), norm(self._b)) if self._known is None else self._known
+    def _norm(self) -> float:
+        return (
+            max(finite_norm(self._a), finite_norm(self._b)) if self._known_norm is None else self._known_norm
+        )
 
     @cached_property
     def _largest_of_a(self) -> tuple[Array, ...]:
-        return _largest(self._a)
+        return _largest_indices(self._a)
 
     @cached_property
     def _largest_of_b(self) -> tuple[Array, ...]:
-        return _largest(self._b)
+        return _largest_indices(self._b)
 
-    def _left(self, seen: tuple[Array, ...], a_steps: Sequence[Step], b_steps: Sequence[Step]) -> float:
-        one = self._a[_before(a_steps, self._a.shape, seen)].astype(np.float64)
-        other = self._b[_before(b_steps, self._b.shape, seen)].astype(np.float64)
-        return distance_of(one, other)
+    def _sampled_error(
+        self, seen: tuple[Array, ...], a_steps: Sequence[ArrayOp], b_steps: Sequence[ArrayOp]
+    ) -> float:
+        one = self._a[_indices_before(a_steps, self._a.shape, seen)].astype(np.float64)
+        other = self._b[_indices_before(b_steps, self._b.shape, seen)].astype(np.float64)
+        return absolute_distance(one, other)
 
 
-def distance(one: Array, other: Array) -> float:
+def relative_distance(one: Array, other: Array) -> float:
     """What is left of the larger, block by block; infinite where they are not finite in different places."""
     square, sizes = 0.0, [0.0, 0.0]
-    for x, y in _blocks(one, other):
-        apart, x_size, y_size = _apart(x.astype(np.float64), y.astype(np.float64))
+    for x, y in _paired_blocks(one, other):
+        apart, x_size, y_size = _distance_and_norms(x.astype(np.float64), y.astype(np.float64))
         if math.isinf(apart):
             return math.inf
         square += apart**2
@@ -72,59 +76,59 @@ def distance(one: Array, other: Array) -> float:
     return math.sqrt(square / max(sizes)) if square else 0.0
 
 
-def distance_of(one: Array, other: Array) -> float:
+def absolute_distance(one: Array, other: Array) -> float:
     """Between two small arrays, as it is."""
-    return _apart(one, other)[0]
+    return _distance_and_norms(one, other)[0]
 
 
-def norm(array: Array) -> float:
+def finite_norm(array: Array) -> float:
     """Of what stands for no infinity."""
     square = 0.0
-    for block, _ in _blocks(array, array):
+    for block, _ in _paired_blocks(array, array):
         wide = block.astype(np.float64)
         square += float(np.square(wide, where=np.abs(wide) < _HUGE, out=np.zeros_like(wide)).sum())
     return math.sqrt(square)
 
 
-def _apart(x: Array, y: Array) -> tuple[float, float, float]:
+def _distance_and_norms(x: Array, y: Array) -> tuple[float, float, float]:
     is_odd = ~((np.abs(x) < _HUGE) & (np.abs(y) < _HUGE))
     if is_odd.any():
-        if not np.array_equal(_sign(x[is_odd]), _sign(y[is_odd]), equal_nan=True):
+        if not np.array_equal(_to_infinities(x[is_odd]), _to_infinities(y[is_odd]), equal_nan=True):
             return math.inf, 0.0, 0.0
         x, y = np.where(is_odd, 0, x), np.where(is_odd, 0, y)
     return float(np.linalg.norm(x - y)), float(np.linalg.norm(x)), float(np.linalg.norm(y))
 
 
-def _sign(numbers: Array) -> Array:
+def _to_infinities(numbers: Array) -> Array:
     """Which infinity they stand for; what stands for none is itself."""
     with np.errstate(invalid="ignore"):  # of zeros, which are not taken
         return np.where(np.abs(numbers) < _HUGE, numbers, np.sign(numbers) * np.inf)
 
 
-def _blocks(one: Array, other: Array) -> Any:
+def _paired_blocks(one: Array, other: Array) -> Any:
     """Both in pieces that fit into a processor's memory, without copies of the whole."""
-    if one.size <= _BLOCK or one.ndim == 0:
+    if one.size <= _BLOCK_SIZE or one.ndim == 0:
         yield one, other
     elif one.shape[0] == 1:
-        yield from _blocks(one[0], other[0])
+        yield from _paired_blocks(one[0], other[0])
     else:
-        rows = max(1, _BLOCK * one.shape[0] // one.size)
+        rows = max(1, _BLOCK_SIZE * one.shape[0] // one.size)
         for start in range(0, one.shape[0], rows):
             some = slice(start, start + rows)
-            yield from _blocks(one[some], other[some])
+            yield from _paired_blocks(one[some], other[some])
 
 
-def _largest(array: Array) -> tuple[Array, ...]:
+def _largest_indices(array: Array) -> tuple[Array, ...]:
     """Where the largest numbers of many parts are."""
     size = np.abs(array.reshape(-1))
     flat = np.where(size < _HUGE, size, 0)
-    width = max(1, flat.size // _SEEN)
+    width = max(1, flat.size // _SAMPLE_SIZE)
     parts = flat[: flat.size // width * width].reshape(-1, width)
     places = parts.argmax(axis=1) + width * np.arange(len(parts))
     return np.unravel_index(places, array.shape)
 
 
-def _after(steps: Sequence[Step], shape: Shape) -> Shape:
+def _shape_after(steps: Sequence[ArrayOp], shape: Shape) -> Shape:
     """The shape that the steps make."""
     for verb, *what in steps:
         if verb == "reshape":
@@ -139,9 +143,9 @@ def _after(steps: Sequence[Step], shape: Shape) -> Shape:
     return shape
 
 
-def _before(steps: Sequence[Step], shape: Shape, seen: tuple[Array, ...]) -> tuple[Array, ...]:
+def _indices_before(steps: Sequence[ArrayOp], shape: Shape, seen: tuple[Array, ...]) -> tuple[Array, ...]:
     """Where numbers of the result stood before the steps."""
-    shapes = [_after(steps[:count], shape) for count in range(len(steps) + 1)]
+    shapes = [_shape_after(steps[:count], shape) for count in range(len(steps) + 1)]
     for (verb, *what), old, new in reversed(list(zip(steps, shapes, shapes[1:], strict=False))):
         if verb == "reshape":
             seen = np.unravel_index(np.ravel_multi_index(seen, new), old)

@@ -8,24 +8,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensortap.comparison.entries import Entry, ValueRef
-from tensortap.comparison.glimpse import Step
-from tensortap.comparison.layouts import applied
+from tensortap.comparison.glimpse import ArrayOp
+from tensortap.comparison.layouts import apply_ops
 from tensortap.comparison.operands import Operand
 from tensortap.comparison.references import numeric_operand
-from tensortap.comparison.ways import Way, joined
+from tensortap.comparison.ways import ShardPlacement, assemble
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
-from tensortap.frameworks.sharded import indices
+from tensortap.frameworks.sharded import global_indices
 from tensortap.kernels.numbers import Array, decode, dtype_info
 from tensortap.readers.whole import whole
 
 
-class Pieces(NamedTuple):
+class UnassembledRef(NamedTuple):
     """One name of several ranks at one moment; until it is known how they make a whole, the first.
     `way` is what a user says of that."""
 
     entries: tuple[Entry, ...]
-    way: Way | None = None
+    placement: ShardPlacement | None = None
 
     def load(self) -> Any:
         return self.entries[0].load()
@@ -34,58 +34,58 @@ class Pieces(NamedTuple):
         return self.entries[0].operand()
 
 
-class Joined(NamedTuple):
+class JoinedRef(NamedTuple):
     """Pieces that make a whole; of copies, the one that is meant."""
 
-    pieces: tuple[ValueRef, ...]
-    way: Way
-    copy: int = 0
+    shards: tuple[ValueRef, ...]
+    placement: ShardPlacement
+    replica: int = 0
 
     def load(self) -> Any:
         held = self.operand()
         return decode(held.bits, held.dtype)
 
     def operand(self) -> Operand:
-        held = [_operand(piece) for piece in self.pieces]
+        held = [_load_operand(piece) for piece in self.shards]
         dtypes = {one.dtype for one in held}
-        if len(dtypes) == 1 and not self.way.is_reduced:
-            return Operand(joined(self.way, [one.bits for one in held])[self.copy], dtypes.pop())
-        made = joined(self.way, [decode(one.bits, one.dtype) for one in held])[self.copy]
+        if len(dtypes) == 1 and not self.placement.is_reduced:
+            return Operand(assemble(self.placement, [one.bits for one in held])[self.replica], dtypes.pop())
+        made = assemble(self.placement, [decode(one.bits, one.dtype) for one in held])[self.replica]
         return Operand(made, str(made.dtype))
 
 
-class Declared(NamedTuple):
+class DeclaredShardsRef(NamedTuple):
     """Pieces that say themselves how they sit in the whole."""
 
     name: str
-    pieces: tuple[ValueRef, ...]
+    shards: tuple[ValueRef, ...]
     ranks: tuple[int, ...]
     placements: tuple[Placement | None, ...]
 
     def load(self) -> Any:
-        rows = zip(self.pieces, self.ranks, self.placements, strict=True)
+        rows = zip(self.shards, self.ranks, self.placements, strict=True)
         return whole([Record(self.name, one.load(), rank=rank, placement=where) for one, rank, where in rows])
 
     def operand(self) -> Operand | None:
         return numeric_operand(self.load())
 
 
-class Laid(NamedTuple):
+class ReorderedRef(NamedTuple):
     """A value in another arrangement."""
 
     reference: ValueRef
-    steps: tuple[Step, ...]
+    ops: tuple[ArrayOp, ...]
 
     def load(self) -> Any:
         held = self.operand()
         return decode(held.bits, held.dtype)
 
     def operand(self) -> Operand:
-        held = _operand(self.reference)
-        return Operand(applied(self.steps, held.bits), held.dtype)
+        held = _load_operand(self.reference)
+        return Operand(apply_ops(self.ops, held.bits), held.dtype)
 
 
-class Placed(NamedTuple):
+class ShardedRef(NamedTuple):
     """The piece of a whole that one rank has, as a placement tells it."""
 
     reference: ValueRef
@@ -96,11 +96,11 @@ class Placed(NamedTuple):
         return decode(held.bits, held.dtype)
 
     def operand(self) -> Operand:
-        held = _operand(self.reference)
-        return Operand(held.bits[np.ix_(*indices(self.placement))], held.dtype)
+        held = _load_operand(self.reference)
+        return Operand(held.bits[np.ix_(*global_indices(self.placement))], held.dtype)
 
 
-class Windows(NamedTuple):
+class WindowsRef(NamedTuple):
     """Parts of values, one number after the other; an empty place is all of it."""
 
     references: tuple[ValueRef, ...]
@@ -111,7 +111,7 @@ class Windows(NamedTuple):
         return decode(held.bits, held.dtype)
 
     def operand(self) -> Operand:
-        held = [_operand(reference) for reference in self.references]
+        held = [_load_operand(reference) for reference in self.references]
         parts = [
             one.bits[tuple(slice(*limits) for limits in place)].reshape(-1)
             for one, place in zip(held, self.places, strict=True)
@@ -119,11 +119,11 @@ class Windows(NamedTuple):
         return Operand(np.concatenate(parts), held[0].dtype)
 
 
-class Stepped(NamedTuple):
+class ConcatenatedStepsRef(NamedTuple):
     """What several steps gave, as one; `told` says how."""
 
-    reference: Joined | Windows | Laid
-    told: str
+    reference: JoinedRef | WindowsRef | ReorderedRef
+    description: str
 
     def load(self) -> Any:
         return self.reference.load()
@@ -132,19 +132,19 @@ class Stepped(NamedTuple):
         return self.reference.operand()
 
 
-class Undecided(NamedTuple):
+class UnresolvedRef(NamedTuple):
     """Pieces of which nobody knows how they make a whole."""
 
-    told: str
+    reason: str
 
     def load(self) -> Any:
-        raise NotWholeError(self.told)
+        raise NotWholeError(self.reason)
 
     def operand(self) -> Operand | None:
-        raise NotWholeError(self.told)
+        raise NotWholeError(self.reason)
 
 
-def numbers_in(reference: ValueRef) -> Array | None:
+def load_numbers(reference: ValueRef) -> Array | None:
     """The numbers of a value, to compute with; None for what has none."""
     held = reference.operand()
     if held is None or dtype_info(held.dtype).family == "complex":
@@ -152,16 +152,16 @@ def numbers_in(reference: ValueRef) -> Array | None:
     return decode(held.bits, held.dtype)
 
 
-def pieces_in(entry: Entry) -> Sequence[Entry]:
-    return entry.reference.entries if isinstance(entry.reference, Pieces) else ()
+def shards_of(entry: Entry) -> Sequence[Entry]:
+    return entry.reference.entries if isinstance(entry.reference, UnassembledRef) else ()
 
 
-def way_said(entry: Entry) -> Way | None:
+def declared_placement(entry: Entry) -> ShardPlacement | None:
     """How a user says that the pieces sit in the whole."""
-    return entry.reference.way if isinstance(entry.reference, Pieces) else None
+    return entry.reference.placement if isinstance(entry.reference, UnassembledRef) else None
 
 
-def _operand(reference: ValueRef) -> Operand:
+def _load_operand(reference: ValueRef) -> Operand:
     held = reference.operand()
     if held is None:
         raise UnsupportedValueError("what is not numbers cannot be put together")

@@ -10,34 +10,34 @@ import numpy as np
 
 from tensortap.comparison import orders
 from tensortap.comparison.cutting import is_padding
-from tensortap.comparison.glimpse import Glimpse, Shape, Step, distance
+from tensortap.comparison.glimpse import ArrayOp, SampledFit, Shape, relative_distance
 from tensortap.comparison.plans import AlignmentNote
 from tensortap.kernels.numbers import Array
 
 # So much of the whole may remain, and the next best must leave this many times more.
-_EQUAL, _MARGIN, _EXACT = 0.1, 3.0, 1e-12
-_FEW = 8  # numbers: fewer fit by chance
-_MOST_AXES = 5
+_MAX_ERROR, _MARGIN, _EPSILON = 0.1, 3.0, 1e-12
+_MIN_NUMBERS = 8  # numbers: fewer fit by chance
+_MAX_AXES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What makes two arrays comparable: steps for each side, and what to call them."""
 
-    words: str
-    a: tuple[Step, ...] = ()
-    b: tuple[Step, ...] = ()
-    is_ordinary: bool = True  # False: as likely a fault as a layout
+    description: str
+    a: tuple[ArrayOp, ...] = ()
+    b: tuple[ArrayOp, ...] = ()
+    is_conventional: bool = True  # False: as likely a fault as a layout
     gap: str = ""  # what only one side has, where that is more than padding
 
-    def planned(self, plan: AlignmentNote) -> AlignmentNote:
+    def annotate(self, plan: AlignmentNote) -> AlignmentNote:
         """The plan with this after it."""
-        told = f"equal but for {self.words}" if self.gap else f"equal up to {self.words}"
-        return replace(plan.then(self.words, told), gap=self.gap)
+        told = f"equal but for {self.description}" if self.gap else f"equal up to {self.description}"
+        return replace(plan.extended(self.description, told), gap=self.gap)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LayoutMatch:
     """What two arrays are equal up to; several where that is not settled, none where nothing fits."""
 
     layouts: tuple[Layout, ...] = ()
@@ -49,31 +49,31 @@ class Found:
 
     def __str__(self) -> str:
         if len(self.layouts) > 1:
-            return f"ambiguous: equal up to {' or '.join(one.words for one in self.layouts)}"
-        return f"equal up to {self.layouts[0].words}" if self.layouts else "no layout explains it"
+            return f"ambiguous: equal up to {' or '.join(one.description for one in self.layouts)}"
+        return f"equal up to {self.layouts[0].description}" if self.layouts else "no layout explains it"
 
 
-def layout_of(a: Array, b: Array) -> Found:
+def find_layout(a: Array, b: Array) -> LayoutMatch:
     """In what arrangement b holds the numbers of a; nothing where they are as different in any, and nothing
     where they fit as they are."""
-    if min(a.size, b.size) < _FEW or _is_constant(a) or _is_constant(b):
-        return Found()
-    seen = Glimpse(a, b)
-    if a.shape == b.shape and seen.may_fit((), (), _EQUAL) and distance(a, b) <= _EQUAL:
-        return Found()
-    fitting = list(_fitting(a, b, seen))
+    if min(a.size, b.size) < _MIN_NUMBERS or _is_constant(a) or _is_constant(b):
+        return LayoutMatch()
+    seen = SampledFit(a, b)
+    if a.shape == b.shape and seen.could_match((), (), _MAX_ERROR) and relative_distance(a, b) <= _MAX_ERROR:
+        return LayoutMatch()
+    fitting = list(_fitting_layouts(a, b, seen))
     if not fitting:
-        return Found()
+        return LayoutMatch()
     best = min(error for _, error, _ in fitting)
-    near = [one for one in fitting if one[1] <= _MARGIN * best + _EXACT]
+    near = [one for one in fitting if one[1] <= _MARGIN * best + _EPSILON]
     first, error, array = near[0]
     # What changes the other side instead makes the same pair of numbers.
     alike = [(one, other) for one, _, other in near[1:] if bool(one.b) == bool(first.b)]
     ties = [one for one, other in alike if _would_differ(array, other, error)]
-    return Found((first, *ties), error)
+    return LayoutMatch((first, *ties), error)
 
 
-def applied(steps: Sequence[Step], array: Array) -> Array:
+def apply_ops(steps: Sequence[ArrayOp], array: Array) -> Array:
     """The array after these steps; only `take` copies."""
     for verb, *what in steps:
         if verb == "reshape":
@@ -87,62 +87,62 @@ def applied(steps: Sequence[Step], array: Array) -> Array:
     return array
 
 
-def _fitting(a: Array, b: Array, seen: Glimpse) -> Iterator[tuple[Layout, float, Array]]:
+def _fitting_layouts(a: Array, b: Array, seen: SampledFit) -> Iterator[tuple[Layout, float, Array]]:
     """The layouts that leave little, and what each makes of the side that is changed."""
-    for layout in _layouts(a.shape, b.shape):
-        if not seen.may_fit(layout.a, layout.b, _EQUAL):
+    for layout in _candidate_layouts(a.shape, b.shape):
+        if not seen.could_match(layout.a, layout.b, _MAX_ERROR):
             continue
-        one, other = applied(layout.a, a), applied(layout.b, b)
-        error = distance(one, other)
-        if error <= _EQUAL:
-            yield _checked(layout, a, b, error), error, other if layout.b else one
+        one, other = apply_ops(layout.a, a), apply_ops(layout.b, b)
+        error = relative_distance(one, other)
+        if error <= _MAX_ERROR:
+            yield _check_padding(layout, a, b, error), error, other if layout.b else one
 
 
-def _checked(layout: Layout, a: Array, b: Array, error: float) -> Layout:
+def _check_padding(layout: Layout, a: Array, b: Array, error: float) -> Layout:
     """The same; what is cut away is padding, and then no gap, or it is said that one side has it alone."""
     if not layout.gap:
         return layout
     steps, array = (layout.a, a) if layout.a else (layout.b, b)
     if is_padding(steps, array, error):
         return replace(layout, gap="")
-    return replace(layout, words=f"what {layout.gap}")
+    return replace(layout, description=f"what {layout.gap}")
 
 
-def _layouts(a: Shape, b: Shape) -> Iterator[Layout]:
+def _candidate_layouts(a: Shape, b: Shape) -> Iterator[Layout]:
     """Every arrangement that the shapes allow, the simplest first."""
     if np.prod(a) != np.prod(b):
-        yield from _padded(a, b)
+        yield from _crops(a, b)
         return
     if a == b:
-        yield from _reordered(a)
+        yield from _known_reorderings(a)
     else:
         yield Layout("its shape", b=(("reshape", a),))
-    yield from _transposed(a, b)
+    yield from _transposes(a, b)
     if a != b:
-        yield from _transposed_and_reshaped(a, b)
+        yield from _transposed_reshapes(a, b)
 
 
-def _transposed(a: Shape, b: Shape) -> Iterator[Layout]:
-    if len(a) != len(b) or len(a) > _MOST_AXES:
+def _transposes(a: Shape, b: Shape) -> Iterator[Layout]:
+    if len(a) != len(b) or len(a) > _MAX_AXES:
         return
     for axes in permutations(range(len(b))):
         if axes != tuple(range(len(b))) and tuple(b[axis] for axis in axes) == a:
-            yield Layout(_axes(axes), b=(("transpose", axes),), is_ordinary=a != b)
+            yield Layout(_describe_axes(axes), b=(("transpose", axes),), is_conventional=a != b)
 
 
-def _transposed_and_reshaped(a: Shape, b: Shape) -> Iterator[Layout]:
+def _transposed_reshapes(a: Shape, b: Shape) -> Iterator[Layout]:
     """Such as [batch, tokens, width] against [batch, heads, tokens, width of a head]."""
     for shape, other, side in ((b, a, "b"), (a, b, "a")):
-        if len(shape) > _MOST_AXES:
+        if len(shape) > _MAX_AXES:
             continue
         for axes in permutations(range(len(shape))):
             if axes != tuple(range(len(shape))) and tuple(shape[axis] for axis in axes) != other:
-                steps: tuple[Step, ...] = (("transpose", axes), ("reshape", other))
-                words = f"{_axes(axes)} and its shape"
+                steps: tuple[ArrayOp, ...] = (("transpose", axes), ("reshape", other))
+                words = f"{_describe_axes(axes)} and its shape"
                 yield Layout(words, b=steps) if side == "b" else Layout(words, a=steps)
 
 
-def _padded(a: Shape, b: Shape) -> Iterator[Layout]:
+def _crops(a: Shape, b: Shape) -> Iterator[Layout]:
     """One side has more rows, before or behind the others: a gap, unless that is found to be padding."""
     if len(a) != len(b):
         return
@@ -152,7 +152,7 @@ def _padded(a: Shape, b: Shape) -> Iterator[Layout]:
         return
     is_a = larger == {True}
     for ends in product((True, False), repeat=len(differing)):
-        steps: list[Step] = []
+        steps: list[ArrayOp] = []
         words, gaps = list[str](), list[str]()
         for axis, is_end in zip(differing, ends, strict=True):
             less, more = sorted((a[axis], b[axis]))
@@ -166,16 +166,18 @@ def _padded(a: Shape, b: Shape) -> Iterator[Layout]:
         yield Layout(told, a=cut, gap=gap) if is_a else Layout(told, b=cut, gap=gap)
 
 
-def _reordered(shape: Shape) -> Iterator[Layout]:
+def _known_reorderings(shape: Shape) -> Iterator[Layout]:
     """Along the width of activations, or the first axis of weights: what models are known to differ in."""
     for axis in dict.fromkeys((len(shape) - 1, 0)):
         for words, rows in orders.known_orders(shape[axis]):
             # Two blocks that changed places are as likely two heads that were mixed up.
             is_ordinary = int(np.count_nonzero(np.diff(rows) != 1)) > 3
-            yield Layout(f"{words}, along axis {axis}", b=(("take", axis, rows),), is_ordinary=is_ordinary)
+            yield Layout(
+                f"{words}, along axis {axis}", b=(("take", axis, rows),), is_conventional=is_ordinary
+            )
 
 
-def _axes(axes: Sequence[int]) -> str:
+def _describe_axes(axes: Sequence[int]) -> str:
     if sorted(axes) == list(axes[::-1]) and len(axes) == 2:
         return "a transposition"
     return f"the order of axes {list(axes)}"
@@ -183,10 +185,10 @@ def _axes(axes: Sequence[int]) -> str:
 
 def _would_differ(one: Array, other: Array, error: float) -> bool:
     """Two layouts that make the same of the numbers are one."""
-    return one.shape != other.shape or distance(one, other) > error + _EXACT
+    return one.shape != other.shape or relative_distance(one, other) > error + _EPSILON
 
 
 def _is_constant(array: Array) -> bool:
     first = array.flat[0]
-    few = array[tuple(slice(0, _FEW) for _ in array.shape)]
+    few = array[tuple(slice(0, _MIN_NUMBERS) for _ in array.shape)]
     return bool((few == first).all() and (array == first).all())

@@ -7,25 +7,25 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tensortap.comparison.backward import BACKWARD, Gradients, Modules
+from tensortap.comparison.backward import GRADIENT_KINDS, Gradients, ModuleParents
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.findings import Finding, Origin, placed, worse
-from tensortap.comparison.floor import OWN
-from tensortap.comparison.own_rounding import OwnRounding
-from tensortap.comparison.ties import in_some_rows, is_tie
-from tensortap.comparison.unseen import Unseen, maker
-from tensortap.comparison.verdict import AFTER_STEP, BEYOND, Verdict
+from tensortap.comparison.findings import Finding, Origin, resolve_out_modules, worse_of
+from tensortap.comparison.floor import INTRINSIC_ROUNDING
+from tensortap.comparison.own_rounding import IntrinsicRounding
+from tensortap.comparison.ties import differs_in_few_rows, is_tie
+from tensortap.comparison.unseen import UncapturedInputs, producing_module
+from tensortap.comparison.verdict import AFTER_STEP, BEYOND_NOISE, Verdict
 
 # A difference that grows by more than this on its way, in multiples of the noise, has a cause of its own.
-_GROWTH = 16.0
-_INSIDE = ("local", "call", "return", "yield", "raise")
-_OWN: frozenset[Verdict] = frozenset(("flip", "nonfinite", "structure"))
+_MAX_GROWTH = 16.0
+_FUNCTION_KINDS = ("local", "call", "return", "yield", "raise")
+_KEPT_WHEN_INHERITED: frozenset[Verdict] = frozenset(("flip", "nonfinite", "structure"))
 _SORTABLE: frozenset[Verdict] = frozenset(("origin", "structure"))
-_OF_WEIGHTS = ("param", "grad_param")  # which have no rows that anything could sort
+_WEIGHT_KINDS = ("param", "grad_param")  # which have no rows that anything could sort
 
 
 @dataclass(slots=True)
-class _Scope:
+class _ModuleScope:
     """What has been seen in a module's own code: what came in, and what its parts gave."""
 
     worst: Finding | None = None
@@ -33,46 +33,46 @@ class _Scope:
     call: int = 0
     sorting: Finding | None = None  # decisions that came in and fall otherwise, though no more than in a twin
 
-    def add(self, found: Finding) -> None:
-        self.worst = worse(self.worst, found)
-        if found.pair.a.kind == "input" and is_tie(found):
-            self.sorting = found
+    def add(self, finding: Finding) -> None:
+        self.worst = worse_of(self.worst, finding)
+        if finding.pair.a.kind == "input" and is_tie(finding):
+            self.sorting = finding
 
 
 @dataclass(slots=True)
-class _Walk:
+class _StepWalk:
     """One step of one rank, value by value in the order in which they were computed."""
 
-    modules: Modules
+    modules: ModuleParents
     classes: dict[str, str]
     gradients: Gradients
-    unseen: Unseen
-    own: OwnRounding
+    unseen: UncapturedInputs
+    own: IntrinsicRounding
     has_own_weights: bool  # those it began with: no step before can have changed them
-    scopes: defaultdict[str, _Scope] = field(default_factory=lambda: defaultdict(_Scope))
+    scopes: defaultdict[str, _ModuleScope] = field(default_factory=lambda: defaultdict(_ModuleScope))
     weights: dict[str, Finding] = field(default_factory=dict)
     given: Finding | None = None  # by the model, to whoever called it: it may come in again
     worst: Finding | None = None  # of all so far, the backward pass among them
     tie: Finding | None = None  # decisions that fell otherwise within noise: what follows moves in leaps
 
-    def parent_of(self, found: Finding) -> Finding | None:
+    def parent_of(self, finding: Finding) -> Finding | None:
         """The worst of what the value was computed from, as far as was captured."""
-        kind = found.kind
-        if kind in BACKWARD or found.name.endswith(AFTER_STEP):
+        kind = finding.kind
+        if kind in GRADIENT_KINDS or finding.name.endswith(AFTER_STEP):
             return self.worst
         if kind == "value":
-            return worse(self.scopes[""].worst, self.given)
-        module = found.module
+            return worse_of(self.scopes[""].worst, self.given)
+        module = finding.module
         if kind == "input":
             return self._around(module)
-        return worse(self._within(module), self.weights.get(module))
+        return worse_of(self._within(module), self.weights.get(module))
 
     def _within(self, module: str) -> Finding | None:
         """Of a result: what came into the module and what its parts gave; else what is around it."""
         scope = self.scopes[module]
         if scope.has_inputs or not module:
             return scope.worst
-        return worse(scope.worst, self._around(module))
+        return worse_of(scope.worst, self._around(module))
 
     def _around(self, module: str) -> Finding | None:
         """Of what comes into a module: what was seen in the code that calls it."""
@@ -81,209 +81,209 @@ class _Walk:
         # What the model was called with is given to it, unless it comes from what the model gave before.
         return self.given if self.given is not None and self.given.is_beyond else None
 
-    def sorting_of(self, found: Finding) -> Finding | None:
+    def sorting_of(self, finding: Finding) -> Finding | None:
         """The decisions by which a module around it sorts its rows, where they differ within noise."""
-        if found.kind in _OF_WEIGHTS:
+        if finding.kind in _WEIGHT_KINDS:
             return None
-        module = found.module
+        module = finding.module
         while module:
             module = self.modules[module]
             if self.scopes[module].sorting is not None:
                 return self.scopes[module].sorting
         return None
 
-    def register(self, found: Finding) -> None:
+    def register(self, finding: Finding) -> None:
         """Let it be seen by what comes after."""
-        self.worst = worse(self.worst, found)
-        self.tie = self.tie or (found if is_tie(found) else None)
-        module, kind = found.module, found.kind
-        if kind in BACKWARD:
-            self.gradients.pass_by(found)
+        self.worst = worse_of(self.worst, finding)
+        self.tie = self.tie or (finding if is_tie(finding) else None)
+        module, kind = finding.module, finding.kind
+        if kind in GRADIENT_KINDS:
+            self.gradients.pass_by(finding)
         elif kind == "input":
             scope = self.scopes[module]
-            if found.call != scope.call or not scope.has_inputs:
-                scope = self.scopes[module] = _Scope(has_inputs=True, call=found.call)
-            scope.add(found)
-        elif kind in _INSIDE:
-            self.scopes[module].add(found)
+            if finding.call != scope.call or not scope.has_inputs:
+                scope = self.scopes[module] = _ModuleScope(has_inputs=True, call=finding.call)
+            scope.add(finding)
+        elif kind in _FUNCTION_KINDS:
+            self.scopes[module].add(finding)
         elif kind == "param":
-            self.weights[module] = worse(self.weights.get(module), found) or found
+            self.weights[module] = worse_of(self.weights.get(module), finding) or finding
         elif kind == "output" and not module:
-            self.given = worse(self.given, found)
+            self.given = worse_of(self.given, finding)
         else:
-            around = self.modules[module] if kind == "output" else ""
-            self.scopes[around].add(found)
+            parent = self.modules[module] if kind == "output" else ""
+            self.scopes[parent].add(finding)
 
-    def blamed(self, found: Finding) -> tuple[str, str]:
+    def blamed(self, finding: Finding) -> tuple[str, str]:
         """The module, and what of it."""
-        module = found.module
-        if found.kind in BACKWARD:
-            return self.gradients.blamed(found), "backward"
-        if found.kind == "input":
+        module = finding.module
+        if finding.kind in GRADIENT_KINDS:
+            return self.gradients.blamed(finding), "backward"
+        if finding.kind == "input":
             # What comes in wrong, from what is right, was made by the code around.
-            return (self.modules[module], "own code") if module else (found.name, "data")
-        if found.kind == "value":
-            return found.name, "value"
-        named = {"param": "param", "output": "output"}
-        return module, named.get(found.kind, "local")
+            return (self.modules[module], "own code") if module else (finding.name, "data")
+        if finding.kind == "value":
+            return finding.name, "value"
+        kinds = {"param": "param", "output": "output"}
+        return module, kinds.get(finding.kind, "local")
 
 
 def localise(
-    findings: Sequence[Finding], alone: Sequence[Entry] = (), measured: Collection[str] = ()
+    findings: Sequence[Finding], unmatched: Sequence[Entry] = (), measured_names: Collection[str] = ()
 ) -> tuple[list[Finding], list[Origin]]:
     """The findings with their final verdicts, in the same order, and the origins, first things first; `alone`
     is what has no partner, and may be at fault too; `measured` are the names that the floor knows."""
-    walked = placed(findings) if any(map(_may_change, findings)) else ()
-    table = list(walked or findings)
+    resolved = resolve_out_modules(findings) if any(map(_may_change, findings)) else ()
+    table = list(resolved or findings)
     origins: list[tuple[tuple[int, int, int], Origin]] = []
-    by_rank: dict[int, list[_Place]] = {}
-    for place, one in enumerate(walked):
-        by_rank.setdefault(one.rank, []).append((place, one))
-    for rank, of_rank in by_rank.items():
-        for position, place, found, origin in _of_rank(of_rank, alone, measured):
-            table[place] = found
+    by_rank: dict[int, list[_IndexedFinding]] = {}
+    for index, finding in enumerate(resolved):
+        by_rank.setdefault(finding.rank, []).append((index, finding))
+    for rank, indexed in by_rank.items():
+        for position, index, finding, origin in _localise_rank(indexed, unmatched, measured_names):
+            table[index] = finding
             if origin is not None:
-                origins.append(((found.step, position, rank), origin))
+                origins.append(((finding.step, position, rank), origin))
     # Of one module the first value that shows it is enough.
     ordered: dict[tuple[str, int, int], Origin] = {}
-    for _, origin in sorted(origins, key=lambda one: one[0]):
+    for _, origin in sorted(origins, key=lambda keyed: keyed[0]):
         ordered.setdefault((origin.name, origin.step, origin.rank), origin)
     return table, list(ordered.values())
 
 
-_Place = tuple[int, Finding]
+_IndexedFinding = tuple[int, Finding]
 
 
-def _may_change(found: Finding) -> bool:
+def _may_change(finding: Finding) -> bool:
     """Whether its surroundings may make something else of it, or it of them: of few, where runs are alike."""
-    return found.verdict in BEYOND or found.noise.own is not None
+    return finding.verdict in BEYOND_NOISE or finding.noise.own is not None
 
 
-def _of_rank(
-    findings: list[_Place], alone: Sequence[Entry], measured: Collection[str]
+def _localise_rank(
+    findings: list[_IndexedFinding], unmatched: Sequence[Entry], measured_names: Collection[str]
 ) -> Iterable[tuple[int, int, Finding, Origin | None]]:
     earlier: Finding | None = None
-    are_same = True  # all steps so far, bit for bit
-    by_step: dict[int, list[_Place]] = {}
-    for one in findings:
-        by_step.setdefault(one[1].step, []).append(one)
-    if all(found.noise.own is None for _, found in findings):  # else it counts what the steps before were
-        changing = {found.step for _, found in findings if _may_change(found)}
+    are_identical = True  # all steps so far, bit for bit
+    by_step: dict[int, list[_IndexedFinding]] = {}
+    for indexed in findings:
+        by_step.setdefault(indexed[1].step, []).append(indexed)
+    if all(finding.noise.own is None for _, finding in findings):  # else it counts what the steps before were
+        changing = {finding.step for _, finding in findings if _may_change(finding)}
         by_step = {step: by_step[step] for step in changing}
-    known = Modules(found.module for _, found in findings)
-    classes = {found.module: found.pair.a.class_name for _, found in findings if found.pair.a.class_name}
-    unseen = Unseen(alone, known)
-    own = OwnRounding(measured, (found for _, found in findings), alone, known)
+    parents = ModuleParents(finding.module for _, finding in findings)
+    classes = {finding.module: finding.pair.a.class_name for _, finding in findings if finding.pair.a.class_name}
+    uncaptured = UncapturedInputs(unmatched, parents)
+    intrinsic = IntrinsicRounding(measured_names, (finding for _, finding in findings), unmatched, parents)
     for step in sorted(by_step):
-        gradients = Gradients([found for _, found in by_step[step]], known, classes)
-        walk = _Walk(known, classes, gradients, unseen, own, are_same)
-        begun: Finding | None = None
-        for position, (place, found) in enumerate(_in_order(by_step[step])):
-            judged, origin = _judged(walk, found, earlier)
-            begun = begun or (judged if origin is not None else None)
+        gradients = Gradients([finding for _, finding in by_step[step]], parents, classes)
+        walk = _StepWalk(parents, classes, gradients, uncaptured, intrinsic, are_identical)
+        first_origin: Finding | None = None
+        for position, (index, finding) in enumerate(_in_execution_order(by_step[step])):
+            judged, origin = _judge_in_context(walk, finding, earlier)
+            first_origin = first_origin or (judged if origin is not None else None)
             walk.register(judged)
-            yield position, place, judged, origin
-        earlier = earlier or begun
-        are_same = are_same and (walk.worst is None or walk.worst.verdict == "identical")
+            yield position, index, judged, origin
+        earlier = earlier or first_origin
+        are_identical = are_identical and (walk.worst is None or walk.worst.verdict == "identical")
 
 
-def _in_order(findings: list[_Place]) -> list[_Place]:
+def _in_execution_order(findings: list[_IndexedFinding]) -> list[_IndexedFinding]:
     """As computed: a module's weights before what it does, what an optimizer made of them at the end."""
-    if not any(_is_elsewhere(found) for _, found in findings):
+    if not any(_is_observed_out_of_order(finding) for _, finding in findings):
         return findings
     firsts: dict[str, int] = {}
-    for position, (_, found) in enumerate(findings):
-        firsts.setdefault(found.module, position)
+    for position, (_, finding) in enumerate(findings):
+        firsts.setdefault(finding.module, position)
 
-    def key(numbered: tuple[int, _Place]) -> tuple[int, int, int]:
-        position, (_, found) = numbered
-        if found.name.endswith(AFTER_STEP):
+    def key(numbered: tuple[int, _IndexedFinding]) -> tuple[int, int, int]:
+        position, (_, finding) = numbered
+        if finding.name.endswith(AFTER_STEP):
             return 2, position, 0
-        if found.kind == "param":
-            return 0, firsts[found.module], -1
-        return int(found.kind in BACKWARD), position, 0
+        if finding.kind == "param":
+            return 0, firsts[finding.module], -1
+        return int(finding.kind in GRADIENT_KINDS), position, 0
 
-    return [one for _, one in sorted(enumerate(findings), key=key)]
+    return [indexed for _, indexed in sorted(enumerate(findings), key=key)]
 
 
-def _is_elsewhere(found: Finding) -> bool:
+def _is_observed_out_of_order(finding: Finding) -> bool:
     """Whether it was computed at another place than where it was seen."""
-    entry = found.pair.a
-    return entry.kind == "param" or entry.kind in BACKWARD or entry.name.endswith(AFTER_STEP)
+    entry = finding.pair.a
+    return entry.kind == "param" or entry.kind in GRADIENT_KINDS or entry.name.endswith(AFTER_STEP)
 
 
-def _judged(walk: _Walk, found: Finding, earlier: Finding | None) -> tuple[Finding, Origin | None]:
-    if found.verdict in ("unreadable", "uncovered", "unaligned"):
-        return found, None
-    parent = walk.parent_of(found)
-    if walk.has_own_weights and walk.unseen.before(found) is None:
-        has_inputs = walk.scopes[maker(found, walk.modules)].has_inputs
-        found = walk.own.judged(found, parent, has_inputs=has_inputs)
-    if not found.is_beyond:
-        return _healed(found, parent), None
-    sorting = walk.sorting_of(found) if found.verdict in _SORTABLE else None
+def _judge_in_context(walk: _StepWalk, finding: Finding, earlier: Finding | None) -> tuple[Finding, Origin | None]:
+    if finding.verdict in ("unreadable", "uncovered", "unaligned"):
+        return finding, None
+    parent = walk.parent_of(finding)
+    if walk.has_own_weights and walk.unseen.before(finding) is None:
+        has_inputs = walk.scopes[producing_module(finding, walk.modules)].has_inputs
+        finding = walk.own.judged(finding, parent, has_inputs=has_inputs)
+    if not finding.is_beyond:
+        return _mark_healed(finding, parent), None
+    sorting = walk.sorting_of(finding) if finding.verdict in _SORTABLE else None
     if sorting is not None:
-        return _resorted(found, sorting), None
-    if found.source:  # of ties, see there
-        return found, None
+        return _mark_resorted(finding, sorting), None
+    if finding.source:  # of ties, see there
+        return finding, None
     if earlier is not None:
-        return _inherited(found, earlier), None
-    if parent is not None and parent.is_beyond and not _is_new(found, parent):
-        return _inherited(found, parent), None
-    if walk.tie is not None and found.ratio <= _GROWTH and in_some_rows(found):
-        return _inherited(found, walk.tie), None
-    return found, _origin(walk, found)
+        return _mark_inherited(finding, earlier), None
+    if parent is not None and parent.is_beyond and not _exceeds_parent(finding, parent):
+        return _mark_inherited(finding, parent), None
+    if walk.tie is not None and finding.ratio <= _MAX_GROWTH and differs_in_few_rows(finding):
+        return _mark_inherited(finding, walk.tie), None
+    return finding, _make_origin(walk, finding)
 
 
-def _is_new(found: Finding, parent: Finding) -> bool:
+def _exceeds_parent(finding: Finding, parent: Finding) -> bool:
     """Whether the difference is more than what its parents explain."""
-    if math.isinf(found.ratio):
-        return found.verdict != "flip" and not math.isinf(parent.ratio)
-    return found.ratio > _GROWTH * parent.ratio
+    if math.isinf(finding.ratio):
+        return finding.verdict != "flip" and not math.isinf(parent.ratio)
+    return finding.ratio > _MAX_GROWTH * parent.ratio
 
 
-def _resorted(found: Finding, sorting: Finding) -> Finding:
+def _mark_resorted(finding: Finding, sorting: Finding) -> Finding:
     """Row by row it compares what does not belong together; what the sorting module gives is judged."""
     note = f"its rows are sorted by {sorting.name}, which falls otherwise within its noise"
-    return replace(found, verdict="within noise", ratio=0.0, note=note, source=sorting.name)
+    return replace(finding, verdict="within noise", ratio=0.0, note=note, source=sorting.name)
 
 
-def _healed(found: Finding, parent: Finding | None) -> Finding:
-    if found.kind != "output" or parent is None or not parent.is_beyond:
-        return found
-    if found.verdict != "identical" and parent.noise.source == OWN:  # it may well be there, below the noise
-        return found
-    return replace(found, verdict="healed", source=parent.name)
+def _mark_healed(finding: Finding, parent: Finding | None) -> Finding:
+    if finding.kind != "output" or parent is None or not parent.is_beyond:
+        return finding
+    if finding.verdict != "identical" and parent.noise.source == INTRINSIC_ROUNDING:  # it may well be there, below the noise
+        return finding
+    return replace(finding, verdict="healed", source=parent.name)
 
 
-def _inherited(found: Finding, parent: Finding) -> Finding:
-    verdict: Verdict = found.verdict if found.verdict in _OWN else "drift"
-    return replace(found, verdict=verdict, source=parent.name)
+def _mark_inherited(finding: Finding, parent: Finding) -> Finding:
+    verdict: Verdict = finding.verdict if finding.verdict in _KEPT_WHEN_INHERITED else "drift"
+    return replace(finding, verdict=verdict, source=parent.name)
 
 
-def _origin(walk: _Walk, found: Finding) -> Origin:
-    name, kind = walk.blamed(found)
-    site = found.pair.a.site
+def _make_origin(walk: _StepWalk, finding: Finding) -> Origin:
+    name, kind = walk.blamed(finding)
+    site = finding.pair.a.site
     return Origin(
         name,
-        found.verdict,
-        found.ratio,
-        found.step,
-        found.rank,
+        finding.verdict,
+        finding.ratio,
+        finding.step,
+        finding.rank,
         kind,
-        found.name,
-        found.call,
-        found.axis,
+        finding.name,
+        finding.call,
+        finding.axis,
         walk.classes.get(name, ""),
         f"{site.file}:{site.line}" if site is not None else "",
-        found.note or _unsure(walk, found),
+        finding.note or _describe_uncertainty(walk, finding),
     )
 
 
-def _unsure(walk: _Walk, found: Finding) -> str:
-    missing = walk.unseen.before(found)
+def _describe_uncertainty(walk: _StepWalk, finding: Finding) -> str:
+    missing = walk.unseen.before(finding)
     if missing is not None:
         return f"{missing.name} has no partner, and the fault may be there"
-    if found.kind == "output" and not walk.scopes[found.module].has_inputs:
+    if finding.kind == "output" and not walk.scopes[finding.module].has_inputs:
         return "its inputs were not captured; '**.in' would tell it from what comes before"
-    return walk.gradients.doubt(found) if found.kind in BACKWARD else ""
+    return walk.gradients.doubt(finding) if finding.kind in GRADIENT_KINDS else ""

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from tensortap.comparison.operands import Operand
-from tensortap.kernels.blocks import block_size, iterate_blocks, decode_block
+from tensortap.kernels.blocks import block_size, decode_block, iterate_blocks
 from tensortap.kernels.numbers import Array, dtype_info
 
 # Numbers beyond this share of what a type can hold stand for minus infinity in a mask; half precision is so

@@ -9,101 +9,104 @@ from typing import Any, Literal
 
 from tensortap.comparison import strangers
 from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.likeness import Found, by_class, by_content, suggested_rules
+from tensortap.comparison.likeness import ScoredPair, match_by_class, match_by_content, suggest_rules
 from tensortap.comparison.plans import AlignmentNote
-from tensortap.comparison.rules import Rules, rules_of
+from tensortap.comparison.rules import Rules, load_rules
 from tensortap.core.collector import gc_paused
 
-How = Literal["name", "map", "class", "order", "content", "parts"]
+MatchMethod = Literal["name", "map", "class", "order", "content", "parts"]
 _Key = tuple[Any, ...]
-_MOMENT: Callable[[Entry], _Key] = attrgetter("name", "step", "rank", "call")
-_GUESSES: tuple[tuple[How, Callable[..., list[Found]]], ...] = (("class", by_class), ("content", by_content))
+_call_key: Callable[[Entry], _Key] = attrgetter("name", "step", "rank", "call")
+_GUESSERS: tuple[tuple[MatchMethod, Callable[..., list[ScoredPair]]], ...] = (
+    ("class", match_by_class),
+    ("content", match_by_content),
+)
 
 
 # Not frozen: one is made for every pair, and freezing takes five times as long. Nobody changes it.
 @dataclass(slots=True, eq=False)
-class Pair:
+class EntryPair:
     """Two values that are taken for the same thing, how they were found, and how sure that is (1 is sure)."""
 
     a: Entry
     b: Entry
-    how: How = "name"
+    how: MatchMethod = "name"
     score: float = 1.0
-    plan: AlignmentNote | None = None  # what was done to make them comparable
+    alignment: AlignmentNote | None = None  # what was done to make them comparable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Matched:
+class Matching:
     """All pairs in the order of A, and what has no partner."""
 
-    pairs: list[Pair]
+    pairs: list[EntryPair]
     only_a: list[Entry] = field(default_factory=list)
     only_b: list[Entry] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)  # what was found on the way, and is no fault
+    messages: list[str] = field(default_factory=list)  # what was found on the way, and is no fault
     ignored: int = 0  # values that a rule left out
     gaps: list[str] = field(default_factory=list)  # parts of values that only one side has
-    are_pieces: bool = False  # some values of a side are those of several ranks, put together
+    has_shards: bool = False  # some values of a side are those of several ranks, put together
 
     @property
     def notes(self) -> list[str]:
         """All that is worth saying of the pairs as they are now."""
-        return [*self.told, *_alike(self.pairs), *_strangers(self)]
+        return [*self.messages, *_describe_guesses(self.pairs), *_hints_without_common_names(self)]
 
 
-def match(a: Side, b: Side, rules: Any = None) -> Matched:
+def match(a: Side, b: Side, rules: Any = None) -> Matching:
     """Pair the values of two sides; each value has at most one partner, and whatever has none is listed.
 
     `rules` are a `Rules`, a TOML file, a dict of names, or a function of A's name.
     """
-    known = rules_of(rules)
-    a_entries, b_entries = known.kept(a.entries), known.kept(b.entries)
+    known = load_rules(rules)
+    a_entries, b_entries = known.drop_ignored(a.entries), known.drop_ignored(b.entries)
     ignored = len(a.entries) + len(b.entries) - len(a_entries) - len(b_entries)
-    shift, told = _steps(a_entries, b_entries)
+    shift, told = _map_steps(a_entries, b_entries)
     with gc_paused():
-        pairs = _by_name(a_entries, b_entries, known, shift)
+        pairs = _pair_by_name(a_entries, b_entries, known, shift)
     is_whole = len(pairs) == len(a_entries) == len(b_entries)
-    left_a, left_b = ([], []) if is_whole else _left(pairs, a_entries, b_entries)
-    for how, alike in _GUESSES:
+    left_a, left_b = ([], []) if is_whole else _unpaired(pairs, a_entries, b_entries)
+    for how, alike in _GUESSERS:
         if left_a and left_b:
             found = alike(left_a, left_b, pairs, shift)
-            pairs += [Pair(one, other, how, score) for one, other, score in found]
-            left_a, left_b = _left(pairs, left_a, left_b)
+            pairs += [EntryPair(one, other, how, score) for one, other, score in found]
+            left_a, left_b = _unpaired(pairs, left_a, left_b)
     if any(pair.how != "name" for pair in pairs):  # names alone have kept the order of A
         place = {id(entry): position for position, entry in enumerate(a_entries)}
         pairs.sort(key=lambda pair: place[id(pair.a)])
     if known.ignore or known.placements:
-        told = [*known.idle(_names([*a.entries, *b.entries])), *told]
-    if known.renames:
-        told = [*known.problems(_names(a_entries), _names(b_entries)), *told]
-    return Matched(pairs, left_a, left_b, told, ignored)
+        told = [*known.describe_unused_patterns(_unique_names([*a.entries, *b.entries])), *told]
+    if known.has_renames:
+        told = [*known.find_problems(_unique_names(a_entries), _unique_names(b_entries)), *told]
+    return Matching(pairs, left_a, left_b, told, ignored)
 
 
-def _names(entries: Iterable[Entry]) -> list[str]:
+def _unique_names(entries: Iterable[Entry]) -> list[str]:
     return list(dict.fromkeys(entry.name for entry in entries))
 
 
-def _by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]) -> list[Pair]:
+def _pair_by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]) -> list[EntryPair]:
     """By name, step, rank and call, after the rules have had their say."""
-    names = {name: rules.renamed(name) for name in _names(a)} if rules.renames else {}
+    names = {name: rules.rename(name) for name in _unique_names(a)} if rules.has_renames else {}
     ruled = {name for name, renamed in names.items() if renamed != name}
     rules.check_unique(names, {entry.name for entry in b} if ruled else set())
-    others = _keyed(b, map(_MOMENT, b))
+    others = _index_by_key(b, map(_call_key, b))
     pairs = []
     # Those that a rule speaks of come first: it may mean a name that another of A has by itself.
     for chosen in (ruled, names.keys() - ruled) if ruled else (names.keys(),):
         mine = [entry for entry in a if entry.name in chosen] if ruled else a
-        keys: Iterable[_Key] = map(_MOMENT, mine)
+        keys: Iterable[_Key] = map(_call_key, mine)
         if ruled or shift:
             keys = ((names.get(name, name), shift.get(step, step), *rest) for name, step, *rest in keys)
-        for key, entry in _keyed(mine, keys).items():
+        for key, entry in _index_by_key(mine, keys).items():
             other = others.pop(key, None)
             if other is not None:
-                how: How = "map" if entry.name in ruled else "order" if shift else "name"
-                pairs.append(Pair(entry, other, how))
+                how: MatchMethod = "map" if entry.name in ruled else "order" if shift else "name"
+                pairs.append(EntryPair(entry, other, how))
     return pairs
 
 
-def _keyed(entries: list[Entry], keys: Iterable[_Key]) -> dict[_Key, Entry]:
+def _index_by_key(entries: list[Entry], keys: Iterable[_Key]) -> dict[_Key, Entry]:
     """Each value under a key of its own: what has the same key as another is numbered."""
     pairs = list(zip(keys, entries, strict=True))
     found = dict(pairs)
@@ -119,12 +122,12 @@ def _keyed(entries: list[Entry], keys: Iterable[_Key]) -> dict[_Key, Entry]:
     return found
 
 
-def _left(pairs: list[Pair], a: list[Entry], b: list[Entry]) -> tuple[list[Entry], list[Entry]]:
+def _unpaired(pairs: list[EntryPair], a: list[Entry], b: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     taken = {id(entry) for pair in pairs for entry in (pair.a, pair.b)}
     return [one for one in a if id(one) not in taken], [one for one in b if id(one) not in taken]
 
 
-def _steps(a: list[Entry], b: list[Entry]) -> tuple[dict[Any, Any], list[str]]:
+def _map_steps(a: list[Entry], b: list[Entry]) -> tuple[dict[Any, Any], list[str]]:
     """Which step of B stands for which of A, where the two count differently: both have as many steps, and
     none in common."""
     all_steps = [{entry.step for entry in entries} for entries in (a, b)]
@@ -132,16 +135,16 @@ def _steps(a: list[Entry], b: list[Entry]) -> tuple[dict[Any, Any], list[str]]:
     if [mine, others] != all_steps or not mine or mine & others or len(mine) != len(others):
         return {}, []
     shift = dict(zip(sorted(mine), sorted(others), strict=True))
-    told = f"A has the steps {_span(mine)}, B {_span(others)}: they are paired in their order"
+    told = f"A has the steps {_describe_range(mine)}, B {_describe_range(others)}: they are paired in their order"
     return shift, [told]
 
 
-def _span(steps: set[int]) -> str:
+def _describe_range(steps: set[int]) -> str:
     low, high = min(steps), max(steps)
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _alike(pairs: list[Pair]) -> list[str]:
+def _describe_guesses(pairs: list[EntryPair]) -> list[str]:
     """What was paired without a name in common, and the rules that would say so."""
     guessed = [pair for pair in pairs if pair.how in ("class", "content")]
     if not guessed:
@@ -152,14 +155,14 @@ def _alike(pairs: list[Pair]) -> list[str]:
         if any(pair.how == how for pair in guessed)
     )
     surest = sorted(guessed, key=lambda pair: -pair.score)
-    rules = suggested_rules([(pair.a.name, pair.b.name) for pair in surest])
+    rules = suggest_rules([(pair.a.name, pair.b.name) for pair in surest])
     return [f"names differ, so these pairs are a guess: {counts}; to be sure, give a map with\n{rules}"]
 
 
-def _strangers(matched: Matched) -> list[str]:
+def _hints_without_common_names(matched: Matching) -> list[str]:
     """Two sides that share no name at all: what is nearest, and what to write."""
     pairs = matched.pairs
     if any(pair.how not in ("class", "content") for pair in pairs):
         return []
     a, b = [*(pair.a for pair in pairs), *matched.only_a], [*(pair.b for pair in pairs), *matched.only_b]
-    return strangers.told_of(a, b, are_guessed=bool(pairs))
+    return strangers.unmatched_hints(a, b, are_guessed=bool(pairs))

@@ -12,19 +12,22 @@ from itertools import islice
 from typing import NamedTuple
 
 from tensortap.comparison.entries import Entry, ValueRef
-from tensortap.comparison.metrics import Metrics, from_report, measure, measure_operands
+from tensortap.comparison.metrics import Metrics, measure, measure_operands, metrics_from_report
 from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import RunValueRef, FileViews
+from tensortap.comparison.references import FileViews, RunValueRef
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import is_strict
 from tensortap.kernels import native
-from tensortap.kernels.many import Terms, reports, terms
+from tensortap.kernels.many import PairLayout, compare_jobs, pair_layout
 
 log = logging.getLogger("tensortap.compare")
 
 # Pairs that travel together: enough to be worth the way, few enough that all workers have some.
 _BATCH_PAIRS, _BATCH_BYTES = 64, 64 << 20
-_BATCHES_PER_WORKER, _MAX_MERGED = 8, 4  # batches for each worker before some are merged, and how many at most
+_BATCHES_PER_WORKER, _MAX_MERGED = (
+    8,
+    4,
+)  # batches for each worker before some are merged, and how many at most
 _MIN_BYTES_FOR_THREADS = 32 << 10  # bytes of a usual pair
 _LARGE_PAIR_BYTES = 32 << 20  # a pair of this size is worth several threads of its own
 _PENDING_BYTES = 2 << 20  # bytes that a worker holds of small values: what fits the cache
@@ -40,11 +43,15 @@ class ValueRefPair(NamedTuple):
 MetricsOrError = Metrics | str  # a sentence where a value could not be read
 _RefPair = tuple[ValueRef, ValueRef]
 _KernelJob = tuple[object, ...]
-_PreparedPair = tuple[Terms, _KernelJob, tuple[Operand, Operand] | None]  # the operands, where the bytes are theirs
-_PendingPair = tuple[int, Terms, tuple[Operand, Operand] | None]  # by its place in the batch
+_PreparedPair = tuple[
+    PairLayout, _KernelJob, tuple[Operand, Operand] | None
+]  # the operands, where the bytes are theirs
+_PendingPair = tuple[int, PairLayout, tuple[Operand, Operand] | None]  # by its place in the batch
 
 
-def measure_pairs(pairs: Iterable[tuple[Entry, Entry]], executor: Executor | None = None) -> Iterator[MetricsOrError]:
+def measure_pairs(
+    pairs: Iterable[tuple[Entry, Entry]], executor: Executor | None = None
+) -> Iterator[MetricsOrError]:
     """What each pair comes to, in order. A batch that a worker lost is measured here again."""
     workers = _cpu_count() if executor is None else _worker_count(executor)
     sized = list(_make_batches(pairs))
@@ -105,9 +112,9 @@ def _prepare_pair(task: _RefPair, views: FileViews) -> _PreparedPair | MetricsOr
     try:
         # Without an array around each: most values are bytes of a file that is mapped already.
         if type(a) is RunValueRef and type(b) is RunValueRef and native.library is not None:
-            known = terms(a.dtype, a.shape, b.dtype, b.shape)
+            known = pair_layout(a.dtype, a.shape, b.dtype, b.shape)
             if known is not None:
-                x, y = a.view(known.a_nbytes, views), b.view(known.b_nbytes, views)
+                x, y = a.view_bytes(known.a_nbytes, views), b.view_bytes(known.b_nbytes, views)
                 if x is not None and y is not None:
                     return known, known.job(x, y), None
         operands = a.operand(), b.operand()
@@ -121,16 +128,21 @@ def _prepare_pair(task: _RefPair, views: FileViews) -> _PreparedPair | MetricsOr
 
 def _job_from_operands(a: Operand, b: Operand) -> _PreparedPair | MetricsOrError:
     if native.library is not None:
-        known = terms(a.dtype, a.bits.shape, b.dtype, b.bits.shape)
-        if known is not None and native.takes(a.bits, b.bits):
+        known = pair_layout(a.dtype, a.bits.shape, b.dtype, b.bits.shape)
+        if known is not None and native.accepts(a.bits, b.bits):
             return known, known.job(a.bits, b.bits), (a, b)
     return _measure_safely(lambda: _measure_alone(a, b))
 
 
-def _run_jobs(found: list[MetricsOrError], batch: Sequence[_RefPair], waiting: list[_PendingPair], jobs: list[_KernelJob]) -> None:
+def _run_jobs(
+    found: list[MetricsOrError],
+    batch: Sequence[_RefPair],
+    waiting: list[_PendingPair],
+    jobs: list[_KernelJob],
+) -> None:
     """Measure those that wait in one call; what takes another look gets it."""
-    for (place, known, operands), report in zip(waiting, reports(jobs), strict=True):
-        metrics = None if report is None else from_report(report, known)
+    for (place, known, operands), report in zip(waiting, compare_jobs(jobs), strict=True):
+        metrics = None if report is None else metrics_from_report(report, known)
         found[place] = _remeasure(batch[place], operands) if metrics is None else metrics
 
 
@@ -155,18 +167,20 @@ def _measure_safely(measuring: Callable[[], Metrics]) -> MetricsOrError:
         return f"{type(error).__name__}: {error}"
 
 
-def _measure_in_executor(executor: Executor, batches: list[list[_RefPair]], workers: int) -> Iterator[MetricsOrError]:
+def _measure_in_executor(
+    executor: Executor, batches: list[list[_RefPair]], workers: int
+) -> Iterator[MetricsOrError]:
     """In order, with few batches under way, so that what waits takes no memory."""
     crew = _FallibleExecutor(executor)
     waiting: deque[tuple[list[_RefPair], Future[list[MetricsOrError]] | None]] = deque()
     todo = iter(batches)
     for batch in islice(todo, 2 * workers + 1):
-        waiting.append((batch, crew.submitted(batch)))
+        waiting.append((batch, crew.submit(batch)))
     while waiting:
         batch, future = waiting.popleft()
         yield from crew.result(batch, future)
         for following in islice(todo, 1):
-            waiting.append((following, crew.submitted(following)))
+            waiting.append((following, crew.submit(following)))
 
 
 class _FallibleExecutor:
@@ -174,31 +188,33 @@ class _FallibleExecutor:
 
     def __init__(self, executor: Executor) -> None:
         self._executor: Executor | None = executor
-        self._has_said = False
+        self._has_warned = False
 
-    def submitted(self, batch: list[_RefPair]) -> Future[list[MetricsOrError]] | None:
+    def submit(self, batch: list[_RefPair]) -> Future[list[MetricsOrError]] | None:
         if self._executor is None:
             return None
         try:
             return self._executor.submit(measure_batch, batch)
         except RuntimeError as error:  # a pool that lost a worker takes nothing more
             self._executor = None
-            self._say("the executor takes no more work", error)
+            self._warn_once("the executor takes no more work", error)
             return None
 
-    def result(self, batch: list[_RefPair], future: Future[list[MetricsOrError]] | None) -> list[MetricsOrError]:
+    def result(
+        self, batch: list[_RefPair], future: Future[list[MetricsOrError]] | None
+    ) -> list[MetricsOrError]:
         if future is None:
             return measure_batch(batch)
         try:
             return future.result()
         except Exception as error:  # noqa: BLE001 - each executor has its own way to lose a worker
-            self._say("a worker was lost", error)
+            self._warn_once("a worker was lost", error)
             return measure_batch(batch)
 
-    def _say(self, what: str, error: Exception) -> None:
-        if not self._has_said:
+    def _warn_once(self, what: str, error: Exception) -> None:
+        if not self._has_warned:
             log.warning("%s (%s: %s); its pairs are measured here", what, type(error).__name__, error)
-        self._has_said = True
+        self._has_warned = True
 
 
 def _make_batches(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[list[_RefPair], int]]:

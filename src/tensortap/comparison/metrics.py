@@ -7,23 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.masks import bool_mask_to_additive, mask_threshold, count_one_sided_masked, mask_values_to_inf
+from tensortap.comparison.masks import (
+    bool_mask_to_additive,
+    count_one_sided_masked,
+    mask_threshold,
+    mask_values_to_inf,
+)
 from tensortap.comparison.operands import (
     Operand,
     are_equal,
-    is_composite_array,
-    is_big_int,
-    is_number,
     as_operand,
+    is_big_int,
+    is_composite_array,
+    is_number,
     numeric_shape,
 )
 from tensortap.comparison.reported import Metrics as Metrics
 from tensortap.comparison.reported import are_norms_tied
-from tensortap.comparison.reported import metrics_from_report as from_report
+from tensortap.comparison.reported import metrics_from_report as metrics_from_report
 from tensortap.comparison.structure import LeafPair, walk_leaf_pairs
-from tensortap.kernels.along import worst_of_both
-from tensortap.kernels.differences import ArrayDifference, differences
-from tensortap.kernels.many import are_discrete, columns_of
+from tensortap.kernels.along import worst_row_and_column
+from tensortap.kernels.differences import ArrayDifference, measure_differences
+from tensortap.kernels.many import are_discrete, last_axis_length
 from tensortap.kernels.numbers import Array
 
 _PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
@@ -49,7 +54,7 @@ def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> M
         return Metrics(
             reason=f"shapes differ: {list(a.bits.shape)} against {list(b.bits.shape)}", count=a.bits.size
         )
-    found = differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
+    found = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
     if are_discrete(a.dtype, b.dtype):
         return _discrete_metrics(found)
     if found.disagreeing or _reaches_mask_value(found.a.min, a) or _reaches_mask_value(found.b.min, b):
@@ -57,7 +62,7 @@ def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> M
         x, y = bool_mask_to_additive(x, y), bool_mask_to_additive(y, x)
         if x is not a or y is not b:
             a, b = x, y
-            found = differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
+            found = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
     return _float_metrics(found, a, b, threads)
 
 
@@ -137,7 +142,9 @@ def _discrete_metrics(found: ArrayDifference) -> Metrics:
 
 def _float_metrics(found: ArrayDifference, a: Operand, b: Operand, threads: int | None) -> Metrics:
     is_same = found.absolute is None and not found.disagreeing
-    rows, columns = ((0.0, -1), (0.0, -1)) if found.absolute is None else _worst_row_and_column(found, a, b, threads)
+    rows, columns = (
+        ((0.0, -1), (0.0, -1)) if found.absolute is None else _worst_row_and_column(found, a, b, threads)
+    )
     return Metrics(
         count=found.count,
         is_identical=is_same,
@@ -170,13 +177,13 @@ def _worst_row_and_column(
     found: ArrayDifference, a: Operand, b: Operand, threads: int | None
 ) -> tuple[tuple[float, int], tuple[float, int]]:
     """The worst row and the worst column, of the larger side; where neither is, the worse of both."""
-    if not columns_of(a.bits.shape):
+    if not last_axis_length(a.bits.shape):
         return (0.0, -1), (0.0, -1)
     are_finite = not any((*found.nan, *found.inf))
 
     def of(one: Operand, base: Operand) -> tuple[tuple[float, int], tuple[float, int]]:
         x, y = (side.bits.reshape(-1, side.bits.shape[-1]) for side in (one, base))
-        return worst_of_both(x, one.dtype, y, base.dtype, are_finite=are_finite, threads=threads)
+        return worst_row_and_column(x, one.dtype, y, base.dtype, are_finite=are_finite, threads=threads)
 
     if are_norms_tied(found.a.norm, found.b.norm):
         mine, other = of(b, a), of(a, b)

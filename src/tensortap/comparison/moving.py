@@ -15,9 +15,9 @@ PRECISIONS = {
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def moved(value: Any, *, seed: int = SEED) -> Any:
+def perturb_by_one_ulp(value: Any, *, seed: int = SEED) -> Any:
     """Every floating number one up or one down in its type; what is zero, infinite or a mask stays."""
-    if not isinstance(value, torch.Tensor) or not is_movable(value):
+    if not isinstance(value, torch.Tensor) or not is_perturbable(value):
         return value
     still = value.detach()
     bits = still.contiguous().view(_INTEGERS[still.element_size()])
@@ -30,5 +30,5 @@ def moved(value: Any, *, seed: int = SEED) -> Any:
     return value + (other - still) if value.requires_grad else other
 
 
-def is_movable(value: torch.Tensor) -> bool:
+def is_perturbable(value: torch.Tensor) -> bool:
     return value.dtype in PRECISIONS.values() and value.layout == torch.strided

@@ -9,31 +9,31 @@ from itertools import islice
 from tensortap.comparison.entries import Entry
 
 
-class Neighbours:
+class CandidatesByShape:
     """The values of a side that are still free, by moment, name, parent and shape."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self._places = {id(entry): place for place, entry in enumerate(entries)}
+        self._positions = {id(entry): place for place, entry in enumerate(entries)}
         self._groups: defaultdict[Hashable, dict[int, Entry]] = defaultdict(dict)
         for place, entry in enumerate(entries):
-            for key in _keys(entry):
+            for key in _lookup_keys(entry):
                 self._groups[key][place] = entry
 
-    def named(self, whole: Entry, names: Sequence[str]) -> list[Entry]:
+    def with_names(self, whole: Entry, names: Sequence[str]) -> list[Entry]:
         """Those of its moment that have one of these names, in the order of the side."""
-        return self._ordered([self._group((_moment(whole), name)) for name in names])
+        return self._ordered([self._group((_call_key(whole), name)) for name in names])
 
-    def fitting(self, whole: Entry, axis: int, most: int) -> list[Entry]:
+    def with_shape(self, whole: Entry, axis: int, most: int) -> list[Entry]:
         """The first of its moment and parent, and parts of itself, with its shape but for one axis."""
-        rest = _moment(whole), axis, _without(whole.shape, axis)
+        rest = _call_key(whole), axis, _shape_without(whole.shape, axis)
         groups = [self._group((*rest, "in", _parent(whole))), self._group((*rest, "of", whole.name))]
         return self._ordered([dict(islice(group.items(), most)) for group in groups])[:most]
 
-    def take(self, entries: Sequence[Entry]) -> None:
+    def remove(self, entries: Sequence[Entry]) -> None:
         """They are free no more."""
         for entry in entries:
-            for key in _keys(entry):
-                self._groups[key].pop(self._places[id(entry)], None)
+            for key in _lookup_keys(entry):
+                self._groups[key].pop(self._positions[id(entry)], None)
 
     def _group(self, key: Hashable) -> dict[int, Entry]:
         return self._groups.get(key, {})
@@ -43,17 +43,17 @@ class Neighbours:
         return [found[place] for place in sorted(found)]
 
 
-def _keys(entry: Entry) -> Iterator[Hashable]:
-    moment = _moment(entry)
+def _lookup_keys(entry: Entry) -> Iterator[Hashable]:
+    moment = _call_key(entry)
     yield moment, entry.name
     for axis in {len(entry.shape) - 1, 0} if entry.shape else ():
-        rest = moment, axis, _without(entry.shape, axis)
+        rest = moment, axis, _shape_without(entry.shape, axis)
         yield (*rest, "in", _parent(entry))
-        for whole in _wholes(entry.name):
+        for whole in _containers(entry.name):
             yield (*rest, "of", whole)
 
 
-def _wholes(name: str) -> Iterator[str]:
+def _containers(name: str) -> Iterator[str]:
     """What it may be a part of: `block[1][0]` of `block` and of `block[1]`."""
     at = name.find("[")
     while at >= 0:
@@ -61,7 +61,7 @@ def _wholes(name: str) -> Iterator[str]:
         at = name.find("[", at + 1)
 
 
-def _moment(entry: Entry) -> Hashable:
+def _call_key(entry: Entry) -> Hashable:
     return entry.kind, entry.step, entry.call, entry.rank
 
 
@@ -71,5 +71,5 @@ def _parent(entry: Entry) -> str:
     return ".".join(path[:-2] if entry.kind in ("param", "grad_param", "input") else path[:-1])
 
 
-def _without(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, ...]]:
+def _shape_without(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, ...]]:
     return len(shape), (*shape[:axis], *shape[axis + 1 :])

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-LIMIT = 4.0
-OWN = "own rounding"  # the twin that gets what came into each module from the run itself
+DEFAULT_LIMIT = 4.0
+INTRINSIC_ROUNDING = "own rounding"  # the twin that gets what came into each module from the run itself
 # Half the distance between two numbers of the type, next to one.
-ROUNDING = {
+UNIT_ROUNDOFF = {
     # Longer ones are measured in double precision.
     "float128": 2.0**-53,
     "complex256": 2.0**-53,
@@ -27,9 +27,9 @@ ROUNDING = {
     "float8_e5m2fnuz": 2.0**-3,
     "float8_e8m0fnu": 2.0**-1,
 }
-SCALES = frozenset(["float8_e8m0fnu"])  # powers of two beside the numbers that they scale
+SCALE_DTYPES = frozenset(["float8_e8m0fnu"])  # powers of two beside the numbers that they scale
 # What a run may differ by when nobody has measured it: grows with the root of the depth.
-_USUAL = {
+_TYPICAL_ERROR = {
     2.0**-53: 1e-12,
     2.0**-24: 1e-5,
     2.0**-11: 5e-3,
@@ -38,8 +38,8 @@ _USUAL = {
     2.0**-3: 1.5e-1,
     2.0**-1: 5e-1,
 }
-_ROWS = 4.0  # how much worse the worst row is than all of it
-Three = tuple[float, float, float]
+_WORST_ROW_FACTOR = 4.0  # how much worse the worst row is than all of it
+NoiseLevels = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Noise:
     row: float
     column: float
     source: str
-    limit: float = LIMIT
+    limit: float = DEFAULT_LIMIT
     flips: int = 0  # discrete decisions that fell otherwise in a twin
     # Of the whole, the worst row and the worst column, where all that it was made of is identical.
-    own: Three | None = None
+    own: NoiseLevels | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -63,18 +63,18 @@ class Noise:
         """What its own computation adds, without what came in; None where that was not measured."""
         if self.own is None:
             return None
-        return replace(self, relative_l2=self.own[0], row=self.own[1], column=self.own[2], source=OWN)
+        return replace(self, relative_l2=self.own[0], row=self.own[1], column=self.own[2], source=INTRINSIC_ROUNDING)
 
 
 @lru_cache(maxsize=4096)
-def analytic(dtype: str, depth: int = 1) -> Noise:
+def analytic_noise(dtype: str, depth: int = 1) -> Noise:
     """What values of this precision usually differ by, that many layers deep; nobody has measured it."""
-    rounding = ROUNDING.get(dtype, 2.0**-24)
-    usual = _USUAL[rounding] * math.sqrt(max(depth, 1))
-    return Noise(usual, _ROWS * usual, _ROWS * usual, "analytic", limit=1.0)
+    rounding = UNIT_ROUNDOFF.get(dtype, 2.0**-24)
+    typical_error = _TYPICAL_ERROR[rounding] * math.sqrt(max(depth, 1))
+    return Noise(typical_error, _WORST_ROW_FACTOR * typical_error, _WORST_ROW_FACTOR * typical_error, "analytic", limit=1.0)
 
 
-def joined(a: Noise | None, b: Noise) -> Noise:
+def max_noise(a: Noise | None, b: Noise) -> Noise:
     """The larger noise of both."""
     if a is None:
         return b
@@ -86,9 +86,9 @@ def joined(a: Noise | None, b: Noise) -> Noise:
         source,
         max(a.limit, b.limit),
         max(a.flips, b.flips),
-        a.own if b.own is None else b.own if a.own is None else of_each(max, a.own, b.own),
+        a.own if b.own is None else b.own if a.own is None else map_levels(max, a.own, b.own),
     )
 
 
-def of_each(choose: Callable[[float, float], float], a: Three, b: Three) -> Three:
-    return choose(a[0], b[0]), choose(a[1], b[1]), choose(a[2], b[2])
+def map_levels(function: Callable[[float, float], float], a: NoiseLevels, b: NoiseLevels) -> NoiseLevels:
+    return function(a[0], b[0]), function(a[1], b[1]), function(a[2], b[2])

@@ -134,7 +134,9 @@ def are_close_integers(a: int, b: int, atol: float, rtol: float) -> tuple[bool, 
     """Integers of any length, exactly; floats could not even hold them."""
     if math.isinf(atol) or math.isinf(rtol):
         return True, ""
-    return abs(a - b) <= Fraction(atol) + Fraction(rtol) * abs(b), f"{_short_repr(a)} against {_short_repr(b)}"
+    return abs(a - b) <= Fraction(atol) + Fraction(rtol) * abs(
+        b
+    ), f"{_short_repr(a)} against {_short_repr(b)}"
 
 
 def are_equal_arrays(a: Array, b: Array, *, equal_nan: bool) -> bool:

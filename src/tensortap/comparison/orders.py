@@ -9,9 +9,9 @@ import numpy as np
 
 from tensortap.kernels.numbers import Array
 
-_MOST = 1 << 15  # numbers along an axis: longer ones, as of a vocabulary, have no heads
-_WIDEST = 1024  # heads
-_SECTIONS = {
+_MAX_AXIS_LENGTH = 1 << 15  # numbers along an axis: longer ones, as of a vocabulary, have no heads
+_MAX_HEAD_WIDTH = 1024  # heads
+_FUSED_SECTIONS = {
     "gate and up": (1, 1),
     "query, key and value": (1, 1, 1),
     "2 queries, key and value": (2, 1, 1),
@@ -23,20 +23,20 @@ _SECTIONS = {
 @lru_cache(maxsize=8)
 def known_orders(size: int) -> tuple[tuple[str, Array], ...]:
     """What each is called, and the rows of B in the order of A."""
-    if size > _MOST:
+    if size > _MAX_AXIS_LENGTH:
         return ()
     found: list[tuple[str, Array]] = []
     seen = {np.arange(size).tobytes()}
-    for words, rows in (*_rotary(size), *_fused(size)):
+    for words, rows in (*_rotary_orders(size), *_fused_orders(size)):
         if rows.tobytes() not in seen:
             seen.add(rows.tobytes())
             found.append((words, rows))
     return tuple(found)
 
 
-def _rotary(size: int) -> Iterator[tuple[str, Array]]:
+def _rotary_orders(size: int) -> Iterator[tuple[str, Array]]:
     """Heads whose halves are one after the other against heads that take them in turn."""
-    for head in (width for width in range(4, min(size, _WIDEST) + 1, 2) if size % width == 0):
+    for head in (width for width in range(4, min(size, _MAX_HEAD_WIDTH) + 1, 2) if size % width == 0):
         turns = np.concatenate([np.arange(0, head, 2), np.arange(1, head, 2)])
         starts = head * np.arange(size // head)[:, None]
         rows = (starts + turns).reshape(-1)
@@ -45,17 +45,17 @@ def _rotary(size: int) -> Iterator[tuple[str, Array]]:
         yield what.replace("halves (A)", "turns (A)").replace("turns (B)", "halves (B)"), np.argsort(rows)
 
 
-def _fused(size: int) -> Iterator[tuple[str, Array]]:
+def _fused_orders(size: int) -> Iterator[tuple[str, Array]]:
     """Sections one after the other against a part of each, group by group."""
-    for words, shares in _SECTIONS.items():
+    for words, shares in _FUSED_SECTIONS.items():
         total = sum(shares)
         for groups in (count for count in range(2, size // total + 1) if size % (count * total) == 0):
-            rows = _by_sections(shares, groups, size // (groups * total))
+            rows = _section_order(shares, groups, size // (groups * total))
             yield f"{words} fused in sections (A) against {groups} groups (B)", rows
             yield f"{words} fused in {groups} groups (A) against sections (B)", np.argsort(rows)
 
 
-def _by_sections(shares: tuple[int, ...], groups: int, width: int) -> Array:
+def _section_order(shares: tuple[int, ...], groups: int, width: int) -> Array:
     each = np.arange(groups * sum(shares) * width).reshape(groups, sum(shares), width)
     parts = np.split(each, np.cumsum(shares)[:-1].tolist(), axis=1)
     return np.concatenate([part.reshape(-1) for part in parts])

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tensortap.comparison.backward import Modules
+from tensortap.comparison.backward import ModuleParents
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding
 from tensortap.comparison.modules import split_name
-from tensortap.comparison.unseen import maker
+from tensortap.comparison.unseen import producing_module
 from tensortap.comparison.verdict import GAPS, judge
 
 
-class OwnRounding:
+class IntrinsicRounding:
     """Own rounding was measured while every module went on with what the run itself had there. It says
     nothing of code that made more than this comparison holds: `measured` are the names that the floor has,
     `alone` is what has no partner, and is weighed elsewhere."""
 
     def __init__(
-        self, measured: Iterable[str], findings: Iterable[Finding], alone: Iterable[Entry], modules: Modules
+        self, measured: Iterable[str], findings: Iterable[Finding], alone: Iterable[Entry], modules: ModuleParents
     ) -> None:
         self._modules = modules
         judged = {found.name: found.verdict not in GAPS for found in findings}
@@ -31,7 +31,7 @@ class OwnRounding:
         if parent is None or parent.verdict != "identical" or not has_inputs:
             return found
         noise, metrics = found.noise.alone(), found.metrics
-        if noise is None or metrics is None or maker(found, self._modules) in self._lacking:
+        if noise is None or metrics is None or producing_module(found, self._modules) in self._lacking:
             return found
         if found.verdict not in ("within noise", "origin") or found.pair.a.dtype != found.pair.b.dtype:
             return found

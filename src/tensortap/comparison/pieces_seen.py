@@ -7,36 +7,36 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensortap.comparison.glimpse import distance_of, norm
+from tensortap.comparison.glimpse import absolute_distance, finite_norm
 from tensortap.kernels.numbers import Array
 
-_SEEN = 256
+_PART_SAMPLE_SIZE = 256
 
 
-class PiecesSeen:
+class SampledConcatenation:
     """A whole of which several parts are tried at several places; each part at each place is seen once."""
 
     def __init__(self, whole: Array, axis: int) -> None:
-        self._whole, self._axis = whole, axis
-        self._size = norm(whole)
+        self._full, self._axis = whole, axis
+        self._norm = finite_norm(whole)
         self._squares: dict[tuple[int, int], float] = {}
 
-    def may_be(self, parts: Sequence[Array], most: float) -> bool:
+    def could_match(self, parts: Sequence[Array], most: float) -> bool:
         """False where the parts leave more than that of the whole, nearly for sure."""
         start, square = 0, 0.0
         for part in parts:
-            square += self._apart(part, start)
+            square += self._squared_error(part, start)
             start += part.shape[self._axis]
-        return math.sqrt(square) <= 2 * most * self._size
+        return math.sqrt(square) <= 2 * most * self._norm
 
-    def _apart(self, part: Array, start: int) -> float:
+    def _squared_error(self, part: Array, start: int) -> float:
         key = id(part), start
         if key not in self._squares:
-            self._squares[key] = self._seen(part, start)
+            self._squares[key] = self._sample_squared_error(part, start)
         return self._squares[key]
 
-    def _seen(self, part: Array, start: int) -> float:
-        at = np.unravel_index(np.random.default_rng(0).integers(0, part.size, _SEEN), part.shape)
+    def _sample_squared_error(self, part: Array, start: int) -> float:
+        at = np.unravel_index(np.random.default_rng(0).integers(0, part.size, _PART_SAMPLE_SIZE), part.shape)
         there = tuple(place + start if axis == self._axis else place for axis, place in enumerate(at))
-        gap = distance_of(self._whole[there].astype(np.float64), part[at].astype(np.float64))
-        return gap**2 * part.size / _SEEN
+        gap = absolute_distance(self._full[there].astype(np.float64), part[at].astype(np.float64))
+        return gap**2 * part.size / _PART_SAMPLE_SIZE

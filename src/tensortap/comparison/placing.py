@@ -10,119 +10,125 @@ from typing import Literal
 import numpy as np
 
 from tensortap.comparison.cutting import is_padding
-from tensortap.comparison.ways import REPLICATE, Way, joined, owners, ways_for
+from tensortap.comparison.ways import REPLICATE, ShardPlacement, assemble, candidate_placements, owning_shards
 from tensortap.kernels.numbers import Array
 
-State = Literal["certain", "ambiguous", "assumed", "unexplained"]
+PlacementState = Literal["certain", "ambiguous", "assumed", "unexplained"]
 # Pieces are explained by a way when this much of the whole, at most, remains.
-_EXPLAINED = 0.25
+_MAX_ERROR = 0.25
 # Equal pieces are copies, unless another way explains the whole nearly to the last digit.
-_PLAIN = 0.01
+_NEARLY_EXACT = 0.01
 _MARGIN = 3.0  # by how much the next best must be worse
-_EXACT = 1e-12
-_KINDS = ("replicate", "shard", "partial", "zigzag", "fused", "mesh")
+_EPSILON = 1e-12
+_KINDS_BY_COMPLEXITY = ("replicate", "shard", "partial", "zigzag", "fused", "mesh")
 _HUGE = 1e30  # beyond it, a number stands for infinity
-_LONG = 1 << 53  # beyond it, a float64 leaves out some integers
-_LITTLE = 2.0**-20
+_MAX_EXACT_INT = 1 << 53  # beyond it, a float64 leaves out some integers
+_SMALL_RANGE = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class InferredPlacement:
     """How pieces make a whole.
 
     `error` is what remains of the whole, `rivals` are other ways with theirs, best first; `misfits` are the
     positions of pieces that do not fit while the others do. Certain: nothing else explains the numbers, or
     all that do give the same whole. Assumed: only the shapes say so."""
 
-    state: State
-    way: Way | None = None
+    state: PlacementState
+    placement: ShardPlacement | None = None
     error: float = math.inf
-    rivals: tuple[tuple[Way, float], ...] = ()
+    rivals: tuple[tuple[ShardPlacement, float], ...] = ()
     misfits: tuple[int, ...] = ()
 
     @property
     def is_usable(self) -> bool:
-        return self.way is not None and self.state in ("certain", "assumed")
+        return self.placement is not None and self.state in ("certain", "assumed")
 
     def __str__(self) -> str:
         rivals = "; ".join(f"{way} leaves {error:.3g}" for way, error in self.rivals[:2])
         if self.state == "ambiguous":
-            return f"ambiguous: {self.way} leaves {self.error:.3g}, {rivals}"
-        if self.way is None:
+            return f"ambiguous: {self.placement} leaves {self.error:.3g}, {rivals}"
+        if self.placement is None:
             return f"no way explains the numbers{f': {rivals}' if rivals else ''}"
         if self.state == "assumed":
-            return f"{self.way}, by the shapes alone: no way explains the numbers"
-        return f"{self.way} (leaves {self.error:.3g} of the whole{f'; next {rivals}' if rivals else ''})"
+            return f"{self.placement}, by the shapes alone: no way explains the numbers"
+        return (
+            f"{self.placement} (leaves {self.error:.3g} of the whole{f'; next {rivals}' if rivals else ''})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
-    way: Way
+class _Candidate:
+    placement: ShardPlacement
     error: float
-    pieces: Sequence[Array]
+    shards: Sequence[Array]
 
     @property
-    def wholes(self) -> list[Array]:
+    def assembled(self) -> list[Array]:
         """Made again where they are asked for: those of all ways at once may be too much to hold."""
-        return joined(self.way, self.pieces)
+        return assemble(self.placement, self.shards)
 
 
-def infer(whole: Array, pieces: Sequence[Array]) -> Placing:
+def infer_placement(whole: Array, pieces: Sequence[Array]) -> InferredPlacement:
     """The way in which the pieces make this whole. A more complex way must be better by a margin, and what
     only gains by averaging noise away is no explanation."""
-    zero = _zero_of(whole)
-    aim, scale = _settled(_above(whole, zero))
-    settled = [_settled(_above(piece, zero), scale)[0] for piece in pieces]
-    known = ways_for([one.shape for one in settled], aim.shape)
+    zero = _integer_offset(whole)
+    aim, scale = _to_finite(_subtract_offset(whole, zero))
+    settled = [_to_finite(_subtract_offset(piece, zero), scale)[0] for piece in pieces]
+    known = candidate_placements([one.shape for one in settled], aim.shape)
     # A sum has another zero than its parts.
-    ways = (way for way in known if _is_all(way, settled) and not (zero and way.is_reduced))
-    tried = [_tried(way, aim, settled) for way in ways]
+    ways = (way for way in known if _drops_only_padding(way, settled) and not (zero and way.is_reduced))
+    tried = [_try_placement(way, aim, settled) for way in ways]
     if not tried:
-        return Placing("unexplained")
+        return InferredPlacement("unexplained")
     best = min(one.error for one in tried)
-    copies = _copies(settled, tried) if best > _PLAIN else None
+    copies = _placement_of_copies(settled, tried) if best > _NEARLY_EXACT else None
     if copies is not None:
         return copies
-    if best <= _EXPLAINED:
-        return _decided(tried, len(pieces), aim)
-    return _broken(tried, aim, settled) or _by_shape(tried)
+    if best <= _MAX_ERROR:
+        return _choose_candidate(tried, len(pieces), aim)
+    return _placement_with_misfits(tried, aim, settled) or _placement_by_shape(tried)
 
 
-def infer_both(a: Sequence[Array], b: Sequence[Array]) -> tuple[Way, Placing] | str:
+def infer_both_placements(
+    a: Sequence[Array], b: Sequence[Array]
+) -> tuple[ShardPlacement, InferredPlacement] | str:
     """How the pieces of both sides make the same whole, where neither is known; a sentence where that is
     not settled."""
-    found: list[tuple[Way, Placing, Array]] = []
-    for way in _simple(a):
-        whole = joined(way, a)[0]
-        placing = infer(whole, b)
-        if placing.state == "certain" and placing.error <= _EXPLAINED:
+    found: list[tuple[ShardPlacement, InferredPlacement, Array]] = []
+    for way in _placements_without_reference(a):
+        whole = assemble(way, a)[0]
+        placing = infer_placement(whole, b)
+        if placing.state == "certain" and placing.error <= _MAX_ERROR:
             found.append((way, placing, whole))
     if not found:
         return "no way explains both"
     best = min(one[1].error for one in found)
-    near = [one for one in found if one[1].error <= _MARGIN * best + _EXACT]
+    near = [one for one in found if one[1].error <= _MARGIN * best + _EPSILON]
     (way, placing, whole), *others = sorted(near, key=_complexity)
     for other, rival, made in others:
         is_as_simple = _complexity((other, rival, made)) == _complexity((way, placing, whole))
-        if is_as_simple and (made.shape != whole.shape or _distance(made, whole, whole) > best + _EXACT):
-            return f"ambiguous: {way} of A with {placing.way} of B, or {other} with {rival.way}"
+        if is_as_simple and (
+            made.shape != whole.shape or _relative_distance(made, whole, whole) > best + _EPSILON
+        ):
+            return f"ambiguous: {way} of A with {placing.placement} of B, or {other} with {rival.placement}"
     return way, placing
 
 
-def _zero_of(whole: Array) -> int:
+def _integer_offset(whole: Array) -> int:
     """From where on large integers are counted, that differ by little: as float64 they would be the same."""
     if whole.dtype.kind not in "iu" or whole.size < 2:
         return 0
     low, high = int(whole.min()), int(whole.max())
-    return low if 0 < high - low < min(_LONG, max(abs(low), abs(high)) * _LITTLE) else 0
+    return low if 0 < high - low < min(_MAX_EXACT_INT, max(abs(low), abs(high)) * _SMALL_RANGE) else 0
 
 
-def _above(piece: Array, zero: int) -> Array:
+def _subtract_offset(piece: Array, zero: int) -> Array:
     """Exactly, whatever a piece holds: it may be of another type."""
     return (piece.astype(object) - zero).astype(np.float64) if zero else piece
 
 
-def _is_all(way: Way, pieces: Sequence[Array]) -> bool:
+def _drops_only_padding(way: ShardPlacement, pieces: Sequence[Array]) -> bool:
     """Whether the whole that this way makes leaves out nothing but padding."""
     if not way.padding:
         return True
@@ -130,93 +136,95 @@ def _is_all(way: Way, pieces: Sequence[Array]) -> bool:
     return is_padding([("cut", way.dim, 0, whole.shape[way.dim] - way.padding)], whole)
 
 
-def _complexity(found: tuple[Way, Placing, Array]) -> int:
+def _complexity(found: tuple[ShardPlacement, InferredPlacement, Array]) -> int:
     way, placing, _ = found
-    return sum(_KINDS.index(one.kind) for one in (way, placing.way) if one is not None)
+    return sum(_KINDS_BY_COMPLEXITY.index(one.kind) for one in (way, placing.placement) if one is not None)
 
 
-def _simple(pieces: Sequence[Array]) -> list[Way]:
+def _placements_without_reference(pieces: Sequence[Array]) -> list[ShardPlacement]:
     """The ways in which pieces alone can make a whole; copies only where they are equal."""
     shapes = {piece.shape for piece in pieces}
     ways = [
-        Way("shard", dim)
+        ShardPlacement("shard", dim)
         for dim in range(pieces[0].ndim)
         if len({(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) == 1
     ]
     if len(shapes) > 1:
         return ways
     are_copies = all(np.array_equal(pieces[0], other, equal_nan=True) for other in pieces[1:])
-    return [REPLICATE] if are_copies else [*ways, Way("partial")]
+    return [REPLICATE] if are_copies else [*ways, ShardPlacement("partial")]
 
 
-def _decided(tried: list[_Tried], count: int, aim: Array) -> Placing:
+def _choose_candidate(tried: list[_Candidate], count: int, aim: Array) -> InferredPlacement:
     best = min(tried, key=lambda one: one.error)
-    chosen = next(one for one in tried if one.error <= _slack(one, best, count) * best.error + _EXACT)
+    chosen = next(one for one in tried if one.error <= _slack(one, best, count) * best.error + _EPSILON)
     others = sorted((one for one in tried if one is not chosen), key=lambda one: one.error)
     ties = [one for one in others if _is_tie(one, chosen, count, aim)]
-    rivals = tuple((one.way, one.error) for one in ties or others)
-    return Placing("ambiguous" if ties else "certain", chosen.way, chosen.error, rivals)
+    rivals = tuple((one.placement, one.error) for one in ties or others)
+    return InferredPlacement("ambiguous" if ties else "certain", chosen.placement, chosen.error, rivals)
 
 
-def _slack(one: _Tried, best: _Tried, count: int) -> float:
+def _slack(one: _Candidate, best: _Candidate, count: int) -> float:
     """Adding copies makes less of their noise, by the root of their number: that proves nothing."""
-    return 2 * math.sqrt(count) if best.way.is_reduced and not one.way.is_reduced else 1.0
+    return 2 * math.sqrt(count) if best.placement.is_reduced and not one.placement.is_reduced else 1.0
 
 
-def _is_tie(rival: _Tried, chosen: _Tried, count: int, aim: Array) -> bool:
+def _is_tie(rival: _Candidate, chosen: _Candidate, count: int, aim: Array) -> bool:
     """Whether it explains the numbers about as well, and would make another whole of them."""
     margin = _MARGIN * _slack(rival, chosen, count)
-    if rival.error > margin * chosen.error + _EXACT or _slack(chosen, rival, count) > 1:
+    if rival.error > margin * chosen.error + _EPSILON or _slack(chosen, rival, count) > 1:
         return False
-    return _distance(rival.wholes[0], chosen.wholes[0], aim) > chosen.error + _EXACT
+    return _relative_distance(rival.assembled[0], chosen.assembled[0], aim) > chosen.error + _EPSILON
 
 
-def _broken(tried: list[_Tried], aim: Array, pieces: Sequence[Array]) -> Placing | None:
+def _placement_with_misfits(
+    tried: list[_Candidate], aim: Array, pieces: Sequence[Array]
+) -> InferredPlacement | None:
     """A way that explains at least half of the pieces wholly: the others are wrong, not placed otherwise."""
     found = []
     for one in tried:
-        if one.way.kind not in ("partial", "mesh") and not one.way.padding:
-            misfits = _misfits(one, aim, pieces)
+        if one.placement.kind not in ("partial", "mesh") and not one.placement.padding:
+            misfits = _misfitting_shards(one, aim, pieces)
             if len(misfits) <= len(pieces) // 2:
                 found.append((one, misfits))
     if len(found) != 1:
         return None
     one, misfits = found[0]
-    return Placing("certain", one.way, one.error, (), misfits)
+    return InferredPlacement("certain", one.placement, one.error, (), misfits)
 
 
-def _misfits(one: _Tried, aim: Array, pieces: Sequence[Array]) -> tuple[int, ...]:
-    if one.way == REPLICATE:
-        errors = [_distance(piece, aim, aim) for piece in pieces]
+def _misfitting_shards(one: _Candidate, aim: Array, pieces: Sequence[Array]) -> tuple[int, ...]:
+    if one.placement == REPLICATE:
+        errors = [_relative_distance(piece, aim, aim) for piece in pieces]
     else:
-        owner, apart = owners(one.way, pieces), one.wholes[0] - aim
+        owner, apart = owning_shards(one.placement, pieces), one.assembled[0] - aim
         errors = [_norm(apart[owner == at]) / (_norm(aim[owner == at]) or 1) for at in range(len(pieces))]
-    return tuple(position for position, error in enumerate(errors) if error > _EXPLAINED)
+    return tuple(position for position, error in enumerate(errors) if error > _MAX_ERROR)
 
 
-def _copies(pieces: Sequence[Array], tried: list[_Tried]) -> Placing | None:
+def _placement_of_copies(pieces: Sequence[Array], tried: list[_Candidate]) -> InferredPlacement | None:
     """Pieces that are all the same are copies, whatever the whole is."""
-    if tried[0].way != REPLICATE or any(not np.array_equal(pieces[0], other) for other in pieces[1:]):
+    if tried[0].placement != REPLICATE or any(not np.array_equal(pieces[0], other) for other in pieces[1:]):
         return None
-    return Placing("certain", REPLICATE, tried[0].error)
+    return InferredPlacement("certain", REPLICATE, tried[0].error)
 
 
-def _by_shape(tried: list[_Tried]) -> Placing:
+def _placement_by_shape(tried: list[_Candidate]) -> InferredPlacement:
     """Where no way explains the numbers they differ under all of them; the only plain one will do."""
-    plain = [one for one in tried if one.way.kind in ("replicate", "shard")]
-    rivals = tuple((one.way, one.error) for one in sorted(tried, key=lambda one: one.error))
+    plain = [one for one in tried if one.placement.kind in ("replicate", "shard")]
+    rivals = tuple((one.placement, one.error) for one in sorted(tried, key=lambda one: one.error))
     if len(plain) == 1:
-        return Placing("assumed", plain[0].way, plain[0].error, rivals)
-    return Placing("unexplained", None, math.inf, rivals)
+        return InferredPlacement("assumed", plain[0].placement, plain[0].error, rivals)
+    return InferredPlacement("unexplained", None, math.inf, rivals)
 
 
-def _tried(way: Way, aim: Array, pieces: Sequence[Array]) -> _Tried:
-    wholes = joined(way, pieces)
-    errors = [_distance(one, aim, aim) for one in wholes]
-    return _Tried(way, math.sqrt(sum(error**2 for error in errors) / len(errors)), pieces)
+def _try_placement(way: ShardPlacement, aim: Array, pieces: Sequence[Array]) -> _Candidate:
+    wholes = assemble(way, pieces)
+    errors = [_relative_distance(one, aim, aim) for one in wholes]
+    return _Candidate(way, math.sqrt(sum(error**2 for error in errors) / len(errors)), pieces)
 
 
-def _distance(one: Array, other: Array, aim: Array) -> float:
+def _relative_distance(one: Array, other: Array, aim: Array) -> float:
     apart = _norm(one - other)
     return apart / (_norm(aim) or 1) if apart else 0.0
 
@@ -225,7 +233,7 @@ def _norm(numbers: Array) -> float:
     return float(np.linalg.norm(numbers))
 
 
-def _settled(numbers: Array, scale: float | None = None) -> tuple[Array, float]:
+def _to_finite(numbers: Array, scale: float | None = None) -> tuple[Array, float]:
     """As float64; what is not finite becomes a usual number, the same on both sides."""
     wide = numbers.astype(np.float64)
     odd = ~(np.abs(wide) < _HUGE)

@@ -16,23 +16,25 @@ class AlignmentNote:
     why."""
 
     name: str
-    words: str
-    told: tuple[str, ...]
+    summary: str
+    details: tuple[str, ...]
     is_usable: bool = True
     gap: str = ""  # what of the value was not compared, though the rest was
-    doubt: str = ""  # that copies which should be equal are not
+    replica_mismatch: str = ""  # that copies which should be equal are not
 
     @property
-    def is_layout(self) -> bool:
+    def is_layout_change(self) -> bool:
         """Whether the numbers are equal only in another arrangement."""
-        return any(line.startswith("equal up to") for line in self.told)
+        return any(line.startswith("equal up to") for line in self.details)
 
-    def then(self, words: str, told: str) -> AlignmentNote:
+    def extended(self, words: str, told: str) -> AlignmentNote:
         """The same, and something more after it."""
-        return replace(self, words="; ".join(filter(None, [self.words, words])), told=(*self.told, told))
+        return replace(
+            self, summary="; ".join(filter(None, [self.summary, words])), details=(*self.details, told)
+        )
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.name}: {self.words}", *(f"  {line}" for line in self.told)])
+        return "\n".join([f"{self.name}: {self.summary}", *(f"  {line}" for line in self.details)])
 
 
 def describe_gaps(plans: Iterable[AlignmentNote | None]) -> list[str]:

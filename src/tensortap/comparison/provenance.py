@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from tensortap.comparison import circumstances
 from tensortap.comparison.circumstances import Facts
-from tensortap.comparison.patches import Change, changes, file_changes
+from tensortap.comparison.patches import Change, diff_files, diff_patches
 from tensortap.readers.run import Run
 
-State = Literal["same", "different", "not recorded", "cannot be read"]
+TopicState = Literal["same", "different", "not recorded", "cannot be read"]
 _ABSENT = "-"
 _HIDDEN = ("<redacted:", "<not recorded")
 # Of the shell and the terminal: they differ between any two moments, and nothing follows from them.
-_NOISE = {
+_IGNORED_VARIABLES = {
     *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "COLUMNS", "LINES", "LS_COLORS", "PS1", "WINDOWID"),
     *("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "XDG_SESSION_ID", "TMUX", "TMUX_PANE"),
     *("STY", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER"),
@@ -33,7 +33,7 @@ class Fact:
     def __str__(self) -> str:
         if _is_hidden(self.a) and _is_hidden(self.b):
             return f"{self.key}: changed (the values are not recorded)"
-        return f"{self.key}: {_shown(self.a)} -> {_shown(self.b)}"
+        return f"{self.key}: {_format_value(self.a)} -> {_format_value(self.b)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Topic:
     code that no commit has."""
 
     name: str
-    state: State
+    state: TopicState
     count: int = 0
     facts: tuple[Fact, ...] = ()
     changes: tuple[Change, ...] = ()
@@ -57,7 +57,7 @@ class Provenance:
     problems: tuple[str, ...] = ()
 
 
-def provenance(a: Run, b: Run) -> Provenance:
+def compare_provenance(a: Run, b: Run) -> Provenance:
     """Where a side recorded nothing, nothing is claimed; what a side has lost is taken from both."""
     one, wrong, files = circumstances.read_metadata(a)
     other, wrong_too, other_files = circumstances.read_metadata(b)
@@ -65,29 +65,31 @@ def provenance(a: Run, b: Run) -> Provenance:
     one, other = (
         {name: type(told)() if name in lost else told for name, told in side.items()} for side in (one, other)
     )
-    topics = {name: _topic(name, facts(one), facts(other)) for name, facts in _TOPICS.items()}
+    topics = {name: _compare_topic(name, facts(one), facts(other)) for name, facts in _TOPICS.items()}
     # Where one side has a repository instead, its files are not known.
-    beside = file_changes(files, other_files) if files and other_files and "sources" not in lost else []
-    topics["code"] = _with(topics["code"], (*changes(one["patch"], other["patch"]), *beside))
-    found = (_partly(topic) if lost & _PARTS[name] else topic for name, topic in topics.items())
+    beside = diff_files(files, other_files) if files and other_files and "sources" not in lost else []
+    topics["code"] = _add_changes(topics["code"], (*diff_patches(one["patch"], other["patch"]), *beside))
+    found = (
+        _mark_partial(topic) if lost & _METADATA_PARTS[name] else topic for name, topic in topics.items()
+    )
     return Provenance(tuple(found), (*wrong.values(), *wrong_too.values()))
 
 
-def _partly(topic: Topic) -> Topic:
+def _mark_partial(topic: Topic) -> Topic:
     return replace(
         topic, is_partial=True, state="cannot be read" if topic.state == "not recorded" else topic.state
     )
 
 
-def _topic(name: str, a: Facts, b: Facts) -> Topic:
+def _compare_topic(name: str, a: Facts, b: Facts) -> Topic:
     if not a or not b:
         return Topic(name, "not recorded")
-    keys = _variables_apart(a, b) if name == "environment" else list(circumstances.describe_differences(a, b))
+    keys = _changed_keys(a, b) if name == "environment" else list(circumstances.describe_differences(a, b))
     found = tuple(Fact(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in keys)
     return Topic(name, "different" if found else "same", len({*a, *b}), found)
 
 
-def _with(topic: Topic, found: tuple[Change, ...]) -> Topic:
+def _add_changes(topic: Topic, found: tuple[Change, ...]) -> Topic:
     """The topic of the code, with the lines that differ; a file they are of needs no digest."""
     if topic.state == "not recorded" or not found:
         return topic
@@ -96,25 +98,25 @@ def _with(topic: Topic, found: tuple[Change, ...]) -> Topic:
     return replace(topic, state="different", facts=facts, changes=found)
 
 
-def _variables_apart(a: Facts, b: Facts) -> list[str]:
+def _changed_keys(a: Facts, b: Facts) -> list[str]:
     return [key for key in dict.fromkeys([*a, *b]) if a.get(key, _ABSENT) != b.get(key, _ABSENT)]
 
 
-def _variables(metadata: Mapping[str, Any]) -> Facts:
+def _environment_variables(metadata: Mapping[str, Any]) -> Facts:
     """Of the environment all but noise, and the folder; what is kept as a digest still says changed."""
     runtime = metadata.get("runtime_info") or {}
     found = runtime.get("environment_variables") or {}
-    told = {name: value for name, value in found.items() if name not in _NOISE}
+    told = {name: value for name, value in found.items() if name not in _IGNORED_VARIABLES}
     folder = runtime.get("working_directory")
     return {**told, "working directory": folder} if folder and told else told
 
 
-def _hardware(metadata: Mapping[str, Any]) -> Facts:
+def _hardware_facts(metadata: Mapping[str, Any]) -> Facts:
     """The machine and its libraries; the variables are a topic of their own."""
     return circumstances.extract_facts("environment", {**metadata, "runtime_info": {}})
 
 
-def _facts(what: str) -> Callable[[Mapping[str, Any]], Facts]:
+def _facts_reader(what: str) -> Callable[[Mapping[str, Any]], Facts]:
     return lambda metadata: circumstances.extract_facts(what, metadata)
 
 
@@ -122,20 +124,20 @@ def _is_hidden(told: Any) -> bool:
     return isinstance(told, str) and told.startswith(_HIDDEN)
 
 
-def _shown(told: Any) -> str:
+def _format_value(told: Any) -> str:
     return "(not recorded)" if _is_hidden(told) else " ".join(str(told).split())
 
 
 _TOPICS: dict[str, Callable[[Mapping[str, Any]], Facts]] = {
-    "code": _facts("code"),
-    "packages": _facts("packages"),
-    "environment": _variables,
-    "configuration": _facts("configuration"),
-    "hardware": _hardware,
-    "randomness": _facts("randomness"),
+    "code": _facts_reader("code"),
+    "packages": _facts_reader("packages"),
+    "environment": _environment_variables,
+    "configuration": _facts_reader("configuration"),
+    "hardware": _hardware_facts,
+    "randomness": _facts_reader("randomness"),
 }
 # Which parts of the metadata each is read from.
-_PARTS = {
+_METADATA_PARTS = {
     "code": {"git_info", "patch", "sources", "environment"},
     "packages": {"packages"},
     "environment": {"runtime_info"},

@@ -6,7 +6,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tensortap.comparison.operands import Operand, is_composite_array, is_array_like, is_big_int, is_number, as_operand
+from tensortap.comparison.operands import (
+    Operand,
+    as_operand,
+    is_array_like,
+    is_big_int,
+    is_composite_array,
+    is_number,
+)
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import Framework, framework_named
@@ -34,34 +41,34 @@ class RunValueRef(NamedTuple):
     start: int
     length: int
     suffix: str
-    written: int  # tells the files as they were from others that are written in their place
+    stamp: int  # tells the files as they were from others that are written in their place
 
     def load(self) -> Any:
-        values = _open_values(self.path, self.written)
+        values = _open_values(self.path, self.stamp)
         if self.offset >= 0:
             what = (self.offset, self.nbytes, self.dtype, self.shape, self.framework)
             return values.array(self.file, *what)
         return values.deserialize(self.file, self.start, self.length, self.suffix, False)
 
-    def view(self, nbytes: int, views: FileViews) -> memoryview | None:
+    def view_bytes(self, nbytes: int, views: FileViews) -> memoryview | None:
         """The bytes of an array as they lie in its file, where it has that many; `views` remembers files."""
         offset, key = self.offset, self[:2]
         if offset < 0 or self.nbytes != nbytes:
             return None
         whole, end = views.get(key), offset + nbytes
         if whole is None or len(whole) < end:
-            whole = views[key] = _open_values(self.path, self.written).view(self.file, end)
+            whole = views[key] = _open_values(self.path, self.stamp).view(self.file, end)
         return whole[offset:end]
 
-    def written_bytes(self) -> memoryview:
+    def checksummed_bytes(self) -> memoryview:
         """What its checksum was made of."""
         end = self.start + self.length
-        return _open_values(self.path, self.written).view(self.file, end)[end - self.nbytes : end]
+        return _open_values(self.path, self.stamp).view(self.file, end)[end - self.nbytes : end]
 
     def operand(self) -> Operand | None:
         if self.offset < 0:
             return numeric_operand(self.load())
-        values = _open_values(self.path, self.written)
+        values = _open_values(self.path, self.stamp)
         return Operand(values.bits(self.file, *self[2:6]), self.dtype)
 
 
@@ -71,10 +78,10 @@ class TraceValueRef(NamedTuple):
     path: str
     name: str
     position: int
-    written: FileStamp
+    stamp: FileStamp
 
     def load(self) -> Any:
-        return open_trace_file(self.path, self.written)[self.name][self.position]
+        return open_trace_file(self.path, self.stamp)[self.name][self.position]
 
     def operand(self) -> Operand | None:
         return numeric_operand(self.load())
@@ -85,10 +92,10 @@ class FileLeafRef(NamedTuple):
 
     path: str
     leaf: str
-    written: FileStamp
+    stamp: FileStamp
 
     def load(self) -> Any:
-        held = load_file_leaves(self.path, self.written)
+        held = load_file_leaves(self.path, self.stamp)
         if self.leaf not in held:
             raise CorruptRunError(f"{self.path} has changed: there is no {self.leaf!r} in it any more")
         return held[self.leaf]
@@ -101,7 +108,7 @@ class SafetensorsRef(NamedTuple):
     """A tensor of a .safetensors file, by the bytes it takes in the file as it was written then."""
 
     path: str
-    written: FileStamp
+    stamp: FileStamp
     offset: int
     nbytes: int
     dtype: str

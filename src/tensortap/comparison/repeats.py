@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.comparison.asked import check_executor
-from tensortap.comparison.floor import Floor, Gathered
+from tensortap.comparison.floor import Floor, NoiseMeasurements
 from tensortap.comparison.match import match
 from tensortap.comparison.measuring import measure_pairs
 from tensortap.comparison.sides import Side, load_side
@@ -24,7 +24,7 @@ def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = Non
     if saved:
         raise ValueError(f"{saved[0]} is a saved floor, which is given alone; several are of runs")
     base, *others = [load_side(run) for run in runs]
-    gathered = Gathered()
+    gathered = NoiseMeasurements()
     skipped = [
         told for number, other in enumerate(others) for told in _add_repeat(gathered, base, other, number, executor)
     ]
@@ -34,7 +34,7 @@ def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = Non
     return gathered.floor(skipped, limit)
 
 
-def _add_repeat(gathered: Gathered, base: Side, other: Side, number: int, executor: Executor | None) -> list[str]:
+def _add_repeat(gathered: NoiseMeasurements, base: Side, other: Side, number: int, executor: Executor | None) -> list[str]:
     twin = "repeat" if not number else f"repeat {number + 1}"
     pairs = [(pair.a, pair.b) for pair in match(base, other).pairs]
     unread = 0

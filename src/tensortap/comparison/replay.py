@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensortap.comparison.asking import select_entries, infer_kinds
-from tensortap.comparison.declared_ways import Declaration
+from tensortap.comparison.declared_ways import DeclaredPlacement
 from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.findings import Finding, finding
+from tensortap.comparison.findings import Finding, make_finding
 from tensortap.comparison.floor import Floor
 from tensortap.comparison.forced import TeacherForcedRun, run_teacher_forced, is_model, run_batch, weight_dtypes
 from tensortap.comparison.forced_facts import collect_model_facts
@@ -25,16 +25,16 @@ from tensortap.comparison.fusing import (
     concatenate_fused,
     split_fused,
 )
-from tensortap.comparison.gate import gate
-from tensortap.comparison.gathering import collapsed
+from tensortap.comparison.gate import explain_setup_differences
+from tensortap.comparison.gathering import group_shards
 from tensortap.comparison.given_noise import check_limit, resolve_floor
 from tensortap.comparison.held_sides import side_from_capture
-from tensortap.comparison.margins import with_margins
-from tensortap.comparison.match import How, Matched, Pair, match
+from tensortap.comparison.margins import annotate_decision_margins
+from tensortap.comparison.match import MatchMethod, Matching, EntryPair, match
 from tensortap.comparison.measuring import measure_pairs
-from tensortap.comparison.padding import without_padding
+from tensortap.comparison.padding import drop_padding
 from tensortap.comparison.plans import describe_gaps
-from tensortap.comparison.rules import Rules, rules_of
+from tensortap.comparison.rules import Rules, load_rules
 from tensortap.comparison.runs import Comparison, Coverage, add_weight_note
 from tensortap.comparison.shelf import ReferenceActivations
 from tensortap.comparison.sides import load_side
@@ -84,7 +84,7 @@ def align(
     _check_patterns(candidate, patterns)
     limit = None if limit is None else check_limit(limit)
     parts = check_fused(fused, [".".join(names) for names, _ in walk(candidate)])
-    replay = _TeacherForcedComparison(reference, candidate, batch, patterns or _DEFAULT_PATTERNS, rules_of(map))
+    replay = _TeacherForcedComparison(reference, candidate, batch, patterns or _DEFAULT_PATTERNS, load_rules(map))
     return replay.comparison(floor, limit, parts, step, rank)
 
 
@@ -117,13 +117,13 @@ class _TeacherForcedComparison:
             run, shelf, matched, _ = self.replayed(side)
         noise = noise or self.floor(side, run, shelf.names, is_own=not fused and side is whole)
         noise = noise if limit is None else replace(noise, limit=limit)
-        table = with_margins([mark_shape_mismatch(one) for one in _judge_pairs(matched.pairs, noise)])
+        table = annotate_decision_margins([mark_shape_mismatch(one) for one in _judge_pairs(matched.pairs, noise)])
         other = Side(f"{_model_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
         known = self.reference if is_model(self.reference) else side.metadata.get("model")
         facts = collect_model_facts(known, self.candidate)
-        facts = [self.rules.kept_facts(one) for one in facts]
+        facts = [self.rules.drop_ignored_weights(one) for one in facts]
         sides = [replace(one, metadata=known) for one, known in zip((side, other), facts, strict=True)]
-        explanations = gate(sides[0], sides[1], matched)
+        explanations = explain_setup_differences(sides[0], sides[1], matched)
         return Comparison(
             side.label,
             other.label,
@@ -147,9 +147,9 @@ class _TeacherForcedComparison:
         """The patterns, as far as they mean anything in the reference, whose names may be others."""
         return [one for one in self.patterns if _selects_any(self.reference, one)] or _DEFAULT_PATTERNS
 
-    def replayed(self, side: Side) -> tuple[TeacherForcedRun, ReferenceActivations, Matched, FusionGuess]:
+    def replayed(self, side: Side) -> tuple[TeacherForcedRun, ReferenceActivations, Matching, FusionGuess]:
         """Once with the names that are known; once more where guesses make pairs of others."""
-        names = {name: self.rules.renamed(name) for name in side.names}
+        names = {name: self.rules.rename(name) for name in side.names}
         run, shelf = self.run(ReferenceActivations(side, names))
         ours = Side("", [*(own for _, own in run.pairs), *run.alone])
         found = match(_matched_reference(side, run, shelf, self.ignored), ours, self.rules)
@@ -157,13 +157,13 @@ class _TeacherForcedComparison:
         if guesses and not (shelf.is_cut or shelf.is_joined):
             names |= {name: one.b.name for name, one in guesses.items()}
             run, shelf = self.run(ReferenceActivations(side, names))
-        pairs = [replace(_make_pair(a, b, names, guesses), plan=run.plans.get(id(b))) for a, b in run.pairs]
+        pairs = [replace(_make_pair(a, b, names, guesses), alignment=run.plans.get(id(b))) for a, b in run.pairs]
         left = [one for one in side.entries if id(one) not in shelf.used]
-        alone = self.rules.kept(run.alone)
+        alone = self.rules.drop_ignored(run.alone)
         ends = keep_replayed_steps(left, shelf), keep_replayed_steps(alone, shelf)
         run.missing = [one for one in run.missing if _is_in_reference(one, ends[0], self.rules)]
-        matched = Matched(pairs, *ends, found.told, found.ignored)
-        matched = without_padding(matched) if shelf.is_cut or shelf.is_joined else matched
+        matched = Matching(pairs, *ends, found.messages, found.ignored)
+        matched = drop_padding(matched) if shelf.is_cut or shelf.is_joined else matched
         return run, shelf, matched, _guess_fused(found, self.rules)
 
     def run(self, shelf: ReferenceActivations) -> tuple[TeacherForcedRun, ReferenceActivations]:
@@ -178,13 +178,13 @@ class _TeacherForcedComparison:
 
     def asked(self, side: Side, fused: Fused) -> Side:
         """The values of the reference that the patterns mean: what they do not is not missed."""
-        side = infer_kinds(side, self.rules.renamed)
+        side = infer_kinds(side, self.rules.rename)
         side = replace(concatenate_fused(side, fused), problems=[*side.problems, *missing_parts(side, fused)])
         is_whole = tuple(self.patterns) == _DEFAULT_PATTERNS
         wanted = [] if is_whole else selection(self.candidate, self.patterns)
         sites = None if is_whole else {(one.site.path, one.site.kind) for one in wanted}
-        entries = select_entries(side.entries, self.rules.renamed, sites)
-        kept = self.rules.kept(entries)
+        entries = select_entries(side.entries, self.rules.rename, sites)
+        kept = self.rules.drop_ignored(entries)
         known = set(map(id, kept))
         self.ignored = [one for one in entries if id(one) not in known]
         return replace(side, entries=kept)
@@ -218,11 +218,11 @@ class _TeacherForcedComparison:
         ]
 
 
-def _guess_fused(found: Matched, rules: Rules) -> FusionGuess:
+def _guess_fused(found: Matching, rules: Rules) -> FusionGuess:
     """Guessed inputs say nothing against it: a fused module has that of its parts."""
     outputs = [pair for pair in found.pairs if pair.how in ("class", "content") and pair.a.kind == "output"]
     only_a = [*found.only_a, *(one.a for one in outputs)]
-    return guess_fused(Matched([], only_a, [*found.only_b, *(one.b for one in outputs)]), rules.renamed)
+    return guess_fused(Matching([], only_a, [*found.only_b, *(one.b for one in outputs)]), rules.rename)
 
 
 def _check_patterns(candidate: Any, patterns: Sequence[Any]) -> None:
@@ -242,14 +242,14 @@ def _model_label(model: Any) -> str:
     return class_name(unwrapped(model))
 
 
-def _select_rank(side: Side, step: int | None, rank: int | None, declarations: Sequence[Declaration]) -> Side:
+def _select_rank(side: Side, step: int | None, rank: int | None, declarations: Sequence[DeclaredPlacement]) -> Side:
     """A replay is of one rank: of this one, where the reference has several and so has this job. One process
     alone is set against all of them put together."""
     here = rank_info()
     if rank is None and len(side.ranks) > 1 and here.world_size > 1 and here.rank in side.ranks:
         rank = here.rank
-    side = side if step is None and rank is None else side.only(step=step, rank=rank)
-    return side if len(side.ranks) < 2 else collapsed(side, 0, None, declarations)
+    side = side if step is None and rank is None else side.select(step=step, rank=rank)
+    return side if len(side.ranks) < 2 else group_shards(side, 0, None, declarations)
 
 
 def _matched_reference(side: Side, run: TeacherForcedRun, shelf: ReferenceActivations, ignored: Sequence[Entry]) -> Side:
@@ -261,26 +261,26 @@ def _matched_reference(side: Side, run: TeacherForcedRun, shelf: ReferenceActiva
 def _is_in_reference(told: str, left: Sequence[Entry], rules: Rules) -> bool:
     """Whether the reference has a value at a site of the candidate that never came."""
     site = told.split(" ")[0]
-    names = [rules.renamed(one.name) for one in left]
+    names = [rules.rename(one.name) for one in left]
     return any(name == site or name.startswith((f"{site}.", f"{site}[")) for name in names)
 
 
-def _make_pair(a: Entry, b: Entry, names: Mapping[str, str], guesses: Mapping[str, Pair]) -> Pair:
+def _make_pair(a: Entry, b: Entry, names: Mapping[str, str], guesses: Mapping[str, EntryPair]) -> EntryPair:
     guess = guesses.get(a.name)
     if guess is not None:
-        return Pair(a, b, guess.how, guess.score)
-    how: How = "map" if names.get(a.name, a.name) != a.name else "name"
-    return Pair(a, b, how)
+        return EntryPair(a, b, guess.how, guess.score)
+    how: MatchMethod = "map" if names.get(a.name, a.name) != a.name else "name"
+    return EntryPair(a, b, how)
 
 
-def _judge_pairs(pairs: Sequence[Pair], floor: Floor) -> Iterator[Finding]:
+def _judge_pairs(pairs: Sequence[EntryPair], floor: Floor) -> Iterator[Finding]:
     for pair, found in zip(pairs, measure_pairs([(pair.a, pair.b) for pair in pairs]), strict=True):
         noise = floor.of(pair.a, dtype=coarsest_dtype(pair.a.dtype, pair.b.dtype))
         noise = noise.alone() or noise
-        yield finding(pair, found, noise, judge(found, noise, pair))
+        yield make_finding(pair, found, noise, judge(found, noise, pair))
 
 
-def _summarise_coverage(matched: Matched, table: Sequence[Finding], problems: Sequence[str]) -> Coverage:
+def _summarise_coverage(matched: Matching, table: Sequence[Finding], problems: Sequence[str]) -> Coverage:
     gaps = {
         verdict: tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == verdict)
         for verdict in ("unreadable", "unaligned")
@@ -294,5 +294,5 @@ def _summarise_coverage(matched: Matched, table: Sequence[Finding], problems: Se
         opaque=sum(one.is_opaque and one.verdict != "identical" for one in table),
         ignored=matched.ignored,
         uncalibrated=sum(not one.noise.is_measured and one.verdict != "identical" for one in table),
-        problems=(*problems, *describe_gaps(one.pair.plan for one in table)),
+        problems=(*problems, *describe_gaps(one.pair.alignment for one in table)),
     )

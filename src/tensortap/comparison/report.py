@@ -8,7 +8,7 @@ from html import escape
 
 from tensortap.core.paths import natural_sort_key
 from tensortap.frameworks.base import Description
-from tensortap.kernels.differences import ArrayDifference, Extreme
+from tensortap.kernels.differences import ArrayDifference, LargestDifference
 from tensortap.kernels.tally import Number, Tolerance
 
 _MAX_ROWS = 20
@@ -80,7 +80,11 @@ def _summary_line(found: Difference) -> str:
     if found.equal:
         return f"equal within {limits}: {_describe_contents(found.leaves)}"
     reasons = [leaf for leaf in found.leaves if leaf.reason is not None]
-    clauses = [_describe_reasons(reasons, len(found.leaves)), _describe_mismatches(found.leaves), *_describe_nonfinite(found.leaves)]
+    clauses = [
+        _describe_reasons(reasons, len(found.leaves)),
+        _describe_mismatches(found.leaves),
+        *_describe_nonfinite(found.leaves),
+    ]
     return "different: " + "; ".join(clause for clause in clauses if clause)
 
 
@@ -111,9 +115,7 @@ def _describe_mismatches(leaves: tuple[LeafDifference, ...]) -> str:
     )
     if not mismatches:
         return ""
-    text = (
-        f"{mismatches:,} of {_plural(count, 'number')} ({_format_percent(mismatches, count)}) beyond atol + rtol*|b|"
-    )
+    text = f"{mismatches:,} of {_plural(count, 'number')} ({_format_percent(mismatches, count)}) beyond atol + rtol*|b|"
     place = _describe_largest(leaves)
     return text if place is None else f"{text}; largest |a - b| = {place}"
 
@@ -163,7 +165,7 @@ def _table_row(leaf: LeafDifference) -> tuple[str, ...]:
     return (*start, counted, _format_extreme(numbers.absolute), relative, nan, inf)
 
 
-def _format_extreme(extreme: Extreme | None) -> str:
+def _format_extreme(extreme: LargestDifference | None) -> str:
     if extreme is None:
         return "0"
     index = f" at {list(extreme.index)}" if extreme.index else ""
@@ -232,7 +234,7 @@ def _format_number(value: Number) -> str:
     return f"{value:.6g}" if isinstance(value, (float, complex)) else str(value)
 
 
-def _format_both_sides(extreme: Extreme) -> str:
+def _format_both_sides(extreme: LargestDifference) -> str:
     a, b = _format_number(extreme.a), _format_number(extreme.b)
     if a == b and extreme.a != extreme.b:
         a, b = str(extreme.a), str(extreme.b)

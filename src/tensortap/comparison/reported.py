@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.masks import mask_threshold
-from tensortap.kernels.differences import Extreme
-from tensortap.kernels.many import Account, Report, Terms
-from tensortap.kernels.tally import apart, index_of
+from tensortap.kernels.differences import LargestDifference
+from tensortap.kernels.many import PairDifferences, PairLayout, PairReport
+from tensortap.kernels.tally import cosine_distance_from_shares, unravel_index
 
 _NORM_TOLERANCE = 1e-12  # by so much the order of adding up may move a norm
 
@@ -18,13 +18,13 @@ class _LazyReport:
     """What the kernels reported of a pair: most of it is asked for of few pairs, and made when it is."""
 
     __slots__ = ("_report", "_shape")
-    _report: Report | None
+    _report: PairReport | None
     _shape: tuple[int, ...]
 
     if not TYPE_CHECKING:  # it would let any name pass
 
         def __getattr__(self, name: str) -> Any:
-            # Only what was left open comes here: `from_report` fills the others.
+            # Only what was left open comes here: `metrics_from_report` fills the others.
             if name not in _LAZY_FIELDS:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
             for one, value in zip(_LAZY_FIELDS, _unpack_report(self._report, self._shape), strict=True):
@@ -49,7 +49,7 @@ class Metrics(_LazyReport):
     column: float = 0.0
     worst_row: int = -1
     worst_column: int = -1
-    absolute: Extreme | None = None
+    absolute: LargestDifference | None = None
     cosine_distance: float | None = None
     gain: float | None = None
     bias: float = 0.0
@@ -82,11 +82,11 @@ _LAZY_FIELDS = (
 )  # fmt: skip
 
 
-def metrics_from_report(report: Report, known: Terms) -> Metrics | None:
+def metrics_from_report(report: PairReport, known: PairLayout) -> Metrics | None:
     """The same as `measure_operands`, of what the kernels found in many pairs at once; None where it takes
     another look: there are masks, or numbers that are not finite on one side, or neither is the larger."""
     if known.are_integers:
-        return _discrete_metrics_from_account(Account._make(report), known.shape)
+        return _discrete_metrics_from_account(PairDifferences._make(report), known.shape)
     a_lowest, b_lowest = mask_threshold(known.a_dtype), mask_threshold(known.b_dtype)
     if report[_LARGEST] and are_norms_tied(math.sqrt(report[_A_SQUARES]), math.sqrt(report[_B_SQUARES])):
         return None
@@ -97,12 +97,12 @@ def metrics_from_report(report: Report, known: Terms) -> Metrics | None:
 
 # Where these stand in a report: to make an account of each would take as long as all else.
 _DISAGREEING, _GAP_SQUARES, _A_SQUARES, _B_SQUARES, _A_MIN, _B_MIN, _LARGEST, _ROW, _COLUMN = map(
-    Account._fields.index,
+    PairDifferences._fields.index,
     ("disagreeing", "gap_squares", "a_squares", "b_squares", "a_min", "b_min", "largest", "row", "column"),
 )
 
 
-def _build_metrics(report: Report, shape: tuple[int, ...], count: int) -> Metrics:
+def _build_metrics(report: PairReport, shape: tuple[int, ...], count: int) -> Metrics:
     x, y, largest = report[_A_SQUARES], report[_B_SQUARES], report[_LARGEST]
     made = Metrics.__new__(Metrics)
     made._report, made._shape = report, shape  # type: ignore[misc]  # slots of its base
@@ -115,28 +115,28 @@ def _build_metrics(report: Report, shape: tuple[int, ...], count: int) -> Metric
     return made
 
 
-def _unpack_report(report: Report, shape: tuple[int, ...]) -> tuple[Any, ...]:
+def _unpack_report(report: PairReport, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """What `_OPEN` names."""
-    found = Account._make(report)
+    found = PairDifferences._make(report)
     norms = x, y = math.sqrt(found.a_squares), math.sqrt(found.b_squares)
     gap, longest = math.sqrt(found.gap_squares), max(norms)
     gain = cosine_distance = absolute = None
     if x and y:
         gain = found.product / y / y
         along = found.product / longest / longest
-        cosine_distance = apart(gap / longest, along, x / longest, y / longest)
+        cosine_distance = cosine_distance_from_shares(gap / longest, along, x / longest, y / longest)
     if found.largest:
-        absolute = Extreme(found.largest, index_of(found.position, shape), found.a, found.b)
+        absolute = LargestDifference(found.largest, unravel_index(found.position, shape), found.a, found.b)
     bias = found.total / found.finite if found.finite else 0.0
     nan, inf = (found.a_nan, found.b_nan), (found.a_inf, found.b_inf)
     return found.worst_row, found.worst_column, absolute, cosine_distance, gain, bias, 0, nan, inf, norms, ""
 
 
-def _discrete_metrics_from_account(found: Account, shape: tuple[int, ...]) -> Metrics:
+def _discrete_metrics_from_account(found: PairDifferences, shape: tuple[int, ...]) -> Metrics:
     differing = found.above + found.below
     if differing:
-        index = index_of(found.position, shape)
-        absolute = Extreme(int(found.largest), index, int(found.a), int(found.b))
+        index = unravel_index(found.position, shape)
+        absolute = LargestDifference(int(found.largest), index, int(found.a), int(found.b))
     return Metrics(
         count=math.prod(shape),
         is_identical=differing == 0,

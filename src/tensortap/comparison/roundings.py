@@ -9,7 +9,7 @@ import numpy as np
 from tensortap.kernels.numbers import Array
 
 
-def _cut_mantissa(bits: int) -> Callable[[Array], Array]:
+def _round_mantissa(bits: int) -> Callable[[Array], Array]:
     """Rounds a float32 to the nearest, with that many bits less; ties go to even."""
 
     def cut(numbers: Array) -> Array:
@@ -35,6 +35,6 @@ def _to_single(numbers: Array) -> Array:
 ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "float32": _to_single,
     "float16": _to_half,
-    "tf32": _cut_mantissa(13),
-    "bfloat16": _cut_mantissa(16),
+    "tf32": _round_mantissa(13),
+    "bfloat16": _round_mantissa(16),
 }

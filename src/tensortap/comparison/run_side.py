@@ -62,7 +62,10 @@ def _run_entries(run: Run, classes: dict[str, str]) -> list[Entry]:
     where = zip(*lies, nbytes, dtype, shape, *rest, repeat(_run_stamp(run.path)), strict=False)
     reference = map(partial(tuple.__new__, RunValueRef), where)
     moment = (cells[column] for column in ("step", "rank", "call", "order"))
-    placement, checksum = _parse_unique(cells["placement"], _parse_placement), map(bytes.decode, cells["checksum"])
+    placement, checksum = (
+        _parse_unique(cells["placement"], _parse_placement),
+        map(bytes.decode, cells["checksum"]),
+    )
     facts = (dtype, shape, nbytes, site, placement, _class_names(name, kind, classes), checksum)
     return list(map(Entry, name, reference, kind, *moment, *facts))
 

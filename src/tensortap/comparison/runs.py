@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.comparison import runs_html, runs_json, runs_report
-from tensortap.comparison.align import align
+from tensortap.comparison.align import align_pairs
 from tensortap.comparison.asked import check_executor, patterns_of
-from tensortap.comparison.damage import localised, without_damage
-from tensortap.comparison.declared_ways import declared
-from tensortap.comparison.depth import Surroundings
+from tensortap.comparison.damage import localise_verified, mark_corrupt_values
+from tensortap.comparison.declared_ways import parse_declared_placements
+from tensortap.comparison.depth import DepthTracker
 from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.findings import Finding, Origin, finding
+from tensortap.comparison.findings import Finding, Origin, make_finding
 from tensortap.comparison.floor import Floor
-from tensortap.comparison.gate import Explanation, gate
-from tensortap.comparison.gathering import gathered
+from tensortap.comparison.gate import Explanation, explain_setup_differences
+from tensortap.comparison.gathering import group_ranks
 from tensortap.comparison.given_noise import check_limit, resolve_floor
-from tensortap.comparison.margins import with_margins
-from tensortap.comparison.match import Matched, match
+from tensortap.comparison.margins import annotate_decision_margins
+from tensortap.comparison.match import Matching, match
 from tensortap.comparison.measuring import measure_pairs
 from tensortap.comparison.plans import AlignmentNote, describe_gaps
-from tensortap.comparison.relaying import relaid, with_healed_orders
-from tensortap.comparison.rules import rules_of
+from tensortap.comparison.relaying import resolve_layout, accept_reordered_heads
+from tensortap.comparison.rules import load_rules
 from tensortap.comparison.sides import load_side
-from tensortap.comparison.steps import in_one_step
+from tensortap.comparison.steps import merge_steps
 from tensortap.comparison.verdict import Verdict, judge
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.paths import closest_names
@@ -102,7 +102,7 @@ class Comparison:
     @property
     def plans(self) -> tuple[AlignmentNote, ...]:
         """How pieces, tokens and layouts were made comparable, where they had to be."""
-        return tuple(one.pair.plan for one in self.table if one.pair.plan is not None)
+        return tuple(one.pair.alignment for one in self.table if one.pair.alignment is not None)
 
     def explain(self, name: str) -> str:
         """The whole story of one value: each of its pairs, what it differs by, and why it was judged so."""
@@ -170,18 +170,18 @@ def compare_runs(
     `executor`: any `concurrent.futures` executor; its workers read the files themselves.
     """
     check_executor(executor)
-    sides = [load_side(one).only(*patterns_of(only), step=step, rank=rank) for one in (a, b)]
+    sides = [load_side(one).select(*patterns_of(only), step=step, rank=rank) for one in (a, b)]
     noise = resolve_floor(floor, sides[0], executor)
     noise = noise if limit is None else replace(noise, limit=check_limit(limit))
-    rules = rules_of(map)
-    rules = replace(rules, placements=(*declared(dims), *rules.placements))
-    sides = list(in_one_step(*gathered(sides[0], sides[1], rules.placements), rules))
-    matched = align(match(sides[0], sides[1], rules), executor)
-    findings = without_damage(_judge_pairs(matched, noise, limit, executor))
-    findings = with_margins(with_healed_orders(findings))
-    table, origins = localised(findings, matched.only_a, noise.names)
-    sides = [replace(one, metadata=rules.kept_facts(one.metadata)) for one in sides]
-    explanations = gate(sides[0], sides[1], matched)
+    rules = load_rules(map)
+    rules = replace(rules, placements=(*parse_declared_placements(dims), *rules.placements))
+    sides = list(merge_steps(*group_ranks(sides[0], sides[1], rules.placements), rules))
+    matched = align_pairs(match(sides[0], sides[1], rules), executor)
+    findings = mark_corrupt_values(_judge_pairs(matched, noise, limit, executor))
+    findings = annotate_decision_margins(accept_reordered_heads(findings))
+    table, origins = localise_verified(findings, matched.only_a, noise.names)
+    sides = [replace(one, metadata=rules.drop_ignored_weights(one.metadata)) for one in sides]
+    explanations = explain_setup_differences(sides[0], sides[1], matched)
     return Comparison(
         sides[0].label,
         sides[1].label,
@@ -195,20 +195,20 @@ def compare_runs(
 
 
 def _judge_pairs(
-    matched: Matched, floor: Floor, limit: float | None, executor: Executor | None
+    matched: Matching, floor: Floor, limit: float | None, executor: Executor | None
 ) -> Iterator[Finding]:
     pairs = matched.pairs
     both = ((pair.a, pair.b) for pair in pairs)
-    surroundings = Surroundings()
+    surroundings = DepthTracker()
     # All of them first: a thread that judges meanwhile holds the interpreter that the workers wait for.
     for pair, found in zip(pairs, list(measure_pairs(both, executor)), strict=True):
         dtype, depth = surroundings.of(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
         noise = noise if limit in (None, noise.limit) else replace(noise, limit=limit)
-        other = relaid(pair, found)
+        other = resolve_layout(pair, found)
         if other is not None:
             pair, found = other, next(measure_pairs([(other.a, other.b)]))
-        yield finding(pair, found, noise, judge(found, noise, pair))
+        yield make_finding(pair, found, noise, judge(found, noise, pair))
 
 
 def add_weight_note(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
@@ -228,12 +228,12 @@ def add_weight_note(origin: Origin, explanations: Sequence[Explanation]) -> Orig
 
 def _describe_gap(found: Finding) -> str:
     """Why a pair could not be aligned, in the words of its plan."""
-    plan = found.pair.plan
-    return plan.told[-1] if plan is not None and not plan.is_usable and plan.told else found.note
+    plan = found.pair.alignment
+    return plan.details[-1] if plan is not None and not plan.is_usable and plan.details else found.note
 
 
 def _summarise_coverage(
-    matched: Matched, table: Sequence[Finding], sides: Sequence[Side], *, is_explained: bool
+    matched: Matching, table: Sequence[Finding], sides: Sequence[Side], *, is_explained: bool
 ) -> Coverage:
     return Coverage(
         behind_ties=0 if is_explained else sum(one.is_beyond for one in table),
@@ -248,6 +248,6 @@ def _summarise_coverage(
         problems=(
             *(f"{name}: {told}" for name, side in zip("AB", sides, strict=True) for told in side.problems),
             *matched.gaps,
-            *describe_gaps(one.pair.plan for one in table),
+            *describe_gaps(one.pair.alignment for one in table),
         ),
     )

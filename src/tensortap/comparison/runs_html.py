@@ -13,7 +13,7 @@ from tensortap.comparison.findings import Finding
 if TYPE_CHECKING:
     from tensortap.comparison.runs import Comparison
 
-_MOST_ROWS, _MOST_BARS, _LONGEST = 300, 400, 120
+_MAX_ROWS, _MAX_BARS, _MAX_LENGTH = 300, 400, 120
 _COLOURS = {
     "identical": "#8a8f98",
     "within noise": "#4c9f70",
@@ -34,74 +34,74 @@ _STYLE = """
 """
 
 
-def page(found: Comparison) -> str:
-    title = escape(_cut(f"{found.a} against {found.b}"))
+def render_page(found: Comparison) -> str:
+    title = escape(_truncate(f"{found.a} against {found.b}"))
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
-    return f"{head}<body>{fragment(found)}</body></html>\n"
+    return f"{head}<body>{render_fragment(found)}</body></html>\n"
 
 
-def fragment(found: Comparison) -> str:
+def render_fragment(found: Comparison) -> str:
     """The same for a notebook."""
-    parts = [f"<style>{_STYLE}</style>", f"<p>A {_code(found.a)}<br>B {_code(found.b)}</p>"]
-    parts += [_list([one.text for one in found.gate if one.state == "differs"])]
-    parts += [f"<h2>{escape(_cut(runs_report.headline(found)))}</h2>", _origins(found), _chart(found.table)]
+    parts = [f"<style>{_STYLE}</style>", f"<p>A {_html_code(found.a)}<br>B {_html_code(found.b)}</p>"]
+    parts += [_html_list([one.text for one in found.gate if one.state == "differs"])]
+    parts += [f"<h2>{escape(_truncate(runs_report.headline(found)))}</h2>", _origins_table(found), _ratio_chart(found.table)]
     lines = [
-        runs_report.counted(found),
-        *runs_report.layout_line(found),
+        runs_report.verdict_counts_line(found),
+        *runs_report.layout_lines(found),
         runs_report.noise_line(found),
         *runs_report.gap_lines(found.coverage),
     ]
-    parts += [_list([*lines, *found.notes]), _table(found.table)]
+    parts += [_html_list([*lines, *found.notes]), _pairs_table(found.table)]
     return f'<div class="tt-runs">{"".join(parts)}</div>'
 
 
-def _origins(found: Comparison) -> str:
+def _origins_table(found: Comparison) -> str:
     rows = [
-        (one.where, one.kind, one.verdict, runs_report.multiple(one.ratio), one.seen_at, one.note)
+        (one.where, one.kind, one.verdict, runs_report.format_ratio(one.ratio), one.seen_at, one.note)
         for one in found.origins[:20]
     ]
-    return _rows(("origin", "what", "verdict", "size", "seen at", ""), rows) if rows else ""
+    return _html_table(("origin", "what", "verdict", "size", "seen at", ""), rows) if rows else ""
 
 
-def _table(table: Sequence[Finding]) -> str:
+def _pairs_table(table: Sequence[Finding]) -> str:
     """The pairs that are beyond noise and their surroundings first; the rest only as far as there is room."""
     told = [one for one in table if one.verdict != "identical"]
-    shown = told if len(told) <= _MOST_ROWS else sorted(told, key=lambda one: not one.is_beyond)[:_MOST_ROWS]
+    shown = told if len(told) <= _MAX_ROWS else sorted(told, key=lambda one: not one.is_beyond)[:_MAX_ROWS]
     rows = [
         (str(one.pair.a), one.verdict, f"{one.ratio:.3g}", one.axis, one.source, one.note) for one in shown
     ]
     if not rows:
         return ""
     more = f"<p>{len(told) - len(shown):,} more are not shown</p>" if len(told) > len(shown) else ""
-    body = _rows(("value", "verdict", "times its noise", "axis", "inherited from", ""), rows)
+    body = _html_table(("value", "verdict", "times its noise", "axis", "inherited from", ""), rows)
     return (
         f"<details open><summary>{len(told):,} pairs that are not identical</summary>{body}{more}</details>"
     )
 
 
-def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = "".join(f"<th>{escape(one)}</th>" for one in head)
-    body = "".join(f"<tr>{''.join(_cell(one) for one in row)}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(_html_cell(one) for one in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(text: str) -> str:
+def _html_cell(text: str) -> str:
     colour = _COLOURS.get(text)
     mark = f'<i style="background:{colour}"></i>' if colour else ""
-    return f"<td>{mark}{escape(_cut(text))}</td>"
+    return f"<td>{mark}{escape(_truncate(text))}</td>"
 
 
-def _chart(table: Sequence[Finding]) -> str:
+def _ratio_chart(table: Sequence[Finding]) -> str:
     """How many times its noise each value differs, in the order in which they were computed."""
     told = [one for one in table if one.ratio > 0]
     if not told:
         return ""
-    every = max(1, math.ceil(len(told) / _MOST_BARS))
+    every = max(1, math.ceil(len(told) / _MAX_BARS))
     bars = [max(told[at : at + every], key=lambda one: one.ratio) for at in range(0, len(told), every)]
-    heights = [_height(one.ratio) for one in bars]
+    heights = [_bar_height(one.ratio) for one in bars]
     drawn = "".join(
         f'<rect x="{2 * at}" y="{60 - height}" width="2" height="{height}" '
-        f'fill="{_COLOURS.get(one.verdict, "#8a8f98")}"><title>{escape(_cut(one.name))}</title></rect>'
+        f'fill="{_COLOURS.get(one.verdict, "#8a8f98")}"><title>{escape(_truncate(one.name))}</title></rect>'
         for at, (one, height) in enumerate(zip(bars, heights, strict=True))
     )
     label = "times its noise, value by value, on a logarithmic scale"
@@ -111,22 +111,22 @@ def _chart(table: Sequence[Finding]) -> str:
     )
 
 
-def _height(ratio: float) -> int:
+def _bar_height(ratio: float) -> int:
     """From a tenth to a million times the noise."""
     if math.isinf(ratio):
         return 60
     return round(min(max((math.log10(ratio) + 1) / 7, 0.02), 1.0) * 56)
 
 
-def _list(lines: Sequence[str]) -> str:
+def _html_list(lines: Sequence[str]) -> str:
     return (
-        f"<ul>{''.join(f'<li>{escape(_cut(line, 400))}</li>' for line in lines[:30])}</ul>" if lines else ""
+        f"<ul>{''.join(f'<li>{escape(_truncate(line, 400))}</li>' for line in lines[:30])}</ul>" if lines else ""
     )
 
 
-def _code(text: str) -> str:
-    return f"<code>{escape(_cut(text))}</code>"
+def _html_code(text: str) -> str:
+    return f"<code>{escape(_truncate(text))}</code>"
 
 
-def _cut(text: str, longest: int = _LONGEST) -> str:
+def _truncate(text: str, longest: int = _MAX_LENGTH) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 SCHEMA = "tensortap.comparison/1"
 
 
-def save(found: Comparison, path: Path) -> None:
+def save_comparison(found: Comparison, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix == ".json":
-        text = json.dumps(as_json(found), indent=1, allow_nan=False)
+        text = json.dumps(comparison_to_json(found), indent=1, allow_nan=False)
     else:
-        text = runs_html.page(found) if suffix in (".html", ".htm") else runs_report.as_text(found) + "\n"
+        text = runs_html.render_page(found) if suffix in (".html", ".htm") else runs_report.as_text(found) + "\n"
     path.write_text(text, encoding="utf-8")
 
 
-def as_json(found: Comparison) -> dict[str, Any]:
+def comparison_to_json(found: Comparison) -> dict[str, Any]:
     coverage = found.coverage
     return {
         "schema": SCHEMA,
@@ -34,8 +34,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "b": found.b,
         "exit_code": found.exit_code,
         "headline": runs_report.headline(found),
-        "first": origin_json(found.origins[0]) if found.origins else None,
-        "origins": [origin_json(one) for one in found.origins],
+        "first": origin_to_json(found.origins[0]) if found.origins else None,
+        "origins": [origin_to_json(one) for one in found.origins],
         "counts": dict(found.counts),
         "gate": [
             {"what": one.what, "state": one.state, "text": one.text, "names": list(one.names)}
@@ -44,8 +44,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "coverage": {
             "is_whole": coverage.is_whole,
             "pairs": coverage.pairs,
-            "only_a": [_entry(entry) for entry in coverage.only_a],
-            "only_b": [_entry(entry) for entry in coverage.only_b],
+            "only_a": [_entry_to_json(entry) for entry in coverage.only_a],
+            "only_b": [_entry_to_json(entry) for entry in coverage.only_b],
             "unreadable": list(coverage.unreadable),
             "unaligned": list(coverage.unaligned),
             "behind_ties": coverage.behind_ties,
@@ -61,11 +61,11 @@ def as_json(found: Comparison) -> dict[str, Any]:
             "skipped": list(found.floor.skipped),
         },
         "notes": list(found.notes),
-        "pairs": [finding_json(one) for one in found.table],
+        "pairs": [finding_to_json(one) for one in found.table],
     }
 
 
-def origin_json(origin: Origin) -> dict[str, Any]:
+def origin_to_json(origin: Origin) -> dict[str, Any]:
     names = (
         "name",
         "kind",
@@ -79,28 +79,28 @@ def origin_json(origin: Origin) -> dict[str, Any]:
         "site",
         "note",
     )
-    return {**{name: getattr(origin, name) for name in names}, "ratio": _number(origin.ratio)}
+    return {**{name: getattr(origin, name) for name in names}, "ratio": _to_json_number(origin.ratio)}
 
 
-def finding_json(found: Finding) -> dict[str, Any]:
+def finding_to_json(found: Finding) -> dict[str, Any]:
     metrics, noise = found.metrics, found.noise
     told: dict[str, Any] = {
-        **_entry(found.pair.a),
+        **_entry_to_json(found.pair.a),
         "b_name": found.pair.b.name,
         "how": found.pair.how,
         "score": found.pair.score,
         "verdict": found.verdict,
-        "ratio": _number(found.ratio),
+        "ratio": _to_json_number(found.ratio),
         "axis": found.axis,
         "note": found.note,
         "source": found.source,
         "noise": [noise.relative_l2, noise.row, noise.column, noise.source, noise.limit],
     }
-    if found.pair.plan is not None:
-        told["plan"] = list(found.pair.plan.told)
+    if found.pair.alignment is not None:
+        told["plan"] = list(found.pair.alignment.details)
     if metrics is not None and not metrics.is_identical:
         told["metrics"] = {
-            name: _number(getattr(metrics, name))
+            name: _to_json_number(getattr(metrics, name))
             for name in (
                 "relative_l2",
                 "row",
@@ -115,12 +115,12 @@ def finding_json(found: Finding) -> dict[str, Any]:
     return told
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
     names = ("name", "kind", "step", "rank", "call", "order", "dtype")
     told = {name: getattr(entry, name) for name in names}
     return {**told, "shape": list(entry.shape)}
 
 
-def _number(value: Any) -> Any:
+def _to_json_number(value: Any) -> Any:
     """JSON has no infinity: text instead."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from tensortap.comparison.findings import Finding
-from tensortap.comparison.joining import numbers_in
-from tensortap.comparison.symptoms import symptoms
+from tensortap.comparison.joining import load_numbers
+from tensortap.comparison.symptoms import find_symptoms
 from tensortap.core.errors import TensortapError
 
 
-def told_of(found: Finding) -> list[str]:
+def describe_symptoms(found: Finding) -> list[str]:
     """Sentences that are sure; none for what is equal, and none where the values cannot be read any more."""
     metrics = found.metrics
     if metrics is None or metrics.is_identical or metrics.reason or metrics.is_opaque:
         return []
     try:
-        a, b = (numbers_in(entry.reference) for entry in (found.pair.a, found.pair.b))
+        a, b = (load_numbers(entry.reference) for entry in (found.pair.a, found.pair.b))
     except (OSError, ValueError, TypeError, KeyError, TensortapError):
         return []
-    return [] if a is None or b is None else [one.told for one in symptoms(a, b)]
+    return [] if a is None or b is None else [one.told for one in find_symptoms(a, b)]

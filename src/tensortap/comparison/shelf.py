@@ -14,7 +14,7 @@ import torch
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.modules import module_of
 from tensortap.comparison.references import InMemoryRef
-from tensortap.comparison.tokens import are_of_tokens, order_of_rows
+from tensortap.comparison.tokens import are_token_lengths, token_row_order
 from tensortap.core.record import Record
 from tensortap.kernels.numbers import Array
 
@@ -198,7 +198,7 @@ class ReferenceActivations:
         if _is_model_input(record):
             self._parts = self._parts or sizes
             self._widen(shape, axis)
-        if not are_of_tokens(sizes, self._parts, self._beside, (*shape[:axis], *shape[axis + 1 :])):
+        if not are_token_lengths(sizes, self._parts, self._beside, (*shape[:axis], *shape[axis + 1 :])):
             return None
         self.is_joined = True
         made = concatenate([self._marked(entry).load() for entry in entries], axis)
@@ -214,7 +214,7 @@ class ReferenceActivations:
         """Where the rows of a whole are among those of its pieces, of values with a row for each token."""
         table, cut = self._table
         is_flat = len(table) == 2 and (axis, cut) == (0, 1) and shape[0] == math.prod(table)
-        return torch.from_numpy(order_of_rows(table[0], self._parts)) if is_flat else slice(None)
+        return torch.from_numpy(token_row_order(table[0], self._parts)) if is_flat else slice(None)
 
 
 def to_tensor(value: Any) -> torch.Tensor:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tensortap.comparison import held_sides, run_side
 from tensortap.comparison.entries import Entry as Entry
-from tensortap.comparison.entries import ValueRef as Reference
 from tensortap.comparison.entries import Side as Side
 from tensortap.core.record import Record
 from tensortap.formats import safetensors
@@ -24,9 +23,9 @@ def load_side(thing: Any, label: str = "") -> Side:
     """What can be compared: a run or a folder of runs, a trace file, a file of values, a capture, records, or
     values by name.
 
-    >>> side_of("runs/20251028_143041")
-    >>> side_of(cap)
-    >>> side_of({"logits": before})
+    >>> load_side("runs/20251028_143041")
+    >>> load_side(cap)
+    >>> load_side({"logits": before})
     """
     if isinstance(thing, Side):
         return thing

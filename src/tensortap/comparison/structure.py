@@ -103,10 +103,14 @@ def _pair_by_position(pair: LeafPair, a: _Children, b: _Children) -> list[LeafPa
 def _pair_by_key(pair: LeafPair, a: _Children, b: _Children) -> list[LeafPair]:
     common = [LeafPair(pair.path + step, part, b[key][1]) for key, (step, part) in a.items() if key in b]
     only_a = [
-        LeafPair(pair.path + step, part, ABSENT, "only in a") for key, (step, part) in a.items() if key not in b
+        LeafPair(pair.path + step, part, ABSENT, "only in a")
+        for key, (step, part) in a.items()
+        if key not in b
     ]
     only_b = [
-        LeafPair(pair.path + step, ABSENT, part, "only in b") for key, (step, part) in b.items() if key not in a
+        LeafPair(pair.path + step, ABSENT, part, "only in b")
+        for key, (step, part) in b.items()
+        if key not in a
     ]
     return [*common, *only_a, *only_b]
 

@@ -14,12 +14,12 @@ from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
 
 
-def with_ties(findings: list[Finding]) -> list[Finding]:
+def discount_ties(findings: list[Finding]) -> list[Finding]:
     """The same findings; what a module gives is judged without the rows whose decision fell otherwise."""
-    decisions = {_call(one): one for one in findings if one.kind == "input" and is_tie(one)}
+    decisions = {_call_key(one): one for one in findings if one.kind == "input" and is_tie(one)}
     if not decisions:
         return findings
-    return [_without_ties(one, decisions.get(_call(one))) for one in findings]
+    return [_discount_tied_rows(one, decisions.get(_call_key(one))) for one in findings]
 
 
 def is_tie(found: Finding) -> bool:
@@ -28,7 +28,7 @@ def is_tie(found: Finding) -> bool:
     return metrics is not None and metrics.is_discrete and found.verdict == "within noise"
 
 
-def in_some_rows(found: Finding) -> bool:
+def differs_in_few_rows(found: Finding) -> bool:
     """Whether it is beyond noise in rows alone, and not as a whole: so it is where few decisions differ."""
     metrics, noise = found.metrics, found.noise
     if metrics is None or found.verdict != "origin" or found.axis != "row":
@@ -37,15 +37,15 @@ def in_some_rows(found: Finding) -> bool:
     return all(size <= noise.limit * usual for size, usual in sizes)
 
 
-def _call(found: Finding) -> tuple[str, int, int, int]:
+def _call_key(found: Finding) -> tuple[str, int, int, int]:
     return found.module, found.step, found.rank, found.call
 
 
-def _without_ties(found: Finding, decisions: Finding | None) -> Finding:
+def _discount_tied_rows(found: Finding, decisions: Finding | None) -> Finding:
     if decisions is None or found.kind != "output" or found.verdict != "origin":
         return found
     try:
-        rest = _measured_without(found, decisions)
+        rest = _measure_untied_rows(found, decisions)
     except (TensortapError, OSError, ValueError):  # what cannot be read has been said already
         return found
     if rest is None or judge(rest, found.noise, found.pair).is_beyond:
@@ -54,13 +54,13 @@ def _without_ties(found: Finding, decisions: Finding | None) -> Finding:
     return replace(found, verdict="drift", note=note, source=decisions.name)
 
 
-def _measured_without(found: Finding, decisions: Finding) -> Metrics | None:
+def _measure_untied_rows(found: Finding, decisions: Finding) -> Metrics | None:
     sides = found.pair.a.operand(), found.pair.b.operand()
     chosen = decisions.pair.a.operand(), decisions.pair.b.operand()
     if None in sides or None in chosen:
         return None
-    picks = [_rows(one.bits) for one in chosen if one is not None]
-    values = [Operand(_rows(one.bits), one.dtype) for one in sides if one is not None]
+    picks = [_as_rows(one.bits) for one in chosen if one is not None]
+    values = [Operand(_as_rows(one.bits), one.dtype) for one in sides if one is not None]
     if len(picks[0]) != len(values[0].bits):
         return None
     is_same = (picks[0] == picks[1]).all(axis=1)
@@ -68,7 +68,7 @@ def _measured_without(found: Finding, decisions: Finding) -> Metrics | None:
     return measure_operands(a, b)
 
 
-def _rows(bits: Array) -> Array:
+def _as_rows(bits: Array) -> Array:
     return bits.reshape(-1, bits.shape[-1]) if bits.ndim > 1 else bits.reshape(-1, 1)
 
 

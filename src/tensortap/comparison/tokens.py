@@ -7,47 +7,51 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensortap.comparison.glimpse import Step
+from tensortap.comparison.glimpse import ArrayOp
 from tensortap.kernels.numbers import Array
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TokenRows:
     """Rows of both sides that are the same token of the same sequence, as positions in the flattened ids."""
 
     a: Array
     b: Array
     shapes: tuple[Shape, Shape]  # of the ids
-    told: str
+    description: str
     is_sure: bool = True
-    lines: tuple[Array, Array] | None = None  # those of sequences that belong together, of ids in a table
-    are_in_place: bool = False  # whether each sequence stands in the same columns on both sides
-    left: tuple[int, int] = (0, 0)  # sequences that the other side does not have
+    sequences: tuple[Array, Array] | None = None  # those of sequences that belong together, of ids in a table
+    have_same_columns: bool = False  # whether each sequence stands in the same columns on both sides
+    unmatched: tuple[int, int] = (0, 0)  # sequences that the other side does not have
     count: int = 0  # sequences that both have
 
 
-def rows_of(a: Array, b: Array, a_mask: Array | None = None, b_mask: Array | None = None) -> Rows | None:
+def match_tokens(
+    a: Array, b: Array, a_mask: Array | None = None, b_mask: Array | None = None
+) -> TokenRows | None:
     """The tokens that both sides have: whole sequences, wherever they stand and however they are padded.
 
     None where both sides have a sequence of their own, which is other data; unsure where one could be
     either of two."""
     mine, others = _sequences(a, a_mask), _sequences(b, b_mask)
-    pairs = _paired(mine, others)
+    pairs = _pair_sequences(mine, others)
     if not pairs or len(pairs) < min(len(mine), len(others)):
         return None
     rows = [np.concatenate([one[side] for one in pairs]) for side in (0, 1)]
     told = f"{len(rows[0])} tokens of {len(pairs)} sequences by their ids"
     left = len(mine) - len(pairs), len(others) - len(pairs)
-    is_sure = not any(left) or (not _repeats(mine) and not _repeats(others))
-    lines = _lines(a, b, pairs)
-    in_place = lines is not None and _are_in_place(a, b, pairs)
+    is_sure = not any(left) or (not _has_repeats(mine) and not _has_repeats(others))
+    lines = _sequence_indices(a, b, pairs)
+    in_place = lines is not None and _have_same_columns(a, b, pairs)
     shapes = a.shape, b.shape
-    return Rows(rows[0], rows[1], shapes, told, is_sure, lines, in_place, left, len(pairs))
+    return TokenRows(rows[0], rows[1], shapes, told, is_sure, lines, in_place, left, len(pairs))
 
 
-def steps_of_lines(shape: Shape, ids: Shape, lines: Array, *, are_in_place: bool) -> tuple[Step, ...] | None:
+def ops_for_sequences(
+    shape: Shape, ids: Shape, lines: Array, *, are_in_place: bool
+) -> tuple[ArrayOp, ...] | None:
     """What takes whole sequences of a value: whatever its other axes are where tokens stand in the same
     columns, else where it has nothing for each token."""
     is_fitting = shape[:1] == ids[:1] and (are_in_place or ids[1] not in shape[1:])
@@ -59,21 +63,21 @@ def is_by_position(shape: Shape, ids: Shape) -> bool:
     return len(ids) == 2 and shape[:1] == (1,) and len(shape) > 1 and ids[1] in shape[1:]
 
 
-def steps_for(shape: Shape, ids: Shape, rows: Array) -> tuple[Step, ...] | None:
+def ops_for_tokens(shape: Shape, ids: Shape, rows: Array) -> tuple[ArrayOp, ...] | None:
     """What takes these rows of a value, one per token; None where its axes do not say which is which."""
     if len(ids) == 2 and ids[0] == 1 and shape[:1] == ids[1:] and shape[:2] != ids:
-        return _flat(shape[1:], rows)
+        return _take_flat_rows(shape[1:], rows)
     if shape[: len(ids)] == ids:
         rest = shape[len(ids) :]
-        return None if len(ids) == 2 and ids[1] in rest[:-1] else _flat(rest, rows)
+        return None if len(ids) == 2 and ids[1] in rest[:-1] else _take_flat_rows(rest, rows)
     if len(ids) == 2 and len(shape) == 4 and (shape[0], shape[2]) == ids and shape[3] != ids[1]:
-        return (("transpose", (0, 2, 1, 3)), *_flat((shape[1], shape[3]), rows))
+        return (("transpose", (0, 2, 1, 3)), *_take_flat_rows((shape[1], shape[3]), rows))
     if shape[:1] == (int(np.prod(ids)),):
-        return _flat(shape[1:], rows)
+        return _take_flat_rows(shape[1:], rows)
     return None
 
 
-def order_of_rows(lines: int, lengths: Sequence[int]) -> Array:
+def token_row_order(lines: int, lengths: Sequence[int]) -> Array:
     """Where each row of a whole is among those of its pieces one after another, of values with a row for each
     token of several lines that were cut into columns of these lengths."""
     places = np.arange(lines * sum(lengths)).reshape(lines, -1)
@@ -81,7 +85,9 @@ def order_of_rows(lines: int, lengths: Sequence[int]) -> Array:
     return np.argsort(np.concatenate([piece.reshape(-1) for piece in pieces]))
 
 
-def are_of_tokens(sizes: Sequence[int], lengths: Sequence[int], beside: int = 0, rest: Shape = ()) -> bool:
+def are_token_lengths(
+    sizes: Sequence[int], lengths: Sequence[int], beside: int = 0, rest: Shape = ()
+) -> bool:
     """Whether the sizes of pieces are those of the tokens, or of what there is `beside` each of them: what a
     router has sorted has others, which may by chance be in proportion. A value that has the tokens along
     another of its axes, the `rest`, may have anything along this one."""
@@ -91,7 +97,7 @@ def are_of_tokens(sizes: Sequence[int], lengths: Sequence[int], beside: int = 0,
     return not beside or times in (1, beside) or beside in rest
 
 
-def _flat(rest: Shape, rows: Array) -> tuple[Step, ...]:
+def _take_flat_rows(rest: Shape, rows: Array) -> tuple[ArrayOp, ...]:
     return ("reshape", (-1, *rest)), ("take", 0, rows)
 
 
@@ -107,20 +113,22 @@ def _sequences(ids: Array, mask: Array | None) -> list[tuple[Array, Array]]:
     ]
 
 
-def _paired(a: Sequence[tuple[Array, Array]], b: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+def _pair_sequences(
+    a: Sequence[tuple[Array, Array]], b: Sequence[tuple[Array, Array]]
+) -> list[tuple[Array, Array]]:
     """Equal sequences in their order. One that is repeated has the same values each time."""
     known: dict[bytes, list[Array]] = {}
     for tokens, at in b:
-        known.setdefault(_key(tokens), []).append(at)
+        known.setdefault(_token_key(tokens), []).append(at)
     pairs = []
     for tokens, at in a:
-        others = known.get(_key(tokens))
+        others = known.get(_token_key(tokens))
         if others:
             pairs.append((at, others.pop(0)))
     return pairs
 
 
-def _lines(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> tuple[Array, Array] | None:
+def _sequence_indices(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> tuple[Array, Array] | None:
     """Which sequence is which, where each has a line."""
     if a.ndim != 2 or b.ndim != 2:
         return None
@@ -130,15 +138,15 @@ def _lines(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> tuple[Ar
     return first, second
 
 
-def _are_in_place(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> bool:
+def _have_same_columns(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> bool:
     """Whether all have the same columns, and nothing of them is padding."""
     width = a.shape[1]
     return width == b.shape[1] and all(len(one) == len(other) == width for one, other in pairs)
 
 
-def _repeats(sequences: Sequence[tuple[Array, Array]]) -> bool:
-    return len({_key(tokens) for tokens, _ in sequences}) < len(sequences)
+def _has_repeats(sequences: Sequence[tuple[Array, Array]]) -> bool:
+    return len({_token_key(tokens) for tokens, _ in sequences}) < len(sequences)
 
 
-def _key(tokens: Array) -> bytes:
+def _token_key(tokens: Array) -> bytes:
     return tokens.astype(np.int64).tobytes()

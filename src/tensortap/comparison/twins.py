@@ -13,7 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.floor import LIMIT, OWN, Floor, Gathered
+from tensortap.comparison.floor import DEFAULT_LIMIT, INTRINSIC_ROUNDING, Floor, NoiseMeasurements
 from tensortap.comparison.metrics import measure
 from tensortap.comparison.modules import module_of
 from tensortap.comparison.moving import PRECISIONS, SEED, is_perturbable, perturb_by_one_ulp
@@ -85,7 +85,7 @@ class _PerturbedReruns:
     def __init__(self, model: Any, batch: Any, patterns: Sequence[str]) -> None:
         self._model, self._batch, self._patterns = model, batch, patterns
         self._has_gradients = any(one.site.is_gradient for one in selection(model, patterns))
-        self._gathered, self._skipped = Gathered(), list[str]()
+        self._gathered, self._skipped = NoiseMeasurements(), list[str]()
         self._harmless: list[str] = []
         self._base: dict[tuple[str, int, int], Entry] = {}
         self._is_trained = False
@@ -130,12 +130,12 @@ class _PerturbedReruns:
             self._add_harmless(f"harmless {number}", self._model, twin)
 
     def floor(self, limit: float | None) -> Floor:
-        own = [one for one in self._gathered.twins if one not in (*self._harmless, OWN)]
+        own = [one for one in self._gathered.twins if one not in (*self._harmless, INTRINSIC_ROUNDING)]
         if self._harmless or any(one in PRECISIONS and not self._is_finer(PRECISIONS[one]) for one in own):
-            self._gathered.drop([OWN])  # what else is harmless may well do more than round
+            self._gathered.drop([INTRINSIC_ROUNDING])  # what else is harmless may well do more than round
         if limit is None and self._harmless and own:
             worst = max(self._gathered.ratio_of(one, own) for one in self._harmless)
-            limit = max(LIMIT, _MARGIN * worst)
+            limit = max(DEFAULT_LIMIT, _MARGIN * worst)
             self._gathered.drop(self._harmless)
         return self._gathered.floor(self._skipped, limit)
 
@@ -180,7 +180,7 @@ class _PerturbedReruns:
             if self._is_finer(dtype) and not (callable(batch) and self._has_gradients):
                 self._add_own(twin, batch)
         except (RuntimeError, TypeError, NotImplementedError) as error:
-            self._gathered.drop([name, OWN])
+            self._gathered.drop([name, INTRINSIC_ROUNDING])
             self._skipped.append(f"{name}: the model does not run in it ({error})")
             # Some kernels know single precision and nothing above; for half precision that is as good.
             if name == "float64" and self._is_finer(torch.float32):
@@ -198,7 +198,7 @@ class _PerturbedReruns:
             if entry.kind == "output" and "float" in entry.dtype and module_of(entry.name, "output"):
                 replays.setdefault(entry.name, RecordedOutputs([])).entries.append(entry)
         with torch.no_grad():
-            self._add(OWN, twin, batch, replays)
+            self._add(INTRINSIC_ROUNDING, twin, batch, replays)
 
     def _add(self, name: str, model: Any, batch: Any, edits: Mapping[Any, Any] | None = None) -> None:
         failures: list[Exception] = []
@@ -216,7 +216,7 @@ class _PerturbedReruns:
             preserved_state(model),
             edit(model, edits or {}),
         ):
-            self._run(model, batch, has_gradients=self._has_gradients and name != OWN)
+            self._run(model, batch, has_gradients=self._has_gradients and name != INTRINSIC_ROUNDING)
         if failures:
             raise failures[0]
 

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensortap.comparison.backward import BACKWARD, Modules
+from tensortap.comparison.backward import GRADIENT_KINDS, ModuleParents
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding
 from tensortap.comparison.modules import module_of
 
-_WEIGHTS = ("param", "grad_param")
+_WEIGHT_KINDS = ("param", "grad_param")
 
 
-class Unseen:
+class UncapturedInputs:
     """Values without a partner, by step, rank and the module in whose code they are."""
 
-    def __init__(self, alone: Iterable[Entry], modules: Modules) -> None:
+    def __init__(self, alone: Iterable[Entry], modules: ModuleParents) -> None:
         self._modules = modules
         self._first: dict[tuple[int, int, str], Entry] = {}
         for entry in sorted(alone, key=lambda one: one.order):
-            if entry.kind not in BACKWARD and entry.kind not in _WEIGHTS:
+            if entry.kind not in GRADIENT_KINDS and entry.kind not in _WEIGHT_KINDS:
                 key = entry.first_step, entry.first_rank, self._place(entry)
                 self._first.setdefault(key, entry)
 
     def before(self, found: Finding) -> Entry | None:
         """The first of them in the code that made this value, if it came before it."""
-        if not self._first or found.kind in BACKWARD:
+        if not self._first or found.kind in GRADIENT_KINDS:
             return None
-        first = self._first.get((found.step, found.rank, maker(found, self._modules)))
+        first = self._first.get((found.step, found.rank, producing_module(found, self._modules)))
         return first if first is not None and first.order < found.pair.a.order else None
 
     def _place(self, entry: Entry) -> str:
@@ -37,6 +37,6 @@ class Unseen:
         )
 
 
-def maker(found: Finding, modules: Modules) -> str:
+def producing_module(found: Finding, modules: ModuleParents) -> str:
     """The module whose code made the value: of an input it is the one that calls."""
     return modules[found.module] if found.kind == "input" else found.module

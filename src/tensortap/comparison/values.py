@@ -14,15 +14,15 @@ from tensortap.comparison.operands import (
     are_close_integers,
     are_equal,
     are_equal_arrays,
-    is_array_like,
     as_operand,
+    is_array_like,
     numeric_shape,
 )
 from tensortap.comparison.report import Difference, LeafDifference
 from tensortap.comparison.structure import LeafPair, describe_leaf, walk_leaf_pairs
 from tensortap.core.registry import Registry
 from tensortap.formats import serializers
-from tensortap.kernels.differences import DEFAULT_ATOL, DEFAULT_RTOL, differences, within
+from tensortap.kernels.differences import DEFAULT_ATOL, DEFAULT_RTOL, is_within_tolerance, measure_differences
 from tensortap.kernels.tally import Tolerance
 
 Comparator = Callable[[Any, Any, float, float], bool]
@@ -105,13 +105,17 @@ def _has_comparator(a: Any, b: Any) -> bool:
 
 
 def _is_pair_equal(pair: LeafPair, tolerance: Tolerance) -> bool:
-    if type(pair.a) in PYTHON_NUMBERS and type(pair.b) in PYTHON_NUMBERS and not _has_comparator(pair.a, pair.b):
+    if (
+        type(pair.a) in PYTHON_NUMBERS
+        and type(pair.b) in PYTHON_NUMBERS
+        and not _has_comparator(pair.a, pair.b)
+    ):
         return are_close(pair.a, pair.b, tolerance)
     numbers = _pair_operands(pair)
     if numbers is None or isinstance(numbers, str):
         return _compare_opaque(pair, numbers, tolerance)[0]
     a, b = numbers
-    return within(a.bits, a.dtype, b.bits, b.dtype, **_tolerance_kwargs(tolerance))
+    return is_within_tolerance(a.bits, a.dtype, b.bits, b.dtype, **_tolerance_kwargs(tolerance))
 
 
 def _compare_leaf(pair: LeafPair, tolerance: Tolerance) -> LeafDifference:
@@ -123,7 +127,9 @@ def _compare_leaf(pair: LeafPair, tolerance: Tolerance) -> LeafDifference:
         equal, reason = _compare_opaque(pair, numbers, tolerance)
         return LeafDifference(pair.path, a, b, is_equal=equal, reason=None if equal else reason)
     left, right = numbers
-    found = differences(left.bits, left.dtype, right.bits, right.dtype, **_tolerance_kwargs(tolerance))
+    found = measure_differences(
+        left.bits, left.dtype, right.bits, right.dtype, **_tolerance_kwargs(tolerance)
+    )
     return LeafDifference(pair.path, a, b, is_equal=not found.mismatches, numbers=found)
 
 
@@ -157,7 +163,9 @@ def _compare_opaque(pair: LeafPair, reason: str | None, tolerance: Tolerance) ->
         return False, reason
     own = _find_comparator(pair.a, pair.b)
     if own is not None:
-        return bool(own(pair.a, pair.b, tolerance.atol, tolerance.rtol)), f"{_function_name(own)} says they differ"
+        return bool(
+            own(pair.a, pair.b, tolerance.atol, tolerance.rtol)
+        ), f"{_function_name(own)} says they differ"
     if _are_big_ints(pair):
         return are_close_integers(pair.a, pair.b, *tolerance.for_integers())
     if hasattr(pair.a, "dtype") and hasattr(pair.b, "dtype"):

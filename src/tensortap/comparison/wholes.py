@@ -8,34 +8,34 @@ from typing import NamedTuple
 import numpy as np
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.floor import analytic
-from tensortap.comparison.glimpse import distance
-from tensortap.comparison.joining import numbers_in, pieces_in
+from tensortap.comparison.floor import analytic_noise
+from tensortap.comparison.glimpse import relative_distance
+from tensortap.comparison.joining import load_numbers, shards_of
 from tensortap.kernels.numbers import Array
 
 
-class Whole(NamedTuple):
+class FullValue(NamedTuple):
     """A value that is whole, in short how it was made, the sentence, and whether its copies are apart."""
 
     entry: Entry
-    words: str = ""
-    told: str = ""
-    doubt: str = ""
+    summary: str = ""
+    details: str = ""
+    replica_mismatch: str = ""
 
 
-def arrays_in(entry: Entry) -> list[Array] | None:
-    held = [numbers_in(piece.reference) for piece in pieces_in(entry)]
+def load_shards(entry: Entry) -> list[Array] | None:
+    held = [load_numbers(piece.reference) for piece in shards_of(entry)]
     found = [one for one in held if one is not None]
     return found if len(found) == len(held) else None
 
 
-def ranks_of(pieces: Sequence[Entry]) -> str:
+def describe_ranks(pieces: Sequence[Entry]) -> str:
     ranks = [piece.first_rank for piece in pieces]
     is_run = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2
     return f"ranks {ranks[0]} to {ranks[-1]}" if is_run else f"ranks {', '.join(map(str, ranks))}"
 
 
-def farthest(copies: Sequence[Array], whole: Array) -> tuple[int, str]:
+def farthest_replica(copies: Sequence[Array], whole: Array) -> tuple[int, str]:
     """Copies should be equal. Where they are not, the worst is compared: a good one would hide it."""
     if all(np.array_equal(copies[0], other, equal_nan=True) for other in copies[1:]):
         return 0, ""
@@ -45,7 +45,7 @@ def farthest(copies: Sequence[Array], whole: Array) -> tuple[int, str]:
     return worst, f"its {len(copies)} copies are not equal: copy {worst}, the farthest, is compared"
 
 
-def are_apart(copies: Sequence[Array], dtype: str) -> bool:
+def do_replicas_differ(copies: Sequence[Array], dtype: str) -> bool:
     """Whether they differ by more than rounding."""
-    most = analytic(dtype).relative_l2 if copies[0].dtype.kind == "f" else 0.0
-    return any(distance(copies[0], other) > most for other in copies[1:])
+    most = analytic_noise(dtype).relative_l2 if copies[0].dtype.kind == "f" else 0.0
+    return any(relative_distance(copies[0], other) > most for other in copies[1:])
