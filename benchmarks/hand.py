@@ -16,7 +16,7 @@ from encoder import Encoder
 from rounds import Entry
 from tensortap.core.record import Record
 from tensortap.core.steps import next_order
-from tensortap.frameworks.keep import cow
+from tensortap.frameworks.keep import copy_on_write
 from tensortap.sinks.memory import Memory
 
 _NOWHERE = object()
@@ -40,7 +40,7 @@ class Book:
             name = stem + name
             call = self._calls.get(name, 0)
             self._calls[name] = call + 1
-            write(Record(name, cow(value), "local", self._step, 0, call, next_order(), time.time()))
+            write(Record(name, copy_on_write(value), "local", self._step, 0, call, next_order(), time.time()))
 
         return tell
 

@@ -19,7 +19,7 @@ import torch
 from harness import ENOUGH_IDLE, Table, finish, idle_processors, tell
 from rounds import Contestant, Entry, plain, race
 from tensortap.kernels import native
-from tensortap.kernels.differences import differences
+from tensortap.kernels.differences import measure_differences
 from tensortap.kernels.statistics import statistics
 
 Array = np.ndarray[Any, Any]
@@ -51,7 +51,7 @@ def by_numpy(run: Callable[[], object]) -> Iterator[Entry]:
 
 
 def compare(a: Array, b: Array, dtype: str = "float32", **options: Any) -> Callable[[], object]:
-    return partial(differences, a, dtype, b, dtype, **{"threads": 1, **options})
+    return partial(measure_differences, a, dtype, b, dtype, **{"threads": 1, **options})
 
 
 def full_reports() -> None:
@@ -217,7 +217,7 @@ def main() -> int:
     parser.add_argument("--variant", help="for another processor: avx512, avx2 or plain")
     chosen = parser.parse_args()
     if not native.available:
-        print(native.reason)
+        print(native.unavailable_reason)
         return 1
     if chosen.variant:
         native.library.choose(chosen.variant)

@@ -76,7 +76,7 @@ def _end_the_dumper() -> None:
 def _forget_steps() -> None:
     steps = sys.modules.get("tensortap.core.steps")
     if steps is not None:
-        steps.forget_steps()
+        steps.reset_steps()
 
 
 def _open_sockets() -> set[Any]:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from tensortap.core.paths import (
     Alternative,
+    closest_names,
     items_match,
     matches_pattern,
-    closest_names,
+    natural_sort_key,
     parse_pattern,
     pattern_regex,
     segment_matches,
-    natural_sort_key,
 )
 
 anything = st.text(st.characters(exclude_categories=["Cs"]))
@@ -113,7 +113,13 @@ def test_an_output_may_be_recorded_by_the_longer_name():
 
 def test_every_output_is_neither_input_nor_gradient():
     known = ["a", "a.b", "a.b[0]", "out", "a.in.x", "in.x", "a.grad", "a.b[0].grad", "main.x"]
-    assert [name for name in known if matches_pattern("**.out", name)] == ["a", "a.b", "a.b[0]", "out", "main.x"]
+    assert [name for name in known if matches_pattern("**.out", name)] == [
+        "a",
+        "a.b",
+        "a.b[0]",
+        "out",
+        "main.x",
+    ]
 
 
 @pytest.mark.parametrize("path", ["!a", "!{a,b}", "!a.*", "!**.a"])
@@ -209,7 +215,9 @@ def test_a_key_may_be_quoted_either_way():
 
 
 def test_what_follows_the_items_belongs_to_them():
-    assert parse_pattern("a.b[0].keys.grad").alternatives == (Alternative(("a", "b"), "[0].keys", is_gradient_of_items=True),)
+    assert parse_pattern("a.b[0].keys.grad").alternatives == (
+        Alternative(("a", "b"), "[0].keys", is_gradient_of_items=True),
+    )
     assert parse_pattern("a[0.b").alternatives == (Alternative(("a[0", "b")),)
 
 

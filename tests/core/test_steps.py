@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.core.steps import declared_step, reset_steps, next_order, step
+from tensortap.core.steps import declared_step, next_order, reset_steps, step
 
 
 def test_nothing_is_declared_before_the_program_says_so():

@@ -20,8 +20,8 @@ PARTS = """
         ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module,
     )
     from torch.distributed.tensor.placement_types import _StridedShard
-    from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
-    from tensortap.frameworks.sharded import local, placement_of_local
+    from tensortap.frameworks.parallel_layers import megatron_placement, megatron_parameter_placement
+    from tensortap.frameworks.sharded import wait_local, placement_of_former_dtensor
 
     torch.manual_seed(0)
     world = dist.get_world_size()
@@ -73,8 +73,8 @@ STYLES = """
         parallel[0].register_forward_hook(lambda module, inputs, output: raw.append(output), prepend=True)
         with torch.set_grad_enabled(has_gradient):
             output = parallel(given)
-        placement = placement_of_local(raw[0], output, parallel[0])
-        taken.emit(tt.Record(name, local(output), rank=rank, placement=placement))
+        placement = placement_of_former_dtensor(raw[0], output, parallel[0])
+        taken.emit(tt.Record(name, wait_local(output), rank=rank, placement=placement))
         taken.emit(tt.Record(name + ", truth", plain(plain_input).detach(), rank=rank))
         told[name] = placement and placement.parts
 
@@ -134,17 +134,17 @@ LAYERS = """
         told[name] = placement and placement.parts
 
     for name, layer in (("column layer", column), ("fused layer", fused)):
-        keep_layer(name, hidden, layer(x), placement_by_convention(layer, layer(x)))
-        keep_layer(name + " weight", full, layer.weight, placement_of_parameter(layer, layer.weight))
-    keep_layer("column layer input", x, x, placement_by_convention(column, x, "input"))
+        keep_layer(name, hidden, layer(x), megatron_placement(layer, layer(x)))
+        keep_layer(name + " weight", full, layer.weight, megatron_parameter_placement(layer, layer.weight))
+    keep_layer("column layer input", x, x, megatron_placement(column, x, "input"))
     piece = column(x)
-    keep_layer("row layer input", hidden, piece, placement_by_convention(row, piece, "input"))
+    keep_layer("row layer input", hidden, piece, megatron_placement(row, piece, "input"))
     for name, layer in (("row layer", row), ("partial layer", partial)):
-        keep_layer(name, hidden @ other.T, layer(piece), placement_by_convention(layer, layer(piece)))
-    keep_layer("row layer weight", other, row.weight, placement_of_parameter(row, row.weight))
+        keep_layer(name, hidden @ other.T, layer(piece), megatron_placement(layer, layer(piece)))
+    keep_layer("row layer weight", other, row.weight, megatron_parameter_placement(row, row.weight))
     column.output_size = 3
-    told["contradiction"] = placement_by_convention(column, piece)
-    told["ordinary layer"] = placement_by_convention(nn.Linear(2, 2), piece)
+    told["contradiction"] = megatron_placement(column, piece)
+    told["ordinary layer"] = megatron_placement(nn.Linear(2, 2), piece)
 
     taken.close()
     tt.close()

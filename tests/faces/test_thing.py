@@ -331,7 +331,7 @@ def test_beyond_the_memory_the_oldest_go_but_the_last_of_each_name_and_what_is_p
             tt.pin("often")
     assert tt.get("rare").shape == (25_000,)
     assert [int(one[0]) for one in tt.get_all("often")] == [1, 7, 8, 9]
-    assert thing._session.history.held <= 1 << 20
+    assert thing._session.history.nbytes <= 1 << 20
     assert caplog.text.count("the oldest values go") == 1
     assert "4, 6 gone, 1 pinned" in str(tt.summary())
     tt.unpin("often", 3)
@@ -343,7 +343,7 @@ def test_names_without_end_do_not_fill_the_memory():
     tt.serve(port=0, memory=1 << 20)
     for number in range(20):
         tt.catch(np.zeros(25_000), f"x{number}", server=thing._session.listener.address).wait(5)
-    assert thing._session.history.held <= 1 << 20
+    assert thing._session.history.nbytes <= 1 << 20
     assert "x19" in thing._session.history.names
 
 

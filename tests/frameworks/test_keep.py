@@ -9,13 +9,27 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.registry import Registry
 from tensortap.frameworks import base
 from tensortap.frameworks.base import register_framework
-from tensortap.frameworks.keep import clone, cow, retention_policy, on_host, reference, summary
+from tensortap.frameworks.keep import (
+    clone,
+    copy_on_write,
+    copy_to_host,
+    detached_reference,
+    retention_policy,
+    summarise_value,
+)
 from tensortap.kernels.statistics import Statistics
 
 
 @pytest.mark.parametrize(
     ("word", "function"),
-    [("cow", cow), ("clone", clone), ("ref", reference), ("cpu", on_host), ("stats", summary), (len, len)],
+    [
+        ("cow", copy_on_write),
+        ("clone", clone),
+        ("ref", detached_reference),
+        ("cpu", copy_to_host),
+        ("stats", summarise_value),
+        (len, len),
+    ],
 )
 def test_a_word_is_a_function_and_a_function_is_itself(word, function):
     assert retention_policy(word) is function
@@ -56,7 +70,7 @@ def test_what_cannot_be_written_to_is_kept_as_it_is(word, value):
 
 def test_a_reference_shows_what_is_written_later():
     tensor, array = torch.zeros(2), np.zeros(2)
-    kept = reference(tensor), reference(array)
+    kept = detached_reference(tensor), detached_reference(array)
     tensor += 1
     array += 1
     assert [one.tolist() for one in kept] == [[1, 1], [1, 1]]
@@ -66,7 +80,7 @@ def test_cow_copies_nothing_and_clone_does():
     tensor = torch.zeros(3)
     assert not torch._C._is_cow_tensor(clone(tensor))
     assert not torch._C._is_cow_tensor(tensor)
-    assert torch._C._is_cow_tensor(cow(tensor))
+    assert torch._C._is_cow_tensor(copy_on_write(tensor))
 
 
 @pytest.mark.parametrize("word", ["cow", "clone", "cpu", "stats"])
@@ -74,16 +88,16 @@ def test_what_has_no_values_is_refused_by_every_word_but_ref(word):
     meta = torch.ones(2, device="meta")
     with pytest.raises(UnsupportedValueError, match=r"a meta tensor of shape \[2\] has no values"):
         retention_policy(word)(meta)
-    assert reference(meta).device.type == "meta"
+    assert detached_reference(meta).device.type == "meta"
 
 
 def test_a_summary_is_made_of_every_framework():
     expected = Statistics(3, 1.0, 3.0, 2.0, pytest.approx((2 / 3) ** 0.5), pytest.approx(14**0.5))
     values = [1.0, 2.0, 3.0]
-    assert summary(torch.tensor(values)).statistics == expected
-    assert summary(np.array(values)) == expected
-    assert summary(jnp.array(values)) == expected
-    assert summary(2.0) == Statistics(1, 2.0, 2.0, 2.0, 0.0, 2.0)
+    assert summarise_value(torch.tensor(values)).statistics == expected
+    assert summarise_value(np.array(values)) == expected
+    assert summarise_value(jnp.array(values)) == expected
+    assert summarise_value(2.0) == Statistics(1, 2.0, 2.0, 2.0, 0.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ def test_a_summary_is_made_of_every_framework():
 )
 def test_what_has_no_numbers_has_no_summary(value):
     with pytest.raises(UnsupportedValueError):
-        summary(value)
+        summarise_value(value)
 
 
 class Celsius:
@@ -113,9 +127,9 @@ class Thermometers:
 
 def test_a_framework_that_comes_later_keeps_its_own_values(monkeypatch):
     monkeypatch.setattr(base, "frameworks", Registry("frameworks"))
-    assert cow(Celsius(1)).degrees == clone(Celsius(1)).degrees == 1
+    assert copy_on_write(Celsius(1)).degrees == clone(Celsius(1)).degrees == 1
     try:
         register_framework(Thermometers())
-        assert cow(Celsius(1)).degrees == clone(Celsius(1)).degrees == 101
+        assert copy_on_write(Celsius(1)).degrees == clone(Celsius(1)).degrees == 101
     finally:
         base._framework_of_type.cache_clear()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import BatchEncoding
 
-from tensortap.frameworks.nested import MAX_DEPTH, Cut, leaves, map_leaves, snapshot
+from tensortap.frameworks.nested import MAX_DEPTH, Truncation, leaves, map_leaves, snapshot_leaves
 
 Point = namedtuple("Point", "x y")
 
@@ -85,8 +85,8 @@ def test_a_key_without_a_repr_does_not_stop_the_walk():
 def test_a_cycle_is_cut_and_said():
     value = [1]
     value.append({"self": value})
-    assert list(leaves(value)) == [("[0]", 1), ("[1]['self']", Cut("cycle"))]
-    assert snapshot(value) == [1, {"self": Cut("cycle")}]
+    assert list(leaves(value)) == [("[0]", 1), ("[1]['self']", Truncation("cycle"))]
+    assert snapshot_leaves(value) == [1, {"self": Truncation("cycle")}]
 
 
 def test_depth_is_bounded_without_a_crash():
@@ -94,14 +94,14 @@ def test_depth_is_bounded_without_a_crash():
     for _ in range(10_000):
         value = [value]
     [(path, leaf)] = leaves(value)
-    assert leaf == Cut("depth")
+    assert leaf == Truncation("depth")
     assert path == "[0]" * MAX_DEPTH
-    assert snapshot(value) != []
+    assert snapshot_leaves(value) != []
 
 
 def test_shared_references_stay_shared():
     tensor, inner = torch.ones(2), [1]
-    copy = snapshot([tensor, tensor, inner, inner])
+    copy = snapshot_leaves([tensor, tensor, inner, inner])
     assert copy[0] is copy[1]
     assert copy[0] is not tensor
     assert copy[2] is copy[3]
@@ -111,9 +111,9 @@ def test_a_doubling_structure_is_rebuilt_in_a_moment():
     value = [1]
     for _ in range(100):
         value = [value, value]
-    copy = snapshot(value)
+    copy = snapshot_leaves(value)
     assert copy[0] is copy[1]
-    assert Cut("shared") in (leaf for _, leaf in leaves(value))
+    assert Truncation("shared") in (leaf for _, leaf in leaves(value))
 
 
 def test_a_mapping_that_cannot_be_read_has_no_leaves():
@@ -130,7 +130,7 @@ def test_an_ordered_dictionary_is_walked_in_its_own_order():
     value = OrderedDict(a=1, b=2)
     value.move_to_end("a")
     assert [path for path, _ in leaves(value)] == ["['b']", "['a']"]
-    assert list(snapshot(value)) == ["b", "a"]
+    assert list(snapshot_leaves(value)) == ["b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -149,22 +149,22 @@ def test_an_ordered_dictionary_is_walked_in_its_own_order():
     ids=lambda value: type(value).__name__,
 )
 def test_a_rebuilt_structure_is_equal_and_of_the_same_class(value):
-    copy = snapshot(value)
+    copy = snapshot_leaves(value)
     assert type(copy) is type(value)
     assert copy == value
     assert copy is not value
 
 
 def test_class_details_survive():
-    assert snapshot(defaultdict(list, a=[1]))["new"] == []
-    assert snapshot(deque([1], maxlen=3)).maxlen == 3
-    assert snapshot(touchy([1])).a == [1]
-    assert not hasattr(snapshot(touchy([1])), "late")
+    assert snapshot_leaves(defaultdict(list, a=[1]))["new"] == []
+    assert snapshot_leaves(deque([1], maxlen=3)).maxlen == 3
+    assert snapshot_leaves(touchy([1])).a == [1]
+    assert not hasattr(snapshot_leaves(touchy([1])), "late")
 
 
 def test_a_model_output_is_rebuilt_with_fields_and_keys():
     value = CausalLMOutputWithPast(logits=torch.zeros(2), hidden_states=(torch.ones(1),))
-    copy = snapshot(value)
+    copy = snapshot_leaves(value)
     value.logits.add_(1)
     assert type(copy) is CausalLMOutputWithPast
     assert copy.logits.tolist() == copy["logits"].tolist() == copy[0].tolist() == [0, 0]

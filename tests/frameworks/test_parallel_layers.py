@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tensortap.core.record import Placement
-from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
+from tensortap.frameworks.parallel_layers import megatron_parameter_placement, megatron_placement
 
 
 @pytest.fixture
@@ -55,17 +55,17 @@ OUTPUT = torch.ones(3, 5, 4)
     ],
 )
 def test_a_parallel_layer_tells_how_its_values_sit(four_ranks, module, which, part):
-    assert placement_by_convention(module, OUTPUT, which).parts == (part,)
+    assert megatron_placement(module, OUTPUT, which).parts == (part,)
 
 
 def test_a_piece_has_its_place_among_the_ranks(four_ranks):
-    found = placement_by_convention(layer(0, gather_output=False, output_size=16), OUTPUT)
+    found = megatron_placement(layer(0, gather_output=False, output_size=16), OUTPUT)
     assert found == Placement((4,), (2,), ("shard(2)",), (3, 5, 16), (0, 0, 8))
 
 
 def test_a_group_of_the_layer_counts_instead_of_the_world(four_ranks):
     group = dist.new_group([2, 3])
-    found = placement_by_convention(layer(0, gather_output=False, process_group=group), OUTPUT)
+    found = megatron_placement(layer(0, gather_output=False, process_group=group), OUTPUT)
     assert (found.mesh, found.coordinate, found.shape) == ((2,), (0,), (3, 5, 8))
 
 
@@ -83,23 +83,23 @@ def test_a_group_of_the_layer_counts_instead_of_the_world(four_ranks):
     ],
 )
 def test_a_layer_that_says_too_little_or_contradicts_itself_is_not_guessed_at(four_ranks, module):
-    assert placement_by_convention(module, OUTPUT) is None
+    assert megatron_placement(module, OUTPUT) is None
 
 
 def test_a_value_without_dimensions_has_no_piece(four_ranks):
-    assert placement_by_convention(layer(0, gather_output=False), torch.tensor(1.0)) is None
-    assert placement_by_convention(layer(0, gather_output=False), 3) is None
+    assert megatron_placement(layer(0, gather_output=False), torch.tensor(1.0)) is None
+    assert megatron_placement(layer(0, gather_output=False), 3) is None
 
 
 def test_without_a_process_group_nothing_is_split():
     module = layer(0, gather_output=False)
-    assert placement_by_convention(module, OUTPUT) is None
-    assert placement_of_parameter(module, module.weight) is None
+    assert megatron_placement(module, OUTPUT) is None
+    assert megatron_parameter_placement(module, module.weight) is None
 
 
 def test_a_parallel_parameter_tells_its_place(four_ranks):
     module = layer(1, input_is_parallel=True)
-    assert placement_of_parameter(module, module.weight) == Placement(
+    assert megatron_parameter_placement(module, module.weight) == Placement(
         (4,), (2,), ("shard(1)",), (4, 16), (0, 8)
     )
-    assert placement_of_parameter(module, torch.nn.Parameter(torch.ones(2))) is None
+    assert megatron_parameter_placement(module, torch.nn.Parameter(torch.ones(2))) is None

@@ -9,8 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensortap.frameworks.sameness import contents_equal, share_memory, change_token, shallow_change_token, tensor_version, names_with_new_version
-from tensortap.frameworks.torch_glance import differ_at_first_sight
+from tensortap.frameworks.sameness import (
+    change_token,
+    contents_equal,
+    names_with_new_version,
+    shallow_change_token,
+    share_memory,
+    tensor_version,
+)
+from tensortap.frameworks.torch_glance import differ_in_prefix
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -72,32 +79,36 @@ LAYOUTS = {
 def test_a_first_sight_never_tells_apart_what_is_equal(layout):
     x = torch.arange(64.0).reshape(8, 8) - 30
     one, other = LAYOUTS[layout](x.clone()), LAYOUTS[layout](x.clone())
-    assert not differ_at_first_sight(one, other)
+    assert not differ_in_prefix(one, other)
     dense = layout not in ("sparse", "sparse rows", "quantized")
     if dense:
         assert contents_equal(one, other)
-        assert not differ_at_first_sight(one, one.resolve_conj().resolve_neg().contiguous())
+        assert not differ_in_prefix(one, one.resolve_conj().resolve_neg().contiguous())
 
 
 def test_a_first_sight_sees_shape_type_and_first_numbers():
     x = torch.ones(8, 8)
     for other in (torch.ones(8), x.double(), x + 1, (x + 1).t(), x.index_fill(1, torch.tensor([7]), 2)):
-        assert differ_at_first_sight(x, other)
-    assert not differ_at_first_sight(x, x.index_fill(0, torch.tensor([7]), 2))
+        assert differ_in_prefix(x, other)
+    assert not differ_in_prefix(x, x.index_fill(0, torch.tensor([7]), 2))
     assert not contents_equal(x, x.index_fill(0, torch.tensor([7]), 2))
 
 
 def test_a_freed_storage_is_not_read():
     x, other = torch.ones(100), torch.zeros(100)
     x.untyped_storage().resize_(0)
-    assert not differ_at_first_sight(x, other)
+    assert not differ_in_prefix(x, other)
     assert not contents_equal(x, other)
 
 
 def test_a_state_keeps_no_array_alive():
     values = [torch.ones(3), np.ones(3), {1}, [torch.ones(2)]]
     found = [weakref.ref(value) for value in (values[0], values[1], values[3][0])]
-    kept = [change_token(value) for value in values], [shallow_change_token(value) for value in values], change_token(values, deep=True)
+    kept = (
+        [change_token(value) for value in values],
+        [shallow_change_token(value) for value in values],
+        change_token(values, deep=True),
+    )
     del values
     gc.collect()
     assert [one() for one in found] == [None] * 3

@@ -20,7 +20,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tensortap.core.record import Placement
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.sharded import by_rank, indices, piece_shape, placed, placement_of_local
+from tensortap.frameworks.sharded import (
+    global_indices,
+    local_shape,
+    placement_at,
+    placement_of_former_dtensor,
+    simulated_ranks,
+)
 from tensortap.frameworks.torch import FRAMEWORK
 
 TWO_PROCESSES = """
@@ -139,16 +145,16 @@ def test_a_piece_lies_where_torch_puts_it(data):
     )
     parts = [data.draw(part) for _ in mesh]
     sizes, offset = _compute_local_shape_and_global_offset(shape, mesh, list(coordinate), parts)
-    found = placed(mesh, coordinate, tuple(word(one) for one in parts), shape)
-    assert piece_shape(found) == tuple(sizes)
+    found = placement_at(mesh, coordinate, tuple(word(one) for one in parts), shape)
+    assert local_shape(found) == tuple(sizes)
     if 0 not in sizes:
         assert found.offset == tuple(offset)
 
 
 def test_the_rows_of_a_strided_shard_are_those_that_torch_gives():
-    found = placed((2,), (1,), ("strided_shard(0, 3)",), (8,))
+    found = placement_at((2,), (1,), ("strided_shard(0, 3)",), (8,))
     shards, _ = _StridedShard(0, split_factor=3)._split_tensor(torch.arange(8), 2, with_padding=False)
-    assert indices(found)[0].tolist() == shards[1].tolist()
+    assert global_indices(found)[0].tolist() == shards[1].tolist()
 
 
 def test_a_partial_result_that_hides_rows_is_not_called_a_sum(mesh):
@@ -161,21 +167,21 @@ def test_a_partial_result_that_hides_rows_is_not_called_a_sum(mesh):
 def test_a_tensor_made_local_keeps_its_placement_in_the_graph(mesh):
     value = distribute_tensor(torch.ones(4, 3, requires_grad=True), mesh, [Shard(0)]) * 2
     expected = Placement((1,), (0,), ("shard(0)",), (4, 3), (0, 0))
-    assert placement_of_local(None, value.to_local()) == expected
-    assert placement_of_local(value, value.to_local()) == expected
-    assert placement_of_local(None, value.to_local() * 2) is None
-    assert placement_of_local(value, value) is None
+    assert placement_of_former_dtensor(None, value.to_local()) == expected
+    assert placement_of_former_dtensor(value, value.to_local()) == expected
+    assert placement_of_former_dtensor(None, value.to_local() * 2) is None
+    assert placement_of_former_dtensor(value, value) is None
 
 
 def test_without_a_graph_the_memory_tells(mesh):
     value = DTensor.from_local(torch.ones(4, 3), mesh, [Partial()])
-    assert placement_of_local(value, value.to_local()).parts == ("partial(sum)",)
-    assert placement_of_local(value, value.to_local().clone()) is None
+    assert placement_of_former_dtensor(value, value.to_local()).parts == ("partial(sum)",)
+    assert placement_of_former_dtensor(value, value.to_local().clone()) is None
 
 
 def test_a_mesh_of_one_allows_every_placement_and_none_is_guessed(mesh):
     value = DTensor.from_local(torch.ones(4, 3), mesh, [Shard(0)])
-    assert placement_of_local(value, value.to_local().clone()) is None
+    assert placement_of_former_dtensor(value, value.to_local().clone()) is None
 
 
 @pytest.fixture
@@ -189,31 +195,31 @@ def simulated_mesh(monkeypatch):
 
 def test_simulated_ranks_each_have_their_piece_and_place(simulated_mesh):
     value = distribute_tensor(torch.arange(15.0).reshape(5, 3), simulated_mesh, [Shard(0), Shard(1)])
-    found = by_rank(value)
+    found = simulated_ranks(value)
     assert [rank for rank, _, _ in found] == [0, 1, 2, 3]
     assert [placement.coordinate for _, _, placement in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [placement.offset for _, _, placement in found] == [(0, 0), (0, 2), (3, 0), (3, 2)]
     assert all(type(piece) is torch.Tensor for _, piece, _ in found)
-    assert all(tuple(piece.shape) == piece_shape(placement) for _, piece, placement in found)
+    assert all(tuple(piece.shape) == local_shape(placement) for _, piece, placement in found)
     assert FRAMEWORK.placement(value) == found[0][2]
 
 
 def test_simulated_ranks_know_their_place_in_part_of_a_mesh(simulated_mesh):
     value = distribute_tensor(torch.arange(4.0), simulated_mesh["tp"], [Shard(0)])
-    assert [placement.coordinate for _, _, placement in by_rank(value)] == [(0,), (1,), (0,), (1,)]
+    assert [placement.coordinate for _, _, placement in simulated_ranks(value)] == [(0,), (1,), (0,), (1,)]
 
 
 def test_simulated_pieces_of_a_plain_tensor_follow_a_known_placement(simulated_mesh):
     value = distribute_tensor(torch.arange(8.0), simulated_mesh, [Replicate(), Shard(0)])
     plain = value.to_local()
     known = FRAMEWORK.placement(value)
-    assert [placement for _, _, placement in by_rank(plain, known)] == [
-        placement for _, _, placement in by_rank(value)
+    assert [placement for _, _, placement in simulated_ranks(plain, known)] == [
+        placement for _, _, placement in simulated_ranks(value)
     ]
-    assert [placement for _, _, placement in by_rank(plain)] == [None] * 4
+    assert [placement for _, _, placement in simulated_ranks(plain)] == [None] * 4
 
 
 def test_an_ordinary_tensor_has_no_simulated_ranks(mesh):
-    assert by_rank(torch.ones(2)) is None
-    assert by_rank(distribute_tensor(torch.ones(2), mesh, [Shard(0)])) is None
-    assert by_rank(3) is None
+    assert simulated_ranks(torch.ones(2)) is None
+    assert simulated_ranks(distribute_tensor(torch.ones(2), mesh, [Shard(0)])) is None
+    assert simulated_ranks(3) is None

@@ -12,7 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks import torch_snapshots
-from tensortap.frameworks.torch_snapshots import copied, fetched, share, shares_on
+from tensortap.frameworks.torch_snapshots import (
+    copy_tensor,
+    copy_tensor_to_host,
+    share_copy_on_write,
+    supports_copy_on_write,
+)
 
 is_shared = torch._C._is_cow_tensor
 
@@ -52,7 +57,7 @@ WRITES = {
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_no_way_of_writing_to_the_original_reaches_the_snapshot(write):
     original = torch.arange(4.0)
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     assert is_shared(snapshot)
     write(original)
     assert snapshot.tolist() == [0, 1, 2, 3]
@@ -64,7 +69,7 @@ def test_no_way_of_writing_to_the_original_reaches_the_snapshot(write):
 def test_a_write_through_an_alias_that_was_there_before_does_not_reach_it(alias):
     original = torch.arange(4.0)
     before = alias(original)
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     before.fill_(9)
     assert snapshot.tolist() == [0, 1, 2, 3]
 
@@ -72,7 +77,7 @@ def test_a_write_through_an_alias_that_was_there_before_does_not_reach_it(alias)
 def test_a_numpy_alias_taken_before_neither_reaches_it_nor_loses_the_original():
     original = torch.arange(4.0)
     alias = original.numpy()
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     alias[0] = 9
     original[1] = 8
     assert snapshot.tolist() == [0, 1, 2, 3]
@@ -81,28 +86,28 @@ def test_a_numpy_alias_taken_before_neither_reaches_it_nor_loses_the_original():
 
 def test_a_write_to_the_snapshot_does_not_reach_the_original():
     original = torch.arange(4.0)
-    share(original).add_(1)
+    share_copy_on_write(original).add_(1)
     assert original.tolist() == [0, 1, 2, 3]
 
 
 def test_several_snapshots_of_one_tensor_are_each_of_their_moment():
     original, snapshots = torch.zeros(3), []
     for _ in range(3):
-        snapshots.append(share(original))
+        snapshots.append(share_copy_on_write(original))
         original.add_(1)
     assert [snapshot[0].item() for snapshot in snapshots] == [0, 1, 2]
 
 
 def test_nothing_is_copied_while_nobody_writes():
     original = torch.ones(1000)
-    snapshots = [share(original) for _ in range(3)]
+    snapshots = [share_copy_on_write(original) for _ in range(3)]
     assert all(map(is_shared, [original, *snapshots]))
 
 
 def test_a_snapshot_has_no_graph_and_leaves_the_one_it_is_from_alone():
     leaf = torch.ones(3, requires_grad=True)
     output = leaf * 2
-    snapshot = share(output)
+    snapshot = share_copy_on_write(output)
     assert (snapshot.requires_grad, snapshot.grad_fn) == (False, None)
     output.sum().backward()
     assert leaf.grad.tolist() == [2, 2, 2]
@@ -111,7 +116,7 @@ def test_a_snapshot_has_no_graph_and_leaves_the_one_it_is_from_alone():
 def test_a_write_to_the_original_is_still_seen_by_autograd():
     leaf = torch.ones(3, requires_grad=True)
     output = leaf.exp()
-    share(output)
+    share_copy_on_write(output)
     output.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.sum().backward()
@@ -120,7 +125,7 @@ def test_a_write_to_the_original_is_still_seen_by_autograd():
 def test_a_snapshot_keeps_no_tensor_alive():
     original = torch.ones(3, requires_grad=True) * 2
     gone = weakref.ref(original)
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     del original
     gc.collect()
     assert gone() is None
@@ -153,7 +158,7 @@ KINDS = {
 def test_every_kind_of_tensor_is_shared_as_it_is(make):
     original = make()
     expected = original.clone()
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     assert is_shared(snapshot)
     assert (snapshot.dtype, snapshot.shape, snapshot.stride()) == (
         original.dtype,
@@ -165,13 +170,13 @@ def test_every_kind_of_tensor_is_shared_as_it_is(make):
 
 
 def test_an_expanded_snapshot_takes_no_more_memory_than_its_original():
-    assert share(torch.ones(1).expand(1 << 20)).untyped_storage().nbytes() == 4
+    assert share_copy_on_write(torch.ones(1).expand(1 << 20)).untyped_storage().nbytes() == 4
 
 
 @pytest.mark.parametrize("position", [slice(0, 5), slice(-5, None)])
 def test_a_small_view_does_not_keep_a_large_storage_alive(position):
     large = torch.zeros(1_000_000)
-    snapshot = share(large[position])
+    snapshot = share_copy_on_write(large[position])
     assert not is_shared(large)
     assert snapshot.untyped_storage().nbytes() == 20
     large.fill_(1)
@@ -190,7 +195,7 @@ def test_a_small_view_does_not_keep_a_large_storage_alive(position):
 )
 def test_memory_that_cannot_be_shared_is_copied(make):
     original = make()
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     assert type(snapshot) is torch.Tensor
     assert not is_shared(snapshot)
     assert not is_shared(original.data)
@@ -201,7 +206,7 @@ def test_memory_that_cannot_be_shared_is_copied(make):
 def test_a_parameter_stays_where_it_is():
     parameter = torch.nn.Parameter(torch.zeros(3))
     address = parameter.data_ptr()
-    share(parameter)
+    share_copy_on_write(parameter)
     with torch.no_grad():
         parameter.add_(1)
     assert parameter.data_ptr() == address
@@ -210,11 +215,11 @@ def test_a_parameter_stays_where_it_is():
 def test_a_snapshot_of_inference_mode_can_be_written_to_after_it():
     with torch.inference_mode():
         original = torch.zeros(3)
-        snapshot = share(original)
+        snapshot = share_copy_on_write(original)
         original.add_(1)
     assert not snapshot.is_inference()
     assert snapshot.add_(2).tolist() == [2, 2, 2]
-    assert share(original).add_(1).tolist() == [2, 2, 2]
+    assert share_copy_on_write(original).add_(1).tolist() == [2, 2, 2]
 
 
 @pytest.mark.filterwarnings(
@@ -234,7 +239,7 @@ def test_a_snapshot_of_inference_mode_can_be_written_to_after_it():
 )
 def test_other_layouts_are_copied_in_their_own(make):
     original = make()
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     assert snapshot is not original
     assert (snapshot.layout, snapshot.dtype, snapshot.is_nested) == (
         original.layout,
@@ -248,7 +253,7 @@ def test_an_ordinary_subclass_becomes_a_plain_tensor():
         pass
 
     original = torch.zeros(3).as_subclass(Mine)
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     original.fill_(1)
     assert type(snapshot) is torch.Tensor
     assert snapshot.sum() == 0
@@ -280,7 +285,7 @@ def freed():
         (freed, "the storage of a tensor of shape [3] was freed; capture it while it is in use"),
     ],
 )
-@pytest.mark.parametrize("take", [share, copied])
+@pytest.mark.parametrize("take", [share_copy_on_write, copy_tensor])
 def test_what_has_no_values_is_refused_with_the_reason(make, told, take):
     with pytest.raises(UnsupportedValueError) as caught:
         take(make())
@@ -289,7 +294,7 @@ def test_what_has_no_values_is_refused_with_the_reason(make, told, take):
 
 def test_what_has_no_values_cannot_be_fetched_either():
     with pytest.raises(UnsupportedValueError, match="a meta tensor"):
-        fetched(torch.ones(3, device="meta"))
+        copy_tensor_to_host(torch.ones(3, device="meta"))
 
 
 # Modes and transforms of the program
@@ -308,7 +313,7 @@ class Counting(TorchDispatchMode):
 def test_a_mode_of_the_program_does_not_see_the_snapshot():
     original = torch.zeros(3)
     with Counting() as mode:
-        snapshot = share(original)
+        snapshot = share_copy_on_write(original)
     assert mode.calls == []
     original.add_(1)
     assert snapshot.sum() == 0
@@ -318,7 +323,7 @@ def test_a_value_within_a_function_transform_is_taken_from_below_it():
     seen = []
 
     def function(x):
-        seen.append(share(x))
+        seen.append(share_copy_on_write(x))
         return (x * x).sum()
 
     assert torch.func.grad(function)(torch.ones(2)).tolist() == [2, 2]
@@ -331,14 +336,14 @@ def test_a_value_within_a_function_transform_is_taken_from_below_it():
 
 
 def test_sharing_is_tried_once_on_each_device():
-    assert shares_on(torch.device("cpu"))
-    assert not shares_on(torch.device("meta"))
+    assert supports_copy_on_write(torch.device("cpu"))
+    assert not supports_copy_on_write(torch.device("meta"))
 
 
 def test_a_device_on_which_a_snapshot_would_not_hold_gets_a_copy(monkeypatch):
     monkeypatch.setattr(torch_snapshots, "_is_shareable", lambda tensor: False)
     original = torch.zeros(3)
-    snapshot = share(original)
+    snapshot = share_copy_on_write(original)
     assert not is_shared(snapshot)
     original.add_(1)
     assert snapshot.sum() == 0
@@ -346,4 +351,4 @@ def test_a_device_on_which_a_snapshot_would_not_hold_gets_a_copy(monkeypatch):
 
 def test_a_snapshot_that_only_pretends_is_found_out(monkeypatch):
     monkeypatch.setattr(torch_snapshots, "_lazy_clone", lambda tensor: tensor.detach())
-    assert not shares_on.__wrapped__(torch.device("cpu"))
+    assert not supports_copy_on_write.__wrapped__(torch.device("cpu"))

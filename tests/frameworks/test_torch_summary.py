@@ -11,7 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.torch import FRAMEWORK
-from tensortap.frameworks.torch_summary import Summary, is_finite, pending, read, summarise
+from tensortap.frameworks.torch_summary import (
+    Summary,
+    fetch_summaries,
+    is_finite,
+    pending_statistics,
+    summarise_tensor,
+)
 from tensortap.kernels import native
 from tensortap.kernels.statistics import Statistics, statistics
 
@@ -30,7 +36,7 @@ def way(request):
     if request.param == "by torch":
         native.library = None
     elif library is None:
-        pytest.skip(native.reason)
+        pytest.skip(native.unavailable_reason)
     yield
     native.library = library
 
@@ -40,7 +46,7 @@ def by_kernels(tensor):
 
 
 def assert_agree(tensor):
-    found, expected = summarise(tensor).statistics, by_kernels(tensor)
+    found, expected = summarise_tensor(tensor).statistics, by_kernels(tensor)
     assert (found.count, found.nan, found.inf) == (expected.count, expected.nan, expected.inf)
     assert (found.min is None) == (expected.min is None)
     if expected.min is None:
@@ -90,18 +96,18 @@ def test_odd_numbers_are_counted_and_the_others_summed_up(dtype, odd):
     ids=str,
 )
 def test_numbers_at_the_edge_are_no_exception(tensor):
-    found, expected = summarise(tensor).statistics, by_kernels(tensor)
+    found, expected = summarise_tensor(tensor).statistics, by_kernels(tensor)
     assert_agree(tensor)
     if expected.mean:
         assert found.std == pytest.approx(expected.std, rel=1e-3, abs=1e-7 * abs(expected.mean))
 
 
 def test_large_integers_keep_their_exact_bounds():
-    found = summarise(torch.tensor([2**62 + 1, -(2**62) - 3])).statistics
+    found = summarise_tensor(torch.tensor([2**62 + 1, -(2**62) - 3])).statistics
     assert (found.min, found.max) == (-(2**62) - 3, 2**62 + 1)
-    found = summarise(torch.tensor([2**64 - 1, 1], dtype=torch.uint64)).statistics
+    found = summarise_tensor(torch.tensor([2**64 - 1, 1], dtype=torch.uint64)).statistics
     assert (found.min, found.max) == (1, 2**64 - 1)
-    assert type(summarise(torch.tensor([True])).statistics.max) is int
+    assert type(summarise_tensor(torch.tensor([True])).statistics.max) is int
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=30))
@@ -126,7 +132,7 @@ def test_views_are_summed_up_as_they_are(view):
 
 
 def test_a_summary_says_what_it_is_of():
-    found = summarise(torch.tensor([[1.0, 2.0, 6.0]], dtype=torch.bfloat16))
+    found = summarise_tensor(torch.tensor([[1.0, 2.0, 6.0]], dtype=torch.bfloat16))
     assert (found.shape, found.dtype, found.device, found.count) == ((1, 3), "bfloat16", "cpu", 3)
     assert (found.min, found.max, found.mean, found.nan, found.inf) == (1, 6, 3, 0, 0)
     assert found.is_finite
@@ -145,7 +151,7 @@ def test_a_summary_says_what_it_is_of():
     ],
 )
 def test_odd_numbers_show(values, shown):
-    assert repr(summarise(torch.tensor(values))) == shown
+    assert repr(summarise_tensor(torch.tensor(values))) == shown
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Sparse")
@@ -170,15 +176,15 @@ def test_odd_numbers_show(values, shown):
 )
 def test_what_has_no_summary_is_refused_by_name(make, told):
     with pytest.raises(UnsupportedValueError) as caught:
-        summarise(make())
+        summarise_tensor(make())
     assert str(caught.value) == told
 
 
 def test_summing_up_changes_nothing():
     tensor = torch.randn(10, requires_grad=True)
     before, state = tensor.detach().clone(), torch.get_rng_state()
-    summarise(tensor * 2)
-    summarise(tensor)
+    summarise_tensor(tensor * 2)
+    summarise_tensor(tensor)
     assert torch.equal(tensor, before)
     assert tensor._version == 0
     assert torch.equal(torch.get_rng_state(), state)
@@ -189,7 +195,7 @@ def test_summing_up_changes_nothing():
 
 def waiting(tensor):
     """As on a device other than the host."""
-    return Summary(FRAMEWORK.describe(tensor), tensor.numel(), pending(tensor))
+    return Summary(FRAMEWORK.describe(tensor), tensor.numel(), pending_statistics(tensor))
 
 
 class Reads(TorchDispatchMode):
@@ -208,7 +214,7 @@ def test_many_summaries_are_fetched_at_once():
     summaries = [waiting(tensor) for tensor in tensors]
     assert all(summary.waits is not None for summary in summaries)
     with Reads() as reads:
-        read([*summaries, summarise(torch.ones(2))])
+        fetch_summaries([*summaries, summarise_tensor(torch.ones(2))])
     assert reads.count == 1
     assert [summary.waits for summary in summaries] == [None] * 3
     for summary, tensor in zip(summaries, tensors, strict=True):
@@ -232,8 +238,8 @@ def test_odd_numbers_are_counted_on_the_device():
 
 
 def test_nothing_to_read_is_no_error():
-    read([])
-    read([summarise(torch.ones(2))])
+    fetch_summaries([])
+    fetch_summaries([summarise_tensor(torch.ones(2))])
 
 
 # Finite or not
@@ -270,11 +276,11 @@ def test_one_odd_number_anywhere_is_enough(odd, at):
 
 def test_numpy_agrees_about_the_spread():
     values = np.random.default_rng(1).normal(50, 0.01, 100_000).astype(np.float32)
-    assert summarise(torch.from_numpy(values)).std == pytest.approx(
+    assert summarise_tensor(torch.from_numpy(values)).std == pytest.approx(
         float(values.astype(float).std()), rel=1e-3
     )
 
 
 def test_statistics_of_the_host_are_there_at_once():
-    assert isinstance(summarise(torch.ones(2)).statistics, Statistics)
-    assert summarise(torch.ones(2)).waits is None
+    assert isinstance(summarise_tensor(torch.ones(2)).statistics, Statistics)
+    assert summarise_tensor(torch.ones(2)).waits is None

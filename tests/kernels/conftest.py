@@ -14,7 +14,7 @@ def way(request):
     if request.param == "numpy":
         native.library = None
     elif library is None:
-        pytest.skip(native.reason)
+        pytest.skip(native.unavailable_reason)
     else:
         library.choose(request.param)
     yield request.param

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from tensortap.kernels.along import relative_l2_along, worst_of_both
-from tensortap.kernels.differences import differences
+from tensortap.kernels.along import relative_l2_per_index, worst_row_and_column
+from tensortap.kernels.differences import measure_differences
 
 pytestmark = pytest.mark.usefixtures("way")
 
 
 def along(a, b, axis):
-    return relative_l2_along(a, a.dtype.name, b, b.dtype.name, axis)
+    return relative_l2_per_index(a, a.dtype.name, b, b.dtype.name, axis)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "complex64", "int64"])
@@ -23,7 +23,7 @@ def test_each_index_is_as_far_apart_as_its_slices(dtype, axis, order):
     found = along(a, b, axis)
     for index in range(b.shape[axis]):
         x, y = a.take(index, axis), b.take(index, axis)
-        assert found[index] == pytest.approx(differences(x, dtype, y, dtype).relative_l2, rel=1e-12)
+        assert found[index] == pytest.approx(measure_differences(x, dtype, y, dtype).relative_l2, rel=1e-12)
 
 
 def test_the_one_bad_row_is_the_worst():
@@ -69,6 +69,6 @@ def test_what_is_far_smaller_than_others_is_measured_by_a_share_of_them(axis):
     b[tuple(row)] = 1e-3
     a = b.copy()
     a[tuple(row)] += np.float32(0.01)
-    size, at = worst_of_both(a, "float32", b, "float32")[axis]
+    size, at = worst_row_and_column(a, "float32", b, "float32")[axis]
     assert at == 3
     assert size == pytest.approx(0.01 / 0.3, rel=1e-3)

@@ -11,8 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import differences as module
-from tensortap.kernels.differences import DEFAULT_ATOL, Extreme, differences, within
+from tensortap.kernels.differences import is_within_tolerance, measure_differences
 from tensortap.kernels.numbers import decode
+from tensortap.kernels.tally import DEFAULT_ATOL, LargestDifference
 
 pytestmark = pytest.mark.usefixtures("way")
 
@@ -24,11 +25,11 @@ ATOLS = st.just(math.inf) | RTOLS
 
 
 def of(a, b, **options):
-    return differences(a, a.dtype.name, b, b.dtype.name, **options)
+    return measure_differences(a, a.dtype.name, b, b.dtype.name, **options)
 
 
 def are_within(a, b, **options):
-    return within(a, a.dtype.name, b, b.dtype.name, **options)
+    return is_within_tolerance(a, a.dtype.name, b, b.dtype.name, **options)
 
 
 def mismatches(a, b, atol, rtol, equal_nan):
@@ -69,7 +70,7 @@ def test_the_largest_absolute_difference_does_not_depend_on_the_order(pair):
     there, back = of(*pair), of(*reversed(pair))
     assert (there.absolute is None) == (back.absolute is None)
     if there.absolute is not None:
-        assert there.absolute == Extreme(
+        assert there.absolute == LargestDifference(
             back.absolute.size, back.absolute.index, back.absolute.b, back.absolute.a
         )
     assert there.nan == back.nan[::-1]
@@ -90,15 +91,15 @@ def test_the_block_size_does_not_matter(pair, block):
 def test_everything_is_said_about_a_small_pair():
     found = of(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 2.5], [3.0, 2.0]]))
     assert (found.count, found.mismatches) == (4, 2)
-    assert found.absolute == Extreme(2.0, (1, 1), 4.0, 2.0)
-    assert found.relative == Extreme(1.0, (1, 1), 4.0, 2.0)
+    assert found.absolute == LargestDifference(2.0, (1, 1), 4.0, 2.0)
+    assert found.relative == LargestDifference(1.0, (1, 1), 4.0, 2.0)
     assert found.mean == 0.625
     assert found.relative_l2 == pytest.approx(math.sqrt(4.25 / (1 + 6.25 + 9 + 4)))
 
 
 def test_a_difference_from_zero_is_infinite_in_proportion_and_zero_from_zero_is_none():
     found = of(np.array([0.0, 1.0, 0.0]), np.array([0.0, 1.0, 2.0]))
-    assert found.relative == Extreme(1.0, (2,), 0.0, 2.0)
+    assert found.relative == LargestDifference(1.0, (2,), 0.0, 2.0)
     assert of(np.array([0.0, 3.0]), np.array([0.0, 0.0])).relative.size == math.inf
 
 
@@ -125,16 +126,18 @@ def test_a_finite_number_is_never_within_reach_of_infinity():
 def test_every_float_type_is_compared_by_value(dtype):
     bits = np.arange(256 if DTYPE_TABLE[dtype].itemsize == 1 else 2000).astype(DTYPE_TABLE[dtype].storage)
     wide = decode(bits, dtype).astype(np.float64)
-    assert within(bits, dtype, wide, "float64", atol=0, rtol=0, equal_nan=True)
-    assert within(bits, dtype, bits, dtype, equal_nan=True)
-    assert within(bits, dtype, bits, dtype) == (not np.isnan(wide).any())
-    assert differences(bits, dtype, wide, "float64", equal_nan=True).nan == (np.isnan(wide).sum(),) * 2
+    assert is_within_tolerance(bits, dtype, wide, "float64", atol=0, rtol=0, equal_nan=True)
+    assert is_within_tolerance(bits, dtype, bits, dtype, equal_nan=True)
+    assert is_within_tolerance(bits, dtype, bits, dtype) == (not np.isnan(wide).any())
+    assert (
+        measure_differences(bits, dtype, wide, "float64", equal_nan=True).nan == (np.isnan(wide).sum(),) * 2
+    )
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_numbers_differ_by_their_distance(dtype):
     a, b = np.array([3 + 4j, 1j], dtype), np.array([0, 1j], dtype)
-    assert of(a, b).absolute == Extreme(5.0, (0,), 3 + 4j, 0j)
+    assert of(a, b).absolute == LargestDifference(5.0, (0,), 3 + 4j, 0j)
     assert are_within(a, b, atol=5.0)
     assert not are_within(a, b, atol=4.9)
     assert not are_within(np.array([complex(np.nan, 0)], dtype), np.array([complex(np.nan, 0)], dtype))
@@ -170,7 +173,7 @@ def test_integers_are_compared_as_python_would(data, a_dtype, b_dtype, atol):
     assert are_within(a, b, atol=atol) == (found.mismatches == 0)
     if max(gaps):
         at = gaps.index(max(gaps))
-        assert found.absolute == Extreme(max(gaps), (at,), left[at], right[at])
+        assert found.absolute == LargestDifference(max(gaps), (at,), left[at], right[at])
         assert found.mean == pytest.approx(sum(gaps) / length)
     else:
         assert found.absolute is None
@@ -210,8 +213,8 @@ def test_bools_are_zero_and_one():
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (2, 3)])
 def test_every_type_and_shape_equals_itself(dtype, shape):
     bits = np.ones(shape, DTYPE_TABLE[dtype].storage)
-    assert within(bits, dtype, bits.copy(), dtype)
-    assert differences(bits, dtype, bits.copy(), dtype).count == math.prod(shape)
+    assert is_within_tolerance(bits, dtype, bits.copy(), dtype)
+    assert measure_differences(bits, dtype, bits.copy(), dtype).count == math.prod(shape)
 
 
 def test_shapes_that_differ_are_refused():
@@ -269,7 +272,7 @@ def large_file(tmp_path_factory):
 def test_200_megabytes_on_disk_take_less_than_2_mebibytes_of_memory(large_file):
     a, b = np.memmap(large_file, np.float32, "r"), np.memmap(large_file, np.float32, "r")
     assert peak_of(lambda: are_within(a, b)) <= 2 << 20
-    assert peak_of(lambda: differences(a, "float32", b, "float32")) <= 2 << 20
+    assert peak_of(lambda: measure_differences(a, "float32", b, "float32")) <= 2 << 20
 
 
 @pytest.mark.parametrize(
@@ -282,7 +285,7 @@ def test_any_type_and_stride_takes_less_than_2_mebibytes_of_memory(dtype, is_apa
     a = (raw[: 1 << 20] > 9) if dtype == "bool" else raw.view(storage)
     a = a[: a.size // 1000 * 1000].reshape(-1, 1000)
     b = a[::-1] if is_apart else a[::-1].copy()
-    assert peak_of(lambda: differences(a, dtype, b, dtype)) <= 2 << 20
+    assert peak_of(lambda: measure_differences(a, dtype, b, dtype)) <= 2 << 20
 
 
 def test_bias_order_gain_and_both_sides_are_told():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensortap.kernels import hashing
-from tensortap.kernels.hashing import Checksum, checksum, crc32
+from tensortap.kernels.hashing import RunningChecksum, checksum, crc32
 
 HOLDERS = [b"", b"abc", bytearray(b"abc"), memoryview(b"abc"), np.arange(6.0).reshape(2, 3), np.zeros((0, 3))]
 
@@ -41,7 +41,7 @@ def test_arrays_of_any_type_are_taken(dtype):
 
 
 def test_pieces_give_the_checksum_of_the_whole():
-    data, pieces, running = np.arange(1000.0), Checksum(), 0
+    data, pieces, running = np.arange(1000.0), RunningChecksum(), 0
     for start in range(0, 1000, 300):
         pieces.update(data[start : start + 300])
         running = crc32(data[start : start + 300], running)

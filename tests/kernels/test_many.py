@@ -11,11 +11,11 @@ from hypothesis.extra import numpy as hnp
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
-from tensortap.kernels.along import worst_of_both
-from tensortap.kernels.differences import differences
-from tensortap.kernels.many import accounts, columns_of
+from tensortap.kernels.along import worst_row_and_column
+from tensortap.kernels.differences import measure_differences
+from tensortap.kernels.many import compare_pairs, last_axis_length
 
-pytestmark = pytest.mark.skipif(not native.available, reason=native.reason)
+pytestmark = pytest.mark.skipif(not native.available, reason=native.unavailable_reason)
 VARIANTS = native.library.variants() if native.available else []
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=40)
 
@@ -51,11 +51,11 @@ def worst(pair, found):
     x, y = (side.reshape(-1, side.shape[-1]) for side in (a, b))
     if found.a.norm > found.b.norm:
         x, a_dtype, y, b_dtype = y, b_dtype, x, a_dtype
-    return worst_of_both(x, a_dtype, y, b_dtype)
+    return worst_row_and_column(x, a_dtype, y, b_dtype)
 
 
 def assert_is_that_of_one(told, pair):
-    found = differences(*pair)
+    found = measure_differences(*pair)
     assert (told.above, told.below, told.disagreeing) == (found.above, found.below, found.disagreeing)
     assert ((told.a_nan, told.b_nan), (told.a_inf, told.b_inf)) == (found.nan, found.inf)
     assert math.sqrt(told.a_squares) == pytest.approx(found.a.norm, rel=1e-12)
@@ -71,7 +71,7 @@ def assert_is_that_of_one(told, pair):
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(given_pairs=st.lists(pairs(), max_size=4))
 def test_each_pair_is_accounted_for_as_if_it_were_alone(variant, given_pairs):
-    found = accounts(given_pairs)
+    found = compare_pairs(given_pairs)
     assert len(found) == len(given_pairs)
     for told, pair in zip(found, given_pairs, strict=True):
         if told is not None:
@@ -82,9 +82,9 @@ def test_each_pair_is_accounted_for_as_if_it_were_alone(variant, given_pairs):
 @pytest.mark.parametrize("shape", [(300, 7), (3, 70, 33), (2, 9000), (4100, 2)])
 def test_ordinary_numbers_of_any_shape_are_taken(variant, dtype, shape):
     pair = noisy(shape, dtype)
-    (told,) = accounts([pair])
+    (told,) = compare_pairs([pair])
     assert_is_that_of_one(told, pair)
-    (_, row), (_, column) = worst(pair, differences(*pair))
+    (_, row), (_, column) = worst(pair, measure_differences(*pair))
     assert (told.worst_row, told.worst_column) == (row, column)
 
 
@@ -92,13 +92,13 @@ def test_numbers_that_are_not_finite_on_both_sides_do_not_count_in_rows_and_colu
     a, dtype, b, _ = noisy((40, 60))
     a[3, 5] = b[3, 5] = np.nan
     a[7] = b[7] = np.inf
-    (told,) = accounts([(a, dtype, b, dtype)])
+    (told,) = compare_pairs([(a, dtype, b, dtype)])
     assert (told.finite, told.a_nan, told.a_inf) == (39 * 60 - 1, 1, 60)
     assert_is_that_of_one(told, (a, dtype, b, dtype))
 
 
 def test_what_needs_more_care_is_left_to_the_way_of_one():
-    long, apart = noisy(native.CHUNK + 2), noisy((8, 8))
+    long, apart = noisy(native.CHUNK_SIZE + 2), noisy((8, 8))
     extreme = noisy((8, 8), "float64")
     huge = 1e200 * extreme[0], "float64", 1e200 * extreme[2], "float64"
     odd = np.frombuffer(bytearray(257), np.float32, 64, 1), "float32", np.ones(64, np.float32), "float32"
@@ -107,19 +107,19 @@ def test_what_needs_more_care_is_left_to_the_way_of_one():
     empty = np.zeros((0, 3), np.float32), "float32", np.zeros((0, 3), np.float32), "float32"
     other = np.zeros(3, np.float32), "float32", np.zeros(4, np.float32), "float32"
     for pair in (long, huge, odd, strided, complex_pair, empty, other):
-        assert accounts([pair]) == [None]
-    assert accounts([huge, apart])[1] is not None
+        assert compare_pairs([pair]) == [None]
+    assert compare_pairs([huge, apart])[1] is not None
 
 
 def test_without_the_library_every_pair_is_compared_by_itself(monkeypatch):
     monkeypatch.setattr(native, "library", None)
-    assert accounts([noisy((4, 4))]) == [None]
+    assert compare_pairs([noisy((4, 4))]) == [None]
 
 
 def test_the_arrays_are_let_go_of(variant):
     memory = bytearray(1024)
     a = np.frombuffer(memory, np.float32)
-    kind = native.kind("float32")
+    kind = native.dtype_code("float32")
     assert len(native.library.measured([(a, *kind, a, *kind, 256, 16, False)])) == 1
     for bad in ((a, *kind, a, *kind, 257, 0, False), (a, *kind, a, *kind, 256, 7, False), (a, 1), 3):
         with pytest.raises((ValueError, TypeError)):
@@ -129,7 +129,7 @@ def test_the_arrays_are_let_go_of(variant):
 
 
 def test_what_would_read_outside_the_arrays_is_refused():
-    a, kind = np.zeros(4, np.float32), native.kind("float32")
+    a, kind = np.zeros(4, np.float32), native.dtype_code("float32")
     with pytest.raises(ValueError, match="16 bytes do not hold the numbers from 0 to 5"):
         native.library.measured([(a, *kind, a, *kind, 5, 0, False)])
     with pytest.raises(ValueError, match="4 numbers are no rows of 3"):
@@ -153,7 +153,7 @@ def test_other_threads_run_while_small_pairs_are_compared():
     thread = threading.Thread(target=count)
     thread.start()
     started.wait()
-    kind = native.kind("float32")
+    kind = native.dtype_code("float32")
     rows = [(a, *kind, b, *kind, a.size, 64, False) for a, _, b, _ in jobs]
     before = len(turns)
     native.library.measured(rows)
@@ -164,7 +164,7 @@ def test_other_threads_run_while_small_pairs_are_compared():
 
 
 def test_rows_and_columns_need_two_axes():
-    assert [columns_of(shape) for shape in [(), (5,), (1, 5), (5, 1), (2, 5), (3, 1, 4), (1, 1, 4)]] == [
+    assert [last_axis_length(shape) for shape in [(), (5,), (1, 5), (5, 1), (2, 5), (3, 1, 4), (1, 1, 4)]] == [
         0, 0, 0, 0, 5, 4, 0,
     ]  # fmt: skip
 
@@ -173,10 +173,10 @@ def test_rows_and_columns_need_two_axes():
 def test_rows_and_columns_of_long_arrays_are_those_of_the_twin_for_any_number_of_threads(columns):
     a, dtype, b, _ = noisy((3_000_000 // columns, columns))
     a[1] *= 2
-    one, two = (worst_of_both(a, dtype, b, dtype, threads=count) for count in (1, 2))
+    one, two = (worst_row_and_column(a, dtype, b, dtype, threads=count) for count in (1, 2))
     library, native.library = native.library, None
     try:
-        twin = worst_of_both(a, dtype, b, dtype)
+        twin = worst_row_and_column(a, dtype, b, dtype)
     finally:
         native.library = library
     assert one == two

@@ -11,12 +11,12 @@ from hypothesis.extra import numpy as hnp
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
-from tensortap.kernels.along import relative_l2_along
-from tensortap.kernels.differences import differences, within
+from tensortap.kernels.along import relative_l2_per_index
+from tensortap.kernels.differences import is_within_tolerance, measure_differences
 from tensortap.kernels.numbers import decode
 from tensortap.kernels.statistics import statistics
 
-pytestmark = pytest.mark.skipif(not native.available, reason=native.reason)
+pytestmark = pytest.mark.skipif(not native.available, reason=native.unavailable_reason)
 SETTINGS = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -105,9 +105,9 @@ def assert_agree(found, expected):
 def test_differences_are_those_of_the_twin(variant, pair, atol, rtol, equal_nan):
     native.library.choose(variant)
     tolerance = {"atol": atol, "rtol": rtol, "equal_nan": equal_nan}
-    found = differences(*pair, **tolerance, ulps=True)
-    assert_agree(found, by_twin(lambda: differences(*pair, **tolerance, ulps=True)))
-    assert within(*pair, **tolerance) == (found.mismatches == 0)
+    found = measure_differences(*pair, **tolerance, ulps=True)
+    assert_agree(found, by_twin(lambda: measure_differences(*pair, **tolerance, ulps=True)))
+    assert is_within_tolerance(*pair, **tolerance) == (found.mismatches == 0)
     native.library.choose(VARIANTS[0])
 
 
@@ -134,7 +134,7 @@ def test_an_axis_is_that_of_the_twin(pair, data):
     if not shape:
         return
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))
-    found, expected = relative_l2_along(*pair, axis), by_twin(lambda: relative_l2_along(*pair, axis))
+    found, expected = relative_l2_per_index(*pair, axis), by_twin(lambda: relative_l2_per_index(*pair, axis))
     assert found.shape == (shape[axis],)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
@@ -150,8 +150,8 @@ def test_arrays_of_many_blocks_agree_with_the_twin(variant, dtype):
     b = a.copy()
     b[30_000:60_000] = np.roll(b, 1)[30_000:60_000]
     assert_agree(
-        differences(a, dtype, b, dtype, ulps=True),
-        by_twin(lambda: differences(a, dtype, b, dtype, ulps=True)),
+        measure_differences(a, dtype, b, dtype, ulps=True),
+        by_twin(lambda: measure_differences(a, dtype, b, dtype, ulps=True)),
     )
     found, expected = statistics(a, dtype), by_twin(lambda: statistics(a, dtype))
     assert (found.nan, found.inf, found.min, found.max) == (
@@ -169,13 +169,13 @@ def test_odd_numbers_anywhere_are_counted_where_they_are(fill, first, dtype):
     a[first::7] = fill
     with np.errstate(over="ignore"):
         pair = a.astype(dtype), dtype, b.astype(dtype), dtype
-    assert_agree(differences(*pair), by_twin(lambda: differences(*pair)))
+    assert_agree(measure_differences(*pair), by_twin(lambda: measure_differences(*pair)))
 
 
 def test_the_number_of_threads_changes_nothing():
     a = np.random.default_rng(0).standard_normal(5_000_000).astype(np.float32)
     b = a + np.float32(1e-3)
-    one, two = (differences(a, "float32", b, "float32", ulps=True, threads=count) for count in (1, 2))
+    one, two = (measure_differences(a, "float32", b, "float32", ulps=True, threads=count) for count in (1, 2))
     assert one == two
 
 
@@ -190,13 +190,13 @@ def test_no_more_threads_are_started_than_asked_for(monkeypatch):
 
     monkeypatch.setattr(native, "library", Watched())
     a = np.zeros(8 << 20, np.float32)
-    differences(a, "float32", a.copy(), "float32", threads=1)
+    measure_differences(a, "float32", a.copy(), "float32", threads=1)
     assert seen == {threading.get_ident()}
     seen.clear()
-    differences(a, "float32", a.copy(), "float32", threads=3)
+    measure_differences(a, "float32", a.copy(), "float32", threads=3)
     assert len(seen) <= 3
     with pytest.raises(ValueError, match="threads must be at least 1, not 0"):
-        differences(a, "float32", a, "float32", threads=0)
+        measure_differences(a, "float32", a, "float32", threads=0)
 
 
 def test_other_threads_run_while_the_library_computes():
@@ -213,7 +213,7 @@ def test_other_threads_run_while_the_library_computes():
     thread.start()
     started.wait()
     before = len(turns)
-    native.library.statistics(*native.source(a, "uint8"), 0, a.size)
+    native.library.statistics(*native.as_native(a, "uint8"), 0, a.size)
     during = len(turns) - before
     ended.set()
     thread.join()
@@ -226,7 +226,7 @@ def test_flushing_subnormal_numbers_to_zero_does_not_change_what_is_found():
     a, b = np.full(1000, 1e-40, np.float32), np.zeros(1000, np.float32)
     assert torch.set_flush_denormal(True)
     try:
-        found = differences(a, "float32", b, "float32", atol=0)
+        found = measure_differences(a, "float32", b, "float32", atol=0)
     finally:
         torch.set_flush_denormal(False)
     assert (found.mismatches, found.above) == (1000, 1000)
@@ -251,7 +251,7 @@ def test_what_would_read_outside_the_array_is_refused(call, told):
 def test_a_nearly_equal_pair_has_the_angle_of_float64():
     a = np.random.default_rng(0).standard_normal(100_000)
     b = a + 1e-7 * np.random.default_rng(1).standard_normal(100_000)
-    found = differences(a, "float64", b, "float64")
+    found = measure_differences(a, "float64", b, "float64")
     x, y = a.astype(np.longdouble), b.astype(np.longdouble)
     expected = 1 - (x @ y) / np.sqrt((x @ x) * (y @ y))
     assert found.cosine_distance == pytest.approx(float(expected), rel=1e-3)
@@ -261,13 +261,11 @@ def test_a_nearly_equal_pair_has_the_angle_of_float64():
 @pytest.mark.parametrize("dtype", [name for name, row in DTYPE_TABLE.items() if row.family == "float"])
 def test_neighbours_are_one_number_apart(dtype):
     width = DTYPE_TABLE[dtype].itemsize
-    low = np.array([1, 5, 40], DTYPE_TABLE[dtype].storage if width > 2 else f"<u{width}").astype(
-        f"<u{width}"
-    )
+    low = np.array([1, 5, 40], DTYPE_TABLE[dtype].storage if width > 2 else f"<u{width}").astype(f"<u{width}")
     high = (low + 1).astype(low.dtype)
     bits = [codes.view(DTYPE_TABLE[dtype].storage) for codes in (low, high)]
     assert (decode(bits[0], dtype) < decode(bits[1], dtype)).all()
-    found = differences(bits[0], dtype, bits[1], dtype, ulps=True).ulps
+    found = measure_differences(bits[0], dtype, bits[1], dtype, ulps=True).ulps
     assert (found.max, found.counts[1], found.quantile(0.5)) == (1, 3, 1)
 
 
@@ -279,6 +277,6 @@ def test_numbers_may_begin_at_any_byte(dtype):
     assert not apart.flags.aligned
     b = np.roll(apart, 1)
     pair, moved = (apart, dtype, b, dtype), (apart.copy(), dtype, b, dtype)
-    assert_agree(differences(*pair), differences(*moved))
+    assert_agree(measure_differences(*pair), measure_differences(*moved))
     assert statistics(apart, dtype).max == statistics(apart.copy(), dtype).max
-    np.testing.assert_allclose(relative_l2_along(*pair, 0), relative_l2_along(*moved, 0), rtol=1e-12)
+    np.testing.assert_allclose(relative_l2_per_index(*pair, 0), relative_l2_per_index(*moved, 0), rtol=1e-12)

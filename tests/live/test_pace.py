@@ -7,7 +7,7 @@ import torch
 
 import tensortap as tt
 from tensortap.live import pace
-from tensortap.live.pace import Pace
+from tensortap.live.pace import Throttle
 
 
 @pytest.fixture
@@ -19,21 +19,21 @@ def quick(monkeypatch):
 def worked(found, steps, share, seconds=0.02):
     """As if that many steps had been taken, which cost that share of the time."""
     for step in range(steps):
-        found.spend(step, share * seconds / steps)
+        found.add_cost(step, share * seconds / steps)
     time.sleep(seconds)  # the time over which a share is a share
 
 
 def test_what_is_cheap_is_taken_in_every_step(quick):
-    found = Pace()
+    found = Throttle()
     worked(found, steps=10, share=0.001)
-    assert found.judge(0.03) == ""
+    assert found.adjust(0.03) == ""
     assert all(found.allows(step, 1) for step in range(10))
 
 
 def test_what_costs_too_much_is_taken_so_rarely_that_it_does_not(quick):
-    found = Pace()
+    found = Throttle()
     worked(found, steps=10, share=0.3)
-    told = found.judge(0.03)
+    told = found.adjust(0.03)
     assert "% are allowed" in told
     assert f"one in {found.every} is taken now" in told
     assert 5 <= found.every <= 10
@@ -41,23 +41,23 @@ def test_what_costs_too_much_is_taken_so_rarely_that_it_does_not(quick):
 
 
 def test_steps_are_counted_among_those_that_were_asked_for():
-    found = Pace()
+    found = Throttle()
     found.every = 3
     assert [step for step in range(0, 100, 10) if found.allows(step, 10)] == [0, 30, 60, 90]
 
 
 def test_what_became_cheap_is_taken_in_every_step_again(quick):
-    found = Pace()
+    found = Throttle()
     found.every = 10
     worked(found, steps=10, share=0.001)
-    assert "every step that was asked for is taken" in found.judge(0.03)
+    assert "every step that was asked for is taken" in found.adjust(0.03)
     assert found.every == 1
 
 
 def test_two_steps_are_not_enough_for_a_judgement(quick):
-    found = Pace()
+    found = Throttle()
     worked(found, steps=2, share=0.9)
-    assert found.judge(0.03) == ""
+    assert found.adjust(0.03) == ""
 
 
 def steps_until(tapped, is_so, seconds=20):

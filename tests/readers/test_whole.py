@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tensortap as tt
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
-from tensortap.frameworks.sharded import indices, placed
+from tensortap.frameworks.sharded import global_indices, placement_at
 from tensortap.readers.whole import whole
 
 
@@ -20,9 +20,9 @@ def cut(value, mesh, *parts, name="x"):
     """One record per place of the mesh, as the ranks would have made them."""
     records = []
     for rank, coordinate in enumerate(product(*map(range, mesh))):
-        placement = placed(mesh, coordinate, parts, tuple(value.shape))
+        placement = placement_at(mesh, coordinate, parts, tuple(value.shape))
         piece = value
-        for dimension, rows in enumerate(indices(placement)):
+        for dimension, rows in enumerate(global_indices(placement)):
             piece = piece[(slice(None),) * dimension + (rows,)]
         records.append(Record(name, piece, rank=rank, placement=placement))
     return records
@@ -117,7 +117,7 @@ def test_an_empty_piece_may_be_missing():
 def test_partial_results_are_reduced_in_their_own_type(operation, expected, make):
     records = [
         Record(
-            "x", make([number]), rank=rank, placement=placed((3,), (rank,), (f"partial({operation})",), (1,))
+            "x", make([number]), rank=rank, placement=placement_at((3,), (rank,), (f"partial({operation})",), (1,))
         )
         for rank, number in enumerate([1.0, 2.0, 4.0])
     ]
@@ -129,7 +129,7 @@ def test_partial_results_are_reduced_in_their_own_type(operation, expected, make
 def test_partial_sums_are_added_in_the_order_of_ranks_and_rounded_each_time():
     values = [torch.tensor([number], dtype=torch.bfloat16) for number in (256.0, 1.0, 1.0)]
     records = [
-        Record("x", value, rank=rank, placement=placed((3,), (rank,), ("partial(sum)",), (1,)))
+        Record("x", value, rank=rank, placement=placement_at((3,), (rank,), ("partial(sum)",), (1,)))
         for rank, value in enumerate(values)
     ]
     assert whole(records).item() == 256.0  # 256 + 1 is 256 in bfloat16, 256 + 2 would be 258
@@ -274,7 +274,7 @@ def test_a_placement_that_pieces_cannot_undo_is_refused():
 
 
 def test_a_rank_outside_the_mesh_adds_nothing():
-    outside = Record("x", torch.empty(0), rank=9, placement=placed((2,), (), ("shard(0)",), (4,)))
+    outside = Record("x", torch.empty(0), rank=9, placement=placement_at((2,), (), ("shard(0)",), (4,)))
     same_bits(whole([*cut(torch.arange(4.0), (2,), "shard(0)"), outside]), torch.arange(4.0))
     with pytest.raises(NotWholeError, match="no rank of the mesh"):
         whole(outside)

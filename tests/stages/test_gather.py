@@ -13,7 +13,7 @@ from tensortap.sinks.memory import Memory
 from tensortap.stages.callbacks import CallbackChain, PreSaveCallbacks
 from tensortap.stages.exchange import GatherCollective, _plan_messages
 from tensortap.stages.gather import Gather
-from tensortap.stages.parcel import ArraySlot, payload_from_header, pack_records, unpack_records
+from tensortap.stages.parcel import ArraySlot, pack_records, payload_from_header, unpack_records
 from tensortap.stages.reduce import mean, stack_padded_tensors, stack_tensors
 
 

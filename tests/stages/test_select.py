@@ -7,10 +7,19 @@ import torch
 
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.frameworks.keep import summary
+from tensortap.frameworks.keep import summarise_value
 from tensortap.kernels.statistics import statistics
 from tensortap.sinks.memory import Memory
-from tensortap.stages.select import Changed, StepPredicate, When, changed, every, first, nonfinite, predicates_of
+from tensortap.stages.select import (
+    Changed,
+    StepPredicate,
+    When,
+    changed,
+    every,
+    first,
+    nonfinite,
+    predicates_of,
+)
 
 NAN, INF = float("nan"), float("inf")
 
@@ -126,8 +135,8 @@ def test_a_nan_or_an_inf_is_seen_in_every_type_of_torch(dtype, odd):
         torch.tensor([0.0, NAN]).to_sparse(),
         torch.nn.Parameter(torch.tensor(INF)),
         statistics(np.array([1.0, NAN]), "float64"),
-        summary(torch.tensor([1.0, NAN])),
-        summary(np.array([1.0, INF])),
+        summarise_value(torch.tensor([1.0, NAN])),
+        summarise_value(np.array([1.0, INF])),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -155,7 +164,7 @@ def test_a_nan_or_an_inf_is_seen_in_every_kind_of_value(value):
         object(),
         [],
         statistics(np.array([1.0, 2.0]), "float64"),
-        summary(torch.ones(3)),
+        summarise_value(torch.ones(3)),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -277,7 +277,7 @@ def test_a_comparison_made_in_python_is_shown_without_runs(look):
 
 def test_a_comparison_that_waits_for_another_says_so(client):
     comparisons, is_let = client.viewer.state.comparisons, threading.Event()
-    comparisons._later.submit(lambda: is_let.wait(30))  # the one thread has something else to do
+    comparisons._worker.submit(lambda: is_let.wait(30))  # the one thread has something else to do
     a, b = client.run("a"), client.run("b")
     first = client.json(f"/api/compare?a={a}&b={b}")
     second = client.json(f"/api/compare?a={b}&b={a}")
@@ -295,8 +295,8 @@ def test_a_run_that_went_on_is_compared_anew_whoever_noticed_first(look, folder)
     assert client.json(answered(client, asked))["comparison"]["pairs"] == 1
     sink.write(Record("layers.0.attn", np.ones((2, 8, 16), np.float32), "output", 1, time=1e9))
     sink.close()
-    stock = client.viewer.state.library.stock(client.run("growing"))
-    stock._looked = 0.0
+    stock = client.viewer.state.library.open_run(client.run("growing"))
+    stock._last_refresh = 0.0
     stock.refresh()  # as the page of the run does
     assert len(stock) == 2
     assert client.json(answered(client, asked))["comparison"]["pairs"] == 2

@@ -95,15 +95,15 @@ def test_a_comparison_of_a_run_that_is_written_anew_is_made_anew(look, folder):
     client = look()
     comparisons = client.viewer.state.comparisons
     asked = ComparisonRequest(client.run("a"), client.run("b"))
-    first = comparisons.ask(asked)
+    first = comparisons.submit(asked)
     is_done = threading.Event()
-    comparisons._later.submit(is_done.set)
+    comparisons._worker.submit(is_done.set)
     assert is_done.wait(30)
     job = comparisons.job(first)
-    assert (job.state, comparisons.job(comparisons.ask(asked))) == ("done", job)
+    assert (job.state, comparisons.job(comparisons.submit(asked))) == ("done", job)
     shutil.rmtree(folder / "b")
     shutil.copytree(folder / "a", folder / "b")
-    assert comparisons.job(comparisons.ask(asked)) is not job
+    assert comparisons.job(comparisons.submit(asked)) is not job
 
 
 def test_a_run_that_is_written_anew_into_the_same_files_is_read_anew(look, folder):
@@ -116,7 +116,10 @@ def test_a_run_that_is_written_anew_into_the_same_files_is_read_anew(look, folde
             other.write_bytes(path.read_bytes())  # as when a file gets the number of one that is gone
     after = client.get(f"/api/run/{run}/row/17/tile.bin", headers={"if-none-match": tag})
     expected = client.get(f"/api/run/{client.run('a')}/row/17/tile.bin")
-    assert decode_columns(after.content)[1]["value"].tolist() == decode_columns(expected.content)[1]["value"].tolist()
+    assert (
+        decode_columns(after.content)[1]["value"].tolist()
+        == decode_columns(expected.content)[1]["value"].tolist()
+    )
 
 
 @pytest.mark.parametrize("what", ["tile.bin", "hist", "value.npy", "top"])
@@ -143,7 +146,7 @@ def test_a_trace_that_is_written_anew_is_read_anew_even_with_as_many_values(look
     base = f"/api/run/{client.run('trace.h5')}/row/0"
     tag = client.get(f"{base}/tile.bin").headers["etag"]
     written("after", 5)
-    client.viewer.state.library.stock(client.run("trace.h5"))._looked = 0.0
+    client.viewer.state.library.open_run(client.run("trace.h5"))._last_refresh = 0.0
     after = client.get(f"{base}/tile.bin", headers={"if-none-match": tag})
     assert decode_columns(after.content)[1]["value"].tolist() == [5.0] * 9
     assert client.json(base)["name"] == "after"

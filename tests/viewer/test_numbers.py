@@ -5,8 +5,8 @@ import pytest
 
 from tensortap.comparison.operands import Operand
 from tensortap.viewer import measures
-from tensortap.viewer.numbers import TensorDifference, MappedTensor
-from tensortap.viewer.problems import TooLargeError, NotFoundError
+from tensortap.viewer.numbers import MappedTensor, TensorDifference
+from tensortap.viewer.problems import NotFoundError, TooLargeError
 
 ARRAY = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 
@@ -66,7 +66,8 @@ def test_bfloat16_needs_no_framework():
 def test_a_difference_speaks_in_five_ways():
     a, b = np.array([1.0, -2.0, 0.0, np.inf, np.nan], "f4"), np.array([1.5, -2.0, 0.0, np.inf, np.nan], "f4")
     said = {
-        how: TensorDifference(tensor(a), tensor(b), how).flat(0, 5).tolist() for how in ("value", "abs", "rel", "sign")
+        how: TensorDifference(tensor(a), tensor(b), how).flat(0, 5).tolist()
+        for how in ("value", "abs", "rel", "sign")
     }
     assert said["value"] == [0.5, 0, 0, 0, 0]
     assert said["abs"] == [0.5, 0, 0, 0, 0]

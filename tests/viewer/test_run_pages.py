@@ -461,6 +461,6 @@ def test_more_runs_than_stay_open_are_listed_all_the_same(look, tmp_path, monkey
     client = look(tmp_path / "several")
     first = client.json("/api/runs")["runs"]
     assert [run["bytes"] for run in first] == [20, 16, 12, 8, 4]
-    assert len(client.viewer.state.library.opened) == 2
+    assert len(client.viewer.state.library.open_runs) == 2
     again = client.json("/api/runs")["runs"]
     assert [{**run, "health": None} for run in again] == [{**run, "health": None} for run in first]

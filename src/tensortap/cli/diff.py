@@ -18,7 +18,7 @@ from tensortap.cli.output import (
     write,
     write_json,
 )
-from tensortap.comparison.provenance import Topic, provenance
+from tensortap.comparison.provenance import Topic, compare_provenance
 from tensortap.readers.run import Run
 
 _FEW = 200  # lines
@@ -37,7 +37,7 @@ exit codes:
 @click.option("--hunks/--no-hunks", default=None, help="Changed lines of files too; else if they are few.")
 @json_option
 def command(a: str, b: str, hunks: bool | None, as_json: bool) -> int:
-    found = provenance(Run(a), Run(b))
+    found = compare_provenance(Run(a), Run(b))
     code = MISSING if found.problems else _code(found.topics)
     for problem in found.problems:
         note(problem, "diff")

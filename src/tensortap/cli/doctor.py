@@ -101,7 +101,7 @@ def _extra(extra: str, packages: dict[str, str]) -> Line:
 def _kernels() -> list[Line]:
     from tensortap.kernels import native
 
-    return [Line("kernels", "compiled", "yes" if native.available else native.reason)]
+    return [Line("kernels", "compiled", "yes" if native.available else native.unavailable_reason)]
 
 
 def _settings() -> list[Line]:

@@ -26,8 +26,8 @@ def select_entries(
     """The values that are meant: those of these sites, or whatever can be replayed."""
     if sites is None:
         return [entry for entry in entries if entry.kind in _REPLAYED]
-    modules = [split_name(renamed(one.name), one.kind)[0] for one in entries]
-    return [one for one, module in zip(entries, modules, strict=True) if (module, one.kind) in sites]
+    modules = [split_name(renamed(entry.name), entry.kind)[0] for entry in entries]
+    return [entry for entry, module in zip(entries, modules, strict=True) if (module, entry.kind) in sites]
 
 
 def _infer_kind(entry: Entry, name: str) -> Entry:

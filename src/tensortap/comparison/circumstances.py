@@ -60,10 +60,10 @@ def read_metadata(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, b
     return metadata, damaged, files
 
 
-def extract_facts(what: str, metadata: Mapping[str, Any]) -> Facts:
+def extract_facts(topic: str, metadata: Mapping[str, Any]) -> Facts:
     """What the metadata of a run says on one topic, flat."""
-    found = _TOPICS[what](metadata)
-    return {key: told for key, told in found if told not in (None, "", {}, [])}
+    pairs = _TOPICS[topic](metadata)
+    return {key: value for key, value in pairs if value not in (None, "", {}, [])}
 
 
 def describe_differences(a: Facts, b: Facts) -> dict[str, str]:
@@ -71,29 +71,29 @@ def describe_differences(a: Facts, b: Facts) -> dict[str, str]:
     if not a or not b:
         return {}
     keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key, _ABSENT) != b.get(key, _ABSENT)]
-    told_by_both = [key for key in keys if not _lacks_subject(key, a) and not _lacks_subject(key, b)]
-    found = {key: _describe_change(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in told_by_both}
+    comparable_keys = [key for key in keys if not _lacks_subject(key, a) and not _lacks_subject(key, b)]
+    changes = {key: _describe_change(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in comparable_keys}
     # Nobody seeds it in most programs: it alone would be found between any two runs.
-    return {} if list(found) == [_PYTHON_RNG] and len({*a, *b}) > 1 else found
+    return {} if list(changes) == [_PYTHON_RNG] and len({*a, *b}) > 1 else changes
 
 
 def _lacks_subject(key: str, facts: Facts) -> bool:
     """Whether a side says nothing of that whole subject; that is no difference."""
     subject = key.partition(".")[0]
-    return subject in _SUBJECTS and not any(known.partition(".")[0] == subject for known in facts)
+    return subject in _SUBJECTS and not any(fact.partition(".")[0] == subject for fact in facts)
 
 
 def _describe_change(key: str, a: Any, b: Any) -> str:
     if key.endswith("state"):
         return f"{key} differs"
     if key.startswith("modules."):  # a list of settings, of which one or two are news
-        parts = [str(told).split(", ") for told in (a, b)]
+        parts = [str(value).split(", ") for value in (a, b)]
         a, b = (", ".join(part for part in parts[i] if part not in parts[1 - i]) or _ABSENT for i in (0, 1))
     return f"{key.removeprefix(FILE_PREFIX)} {_shorten(a)} -> {_shorten(b)}"
 
 
-def _shorten(told: Any) -> str:
-    text = " ".join(str(told).split())
+def _shorten(value: Any) -> str:
+    text = " ".join(str(value).split())
     return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
 
 
@@ -103,17 +103,17 @@ def _configuration_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any
     yield "model", model.get("class")
     yield "training", str(model["training"]) if "training" in model else None
     yield "number of modules", len(model["modules"]) if model.get("modules") else None
-    for path, told in _nested_dict(model, "settings").items():
-        yield f"modules.{path}" if path else "modules", told
-    for key, told in _flatten(_nested_dict(model, "config")):
+    for path, value in _nested_dict(model, "settings").items():
+        yield f"modules.{path}" if path else "modules", value
+    for key, value in _flatten(_nested_dict(model, "config")):
         if key.rpartition(".")[2] not in _IGNORED_CONFIG_KEYS:
-            yield f"config.{key}", told
+            yield f"config.{key}", value
     command = _nested_dict(metadata, "runtime_info", "command")
     yield "command", command.get("full_command")
     for library, flags in _nested_dict(metadata, "environment", "randomness").items():
-        for flag, told in flags.items() if isinstance(flags, dict) else ():
+        for flag, value in flags.items() if isinstance(flags, dict) else ():
             if flag not in _RNG_KEYS and not flag.startswith("version."):
-                yield f"{library}.{flag}", str(told) if told is not None else None
+                yield f"{library}.{flag}", str(value) if value is not None else None
 
 
 def _package_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -126,26 +126,26 @@ def _package_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _code_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     git = _nested_dict(metadata, "git_info")
-    for key, told in _nested_dict(git, "project_git_info").items():
+    for key, value in _nested_dict(git, "project_git_info").items():
         if key in ("commit_id", "branch", "status"):
-            yield f"project {key.removesuffix('_id')}", told
+            yield f"project {key.removesuffix('_id')}", value
     patch = metadata.get("patch") or b""
     yield "changes not committed", _digest(patch) if patch else None
-    for name, told in _nested_dict(metadata, "sources").items():
-        yield f"{FILE_PREFIX}{name}", told
-    for name, told in _nested_dict(git, "packages_git_info").items():
-        yield f"{name} commit", f"{told.get('commit_id', '')[:12]} {told.get('status', '')}".strip()
-    for beside in _nested_dict(metadata, "environment").get("repositories") or ():
+    for name, value in _nested_dict(metadata, "sources").items():
+        yield f"{FILE_PREFIX}{name}", value
+    for name, value in _nested_dict(git, "packages_git_info").items():
+        yield f"{name} commit", f"{value.get('commit_id', '')[:12]} {value.get('status', '')}".strip()
+    for repository in _nested_dict(metadata, "environment").get("repositories") or ():
         # Of the files as they were: two states of one commit, both with changes, have the same words above.
-        yield f"{beside.get('path') or beside.get('package')} files", (beside.get("tree") or "")[:12]
-    for name, told in _nested_dict(git, "runtime_modifications").items():
-        yield f"patched {name}", told
+        yield f"{repository.get('path') or repository.get('package')} files", (repository.get("tree") or "")[:12]
+    for name, value in _nested_dict(git, "runtime_modifications").items():
+        yield f"patched {name}", value
 
 
 def _rng_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for library, known in _nested_dict(metadata, "environment", "randomness").items():
+    for library, state in _nested_dict(metadata, "environment", "randomness").items():
         for key in _RNG_KEYS:
-            yield f"{library} {key.replace('_', ' ')}", known.get(key) if isinstance(known, dict) else None
+            yield f"{library} {key.replace('_', ' ')}", state.get(key) if isinstance(state, dict) else None
 
 
 def _environment_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -156,14 +156,14 @@ def _environment_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
         yield key, hardware.get(key)
     for key in ("platform", "machine", "libc"):
         yield key, _nested_dict(environment, "system").get(key)
-    for library, known in _nested_dict(environment, "randomness").items():
-        for key, told in known.items() if isinstance(known, dict) else ():
+    for library, state in _nested_dict(environment, "randomness").items():
+        for key, value in state.items() if isinstance(state, dict) else ():
             if key.startswith("version."):
-                yield f"{library} {key.removeprefix('version.')}", told
+                yield f"{library} {key.removeprefix('version.')}", value
     variables = _nested_dict(metadata, "runtime_info", "environment_variables")
-    for name, told in variables.items():
+    for name, value in variables.items():
         if name.startswith(_NUMERIC_VARIABLES):
-            yield name, told
+            yield name, value
 
 
 def _digest(content: bytes) -> str:
@@ -172,18 +172,18 @@ def _digest(content: bytes) -> str:
 
 def _nested_dict(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     """The dict below these keys; an empty one where there is none."""
-    found: Any = facts
+    node: Any = facts
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return dict(found) if isinstance(found, Mapping) else {}
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return dict(node) if isinstance(node, Mapping) else {}
 
 
-def _flatten(nested: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, told in nested.items():
-        if isinstance(told, Mapping) and told:
-            yield from _flatten(told, f"{above}{key}.")
+def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in mapping.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
-            yield f"{above}{key}", str(told) if told is not None else None
+            yield f"{prefix}{key}", str(value) if value is not None else None
 
 
 _TOPICS = {

@@ -12,41 +12,41 @@ from tensortap.kernels.numbers import Array
 _HUGE = 1e30  # beyond it, a number stands for infinity
 
 
-def is_padding(steps: Sequence[ArrayOp], array: Array, error: float = 0.0) -> bool:
+def is_padding(ops: Sequence[ArrayOp], array: Array, error: float = 0.0) -> bool:
     """Whether all that these cuts leave out holds nothing: zeros, infinities, or the same again and again
     that the rest does not have. `error` is what the rest differs by: so little is zero, too."""
-    return all(_is_empty(left, kept, error) for left, kept in _cropped_parts(steps, array))
+    return all(_is_empty(cropped, kept, error) for cropped, kept in _cropped_parts(ops, array))
 
 
-def _cropped_parts(steps: Sequence[ArrayOp], array: Array) -> Iterator[tuple[Array, Array]]:
+def _cropped_parts(ops: Sequence[ArrayOp], array: Array) -> Iterator[tuple[Array, Array]]:
     """What each cut leaves out, and what it keeps."""
-    for _, axis, start, stop in steps:
+    for _, axis, start, stop in ops:
         before = (slice(None),) * axis
         kept = array[(*before, slice(start, stop))]
         yield from (
-            (left, kept) for left in (array[(*before, slice(0, start))], array[(*before, slice(stop, None))])
+            (cropped, kept) for cropped in (array[(*before, slice(0, start))], array[(*before, slice(stop, None))])
         )
         array = kept
 
 
-def _is_empty(left: Array, kept: Array, error: float) -> bool:
-    if not left.size or not left.any() or _are_infinite(left):
+def _is_empty(cropped: Array, kept: Array, error: float) -> bool:
+    if not cropped.size or not cropped.any() or _are_infinite(cropped):
         return True
-    if error and _rms(left) <= 2 * error * _rms(kept):
+    if error and _rms(cropped) <= 2 * error * _rms(kept):
         return True
-    first = left.flat[0]
-    if (left == first).all():
-        return left.size > 1 and not (kept == first).any()
-    return _is_repeated_row(left, kept)
+    first = cropped.flat[0]
+    if (cropped == first).all():
+        return cropped.size > 1 and not (kept == first).any()
+    return _is_repeated_row(cropped, kept)
 
 
-def _is_repeated_row(left: Array, kept: Array) -> bool:
+def _is_repeated_row(cropped: Array, kept: Array) -> bool:
     """What a layer makes of zeros: its bias, in every row."""
-    if left.ndim < 2 or left.shape[-1] != kept.shape[-1]:
+    if cropped.ndim < 2 or cropped.shape[-1] != kept.shape[-1]:
         return False
-    rows, others = (one.reshape(-1, one.shape[-1]) for one in (left, kept))
+    rows, kept_rows = (array.reshape(-1, array.shape[-1]) for array in (cropped, kept))
     is_same = len(rows) > 1 and bool((rows == rows[0]).all())
-    return is_same and not (others == rows[0]).all(axis=1).any()
+    return is_same and not (kept_rows == rows[0]).all(axis=1).any()
 
 
 def _are_infinite(numbers: Array) -> bool:

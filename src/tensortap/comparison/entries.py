@@ -61,8 +61,8 @@ class Entry:
     def __str__(self) -> str:
         call = f"@{self.call}" if self.call else ""
         where = [f"step {self.step}" if self.step != 0 else "", f"rank {self.rank}" if self.rank != 0 else ""]
-        told = ", ".join(filter(None, where))
-        return f"{self.name}{call}{f' ({told})' if told else ''}"
+        moment = ", ".join(filter(None, where))
+        return f"{self.name}{call}{f' ({moment})' if moment else ''}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,32 +98,32 @@ class Side:
         """The values that are meant: of names that a pattern selects, of one step, of one rank."""
         if not patterns and step is None and rank is None:
             return self
-        chosen = [
+        selected = [
             entry
             for entry in self.entries
             if step in (None, entry.first_step)
             and rank in (None, entry.first_rank)
             and (not patterns or is_selected(entry.name, patterns))
         ]
-        problems = [one for one in self.problems if rank is None or not one.startswith("rank")]
-        if self.entries and not chosen:
+        problems = [problem for problem in self.problems if rank is None or not problem.startswith("rank")]
+        if self.entries and not selected:
             problems.append(self._describe_empty_selection(patterns, step, rank))
-        return replace(self, entries=chosen, problems=problems)
+        return replace(self, entries=selected, problems=problems)
 
     def _describe_empty_selection(self, patterns: Sequence[str], step: int | None, rank: int | None) -> str:
         """What nothing of it is, and what there is."""
-        asked = [" or ".join(map(repr, patterns))] if patterns else []
-        asked += [f"of {what} {one}" for what, one in (("step", step), ("rank", rank)) if one is not None]
+        criteria = [" or ".join(map(repr, patterns))] if patterns else []
+        criteria += [f"of {label} {number}" for label, number in (("step", step), ("rank", rank)) if number is not None]
         names = ", ".join(map(repr, self.names[:_MAX_NAMES_SHOWN])) + (
             ", ..." if len(self.names) > _MAX_NAMES_SHOWN else ""
         )
-        told = f"none of its {len(self.entries):,} values is {' and '.join(asked)}"
-        return f"{told}; it has {names} in {_describe_range('step', self.steps)} of {_describe_range('rank', self.ranks)}"
+        message = f"none of its {len(self.entries):,} values is {' and '.join(criteria)}"
+        return f"{message}; it has {names} in {_describe_range('step', self.steps)} of {_describe_range('rank', self.ranks)}"
 
 
-def _describe_range(what: str, numbers: list[int]) -> str:
+def _describe_range(label: str, numbers: list[int]) -> str:
     low, high = numbers[0], numbers[-1]
-    return f"{what} {low}" if low == high else f"{what}s {low} to {high}"
+    return f"{label} {low}" if low == high else f"{label}s {low} to {high}"
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:
@@ -142,6 +142,6 @@ def lowest_of(numbers: int | tuple[int, ...]) -> int:
 def sort_entries(entries: list[Entry]) -> list[Entry]:
     """By step, then as they were seen, then by rank."""
     numbers = {entry.step for entry in entries} | {entry.rank for entry in entries}
-    if all(isinstance(one, int) for one in numbers):
+    if all(isinstance(number, int) for number in numbers):
         return sorted(entries, key=attrgetter("step", "order", "rank"))
     return sorted(entries, key=lambda entry: (entry.first_step, entry.order, entry.first_rank))

@@ -40,40 +40,40 @@ def side_from_trace_file(path: Path) -> Side:
 
 def side_from_file(path: Path) -> Side:
     """One entry for each leaf of what the file holds."""
-    where, written = str(path.absolute()), safetensors.stamp(path)
+    file_path, written = str(path.absolute()), safetensors.stamp(path)
     load_file_leaves.cache_clear()  # a clock may be too slow to tell that it was written again
     entries = []
-    for order, (name, leaf) in enumerate(_load_leaves(where, written).items()):
-        told = framework_of(leaf).describe(leaf)
-        dtype = told.dtype if told.layout != "python" else ""
-        shape = tuple(told.shape)
-        reference = FileLeafRef(where, name, written)
-        entries.append(Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=told.nbytes))
+    for order, (name, leaf) in enumerate(_load_leaves(file_path, written).items()):
+        description = framework_of(leaf).describe(leaf)
+        dtype = description.dtype if description.layout != "python" else ""
+        shape = tuple(description.shape)
+        reference = FileLeafRef(file_path, name, written)
+        entries.append(Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=description.nbytes))
     return Side(str(path), entries, [], [], {}, str(path))
 
 
-def _load_leaves(where: str, written: FileStamp) -> dict[str, Any]:
+def _load_leaves(file_path: str, written: FileStamp) -> dict[str, Any]:
     try:
-        return load_file_leaves(where, written)
+        return load_file_leaves(file_path, written)
     except UntrustedFileError as error:
-        told = str(error).partition("; ")[0]
+        message = str(error).partition("; ")[0]
         raise UntrustedFileError(
-            f"{told}; if you trust it, load it yourself and compare what it holds"
+            f"{message}; if you trust it, load it yourself and compare what it holds"
         ) from None
     except UnknownFormatError as error:
-        told, mark, rest = str(error).partition("; register_serializer")
-        raise UnknownFormatError(f"{told}, {safetensors.SUFFIX}, .h5{mark}{rest}") from None
+        message, mark, remainder = str(error).partition("; register_serializer")
+        raise UnknownFormatError(f"{message}, {safetensors.SUFFIX}, .h5{mark}{remainder}") from None
 
 
 def side_from_safetensors(path: Path) -> Side:
     """One entry for each tensor of a .safetensors file, without reading any, in the order of its bytes."""
-    where, written = str(path.absolute()), safetensors.stamp(path)
-    found, problems = safetensors.tensors(path)
+    file_path, written = str(path.absolute()), safetensors.stamp(path)
+    tensors, problems = safetensors.tensors(path)
     entries = []
-    for order, one in enumerate(found):
-        reference = SafetensorsRef(where, written, one.offset, one.nbytes, one.dtype, one.shape)
-        facts = (order, one.dtype, one.shape, one.nbytes)
-        entries.append(Entry(one.name, reference, "value", 0, 0, 0, *facts))
+    for order, tensor in enumerate(tensors):
+        reference = SafetensorsRef(file_path, written, tensor.offset, tensor.nbytes, tensor.dtype, tensor.shape)
+        facts = (order, tensor.dtype, tensor.shape, tensor.nbytes)
+        entries.append(Entry(tensor.name, reference, "value", 0, 0, 0, *facts))
     if not entries and not problems:
         problems = ["it holds no values"]
     return Side(str(path), entries, problems, [], {}, str(path))
@@ -82,10 +82,10 @@ def side_from_safetensors(path: Path) -> Side:
 def _trace_entries(trace: TraceFile, name: str, order: int, written: FileStamp) -> list[Entry]:
     traced = trace[name]
     path, dtype, shape = str(trace.path), traced.dtype, tuple(traced.shape[1:])
-    seen: dict[tuple[object, object], int] = {}
+    calls: dict[tuple[object, object], int] = {}
     entries = []
     for position, (step, rank) in enumerate(zip(traced.steps, traced.ranks, strict=True)):
-        call = seen[step, rank] = seen.get((step, rank), -1) + 1
+        call = calls[step, rank] = calls.get((step, rank), -1) + 1
         reference = TraceValueRef(path, name, position, written)
         entries.append(Entry(name, reference, "value", step, rank, call, order, dtype, shape))
     return entries

@@ -102,7 +102,7 @@ def resolve_out_modules(findings: Sequence[Finding]) -> Sequence[Finding]:
             outs.add("out.")
         elif finding.kind in OUTPUTS and finding.module.endswith(".out"):
             outs.add(f"{finding.module}.")
-    outs = {finding for finding in outs if f".{finding}".endswith(".out.")}
+    outs = {prefix for prefix in outs if f".{prefix}".endswith(".out.")}
     return [_resolve_out_module(finding, tuple(outs)) for finding in findings] if outs else findings
 
 

@@ -56,16 +56,16 @@ def run_teacher_forced(
     `change` makes of it. Afterwards the model is what it was: hooks, buffers, gradients, modes and random
     states."""
     run = _ActivationExchange(shelf, {".".join(names): class_name(module) for names, module in walk(model)}, change)
-    wanted = [one for one in selection(model, patterns) if one.site.kind in _REPLACED_KINDS]
+    wanted = [wanted_site for wanted_site in selection(model, patterns) if wanted_site.site.kind in _REPLACED_KINDS]
     with contextlib.ExitStack() as stack:
-        seen = stack.enter_context(capture(model, *patterns, keep="cow", to=run.see))
+        captured = stack.enter_context(capture(model, *patterns, keep="cow", to=run.see))
         stack.enter_context(preserved_state(model))
         # Hooks run in their order: what is recorded is what the model made, before it is replaced.
         stack.enter_context(replacing_activations(model, wanted, run))
         run_batch(model, batch)
     if run.failure is not None:
         raise run.failure
-    run.found.missing = [f"{one.name} was selected and never came: {one.reason}" for one in seen.missing]
+    run.found.missing = [f"{site.name} was selected and never came: {site.reason}" for site in captured.missing]
     return run.found
 
 
@@ -86,38 +86,38 @@ def run_batch(model: Any, batch: Any) -> None:
         if callable(batch):
             batch(model)
             return
-        given = _copy_batch(batch)
-        if isinstance(given, Mapping):
-            model(**given)
+        arguments = _copy_batch(batch)
+        if isinstance(arguments, Mapping):
+            model(**arguments)
         else:
-            model(*given) if isinstance(given, (tuple, list)) else model(given)
+            model(*arguments) if isinstance(arguments, (tuple, list)) else model(arguments)
 
 
-def is_model(thing: Any) -> bool:
-    return isinstance(thing, torch.nn.Module)
+def is_model(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module)
 
 
 def weight_dtypes(model: Any) -> set[torch.dtype]:
     """Of its floating weights."""
-    return {one.dtype for one in model.parameters() if one.is_floating_point()}
+    return {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
 
 
-def expected_shard_digests(model: Any, whole: Any) -> dict[str, list[Any] | None]:
+def expected_shard_digests(model: Any, reference: Any) -> dict[str, list[Any] | None]:
     """Of each sharded weight the type, the shape and the digest that the piece of this rank should have; None
     where the other is no model that holds the whole."""
-    others = dict(whole.named_parameters()) if is_model(whole) else {}
-    found: dict[str, list[Any] | None] = {}
-    for name, one in model.named_parameters():
-        if is_distributed(type(one.data)):
-            where, other = dtensor_placement(one.data), others.get(name)
-            is_whole = other is not None and tuple(other.shape) == where.shape
-            found[name] = _digest_shard(ShardedRef(InMemoryRef(other), where)) if is_whole else None
-    return found
+    reference_parameters = dict(reference.named_parameters()) if is_model(reference) else {}
+    digests: dict[str, list[Any] | None] = {}
+    for name, parameter in model.named_parameters():
+        if is_distributed(type(parameter.data)):
+            shard_placement, reference_parameter = dtensor_placement(parameter.data), reference_parameters.get(name)
+            is_whole = reference_parameter is not None and tuple(reference_parameter.shape) == shard_placement.shape
+            digests[name] = _digest_shard(ShardedRef(InMemoryRef(reference_parameter), shard_placement)) if is_whole else None
+    return digests
 
 
-def _digest_shard(piece: ShardedRef) -> list[Any]:
-    held = piece.operand()
-    return [held.dtype, list(held.bits.shape), checksum(np.ascontiguousarray(held.bits))]
+def _digest_shard(shard: ShardedRef) -> list[Any]:
+    operand = shard.operand()
+    return [operand.dtype, list(operand.bits.shape), checksum(np.ascontiguousarray(operand.bits))]
 
 
 def _copy_batch(batch: Any) -> Any:
@@ -146,10 +146,10 @@ class _ActivationExchange:
     def _see(self, record: Record) -> None:
         (own,) = side_from_records([record], self._classes).entries
         own.order = len(self.found.pairs) + len(self.found.alone)
-        where = record.placement
-        other = self._shelf.take(record, own.shape if where is None else where.shape)
+        own_placement = record.placement
+        other = self._shelf.take(record, own.shape if own_placement is None else own_placement.shape)
         own.step = self._shelf.step_of(record)
-        other = other if other is None or where is None else self._placed(own, other, where)
+        other = other if other is None or own_placement is None else self._placed(own, other, own_placement)
         plan = None
         if other is not None and shards_of(other):
             other, plan = self._whole(own, other)
@@ -161,13 +161,13 @@ class _ActivationExchange:
             self._paired(other, own, plan)
             return
         self._next[record.name] = other
-        found = align_layouts(other, own)
-        if isinstance(found, str):
-            self.found.kept.update({own.name: found} if found else {})
+        aligned = align_layouts(other, own)
+        if isinstance(aligned, str):
+            self.found.kept.update({own.name: aligned} if aligned else {})
             self._paired(other, own, plan)
             return
-        self._next[record.name] = found.given
-        self._paired(found.other, found.own, found.layout.annotate(plan or AlignmentNote(other.name, "", ())))
+        self._next[record.name] = aligned.given
+        self._paired(aligned.other, aligned.own, aligned.layout.annotate(plan or AlignmentNote(other.name, "", ())))
 
     def _paired(self, other: Entry, own: Entry, plan: AlignmentNote | None) -> None:
         self.found.pairs.append((other, own))
@@ -180,8 +180,8 @@ class _ActivationExchange:
         pair = assemble_pair(EntryPair(other, own))
         plan = pair.alignment
         if plan is not None and plan.is_usable and plan.replica_mismatch:
-            told = f"the reference has it on several ranks, and {plan.replica_mismatch}"
-            plan = replace(plan, details=(*plan.details[:-1], told), is_usable=False)
+            reason = f"the reference has it on several ranks, and {plan.replica_mismatch}"
+            plan = replace(plan, details=(*plan.details[:-1], reason), is_usable=False)
             pair = replace(pair, a=replace(pair.a, reference=UnresolvedRef(plan.details[-1])))
         if plan is None or not plan.is_usable:
             self.found.kept[own.name] = plan.details[-1] if plan is not None else "it is in pieces"
@@ -189,55 +189,55 @@ class _ActivationExchange:
         self.found.joined[plan.summary] = self.found.joined.get(plan.summary, 0) + 1
         return pair.a, plan
 
-    def _placed(self, own: Entry, other: Entry, where: Placement) -> Entry | None:
+    def _placed(self, own: Entry, other: Entry, own_placement: Placement) -> Entry | None:
         """Of a sharded value the piece of this rank; nothing where the whole does not tell what that is."""
-        if other.placement == where or other.shape != where.shape:
+        if other.placement == own_placement or other.shape != own_placement.shape:
             return other
-        partial = next((part for part in where.parts if part != "replicate" and not parse_shard(part)), "")
+        partial = next((part for part in own_placement.parts if part != "replicate" and not parse_shard(part)), "")
         if partial:
             self.found.kept[own.name] = (
                 f"it is {partial} here, of which only all ranks together are the whole"
             )
             return None
-        reference = ShardedRef(other.reference, where)
-        return replace(other, reference=reference, shape=own.shape, placement=where, checksum="")
+        reference = ShardedRef(other.reference, own_placement)
+        return replace(other, reference=reference, shape=own.shape, placement=own_placement, checksum="")
 
     def exchange(self, name: str, value: torch.Tensor) -> torch.Tensor:
         entry = self._next.pop(name, None)
         if entry is None:
             return value
         try:
-            made = as_tensor_like(entry.load(), value)
+            tensor = as_tensor_like(entry.load(), value)
             is_kept = self._change is None or entry.kind != "input"
-            return made if is_kept else _perturb(made, name, self._change)
+            return tensor if is_kept else _perturb(tensor, name, self._change)
         except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, TensortapError) as error:
             self.found.kept.setdefault(name, str(error))
             return value
 
 
-def as_tensor_like(given: Any, like: torch.Tensor) -> torch.Tensor:
+def as_tensor_like(value: Any, like: torch.Tensor) -> torch.Tensor:
     """The given numbers as a tensor of that type, on that device; a copy, for the model may write to it.
 
     Of a distributed tensor they are the piece of this rank."""
-    held: torch.Tensor = wait_local(like)
-    if held is not like:
-        made: torch.Tensor = as_tensor_like(given, held)
-        return wrap_local(like, made) if is_distributed(type(like)) else made
+    local_tensor: torch.Tensor = wait_local(like)
+    if local_tensor is not like:
+        local_value: torch.Tensor = as_tensor_like(value, local_tensor)
+        return wrap_local(like, local_value) if is_distributed(type(like)) else local_value
     if type(like) not in _PLAIN_TYPES or like.layout != torch.strided:
         raise TypeError(f"what is a {type(like).__name__} ({like.layout}) cannot be replaced")
-    other = to_tensor(given)
-    if other.shape != like.shape:
-        raise ValueError(f"shape {list(other.shape)} against {list(like.shape)}")
-    if _number_class(other) != _number_class(like):
-        raise ValueError(f"{other.dtype} against {like.dtype}".replace("torch.", ""))
-    return torch.empty_like(like).copy_(_clamp_to_dtype(other, like.dtype))
+    tensor = to_tensor(value)
+    if tensor.shape != like.shape:
+        raise ValueError(f"shape {list(tensor.shape)} against {list(like.shape)}")
+    if _number_class(tensor) != _number_class(like):
+        raise ValueError(f"{tensor.dtype} against {like.dtype}".replace("torch.", ""))
+    return torch.empty_like(like).copy_(_clamp_to_dtype(tensor, like.dtype))
 
 
 def _perturb(value: torch.Tensor, name: str, change: Perturbation | None) -> torch.Tensor:
     """Of a distributed tensor the piece of this rank is."""
-    held: torch.Tensor = wait_local(value)
-    made = held if change is None else change(name, held)
-    return made if held is value else wrap_local(value, made)
+    local_tensor: torch.Tensor = wait_local(value)
+    perturbed = local_tensor if change is None else change(name, local_tensor)
+    return perturbed if local_tensor is value else wrap_local(value, perturbed)
 
 
 def _number_class(value: torch.Tensor) -> tuple[bool, ...]:

@@ -32,7 +32,7 @@ def coarsest_output_dtype(entries: Iterable[Entry]) -> str:
 
 
 def coarsest_dtype(*dtypes: str) -> str:
-    return max((one for one in dtypes if one in UNIT_ROUNDOFF), key=lambda one: UNIT_ROUNDOFF[one], default="")
+    return max((dtype for dtype in dtypes if dtype in UNIT_ROUNDOFF), key=lambda dtype: UNIT_ROUNDOFF[dtype], default="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class IsolatedRounding:
     def twin(self, own: str, other: str, shelf: Callable[[], ReferenceActivations]) -> IsolatedRuns | None:
         """The twin rounds less than the model, unless the other side rounds more: then as that one does."""
         is_coarser = UNIT_ROUNDOFF.get(other, 0.0) > UNIT_ROUNDOFF.get(own, 0.0)
-        choices = [other] if is_coarser else [one for one in _FINER_DTYPES if UNIT_ROUNDOFF[one] < UNIT_ROUNDOFF.get(own, 0.0)]
+        choices = [other] if is_coarser else [dtype for dtype in _FINER_DTYPES if UNIT_ROUNDOFF[dtype] < UNIT_ROUNDOFF.get(own, 0.0)]
         for name in choices:
-            made = self._made(name, shelf())
-            if made is not None:
-                again = self._made(name if is_coarser else "", shelf(), _perturb_input)
-                return IsolatedRuns(name, made, again, is_coarser)
+            run = self._made(name, shelf())
+            if run is not None:
+                perturbed_run = self._made(name if is_coarser else "", shelf(), _perturb_input)
+                return IsolatedRuns(name, run, perturbed_run, is_coarser)
         return None
 
     def _made(self, name: str, shelf: ReferenceActivations, change: Perturbation | None = None) -> TeacherForcedRun | None:
@@ -79,48 +79,48 @@ class IsolatedRounding:
 
 def _perturb_input(name: str, value: torch.Tensor) -> torch.Tensor:
     """By the same lot in each run, by another at each place: two that are subtracted must not move alike."""
-    made: torch.Tensor = perturb_by_one_ulp(value, seed=zlib.crc32(name.encode()))
-    return made
+    perturbed: torch.Tensor = perturb_by_one_ulp(value, seed=zlib.crc32(name.encode()))
+    return perturbed
 
 
 def floor_from_isolated_runs(
-    alone: IsolatedRuns, base: TeacherForcedRun | None, skipped: Sequence[str], *, lowest: str, are_mixed: bool
+    runs: IsolatedRuns, base: TeacherForcedRun | None, skipped: Sequence[str], *, lowest: str, are_mixed: bool
 ) -> Floor:
     """The noise of every value: of the twin against what it was given, or against another that was given the
     same. Of the latter nobody knows that it is right: what is more than is usual for the `lowest` type on
     its way is no noise of it."""
-    gathered = NoiseMeasurements(is_alone=not (alone.is_coarser or are_mixed))
-    for other, value, own in _pair_with_base(alone.twin, base):
-        gathered.add(f"each part alone in {alone.name}", other, measure(value.load(), own.load()))
-    for other, value, own in _pair_with_base(alone.moved, alone.twin if alone.is_coarser else base):
-        gathered.add(_ULP_RERUN, other, measure(value.load(), own.load()), _ROUNDING_SHARE)
-    found = gathered.floor(skipped, DEFAULT_LIMIT)
-    pairs = (base or alone.twin).pairs
+    measurements = NoiseMeasurements(is_alone=not (runs.is_coarser or are_mixed))
+    for other, base_value, own in _pair_with_base(runs.twin, base):
+        measurements.add(f"each part alone in {runs.name}", other, measure(base_value.load(), own.load()))
+    for other, base_value, own in _pair_with_base(runs.moved, runs.twin if runs.is_coarser else base):
+        measurements.add(_ULP_RERUN, other, measure(base_value.load(), own.load()), _ROUNDING_SHARE)
+    floor = measurements.floor(skipped, DEFAULT_LIMIT)
+    pairs = (base or runs.twin).pairs
     dtypes = {_entry_key(other): coarsest_dtype(other.dtype, own.dtype) for other, own in pairs}
     rows = {_entry_key(other): max(math.prod(other.shape[:-1]), 1) for other, _ in pairs}
     widest: dict[str, float] = {}
-    for key, one in found.noise.items():
-        widest[key[0]] = max(widest.get(key[0], 0.0), one.column)
+    for key, value_noise in floor.noise.items():
+        widest[key[0]] = max(widest.get(key[0], 0.0), value_noise.column)
     noise = {}
-    for key, one in found.noise.items():
+    for key, value_noise in floor.noise.items():
         dtype = dtypes.get(key, "")
         # A finer twin has the same weights; those of another type were rounded too, or were not.
-        is_lifted = dtype == "float32" or (are_mixed and alone.name in _FINER_DTYPES)
-        least = UNIT_ROUNDOFF.get(dtype, 0.0) if is_lifted else 0.0
-        one = _widen_short_columns(one, rows.get(key, 1), widest[key[0]])
-        noise[key] = _bound_noise(one, least, analytic_noise(lowest) if base is not None and lowest else None)
-    return Floor(noise, found.limit, found.twins, found.skipped)
+        has_lower_bound = dtype == "float32" or (are_mixed and runs.name in _FINER_DTYPES)
+        lower_bound = UNIT_ROUNDOFF.get(dtype, 0.0) if has_lower_bound else 0.0
+        value_noise = _widen_short_columns(value_noise, rows.get(key, 1), widest[key[0]])
+        noise[key] = _bound_noise(value_noise, lower_bound, analytic_noise(lowest) if base is not None and lowest else None)
+    return Floor(noise, floor.limit, floor.twins, floor.skipped)
 
 
 def _pair_with_base(run: TeacherForcedRun | None, base: TeacherForcedRun | None) -> Iterator[tuple[Entry, Entry, Entry]]:
     """Of each value of a run: the reference's, what it is set against (that, or the one of a base that was
     given the same), and its own."""
-    known = {} if base is None else {_entry_key(own): (other, own) for other, own in base.pairs}
+    base_pairs = {} if base is None else {_entry_key(own): (other, own) for other, own in base.pairs}
     for other, own in [] if run is None else run.pairs:
         if base is None:
             yield other, other, own
-        elif _entry_key(own) in known:
-            yield *known[_entry_key(own)], own
+        elif _entry_key(own) in base_pairs:
+            yield *base_pairs[_entry_key(own)], own
 
 
 def _entry_key(entry: Entry) -> EntryKey:
@@ -133,13 +133,13 @@ def _widen_short_columns(noise: Noise, rows: int, widest: float) -> Noise:
     return replace(noise, column=column * (1 + _COLUMN_SLACK / rows))
 
 
-def _bound_noise(noise: Noise, least: float, most: Noise | None) -> Noise:
+def _bound_noise(noise: Noise, lower_bound: float, upper_bound: Noise | None) -> Noise:
     """Not below one rounding where the twin cannot show it, as of what computes in single precision whatever
     its type is; and no more than is usual where nobody knows that it is noise."""
-    if most is not None and noise.relative_l2 > most.relative_l2:
-        return replace(most, flips=noise.flips)
-    row, column = max(noise.row, least), max(noise.column, least)
-    return replace(noise, relative_l2=max(noise.relative_l2, least), row=row, column=column)
+    if upper_bound is not None and noise.relative_l2 > upper_bound.relative_l2:
+        return replace(upper_bound, flips=noise.flips)
+    row, column = max(noise.row, lower_bound), max(noise.column, lower_bound)
+    return replace(noise, relative_l2=max(noise.relative_l2, lower_bound), row=row, column=column)
 
 
 def convert_batch(batch: Any, dtype: torch.dtype) -> Any:

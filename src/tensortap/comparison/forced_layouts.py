@@ -28,17 +28,17 @@ class InverseReorderedRef(NamedTuple):
     steps: tuple[ArrayOp, ...]  # that make of the other value what is given
 
     def load(self) -> Any:
-        held = self.operand()
-        return decode(held.bits, held.dtype)
+        operand = self.operand()
+        return decode(operand.bits, operand.dtype)
 
     def operand(self) -> Operand:
         given, like = self.given.operand(), self.like.operand()
         if given is None or like is None:
             raise ValueError("what is not numbers has no arrangement")
-        made = decode(like.bits, like.dtype).copy()
-        places = apply_ops(self.steps, np.arange(made.size).reshape(made.shape))
-        made.reshape(-1)[places.reshape(-1)] = decode(given.bits, given.dtype).reshape(-1)
-        return Operand(made, str(made.dtype))
+        array = decode(like.bits, like.dtype).copy()
+        indices = apply_ops(self.steps, np.arange(array.size).reshape(array.shape))
+        array.reshape(-1)[indices.reshape(-1)] = decode(given.bits, given.dtype).reshape(-1)
+        return Operand(array, str(array.dtype))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,10 +61,10 @@ def align_layouts(other: Entry, own: Entry) -> AlignedLayouts | str:
     theirs, ours = load_numbers(other.reference), load_numbers(own.reference)
     if theirs is None or ours is None or min(theirs.size, ours.size) < 2:
         return ""
-    found = find_layout(theirs, ours)
-    if len(found.layouts) > 1 and theirs.shape != ours.shape:
-        return str(found)
-    layout = found.layout
+    fit = find_layout(theirs, ours)
+    if len(fit.layouts) > 1 and theirs.shape != ours.shape:
+        return str(fit)
+    layout = fit.layout
     return _apply_layout(other, own, layout) if layout is not None and layout.is_conventional else ""
 
 
@@ -75,9 +75,9 @@ def _are_samples_close(theirs: Operand | None, ours: Operand | None) -> bool:
     return relative_distance(_sample(theirs), _sample(ours)) <= _FAR
 
 
-def _sample(held: Operand) -> Array:
-    flat = held.bits.reshape(-1)
-    return decode(flat[:: max(1, flat.size // _SAMPLE_SIZE)], held.dtype)
+def _sample(operand: Operand) -> Array:
+    flat = operand.bits.reshape(-1)
+    return decode(flat[:: max(1, flat.size // _SAMPLE_SIZE)], operand.dtype)
 
 
 def _apply_layout(other: Entry, own: Entry, layout: Layout) -> AlignedLayouts:

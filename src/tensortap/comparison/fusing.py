@@ -64,18 +64,18 @@ def _is_list_of_names(parts: Any) -> bool:
 
 def guess_fused(matched: Matching, renamed: Callable[[str], str]) -> FusionGuess:
     """What only the two sides together have: outputs that lie side by side in one of the other side."""
-    ours = [replace(entry, name=renamed(entry.name)) for entry in matched.only_a]
-    called = {id(one): entry.name for one, entry in zip(ours, matched.only_a, strict=True)}
+    renamed_entries = [replace(entry, name=renamed(entry.name)) for entry in matched.only_a]
+    original_names = {id(one): entry.name for one, entry in zip(renamed_entries, matched.only_a, strict=True)}
     guess = FusionGuess({}, {})
-    for made in find_fused(Matching([], _outputs(ours), _outputs(matched.only_b))):
-        whole, parts = made.whole, made.parts
-        if made.ops or not made.is_fused or made.placement.dim != len(whole.shape) - 1:
+    for candidate in find_fused(Matching([], _outputs(renamed_entries), _outputs(matched.only_b))):
+        whole, parts = candidate.whole, candidate.parts
+        if candidate.ops or not candidate.is_fused or candidate.placement.dim != len(whole.shape) - 1:
             continue
-        if made.is_a:
+        if candidate.is_a:
             widths = [(_module_leaf_name(part.name), part.shape[-1]) for part in parts]
-            guess.split_up.setdefault(_module_leaf_name(called[id(whole)]), widths)
+            guess.split_up.setdefault(_module_leaf_name(original_names[id(whole)]), widths)
         else:
-            guess.fused.setdefault(_module_leaf_name(whole.name), [_module_leaf_name(called[id(part)]) for part in parts])
+            guess.fused.setdefault(_module_leaf_name(whole.name), [_module_leaf_name(original_names[id(part)]) for part in parts])
     return guess
 
 
@@ -94,18 +94,18 @@ def concatenate_fused(side: Side, fused: Fused) -> Side:
     if not fused:
         return side
     groups = {key: parts for key, parts in _group_parts(side, fused).items() if all(parts)}
-    made = {id(parts[-1]): _concatenate_entries(key, parts) for key, parts in groups.items()}
-    gone = {id(part) for parts in groups.values() for part in parts} - made.keys()
-    return replace(side, entries=[made.get(id(one), one) for one in side.entries if id(one) not in gone])
+    joined = {id(parts[-1]): _concatenate_entries(key, parts) for key, parts in groups.items()}
+    consumed = {id(part) for parts in groups.values() for part in parts} - joined.keys()
+    return replace(side, entries=[joined.get(id(entry), entry) for entry in side.entries if id(entry) not in consumed])
 
 
 def missing_parts(side: Side, fused: Fused) -> list[str]:
     """What is said to be fused, and of which the side has not all parts beside each other."""
-    made = {key[1] for key, parts in _group_parts(side, fused).items() if all(parts)}
+    complete = {key[1] for key, parts in _group_parts(side, fused).items() if all(parts)}
     return [
         f"fused: no module of the reference has {', '.join(parts)} beside each other, for {name}"
         for name, parts in fused.items()
-        if name not in made
+        if name not in complete
     ]
 
 
@@ -125,14 +125,14 @@ def _group_parts(side: Side, fused: Fused) -> dict[tuple[Any, ...], list[Entry |
 def _concatenate_entries(key: tuple[Any, ...], parts: Sequence[Entry | None]) -> Entry:
     parent, name, rest, kind = key[:4]
     entries = [part for part in parts if part is not None]
-    called = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
+    name_of_whole = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
     first = entries[0]
     if kind == "input":
-        return replace(first, name=called, class_name="")
+        return replace(first, name=name_of_whole, class_name="")
     width = sum(entry.shape[-1] if entry.shape else 1 for entry in entries)
     return replace(
         first,
-        name=called,
+        name=name_of_whole,
         reference=ConcatenatedRef(tuple(entry.reference for entry in entries)),
         shape=(*first.shape[:-1], width),
         nbytes=sum(entry.nbytes for entry in entries),
@@ -146,7 +146,7 @@ def split_fused(side: Side, split_up: Mapping[str, Sequence[tuple[str, int]]]) -
     64), ("k", 32), ("v", 32)]}` makes three of the output of `attn.qkv`. Its input is that of each."""
     if not split_up:
         return side
-    return replace(side, entries=[made for entry in side.entries for made in _split_entry(entry, split_up)])
+    return replace(side, entries=[part for entry in side.entries for part in _split_entry(entry, split_up)])
 
 
 def _split_entry(entry: Entry, split_up: Mapping[str, Sequence[tuple[str, int]]]) -> list[Entry]:
@@ -156,13 +156,13 @@ def _split_entry(entry: Entry, split_up: Mapping[str, Sequence[tuple[str, int]]]
     is_fitting = entry.kind == "input" or entry.shape[-1:] == (sum(width for _, width in parts),)
     if not parts or entry.kind not in ("output", "input") or not is_fitting:
         return [entry]
-    made, start = [], 0
+    entries, start = [], 0
     for name, width in parts:
-        called = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
-        part = replace(entry, name=called, class_name="")
+        name_of_part = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
+        part = replace(entry, name=name_of_part, class_name="")
         if entry.kind == "output":
-            cut = ReorderedRef(entry.reference, (("cut", len(entry.shape) - 1, start, start + width),))
-            part = replace(part, reference=cut, shape=(*entry.shape[:-1], width), checksum="")
-        made.append(part)
+            slice_ref = ReorderedRef(entry.reference, (("cut", len(entry.shape) - 1, start, start + width),))
+            part = replace(part, reference=slice_ref, shape=(*entry.shape[:-1], width), checksum="")
+        entries.append(part)
         start += width
-    return made
+    return entries

@@ -38,16 +38,16 @@ class Explanation:
 
 def explain_setup_differences(a: Side, b: Side, matched: Matching) -> tuple[Explanation, ...]:
     """Every finding: first what differs, then what is equal, then what was not recorded."""
-    found = [_explain_weights(a, b, matched), _explain_inputs(matched), *_explain_run_facts(a, b), *_explain_ranks(a, b)]
-    places: tuple[State, ...] = ("differs", "equal", "unknown")
-    return tuple(sorted(found, key=lambda one: places.index(one.state)))
+    explanations = [_explain_weights(a, b, matched), _explain_inputs(matched), *_explain_run_facts(a, b), *_explain_ranks(a, b)]
+    states: tuple[State, ...] = ("differs", "equal", "unknown")
+    return tuple(sorted(explanations, key=lambda explanation: states.index(explanation.state)))
 
 
 def _explain_weights(a: Side, b: Side, matched: Matching) -> Explanation:
     """By the digests beside the runs, else by the parameters that were captured, as they first were."""
-    known = [((side.metadata.get("model") or {}).get("weights")) or {} for side in (a, b)]
-    if all(known):
-        return _compare_digests(known[0], known[1], matched)
+    digests = [((side.metadata.get("model") or {}).get("weights")) or {} for side in (a, b)]
+    if all(digests):
+        return _compare_digests(digests[0], digests[1], matched)
     pairs = _first_steps(pair for pair in matched.pairs if pair.a.kind == pair.b.kind == "param")
     if not pairs:
         return Explanation(
@@ -58,33 +58,33 @@ def _explain_weights(a: Side, b: Side, matched: Matching) -> Explanation:
 
 def _compare_digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matching) -> Explanation:
     """Each weight is a type, a shape and a digest."""
-    called = _weight_names_in_b(matched)
-    common = {name: (weight, b[called(name)]) for name, weight in a.items() if called(name) in b}
-    alone = {"A": [name for name in a if name not in common], "B": sorted(b.keys() - set(map(called, a)))}
-    pieces = [name for name, (one, other) in common.items() if matched.has_shards and one[1] != other[1]]
-    differing = [name for name, (one, other) in common.items() if one != other and name not in pieces]
-    unread = [name for name, (one, other) in common.items() if one[2] is None or other[2] is None]
+    name_in_b = _weight_names_in_b(matched)
+    common = {name: (weight, b[name_in_b(name)]) for name, weight in a.items() if name_in_b(name) in b}
+    unmatched = {"A": [name for name in a if name not in common], "B": sorted(b.keys() - set(map(name_in_b, a)))}
+    pieces = [name for name, (a_weight, b_weight) in common.items() if matched.has_shards and a_weight[1] != b_weight[1]]
+    differing = [name for name, (a_weight, b_weight) in common.items() if a_weight != b_weight and name not in pieces]
+    undigested = [name for name, (a_weight, b_weight) in common.items() if a_weight[2] is None or b_weight[2] is None]
     if differing:
-        told = f"{len(differing)} of {len(common)} weights differ{_describe_dtypes(differing, common)}"
-        return Explanation("weights", f"{told}: {_join_some(differing)}", tuple(differing))
-    if any(alone.values()):
-        parts = [f"{len(names)} only in {side}: {_join_some(names)}" for side, names in alone.items() if names]
-        told = f"the models do not have the same weights: {'; '.join(parts)}"
-        return Explanation("weights", told, (*alone["A"], *alone["B"]), are_alone=True)
+        description = f"{len(differing)} of {len(common)} weights differ{_describe_dtypes(differing, common)}"
+        return Explanation("weights", f"{description}: {_join_some(differing)}", tuple(differing))
+    if any(unmatched.values()):
+        counts = [f"{len(names)} only in {side}: {_join_some(names)}" for side, names in unmatched.items() if names]
+        description = f"the models do not have the same weights: {'; '.join(counts)}"
+        return Explanation("weights", description, (*unmatched["A"], *unmatched["B"]), are_alone=True)
     if pieces:
-        told = f"{len(pieces)} of {len(common)} weights are in pieces on one side, and were not compared"
-        return Explanation("weights", told, tuple(pieces), "unknown")
-    if unread:
-        told = f"{len(unread)} of {len(common)} weights have no digest (pip install 'tensortap[fast]')"
-        return Explanation("weights", told, tuple(unread), "unknown")
+        description = f"{len(pieces)} of {len(common)} weights are in pieces on one side, and were not compared"
+        return Explanation("weights", description, tuple(pieces), "unknown")
+    if undigested:
+        description = f"{len(undigested)} of {len(common)} weights have no digest (pip install 'tensortap[fast]')"
+        return Explanation("weights", description, tuple(undigested), "unknown")
     return Explanation("weights", f"all {len(common)} weights are equal", state="equal")
 
 
 def _describe_dtypes(differing: list[str], common: Mapping[str, Any]) -> str:
     """Where they all differ in their type, that is the news."""
     types = {(common[name][0][0], common[name][1][0]) for name in differing}
-    one, other = types.pop()
-    return f" in their type, {one} against {other}" if not types and one != other else ""
+    a_dtype, b_dtype = types.pop()
+    return f" in their type, {a_dtype} against {b_dtype}" if not types and a_dtype != b_dtype else ""
 
 
 def _weight_names_in_b(matched: Matching) -> Any:
@@ -95,11 +95,11 @@ def _weight_names_in_b(matched: Matching) -> Any:
         if pair.how != "parts"
     }
 
-    def called(name: str) -> str:
+    def name_in_b(name: str) -> str:
         module, dot, last = name.rpartition(".")
         return f"{modules.get(module, module)}{dot}{last}"
 
-    return called
+    return name_in_b
 
 
 def _explain_inputs(matched: Matching) -> Explanation:
@@ -114,16 +114,16 @@ def _explain_inputs(matched: Matching) -> Explanation:
     return _explain_pairs("inputs", "inputs of the model", pairs)
 
 
-def _explain_pairs(what: Topic, called: str, pairs: Sequence[EntryPair]) -> Explanation:
-    told = [(pair, _describe_difference(pair)) for pair in pairs]
-    differing = [(pair, words) for pair, words in told if words]
+def _explain_pairs(topic: Topic, label: str, pairs: Sequence[EntryPair]) -> Explanation:
+    described = [(pair, _describe_difference(pair)) for pair in pairs]
+    differing = [(pair, description) for pair, description in described if description]
     if not differing:
-        return Explanation(what, f"all {len(pairs)} {called} are equal", state="equal")
+        return Explanation(topic, f"all {len(pairs)} {label} are equal", state="equal")
     names = list(dict.fromkeys(pair.a.name for pair, _ in differing))
-    first, words = differing[0]
+    first, description = differing[0]
     more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
-    text = f"{len(differing)} of {len(pairs)} {called} differ: {first.a} ({words}){more}"
-    return Explanation(what, text, tuple(names))
+    text = f"{len(differing)} of {len(pairs)} {label} differ: {first.a} ({description}){more}"
+    return Explanation(topic, text, tuple(names))
 
 
 def _describe_difference(pair: EntryPair) -> str:
@@ -142,11 +142,11 @@ def _describe_difference(pair: EntryPair) -> str:
 
 
 def _describe_unequal_numbers(a: Entry, b: Entry) -> str:
-    one, other = a.operand(), b.operand()
-    if one is None or other is None:
+    a_operand, b_operand = a.operand(), b.operand()
+    if a_operand is None or b_operand is None:
         return "" if a.load() == b.load() else "not equal"
-    apart = int((_as_byte_rows(one.bits) != _as_byte_rows(other.bits)).any(axis=1).sum())
-    return f"{apart:,} of {one.bits.size:,} numbers" if apart else ""
+    unequal = int((_as_byte_rows(a_operand.bits) != _as_byte_rows(b_operand.bits)).any(axis=1).sum())
+    return f"{unequal:,} of {a_operand.bits.size:,} numbers" if unequal else ""
 
 
 def _as_byte_rows(bits: Array) -> Array:
@@ -157,10 +157,10 @@ def _as_byte_rows(bits: Array) -> Array:
 
 def _first_steps(pairs: Iterable[EntryPair]) -> list[EntryPair]:
     """The weights of the first step: later ones are a consequence."""
-    found: dict[tuple[str, Any], EntryPair] = {}
+    first_pairs: dict[tuple[str, Any], EntryPair] = {}
     for pair in pairs:
-        found.setdefault((pair.a.name, pair.a.rank), pair)
-    return list(found.values())
+        first_pairs.setdefault((pair.a.name, pair.a.rank), pair)
+    return list(first_pairs.values())
 
 
 def _explain_run_facts(a: Side, b: Side) -> list[Explanation]:
@@ -168,29 +168,29 @@ def _explain_run_facts(a: Side, b: Side) -> list[Explanation]:
     topics: tuple[Topic, ...] = ("configuration", "packages", "code", "randomness", "environment")
     if not a.metadata or not b.metadata:
         return [Explanation("configuration", "one side tells nothing of how it was made", state="unknown")]
-    found = []
-    for what in topics:
-        facts = [circumstances.extract_facts(what, side.metadata) for side in (a, b)]
+    explanations = []
+    for topic in topics:
+        facts = [circumstances.extract_facts(topic, side.metadata) for side in (a, b)]
         differing = circumstances.describe_differences(*facts)
         if differing:
-            text = f"{_headline(what, len(differing))}: {_join_some(list(differing.values()))}"
-            found.append(Explanation(what, text, tuple(differing)))
+            text = f"{_headline(topic, len(differing))}: {_join_some(list(differing.values()))}"
+            explanations.append(Explanation(topic, text, tuple(differing)))
         elif all(facts):
-            found.append(Explanation(what, f"{what}: the same", state="equal"))
+            explanations.append(Explanation(topic, f"{topic}: the same", state="equal"))
         else:
-            found.append(Explanation(what, f"{what}: not recorded", state="unknown"))
-    return found
+            explanations.append(Explanation(topic, f"{topic}: not recorded", state="unknown"))
+    return explanations
 
 
-def _headline(what: Topic, count: int) -> str:
-    return f"{what}: {count} difference{'s' if count > 1 else ''}"
+def _headline(topic: Topic, count: int) -> str:
+    return f"{topic}: {count} difference{'s' if count > 1 else ''}"
 
 
 def _explain_ranks(a: Side, b: Side) -> list[Explanation]:
     if a.ranks == b.ranks or not a.entries or not b.entries:
         return []
-    told = f"A has records of {_describe_ranks(a.ranks)}, B of {_describe_ranks(b.ranks)}"
-    text = f"{told}: what only one side has is not compared"
+    description = f"A has records of {_describe_ranks(a.ranks)}, B of {_describe_ranks(b.ranks)}"
+    text = f"{description}: what only one side has is not compared"
     return [Explanation("ranks", text, tuple(map(str, set(a.ranks) ^ set(b.ranks))))]
 
 

@@ -34,9 +34,9 @@ class SampledFit:
         if shape != _shape_after(b_steps, self._b.shape):
             return False
         size = math.prod(shape)
-        seen = np.unravel_index(np.random.default_rng(0).integers(0, size, _SAMPLE_SIZE), shape)
-        left = self._sampled_error(seen, a_steps, b_steps) * math.sqrt(size / _SAMPLE_SIZE)
-        if left > 2 * most * self._norm:
+        sample = np.unravel_index(np.random.default_rng(0).integers(0, size, _SAMPLE_SIZE), shape)
+        error = self._sampled_error(sample, a_steps, b_steps) * math.sqrt(size / _SAMPLE_SIZE)
+        if error > 2 * most * self._norm:
             return False
         large = self._largest_of_b if a_steps else self._largest_of_a
         is_known = not (a_steps and b_steps)
@@ -57,17 +57,17 @@ class SampledFit:
         return _largest_indices(self._b)
 
     def _sampled_error(
-        self, seen: tuple[Array, ...], a_steps: Sequence[ArrayOp], b_steps: Sequence[ArrayOp]
+        self, indices: tuple[Array, ...], a_steps: Sequence[ArrayOp], b_steps: Sequence[ArrayOp]
     ) -> float:
-        one = self._a[_indices_before(a_steps, self._a.shape, seen)].astype(np.float64)
-        other = self._b[_indices_before(b_steps, self._b.shape, seen)].astype(np.float64)
-        return absolute_distance(one, other)
+        a = self._a[_indices_before(a_steps, self._a.shape, indices)].astype(np.float64)
+        b = self._b[_indices_before(b_steps, self._b.shape, indices)].astype(np.float64)
+        return absolute_distance(a, b)
 
 
-def relative_distance(one: Array, other: Array) -> float:
+def relative_distance(a: Array, b: Array) -> float:
     """What is left of the larger, block by block; infinite where they are not finite in different places."""
     square, sizes = 0.0, [0.0, 0.0]
-    for x, y in _paired_blocks(one, other):
+    for x, y in _paired_blocks(a, b):
         apart, x_size, y_size = _distance_and_norms(x.astype(np.float64), y.astype(np.float64))
         if math.isinf(apart):
             return math.inf
@@ -76,9 +76,9 @@ def relative_distance(one: Array, other: Array) -> float:
     return math.sqrt(square / max(sizes)) if square else 0.0
 
 
-def absolute_distance(one: Array, other: Array) -> float:
+def absolute_distance(a: Array, b: Array) -> float:
     """Between two small arrays, as it is."""
-    return _distance_and_norms(one, other)[0]
+    return _distance_and_norms(a, b)[0]
 
 
 def finite_norm(array: Array) -> float:
@@ -105,17 +105,17 @@ def _to_infinities(numbers: Array) -> Array:
         return np.where(np.abs(numbers) < _HUGE, numbers, np.sign(numbers) * np.inf)
 
 
-def _paired_blocks(one: Array, other: Array) -> Any:
+def _paired_blocks(a: Array, b: Array) -> Any:
     """Both in pieces that fit into a processor's memory, without copies of the whole."""
-    if one.size <= _BLOCK_SIZE or one.ndim == 0:
-        yield one, other
-    elif one.shape[0] == 1:
-        yield from _paired_blocks(one[0], other[0])
+    if a.size <= _BLOCK_SIZE or a.ndim == 0:
+        yield a, b
+    elif a.shape[0] == 1:
+        yield from _paired_blocks(a[0], b[0])
     else:
-        rows = max(1, _BLOCK_SIZE * one.shape[0] // one.size)
-        for start in range(0, one.shape[0], rows):
+        rows = max(1, _BLOCK_SIZE * a.shape[0] // a.size)
+        for start in range(0, a.shape[0], rows):
             some = slice(start, start + rows)
-            yield from _paired_blocks(one[some], other[some])
+            yield from _paired_blocks(a[some], b[some])
 
 
 def _largest_indices(array: Array) -> tuple[Array, ...]:
@@ -124,35 +124,35 @@ def _largest_indices(array: Array) -> tuple[Array, ...]:
     flat = np.where(size < _HUGE, size, 0)
     width = max(1, flat.size // _SAMPLE_SIZE)
     parts = flat[: flat.size // width * width].reshape(-1, width)
-    places = parts.argmax(axis=1) + width * np.arange(len(parts))
-    return np.unravel_index(places, array.shape)
+    positions = parts.argmax(axis=1) + width * np.arange(len(parts))
+    return np.unravel_index(positions, array.shape)
 
 
 def _shape_after(steps: Sequence[ArrayOp], shape: Shape) -> Shape:
     """The shape that the steps make."""
-    for verb, *what in steps:
+    for verb, *arguments in steps:
         if verb == "reshape":
-            known = [size for size in what[0] if size != -1]
-            rest = math.prod(shape) // math.prod(known)
-            shape = tuple(rest if size == -1 else size for size in what[0])
+            fixed = [size for size in arguments[0] if size != -1]
+            inferred = math.prod(shape) // math.prod(fixed)
+            shape = tuple(inferred if size == -1 else size for size in arguments[0])
         elif verb == "transpose":
-            shape = tuple(shape[axis] for axis in what[0])
+            shape = tuple(shape[axis] for axis in arguments[0])
         else:
-            length = len(what[1]) if verb == "take" else what[2] - what[1]
-            shape = (*shape[: what[0]], length, *shape[what[0] + 1 :])
+            length = len(arguments[1]) if verb == "take" else arguments[2] - arguments[1]
+            shape = (*shape[: arguments[0]], length, *shape[arguments[0] + 1 :])
     return shape
 
 
-def _indices_before(steps: Sequence[ArrayOp], shape: Shape, seen: tuple[Array, ...]) -> tuple[Array, ...]:
+def _indices_before(steps: Sequence[ArrayOp], shape: Shape, indices: tuple[Array, ...]) -> tuple[Array, ...]:
     """Where numbers of the result stood before the steps."""
     shapes = [_shape_after(steps[:count], shape) for count in range(len(steps) + 1)]
-    for (verb, *what), old, new in reversed(list(zip(steps, shapes, shapes[1:], strict=False))):
+    for (verb, *arguments), old, new in reversed(list(zip(steps, shapes, shapes[1:], strict=False))):
         if verb == "reshape":
-            seen = np.unravel_index(np.ravel_multi_index(seen, new), old)
+            indices = np.unravel_index(np.ravel_multi_index(indices, new), old)
         elif verb == "transpose":
-            seen = tuple(seen[what[0].index(axis)] for axis in range(len(old)))
+            indices = tuple(indices[arguments[0].index(axis)] for axis in range(len(old)))
         else:
-            axis = what[0]
-            place = np.asarray(what[1])[seen[axis]] if verb == "take" else seen[axis] + what[1]
-            seen = (*seen[:axis], place, *seen[axis + 1 :])
-    return seen
+            axis = arguments[0]
+            position = np.asarray(arguments[1])[indices[axis]] if verb == "take" else indices[axis] + arguments[1]
+            indices = (*indices[:axis], position, *indices[axis + 1 :])
+    return indices

@@ -39,13 +39,13 @@ def _head_axes(count: int) -> list[tuple[int, int]]:
 
 
 def _describe_order(width: int, axis: int, least: int) -> str:
-    what = "heads" if least == 1 else f"heads of {width}"
-    return f"{what} in another order, along axis {axis}"
+    label = "heads" if least == 1 else f"heads of {width}"
+    return f"{label} in another order, along axis {axis}"
 
 
 def _match_rows(a: Array, b: Array, axis: int) -> Array | None:
     """The rows of b in the order of a, by some numbers of each; None where one has no partner, or two."""
-    x, y = (sample_rows(one, axis) for one in (a, b))
+    x, y = (sample_rows(array, axis) for array in (a, b))
     if (
         not (np.isfinite(x).all() and np.isfinite(y).all())
         or _nearest_rows(x[:: len(x) // _MIN_HEAD_WIDTH or 1], y) is None
@@ -61,8 +61,8 @@ def _nearest_rows(x: Array, y: Array) -> Array | None:
     """The row of y that is nearest to each of x; None where one is not near."""
     # Without the squares of x, which are the same for all rows of y.
     rows = ((y**2).sum(1)[None] - 2 * (x @ y.T)).argmin(axis=1)
-    left = np.linalg.norm(x - y[rows], axis=1)
-    return rows if bool((left <= 2 * _MAX_ERROR * np.linalg.norm(x, axis=1)).all()) else None
+    errors = np.linalg.norm(x - y[rows], axis=1)
+    return rows if bool((errors <= 2 * _MAX_ERROR * np.linalg.norm(x, axis=1)).all()) else None
 
 
 def sample_rows(array: Array, axis: int) -> Array:

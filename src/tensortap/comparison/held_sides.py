@@ -20,7 +20,7 @@ def side_from_capture(capture: Captured) -> Side:
     if capture.run is not None:
         return side_from_run(Run(capture.run))
     side = side_from_records(capture.records, capture.classes)
-    missing = [f"{one.name} was selected and gave no record: {one.reason}" for one in capture.missing]
+    missing = [f"{site.name} was selected and gave no record: {site.reason}" for site in capture.missing]
     dropped = [f"{capture.dropped} of the oldest records were dropped: the limit"] if capture.dropped else []
     return Side("capture", side.entries, dropped, missing)
 
@@ -44,8 +44,8 @@ def side_from_values(values: Mapping[str, Any]) -> Side:
 
 
 def _entry_from_record(record: Record, order: int, classes: Mapping[str, str]) -> Entry:
-    told = framework_of(record.value).describe(record.value)
-    dtype = told.dtype if told.layout != "python" else ""
+    description = framework_of(record.value).describe(record.value)
+    dtype = description.dtype if description.layout != "python" else ""
     return Entry(
         record.name,
         InMemoryRef(record.value),
@@ -55,8 +55,8 @@ def _entry_from_record(record: Record, order: int, classes: Mapping[str, str]) -
         record.call,
         order,
         dtype,
-        tuple(told.shape),
-        told.nbytes,
+        tuple(description.shape),
+        description.nbytes,
         record.site,
         record.placement,
         class_of(record.name, classes, record.kind),

@@ -30,10 +30,10 @@ class Layout:
     is_conventional: bool = True  # False: as likely a fault as a layout
     gap: str = ""  # what only one side has, where that is more than padding
 
-    def annotate(self, plan: AlignmentNote) -> AlignmentNote:
+    def annotate(self, note: AlignmentNote) -> AlignmentNote:
         """The plan with this after it."""
-        told = f"equal but for {self.description}" if self.gap else f"equal up to {self.description}"
-        return replace(plan.extended(self.description, told), gap=self.gap)
+        detail = f"equal but for {self.description}" if self.gap else f"equal up to {self.description}"
+        return replace(note.extended(self.description, detail), gap=self.gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LayoutMatch:
 
     def __str__(self) -> str:
         if len(self.layouts) > 1:
-            return f"ambiguous: equal up to {' or '.join(one.description for one in self.layouts)}"
+            return f"ambiguous: equal up to {' or '.join(layout.description for layout in self.layouts)}"
         return f"equal up to {self.layouts[0].description}" if self.layouts else "no layout explains it"
 
 
@@ -58,52 +58,52 @@ def find_layout(a: Array, b: Array) -> LayoutMatch:
     where they fit as they are."""
     if min(a.size, b.size) < _MIN_NUMBERS or _is_constant(a) or _is_constant(b):
         return LayoutMatch()
-    seen = SampledFit(a, b)
-    if a.shape == b.shape and seen.could_match((), (), _MAX_ERROR) and relative_distance(a, b) <= _MAX_ERROR:
+    sampled = SampledFit(a, b)
+    if a.shape == b.shape and sampled.could_match((), (), _MAX_ERROR) and relative_distance(a, b) <= _MAX_ERROR:
         return LayoutMatch()
-    fitting = list(_fitting_layouts(a, b, seen))
+    fitting = list(_fitting_layouts(a, b, sampled))
     if not fitting:
         return LayoutMatch()
     best = min(error for _, error, _ in fitting)
-    near = [one for one in fitting if one[1] <= _MARGIN * best + _EPSILON]
-    first, error, array = near[0]
+    best_fits = [fit for fit in fitting if fit[1] <= _MARGIN * best + _EPSILON]
+    first, error, array = best_fits[0]
     # What changes the other side instead makes the same pair of numbers.
-    alike = [(one, other) for one, _, other in near[1:] if bool(one.b) == bool(first.b)]
-    ties = [one for one, other in alike if _would_differ(array, other, error)]
+    alike = [(layout, reordered) for layout, _, reordered in best_fits[1:] if bool(layout.b) == bool(first.b)]
+    ties = [layout for layout, reordered in alike if _would_differ(array, reordered, error)]
     return LayoutMatch((first, *ties), error)
 
 
-def apply_ops(steps: Sequence[ArrayOp], array: Array) -> Array:
+def apply_ops(ops: Sequence[ArrayOp], array: Array) -> Array:
     """The array after these steps; only `take` copies."""
-    for verb, *what in steps:
+    for verb, *arguments in ops:
         if verb == "reshape":
-            array = array.reshape(what[0])
+            array = array.reshape(arguments[0])
         elif verb == "transpose":
-            array = array.transpose(what[0])
+            array = array.transpose(arguments[0])
         elif verb == "take":
-            array = np.take(array, what[1], axis=what[0])
+            array = np.take(array, arguments[1], axis=arguments[0])
         else:
-            array = array[(slice(None),) * what[0] + (slice(what[1], what[2]),)]
+            array = array[(slice(None),) * arguments[0] + (slice(arguments[1], arguments[2]),)]
     return array
 
 
-def _fitting_layouts(a: Array, b: Array, seen: SampledFit) -> Iterator[tuple[Layout, float, Array]]:
+def _fitting_layouts(a: Array, b: Array, sampled: SampledFit) -> Iterator[tuple[Layout, float, Array]]:
     """The layouts that leave little, and what each makes of the side that is changed."""
     for layout in _candidate_layouts(a.shape, b.shape):
-        if not seen.could_match(layout.a, layout.b, _MAX_ERROR):
+        if not sampled.could_match(layout.a, layout.b, _MAX_ERROR):
             continue
-        one, other = apply_ops(layout.a, a), apply_ops(layout.b, b)
-        error = relative_distance(one, other)
+        a_reordered, b_reordered = apply_ops(layout.a, a), apply_ops(layout.b, b)
+        error = relative_distance(a_reordered, b_reordered)
         if error <= _MAX_ERROR:
-            yield _check_padding(layout, a, b, error), error, other if layout.b else one
+            yield _check_padding(layout, a, b, error), error, b_reordered if layout.b else a_reordered
 
 
 def _check_padding(layout: Layout, a: Array, b: Array, error: float) -> Layout:
     """The same; what is cut away is padding, and then no gap, or it is said that one side has it alone."""
     if not layout.gap:
         return layout
-    steps, array = (layout.a, a) if layout.a else (layout.b, b)
-    if is_padding(steps, array, error):
+    ops, array = (layout.a, a) if layout.a else (layout.b, b)
+    if is_padding(ops, array, error):
         return replace(layout, gap="")
     return replace(layout, description=f"what {layout.gap}")
 
@@ -132,14 +132,14 @@ def _transposes(a: Shape, b: Shape) -> Iterator[Layout]:
 
 def _transposed_reshapes(a: Shape, b: Shape) -> Iterator[Layout]:
     """Such as [batch, tokens, width] against [batch, heads, tokens, width of a head]."""
-    for shape, other, side in ((b, a, "b"), (a, b, "a")):
+    for shape, target, side in ((b, a, "b"), (a, b, "a")):
         if len(shape) > _MAX_AXES:
             continue
         for axes in permutations(range(len(shape))):
-            if axes != tuple(range(len(shape))) and tuple(shape[axis] for axis in axes) != other:
-                steps: tuple[ArrayOp, ...] = (("transpose", axes), ("reshape", other))
-                words = f"{_describe_axes(axes)} and its shape"
-                yield Layout(words, b=steps) if side == "b" else Layout(words, a=steps)
+            if axes != tuple(range(len(shape))) and tuple(shape[axis] for axis in axes) != target:
+                ops: tuple[ArrayOp, ...] = (("transpose", axes), ("reshape", target))
+                description = f"{_describe_axes(axes)} and its shape"
+                yield Layout(description, b=ops) if side == "b" else Layout(description, a=ops)
 
 
 def _crops(a: Shape, b: Shape) -> Iterator[Layout]:
@@ -152,28 +152,28 @@ def _crops(a: Shape, b: Shape) -> Iterator[Layout]:
         return
     is_a = larger == {True}
     for ends in product((True, False), repeat=len(differing)):
-        steps: list[ArrayOp] = []
-        words, gaps = list[str](), list[str]()
+        ops: list[ArrayOp] = []
+        crops, gaps = list[str](), list[str]()
         for axis, is_end in zip(differing, ends, strict=True):
             less, more = sorted((a[axis], b[axis]))
-            steps.append(("cut", axis, *((0, less) if is_end else (more - less, more))))
+            ops.append(("cut", axis, *((0, less) if is_end else (more - less, more))))
             end = "end" if is_end else "beginning"
-            words.append(f"{more - less} of axis {axis} at its {end}")
+            crops.append(f"{more - less} of axis {axis} at its {end}")
             gaps.append(f"{more - less} of {more} along axis {axis} at its {end}")
         where = "A" if is_a else "B"
-        told, gap = f"padding in {where}: {', '.join(words)}", f"only {where} has: {', '.join(gaps)}"
-        cut = tuple(steps)
-        yield Layout(told, a=cut, gap=gap) if is_a else Layout(told, b=cut, gap=gap)
+        description, gap = f"padding in {where}: {', '.join(crops)}", f"only {where} has: {', '.join(gaps)}"
+        cut = tuple(ops)
+        yield Layout(description, a=cut, gap=gap) if is_a else Layout(description, b=cut, gap=gap)
 
 
 def _known_reorderings(shape: Shape) -> Iterator[Layout]:
     """Along the width of activations, or the first axis of weights: what models are known to differ in."""
     for axis in dict.fromkeys((len(shape) - 1, 0)):
-        for words, rows in orders.known_orders(shape[axis]):
+        for description, rows in orders.known_orders(shape[axis]):
             # Two blocks that changed places are as likely two heads that were mixed up.
             is_ordinary = int(np.count_nonzero(np.diff(rows) != 1)) > 3
             yield Layout(
-                f"{words}, along axis {axis}", b=(("take", axis, rows),), is_conventional=is_ordinary
+                f"{description}, along axis {axis}", b=(("take", axis, rows),), is_conventional=is_ordinary
             )
 
 
@@ -183,9 +183,9 @@ def _describe_axes(axes: Sequence[int]) -> str:
     return f"the order of axes {list(axes)}"
 
 
-def _would_differ(one: Array, other: Array, error: float) -> bool:
+def _would_differ(a: Array, b: Array, error: float) -> bool:
     """Two layouts that make the same of the numbers are one."""
-    return one.shape != other.shape or relative_distance(one, other) > error + _EPSILON
+    return a.shape != b.shape or relative_distance(a, b) > error + _EPSILON
 
 
 def _is_constant(array: Array) -> bool:

@@ -38,15 +38,15 @@ def match_by_class(
     a: list[Entry], b: list[Entry], pairs: Sequence[PairLike], shift: Mapping[Any, Any]
 ) -> list[ScoredPair]:
     """Modules of one class in the order in which they ran, where both sides have as many of them."""
-    taken = {module_of(pair.a.name, pair.a.kind) for pair in pairs}
-    mine, others = (
-        _modules_by_class(a, taken),
+    known_a = {module_of(pair.a.name, pair.a.kind) for pair in pairs}
+    a_modules, b_modules = (
+        _modules_by_class(a, known_a),
         _modules_by_class(b, {module_of(pair.b.name, pair.b.kind) for pair in pairs}),
     )
     partner: dict[str, str] = {}
-    for name, modules in mine.items():
-        if len(modules) == len(others.get(name, ())):
-            partner.update(zip(modules, others[name], strict=True))
+    for name, modules in a_modules.items():
+        if len(modules) == len(b_modules.get(name, ())):
+            partner.update(zip(modules, b_modules[name], strict=True))
     return _match_within_modules(a, b, partner, shift)
 
 
@@ -56,20 +56,20 @@ def match_by_content(
     """Values of one shape that hold nearly the same numbers; then whatever is named by analogy with them."""
     known_b = {module_of(pair.b.name, pair.b.kind) for pair in pairs}
     known_a = {module_of(pair.a.name, pair.a.kind) for pair in pairs}
-    mine = _group_by_shape((one for one in a if module_of(one.name, one.kind) not in known_a), shift)
-    others = _group_by_shape((one for one in b if module_of(one.name, one.kind) not in known_b), {})
-    found = [pair for key, group in mine.items() for pair in _match_nearest(group, others.get(key, []))]
-    return [*found, *_match_by_analogy(a, b, found, shift)]
+    a_groups = _group_by_shape((entry for entry in a if module_of(entry.name, entry.kind) not in known_a), shift)
+    b_groups = _group_by_shape((entry for entry in b if module_of(entry.name, entry.kind) not in known_b), {})
+    pairs_found = [pair for key, group in a_groups.items() for pair in _match_nearest(group, b_groups.get(key, []))]
+    return [*pairs_found, *_match_by_analogy(a, b, pairs_found, shift)]
 
 
 def suggest_rules(names: Iterable[tuple[str, str]]) -> str:
     """Rules in TOML that would send these names of A to those of B, the shortest that say it."""
     rules = dict.fromkeys(_rename_rule(*pair) for pair in names)
-    told = [
+    tables = [
         f"[[rule]]\nfrom = {_toml_string(source)}\nto = {_toml_string(target)}" for source, target in rules
     ]
-    more = [f"# ... and {len(told) - _MAX_RULES_SHOWN} more"] if len(told) > _MAX_RULES_SHOWN else []
-    return "\n".join([*told[:_MAX_RULES_SHOWN], *more])
+    more = [f"# ... and {len(tables) - _MAX_RULES_SHOWN} more"] if len(tables) > _MAX_RULES_SHOWN else []
+    return "\n".join([*tables[:_MAX_RULES_SHOWN], *more])
 
 
 def _toml_string(name: str) -> str:
@@ -77,30 +77,30 @@ def _toml_string(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
 
 
-def _modules_by_class(entries: list[Entry], taken: set[str]) -> dict[str, list[str]]:
+def _modules_by_class(entries: list[Entry], excluded: set[str]) -> dict[str, list[str]]:
     """The paths of the modules of each class, as they first came."""
-    found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    by_class: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for entry in entries:
         module = module_of(entry.name, entry.kind)
-        if entry.class_name and module not in taken:
-            found[entry.class_name][module] = None
-    return {name: list(modules) for name, modules in found.items()}
+        if entry.class_name and module not in excluded:
+            by_class[entry.class_name][module] = None
+    return {name: list(modules) for name, modules in by_class.items()}
 
 
 def _match_within_modules(
     a: list[Entry], b: list[Entry], partner: Mapping[str, str], shift: Mapping[Any, Any]
 ) -> list[ScoredPair]:
     """The values of modules that belong together: by what they are of the module, else by their place."""
-    found: list[ScoredPair] = []
-    for by in () if not partner else (_index_by_port_name, _index_by_position):
-        taken = {id(entry) for one, other, _ in found for entry in (one, other)}
-        others = by((entry for entry in b if id(entry) not in taken), lambda entry: entry.step, {})
-        left = (entry for entry in a if id(entry) not in taken)
-        for key, entry in by(left, lambda entry: shift.get(entry.step, entry.step), partner).items():
-            other = others.get(key)
-            if other is not None and other.shape == entry.shape:
-                found.append((entry, other, _SURE))
-    return found
+    pairs: list[ScoredPair] = []
+    for index in () if not partner else (_index_by_port_name, _index_by_position):
+        paired = {id(entry) for a_entry, b_entry, _ in pairs for entry in (a_entry, b_entry)}
+        b_by_key = index((entry for entry in b if id(entry) not in paired), lambda entry: entry.step, {})
+        unpaired = (entry for entry in a if id(entry) not in paired)
+        for key, entry in index(unpaired, lambda entry: shift.get(entry.step, entry.step), partner).items():
+            candidate = b_by_key.get(key)
+            if candidate is not None and candidate.shape == entry.shape:
+                pairs.append((entry, candidate, _SURE))
+    return pairs
 
 
 _EntriesByKey = dict[tuple[Any, ...], Entry]
@@ -110,9 +110,9 @@ _StepOf = Callable[[Entry], Any]
 def _index_by_port_name(entries: Iterable[Entry], step: _StepOf, partner: Mapping[str, str]) -> _EntriesByKey:
     keyed = {}
     for entry in entries:
-        module, rest = split_name(entry.name, entry.kind)
+        module, port_name = split_name(entry.name, entry.kind)
         module = partner.get(module, "" if partner else module)
-        keyed[module, rest, entry.kind, step(entry), entry.rank, entry.call] = entry
+        keyed[module, port_name, entry.kind, step(entry), entry.rank, entry.call] = entry
     return {key: entry for key, entry in keyed.items() if key[0]}
 
 
@@ -121,54 +121,54 @@ def _index_by_position(entries: Iterable[Entry], step: _StepOf, partner: Mapping
     counted: defaultdict[tuple[Any, ...], int] = defaultdict(int)
     keyed: _EntriesByKey = {}
     for key, entry in _index_by_port_name(entries, step, partner).items():
-        place = (key[0], *key[2:])
-        keyed[*place, counted[place]] = entry
-        counted[place] += 1
+        position_key = (key[0], *key[2:])
+        keyed[*position_key, counted[position_key]] = entry
+        counted[position_key] += 1
     return keyed
 
 
 def _group_by_shape(entries: Iterable[Entry], shift: Mapping[Any, Any]) -> dict[tuple[Any, ...], list[Entry]]:
     """What could be the same thing at all."""
-    found: defaultdict[tuple[Any, ...], list[Entry]] = defaultdict(list)
+    groups: defaultdict[tuple[Any, ...], list[Entry]] = defaultdict(list)
     for count, entry in enumerate(entries):
         if count < _MAX_CANDIDATES and entry.shape and entry.dtype:
             key = (entry.kind, entry.shape, shift.get(entry.step, entry.step), entry.rank)
-            found[key].append(entry)
-    return found
+            groups[key].append(entry)
+    return groups
 
 
 def _match_nearest(a: list[Entry], b: list[Entry]) -> list[ScoredPair]:
     """Each with the nearest that is not taken; the first of several that are as near."""
-    mine, others = _sample_values(a), _sample_values(b)
-    found: list[ScoredPair] = []
-    for entry, sample in mine:
-        if not others:
+    a_samples, b_samples = _sample_values(a), _sample_values(b)
+    pairs: list[ScoredPair] = []
+    for entry, sample in a_samples:
+        if not b_samples:
             break
-        apart = np.array([_relative_distance(sample, other) for _, other in others])
-        best = int(apart.argmin())
-        if apart[best] <= _MAX_DISTANCE:
-            rest = np.delete(apart, best)
-            is_clear = not len(rest) or rest.min() > max(_MIN_MARGIN * apart[best], 1e-6)
-            found.append((entry, others.pop(best)[0], _LIKELY if is_clear else _POSSIBLE))
-    return found
+        distances = np.array([_relative_distance(sample, b_sample) for _, b_sample in b_samples])
+        best = int(distances.argmin())
+        if distances[best] <= _MAX_DISTANCE:
+            runners_up = np.delete(distances, best)
+            is_clear = not len(runners_up) or runners_up.min() > max(_MIN_MARGIN * distances[best], 1e-6)
+            pairs.append((entry, b_samples.pop(best)[0], _LIKELY if is_clear else _POSSIBLE))
+    return pairs
 
 
 def _sample_values(entries: list[Entry]) -> list[tuple[Entry, Array]]:
     """Some numbers of each value; what cannot be read, or is the same number throughout, tells nothing."""
-    found = []
+    samples = []
     for entry in entries:
         try:
-            held = entry.operand()
+            operand = entry.operand()
         except (TensortapError, OSError, ValueError):
             continue
-        if held is None or not held.bits.size:
+        if operand is None or not operand.bits.size:
             continue
-        flat = held.bits.reshape(-1)
-        chosen = decode_block(flat[:: max(1, -(-flat.size // _SAMPLE_SIZE))], held.dtype)
+        flat = operand.bits.reshape(-1)
+        chosen = decode_block(flat[:: max(1, -(-flat.size // _SAMPLE_SIZE))], operand.dtype)
         sample = np.nan_to_num(np.abs(chosen) if chosen.dtype.kind == "c" else chosen.astype(np.float64))
         if np.ptp(sample) > 0:
-            found.append((entry, sample))
-    return found
+            samples.append((entry, sample))
+    return samples
 
 
 def _relative_distance(a: Array, b: Array) -> float:
@@ -177,25 +177,25 @@ def _relative_distance(a: Array, b: Array) -> float:
 
 
 def _match_by_analogy(
-    a: list[Entry], b: list[Entry], found: list[ScoredPair], shift: Mapping[Any, Any]
+    a: list[Entry], b: list[Entry], pairs: list[ScoredPair], shift: Mapping[Any, Any]
 ) -> list[ScoredPair]:
     """Where `layers.0.attn` was found to be `h.0.attention`, so is `layers.1.attn`, whatever it holds."""
-    known: dict[str, set[str]] = defaultdict(set)
-    for one, other, score in found:
-        if score >= _LIKELY and _NUMBER.findall(one.name) == _NUMBER.findall(other.name):
-            known[_numbers_to_stars(one.name)].add(_numbers_to_stars(other.name))
-    taken = {id(entry) for one, other, _ in found for entry in (one, other)}
-    others = {(one.name, one.step, one.rank, one.call): one for one in b if id(one) not in taken}
-    made: list[ScoredPair] = []
+    analogies: dict[str, set[str]] = defaultdict(set)
+    for a_entry, b_entry, score in pairs:
+        if score >= _LIKELY and _NUMBER.findall(a_entry.name) == _NUMBER.findall(b_entry.name):
+            analogies[_numbers_to_stars(a_entry.name)].add(_numbers_to_stars(b_entry.name))
+    paired = {id(entry) for a_entry, b_entry, _ in pairs for entry in (a_entry, b_entry)}
+    b_by_call = {(a_entry.name, a_entry.step, a_entry.rank, a_entry.call): a_entry for a_entry in b if id(a_entry) not in paired}
+    analogous: list[ScoredPair] = []
     for entry in a:
-        targets = known.get(_numbers_to_stars(entry.name), set())
-        if id(entry) in taken or len(targets) != 1:
+        targets = analogies.get(_numbers_to_stars(entry.name), set())
+        if id(entry) in paired or len(targets) != 1:
             continue
         name = _fill_stars(next(iter(targets)), _NUMBER.findall(entry.name))
         key = (name, shift.get(entry.step, entry.step), entry.rank, entry.call)
-        if key in others:
-            made.append((entry, others.pop(key), _POSSIBLE))
-    return made
+        if key in b_by_call:
+            analogous.append((entry, b_by_call.pop(key), _POSSIBLE))
+    return analogous
 
 
 def _numbers_to_stars(name: str) -> str:
@@ -203,9 +203,9 @@ def _numbers_to_stars(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
-def _fill_stars(pattern: str, found: list[str]) -> str:
-    left = iter(found)
-    return re.sub(r"\*", lambda _: next(left, "*"), pattern)
+def _fill_stars(pattern: str, numbers: list[str]) -> str:
+    remaining = iter(numbers)
+    return re.sub(r"\*", lambda _: next(remaining, "*"), pattern)
 
 
 def _rename_rule(source: str, target: str) -> tuple[str, str]:

@@ -22,10 +22,10 @@ def mask_threshold(dtype: str) -> float:
     """What stands for minus infinity in this type."""
     if dtype == "bfloat16":
         return -_MASK_SHARE * 3.3895313892515355e38
-    known = dtype_info(dtype)
-    if not known.native or known.family != "float":
+    dtype_facts = dtype_info(dtype)
+    if not dtype_facts.native or dtype_facts.family != "float":
         return -math.inf
-    return -(_MASK_SHARE_HALF if dtype == "float16" else _MASK_SHARE) * float(np.finfo(known.storage).max)
+    return -(_MASK_SHARE_HALF if dtype == "float16" else _MASK_SHARE) * float(np.finfo(dtype_facts.storage).max)
 
 
 def mask_values_to_inf(side: Operand) -> Operand:
@@ -47,9 +47,9 @@ def _has_finite_mask_values(part: Array, least: float) -> bool:
     return bool(((part <= least) & (part > -math.inf)).any())
 
 
-def bool_mask_to_additive(side: Operand, other: Operand) -> Operand:
+def bool_mask_to_additive(side: Operand, additive: Operand) -> Operand:
     """Truth values beside a mask of numbers, zero and minus infinity alone: what is seen is zero there."""
-    if side.dtype != "bool" or other.dtype == "bool" or not np.isin(other.bits, (0, -np.inf)).all():
+    if side.dtype != "bool" or additive.dtype == "bool" or not np.isin(additive.bits, (0, -np.inf)).all():
         return side
     return Operand(np.where(side.bits, 0.0, -np.inf), "float64")
 

@@ -58,27 +58,27 @@ def match(a: Side, b: Side, rules: Any = None) -> Matching:
 
     `rules` are a `Rules`, a TOML file, a dict of names, or a function of A's name.
     """
-    known = load_rules(rules)
-    a_entries, b_entries = known.drop_ignored(a.entries), known.drop_ignored(b.entries)
+    rename_rules = load_rules(rules)
+    a_entries, b_entries = rename_rules.drop_ignored(a.entries), rename_rules.drop_ignored(b.entries)
     ignored = len(a.entries) + len(b.entries) - len(a_entries) - len(b_entries)
-    shift, told = _map_steps(a_entries, b_entries)
+    shift, messages = _map_steps(a_entries, b_entries)
     with gc_paused():
-        pairs = _pair_by_name(a_entries, b_entries, known, shift)
-    is_whole = len(pairs) == len(a_entries) == len(b_entries)
-    left_a, left_b = ([], []) if is_whole else _unpaired(pairs, a_entries, b_entries)
-    for how, alike in _GUESSERS:
+        pairs = _pair_by_name(a_entries, b_entries, rename_rules, shift)
+    is_complete = len(pairs) == len(a_entries) == len(b_entries)
+    left_a, left_b = ([], []) if is_complete else _unpaired(pairs, a_entries, b_entries)
+    for how, guess in _GUESSERS:
         if left_a and left_b:
-            found = alike(left_a, left_b, pairs, shift)
-            pairs += [EntryPair(one, other, how, score) for one, other, score in found]
+            scored = guess(left_a, left_b, pairs, shift)
+            pairs += [EntryPair(a_entry, b_entry, how, score) for a_entry, b_entry, score in scored]
             left_a, left_b = _unpaired(pairs, left_a, left_b)
     if any(pair.how != "name" for pair in pairs):  # names alone have kept the order of A
-        place = {id(entry): position for position, entry in enumerate(a_entries)}
-        pairs.sort(key=lambda pair: place[id(pair.a)])
-    if known.ignore or known.placements:
-        told = [*known.describe_unused_patterns(_unique_names([*a.entries, *b.entries])), *told]
-    if known.has_renames:
-        told = [*known.find_problems(_unique_names(a_entries), _unique_names(b_entries)), *told]
-    return Matching(pairs, left_a, left_b, told, ignored)
+        positions = {id(entry): position for position, entry in enumerate(a_entries)}
+        pairs.sort(key=lambda pair: positions[id(pair.a)])
+    if rename_rules.ignore or rename_rules.placements:
+        messages = [*rename_rules.describe_unused_patterns(_unique_names([*a.entries, *b.entries])), *messages]
+    if rename_rules.has_renames:
+        messages = [*rename_rules.find_problems(_unique_names(a_entries), _unique_names(b_entries)), *messages]
+    return Matching(pairs, left_a, left_b, messages, ignored)
 
 
 def _unique_names(entries: Iterable[Entry]) -> list[str]:
@@ -90,53 +90,53 @@ def _pair_by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any,
     names = {name: rules.rename(name) for name in _unique_names(a)} if rules.has_renames else {}
     ruled = {name for name, renamed in names.items() if renamed != name}
     rules.check_unique(names, {entry.name for entry in b} if ruled else set())
-    others = _index_by_key(b, map(_call_key, b))
+    b_by_key = _index_by_key(b, map(_call_key, b))
     pairs = []
     # Those that a rule speaks of come first: it may mean a name that another of A has by itself.
     for chosen in (ruled, names.keys() - ruled) if ruled else (names.keys(),):
-        mine = [entry for entry in a if entry.name in chosen] if ruled else a
-        keys: Iterable[_Key] = map(_call_key, mine)
+        a_entries = [entry for entry in a if entry.name in chosen] if ruled else a
+        keys: Iterable[_Key] = map(_call_key, a_entries)
         if ruled or shift:
-            keys = ((names.get(name, name), shift.get(step, step), *rest) for name, step, *rest in keys)
-        for key, entry in _index_by_key(mine, keys).items():
-            other = others.pop(key, None)
-            if other is not None:
+            keys = ((names.get(name, name), shift.get(step, step), *call) for name, step, *call in keys)
+        for key, entry in _index_by_key(a_entries, keys).items():
+            b_entry = b_by_key.pop(key, None)
+            if b_entry is not None:
                 how: MatchMethod = "map" if entry.name in ruled else "order" if shift else "name"
-                pairs.append(EntryPair(entry, other, how))
+                pairs.append(EntryPair(entry, b_entry, how))
     return pairs
 
 
 def _index_by_key(entries: list[Entry], keys: Iterable[_Key]) -> dict[_Key, Entry]:
     """Each value under a key of its own: what has the same key as another is numbered."""
     pairs = list(zip(keys, entries, strict=True))
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    found = {}
-    again: dict[_Key, int] = {}
+    by_key = dict(pairs)
+    if len(by_key) == len(pairs):
+        return by_key
+    by_key = {}
+    repeats: dict[_Key, int] = {}
     for key, entry in pairs:
-        if key in found:
-            again[key] = again.get(key, 0) + 1
-            key = (*key, again[key])
-        found[key] = entry
-    return found
+        if key in by_key:
+            repeats[key] = repeats.get(key, 0) + 1
+            key = (*key, repeats[key])
+        by_key[key] = entry
+    return by_key
 
 
 def _unpaired(pairs: list[EntryPair], a: list[Entry], b: list[Entry]) -> tuple[list[Entry], list[Entry]]:
-    taken = {id(entry) for pair in pairs for entry in (pair.a, pair.b)}
-    return [one for one in a if id(one) not in taken], [one for one in b if id(one) not in taken]
+    paired = {id(entry) for pair in pairs for entry in (pair.a, pair.b)}
+    return [entry for entry in a if id(entry) not in paired], [entry for entry in b if id(entry) not in paired]
 
 
 def _map_steps(a: list[Entry], b: list[Entry]) -> tuple[dict[Any, Any], list[str]]:
     """Which step of B stands for which of A, where the two count differently: both have as many steps, and
     none in common."""
     all_steps = [{entry.step for entry in entries} for entries in (a, b)]
-    mine, others = ({step for step in steps if isinstance(step, int)} for steps in all_steps)
-    if [mine, others] != all_steps or not mine or mine & others or len(mine) != len(others):
+    a_steps, b_steps = ({step for step in steps if isinstance(step, int)} for steps in all_steps)
+    if [a_steps, b_steps] != all_steps or not a_steps or a_steps & b_steps or len(a_steps) != len(b_steps):
         return {}, []
-    shift = dict(zip(sorted(mine), sorted(others), strict=True))
-    told = f"A has the steps {_describe_range(mine)}, B {_describe_range(others)}: they are paired in their order"
-    return shift, [told]
+    shift = dict(zip(sorted(a_steps), sorted(b_steps), strict=True))
+    message = f"A has the steps {_describe_range(a_steps)}, B {_describe_range(b_steps)}: they are paired in their order"
+    return shift, [message]
 
 
 def _describe_range(steps: set[int]) -> str:
@@ -150,8 +150,8 @@ def _describe_guesses(pairs: list[EntryPair]) -> list[str]:
     if not guessed:
         return []
     counts = ", ".join(
-        f"{sum(pair.how == how for pair in guessed)} by {words}"
-        for how, words in (("class", "class and order"), ("content", "shape and content"))
+        f"{sum(pair.how == how for pair in guessed)} by {description}"
+        for how, description in (("class", "class and order"), ("content", "shape and content"))
         if any(pair.how == how for pair in guessed)
     )
     surest = sorted(guessed, key=lambda pair: -pair.score)
@@ -159,10 +159,10 @@ def _describe_guesses(pairs: list[EntryPair]) -> list[str]:
     return [f"names differ, so these pairs are a guess: {counts}; to be sure, give a map with\n{rules}"]
 
 
-def _hints_without_common_names(matched: Matching) -> list[str]:
+def _hints_without_common_names(matching: Matching) -> list[str]:
     """Two sides that share no name at all: what is nearest, and what to write."""
-    pairs = matched.pairs
+    pairs = matching.pairs
     if any(pair.how not in ("class", "content") for pair in pairs):
         return []
-    a, b = [*(pair.a for pair in pairs), *matched.only_a], [*(pair.b for pair in pairs), *matched.only_b]
+    a, b = [*(pair.a for pair in pairs), *matching.only_a], [*(pair.b for pair in pairs), *matching.only_b]
     return strangers.unmatched_hints(a, b, are_guessed=bool(pairs))

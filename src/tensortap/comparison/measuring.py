@@ -71,25 +71,25 @@ def measure_pairs(
 
 def measure_batch(batch: Sequence[_RefPair]) -> list[MetricsOrError]:
     """The work of one worker: it reads the values itself, and measures small ones together."""
-    found: list[MetricsOrError] = [""] * len(batch)
+    measurements: list[MetricsOrError] = [""] * len(batch)
     jobs: list[_KernelJob] = []
     waiting: list[_PendingPair] = []
     views: FileViews = {}
-    held = 0
-    for place, task in enumerate(batch):
+    pending_bytes = 0
+    for position, task in enumerate(batch):
         read = _prepare_pair(task, views)
         if not isinstance(read, tuple):
-            found[place] = read
+            measurements[position] = read
             continue
-        known, job, operands = read
+        pair_terms, job, operands = read
         jobs.append(job)
-        waiting.append((place, known, operands))
-        held += known.nbytes if operands is not None else 0  # bytes of a mapped file are not held
-        if held >= _PENDING_BYTES:
-            _run_jobs(found, batch, waiting, jobs)
-            jobs, waiting, held = [], [], 0
-    _run_jobs(found, batch, waiting, jobs)
-    return found
+        waiting.append((position, pair_terms, operands))
+        pending_bytes += pair_terms.nbytes if operands is not None else 0  # bytes of a mapped file are not held
+        if pending_bytes >= _PENDING_BYTES:
+            _run_jobs(measurements, batch, waiting, jobs)
+            jobs, waiting, pending_bytes = [], [], 0
+    _run_jobs(measurements, batch, waiting, jobs)
+    return measurements
 
 
 # What a damaged file, or a value that cannot be had here, may raise while it is read.
@@ -112,11 +112,11 @@ def _prepare_pair(task: _RefPair, views: FileViews) -> _PreparedPair | MetricsOr
     try:
         # Without an array around each: most values are bytes of a file that is mapped already.
         if type(a) is RunValueRef and type(b) is RunValueRef and native.library is not None:
-            known = pair_layout(a.dtype, a.shape, b.dtype, b.shape)
-            if known is not None:
-                x, y = a.view_bytes(known.a_nbytes, views), b.view_bytes(known.b_nbytes, views)
+            pair_terms = pair_layout(a.dtype, a.shape, b.dtype, b.shape)
+            if pair_terms is not None:
+                x, y = a.view_bytes(pair_terms.a_nbytes, views), b.view_bytes(pair_terms.b_nbytes, views)
                 if x is not None and y is not None:
-                    return known, known.job(x, y), None
+                    return pair_terms, pair_terms.job(x, y), None
         operands = a.operand(), b.operand()
         if operands[0] is not None and operands[1] is not None:
             return _job_from_operands(operands[0], operands[1])
@@ -128,22 +128,22 @@ def _prepare_pair(task: _RefPair, views: FileViews) -> _PreparedPair | MetricsOr
 
 def _job_from_operands(a: Operand, b: Operand) -> _PreparedPair | MetricsOrError:
     if native.library is not None:
-        known = pair_layout(a.dtype, a.bits.shape, b.dtype, b.bits.shape)
-        if known is not None and native.accepts(a.bits, b.bits):
-            return known, known.job(a.bits, b.bits), (a, b)
+        pair_terms = pair_layout(a.dtype, a.bits.shape, b.dtype, b.bits.shape)
+        if pair_terms is not None and native.accepts(a.bits, b.bits):
+            return pair_terms, pair_terms.job(a.bits, b.bits), (a, b)
     return _measure_safely(lambda: _measure_alone(a, b))
 
 
 def _run_jobs(
-    found: list[MetricsOrError],
+    measurements: list[MetricsOrError],
     batch: Sequence[_RefPair],
     waiting: list[_PendingPair],
     jobs: list[_KernelJob],
 ) -> None:
     """Measure those that wait in one call; what takes another look gets it."""
-    for (place, known, operands), report in zip(waiting, compare_jobs(jobs), strict=True):
-        metrics = None if report is None else metrics_from_report(report, known)
-        found[place] = _remeasure(batch[place], operands) if metrics is None else metrics
+    for (position, pair_terms, operands), report in zip(waiting, compare_jobs(jobs), strict=True):
+        metrics = None if report is None else metrics_from_report(report, pair_terms)
+        measurements[position] = _remeasure(batch[position], operands) if metrics is None else metrics
 
 
 def _remeasure(task: _RefPair, operands: tuple[Operand, Operand] | None) -> MetricsOrError:
@@ -211,9 +211,9 @@ class _FallibleExecutor:
             self._warn_once("a worker was lost", error)
             return measure_batch(batch)
 
-    def _warn_once(self, what: str, error: Exception) -> None:
+    def _warn_once(self, event: str, error: Exception) -> None:
         if not self._has_warned:
-            log.warning("%s (%s: %s); its pairs are measured here", what, type(error).__name__, error)
+            log.warning("%s (%s: %s); its pairs are measured here", event, type(error).__name__, error)
         self._has_warned = True
 
 

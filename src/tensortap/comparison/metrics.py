@@ -27,9 +27,10 @@ from tensortap.comparison.reported import are_norms_tied
 from tensortap.comparison.reported import metrics_from_report as metrics_from_report
 from tensortap.comparison.structure import LeafPair, walk_leaf_pairs
 from tensortap.kernels.along import worst_row_and_column
-from tensortap.kernels.differences import ArrayDifference, measure_differences
+from tensortap.kernels.differences import measure_differences
 from tensortap.kernels.many import are_discrete, last_axis_length
 from tensortap.kernels.numbers import Array
+from tensortap.kernels.tally import ArrayDifference
 
 _PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
 
@@ -39,12 +40,12 @@ def measure(a: Any, b: Any, *, threads: int | None = None) -> Metrics:
     are_whole = not any(map(is_composite_array, (a, b)))
     if are_whole and numeric_shape(a) is not None and numeric_shape(b) is not None:
         return _measure_leaf(LeafPair("", a, b), threads)
-    found = [(pair, _measure_leaf(pair, threads)) for pair in walk_leaf_pairs(a, b, _is_leaf)]
-    if not found:
+    measurements = [(pair, _measure_leaf(pair, threads)) for pair in walk_leaf_pairs(a, b, _is_leaf)]
+    if not measurements:
         return Metrics(is_identical=True, is_discrete=True)
-    pair, worst = max(found, key=lambda one: _badness(one[1]))
-    is_same = all(one.is_identical for _, one in found)
-    count = sum(one.count for _, one in found)
+    pair, worst = max(measurements, key=lambda measurement: _badness(measurement[1]))
+    is_same = all(metrics.is_identical for _, metrics in measurements)
+    count = sum(metrics.count for _, metrics in measurements)
     return replace(worst, count=count, is_identical=is_same, part=pair.path)
 
 
@@ -54,16 +55,16 @@ def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> M
         return Metrics(
             reason=f"shapes differ: {list(a.bits.shape)} against {list(b.bits.shape)}", count=a.bits.size
         )
-    found = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
+    difference = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
     if are_discrete(a.dtype, b.dtype):
-        return _discrete_metrics(found)
-    if found.disagreeing or _reaches_mask_value(found.a.min, a) or _reaches_mask_value(found.b.min, b):
+        return _discrete_metrics(difference)
+    if difference.disagreeing or _reaches_mask_value(difference.a.min, a) or _reaches_mask_value(difference.b.min, b):
         x, y = mask_values_to_inf(a), mask_values_to_inf(b)
         x, y = bool_mask_to_additive(x, y), bool_mask_to_additive(y, x)
         if x is not a or y is not b:
             a, b = x, y
-            found = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
-    return _float_metrics(found, a, b, threads)
+            difference = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
+    return _float_metrics(difference, a, b, threads)
 
 
 def _measure_leaf(pair: LeafPair, threads: int | None) -> Metrics:
@@ -88,20 +89,20 @@ def _measure_big_ints(pair: LeafPair) -> Metrics:
     a, b = as_operand(pair.a), as_operand(pair.b)
     if (isinstance(pair.a, int) and isinstance(pair.b, int)) or a is None or b is None:
         return Metrics(count=1, is_discrete=True, mismatches=1)
-    found = measure_operands(a, b)
-    return replace(found, is_identical=False, is_discrete=True, mismatches=1) if found.is_identical else found
+    metrics = measure_operands(a, b)
+    return replace(metrics, is_identical=False, is_discrete=True, mismatches=1) if metrics.is_identical else metrics
 
 
 def _measure_opaque(pair: LeafPair) -> Metrics:
     """What only knows ==: text counts as a decision, an object that is not equal says nothing."""
     if _are_string_arrays(pair.a, pair.b):
         return _measure_string_arrays(pair.a, pair.b)
-    is_same, told = are_equal(pair.a, pair.b)
+    is_same, reason = are_equal(pair.a, pair.b)
     if is_same:
         return Metrics(count=1, is_identical=True, is_discrete=True)
     if isinstance(pair.a, _PLAIN_TYPES) and isinstance(pair.b, _PLAIN_TYPES):
-        return Metrics(count=1, is_discrete=True, mismatches=1, reason="" if _are_strings(pair) else told)
-    return Metrics(count=1, is_opaque=True, reason=told)
+        return Metrics(count=1, is_discrete=True, mismatches=1, reason="" if _are_strings(pair) else reason)
+    return Metrics(count=1, is_opaque=True, reason=reason)
 
 
 def _are_string_arrays(a: Any, b: Any) -> bool:
@@ -123,72 +124,72 @@ def _is_leaf(a: Any, b: Any) -> bool:
     return is_number(a) and is_number(b)
 
 
-def _badness(found: Metrics) -> tuple[bool, bool, bool, float]:
-    is_apart = bool(found.reason) and not found.is_opaque
-    return is_apart, found.is_nonfinite, found.mismatches > 0, max(found.relative_l2, found.row)
+def _badness(metrics: Metrics) -> tuple[bool, bool, bool, float]:
+    is_apart = bool(metrics.reason) and not metrics.is_opaque
+    return is_apart, metrics.is_nonfinite, metrics.mismatches > 0, max(metrics.relative_l2, metrics.row)
 
 
-def _discrete_metrics(found: ArrayDifference) -> Metrics:
-    differing = found.above + found.below
+def _discrete_metrics(difference: ArrayDifference) -> Metrics:
+    differing = difference.above + difference.below
     return Metrics(
-        count=found.count,
+        count=difference.count,
         is_identical=differing == 0,
         is_discrete=True,
         mismatches=differing,
-        absolute=found.absolute,
-        norms=(found.a.norm, found.b.norm),
+        absolute=difference.absolute,
+        norms=(difference.a.norm, difference.b.norm),
     )
 
 
-def _float_metrics(found: ArrayDifference, a: Operand, b: Operand, threads: int | None) -> Metrics:
-    is_same = found.absolute is None and not found.disagreeing
+def _float_metrics(difference: ArrayDifference, a: Operand, b: Operand, threads: int | None) -> Metrics:
+    is_same = difference.absolute is None and not difference.disagreeing
     rows, columns = (
-        ((0.0, -1), (0.0, -1)) if found.absolute is None else _worst_row_and_column(found, a, b, threads)
+        ((0.0, -1), (0.0, -1)) if difference.absolute is None else _worst_row_and_column(difference, a, b, threads)
     )
     return Metrics(
-        count=found.count,
+        count=difference.count,
         is_identical=is_same,
-        relative_l2=_symmetric_relative_l2(found),
+        relative_l2=_symmetric_relative_l2(difference),
         row=rows[0],
         column=columns[0],
         worst_row=rows[1],
         worst_column=columns[1],
-        absolute=found.absolute,
-        cosine_distance=found.cosine_distance,
-        gain=found.gain,
-        bias=found.bias,
-        nan=found.nan,
-        inf=found.inf,
-        disagreeing=found.disagreeing,
-        masked=count_one_sided_masked(a, b) if found.disagreeing else 0,
-        norms=(found.a.norm, found.b.norm),
+        absolute=difference.absolute,
+        cosine_distance=difference.cosine_distance,
+        gain=difference.gain,
+        bias=difference.bias,
+        nan=difference.nan,
+        inf=difference.inf,
+        disagreeing=difference.disagreeing,
+        masked=count_one_sided_masked(a, b) if difference.disagreeing else 0,
+        norms=(difference.a.norm, difference.b.norm),
     )
 
 
-def _symmetric_relative_l2(found: ArrayDifference) -> float:
+def _symmetric_relative_l2(difference: ArrayDifference) -> float:
     """|a - b| of the larger side."""
-    a, b = found.a.norm, found.b.norm
-    if found.absolute is None:
+    a, b = difference.a.norm, difference.b.norm
+    if difference.absolute is None:
         return 0.0
-    return 1.0 if not b else found.relative_l2 * min(1.0, b / a if a else 1.0)
+    return 1.0 if not b else difference.relative_l2 * min(1.0, b / a if a else 1.0)
 
 
 def _worst_row_and_column(
-    found: ArrayDifference, a: Operand, b: Operand, threads: int | None
+    difference: ArrayDifference, a: Operand, b: Operand, threads: int | None
 ) -> tuple[tuple[float, int], tuple[float, int]]:
     """The worst row and the worst column, of the larger side; where neither is, the worse of both."""
     if not last_axis_length(a.bits.shape):
         return (0.0, -1), (0.0, -1)
-    are_finite = not any((*found.nan, *found.inf))
+    are_finite = not any((*difference.nan, *difference.inf))
 
     def of(one: Operand, base: Operand) -> tuple[tuple[float, int], tuple[float, int]]:
         x, y = (side.bits.reshape(-1, side.bits.shape[-1]) for side in (one, base))
         return worst_row_and_column(x, one.dtype, y, base.dtype, are_finite=are_finite, threads=threads)
 
-    if are_norms_tied(found.a.norm, found.b.norm):
-        mine, other = of(b, a), of(a, b)
-        return max(mine[0], other[0]), max(mine[1], other[1])
-    return of(b, a) if found.a.norm > found.b.norm else of(a, b)
+    if are_norms_tied(difference.a.norm, difference.b.norm):
+        relative_to_a, relative_to_b = of(b, a), of(a, b)
+        return max(relative_to_a[0], relative_to_b[0]), max(relative_to_a[1], relative_to_b[1])
+    return of(b, a) if difference.a.norm > difference.b.norm else of(a, b)
 
 
 def _reaches_mask_value(low: int | float | None, side: Operand) -> bool:

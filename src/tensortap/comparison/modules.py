@@ -35,9 +35,9 @@ def split_name(name: str, kind: Kind = "value") -> tuple[str, str]:
     if kind in ("param", "grad_param"):
         module = plain.rpartition(".")[0]
         return module, name[len(module) :]
-    found = _MODEL_OUTPUT.match(plain) if kind in OUTPUTS else None
-    found = found or _last_io_marker(plain, _io_marker(kind))
-    module = plain[: found.start()] if found is not None else _ITEMS.sub("", plain)
+    marker = _MODEL_OUTPUT.match(plain) if kind in OUTPUTS else None
+    marker = marker or _last_io_marker(plain, _io_marker(kind))
+    module = plain[: marker.start()] if marker is not None else _ITEMS.sub("", plain)
     return module, name[len(module) :]
 
 
@@ -45,8 +45,8 @@ def class_of(name: str, classes: Mapping[str, str], kind: Kind = "value") -> str
     """The class of the module that a name belongs to; empty where it is not known."""
     if not classes:
         return ""
-    found = classes.get(stem_of(name, kind)) if kind in OUTPUTS else None
-    return found or classes.get(module_of(name, kind), "")
+    class_name = classes.get(stem_of(name, kind)) if kind in OUTPUTS else None
+    return class_name or classes.get(module_of(name, kind), "")
 
 
 def stem_of(name: str, kind: Kind) -> str:
@@ -65,12 +65,12 @@ def _io_marker(kind: Kind) -> re.Pattern[str]:
     return _FIELD if kind in OUTPUTS else _IN if kind in _INPUTS else _FORWARD
 
 
-def _last_io_marker(name: str, port: re.Pattern[str]) -> re.Match[str] | None:
+def _last_io_marker(name: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
     """Where a name leaves the module: a module may itself be called `in`, so the last place counts, but not
     one inside the brackets of an item."""
-    found = None
-    for hit in port.finditer(name):
-        if "[" in name[: hit.start()]:
+    last = None
+    for match in pattern.finditer(name):
+        if "[" in name[: match.start()]:
             break
-        found = hit
-    return found
+        last = match
+    return last

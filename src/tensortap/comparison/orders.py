@@ -25,13 +25,13 @@ def known_orders(size: int) -> tuple[tuple[str, Array], ...]:
     """What each is called, and the rows of B in the order of A."""
     if size > _MAX_AXIS_LENGTH:
         return ()
-    found: list[tuple[str, Array]] = []
-    seen = {np.arange(size).tobytes()}
-    for words, rows in (*_rotary_orders(size), *_fused_orders(size)):
-        if rows.tobytes() not in seen:
-            seen.add(rows.tobytes())
-            found.append((words, rows))
-    return tuple(found)
+    orders: list[tuple[str, Array]] = []
+    known = {np.arange(size).tobytes()}
+    for description, rows in (*_rotary_orders(size), *_fused_orders(size)):
+        if rows.tobytes() not in known:
+            known.add(rows.tobytes())
+            orders.append((description, rows))
+    return tuple(orders)
 
 
 def _rotary_orders(size: int) -> Iterator[tuple[str, Array]]:
@@ -40,19 +40,19 @@ def _rotary_orders(size: int) -> Iterator[tuple[str, Array]]:
         turns = np.concatenate([np.arange(0, head, 2), np.arange(1, head, 2)])
         starts = head * np.arange(size // head)[:, None]
         rows = (starts + turns).reshape(-1)
-        what = f"halves (A) against turns (B) in rotary heads of {head}"
-        yield what, rows
-        yield what.replace("halves (A)", "turns (A)").replace("turns (B)", "halves (B)"), np.argsort(rows)
+        description = f"halves (A) against turns (B) in rotary heads of {head}"
+        yield description, rows
+        yield description.replace("halves (A)", "turns (A)").replace("turns (B)", "halves (B)"), np.argsort(rows)
 
 
 def _fused_orders(size: int) -> Iterator[tuple[str, Array]]:
     """Sections one after the other against a part of each, group by group."""
-    for words, shares in _FUSED_SECTIONS.items():
+    for description, shares in _FUSED_SECTIONS.items():
         total = sum(shares)
         for groups in (count for count in range(2, size // total + 1) if size % (count * total) == 0):
             rows = _section_order(shares, groups, size // (groups * total))
-            yield f"{words} fused in sections (A) against {groups} groups (B)", rows
-            yield f"{words} fused in {groups} groups (A) against sections (B)", np.argsort(rows)
+            yield f"{description} fused in sections (A) against {groups} groups (B)", rows
+            yield f"{description} fused in {groups} groups (A) against sections (B)", np.argsort(rows)
 
 
 def _section_order(shares: tuple[int, ...], groups: int, width: int) -> Array:

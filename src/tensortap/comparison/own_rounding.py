@@ -19,24 +19,24 @@ class IntrinsicRounding:
     `alone` is what has no partner, and is weighed elsewhere."""
 
     def __init__(
-        self, measured: Iterable[str], findings: Iterable[Finding], alone: Iterable[Entry], modules: ModuleParents
+        self, measured_names: Iterable[str], findings: Iterable[Finding], unmatched: Iterable[Entry], modules: ModuleParents
     ) -> None:
         self._modules = modules
-        judged = {found.name: found.verdict not in GAPS for found in findings}
-        judged |= {entry.name: True for entry in alone}
-        self._lacking = {self._code_of(name) for name in measured if not judged.get(name)}
+        judged = {finding.name: finding.verdict not in GAPS for finding in findings}
+        judged |= {entry.name: True for entry in unmatched}
+        self._lacking = {self._code_of(name) for name in measured_names if not judged.get(name)}
 
-    def judged(self, found: Finding, parent: Finding | None, *, has_inputs: bool) -> Finding:
+    def judged(self, finding: Finding, parent: Finding | None, *, has_inputs: bool) -> Finding:
         """By its own rounding where that is all that can differ; else as it is."""
         if parent is None or parent.verdict != "identical" or not has_inputs:
-            return found
-        noise, metrics = found.noise.alone(), found.metrics
-        if noise is None or metrics is None or producing_module(found, self._modules) in self._lacking:
-            return found
-        if found.verdict not in ("within noise", "origin") or found.pair.a.dtype != found.pair.b.dtype:
-            return found
-        own = judge(metrics, noise)
-        return replace(found, noise=noise, verdict=own.verdict, ratio=own.ratio, axis=own.axis)
+            return finding
+        noise, metrics = finding.noise.alone(), finding.metrics
+        if noise is None or metrics is None or producing_module(finding, self._modules) in self._lacking:
+            return finding
+        if finding.verdict not in ("within noise", "origin") or finding.pair.a.dtype != finding.pair.b.dtype:
+            return finding
+        judgement = judge(metrics, noise)
+        return replace(finding, noise=noise, verdict=judgement.verdict, ratio=judgement.ratio, axis=judgement.axis)
 
     def _code_of(self, name: str) -> str:
         """The module in whose code it is seen: what comes into a module, or what a part of it gave."""

@@ -16,9 +16,9 @@ _PART_SAMPLE_SIZE = 256
 class SampledConcatenation:
     """A whole of which several parts are tried at several places; each part at each place is seen once."""
 
-    def __init__(self, whole: Array, axis: int) -> None:
-        self._full, self._axis = whole, axis
-        self._norm = finite_norm(whole)
+    def __init__(self, full: Array, axis: int) -> None:
+        self._full, self._axis = full, axis
+        self._norm = finite_norm(full)
         self._squares: dict[tuple[int, int], float] = {}
 
     def could_match(self, parts: Sequence[Array], most: float) -> bool:
@@ -36,7 +36,7 @@ class SampledConcatenation:
         return self._squares[key]
 
     def _sample_squared_error(self, part: Array, start: int) -> float:
-        at = np.unravel_index(np.random.default_rng(0).integers(0, part.size, _PART_SAMPLE_SIZE), part.shape)
-        there = tuple(place + start if axis == self._axis else place for axis, place in enumerate(at))
-        gap = absolute_distance(self._full[there].astype(np.float64), part[at].astype(np.float64))
+        sample = np.unravel_index(np.random.default_rng(0).integers(0, part.size, _PART_SAMPLE_SIZE), part.shape)
+        positions = tuple(index + start if axis == self._axis else index for axis, index in enumerate(sample))
+        gap = absolute_distance(self._full[positions].astype(np.float64), part[sample].astype(np.float64))
         return gap**2 * part.size / _PART_SAMPLE_SIZE

@@ -27,23 +27,23 @@ class AlignmentNote:
         """Whether the numbers are equal only in another arrangement."""
         return any(line.startswith("equal up to") for line in self.details)
 
-    def extended(self, words: str, told: str) -> AlignmentNote:
+    def extended(self, summary: str, detail: str) -> AlignmentNote:
         """The same, and something more after it."""
         return replace(
-            self, summary="; ".join(filter(None, [self.summary, words])), details=(*self.details, told)
+            self, summary="; ".join(filter(None, [self.summary, summary])), details=(*self.details, detail)
         )
 
     def __str__(self) -> str:
         return "\n".join([f"{self.name}: {self.summary}", *(f"  {line}" for line in self.details)])
 
 
-def describe_gaps(plans: Iterable[AlignmentNote | None]) -> list[str]:
+def describe_gaps(notes: Iterable[AlignmentNote | None]) -> list[str]:
     """What of several values was not compared, each sort of it once."""
     names: dict[str, list[str]] = {}
-    for plan in plans:
-        if plan is not None and plan.gap:
-            names.setdefault(plan.gap, []).append(plan.name)
-    return [f"{gap}, of {_list_names(these)}; the rest was compared" for gap, these in names.items()]
+    for note in notes:
+        if note is not None and note.gap:
+            names.setdefault(note.gap, []).append(note.name)
+    return [f"{gap}, of {_list_names(affected)}; the rest was compared" for gap, affected in names.items()]
 
 
 def _list_names(names: list[str]) -> str:

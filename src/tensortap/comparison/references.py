@@ -46,8 +46,8 @@ class RunValueRef(NamedTuple):
     def load(self) -> Any:
         values = _open_values(self.path, self.stamp)
         if self.offset >= 0:
-            what = (self.offset, self.nbytes, self.dtype, self.shape, self.framework)
-            return values.array(self.file, *what)
+            location = (self.offset, self.nbytes, self.dtype, self.shape, self.framework)
+            return values.array(self.file, *location)
         return values.deserialize(self.file, self.start, self.length, self.suffix, False)
 
     def view_bytes(self, nbytes: int, views: FileViews) -> memoryview | None:
@@ -55,10 +55,10 @@ class RunValueRef(NamedTuple):
         offset, key = self.offset, self[:2]
         if offset < 0 or self.nbytes != nbytes:
             return None
-        whole, end = views.get(key), offset + nbytes
-        if whole is None or len(whole) < end:
-            whole = views[key] = _open_values(self.path, self.stamp).view(self.file, end)
-        return whole[offset:end]
+        file_view, end = views.get(key), offset + nbytes
+        if file_view is None or len(file_view) < end:
+            file_view = views[key] = _open_values(self.path, self.stamp).view(self.file, end)
+        return file_view[offset:end]
 
     def checksummed_bytes(self) -> memoryview:
         """What its checksum was made of."""
@@ -95,10 +95,10 @@ class FileLeafRef(NamedTuple):
     stamp: FileStamp
 
     def load(self) -> Any:
-        held = load_file_leaves(self.path, self.stamp)
-        if self.leaf not in held:
+        leaves_by_name = load_file_leaves(self.path, self.stamp)
+        if self.leaf not in leaves_by_name:
             raise CorruptRunError(f"{self.path} has changed: there is no {self.leaf!r} in it any more")
-        return held[self.leaf]
+        return leaves_by_name[self.leaf]
 
     def operand(self) -> Operand | None:
         return numeric_operand(self.load())
@@ -147,8 +147,8 @@ def named_leaves(value: Any) -> dict[str, Any]:
 
 def _leaf_name(path: str) -> str:
     if path.startswith("['"):
-        key, mark, rest = path[2:].partition("']")
-        return key + rest if mark and "\\" not in key else path
+        key, mark, suffix = path[2:].partition("']")
+        return key + suffix if mark and "\\" not in key else path
     return path or "value"
 
 

@@ -18,10 +18,10 @@ _MASK_VALUE = -1e30
 _MIN_MASKED, _MAX_MASKED_SHARE = 2, 0.6
 
 
-def describe_region(apart: Array, values: Array) -> str:
+def describe_region(difference: Array, values: Array) -> str:
     """The part of each axis outside of which nothing differs."""
-    told = [_describe_axis(apart, values, axis) for axis in range(apart.ndim)]
-    return "; ".join(filter(None, told))
+    descriptions = [_describe_axis(difference, values, axis) for axis in range(difference.ndim)]
+    return "; ".join(filter(None, descriptions))
 
 
 def describe_mask(a: Array, b: Array) -> str:
@@ -30,17 +30,17 @@ def describe_mask(a: Array, b: Array) -> str:
     row is the same, or the same times a number, as a softmax makes it."""
     if a.ndim < 2 or min(a.shape[-2:]) < 2:
         return ""
-    told = _describe_one_sided_mask(a <= _MASK_VALUE, b <= _MASK_VALUE)
-    if told:
-        return told
-    told = _describe_one_sided_mask(a == 0, b == 0)
-    return told if told and _are_rows_proportional(a, b) else ""
+    description = _describe_one_sided_mask(a <= _MASK_VALUE, b <= _MASK_VALUE)
+    if description:
+        return description
+    description = _describe_one_sided_mask(a == 0, b == 0)
+    return description if description and _are_rows_proportional(a, b) else ""
 
 
 def _are_rows_proportional(a: Array, b: Array) -> bool:
     """Whether what is hidden on neither side is the same in each row, but for a factor."""
     is_seen = (a != 0) & (b != 0) & (np.abs(a) < -_MASK_VALUE) & (np.abs(b) < -_MASK_VALUE)
-    x, y = (np.where(is_seen, one, 0.0) for one in (a, b))
+    x, y = (np.where(is_seen, array, 0.0) for array in (a, b))
     square = (x * x).sum(axis=-1, keepdims=True)
     factor = (x * y).sum(axis=-1, keepdims=True) / np.where(square, square, 1)
     # A row of one number fits any factor.
@@ -48,24 +48,24 @@ def _are_rows_proportional(a: Array, b: Array) -> bool:
     return bool(free >= _MIN_PER_ROW and np.linalg.norm(y - factor * x) <= _UNTOUCHED_FEW * np.linalg.norm(y))
 
 
-def _describe_axis(apart: Array, values: Array, axis: int) -> str:
-    others = tuple(other for other in range(apart.ndim) if other != axis)
-    sizes, scale = (np.sqrt((one**2).sum(axis=others)) for one in (apart, values))
+def _describe_axis(difference: Array, values: Array, axis: int) -> str:
+    others = tuple(axis_index for axis_index in range(difference.ndim) if axis_index != axis)
+    norms, value_norms = (np.sqrt((array**2).sum(axis=others)) for array in (difference, values))
     # Both as they are and relative to their rows: noise of large rows is no difference of them alone.
-    untouched = _UNTOUCHED if apart.size >= _MIN_PER_ROW * len(sizes) else _UNTOUCHED_FEW
-    relative = sizes / np.where(scale, scale, scale.max() or 1)
-    touched = [_touched_rows(sizes, untouched), _touched_rows(relative, untouched)]
-    if touched[0] is None or touched[1] is None or (touched[0] != touched[1]).any():
+    untouched = _UNTOUCHED if difference.size >= _MIN_PER_ROW * len(norms) else _UNTOUCHED_FEW
+    relative = norms / np.where(value_norms, value_norms, value_norms.max() or 1)
+    is_touched = [_touched_rows(norms, untouched), _touched_rows(relative, untouched)]
+    if is_touched[0] is None or is_touched[1] is None or (is_touched[0] != is_touched[1]).any():
         return ""
-    rows = np.flatnonzero(touched[0])
-    if len(rows) == len(sizes) or _may_be_chance(np.moveaxis(apart, axis, 0), touched[0], untouched):
+    rows = np.flatnonzero(is_touched[0])
+    if len(rows) == len(norms) or _may_be_chance(np.moveaxis(difference, axis, 0), is_touched[0], untouched):
         return ""
-    return _describe_rows(rows, len(sizes), axis)
+    return _describe_rows(rows, len(norms), axis)
 
 
-def _may_be_chance(apart: Array, is_touched: Array, untouched: float) -> bool:
+def _may_be_chance(difference: Array, is_touched: Array, untouched: float) -> bool:
     """Whether so many equal numbers may lie outside, as many as there are among those that differ."""
-    size = np.abs(apart)
+    size = np.abs(difference)
     touched = size[is_touched]
     # One more of each, as nothing is known of a share from one number.
     equal = (np.count_nonzero(touched <= untouched * size.max()) + 1) / (touched.size + 2)
@@ -87,10 +87,10 @@ def _describe_rows(rows: Array, length: int, axis: int) -> str:
         if len(rows) > min(_MAX_SHOWN, length // 4):
             return ""
         return f"only rows {', '.join(map(str, rows))} of {length} along axis {axis}"
-    where = f"{first} to {last} of {length} along axis {axis}{_describe_chunk(first, last, length)}"
+    span = f"{first} to {last} of {length} along axis {axis}{_describe_chunk(first, last, length)}"
     if last == length - 1:
-        return f"only the tail: {where}"
-    return f"only the head: {where}" if first == 0 else f"only {where}"
+        return f"only the tail: {span}"
+    return f"only the head: {span}" if first == 0 else f"only {span}"
 
 
 def _describe_chunk(first: int, last: int, length: int) -> str:
@@ -102,16 +102,16 @@ def _describe_chunk(first: int, last: int, length: int) -> str:
 
 
 def _describe_one_sided_mask(in_a: Array, in_b: Array) -> str:
-    for name, alone in (("A", in_a & ~in_b), ("B", in_b & ~in_a)):
-        other = (in_b & ~in_a) if name == "A" else (in_a & ~in_b)
-        if other.any() or np.count_nonzero(alone) < _MIN_MASKED or alone.mean() > _MAX_MASKED_SHARE:
+    for name, is_masked in (("A", in_a & ~in_b), ("B", in_b & ~in_a)):
+        masked_by_other = (in_b & ~in_a) if name == "A" else (in_a & ~in_b)
+        if masked_by_other.any() or np.count_nonzero(is_masked) < _MIN_MASKED or is_masked.mean() > _MAX_MASKED_SHARE:
             continue
-        planes = alone.reshape(-1, *alone.shape[-2:])
+        planes = is_masked.reshape(-1, *is_masked.shape[-2:])
         plane = planes[0]
         if (planes == plane).all():
-            told = _describe_plane(plane)
-            if told:
-                return f"{told} of the last two axes is masked in {name} only"
+            description = _describe_plane(plane)
+            if description:
+                return f"{description} of the last two axes is masked in {name} only"
     return ""
 
 

@@ -22,27 +22,27 @@ from tensortap.kernels.numbers import Array
 _FAR = 0.3  # of the whole: two values of one shape may be arranged differently from there on
 
 
-def resolve_layout(pair: EntryPair, found: Metrics | str) -> EntryPair | None:
+def resolve_layout(pair: EntryPair, measurement: Metrics | str) -> EntryPair | None:
     """The pair in one arrangement, where both hold the same numbers in different ones; else None.
 
     Of the same shape, only what models are known to differ in: any other order is a difference. Of another
     shape, what several layouts explain equally well is not decided."""
-    if isinstance(found, str) or not _may_be_reordered(pair, found):
+    if isinstance(measurement, str) or not _may_be_reordered(pair, measurement):
         return None
-    both = _load_arrays(pair)
-    told = find_layout(*both) if both is not None else LayoutMatch()
-    if len(told.layouts) > 1:
-        return _mark_ambiguous(pair, str(told)) if found.reason else None
-    layout = told.layout
+    arrays = _load_arrays(pair)
+    fit = find_layout(*arrays) if arrays is not None else LayoutMatch()
+    if len(fit.layouts) > 1:
+        return _mark_ambiguous(pair, str(fit)) if measurement.reason else None
+    layout = fit.layout
     return _apply_layout(pair, layout) if layout is not None and layout.is_conventional else None
 
 
 def accept_reordered_heads(findings: Sequence[Finding]) -> list[Finding]:
     """The same; heads in another order are a layout where the module around them gives what it should."""
-    if not any(one.verdict == "origin" for one in findings):
+    if not any(finding.verdict == "origin" for finding in findings):
         return list(findings)
-    given = _outputs_match(findings)
-    return [_reorder_heads(one) if _may_be_reordered_heads(one, given) else one for one in findings]
+    outputs_match = _outputs_match(findings)
+    return [_reorder_heads(finding) if _may_be_reordered_heads(finding, outputs_match) else finding for finding in findings]
 
 
 _CallKey = tuple[str, int, int, int]
@@ -50,38 +50,38 @@ _CallKey = tuple[str, int, int, int]
 
 def _outputs_match(findings: Sequence[Finding]) -> dict[_CallKey, bool]:
     """Whether all that a module gave is right, for each call of it."""
-    found: dict[_CallKey, bool] = {}
-    for one in findings:
-        if one.kind == "output" and not one.is_opaque:
-            key = one.module, one.step, one.rank, one.call
-            found[key] = found.get(key, True) and one.verdict in GREEN
-    return found
+    matches: dict[_CallKey, bool] = {}
+    for finding in findings:
+        if finding.kind == "output" and not finding.is_opaque:
+            key = finding.module, finding.step, finding.rank, finding.call
+            matches[key] = matches.get(key, True) and finding.verdict in GREEN
+    return matches
 
 
-def _may_be_reordered_heads(found: Finding, given: dict[_CallKey, bool]) -> bool:
-    metrics = found.metrics
-    if found.verdict != "origin" or found.kind not in ("output", "input") or metrics is None:
+def _may_be_reordered_heads(finding: Finding, outputs_match: dict[_CallKey, bool]) -> bool:
+    metrics = finding.metrics
+    if finding.verdict != "origin" or finding.kind not in ("output", "input") or metrics is None:
         return False
-    if metrics.relative_l2 <= _FAR or not _may_be_reordered(found.pair, metrics):
+    if metrics.relative_l2 <= _FAR or not _may_be_reordered(finding.pair, metrics):
         return False
-    module = found.module
+    module = finding.module
     while module:
         module = module.rpartition(".")[0]
-        key = module, found.step, found.rank, found.call
-        if key in given:
-            return given[key]
+        key = module, finding.step, finding.rank, finding.call
+        if key in outputs_match:
+            return outputs_match[key]
     return False
 
 
-def _reorder_heads(found: Finding) -> Finding:
-    both = _load_arrays(found.pair)
-    layout = find_head_order(*both) if both is not None else None
+def _reorder_heads(finding: Finding) -> Finding:
+    arrays = _load_arrays(finding.pair)
+    layout = find_head_order(*arrays) if arrays is not None else None
     if layout is None:
-        return found
-    pair = _apply_layout(found.pair, layout)
-    again = next(measure_pairs([(pair.a, pair.b)]))
-    judged = judge(again, found.noise, pair)
-    return found if judged.is_beyond else make_finding(pair, again, found.noise, judged)
+        return finding
+    pair = _apply_layout(finding.pair, layout)
+    metrics = next(measure_pairs([(pair.a, pair.b)]))
+    judgement = judge(metrics, finding.noise, pair)
+    return finding if judgement.is_beyond else make_finding(pair, metrics, finding.noise, judgement)
 
 
 def _load_arrays(pair: EntryPair) -> tuple[Array, Array] | None:
@@ -102,24 +102,24 @@ def _apply_layout(pair: EntryPair, layout: Layout) -> EntryPair:
     )
 
 
-def _mark_ambiguous(pair: EntryPair, told: str) -> EntryPair:
+def _mark_ambiguous(pair: EntryPair, description: str) -> EntryPair:
     plan = pair.alignment or AlignmentNote(pair.a.name, "", ())
     return replace(
         pair,
-        b=replace(pair.b, reference=UnresolvedRef(told)),
-        alignment=replace(plan.extended("ambiguous", told), is_usable=False),
+        b=replace(pair.b, reference=UnresolvedRef(description)),
+        alignment=replace(plan.extended("ambiguous", description), is_usable=False),
     )
 
 
-def _may_be_reordered(pair: EntryPair, found: Metrics) -> bool:
-    if not found.reason and found.relative_l2 <= _FAR:
+def _may_be_reordered(pair: EntryPair, metrics: Metrics) -> bool:
+    if not metrics.reason and metrics.relative_l2 <= _FAR:
         return False
     # A piece beside a whole is no padding.
-    if found.is_opaque or not pair.a.dtype or not pair.b.dtype or pair.a.placement != pair.b.placement:
+    if metrics.is_opaque or not pair.a.dtype or not pair.b.dtype or pair.a.placement != pair.b.placement:
         return False
-    if found.reason:
-        return found.reason.startswith("shapes differ")
-    return not found.is_discrete and not found.disagreeing
+    if metrics.reason:
+        return metrics.reason.startswith("shapes differ")
+    return not metrics.is_discrete and not metrics.disagreeing
 
 
 def _reorder(entry: Entry, steps: Sequence[ArrayOp]) -> Entry:

@@ -26,7 +26,7 @@ def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = Non
     base, *others = [load_side(run) for run in runs]
     gathered = NoiseMeasurements()
     skipped = [
-        told for number, other in enumerate(others) for told in _add_repeat(gathered, base, other, number, executor)
+        problem for number, other in enumerate(others) for problem in _add_repeat(gathered, base, other, number, executor)
     ]
     if not gathered.twins:
         raise ValueError(f"{base.label} has no value in common with the other runs; give runs of one program")
@@ -35,12 +35,12 @@ def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = Non
 
 
 def _add_repeat(gathered: NoiseMeasurements, base: Side, other: Side, number: int, executor: Executor | None) -> list[str]:
-    twin = "repeat" if not number else f"repeat {number + 1}"
+    rerun = "repeat" if not number else f"repeat {number + 1}"
     pairs = [(pair.a, pair.b) for pair in match(base, other).pairs]
     unread = 0
-    for (entry, _), found in zip(pairs, measure_pairs(pairs, executor), strict=True):
-        if isinstance(found, str):
+    for (entry, _), measurement in zip(pairs, measure_pairs(pairs, executor), strict=True):
+        if isinstance(measurement, str):
             unread += 1
         else:
-            gathered.add(twin, entry, found)
-    return [f"{twin}: {unread} values could not be read"] if unread else []
+            gathered.add(rerun, entry, measurement)
+    return [f"{rerun}: {unread} values could not be read"] if unread else []

@@ -108,21 +108,21 @@ class _TeacherForcedComparison:
         rank: int | None,
     ) -> Comparison:
         side = _select_rank(self.side(), step, rank, self.rules.placements)
-        noise = None if floor is None else resolve_floor(floor, side)
-        whole = side = self.asked(side, fused)
+        noise_floor = None if floor is None else resolve_floor(floor, side)
+        selected = side = self.asked(side, fused)
         run, shelf, matched, guess = self.replayed(side)
         if not fused and any(guess):
             side = split_fused(concatenate_fused(side, guess.fused), guess.split_up)
             side = replace(side, notes=[*side.notes, str(guess)])
             run, shelf, matched, _ = self.replayed(side)
-        noise = noise or self.floor(side, run, shelf.names, is_own=not fused and side is whole)
-        noise = noise if limit is None else replace(noise, limit=limit)
-        table = annotate_decision_margins([mark_shape_mismatch(one) for one in _judge_pairs(matched.pairs, noise)])
+        noise_floor = noise_floor or self.floor(side, run, shelf.names, is_own=not fused and side is selected)
+        noise_floor = noise_floor if limit is None else replace(noise_floor, limit=limit)
+        table = annotate_decision_margins([mark_shape_mismatch(finding) for finding in _judge_pairs(matched.pairs, noise_floor)])
         other = Side(f"{_model_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
-        known = self.reference if is_model(self.reference) else side.metadata.get("model")
-        facts = collect_model_facts(known, self.candidate)
-        facts = [self.rules.drop_ignored_weights(one) for one in facts]
-        sides = [replace(one, metadata=known) for one, known in zip((side, other), facts, strict=True)]
+        model = self.reference if is_model(self.reference) else side.metadata.get("model")
+        facts = collect_model_facts(model, self.candidate)
+        facts = [self.rules.drop_ignored_weights(facts_of_side) for facts_of_side in facts]
+        sides = [replace(one_side, metadata=side_facts) for one_side, side_facts in zip((side, other), facts, strict=True)]
         explanations = explain_setup_differences(sides[0], sides[1], matched)
         return Comparison(
             side.label,
@@ -131,7 +131,7 @@ class _TeacherForcedComparison:
             tuple(add_weight_note(origin, explanations) for origin in find_origins(table, matched.only_b)),
             explanations,
             _summarise_coverage(matched, table, [*side.problems, *describe_step_gaps(shelf)]),
-            noise,
+            noise_floor,
             (*matched.notes, *side.notes, *describe_replay(run, shelf), *self.compiled()),
         )
 
@@ -145,26 +145,26 @@ class _TeacherForcedComparison:
 
     def wanted(self) -> Sequence[Any]:
         """The patterns, as far as they mean anything in the reference, whose names may be others."""
-        return [one for one in self.patterns if _selects_any(self.reference, one)] or _DEFAULT_PATTERNS
+        return [pattern for pattern in self.patterns if _selects_any(self.reference, pattern)] or _DEFAULT_PATTERNS
 
     def replayed(self, side: Side) -> tuple[TeacherForcedRun, ReferenceActivations, Matching, FusionGuess]:
         """Once with the names that are known; once more where guesses make pairs of others."""
         names = {name: self.rules.rename(name) for name in side.names}
         run, shelf = self.run(ReferenceActivations(side, names))
         ours = Side("", [*(own for _, own in run.pairs), *run.alone])
-        found = match(_matched_reference(side, run, shelf, self.ignored), ours, self.rules)
-        guesses = {one.a.name: one for one in found.pairs if one.how in ("class", "content")}
+        matching = match(_matched_reference(side, run, shelf, self.ignored), ours, self.rules)
+        guesses = {pair.a.name: pair for pair in matching.pairs if pair.how in ("class", "content")}
         if guesses and not (shelf.is_cut or shelf.is_joined):
-            names |= {name: one.b.name for name, one in guesses.items()}
+            names |= {name: pair.b.name for name, pair in guesses.items()}
             run, shelf = self.run(ReferenceActivations(side, names))
         pairs = [replace(_make_pair(a, b, names, guesses), alignment=run.plans.get(id(b))) for a, b in run.pairs]
-        left = [one for one in side.entries if id(one) not in shelf.used]
+        left = [entry for entry in side.entries if id(entry) not in shelf.used]
         alone = self.rules.drop_ignored(run.alone)
-        ends = keep_replayed_steps(left, shelf), keep_replayed_steps(alone, shelf)
-        run.missing = [one for one in run.missing if _is_in_reference(one, ends[0], self.rules)]
-        matched = Matching(pairs, *ends, found.messages, found.ignored)
+        unmatched = keep_replayed_steps(left, shelf), keep_replayed_steps(alone, shelf)
+        run.missing = [site_message for site_message in run.missing if _is_in_reference(site_message, unmatched[0], self.rules)]
+        matched = Matching(pairs, *unmatched, matching.messages, matching.ignored)
         matched = drop_padding(matched) if shelf.is_cut or shelf.is_joined else matched
-        return run, shelf, matched, _guess_fused(found, self.rules)
+        return run, shelf, matched, _guess_fused(matching, self.rules)
 
     def run(self, shelf: ReferenceActivations) -> tuple[TeacherForcedRun, ReferenceActivations]:
         return run_teacher_forced(self.candidate, self.given(), self.patterns, shelf), shelf
@@ -173,39 +173,39 @@ class _TeacherForcedComparison:
         """The batch in the candidate's own type, where the reference has another."""
         if not is_model(self.reference):
             return self.batch
-        own, other = weight_dtypes(self.candidate), weight_dtypes(self.reference)
-        return convert_batch(self.batch, own.pop()) if len(own) == 1 and own != other else self.batch
+        own_dtypes, reference_dtypes = weight_dtypes(self.candidate), weight_dtypes(self.reference)
+        return convert_batch(self.batch, own_dtypes.pop()) if len(own_dtypes) == 1 and own_dtypes != reference_dtypes else self.batch
 
     def asked(self, side: Side, fused: Fused) -> Side:
         """The values of the reference that the patterns mean: what they do not is not missed."""
         side = infer_kinds(side, self.rules.rename)
         side = replace(concatenate_fused(side, fused), problems=[*side.problems, *missing_parts(side, fused)])
         is_whole = tuple(self.patterns) == _DEFAULT_PATTERNS
-        wanted = [] if is_whole else selection(self.candidate, self.patterns)
-        sites = None if is_whole else {(one.site.path, one.site.kind) for one in wanted}
+        wanted_sites = [] if is_whole else selection(self.candidate, self.patterns)
+        sites = None if is_whole else {(wanted.site.path, wanted.site.kind) for wanted in wanted_sites}
         entries = select_entries(side.entries, self.rules.rename, sites)
         kept = self.rules.drop_ignored(entries)
-        known = set(map(id, kept))
-        self.ignored = [one for one in entries if id(one) not in known]
+        kept_ids = set(map(id, kept))
+        self.ignored = [entry for entry in entries if id(entry) not in kept_ids]
         return replace(side, entries=kept)
 
     def floor(self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_own: bool) -> Floor:
         """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
-        theirs, ours = coarsest_output_dtype(side.entries), coarsest_output_dtype(own for _, own in run.pairs)
-        lowest, skipped = coarsest_dtype(ours, theirs), list[str]()
-        ways: list[tuple[Any, Any, Any, tuple[str, str], Mapping[str, str], TeacherForcedRun | None]]
-        ways = [(self.candidate, self.given(), self.patterns, (ours, theirs), names, run)]
+        reference_dtype, candidate_dtype = coarsest_output_dtype(side.entries), coarsest_output_dtype(own for _, own in run.pairs)
+        lowest, skipped = coarsest_dtype(candidate_dtype, reference_dtype), list[str]()
+        candidates: list[tuple[Any, Any, Any, tuple[str, str], Mapping[str, str], TeacherForcedRun | None]]
+        candidates = [(self.candidate, self.given(), self.patterns, (candidate_dtype, reference_dtype), names, run)]
         if is_own and is_model(self.reference):
             # A reference that rounds more has rounded its weights too, of which only the candidate can show
             # the effect; it comes first then.
-            place = 0 if lowest == ours else 1
-            ways.insert(place, (self.reference, self.batch, self.wanted(), (theirs, ours), {}, None))
-        for model, batch, patterns, types, called, base in ways:
+            place = 0 if lowest == candidate_dtype else 1
+            candidates.insert(place, (self.reference, self.batch, self.wanted(), (reference_dtype, candidate_dtype), {}, None))
+        for model, batch, patterns, types, names_in_model, base in candidates:
             rounding = IsolatedRounding(model, batch, patterns)
-            alone = rounding.twin(*types, functools.partial(ReferenceActivations, side, called))
+            runs = rounding.twin(*types, functools.partial(ReferenceActivations, side, names_in_model))
             skipped += rounding.skipped
-            if alone is not None:
-                return floor_from_isolated_runs(alone, base, skipped, lowest=lowest, are_mixed=theirs != ours)
+            if runs is not None:
+                return floor_from_isolated_runs(runs, base, skipped, lowest=lowest, are_mixed=reference_dtype != candidate_dtype)
         return Floor(skipped=tuple(skipped))
 
     def compiled(self) -> list[str]:
@@ -218,16 +218,16 @@ class _TeacherForcedComparison:
         ]
 
 
-def _guess_fused(found: Matching, rules: Rules) -> FusionGuess:
+def _guess_fused(matching: Matching, rules: Rules) -> FusionGuess:
     """Guessed inputs say nothing against it: a fused module has that of its parts."""
-    outputs = [pair for pair in found.pairs if pair.how in ("class", "content") and pair.a.kind == "output"]
-    only_a = [*found.only_a, *(one.a for one in outputs)]
-    return guess_fused(Matching([], only_a, [*found.only_b, *(one.b for one in outputs)]), rules.rename)
+    outputs = [pair for pair in matching.pairs if pair.how in ("class", "content") and pair.a.kind == "output"]
+    only_a = [*matching.only_a, *(pair.a for pair in outputs)]
+    return guess_fused(Matching([], only_a, [*matching.only_b, *(pair.b for pair in outputs)]), rules.rename)
 
 
 def _check_patterns(candidate: Any, patterns: Sequence[Any]) -> None:
     wanted = selection(candidate, patterns) if patterns else []
-    gradient = next((one.site.name for one in wanted if one.site.is_gradient), None)
+    gradient = next((wanted_site.site.name for wanted_site in wanted if wanted_site.site.is_gradient), None)
     if gradient is not None:
         raise ValueError(
             f"{gradient!r} is a gradient, and a replay runs forwards only; tt.compare_runs compares gradients"
@@ -254,14 +254,14 @@ def _select_rank(side: Side, step: int | None, rank: int | None, declarations: S
 
 def _matched_reference(side: Side, run: TeacherForcedRun, shelf: ReferenceActivations, ignored: Sequence[Entry]) -> Side:
     """The reference, with the steps and calls at which its values were used, and what rules leave out."""
-    left = [one for one in side.entries if id(one) not in shelf.used]
-    return Side(side.label, [*(a for a, _ in run.pairs), *left, *ignored])
+    unused = [entry for entry in side.entries if id(entry) not in shelf.used]
+    return Side(side.label, [*(a for a, _ in run.pairs), *unused, *ignored])
 
 
-def _is_in_reference(told: str, left: Sequence[Entry], rules: Rules) -> bool:
+def _is_in_reference(message: str, unused: Sequence[Entry], rules: Rules) -> bool:
     """Whether the reference has a value at a site of the candidate that never came."""
-    site = told.split(" ")[0]
-    names = [rules.rename(one.name) for one in left]
+    site = message.split(" ")[0]
+    names = [rules.rename(entry.name) for entry in unused]
     return any(name == site or name.startswith((f"{site}.", f"{site}[")) for name in names)
 
 
@@ -274,15 +274,15 @@ def _make_pair(a: Entry, b: Entry, names: Mapping[str, str], guesses: Mapping[st
 
 
 def _judge_pairs(pairs: Sequence[EntryPair], floor: Floor) -> Iterator[Finding]:
-    for pair, found in zip(pairs, measure_pairs([(pair.a, pair.b) for pair in pairs]), strict=True):
+    for pair, measurement in zip(pairs, measure_pairs([(pair.a, pair.b) for pair in pairs]), strict=True):
         noise = floor.of(pair.a, dtype=coarsest_dtype(pair.a.dtype, pair.b.dtype))
         noise = noise.alone() or noise
-        yield make_finding(pair, found, noise, judge(found, noise, pair))
+        yield make_finding(pair, measurement, noise, judge(measurement, noise, pair))
 
 
 def _summarise_coverage(matched: Matching, table: Sequence[Finding], problems: Sequence[str]) -> Coverage:
     gaps = {
-        verdict: tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == verdict)
+        verdict: tuple(f"{finding.pair.a}: {finding.note}" for finding in table if finding.verdict == verdict)
         for verdict in ("unreadable", "unaligned")
     }
     return Coverage(
@@ -291,8 +291,8 @@ def _summarise_coverage(matched: Matching, table: Sequence[Finding], problems: S
         only_b=tuple(matched.only_b),
         unreadable=gaps["unreadable"],
         unaligned=gaps["unaligned"],
-        opaque=sum(one.is_opaque and one.verdict != "identical" for one in table),
+        opaque=sum(finding.is_opaque and finding.verdict != "identical" for finding in table),
         ignored=matched.ignored,
-        uncalibrated=sum(not one.noise.is_measured and one.verdict != "identical" for one in table),
-        problems=(*problems, *describe_gaps(one.pair.alignment for one in table)),
+        uncalibrated=sum(not finding.noise.is_measured and finding.verdict != "identical" for finding in table),
+        problems=(*problems, *describe_gaps(finding.pair.alignment for finding in table)),
     )

@@ -8,8 +8,7 @@ from html import escape
 
 from tensortap.core.paths import natural_sort_key
 from tensortap.frameworks.base import Description
-from tensortap.kernels.differences import ArrayDifference, LargestDifference
-from tensortap.kernels.tally import Number, Tolerance
+from tensortap.kernels.tally import ArrayDifference, LargestDifference, Number, Tolerance
 
 _MAX_ROWS = 20
 _HEADINGS = ("path", "A", "B", "mismatches", "max |a - b|", "max rel", "NaN A|B", "Inf A|B")
@@ -75,15 +74,15 @@ def _badness(leaf: LeafDifference) -> tuple[object, ...]:
     return (leaf.is_equal, True, -numbers.disagreeing, -far, natural_sort_key(leaf.path))
 
 
-def _summary_line(found: Difference) -> str:
-    limits = f"atol={found.tolerance.atol:g}, rtol={found.tolerance.rtol:g}"
-    if found.equal:
-        return f"equal within {limits}: {_describe_contents(found.leaves)}"
-    reasons = [leaf for leaf in found.leaves if leaf.reason is not None]
+def _summary_line(difference: Difference) -> str:
+    limits = f"atol={difference.tolerance.atol:g}, rtol={difference.tolerance.rtol:g}"
+    if difference.equal:
+        return f"equal within {limits}: {_describe_contents(difference.leaves)}"
+    reasons = [leaf for leaf in difference.leaves if leaf.reason is not None]
     clauses = [
-        _describe_reasons(reasons, len(found.leaves)),
-        _describe_mismatches(found.leaves),
-        *_describe_nonfinite(found.leaves),
+        _describe_reasons(reasons, len(difference.leaves)),
+        _describe_mismatches(difference.leaves),
+        *_describe_nonfinite(difference.leaves),
     ]
     return "different: " + "; ".join(clause for clause in clauses if clause)
 
@@ -100,43 +99,43 @@ def _describe_contents(leaves: tuple[LeafDifference, ...]) -> str:
     return ", ".join(parts)
 
 
-def _describe_reasons(reasons: list[LeafDifference], among: int) -> str:
+def _describe_reasons(reasons: list[LeafDifference], total: int) -> str:
     if not reasons:
         return ""
     first = f"{_path_prefix(reasons[0].path)}{reasons[0].reason}"
-    return first if len(reasons) == 1 else f"{len(reasons):,} of {among:,} values do not match, first {first}"
+    return first if len(reasons) == 1 else f"{len(reasons):,} of {total:,} values do not match, first {first}"
 
 
 def _describe_mismatches(leaves: tuple[LeafDifference, ...]) -> str:
     numbers = [leaf.numbers for leaf in leaves if leaf.numbers is not None]
     mismatches, count = (
-        sum(found.mismatches for found in numbers),
-        sum(found.count for found in numbers),
+        sum(difference.mismatches for difference in numbers),
+        sum(difference.count for difference in numbers),
     )
     if not mismatches:
         return ""
     text = f"{mismatches:,} of {_plural(count, 'number')} ({_format_percent(mismatches, count)}) beyond atol + rtol*|b|"
-    place = _describe_largest(leaves)
-    return text if place is None else f"{text}; largest |a - b| = {place}"
+    largest = _describe_largest(leaves)
+    return text if largest is None else f"{text}; largest |a - b| = {largest}"
 
 
 def _describe_largest(leaves: tuple[LeafDifference, ...]) -> str | None:
     """The largest difference among the leaves that have mismatches."""
-    places = [
+    extremes = [
         (leaf.numbers.absolute, leaf.path)
         for leaf in leaves
         if leaf.numbers is not None and leaf.numbers.absolute is not None and not leaf.is_equal
     ]
-    if not places:
+    if not extremes:
         return None
-    extreme, path = max(places, key=lambda place: place[0].size)
+    extreme, path = max(extremes, key=lambda place: place[0].size)
     where = f"{_to_printable_ascii(path)}{list(extreme.index) if extreme.index else ''}"
     return f"{_format_number(extreme.size)}{' at ' + where if where else ''}: {_format_both_sides(extreme)}"
 
 
 def _describe_nonfinite(leaves: tuple[LeafDifference, ...]) -> list[str]:
     numbers = [leaf.numbers for leaf in leaves if leaf.numbers is not None and not leaf.is_equal]
-    one_sided, both = sum(found.disagreeing for found in numbers), sum(found.both_nan for found in numbers)
+    one_sided, both = sum(difference.disagreeing for difference in numbers), sum(difference.both_nan for difference in numbers)
     clauses = []
     if one_sided:
         clauses.append(f"{one_sided:,} NaN or infinite on one side, not the same on the other")
@@ -145,12 +144,12 @@ def _describe_nonfinite(leaves: tuple[LeafDifference, ...]) -> list[str]:
     return clauses
 
 
-def _table_rows(found: Difference) -> tuple[list[tuple[str, ...]], str]:
+def _table_rows(difference: Difference) -> tuple[list[tuple[str, ...]], str]:
     """The worst leaves, and a line about those not shown."""
-    ranked = _worst_first(found.leaves)
-    hidden, same = max(0, len(ranked) - _MAX_ROWS), len(found.leaves) - len(ranked)
-    counts = [(hidden, "more that differ"), (same, "the same")]
-    note = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    ranked = _worst_first(difference.leaves)
+    hidden, equal = max(0, len(ranked) - _MAX_ROWS), len(difference.leaves) - len(ranked)
+    counts = [(hidden, "more that differ"), (equal, "the same")]
+    note = ", ".join(f"{count:,} {label}" for count, label in counts if count)
     return [_table_row(leaf) for leaf in ranked[:_MAX_ROWS]], f"... and {note}" if note and ranked else ""
 
 
@@ -172,14 +171,14 @@ def _format_extreme(extreme: LargestDifference | None) -> str:
     return f"{_format_number(extreme.size)}{index}: {_format_both_sides(extreme)}"
 
 
-def _text_table(found: Difference) -> list[str]:
-    rows, note = _table_rows(found)
+def _text_table(difference: Difference) -> list[str]:
+    rows, note = _table_rows(difference)
     if not rows:
         return []
     # A reason is a sentence of its own and runs on to the right; it does not widen the columns.
-    whole = [_HEADINGS, *(row for row in rows if len(row) == len(_HEADINGS))]
+    full_rows = [_HEADINGS, *(row for row in rows if len(row) == len(_HEADINGS))]
     columns = range(len(_HEADINGS))
-    widths = [max(len(row[i]) for row in ([_HEADINGS, *rows] if i < 3 else whole)) for i in columns]
+    widths = [max(len(row[i]) for row in ([_HEADINGS, *rows] if i < 3 else full_rows)) for i in columns]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
         for row in (_HEADINGS, *rows)
@@ -212,8 +211,8 @@ def _to_printable_ascii(text: str) -> str:
     )
 
 
-def _format_percent(part: int, whole: int) -> str:
-    percent = 100 * part / whole if whole else 0.0
+def _format_percent(part: int, total: int) -> str:
+    percent = 100 * part / total if total else 0.0
     if 99.95 <= percent < 100:
         return ">99.9 %"
     return "<0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %".replace(".0 %", " %")

@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.masks import mask_threshold
-from tensortap.kernels.differences import LargestDifference
 from tensortap.kernels.many import PairDifferences, PairLayout, PairReport
-from tensortap.kernels.tally import cosine_distance_from_shares, unravel_index
+from tensortap.kernels.tally import LargestDifference, cosine_distance_from_shares, unravel_index
 
 _NORM_TOLERANCE = 1e-12  # by so much the order of adding up may move a norm
 
@@ -27,8 +26,8 @@ class _LazyReport:
             # Only what was left open comes here: `metrics_from_report` fills the others.
             if name not in _LAZY_FIELDS:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-            for one, value in zip(_LAZY_FIELDS, _unpack_report(self._report, self._shape), strict=True):
-                setattr(self, one, value)
+            for field_name, value in zip(_LAZY_FIELDS, _unpack_report(self._report, self._shape), strict=True):
+                setattr(self, field_name, value)
             return getattr(self, name)
 
 
@@ -73,7 +72,7 @@ class Metrics(_LazyReport):
         report = getattr(self, "_report", None)
         if report is not None:
             return _build_metrics, (report, self._shape, self.count)
-        return Metrics, tuple(getattr(self, one.name) for one in fields(self))
+        return Metrics, tuple(getattr(self, field.name) for field in fields(self))
 
 
 _LAZY_FIELDS = (
@@ -82,17 +81,17 @@ _LAZY_FIELDS = (
 )  # fmt: skip
 
 
-def metrics_from_report(report: PairReport, known: PairLayout) -> Metrics | None:
+def metrics_from_report(report: PairReport, terms: PairLayout) -> Metrics | None:
     """The same as `measure_operands`, of what the kernels found in many pairs at once; None where it takes
     another look: there are masks, or numbers that are not finite on one side, or neither is the larger."""
-    if known.are_integers:
-        return _discrete_metrics_from_account(PairDifferences._make(report), known.shape)
-    a_lowest, b_lowest = mask_threshold(known.a_dtype), mask_threshold(known.b_dtype)
+    if terms.are_integers:
+        return _discrete_metrics_from_account(PairDifferences._make(report), terms.shape)
+    a_lowest, b_lowest = mask_threshold(terms.a_dtype), mask_threshold(terms.b_dtype)
     if report[_LARGEST] and are_norms_tied(math.sqrt(report[_A_SQUARES]), math.sqrt(report[_B_SQUARES])):
         return None
     if report[_DISAGREEING] or report[_A_MIN] <= a_lowest or report[_B_MIN] <= b_lowest:
         return None
-    return _build_metrics(report, known.shape, known.size)
+    return _build_metrics(report, terms.shape, terms.size)
 
 
 # Where these stand in a report: to make an account of each would take as long as all else.
@@ -104,46 +103,46 @@ _DISAGREEING, _GAP_SQUARES, _A_SQUARES, _B_SQUARES, _A_MIN, _B_MIN, _LARGEST, _R
 
 def _build_metrics(report: PairReport, shape: tuple[int, ...], count: int) -> Metrics:
     x, y, largest = report[_A_SQUARES], report[_B_SQUARES], report[_LARGEST]
-    made = Metrics.__new__(Metrics)
-    made._report, made._shape = report, shape  # type: ignore[misc]  # slots of its base
-    made.count = count
-    made.is_identical, made.is_discrete, made.is_opaque = not largest, False, False
-    made.relative_l2 = math.sqrt(report[_GAP_SQUARES]) / math.sqrt(x if x > y else y) if largest else 0.0
-    made.row, made.column = report[_ROW], report[_COLUMN]
-    made.disagreeing = made.masked = 0
-    made.reason = ""
-    return made
+    metrics = Metrics.__new__(Metrics)
+    metrics._report, metrics._shape = report, shape  # type: ignore[misc]  # slots of its base
+    metrics.count = count
+    metrics.is_identical, metrics.is_discrete, metrics.is_opaque = not largest, False, False
+    metrics.relative_l2 = math.sqrt(report[_GAP_SQUARES]) / math.sqrt(x if x > y else y) if largest else 0.0
+    metrics.row, metrics.column = report[_ROW], report[_COLUMN]
+    metrics.disagreeing = metrics.masked = 0
+    metrics.reason = ""
+    return metrics
 
 
 def _unpack_report(report: PairReport, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """What `_OPEN` names."""
-    found = PairDifferences._make(report)
-    norms = x, y = math.sqrt(found.a_squares), math.sqrt(found.b_squares)
-    gap, longest = math.sqrt(found.gap_squares), max(norms)
+    account = PairDifferences._make(report)
+    norms = x, y = math.sqrt(account.a_squares), math.sqrt(account.b_squares)
+    gap, longest = math.sqrt(account.gap_squares), max(norms)
     gain = cosine_distance = absolute = None
     if x and y:
-        gain = found.product / y / y
-        along = found.product / longest / longest
+        gain = account.product / y / y
+        along = account.product / longest / longest
         cosine_distance = cosine_distance_from_shares(gap / longest, along, x / longest, y / longest)
-    if found.largest:
-        absolute = LargestDifference(found.largest, unravel_index(found.position, shape), found.a, found.b)
-    bias = found.total / found.finite if found.finite else 0.0
-    nan, inf = (found.a_nan, found.b_nan), (found.a_inf, found.b_inf)
-    return found.worst_row, found.worst_column, absolute, cosine_distance, gain, bias, 0, nan, inf, norms, ""
+    if account.largest:
+        absolute = LargestDifference(account.largest, unravel_index(account.position, shape), account.a, account.b)
+    bias = account.total / account.finite if account.finite else 0.0
+    nan, inf = (account.a_nan, account.b_nan), (account.a_inf, account.b_inf)
+    return account.worst_row, account.worst_column, absolute, cosine_distance, gain, bias, 0, nan, inf, norms, ""
 
 
-def _discrete_metrics_from_account(found: PairDifferences, shape: tuple[int, ...]) -> Metrics:
-    differing = found.above + found.below
+def _discrete_metrics_from_account(account: PairDifferences, shape: tuple[int, ...]) -> Metrics:
+    differing = account.above + account.below
     if differing:
-        index = unravel_index(found.position, shape)
-        absolute = LargestDifference(int(found.largest), index, int(found.a), int(found.b))
+        index = unravel_index(account.position, shape)
+        absolute = LargestDifference(int(account.largest), index, int(account.a), int(account.b))
     return Metrics(
         count=math.prod(shape),
         is_identical=differing == 0,
         is_discrete=True,
         mismatches=differing,
         absolute=absolute if differing else None,
-        norms=(math.sqrt(found.a_squares), math.sqrt(found.b_squares)),
+        norms=(math.sqrt(account.a_squares), math.sqrt(account.b_squares)),
     )
 
 

@@ -12,14 +12,14 @@ from tensortap.kernels.numbers import Array
 def _round_mantissa(bits: int) -> Callable[[Array], Array]:
     """Rounds a float32 to the nearest, with that many bits less; ties go to even."""
 
-    def cut(numbers: Array) -> Array:
+    def round_mantissa(numbers: Array) -> Array:
         with np.errstate(over="ignore"):
             words = numbers.astype(np.float32).view(np.uint32).astype(np.uint64)
         half = (1 << (bits - 1)) - 1 + ((words >> np.uint64(bits)) & np.uint64(1))
-        kept = ((words + half) >> np.uint64(bits)) << np.uint64(bits)
-        return kept.astype(np.uint32).view(np.float32).astype(np.float64)
+        rounded = ((words + half) >> np.uint64(bits)) << np.uint64(bits)
+        return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
 
-    return cut
+    return round_mantissa
 
 
 def _to_half(numbers: Array) -> Array:

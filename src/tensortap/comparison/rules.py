@@ -41,9 +41,9 @@ class Rule:
     def rename(self, name: str) -> str | None:
         """The other side's name; None where the rule does not speak of this one."""
         for expression, target in self.targets:
-            found = expression.match(name)
-            if found is not None:
-                return _join_name(_fill_stars(target, found.groups()), name[found.end() :])
+            match = expression.match(name)
+            if match is not None:
+                return _join_name(_fill_stars(target, match.groups()), name[match.end() :])
         return None
 
 
@@ -75,10 +75,10 @@ class Rules:
 
     def describe_unused_patterns(self, names: Collection[str]) -> list[str]:
         """Patterns that mean nothing."""
-        patterns = [("ignore", one) for one in self.ignore]
-        patterns += [("the placement of", one.pattern) for one in self.placements]
-        none = ((what, one) for what, one in patterns if not any(is_selected(name, [one]) for name in names))
-        return [f"{what} {one!r} matches no name of either side" for what, one in none]
+        patterns = [("ignore", pattern) for pattern in self.ignore]
+        patterns += [("the placement of", pattern.pattern) for pattern in self.placements]
+        unused = ((label, pattern) for label, pattern in patterns if not any(is_selected(name, [pattern]) for name in names))
+        return [f"{label} {pattern!r} matches no name of either side" for label, pattern in unused]
 
     def drop_ignored(self, entries: list[Entry]) -> list[Entry]:
         """Without what is ignored."""
@@ -92,16 +92,16 @@ class Rules:
         weights = model.get("weights") if isinstance(model, Mapping) else None
         if not self.ignore or not isinstance(weights, Mapping):
             return dict(facts)
-        kept = {name: one for name, one in weights.items() if not is_selected(name, self.ignore)}
+        kept = {name: digest for name, digest in weights.items() if not is_selected(name, self.ignore)}
         return {**facts, "model": {**facts["model"], "weights": kept}}
 
-    def check_unique(self, names: Mapping[str, str], known: set[str]) -> None:
+    def check_unique(self, names: Mapping[str, str], b_names: set[str]) -> None:
         """Raise where rules send two names of A to one of B."""
         before: dict[str, str] = {}
         # Those that the map itself names come first: they are the clearer words.
         for name in sorted(names, key=lambda name: name not in (self.exact or ())):
             renamed = names[name]
-            if renamed != name and renamed in known:
+            if renamed != name and renamed in b_names:
                 if renamed in before:
                     raise ValueError(
                         f"the map sends both {before[renamed]!r} and {name!r} to {renamed!r}; "
@@ -111,51 +111,51 @@ class Rules:
 
     def find_problems(self, a: Sequence[str], b: Sequence[str]) -> list[str]:
         """Rules that match nothing, or lead to names that the other side does not have."""
-        found = []
+        problems = []
         names = list(a)
         for number, rule in enumerate(self.rules, 1):
-            spoken = [name for name in names if rule.rename(name) is not None]
-            if not spoken:
-                found.append(_describe_unused_rule(number, rule, names, b))
+            matching = [name for name in names if rule.rename(name) is not None]
+            if not matching:
+                problems.append(_describe_unused_rule(number, rule, names, b))
             names = [rule.rename(name) or name for name in names]
         for name in self.exact or ():
-            if name and not any(_is_within_module(one, name) for one in a):
-                found.append(f"the map names {name!r}, which A does not have{_nearest_hint(name, a)}")
-        known = set(b)
-        strays = [(old, new) for old, new in zip(a, map(self.rename, a), strict=True) if new not in known]
+            if name and not any(_is_within_module(a_name, name) for a_name in a):
+                problems.append(f"the map names {name!r}, which A does not have{_nearest_hint(name, a)}")
+        b_names = set(b)
+        strays = [(old, new) for old, new in zip(a, map(self.rename, a), strict=True) if new not in b_names]
         moved = [(old, new) for old, new in strays if new != old]
         if moved:
             old, new = moved[0]
-            others = f" (and {len(moved) - 1} more)" if len(moved) > 1 else ""
-            found.append(
-                f"the map sends {old!r} to {new!r}, which B does not have{_nearest_hint(new, b)}{others}"
+            more = f" (and {len(moved) - 1} more)" if len(moved) > 1 else ""
+            problems.append(
+                f"the map sends {old!r} to {new!r}, which B does not have{_nearest_hint(new, b)}{more}"
             )
-        return found
+        return problems
 
 
-def _check_name(made: Any, name: str) -> str:
-    if isinstance(made, str):
-        return made
+def _check_name(renamed: Any, name: str) -> str:
+    if isinstance(renamed, str):
+        return renamed
     raise TypeError(
-        f"the map gives {made!r} for {name!r}; a function of A's name returns the name that B has for it, "
+        f"the map gives {renamed!r} for {name!r}; a function of A's name returns the name that B has for it, "
         "the same one where it is not another"
     )
 
 
-def load_rules(given: Any) -> Rules:
+def load_rules(source: Any) -> Rules:
     """Rules from a TOML file, a dict of names or of what such a file holds, a function, or nothing."""
-    if given is None:
+    if source is None:
         return Rules()
-    if isinstance(given, Rules):
-        return given
-    if isinstance(given, (str, os.PathLike)):
-        return _from_file(Path(given))
-    if isinstance(given, Mapping):
-        return _from_mapping(given, "the map")
-    if callable(given):
-        return Rules(function=given)
+    if isinstance(source, Rules):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        return _from_file(Path(source))
+    if isinstance(source, Mapping):
+        return _from_mapping(source, "the map")
+    if callable(source):
+        return Rules(function=source)
     raise TypeError(
-        f"a map is a TOML file, a dict from A's names to B's, or a function of A's name, not {given!r}"
+        f"a map is a TOML file, a dict from A's names to B's, or a function of A's name, not {source!r}"
     )
 
 
@@ -168,13 +168,13 @@ def _from_file(path: Path) -> Rules:
         raise ValueError(f"{path} is not TOML ({error}); {_RULES_SYNTAX}") from None
 
 
-def _from_mapping(given: Mapping[str, Any], where: str) -> Rules:
-    tables, ignore = given.get("rule"), given.get("ignore")
-    placements = given.get("placement")
-    is_table = where != "the map" or any(isinstance(one, list) for one in (tables, ignore, placements))
+def _from_mapping(mapping: Mapping[str, Any], where: str) -> Rules:
+    tables, ignore = mapping.get("rule"), mapping.get("ignore")
+    placements = mapping.get("placement")
+    is_table = where != "the map" or any(isinstance(table, list) for table in (tables, ignore, placements))
     if not is_table:
-        return _from_names(given)
-    unknown = given.keys() - {"rule", "ignore", "placement"}
+        return _from_names(mapping)
+    unknown = mapping.keys() - {"rule", "ignore", "placement"}
     if unknown:
         raise ValueError(f"{where} has {sorted(unknown)[0]!r}, which means nothing here; {_RULES_SYNTAX}")
     return Rules(
@@ -184,11 +184,11 @@ def _from_mapping(given: Mapping[str, Any], where: str) -> Rules:
     )
 
 
-def _from_names(given: Mapping[str, Any]) -> Rules:
+def _from_names(mapping: Mapping[str, Any]) -> Rules:
     """A dict from names of A to names of B; with stars each is a rule."""
-    texts = {str(name): str(other) for name, other in given.items()}
-    exact = {name: other for name, other in texts.items() if not set("*{") & set(name)}
-    rules = [_compile_rule(name, other) for name, other in texts.items() if name not in exact]
+    renames = {str(name): str(target) for name, target in mapping.items()}
+    exact = {name: target for name, target in renames.items() if not set("*{") & set(name)}
+    rules = [_compile_rule(name, target) for name, target in renames.items() if name not in exact]
     return Rules(tuple(rules), exact=exact)
 
 
@@ -208,52 +208,52 @@ def _compile_rule(source: str, target: str) -> Rule:
             f"the rule from {source!r} to {target!r} has {len(sources)} choices on one side and "
             f"{len(targets)} on the other; braces are taken pair by pair"
         )
-    for one, other in zip(sources, targets, strict=True):
-        if len(_STARS.findall(other)) > len(_STARS.findall(one)):
+    for from_pattern, to_pattern in zip(sources, targets, strict=True):
+        if len(_STARS.findall(to_pattern)) > len(_STARS.findall(from_pattern)):
             raise ValueError(f"the rule from {source!r} to {target!r} has more stars in its target")
-    ways = zip(map(_compile_pattern, sources), targets, strict=True)
-    return Rule(source, target, tuple(ways))
+    compiled = zip(map(_compile_pattern, sources), targets, strict=True)
+    return Rule(source, target, tuple(compiled))
 
 
-def _expand_braces(text: str) -> list[str]:
+def _expand_braces(pattern: str) -> list[str]:
     """Each text that `{a,b}` stands for, in order."""
-    braces = _BRACES.search(text)
+    braces = _BRACES.search(pattern)
     if braces is None:
-        return [text]
-    head, tail = text[: braces.start()], text[braces.end() :]
-    return [made for choice in braces[1].split(",") for made in _expand_braces(head + choice + tail)]
+        return [pattern]
+    head, tail = pattern[: braces.start()], pattern[braces.end() :]
+    return [expanded for choice in braces[1].split(",") for expanded in _expand_braces(head + choice + tail)]
 
 
 def _compile_pattern(source: str) -> re.Pattern[str]:
     """A name, and what is below it: the match ends where a part of a name does."""
     if not source:
         return re.compile("")
-    written = "".join(_regex_of(piece) for piece in re.split(f"({_STARS.pattern})", source))
-    return re.compile(rf"{written}(?=[.\[]|$)")
+    regex = "".join(_regex_of(token) for token in re.split(f"({_STARS.pattern})", source))
+    return re.compile(rf"{regex}(?=[.\[]|$)")
 
 
-def _regex_of(piece: str) -> str:
-    if piece == "**.":
+def _regex_of(token: str) -> str:
+    if token == "**.":
         return r"((?:[^\[]*?\.)?)"
-    if piece == "**":
+    if token == "**":
         return r"([^\[]*)"
-    return r"([^.\[]*)" if piece.startswith("*") else re.escape(piece)
+    return r"([^.\[]*)" if token.startswith("*") else re.escape(token)
 
 
-def _fill_stars(target: str, found: Sequence[str]) -> str:
-    left = iter(found)
-    return _STARS.sub(lambda star: _fit_trailing_dot(next(left), star[0]), target)
+def _fill_stars(target: str, matched: Sequence[str]) -> str:
+    remaining = iter(matched)
+    return _STARS.sub(lambda star: _fit_trailing_dot(next(remaining), star[0]), target)
 
 
-def _fit_trailing_dot(found: str, star: str) -> str:
+def _fit_trailing_dot(matched: str, star: str) -> str:
     """What a star stood for, with a dot behind it where the target wants one."""
-    bare = found.removesuffix(".")
+    bare = matched.removesuffix(".")
     return f"{bare}." if bare and star.endswith(".") else bare
 
 
 def _rename_below_module(name: str, exact: Mapping[str, str]) -> str:
     """The name of what belongs to a module that is called otherwise: the innermost counts."""
-    ends = [found.start() for found in re.finditer(r"[.\[]", name)]
+    ends = [separator.start() for separator in re.finditer(r"[.\[]", name)]
     module = next((name[:end] for end in reversed(ends) if name[:end] in exact), "")
     return _join_name(exact[module], name[len(module) :]) if module in exact else name
 
@@ -262,24 +262,24 @@ def _is_within_module(name: str, module: str) -> bool:
     return name.startswith(module) and name[len(module) : len(module) + 1] in ("", ".", "[")
 
 
-def _join_name(module: str, rest: str) -> str:
+def _join_name(module: str, suffix: str) -> str:
     """A module and what follows its name; the model itself has no name, and its output is `out`."""
-    if module and (rest == "out" or rest.startswith(("out[", "out."))):
-        return module + rest[3:]
+    if module and (suffix == "out" or suffix.startswith(("out[", "out."))):
+        return module + suffix[3:]
     if module:
-        return module + rest if not rest or rest[0] in ".[" else f"{module}.{rest}"
-    if not rest or rest.startswith("["):
-        return f"out{rest}"
-    return rest.removeprefix(".")
+        return module + suffix if not suffix or suffix[0] in ".[" else f"{module}.{suffix}"
+    if not suffix or suffix.startswith("["):
+        return f"out{suffix}"
+    return suffix.removeprefix(".")
 
 
 def _describe_unused_rule(number: int, rule: Rule, a: Sequence[str], b: Iterable[str]) -> str:
-    told = f"rule {number} (from {rule.source!r}) matches no name of A"
+    message = f"rule {number} (from {rule.source!r}) matches no name of A"
     if any(rule.rename(name) is not None for name in b):
-        return f"{told}, but names of B: its from and to may be the wrong way round"
-    return f"{told}{_nearest_hint(rule.source, a)}"
+        return f"{message}, but names of B: its from and to may be the wrong way round"
+    return f"{message}{_nearest_hint(rule.source, a)}"
 
 
-def _nearest_hint(name: str, known: Iterable[str]) -> str:
-    found = closest_names(name, known, 1)
-    return f"; nearest is {found[0]!r}" if found else ""
+def _nearest_hint(name: str, names: Iterable[str]) -> str:
+    candidates = closest_names(name, names, 1)
+    return f"; nearest is {candidates[0]!r}" if candidates else ""

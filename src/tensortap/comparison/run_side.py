@@ -28,27 +28,27 @@ _ZIP_END_SIZE = 22
 
 def side_from_folder(path: Path) -> Side:
     """The run in this folder; of a folder that holds runs, the newest."""
-    inside = [] if (path / OWN).is_dir() else sorted(own.parent for own in path.glob(f"*/{OWN}"))
-    if not inside:
+    runs = [] if (path / OWN).is_dir() else sorted(own.parent for own in path.glob(f"*/{OWN}"))
+    if not runs:
         return side_from_run(Run(path))
-    side = side_from_run(Run(inside[-1]))
-    if len(inside) > 1:
-        side.notes.append(f"{path} holds {len(inside)} runs; the newest is taken: {inside[-1].name}")
+    side = side_from_run(Run(runs[-1]))
+    if len(runs) > 1:
+        side.notes.append(f"{path} holds {len(runs)} runs; the newest is taken: {runs[-1].name}")
     return side
 
 
 def side_from_run(run: Run) -> Side:
     metadata, damaged, _ = read_metadata(run)
-    problems = [f"the facts beside its values cannot be read: {told}" for told in damaged.values()]
+    problems = [f"the facts beside its values cannot be read: {error}" for error in damaged.values()]
     model = metadata["model"]
     with gc_paused():
         entries = sort_entries(_run_entries(run, model.get("modules") or {}))
     if not entries:
         problems.append("it holds no records")
-    found = {rank for ranks in {entry.rank for entry in entries} for rank in as_ranks(ranks)}
-    world = max(_launched_world_size(metadata), max(found, default=-1) + 1)
+    ranks_seen = {rank for ranks in {entry.rank for entry in entries} for rank in as_ranks(ranks)}
+    world = max(_launched_world_size(metadata), max(ranks_seen, default=-1) + 1)
     problems += [*run.problems, *_describe_unfinished_files(run.path)]
-    problems += [] if run.is_narrowed or not entries else describe_missing_ranks(found, world)
+    problems += [] if run.is_narrowed or not entries else describe_missing_ranks(ranks_seen, world)
     return Side(str(run.path), entries, problems, [], metadata, str(run.path), world)
 
 
@@ -57,17 +57,17 @@ def _run_entries(run: Run, classes: dict[str, str]) -> list[Entry]:
     cells = run.cells(without=("type", "device", "statistics"))
     name, kind, dtype, nbytes = (cells[column] for column in ("name", "kind", "dtype", "nbytes"))
     shape, site = _parse_unique(cells["shape"], _parse_shape), _parse_unique(cells["site"], site_from)
-    rest = (cells[column] for column in ("framework", "start", "length", "suffix"))
-    lies = repeat(str(run.path.absolute())), cells["file"], cells["offset"]
-    where = zip(*lies, nbytes, dtype, shape, *rest, repeat(_run_stamp(run.path)), strict=False)
-    reference = map(partial(tuple.__new__, RunValueRef), where)
-    moment = (cells[column] for column in ("step", "rank", "call", "order"))
+    storage = (cells[column] for column in ("framework", "start", "length", "suffix"))
+    location = repeat(str(run.path.absolute())), cells["file"], cells["offset"]
+    ref_fields = zip(*location, nbytes, dtype, shape, *storage, repeat(_run_stamp(run.path)), strict=False)
+    reference = map(partial(tuple.__new__, RunValueRef), ref_fields)
+    call_columns = (cells[column] for column in ("step", "rank", "call", "order"))
     placement, checksum = (
         _parse_unique(cells["placement"], _parse_placement),
         map(bytes.decode, cells["checksum"]),
     )
     facts = (dtype, shape, nbytes, site, placement, _class_names(name, kind, classes), checksum)
-    return list(map(Entry, name, reference, kind, *moment, *facts))
+    return list(map(Entry, name, reference, kind, *call_columns, *facts))
 
 
 def _class_names(names: list[str], kinds: list[Kind], classes: dict[str, str]) -> Iterable[str]:
@@ -76,10 +76,10 @@ def _class_names(names: list[str], kinds: list[Kind], classes: dict[str, str]) -
     return [class_of(name, classes, kind) for name, kind in zip(names, kinds, strict=True)]
 
 
-def _parse_unique(texts: list[Any], parse: Callable[[str], Any]) -> list[Any]:
+def _parse_unique(strings: list[Any], parse: Callable[[str], Any]) -> list[Any]:
     """Each text once, however often it stands there."""
-    made = {text: None if text is None else parse(text) for text in set(texts)}
-    return [made[text] for text in texts]
+    parsed = {string: None if string is None else parse(string) for string in set(strings)}
+    return [parsed[string] for string in strings]
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
@@ -93,8 +93,8 @@ def _parse_placement(text: str) -> Any:
 def _run_stamp(path: Path) -> int:
     """Tells the files of a run from others that are written in their place."""
     own = path / OWN
-    told = [(file.name, _file_status(file)) for file in (path, *index_files(own), *sorted(_pack_files(own)))]
-    return zlib.crc32(repr(told).encode())
+    statuses = [(file.name, _file_status(file)) for file in (path, *index_files(own), *sorted(_pack_files(own)))]
+    return zlib.crc32(repr(statuses).encode())
 
 
 def _file_status(file: Path) -> tuple[int, ...]:
@@ -112,9 +112,9 @@ def _pack_files(own: Path) -> Iterable[Path]:
 def _describe_unfinished_files(path: Path) -> list[str]:
     """What tells that the writer has not finished: a pack without its end, half a line of the index."""
     own = path / OWN
-    open_ended = [pack for pack in sorted(_pack_files(own)) if not _has_zip_end(pack)]
-    halves = [index for index in index_files(own) if not _ends_with(index, b"\n", 1)]
-    files = [*open_ended, *halves]
+    unfinished_packs = [pack for pack in sorted(_pack_files(own)) if not _has_zip_end(pack)]
+    unfinished_indexes = [index for index in index_files(own) if not _ends_with(index, b"\n", 1)]
+    files = [*unfinished_packs, *unfinished_indexes]
     if not files:
         return []
     age = max(0.0, time.time() - max(file.stat().st_mtime for file in files))
@@ -136,15 +136,15 @@ def _ends_with(path: Path, mark: bytes, size: int) -> bool:
         return stream.read(len(mark)) == mark
 
 
-def describe_missing_ranks(found: set[int], world: int) -> list[str]:
+def describe_missing_ranks(ranks: set[int], world: int) -> list[str]:
     """Ranks of which there is no record."""
     # A damaged index may name a rank as high as it likes.
-    missing = list(islice((rank for rank in range(world) if rank not in found), 9))
+    missing = list(islice((rank for rank in range(world) if rank not in ranks), 9))
     if not missing:
         return []
-    told = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    one = f"rank {told} has" if len(missing) == 1 else f"ranks {told} have"
-    return [f"{one} no records; compare one rank alone by rank=... or --rank"]
+    numbers = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    subject = f"rank {numbers} has" if len(missing) == 1 else f"ranks {numbers} have"
+    return [f"{subject} no records; compare one rank alone by rank=... or --rank"]
 
 
 def as_ranks(rank: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -154,6 +154,6 @@ def as_ranks(rank: int | tuple[int, ...]) -> tuple[int, ...]:
 
 def _launched_world_size(metadata: dict[str, Any]) -> int:
     """How many processes the launcher said there are."""
-    known = (metadata.get("runtime_info") or {}).get("environment_variables") or {}
-    world = known.get("WORLD_SIZE", "1") if isinstance(known, dict) else "1"
+    variables = (metadata.get("runtime_info") or {}).get("environment_variables") or {}
+    world = variables.get("WORLD_SIZE", "1") if isinstance(variables, dict) else "1"
     return int(world) if isinstance(world, str) and world.isdecimal() else 1

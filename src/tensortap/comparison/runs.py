@@ -82,7 +82,7 @@ class Comparison:
     @property
     def counts(self) -> dict[Verdict, int]:
         """How many pairs have which verdict."""
-        return dict(Counter(one.verdict for one in self.table if not one.is_opaque))
+        return dict(Counter(finding.verdict for finding in self.table if not finding.is_opaque))
 
     @property
     def is_different(self) -> bool:
@@ -102,16 +102,16 @@ class Comparison:
     @property
     def plans(self) -> tuple[AlignmentNote, ...]:
         """How pieces, tokens and layouts were made comparable, where they had to be."""
-        return tuple(one.pair.alignment for one in self.table if one.pair.alignment is not None)
+        return tuple(finding.pair.alignment for finding in self.table if finding.pair.alignment is not None)
 
     def explain(self, name: str) -> str:
         """The whole story of one value: each of its pairs, what it differs by, and why it was judged so."""
         if not isinstance(name, str):
             raise TypeError(f"explain takes the name of a value, not {name!r}; .table lists all pairs")
-        found = [one for one in self.table if name in (one.name, one.pair.b.name)]
-        if not found:
+        findings = [finding for finding in self.table if name in (finding.name, finding.pair.b.name)]
+        if not findings:
             raise UnknownNameError(self._unknown(name))
-        return "\n\n".join(runs_report.describe_pair(one, self.origins) for one in found)
+        return "\n\n".join(runs_report.describe_pair(finding, self.origins) for finding in findings)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what JSON can hold; the schema is named in it and only ever grows."""
@@ -134,9 +134,9 @@ class Comparison:
         return runs_html.render_fragment(self)
 
     def _unknown(self, name: str) -> str:
-        names = list(dict.fromkeys(one.name for one in self.table))
-        alone = [entry for entry in (*self.coverage.only_a, *self.coverage.only_b) if entry.name == name]
-        if alone:
+        names = list(dict.fromkeys(finding.name for finding in self.table))
+        unmatched = [entry for entry in (*self.coverage.only_a, *self.coverage.only_b) if entry.name == name]
+        if unmatched:
             return f"{name!r} is on one side only, so there is nothing to compare it with"
         near = closest_names(name, names)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
@@ -170,7 +170,7 @@ def compare_runs(
     `executor`: any `concurrent.futures` executor; its workers read the files themselves.
     """
     check_executor(executor)
-    sides = [load_side(one).select(*patterns_of(only), step=step, rank=rank) for one in (a, b)]
+    sides = [load_side(source).select(*patterns_of(only), step=step, rank=rank) for source in (a, b)]
     noise = resolve_floor(floor, sides[0], executor)
     noise = noise if limit is None else replace(noise, limit=check_limit(limit))
     rules = load_rules(map)
@@ -180,7 +180,7 @@ def compare_runs(
     findings = mark_corrupt_values(_judge_pairs(matched, noise, limit, executor))
     findings = annotate_decision_margins(accept_reordered_heads(findings))
     table, origins = localise_verified(findings, matched.only_a, noise.names)
-    sides = [replace(one, metadata=rules.drop_ignored_weights(one.metadata)) for one in sides]
+    sides = [replace(side, metadata=rules.drop_ignored_weights(side.metadata)) for side in sides]
     explanations = explain_setup_differences(sides[0], sides[1], matched)
     return Comparison(
         sides[0].label,
@@ -198,56 +198,56 @@ def _judge_pairs(
     matched: Matching, floor: Floor, limit: float | None, executor: Executor | None
 ) -> Iterator[Finding]:
     pairs = matched.pairs
-    both = ((pair.a, pair.b) for pair in pairs)
+    entries = ((pair.a, pair.b) for pair in pairs)
     surroundings = DepthTracker()
     # All of them first: a thread that judges meanwhile holds the interpreter that the workers wait for.
-    for pair, found in zip(pairs, list(measure_pairs(both, executor)), strict=True):
+    for pair, measurement in zip(pairs, list(measure_pairs(entries, executor)), strict=True):
         dtype, depth = surroundings.of(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
         noise = noise if limit in (None, noise.limit) else replace(noise, limit=limit)
-        other = resolve_layout(pair, found)
-        if other is not None:
-            pair, found = other, next(measure_pairs([(other.a, other.b)]))
-        yield make_finding(pair, found, noise, judge(found, noise, pair))
+        reordered = resolve_layout(pair, measurement)
+        if reordered is not None:
+            pair, measurement = reordered, next(measure_pairs([(reordered.a, reordered.b)]))
+        yield make_finding(pair, measurement, noise, judge(measurement, noise, pair))
 
 
 def add_weight_note(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
     """What the gate knows of the module itself, beside what was seen there."""
-    known = [
+    weights = [
         name
-        for one in explanations
-        if one.what == "weights" and one.differs and not one.are_alone
-        for name in one.names
+        for explanation in explanations
+        if explanation.what == "weights" and explanation.differs and not explanation.are_alone
+        for name in explanation.names
         if name.rpartition(".")[0] == origin.name
     ]
-    if not known:
+    if not weights:
         return origin
-    told = f"its weights differ: {', '.join(known[:3])}"
-    return replace(origin, note="; ".join(filter(None, [told, origin.note])))
+    reason = f"its weights differ: {', '.join(weights[:3])}"
+    return replace(origin, note="; ".join(filter(None, [reason, origin.note])))
 
 
-def _describe_gap(found: Finding) -> str:
+def _describe_gap(finding: Finding) -> str:
     """Why a pair could not be aligned, in the words of its plan."""
-    plan = found.pair.alignment
-    return plan.details[-1] if plan is not None and not plan.is_usable and plan.details else found.note
+    plan = finding.pair.alignment
+    return plan.details[-1] if plan is not None and not plan.is_usable and plan.details else finding.note
 
 
 def _summarise_coverage(
     matched: Matching, table: Sequence[Finding], sides: Sequence[Side], *, is_explained: bool
 ) -> Coverage:
     return Coverage(
-        behind_ties=0 if is_explained else sum(one.is_beyond for one in table),
+        behind_ties=0 if is_explained else sum(finding.is_beyond for finding in table),
         pairs=len(table),
         only_a=tuple(matched.only_a),
         only_b=tuple(matched.only_b),
-        unreadable=tuple(f"{one.pair.a}: {one.note}" for one in table if one.verdict == "unreadable"),
-        unaligned=tuple(f"{one.pair.a}: {_describe_gap(one)}" for one in table if one.verdict == "unaligned"),
-        opaque=sum(one.verdict != "identical" and one.is_opaque for one in table),
+        unreadable=tuple(f"{finding.pair.a}: {finding.note}" for finding in table if finding.verdict == "unreadable"),
+        unaligned=tuple(f"{finding.pair.a}: {_describe_gap(finding)}" for finding in table if finding.verdict == "unaligned"),
+        opaque=sum(finding.verdict != "identical" and finding.is_opaque for finding in table),
         ignored=matched.ignored,
-        uncalibrated=sum(not one.noise.is_measured for one in table),
+        uncalibrated=sum(not finding.noise.is_measured for finding in table),
         problems=(
-            *(f"{name}: {told}" for name, side in zip("AB", sides, strict=True) for told in side.problems),
+            *(f"{name}: {problem}" for name, side in zip("AB", sides, strict=True) for problem in side.problems),
             *matched.gaps,
-            *describe_gaps(one.pair.alignment for one in table),
+            *describe_gaps(finding.pair.alignment for finding in table),
         ),
     )

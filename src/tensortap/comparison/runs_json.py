@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 SCHEMA = "tensortap.comparison/1"
 
 
-def save_comparison(found: Comparison, path: Path) -> None:
+def save_comparison(comparison: Comparison, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix == ".json":
-        text = json.dumps(comparison_to_json(found), indent=1, allow_nan=False)
+        text = json.dumps(comparison_to_json(comparison), indent=1, allow_nan=False)
     else:
-        text = runs_html.render_page(found) if suffix in (".html", ".htm") else runs_report.as_text(found) + "\n"
+        text = runs_html.render_page(comparison) if suffix in (".html", ".htm") else runs_report.as_text(comparison) + "\n"
     path.write_text(text, encoding="utf-8")
 
 
-def comparison_to_json(found: Comparison) -> dict[str, Any]:
-    coverage = found.coverage
+def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
+    coverage = comparison.coverage
     return {
         "schema": SCHEMA,
-        "a": found.a,
-        "b": found.b,
-        "exit_code": found.exit_code,
-        "headline": runs_report.headline(found),
-        "first": origin_to_json(found.origins[0]) if found.origins else None,
-        "origins": [origin_to_json(one) for one in found.origins],
-        "counts": dict(found.counts),
+        "a": comparison.a,
+        "b": comparison.b,
+        "exit_code": comparison.exit_code,
+        "headline": runs_report.headline(comparison),
+        "first": origin_to_json(comparison.origins[0]) if comparison.origins else None,
+        "origins": [origin_to_json(origin) for origin in comparison.origins],
+        "counts": dict(comparison.counts),
         "gate": [
-            {"what": one.what, "state": one.state, "text": one.text, "names": list(one.names)}
-            for one in found.gate
+            {"what": explanation.what, "state": explanation.state, "text": explanation.text, "names": list(explanation.names)}
+            for explanation in comparison.gate
         ],
         "coverage": {
             "is_whole": coverage.is_whole,
@@ -55,13 +55,13 @@ def comparison_to_json(found: Comparison) -> dict[str, Any]:
             "problems": list(coverage.problems),
         },
         "floor": {
-            "is_measured": found.floor.is_measured,
-            "limit": found.floor.limit,
-            "twins": list(found.floor.twins),
-            "skipped": list(found.floor.skipped),
+            "is_measured": comparison.floor.is_measured,
+            "limit": comparison.floor.limit,
+            "twins": list(comparison.floor.twins),
+            "skipped": list(comparison.floor.skipped),
         },
-        "notes": list(found.notes),
-        "pairs": [finding_to_json(one) for one in found.table],
+        "notes": list(comparison.notes),
+        "pairs": [finding_to_json(finding) for finding in comparison.table],
     }
 
 
@@ -82,24 +82,24 @@ def origin_to_json(origin: Origin) -> dict[str, Any]:
     return {**{name: getattr(origin, name) for name in names}, "ratio": _to_json_number(origin.ratio)}
 
 
-def finding_to_json(found: Finding) -> dict[str, Any]:
-    metrics, noise = found.metrics, found.noise
-    told: dict[str, Any] = {
-        **_entry_to_json(found.pair.a),
-        "b_name": found.pair.b.name,
-        "how": found.pair.how,
-        "score": found.pair.score,
-        "verdict": found.verdict,
-        "ratio": _to_json_number(found.ratio),
-        "axis": found.axis,
-        "note": found.note,
-        "source": found.source,
+def finding_to_json(finding: Finding) -> dict[str, Any]:
+    metrics, noise = finding.metrics, finding.noise
+    fields: dict[str, Any] = {
+        **_entry_to_json(finding.pair.a),
+        "b_name": finding.pair.b.name,
+        "how": finding.pair.how,
+        "score": finding.pair.score,
+        "verdict": finding.verdict,
+        "ratio": _to_json_number(finding.ratio),
+        "axis": finding.axis,
+        "note": finding.note,
+        "source": finding.source,
         "noise": [noise.relative_l2, noise.row, noise.column, noise.source, noise.limit],
     }
-    if found.pair.alignment is not None:
-        told["plan"] = list(found.pair.alignment.details)
+    if finding.pair.alignment is not None:
+        fields["plan"] = list(finding.pair.alignment.details)
     if metrics is not None and not metrics.is_identical:
-        told["metrics"] = {
+        fields["metrics"] = {
             name: _to_json_number(getattr(metrics, name))
             for name in (
                 "relative_l2",
@@ -112,13 +112,13 @@ def finding_to_json(found: Finding) -> dict[str, Any]:
                 "count",
             )
         }
-    return told
+    return fields
 
 
 def _entry_to_json(entry: Entry) -> dict[str, Any]:
     names = ("name", "kind", "step", "rank", "call", "order", "dtype")
-    told = {name: getattr(entry, name) for name in names}
-    return {**told, "shape": list(entry.shape)}
+    fields = {name: getattr(entry, name) for name in names}
+    return {**fields, "shape": list(entry.shape)}
 
 
 def _to_json_number(value: Any) -> Any:

@@ -28,86 +28,86 @@ _MEANINGS = {
 }
 
 
-def as_text(found: Comparison) -> str:
+def as_text(comparison: Comparison) -> str:
     """One screen: what explains it, where it begins, how far it goes, and what was not seen."""
-    lines = [f"A  {found.a}", f"B  {found.b}", ""]
-    lines += [f"{_mark(one.state)} {one.text}" for one in found.gate if one.state == "differs"]
-    lines += [_describe_equal_setup(found), "", headline(found)]
-    lines += _describe_first_origin(found)
-    lines += ["", verdict_counts_line(found), *layout_lines(found), noise_line(found), *gap_lines(found.coverage)]
-    lines += [f"note: {note}" for note in found.notes]
+    lines = [f"A  {comparison.a}", f"B  {comparison.b}", ""]
+    lines += [f"{_mark(explanation.state)} {explanation.text}" for explanation in comparison.gate if explanation.state == "differs"]
+    lines += [_describe_equal_setup(comparison), "", headline(comparison)]
+    lines += _describe_first_origin(comparison)
+    lines += ["", verdict_counts_line(comparison), *layout_lines(comparison), noise_line(comparison), *gap_lines(comparison.coverage)]
+    lines += [f"note: {note}" for note in comparison.notes]
     return "\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before)
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """The answer in one sentence."""
-    first = found.first
+    first = comparison.first
     if first is not None:
         return f"DIFFERENT from {first.where} on: {_describe_origin(first)}"
-    if not found.coverage.pairs:
+    if not comparison.coverage.pairs:
         return "NOTHING TO COMPARE: no value has a partner on the other side"
-    counts = {verdict: count for verdict, count in found.counts.items() if verdict not in GAPS}
-    if not counts:
+    judged = {verdict: count for verdict, count in comparison.counts.items() if verdict not in GAPS}
+    if not judged:
         return "INCOMPLETE: nothing of it could be compared"
-    same = "IDENTICAL" if counts.keys() == {"identical"} else "WITHIN NOISE"
-    if any(plan.is_layout_change for plan in found.plans):
-        same += ", up to layouts"
-    unsure = " (uncalibrated)" if not same.startswith("IDENTICAL") and found.coverage.uncalibrated else ""
-    if not found.coverage.is_whole:
-        return f"INCOMPLETE: {same.lower()}{unsure} in what could be compared"
-    return f"{same}{unsure}"
+    agreement = "IDENTICAL" if judged.keys() == {"identical"} else "WITHIN NOISE"
+    if any(plan.is_layout_change for plan in comparison.plans):
+        agreement += ", up to layouts"
+    caveat = " (uncalibrated)" if not agreement.startswith("IDENTICAL") and comparison.coverage.uncalibrated else ""
+    if not comparison.coverage.is_whole:
+        return f"INCOMPLETE: {agreement.lower()}{caveat} in what could be compared"
+    return f"{agreement}{caveat}"
 
 
-def verdict_counts_line(found: Comparison) -> str:
-    counts = found.counts
-    told = ", ".join(f"{counts[one]:,} {one}" for one in VERDICTS if one in counts)
-    count = found.coverage.pairs
-    return f"{count:,} pair{'s' if count != 1 else ''}: {told or 'none'}"
+def verdict_counts_line(comparison: Comparison) -> str:
+    counts = comparison.counts
+    summary = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if verdict in counts)
+    count = comparison.coverage.pairs
+    return f"{count:,} pair{'s' if count != 1 else ''}: {summary or 'none'}"
 
 
-def layout_lines(found: Comparison) -> list[str]:
+def layout_lines(comparison: Comparison) -> list[str]:
     """What is equal only in another arrangement."""
     names: dict[str, list[str]] = {}
-    for plan in found.plans:
+    for plan in comparison.plans:
         if plan.is_layout_change:
             names.setdefault(plan.summary, []).append(plan.name)
-    told = "; ".join(f"{words}: {_join_some(these)}" for words, these in names.items())
-    return [f"equal up to {told}"] if told else []
+    layouts = "; ".join(f"{words}: {_join_some(plan_names)}" for words, plan_names in names.items())
+    return [f"equal up to {layouts}"] if layouts else []
 
 
-def noise_line(found: Comparison) -> str:
+def noise_line(comparison: Comparison) -> str:
     """By what the differences were measured."""
-    coverage, floor = found.coverage, found.floor
+    coverage, floor = comparison.coverage, comparison.floor
     if not floor.is_measured:
         advice = "tt.floor(model, batch) or a repeated run measures it"
         limit = f"; beyond from {floor.limit:.3g}x on" if floor.limit != DEFAULT_LIMIT else ""
         return f"noise: uncalibrated, what is usual for the number type{limit}; {advice}"
-    some = f"; {coverage.uncalibrated:,} pairs uncalibrated" if coverage.uncalibrated else ""
+    uncalibrated = f"; {coverage.uncalibrated:,} pairs uncalibrated" if coverage.uncalibrated else ""
     skipped = f"; not made: {'; '.join(floor.skipped)}" if floor.skipped else ""
-    told = f"noise: from {', '.join(floor.twins)}; beyond from {floor.limit:.3g}x on"
-    return f"{told}{_describe_lower_precision(found)}{some}{skipped}"
+    summary = f"noise: from {', '.join(floor.twins)}; beyond from {floor.limit:.3g}x on"
+    return f"{summary}{_describe_lower_precision(comparison)}{uncalibrated}{skipped}"
 
 
-def _describe_lower_precision(found: Comparison) -> str:
+def _describe_lower_precision(comparison: Comparison) -> str:
     """That B rounds more than anything by which it is measured; of runs that were repeated nobody knows."""
-    if not found.is_different or "ulp" not in found.floor.twins:
+    if not comparison.is_different or "ulp" not in comparison.floor.twins:
         return ""
-    types = {pair.b.dtype for pair in (one.pair for one in found.table) if _rounds_more(pair.b, pair.a)}
-    unlike = sorted(types - set(found.floor.twins))
-    return f"; none of it is of {' or '.join(unlike)}, as B is" if unlike else ""
+    types = {pair.b.dtype for pair in (finding.pair for finding in comparison.table) if _rounds_more(pair.b, pair.a)}
+    unmeasured = sorted(types - set(comparison.floor.twins))
+    return f"; none of it is of {' or '.join(unmeasured)}, as B is" if unmeasured else ""
 
 
-def _rounds_more(one: Entry, other: Entry) -> bool:
-    return UNIT_ROUNDOFF.get(one.dtype, 0.0) > UNIT_ROUNDOFF.get(other.dtype, 0.0) > 0
+def _rounds_more(a: Entry, b: Entry) -> bool:
+    return UNIT_ROUNDOFF.get(a.dtype, 0.0) > UNIT_ROUNDOFF.get(b.dtype, 0.0) > 0
 
 
 def gap_lines(coverage: Coverage) -> list[str]:
     """What the comparison cannot speak of."""
-    alone = (("only in A", coverage.only_a), ("only in B", coverage.only_b))
-    lines = [f"gap: {len(only):,} {what}: {_join_some(list(map(str, only)))}" for what, only in alone if only]
-    for what, told in (("unreadable", coverage.unreadable), ("not aligned", coverage.unaligned)):
-        for names, reason in _group_by_reason(told):
-            lines.append(f"gap: {len(names):,} {what}: {_join_some(names)}: {reason}")
+    unmatched = (("only in A", coverage.only_a), ("only in B", coverage.only_b))
+    lines = [f"gap: {len(entries):,} {label}: {_join_some(list(map(str, entries)))}" for label, entries in unmatched if entries]
+    for label, reasons in (("unreadable", coverage.unreadable), ("not aligned", coverage.unaligned)):
+        for names, reason in _group_by_reason(reasons):
+            lines.append(f"gap: {len(names):,} {label}: {_join_some(names)}: {reason}")
     lines += [f"gap: {problem}" for problem in coverage.problems]
     if coverage.behind_ties:
         lines.append(f"gap: {coverage.behind_ties:,} differ more, behind near ties that fell otherwise")
@@ -118,11 +118,11 @@ def gap_lines(coverage: Coverage) -> list[str]:
     return lines
 
 
-def _group_by_reason(told: Sequence[str]) -> list[tuple[list[str], str]]:
+def _group_by_reason(reasons: Sequence[str]) -> list[tuple[list[str], str]]:
     """The names that have one reason, in the words of the first: of others only its numbers may differ."""
     groups: dict[str, tuple[list[str], str]] = {}
-    for one in told:
-        name, _, reason = one.partition(": ")
+    for line in reasons:
+        name, _, reason = line.partition(": ")
         groups.setdefault(_NUMBER.sub("#", reason), ([], reason))[0].append(name)
     return list(groups.values())
 
@@ -134,27 +134,27 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:,.0f}x its noise" if ratio >= 100 else f"{ratio:.3g}x its noise"
 
 
-def describe_pair(found: Finding, origins: Sequence[Origin]) -> str:
+def describe_pair(finding: Finding, origins: Sequence[Origin]) -> str:
     """Everything about one pair."""
-    pair, noise = found.pair, found.noise
-    other = f" (B calls it {pair.b.name})" if pair.b.name != pair.a.name else ""
+    pair, noise = finding.pair, finding.noise
+    b_name = f" (B calls it {pair.b.name})" if pair.b.name != pair.a.name else ""
     blamed = [
-        one for one in origins if (one.seen_at, one.step, one.call) == (found.name, found.step, found.call)
+        origin for origin in origins if (origin.seen_at, origin.step, origin.call) == (finding.name, finding.step, finding.call)
     ]
-    sure = f", score {pair.score:.2g}" if pair.score < 1 else ""
+    score = f", score {pair.score:.2g}" if pair.score < 1 else ""
     lines = [
-        f"{pair.a}{other}: {found.verdict}{', ' + format_ratio(found.ratio) if found.ratio else ''}",
-        f"  paired by {pair.how}{sure}; {_describe_dtypes(pair.a, pair.b)}",
+        f"{pair.a}{b_name}: {finding.verdict}{', ' + format_ratio(finding.ratio) if finding.ratio else ''}",
+        f"  paired by {pair.how}{score}; {_describe_dtypes(pair.a, pair.b)}",
         *(f"  {line}" for line in (pair.alignment.details if pair.alignment is not None else ())),
-        *(f"  {line}" for line in _describe_metrics(found.metrics)),
+        *(f"  {line}" for line in _describe_metrics(finding.metrics)),
         f"  noise ({noise.source}): whole {noise.relative_l2:.3g}, worst row {noise.row:.3g}, "
         f"worst column {noise.column:.3g}; beyond from {noise.limit:.3g}x on",
     ]
-    lines += [f"  {found.note}"] if found.note and found.verdict != "unaligned" else []
-    lines += [f"  the difference: {told}" for told in describe_symptoms(found)]
-    lines += [f"  inherited from {found.source}"] if found.source and found.is_beyond else []
-    lines += [f"  heals what came in with {found.source}"] if found.verdict == "healed" else []
-    lines += [f"  it shows an origin: {one.where}, {one.kind}" for one in blamed]
+    lines += [f"  {finding.note}"] if finding.note and finding.verdict != "unaligned" else []
+    lines += [f"  the difference: {description}" for description in describe_symptoms(finding)]
+    lines += [f"  inherited from {finding.source}"] if finding.source and finding.is_beyond else []
+    lines += [f"  heals what came in with {finding.source}"] if finding.verdict == "healed" else []
+    lines += [f"  it shows an origin: {origin.where}, {origin.kind}" for origin in blamed]
     return "\n".join(lines)
 
 
@@ -162,10 +162,10 @@ def _mark(state: str) -> str:
     return {"differs": "!", "equal": "=", "unknown": "?"}[state]
 
 
-def _describe_equal_setup(found: Comparison) -> str:
+def _describe_equal_setup(comparison: Comparison) -> str:
     """The parts of the gate that hold no news, in one line."""
-    equal = [one.what for one in found.gate if one.state == "equal"]
-    unknown = [one.what for one in found.gate if one.state == "unknown"]
+    equal = [explanation.what for explanation in comparison.gate if explanation.state == "equal"]
+    unknown = [explanation.what for explanation in comparison.gate if explanation.state == "unknown"]
     parts = [
         f"equal: {', '.join(equal)}" if equal else "",
         f"not recorded: {', '.join(unknown)}" if unknown else "",
@@ -173,19 +173,19 @@ def _describe_equal_setup(found: Comparison) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _describe_first_origin(found: Comparison) -> list[str]:
-    first = found.first
+def _describe_first_origin(comparison: Comparison) -> list[str]:
+    first = comparison.first
     if first is None:
         return []
-    seen = next(one for one in found.table if (one.name, one.step, one.rank, one.call) == _finding_key(first))
-    lines = [f"  seen at {seen.pair.a}" + (f", {first.site}" if first.site else "")]
+    observed = next(finding for finding in comparison.table if (finding.name, finding.step, finding.rank, finding.call) == _finding_key(first))
+    lines = [f"  seen at {observed.pair.a}" + (f", {first.site}" if first.site else "")]
     lines += [f"  {_MEANINGS[first.kind]}"] if first.kind in _MEANINGS and not first.note else []
-    lines += [_IDENTICAL] if seen.noise.source == INTRINSIC_ROUNDING else []
-    measured = _describe_metrics(seen.metrics)
+    lines += [_IDENTICAL] if observed.noise.source == INTRINSIC_ROUNDING else []
+    measured = _describe_metrics(observed.metrics)
     lines += [f"  {line}" for line in measured]
     lines += [f"  {first.note}"] if first.note and first.note not in measured else []
-    more = found.origins[1:]
-    lines += [f"  also {one.where}: {_describe_origin(one)}" for one in more[: _MAX_SHOWN - 2]]
+    more = comparison.origins[1:]
+    lines += [f"  also {origin.where}: {_describe_origin(origin)}" for origin in more[: _MAX_SHOWN - 2]]
     return [*lines, *([f"  and {len(more) - _MAX_SHOWN + 2} more origins"] if len(more) > _MAX_SHOWN - 2 else [])]
 
 
@@ -209,8 +209,8 @@ def _describe_metrics(metrics: Metrics | None) -> list[str]:
         return [metrics.reason or f"{metrics.mismatches:,} of {metrics.count:,} differ"]
     if metrics.absolute is None:
         return []
-    along = (("row", metrics.row, metrics.worst_row), ("column", metrics.column, metrics.worst_column))
-    parts = [f"{size:.3g} of {axis} {place}" for axis, size, place in along if place >= 0]
+    axes = (("row", metrics.row, metrics.worst_row), ("column", metrics.column, metrics.worst_column))
+    parts = [f"{size:.3g} of {axis} {index}" for axis, size, index in axes if index >= 0]
     lines = [", ".join([f"|a - b| is {metrics.relative_l2:.3g} of the whole", *parts])]
     largest = metrics.absolute
     lines.append(
@@ -226,8 +226,8 @@ def _describe_metrics(metrics: Metrics | None) -> list[str]:
 
 
 def _describe_dtypes(a: Entry, b: Entry) -> str:
-    mine, other = (f"{entry.dtype} {list(entry.shape)}" for entry in (a, b))
-    return mine if mine == other else f"{mine} against {other}"
+    a_type, b_type = (f"{entry.dtype} {list(entry.shape)}" for entry in (a, b))
+    return a_type if a_type == b_type else f"{a_type} against {b_type}"
 
 
 def _join_some(names: Sequence[str]) -> str:

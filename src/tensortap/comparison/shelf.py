@@ -49,10 +49,10 @@ class ReferenceActivations:
             0,
         )  # the shape of the inputs' whole, and what axis is cut
         self._parts: list[int] = []  # how long the steps of the reference are that are put together
-        places = {step: place for place, step in enumerate(self.steps)}
+        indices = {step: place for place, step in enumerate(self.steps)}
         # Those that a rule speaks of come first: it may mean a name that another value has by itself.
-        for entry in sorted(side.entries, key=lambda one: names.get(one.name, one.name) == one.name):
-            key = places[entry.first_step], entry.call
+        for entry in sorted(side.entries, key=lambda entry: names.get(entry.name, entry.name) == entry.name):
+            key = indices[entry.first_step], entry.call
             self._held[names.get(entry.name, entry.name)].setdefault(key, entry)
 
     def step_of(self, record: Record) -> int:
@@ -63,18 +63,18 @@ class ReferenceActivations:
 
     def take(self, record: Record, shape: tuple[int, ...]) -> Entry | None:
         """What the reference had there; another shape than was asked for where nothing fits."""
-        held, place = self._held.get(record.name, {}), self._place(record)
-        exact, whole = held.get((place, record.call)), held.get((0, record.call))
-        if self.is_cut and whole is not None and _is_scalar_of_its_own(record, whole, shape):
+        by_call, step_index = self._held.get(record.name, {}), self._place(record)
+        same_call, full = by_call.get((step_index, record.call)), by_call.get((0, record.call))
+        if self.is_cut and full is not None and _is_scalar_of_its_own(record, full, shape):
             return None
-        if exact is not None and exact.shape == shape:
-            return self._marked(exact)
-        if whole is None:
-            return None if exact is None else self._marked(exact)
-        other = self._cut(whole, record, shape) or self._joined(held, record, shape)
-        if other is not None:
-            return replace(other, step=self.step_of(record))
-        return None if exact is None else self._marked(exact)
+        if same_call is not None and same_call.shape == shape:
+            return self._marked(same_call)
+        if full is None:
+            return None if same_call is None else self._marked(same_call)
+        found_entry = self._cut(full, record, shape) or self._joined(by_call, record, shape)
+        if found_entry is not None:
+            return replace(found_entry, step=self.step_of(record))
+        return None if same_call is None else self._marked(same_call)
 
     def unfinished(self) -> list[tuple[str, int, int]]:
         """Inputs of the model of which the pieces do not make up the whole: name, how much, of how much."""
@@ -100,36 +100,36 @@ class ReferenceActivations:
 
     def _cut(self, whole: Entry, record: Record, shape: tuple[int, ...]) -> Entry | None:
         """The next piece of a value that the reference had at once."""
-        place = self._place(record)
-        if len(self.steps) > 1 or not (_is_model_input(record) or place in self._met):
+        step_index = self._place(record)
+        if len(self.steps) > 1 or not (_is_model_input(record) or step_index in self._met):
             return None
         key = record.name, record.call
         if self.is_cut and whole.shape == shape:
             self._taken[key] = self._lengths.get(record.name, 0)
-            self._met.add(place)
+            self._met.add(step_index)
             return self._marked(whole)
-        rows = None if _is_model_input(record) else self._rows(whole.shape, shape, place)
+        rows = None if _is_model_input(record) else self._rows(whole.shape, shape, step_index)
         if rows is not None:
             self._marked(whole)
             return _with_value(whole, to_tensor(whole.load())[torch.from_numpy(rows)])
         span = self._span(whole, record, shape)
-        piece = None if span is None else _slice_for(whole.shape, shape, span)
-        if span is None or piece is None:
+        slices = None if span is None else _slice_for(whole.shape, shape, span)
+        if span is None or slices is None:
             return None
-        if self._may_be_sorted(whole, shape) and not _is_close_to_slice(record, whole, piece):
+        if self._may_be_sorted(whole, shape) and not _is_close_to_slice(record, whole, slices):
             return None
         self.is_cut = True
-        self._met.add(place)
+        self._met.add(step_index)
         axis = _differing_axes(whole.shape, shape)[0]
         self._taken[key], self._last[key] = span[1], shape[axis]
         if _is_model_input(record):
-            self.is_alike = self.is_alike and _is_close_to_slice(record, whole, piece)
+            self.is_alike = self.is_alike and _is_close_to_slice(record, whole, slices)
             self._lengths[record.name] = whole.shape[axis]
             if span[0] or not self._reach:
-                self._reach.setdefault(place, span)
+                self._reach.setdefault(step_index, span)
                 self._widen(whole.shape, axis)
         self._marked(whole)
-        return _with_value(whole, whole.load()[piece])
+        return _with_value(whole, whole.load()[slices])
 
     def _span(self, whole: Entry, record: Record, shape: tuple[int, ...]) -> _Span | None:
         """From where to where the next piece goes along the first axis that is cut: it follows the last one,
@@ -144,18 +144,18 @@ class ReferenceActivations:
             return following if known is None else self._of_tokens(known, whole.shape, shape, axes)
         if len(axes) > 1 or not start:
             return following
-        ways = (following, grown) if size > self._last.get((record.name, record.call), 0) else (following,)
-        fitting = [one for one in ways if one[1] <= whole.shape[axes[0]]]
-        there = [one for one in fitting if _equals_slice(record, whole, shape, one)] or fitting
-        return there[-1] if there else None
+        candidates = (following, grown) if size > self._last.get((record.name, record.call), 0) else (following,)
+        fitting = [span for span in candidates if span[1] <= whole.shape[axes[0]]]
+        matching = [span for span in fitting if _equals_slice(record, whole, shape, span)] or fitting
+        return matching[-1] if matching else None
 
     def _of_tokens(
         self, known: _Span, whole: Sequence[int], shape: Sequence[int], axes: Sequence[int]
     ) -> _Span | None:
         """Where the piece of a value lies whose axis has as much as there are tokens, or so many times as
         much; None for others, as the rows that a router has sorted."""
-        (begin, end), (table, cut) = known, self._table
-        size, length, total = shape[axes[0]], whole[axes[0]], table[cut]
+        (begin, end), (inputs_shape, cut_axis) = known, self._table
+        size, length, total = shape[axes[0]], whole[axes[0]], inputs_shape[cut_axis]
         if size == end and length == total and len(axes) == 1:
             return 0, end
         is_fitting = size * total == length * (end - begin) and (axes[0] > 0 or length == total)
@@ -163,24 +163,24 @@ class ReferenceActivations:
 
     def _widen(self, shape: tuple[int, ...], axis: int) -> None:
         """Remember the table of most sequences among the inputs: positions may be there once for all."""
-        table, cut = self._table
-        if not table or (len(shape) == len(table) == 2 and axis == cut and shape[0] > table[0]):
+        table, cut_axis = self._table
+        if not table or (len(shape) == len(table) == 2 and axis == cut_axis and shape[0] > table[0]):
             self._table = shape, axis
 
     def _may_be_sorted(self, whole: Entry, shape: Sequence[int]) -> bool:
         """Whether it has as many rows as a sequence has tokens, though there are several: a table of
         positions, or rows that a router has sorted, by chance so many."""
-        table, cut = self._table
-        is_flat = len(table) == 2 and cut == 1 and table[0] > 1 and len(shape) == 2
+        table, cut_axis = self._table
+        is_flat = len(table) == 2 and cut_axis == 1 and table[0] > 1 and len(shape) == 2
         return is_flat and whole.shape[0] == table[1] != shape[0]
 
     def _rows(self, whole: Sequence[int], shape: Sequence[int], place: int) -> Array | None:
         """Of a value that has a row for each token of all sequences, those of this step."""
-        (table, cut), known = self._table, self._reach.get(place)
+        (table, cut_axis), known = self._table, self._reach.get(place)
         if known is None or len(table) != 2 or not whole or tuple(whole[1:]) != tuple(shape[1:]):
             return None
-        span = (slice(None),) * cut + (slice(*known),)
-        rows = np.arange(math.prod(table)).reshape(table)[span].reshape(-1)
+        index = (slice(None),) * cut_axis + (slice(*known),)
+        rows = np.arange(math.prod(table)).reshape(table)[index].reshape(-1)
         return rows if table[0] > 1 and (whole[0], shape[0]) == (math.prod(table), len(rows)) else None
 
     def _joined(
@@ -189,7 +189,7 @@ class ReferenceActivations:
         """All steps of the reference in one, along the axis in which they add up."""
         if len(self.ran) > 1 or not (self.is_joined or _is_model_input(record)):
             return None
-        parts = [held.get((place, record.call)) for place in range(len(self.steps))]
+        parts = [held.get((step_index, record.call)) for step_index in range(len(self.steps))]
         entries = [part for part in parts if part is not None]
         axis = _concatenation_axis([entry.shape for entry in entries], shape)
         if len(entries) < len(parts) or axis is None:
@@ -201,19 +201,19 @@ class ReferenceActivations:
         if not are_token_lengths(sizes, self._parts, self._beside, (*shape[:axis], *shape[axis + 1 :])):
             return None
         self.is_joined = True
-        made = concatenate([self._marked(entry).load() for entry in entries], axis)
-        return _with_value(entries[0], made[self._order(shape, axis)])
+        joined = concatenate([self._marked(entry).load() for entry in entries], axis)
+        return _with_value(entries[0], joined[self._order(shape, axis)])
 
     @property
     def _beside(self) -> int:
         """How long the other axis of the inputs is, where they are a table."""
-        table, cut = self._table
-        return table[1 - cut] if len(table) == 2 else 0
+        table, cut_axis = self._table
+        return table[1 - cut_axis] if len(table) == 2 else 0
 
     def _order(self, shape: Sequence[int], axis: int) -> Any:
         """Where the rows of a whole are among those of its pieces, of values with a row for each token."""
-        table, cut = self._table
-        is_flat = len(table) == 2 and (axis, cut) == (0, 1) and shape[0] == math.prod(table)
+        table, cut_axis = self._table
+        is_flat = len(table) == 2 and (axis, cut_axis) == (0, 1) and shape[0] == math.prod(table)
         return torch.from_numpy(token_row_order(table[0], self._parts)) if is_flat else slice(None)
 
 
@@ -241,18 +241,18 @@ def _is_scalar_of_its_own(record: Record, whole: Entry, shape: Sequence[int]) ->
 
 def _equals_slice(record: Record, whole: Entry, shape: Sequence[int], span: _Span) -> bool:
     """Whether what was given is that piece of the whole."""
-    piece = _slice_for(whole.shape, shape, span)
-    if piece is None or not isinstance(record.value, torch.Tensor):
+    slices = _slice_for(whole.shape, shape, span)
+    if slices is None or not isinstance(record.value, torch.Tensor):
         return False
-    return bool((to_tensor(whole.load()[piece]).to(record.value.device) == record.value).all())
+    return bool((to_tensor(whole.load()[slices]).to(record.value.device) == record.value).all())
 
 
-def _is_close_to_slice(record: Record, whole: Entry, piece: tuple[slice, ...]) -> bool:
+def _is_close_to_slice(record: Record, whole: Entry, slices: tuple[slice, ...]) -> bool:
     """Whether it is about the same as that piece of the whole."""
     if not isinstance(record.value, torch.Tensor):
         return False
     own = record.value.detach().cpu().double()
-    other = to_tensor(whole.load()[piece]).cpu().double()
+    other = to_tensor(whole.load()[slices]).cpu().double()
     return bool((own - other).norm() <= _MAX_DISTANCE * torch.maximum(own.norm(), other.norm()))
 
 
@@ -264,15 +264,15 @@ def _slice_for(whole: Sequence[int], shape: Sequence[int], span: _Span) -> tuple
         return None
     if stop > whole[axes[0]] or (len(axes) == 2 and shape[axes[1]] != stop):
         return None
-    piece = [slice(None)] * len(shape)
-    piece[axes[0]] = slice(*span)
+    slices = [slice(None)] * len(shape)
+    slices[axes[0]] = slice(*span)
     if len(axes) == 2:
-        piece[axes[1]] = slice(0, stop)
-    return tuple(piece)
+        slices[axes[1]] = slice(0, stop)
+    return tuple(slices)
 
 
 def _differing_axes(whole: Sequence[int], shape: Sequence[int]) -> list[int]:
-    return [axis for axis, (one, other) in enumerate(zip(whole, shape, strict=True)) if one != other]
+    return [axis for axis, (full_size, size) in enumerate(zip(whole, shape, strict=True)) if full_size != size]
 
 
 def _concatenation_axis(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> int | None:

@@ -19,7 +19,7 @@ from tensortap.recording.captured import Captured
 _TRACE_SUFFIXES = (".h5", ".hdf5")
 
 
-def load_side(thing: Any, label: str = "") -> Side:
+def load_side(source: Any, label: str = "") -> Side:
     """What can be compared: a run or a folder of runs, a trace file, a file of values, a capture, records, or
     values by name.
 
@@ -27,9 +27,9 @@ def load_side(thing: Any, label: str = "") -> Side:
     >>> load_side(cap)
     >>> load_side({"logits": before})
     """
-    if isinstance(thing, Side):
-        return thing
-    side = _load_path(Path(thing)) if isinstance(thing, (str, os.PathLike)) else _side_from_object(thing)
+    if isinstance(source, Side):
+        return source
+    side = _load_path(Path(source)) if isinstance(source, (str, os.PathLike)) else _side_from_object(source)
     return replace(side, label=label) if label else side
 
 
@@ -43,18 +43,18 @@ def _load_path(path: Path) -> Side:
     return file_sides.side_from_file(path) if path.is_file() else run_side.side_from_folder(path)
 
 
-def _side_from_object(thing: Any) -> Side:
-    if isinstance(thing, Run):
-        return run_side.side_from_run(thing)
-    if isinstance(thing, Captured):
-        return held_sides.side_from_capture(thing)
-    if isinstance(thing, Mapping):
-        return held_sides.side_from_values(thing)
-    if isinstance(thing, Sequence) and all(isinstance(one, Record) for one in thing):
-        return held_sides.side_from_records(thing)
-    if type(thing).__name__ == "TraceFile":
-        return _load_path(thing.path)
+def _side_from_object(source: Any) -> Side:
+    if isinstance(source, Run):
+        return run_side.side_from_run(source)
+    if isinstance(source, Captured):
+        return held_sides.side_from_capture(source)
+    if isinstance(source, Mapping):
+        return held_sides.side_from_values(source)
+    if isinstance(source, Sequence) and all(isinstance(record, Record) for record in source):
+        return held_sides.side_from_records(source)
+    if type(source).__name__ == "TraceFile":
+        return _load_path(source.path)
     raise TypeError(
-        f"cannot compare a {type(thing).__name__}; give a run, a folder of runs, a .h5 file, "
+        f"cannot compare a {type(source).__name__}; give a run, a folder of runs, a .h5 file, "
         "a file of values, a capture, a list of records, or a dict of values by name"
     )

@@ -16,63 +16,63 @@ _NUMBERS = re.compile(r"\d+")
 
 def unmatched_hints(a: Sequence[Entry], b: Sequence[Entry], *, are_guessed: bool) -> list[str]:
     """What is said of sides that share no name; with `are_guessed` there are rules already."""
-    mine, others = _first_by_name(a), _first_by_name(b)
-    if not mine or not others:
+    a_names, b_names = _first_by_name(a), _first_by_name(b)
+    if not a_names or not b_names:
         return []
-    common = [name for name in mine if name in others]
+    common = [name for name in a_names if name in b_names]
     if common:
         are = "is" if len(common) == 1 else "are"
-        told = f"no value has a partner, although {_list_names(common)} {are} on both sides"
-        return [f"{told}: the map, the step, the rank or the call tells them apart"]
-    told = f"no name is on both sides: A has {_list_names(list(mine))}, B has {_list_names(list(others))}"
+        message = f"no value has a partner, although {_list_names(common)} {are} on both sides"
+        return [f"{message}: the map, the step, the rank or the call tells them apart"]
+    message = f"no name is on both sides: A has {_list_names(list(a_names))}, B has {_list_names(list(b_names))}"
     if are_guessed:
-        return [told]
-    near = _nearest_names(mine, others)
-    nearby = f"nearest is {near[0][0]!r} to {near[0][1]!r}"
-    return [f"{told}; {nearby}. A map says what belongs together, such as\n{suggest_rules(near)}"]
+        return [message]
+    nearest = _nearest_names(a_names, b_names)
+    nearby = f"nearest is {nearest[0][0]!r} to {nearest[0][1]!r}"
+    return [f"{message}; {nearby}. A map says what belongs together, such as\n{suggest_rules(nearest)}"]
 
 
 def _first_by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
     """Every name once, with the first value of it."""
-    found: dict[str, Entry] = {}
+    first: dict[str, Entry] = {}
     for entry in entries:
-        found.setdefault(entry.name, entry)
-    return found
+        first.setdefault(entry.name, entry)
+    return first
 
 
 def _nearest_names(a: dict[str, Entry], b: dict[str, Entry]) -> list[tuple[str, str]]:
     """Of each sort of name in A the nearest in B, the nearest of all first; there always is one."""
-    found = []
-    others = _distinct_names(b)
+    scored = []
+    b_entries = _distinct_names(b)
     for name, entry in _distinct_names(a).items():
-        likeness, other = max(
-            (_entry_similarity(entry, one), place) for place, one in enumerate(others.values())
+        likeness, index = max(
+            (_entry_similarity(entry, b_entry), position) for position, b_entry in enumerate(b_entries.values())
         )
-        found.append((likeness, name, list(others)[other]))
+        scored.append((likeness, name, list(b_entries)[index]))
     return [
-        (name, other)
-        for _, name, other in sorted(found, key=lambda one: one[0], reverse=True)[:_MAX_NAMES_SHOWN]
+        (name, b_name)
+        for _, name, b_name in sorted(scored, key=lambda row: row[0], reverse=True)[:_MAX_NAMES_SHOWN]
     ]
 
 
 def _distinct_names(names: dict[str, Entry]) -> dict[str, Entry]:
     """One name of those that differ in their numbers alone."""
-    found: dict[str, str] = {}
+    by_shape: dict[str, str] = {}
     for name in names:
-        found.setdefault(_NUMBERS.sub("*", name), name)
-    return {name: names[name] for name in list(found.values())[:_MAX_DISTINCT_NAMES]}
+        by_shape.setdefault(_NUMBERS.sub("*", name), name)
+    return {name: names[name] for name in list(by_shape.values())[:_MAX_DISTINCT_NAMES]}
 
 
-def _entry_similarity(one: Entry, other: Entry) -> float:
+def _entry_similarity(a: Entry, b: Entry) -> float:
     """By the last part of the name above all, its whole, its numbers, and what it holds."""
-    parts = [entry.name.rpartition(".")[2] for entry in (one, other)]
-    numbers = [_NUMBERS.findall(entry.name) for entry in (one, other)]
-    told = 2 * _string_similarity(*parts) + _string_similarity(one.name, other.name)
-    return told + (numbers[0] == numbers[1]) + (one.shape == other.shape) + 0.5 * (one.kind == other.kind)
+    parts = [entry.name.rpartition(".")[2] for entry in (a, b)]
+    numbers = [_NUMBERS.findall(entry.name) for entry in (a, b)]
+    name_score = 2 * _string_similarity(*parts) + _string_similarity(a.name, b.name)
+    return name_score + (numbers[0] == numbers[1]) + (a.shape == b.shape) + 0.5 * (a.kind == b.kind)
 
 
-def _string_similarity(one: str, other: str) -> float:
-    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+def _string_similarity(a: str, b: str) -> float:
+    return SequenceMatcher(None, a, b, autojunk=False).ratio()
 
 
 def _list_names(names: Sequence[str]) -> str:

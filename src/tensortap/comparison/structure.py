@@ -46,14 +46,14 @@ def walk_leaf_pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iter
             levels.pop()
             above.pop()
             continue
-        is_whole = pair.reason or _are_atoms(pair) or is_leaf(pair.a, pair.b)
-        below = None if is_whole else _child_pairs(pair)
-        if below is None:
+        is_end = pair.reason or _are_atoms(pair) or is_leaf(pair.a, pair.b)
+        children = None if is_end else _child_pairs(pair)
+        if children is None:
             yield pair
-        elif isinstance(below, str):
-            yield pair._replace(reason=below)
+        elif isinstance(children, str):
+            yield pair._replace(reason=children)
         elif (id(pair.a), id(pair.b)) not in above:
-            levels.append(iter(below))
+            levels.append(iter(children))
             above.append((id(pair.a), id(pair.b)))
 
 
@@ -95,8 +95,8 @@ def _pair_by_position(pair: LeafPair, a: _Children, b: _Children) -> list[LeafPa
     if _length_or_shape(pair.a) != _length_or_shape(pair.b):
         return f"lengths differ: {_length_or_shape(pair.a)} against {_length_or_shape(pair.b)}"
     return [
-        LeafPair(pair.path + step, left, right)
-        for (step, left), (_, right) in zip(a.values(), b.values(), strict=True)
+        LeafPair(pair.path + step, a_part, b_part)
+        for (step, a_part), (_, b_part) in zip(a.values(), b.values(), strict=True)
     ]
 
 
@@ -120,9 +120,9 @@ def _children(value: Any) -> _Children | None:
     if isinstance(value, np.ndarray):
         return _array_children(value)
     if is_composite_array(value):
-        return {place: (f"[{place}]", piece) for place, piece in enumerate(value.unbind())}
-    held = children(value)
-    return None if held is None else {part.key: (part.step, part.value) for part in held}
+        return {index: (f"[{index}]", component) for index, component in enumerate(value.unbind())}
+    items = children(value)
+    return None if items is None else {part.key: (part.step, part.value) for part in items}
 
 
 def _array_children(value: np.ndarray[Any, Any]) -> _Children | None:
@@ -166,12 +166,12 @@ def _object_state(value: Any) -> _Children | None:
     has_equality = any("__eq__" in vars(parent) for parent in kind.__mro__ if parent is not object)
     if has_equality or not kind.__flags__ & _HEAP_TYPE or isinstance(value, type):
         return None
-    held: Mapping[str, Any] | None = getattr(value, "__dict__", None)
+    attributes: Mapping[str, Any] | None = getattr(value, "__dict__", None)
     slots = [name for parent in kind.__mro__ for name, slot in vars(parent).items() if _is_slot(slot, parent)]
-    if held is None and not slots:
+    if attributes is None and not slots:
         return None
     state = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-    return {name: (f".{name}", part) for name, part in {**state, **(held or {})}.items()}
+    return {name: (f".{name}", part) for name, part in {**state, **(attributes or {})}.items()}
 
 
 def _is_slot(slot: Any, parent: type) -> bool:

@@ -45,14 +45,14 @@ class DifferenceView:
         self.a, self.b = a.astype(np.float64), b.astype(np.float64)
         odd = ~((np.abs(self.a) < _HUGE) & (np.abs(self.b) < _HUGE))
         self.is_finite = not odd.any() or bool(np.array_equal(self.a[odd], self.b[odd], equal_nan=True))
-        self.x, self.y = (np.where(odd, 0.0, one) if odd.any() else one for one in (self.a, self.b))
+        self.x, self.y = (np.where(odd, 0.0, array) if odd.any() else array for array in (self.a, self.b))
 
     @cached_property
     def apart(self) -> Array:
         """Of integers that a float64 cannot hold, as exactly as of others."""
-        if not any(_exceeds_float64(one) for one in self._given):
+        if not any(_exceeds_float64(array) for array in self._given):
             return np.asarray(self.y - self.x)
-        a, b = (one.astype(object) for one in self._given)
+        a, b = (array.astype(object) for array in self._given)
         return np.asarray(b - a).astype(np.float64)
 
     @cached_property
@@ -76,8 +76,8 @@ class DifferenceView:
     @cached_property
     def rests(self) -> tuple[float, float]:
         """What a factor leaves of the difference, and what a summand does."""
-        apart = self.size or 1.0
-        return _norm(self.apart - self.gain * self.x) / apart, _norm(self.apart - self.apart.mean()) / apart
+        norm = self.size or 1.0
+        return _norm(self.apart - self.gain * self.x) / norm, _norm(self.apart - self.apart.mean()) / norm
 
     @cached_property
     def norm(self) -> float:
@@ -92,92 +92,92 @@ def find_symptoms(a: Array, b: Array) -> list[Symptom]:
     """All that is sure, the simplest first; nothing for equal arrays, few numbers, or other shapes."""
     if a.shape != b.shape or a.size < _MIN_NUMBERS or "c" in (a.dtype.kind, b.dtype.kind):
         return []
-    look = DifferenceView(a, b)
-    if not look.is_finite:
-        return _run_detectors(look, {"masked": detect_masked})
-    return _run_detectors(look, DETECTORS) if look.size else []
+    view = DifferenceView(a, b)
+    if not view.is_finite:
+        return _run_detectors(view, {"masked": detect_masked})
+    return _run_detectors(view, DETECTORS) if view.size else []
 
 
-def _run_detectors(look: DifferenceView, detectors: dict[str, Callable[[DifferenceView], str]]) -> list[Symptom]:
-    found: list[Symptom] = []
+def _run_detectors(view: DifferenceView, detectors: dict[str, Callable[[DifferenceView], str]]) -> list[Symptom]:
+    symptoms: list[Symptom] = []
     for name, detector in detectors.items():
         # What explains all of it needs no place; what was moved is a permutation, too.
-        if name in _EXPLAINED_BY_WHOLE and any(one.name in _EXPLAINING_ALL for one in found):
+        if name in _EXPLAINED_BY_WHOLE and any(symptom.name in _EXPLAINING_ALL for symptom in symptoms):
             continue
-        told = detector(look)
-        if told:
-            found.append(Symptom(name, told))
-    return found
+        description = detector(view)
+        if description:
+            symptoms.append(Symptom(name, description))
+    return symptoms
 
 
-def detect_rounded(look: DifferenceView) -> str:
+def detect_rounded(view: DifferenceView) -> str:
     """One side is the other, rounded to a shorter type: every number, exactly."""
-    for one, other, name in ((look.x, look.y, "B"), (look.y, look.x, "A")):
-        types = [what for what, cut in ROUNDINGS.items() if _is_rounded(cut, one, other)]
-        if types and np.count_nonzero(one != other) >= _MIN_NUMBERS:
+    for source, rounded, name in ((view.x, view.y, "B"), (view.y, view.x, "A")):
+        types = [dtype for dtype, round_to in ROUNDINGS.items() if _is_rounded(round_to, source, rounded)]
+        if types and np.count_nonzero(source != rounded) >= _MIN_NUMBERS:
             return f"{name} is the other rounded to {' or '.join(types)}, in every number"
     return ""
 
 
-def detect_zeros(look: DifferenceView) -> str:
-    for one, other, name in ((look.x, look.y, "B"), (look.y, look.x, "A")):
-        if not other.any() and np.count_nonzero(one) >= _MIN_NUMBERS:
+def detect_zeros(view: DifferenceView) -> str:
+    for values, zeros, name in ((view.x, view.y, "B"), (view.y, view.x, "A")):
+        if not zeros.any() and np.count_nonzero(values) >= _MIN_NUMBERS:
             return f"{name} is all zeros"
     return ""
 
 
-def detect_scaled(look: DifferenceView) -> str:
-    if look.is_constant or not look.y.any() or np.count_nonzero(look.x) < _MIN_NUMBERS:
+def detect_scaled(view: DifferenceView) -> str:
+    if view.is_constant or not view.y.any() or np.count_nonzero(view.x) < _MIN_NUMBERS:
         return ""
-    rest, other = look.rests
-    is_sure = abs(look.factor) >= _MAX_RESIDUAL and _explains(rest, other)
-    return f"B is A times {look.factor:.4g}" if is_sure else ""
+    residual, offset_residual = view.rests
+    is_sure = abs(view.factor) >= _MAX_RESIDUAL and _explains(residual, offset_residual)
+    return f"B is A times {view.factor:.4g}" if is_sure else ""
 
 
-def detect_offset(look: DifferenceView) -> str:
-    if look.is_constant:
+def detect_offset(view: DifferenceView) -> str:
+    if view.is_constant:
         return ""
-    other, rest = look.rests
-    return f"B is A plus {look.apart.mean():.4g}" if _explains(rest, other) else ""
+    scale_residual, residual = view.rests
+    return f"B is A plus {view.apart.mean():.4g}" if _explains(residual, scale_residual) else ""
 
 
-def detect_bias(look: DifferenceView) -> str:
+def detect_bias(view: DifferenceView) -> str:
     """One vector is added to every row."""
-    if look.x.ndim < 2 or look.x.shape[-1] < 2 or look.x.size < 4 * look.x.shape[-1] or detect_offset(look):
+    if view.x.ndim < 2 or view.x.shape[-1] < 2 or view.x.size < 4 * view.x.shape[-1] or detect_offset(view):
         return ""
-    rows = look.apart.reshape(-1, look.x.shape[-1])
-    values = look.x.reshape(rows.shape)
+    rows = view.apart.reshape(-1, view.x.shape[-1])
+    values = view.x.reshape(rows.shape)
     vector = rows.mean(axis=0)
     is_same_row = _norm(values - values.mean(axis=0)) <= _LARGE * _norm(values)
-    told = f"the same vector is added to every row of B (norm {_norm(vector):.4g}), as a bias is"
-    return told if not is_same_row and _is_explained(look, rows - vector) else ""
+    description = f"the same vector is added to every row of B (norm {_norm(vector):.4g}), as a bias is"
+    return description if not is_same_row and _is_explained(view, rows - vector) else ""
 
 
-def detect_moved(look: DifferenceView) -> str:
+def detect_moved(view: DifferenceView) -> str:
     """The same numbers, a few rows further."""
-    if not look.is_large:
+    if not view.is_large:
         return ""
-    for axis, length in enumerate(look.x.shape):
+    for axis, length in enumerate(view.x.shape):
         for rows in range(1, min(_MAX_SHIFT, length // 2) + 1):
             for sign in (1, -1):
-                if _is_shifted(look, axis, sign * rows):
+                if _is_shifted(view, axis, sign * rows):
                     return f"B is A moved by {sign * rows:+d} along axis {axis}"
     return ""
 
 
-def detect_transposed(look: DifferenceView) -> str:
-    found = find_layout(look.x, look.y) if look.is_large else None
-    if found is None or found.layout is None or found.error > _MAX_RESIDUAL:
+def detect_transposed(view: DifferenceView) -> str:
+    fit = find_layout(view.x, view.y) if view.is_large else None
+    if fit is None or fit.layout is None or fit.error > _MAX_RESIDUAL:
         return ""
-    return f"B is A up to {found.layout.description}"
+    return f"B is A up to {fit.layout.description}"
 
 
-def detect_permuted(look: DifferenceView) -> str:
+def detect_permuted(view: DifferenceView) -> str:
     """The same rows in another order, each found without doubt."""
-    if not look.is_large:
+    if not view.is_large:
         return ""
-    for axis, length in enumerate(look.x.shape):
-        order = _row_permutation(look, axis) if 2 <= length <= _MAX_ROWS else None
+    for axis, length in enumerate(view.x.shape):
+        order = _row_permutation(view, axis) if 2 <= length <= _MAX_ROWS else None
         if order is not None:
             width = _block_width(order)
             what = f"blocks of {width}" if width > 1 else "rows"
@@ -186,14 +186,14 @@ def detect_permuted(look: DifferenceView) -> str:
     return ""
 
 
-def detect_part(look: DifferenceView) -> str:
+def detect_part(view: DifferenceView) -> str:
     """Only the tail, one part, one row, a block: where along each axis the difference lies."""
-    return regions.describe_region(look.apart, look.x)
+    return regions.describe_region(view.apart, view.x)
 
 
-def detect_masked(look: DifferenceView) -> str:
+def detect_masked(view: DifferenceView) -> str:
     """Numbers that one side alone hides, in a block or along diagonals."""
-    return regions.describe_mask(look.a, look.b)
+    return regions.describe_mask(view.a, view.b)
 
 
 DETECTORS: dict[str, Callable[[DifferenceView], str]] = {
@@ -212,41 +212,41 @@ _EXPLAINED_BY_WHOLE = ("moved", "transposed", "permuted", "part")
 _EXPLAINING_ALL = ("zeros", "rounded", "scaled", "offset", "bias", "moved", "transposed")
 
 
-def _explains(rest: float, other: float) -> bool:
+def _explains(residual: float, other_residual: float) -> bool:
     """Whether little is left, and much less than another explanation leaves."""
-    return rest <= _MAX_RESIDUAL and _CLEAR_FACTOR * rest < other
+    return residual <= _MAX_RESIDUAL and _CLEAR_FACTOR * residual < other_residual
 
 
-def _is_explained(look: DifferenceView, left: Array) -> bool:
-    return _norm(left) <= _MAX_RESIDUAL * look.size
+def _is_explained(view: DifferenceView, residual: Array) -> bool:
+    return _norm(residual) <= _MAX_RESIDUAL * view.size
 
 
-def _is_rounded(cut: Callable[[Array], Array], one: Array, other: Array) -> bool:
-    if one.size > _LARGE_SIZE and not np.array_equal(cut(one.reshape(-1)[:_SAMPLE]), other.reshape(-1)[:_SAMPLE]):
+def _is_rounded(round_to: Callable[[Array], Array], source: Array, rounded: Array) -> bool:
+    if source.size > _LARGE_SIZE and not np.array_equal(round_to(source.reshape(-1)[:_SAMPLE]), rounded.reshape(-1)[:_SAMPLE]):
         return False
-    return bool(np.array_equal(cut(one), other))
+    return bool(np.array_equal(round_to(source), rounded))
 
 
-def _is_shifted(look: DifferenceView, axis: int, rows: int) -> bool:
-    x, y = np.moveaxis(look.x, axis, 0), np.moveaxis(look.y, axis, 0)
-    left = slice(0, rows) if rows > 0 else slice(rows, None)
+def _is_shifted(view: DifferenceView, axis: int, rows: int) -> bool:
+    x, y = np.moveaxis(view.x, axis, 0), np.moveaxis(view.y, axis, 0)
+    vacated = slice(0, rows) if rows > 0 else slice(rows, None)
     # Where nothing was moved away, the others hold these rows once more.
-    if _norm(x[left] - y[left]) <= _LARGE * _norm(x[left]):
+    if _norm(x[vacated] - y[vacated]) <= _LARGE * _norm(x[vacated]):
         return False
     x, y = (x[:-rows], y[rows:]) if rows > 0 else (x[-rows:], y[:rows])
-    if x.size > _LARGE_SIZE and not SampledFit(x, y, look.norm).could_match((), (), _MAX_RESIDUAL):
+    if x.size > _LARGE_SIZE and not SampledFit(x, y, view.norm).could_match((), (), _MAX_RESIDUAL):
         return False
     is_enough = x.size >= _MIN_NUMBERS and _norm(x - x.mean(axis=0)) > _LARGE * _norm(x) > 0
     return is_enough and _norm(x - y) <= _MAX_RESIDUAL * _norm(x)
 
 
-def _row_permutation(look: DifferenceView, axis: int) -> Array | None:
+def _row_permutation(view: DifferenceView, axis: int) -> Array | None:
     """Which row of A each row of B is; None where one has no partner, or two."""
-    if look.x.size > _LARGE_SIZE:
-        order = _nearest_rows(*(sample_rows(one, axis) for one in (look.x, look.y)))
-        is_right = order is not None and relative_distance(np.take(look.x, order, axis), look.y) <= _MAX_RESIDUAL
-        return order if is_right else None
-    x, y = (np.moveaxis(one, axis, 0).reshape(one.shape[axis], -1) for one in (look.x, look.y))
+    if view.x.size > _LARGE_SIZE:
+        order = _nearest_rows(*(sample_rows(values, axis) for values in (view.x, view.y)))
+        is_match = order is not None and relative_distance(np.take(view.x, order, axis), view.y) <= _MAX_RESIDUAL
+        return order if is_match else None
+    x, y = (np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1) for values in (view.x, view.y))
     return _nearest_rows(x, y) if x.shape[1] > 1 else None
 
 

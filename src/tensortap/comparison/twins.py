@@ -72,7 +72,7 @@ def floor(
 
 def _check_reruns(twins: Sequence[Any]) -> None:
     known = ("repeat", "ulp", *PRECISIONS)
-    unknown = [one for one in twins if isinstance(one, str) and one not in known]
+    unknown = [rerun for rerun in twins if isinstance(rerun, str) and rerun not in known]
     if unknown or not twins or isinstance(twins, str):
         raise ValueError(
             f"twins={twins!r}; give some of {', '.join(known)}, a model, or a function of the model"
@@ -84,7 +84,7 @@ class _PerturbedReruns:
 
     def __init__(self, model: Any, batch: Any, patterns: Sequence[str]) -> None:
         self._model, self._batch, self._patterns = model, batch, patterns
-        self._has_gradients = any(one.site.is_gradient for one in selection(model, patterns))
+        self._has_gradients = any(wanted_site.site.is_gradient for wanted_site in selection(model, patterns))
         self._gathered, self._skipped = NoiseMeasurements(), list[str]()
         self._harmless: list[str] = []
         self._base: dict[tuple[str, int, int], Entry] = {}
@@ -102,7 +102,7 @@ class _PerturbedReruns:
         if not side.entries:
             raise ValueError("the model ran, and nothing of what the patterns select was seen; see tt.sites")
         first = side.entries[0].first_step
-        self._base = {(one.name, one.first_step - first, one.call): one for one in side.entries}
+        self._base = {(entry.name, entry.first_step - first, entry.call): entry for entry in side.entries}
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -117,24 +117,24 @@ class _PerturbedReruns:
         finally:
             hook.remove()
 
-    def add(self, twin: Any, number: int) -> None:
-        if twin == "repeat":
+    def add(self, rerun: Any, number: int) -> None:
+        if rerun == "repeat":
             self._add("repeat", self._model, self._batch)
-        elif twin == "ulp":
+        elif rerun == "ulp":
             self._add_ulp()
-        elif isinstance(twin, str):
-            self._add_precision(twin)
-        elif isinstance(twin, torch.nn.Module):
-            self._add_harmless(f"harmless {number}", twin, self._batch)
+        elif isinstance(rerun, str):
+            self._add_precision(rerun)
+        elif isinstance(rerun, torch.nn.Module):
+            self._add_harmless(f"harmless {number}", rerun, self._batch)
         else:
-            self._add_harmless(f"harmless {number}", self._model, twin)
+            self._add_harmless(f"harmless {number}", self._model, rerun)
 
     def floor(self, limit: float | None) -> Floor:
-        own = [one for one in self._gathered.twins if one not in (*self._harmless, INTRINSIC_ROUNDING)]
-        if self._harmless or any(one in PRECISIONS and not self._is_finer(PRECISIONS[one]) for one in own):
+        own_reruns = [rerun for rerun in self._gathered.twins if rerun not in (*self._harmless, INTRINSIC_ROUNDING)]
+        if self._harmless or any(rerun in PRECISIONS and not self._is_finer(PRECISIONS[rerun]) for rerun in own_reruns):
             self._gathered.drop([INTRINSIC_ROUNDING])  # what else is harmless may well do more than round
-        if limit is None and self._harmless and own:
-            worst = max(self._gathered.ratio_of(one, own) for one in self._harmless)
+        if limit is None and self._harmless and own_reruns:
+            worst = max(self._gathered.ratio_of(rerun, own_reruns) for rerun in self._harmless)
             limit = max(DEFAULT_LIMIT, _MARGIN * worst)
             self._gathered.drop(self._harmless)
         return self._gathered.floor(self._skipped, limit)
@@ -148,8 +148,8 @@ class _PerturbedReruns:
         if sites is None:
             self._skipped.append("ulp: no floating value goes in, and there is no embedding")
             return
-        for move in range(_ULP_RERUNS_OF_TRAINING if self._is_trained else 1):
-            with edit(self._model, dict.fromkeys(sites, partial(perturb_by_one_ulp, seed=SEED + move))):
+        for index in range(_ULP_RERUNS_OF_TRAINING if self._is_trained else 1):
+            with edit(self._model, dict.fromkeys(sites, partial(perturb_by_one_ulp, seed=SEED + index))):
                 self._add("ulp", self._model, self._batch)
 
     def _first_floating(self) -> list[str] | None:
@@ -162,23 +162,23 @@ class _PerturbedReruns:
             return ["in"]
         if any(isinstance(module, torch.nn.Embedding) for module in self._model.modules()):
             return ["<Embedding>"]
-        first = (one for one in self._base.values() if one.dtype.startswith(("float", "bfloat")))
-        names = [one.name for one in first if one.kind == "output"]
+        floating = (entry for entry in self._base.values() if entry.dtype.startswith(("float", "bfloat")))
+        names = [entry.name for entry in floating if entry.kind == "output"]
         return names[:1] or None
 
     def _add_precision(self, name: str) -> None:
         """A copy, so that no weight of the model itself is ever changed."""
         dtype = PRECISIONS[name]
         try:
-            twin = copy.deepcopy(self._model).to(dtype)
+            converted = copy.deepcopy(self._model).to(dtype)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
             self._skipped.append(f"{name}: the model cannot be copied ({error})")
             return
         batch = self._batch if callable(self._batch) else _convert_batch(self._batch, dtype)
         try:
-            self._add(name, twin, batch)
+            self._add(name, converted, batch)
             if self._is_finer(dtype) and not (callable(batch) and self._has_gradients):
-                self._add_own(twin, batch)
+                self._add_own(converted, batch)
         except (RuntimeError, TypeError, NotImplementedError) as error:
             self._gathered.drop([name, INTRINSIC_ROUNDING])
             self._skipped.append(f"{name}: the model does not run in it ({error})")
@@ -188,17 +188,17 @@ class _PerturbedReruns:
 
     def _is_finer(self, dtype: torch.dtype) -> bool:
         """Whether the type rounds less than the lowest of the model's own."""
-        own = [one.dtype for one in self._model.parameters() if one.is_floating_point()]
-        return bool(own) and max(map(_epsilon, own)) > _epsilon(dtype)
+        own_dtypes = [parameter.dtype for parameter in self._model.parameters() if parameter.is_floating_point()]
+        return bool(own_dtypes) and max(map(_epsilon, own_dtypes)) > _epsilon(dtype)
 
-    def _add_own(self, twin: Any, batch: Any) -> None:
+    def _add_own(self, converted_model: Any, batch: Any) -> None:
         """Every module goes on with what the run itself gave, so that each shows its own rounding alone."""
         replays: dict[str, RecordedOutputs] = {}
         for entry in self._base.values():
             if entry.kind == "output" and "float" in entry.dtype and module_of(entry.name, "output"):
                 replays.setdefault(entry.name, RecordedOutputs([])).entries.append(entry)
         with torch.no_grad():
-            self._add(INTRINSIC_ROUNDING, twin, batch, replays)
+            self._add(INTRINSIC_ROUNDING, converted_model, batch, replays)
 
     def _add(self, name: str, model: Any, batch: Any, edits: Mapping[Any, Any] | None = None) -> None:
         failures: list[Exception] = []
@@ -233,11 +233,11 @@ class _PerturbedReruns:
             return
         with torch.set_grad_enabled(has_gradients):
             if isinstance(batch, Mapping):
-                made = model(**batch)
+                output = model(**batch)
             else:
-                made = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+                output = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
             if has_gradients:
-                _total_loss(made).backward()  # type: ignore[no-untyped-call]
+                _total_loss(output).backward()  # type: ignore[no-untyped-call]
 
 
 class RecordedOutputs:
@@ -255,15 +255,15 @@ class RecordedOutputs:
         return torch.as_tensor(entry.load()).to(value)
 
 
-def _total_loss(made: Any) -> torch.Tensor:
+def _total_loss(output: Any) -> torch.Tensor:
     """What the model calls its loss; else the sum of all that it gave and that has a gradient."""
-    own = made.get("loss") if isinstance(made, Mapping) else getattr(made, "loss", None)
-    if isinstance(own, torch.Tensor):
-        return own.sum()
-    parts = [leaf for _, leaf in leaves(made) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    if not parts:
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss.sum()
+    outputs = [leaf for _, leaf in leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if not outputs:
         raise ValueError("the patterns ask for gradients, and nothing that the model gave has one")
-    return torch.stack([part.sum().float() for part in parts]).sum()
+    return torch.stack([part.sum().float() for part in outputs]).sum()
 
 
 def _epsilon(dtype: torch.dtype) -> float:

@@ -17,22 +17,22 @@ from tensortap.core.steps import save_steps
 def preserved_state(model: Any) -> Iterator[None]:
     """Whatever runs inside: buffers, gradients, modes, random states and the count of steps are put back."""
     with contextlib.ExitStack() as undo:
-        for keep in (_save_buffers, _save_gradients, _save_modes):
-            undo.callback(keep(model))
+        for save_state in (_save_buffers, _save_gradients, _save_modes):
+            undo.callback(save_state(model))
         undo.callback(_save_random_states())
         undo.callback(save_steps())
         yield
 
 
 def _save_buffers(model: Any) -> Callable[[], None]:
-    held = [
+    saved = [
         (module, name, buffer, None if buffer is None else buffer.detach().clone())
         for module in model.modules()
         for name, buffer in module._buffers.items()
     ]
 
     def put_back() -> None:
-        for module, name, buffer, copy in held:
+        for module, name, buffer, copy in saved:
             if buffer is not None and copy is not None and not _are_bitwise_equal(buffer, copy):
                 with torch.no_grad():
                     buffer.copy_(copy)
@@ -45,29 +45,29 @@ def _are_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     """By bits: a NaN is itself. What was not written keeps its version."""
     if a.shape != b.shape or a.layout != torch.strided or a.device.type == "meta":
         return a.device.type == "meta"
-    one, other = (side.detach().reshape(-1).view(torch.uint8) for side in (a, b))
-    return torch.equal(one, other)
+    a_bytes, b_bytes = (side.detach().reshape(-1).view(torch.uint8) for side in (a, b))
+    return torch.equal(a_bytes, b_bytes)
 
 
 def _save_gradients(model: Any) -> Callable[[], None]:
     """Gradients are laid aside: what a backward pass adds goes into new ones."""
-    held = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, gradient in held:
+    saved = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, gradient in saved:
         if gradient is not None:
             parameter.grad = None
 
     def put_back() -> None:
-        for parameter, gradient in held:
+        for parameter, gradient in saved:
             parameter.grad = gradient
 
     return put_back
 
 
 def _save_modes(model: Any) -> Callable[[], None]:
-    held = [(module, module.training) for module in model.modules()]
+    saved = [(module, module.training) for module in model.modules()]
 
     def put_back() -> None:
-        for module, is_training in held:
+        for module, is_training in saved:
             module.training = is_training
 
     return put_back
@@ -77,7 +77,7 @@ def _save_random_states() -> Callable[[], None]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     cpu, cuda = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in devices]
     python, numpy = random.getstate(), sys.modules.get("numpy")
-    of_numpy = None if numpy is None else numpy.random.get_state()
+    numpy_state = None if numpy is None else numpy.random.get_state()
 
     def put_back() -> None:
         torch.set_rng_state(cpu)
@@ -85,6 +85,6 @@ def _save_random_states() -> Callable[[], None]:
             torch.cuda.set_rng_state(state, device)
         random.setstate(python)
         if numpy is not None:
-            numpy.random.set_state(of_numpy)
+            numpy.random.set_state(numpy_state)
 
     return put_back

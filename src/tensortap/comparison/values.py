@@ -22,8 +22,8 @@ from tensortap.comparison.report import Difference, LeafDifference
 from tensortap.comparison.structure import LeafPair, describe_leaf, walk_leaf_pairs
 from tensortap.core.registry import Registry
 from tensortap.formats import serializers
-from tensortap.kernels.differences import DEFAULT_ATOL, DEFAULT_RTOL, is_within_tolerance, measure_differences
-from tensortap.kernels.tally import Tolerance
+from tensortap.kernels.differences import is_within_tolerance, measure_differences
+from tensortap.kernels.tally import DEFAULT_ATOL, DEFAULT_RTOL, Tolerance
 
 Comparator = Callable[[Any, Any, float, float], bool]
 
@@ -54,8 +54,8 @@ def compare(
     Shapes must be the same. Integers are equal only exactly, unless you give a tolerance of your own.
     """
     tolerance = Tolerance(atol, rtol, equal_nan)
-    found = walk_leaf_pairs(_load_if_path(a, trust), _load_if_path(b, trust), _has_comparator)
-    return all(pair.reason is None and _is_pair_equal(pair, tolerance) for pair in found)
+    leaf_pairs = walk_leaf_pairs(_load_if_path(a, trust), _load_if_path(b, trust), _has_comparator)
+    return all(pair.reason is None and _is_pair_equal(pair, tolerance) for pair in leaf_pairs)
 
 
 def difference(
@@ -73,8 +73,8 @@ def difference(
     different: 37 of 1,024 numbers (3.6 %) beyond atol + rtol*|b|; ...
     """
     tolerance = Tolerance(atol, rtol, equal_nan)
-    found = walk_leaf_pairs(_load_if_path(a, trust), _load_if_path(b, trust), _has_comparator)
-    return Difference(tuple(_compare_leaf(pair, tolerance) for pair in found), tolerance)
+    leaf_pairs = walk_leaf_pairs(_load_if_path(a, trust), _load_if_path(b, trust), _has_comparator)
+    return Difference(tuple(_compare_leaf(pair, tolerance) for pair in leaf_pairs), tolerance)
 
 
 def _load_if_path(value: Any, trust: bool) -> Any:
@@ -126,11 +126,11 @@ def _compare_leaf(pair: LeafPair, tolerance: Tolerance) -> LeafDifference:
     if numbers is None or isinstance(numbers, str):
         equal, reason = _compare_opaque(pair, numbers, tolerance)
         return LeafDifference(pair.path, a, b, is_equal=equal, reason=None if equal else reason)
-    left, right = numbers
-    found = measure_differences(
-        left.bits, left.dtype, right.bits, right.dtype, **_tolerance_kwargs(tolerance)
+    a_operand, b_operand = numbers
+    difference = measure_differences(
+        a_operand.bits, a_operand.dtype, b_operand.bits, b_operand.dtype, **_tolerance_kwargs(tolerance)
     )
-    return LeafDifference(pair.path, a, b, is_equal=not found.mismatches, numbers=found)
+    return LeafDifference(pair.path, a, b, is_equal=not difference.mismatches, numbers=difference)
 
 
 def _pair_operands(pair: LeafPair) -> tuple[Operand, Operand] | str | None:

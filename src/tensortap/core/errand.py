@@ -7,7 +7,10 @@ import os
 from typing import Any, NamedTuple
 
 VARIABLE = "TENSORTAP_RUN"
-REACHED_MARKER, NO_TENSORTAP_MARKER = "arrived", "absent"  # files among the notes: a Python was reached; one had no tensortap
+REACHED_MARKER, NO_TENSORTAP_MARKER = (
+    "arrived",
+    "absent",
+)  # files among the notes: a Python was reached; one had no tensortap
 
 
 class LaunchSpec(NamedTuple):

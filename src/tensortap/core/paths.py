@@ -51,7 +51,9 @@ def parse_pattern(text: str) -> Pattern:
     rest = text.removeprefix("!")
     start, end, call = _find_call(rest)
     body = rest[:start] + rest[end:]
-    return Pattern(text, tuple(map(_parse_alternative, _expand_braces(body))), text.startswith("!"), call, body)
+    return Pattern(
+        text, tuple(map(_parse_alternative, _expand_braces(body))), text.startswith("!"), call, body
+    )
 
 
 def segment_matches(segment: str, name: str, classes: Collection[str] = ()) -> bool:
@@ -140,7 +142,9 @@ def _parse_alternative(text: str) -> Alternative:
             segments[-1] += piece[0]
     is_gradient = bool(items) and items.endswith(".grad")
     once = [above for above, below in pairwise(segments) if not above == below == ANY_DEPTH]
-    return Alternative((*once, segments[-1]), items.removesuffix(".grad") if is_gradient else items, is_gradient)
+    return Alternative(
+        (*once, segments[-1]), items.removesuffix(".grad") if is_gradient else items, is_gradient
+    )
 
 
 def _normalize_item(item: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Plugin = TypeVar("Part")
+Plugin = TypeVar("Plugin")
 log = logging.getLogger("tensortap.registry")
 
 

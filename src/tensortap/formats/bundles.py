@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from tensortap.kernels.blocks import BLOCK, iterate_blocks
+from tensortap.kernels.blocks import BLOCK_SIZE, iterate_blocks
 from tensortap.kernels.numbers import decode, dtype_info
 
 Array = np.ndarray[Any, Any]
@@ -66,7 +66,7 @@ def write_safetensors(stream: BinaryIO, arrays: Sequence[Named], facts: dict[str
     text += b" " * (-len(text) % _ALIGNED)
     stream.write(len(text).to_bytes(8, "little") + text)
     for one in arrays:
-        for (block,) in iterate_blocks([one.bits], BLOCK):
+        for (block,) in iterate_blocks([one.bits], BLOCK_SIZE):
             stream.write(block.tobytes())
 
 
@@ -90,5 +90,5 @@ def _write_npy(member: Any, one: Named) -> None:
     told = {"descr": np.lib.format.dtype_to_descr(target), "fortran_order": False, "shape": one.bits.shape}
     np.lib.format.write_array_header_2_0(head, told)
     member.write(head.getvalue())
-    for (block,) in iterate_blocks([one.bits], BLOCK):
+    for (block,) in iterate_blocks([one.bits], BLOCK_SIZE):
         member.write(decode(block, one.dtype).astype(target, copy=False).tobytes())

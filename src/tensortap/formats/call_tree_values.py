@@ -80,7 +80,7 @@ class CallValues:
         return found[: self.max_items], len(found) > self.max_items
 
     def _array(self, framework: Framework, value: Any) -> Shown:
-        told = _torch().described(value) if framework.name == "torch" else framework.describe(value)
+        told = _torch().describe_untraced(value) if framework.name == "torch" else framework.describe(value)
         facts = (framework.name, told.shape, told.dtype, told.device)
         shape, text, device = _array_words(*facts)
         if told.layout != "strided" or told.dtype not in DTYPE_TABLE or 0 in told.shape:
@@ -215,7 +215,7 @@ def _looked_at(framework: Framework, value: Any, told: Description, stats: bool)
 def _of_tensor(value: Any, told: Description, stats: bool) -> Statistics | None:
     if not stats and _torch().is_surely_finite(value, told):
         return None
-    found: Statistics | None = _torch().numbers_of(value)
+    found: Statistics | None = _torch().tensor_statistics(value)
     return found if found is not None and (stats or found.finite != found.count) else None
 
 
@@ -233,7 +233,7 @@ def _statistics(found: Statistics) -> str:
 
 def _single(framework: Framework, value: Any) -> float | None:
     """The only number of an array, where it is a finite one that can be had without harm."""
-    if framework.name == "torch" and not _torch().is_ordinary(value):
+    if framework.name == "torch" and not _torch().is_readable(value):
         return None
     try:
         item = value.item()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.formats.payload import Payload, Tail
-from tensortap.kernels.hashing import Checksum, checksum, crc32
+from tensortap.kernels.hashing import RunningChecksum, checksum, crc32
 
 LARGE = 1 << 20
 DIRECT_ROOM = 4096  # direct writing wants whole pages
@@ -169,7 +169,7 @@ class Sums:
     """The checksum of what passes, and its CRC where that is wanted."""
 
     def __init__(self, crc: int | None) -> None:
-        self.checksum = Checksum()
+        self.checksum = RunningChecksum()
         self._wants_crc = crc is not None
         self.crc = crc or 0
 

@@ -9,12 +9,12 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.hashing import checksum
 
-_SMALL = 4096
+_INLINE_NBYTES = 4096
 
 
 def bytes_fingerprint(bits: np.ndarray[Any, Any]) -> bytes | str:
     """The bytes themselves when they are few, else a digest of them."""
-    if bits.nbytes <= _SMALL:
+    if bits.nbytes <= _INLINE_NBYTES:
         return bits.tobytes()
     block = np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
     return checksum(block) or hashlib.blake2b(block.data, digest_size=16).digest()

@@ -17,7 +17,7 @@ from tensortap.frameworks.numpy import FRAMEWORK as NUMPY
 from tensortap.frameworks.numpy import dtype_name, storage_view
 
 _Array = np.ndarray[Any, Any]
-_WIDE = ("int64", "uint64", "float64", "complex128")
+_64_BIT_DTYPES = ("int64", "uint64", "float64", "complex128")
 
 
 class _Jax:
@@ -28,14 +28,16 @@ class _Jax:
         return issubclass(kind, (jax.Array, jax.core.Tracer))
 
     def describe(self, value: Any) -> Description:
-        dtype = str(value.dtype) if _is_key(value) else dtype_name(value.dtype)
+        dtype = str(value.dtype) if _is_prng_key(value) else dtype_name(value.dtype)
         nbytes = int(value.size) * int(value.dtype.itemsize)
-        layout = "key" if _is_key(value) else "strided"
-        return Description(type(value).__name__, dtype, tuple(value.shape), nbytes, _device(value), layout)
+        layout = "key" if _is_prng_key(value) else "strided"
+        return Description(
+            type(value).__name__, dtype, tuple(value.shape), nbytes, _device_name(value), layout
+        )
 
     def snapshot(self, value: Any) -> Any:
         """Itself: a jax array never changes."""
-        _refuse_without_values(value)
+        _require_values(value)
         return value
 
     def mark(self, value: Any) -> Callable[[Any], bool]:
@@ -44,17 +46,17 @@ class _Jax:
 
     def bits(self, value: Any) -> _Array:
         """The array's own memory, read-only, when it is on the CPU."""
-        _refuse_without_values(value)
+        _require_values(value)
         return storage_view(np.asarray(value))
 
     def to_numpy(self, value: Any) -> _Array:
-        _refuse_without_values(value)
+        _require_values(value)
         return NUMPY.to_numpy(np.asarray(value))
 
     def from_bits(self, bits: _Array, dtype: str) -> Any:
         """A jax array; while jax's 64-bit types are off, one of 64-bit numbers stays a numpy array, because
         jax would cut it to 32 bits."""
-        if dtype in _WIDE and not getattr(jax.config, "jax_enable_x64", False):
+        if dtype in _64_BIT_DTYPES and not getattr(jax.config, "jax_enable_x64", False):
             return NUMPY.from_bits(bits, dtype)
         try:
             return jnp.asarray(NUMPY.from_bits(bits, dtype))
@@ -70,11 +72,11 @@ class _Jax:
 FRAMEWORK = _Jax()
 
 
-def _is_key(value: Any) -> bool:
+def _is_prng_key(value: Any) -> bool:
     return bool(jnp.issubdtype(value.dtype, jax.dtypes.extended))
 
 
-def _device(value: Any) -> str:
+def _device_name(value: Any) -> str:
     """The platform and the numbers of the devices; just `cpu` for the one CPU."""
     if isinstance(value, jax.core.Tracer):
         return "traced"
@@ -84,7 +86,7 @@ def _device(value: Any) -> str:
     return "cpu" if devices[0].platform == "cpu" else f"{devices[0].platform}:{devices[0].id}"
 
 
-def _refuse_without_values(value: Any) -> None:
+def _require_values(value: Any) -> None:
     shape = list(value.shape)
     if isinstance(value, jax.core.Tracer):
         what = f"a jax tracer of shape {shape} has no values; capture outside of jit, grad and vmap"
@@ -92,7 +94,7 @@ def _refuse_without_values(value: Any) -> None:
         what = f"a jax array of shape {shape} was deleted or donated; capture it before that"
     elif not value.is_fully_addressable:
         what = f"a jax array of shape {shape} lies partly on other processes; capture its addressable shards"
-    elif _is_key(value):
+    elif _is_prng_key(value):
         what = f"a jax key array of shape {shape} is not numbers; capture jax.random.key_data(key)"
     else:
         return

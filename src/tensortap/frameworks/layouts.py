@@ -6,7 +6,7 @@ from typing import Any
 
 from tensortap.core.errors import UnsupportedValueError
 
-_PARTS = {
+_COMPONENT_METHODS = {
     "sparse_coo": ("_indices", "_values"),
     "sparse_csr": ("crow_indices", "col_indices", "values"),
     "sparse_bsr": ("crow_indices", "col_indices", "values"),
@@ -23,11 +23,11 @@ def layout_of(tensor: Any) -> str:
     return str(tensor.layout).removeprefix("torch.").lstrip("_")
 
 
-def pieces(tensor: Any) -> list[Any]:
+def component_tensors(tensor: Any) -> list[Any]:
     """The ordinary tensors that one of another layout is made of."""
     layout = layout_of(tensor)
-    if layout in _PARTS:
-        return [getattr(tensor, part)() for part in _PARTS[layout]]
+    if layout in _COMPONENT_METHODS:
+        return [getattr(tensor, part)() for part in _COMPONENT_METHODS[layout]]
     if layout == "quantized":
         return [tensor.int_repr()]
     if layout == "nested":
@@ -37,32 +37,32 @@ def pieces(tensor: Any) -> list[Any]:
     return [tensor.to_dense()]
 
 
-def nbytes_of(tensor: Any) -> int:
+def tensor_nbytes(tensor: Any) -> int:
     """The bytes of the tensor or of all its pieces; 0 while a symbolic size leaves it open."""
-    parts = [tensor] if layout_of(tensor) in ("strided", "quantized", "mkldnn") else pieces(tensor)
+    parts = [tensor] if layout_of(tensor) in ("strided", "quantized", "mkldnn") else component_tensors(tensor)
     counts = [part.numel() for part in parts]
     if not all(isinstance(count, int) for count in counts):
         return 0
     return sum(count * int(part.element_size()) for count, part in zip(counts, parts, strict=True))
 
 
-def refuse_without_block(tensor: Any) -> None:
+def require_strided(tensor: Any) -> None:
     layout = layout_of(tensor)
     if layout != "strided":
         raise UnsupportedValueError(
-            f"a {layout} tensor of shape {shape_of(tensor)} is not one block of bytes; "
+            f"a {layout} tensor of shape {static_shape(tensor)} is not one block of bytes; "
             "make it dense first, or capture the tensors it is made of"
         )
 
 
-def shape_of(tensor: Any) -> list[int]:
+def static_shape(tensor: Any) -> list[int]:
     """The sizes, -1 where a nested tensor's differ from piece to piece and where one is symbolic.
 
     Not `tensor.shape`: an uninitialised parameter refuses that."""
-    return [_size(tensor, dimension) for dimension in range(tensor.dim())]
+    return [_static_size(tensor, dimension) for dimension in range(tensor.dim())]
 
 
-def _size(tensor: Any, dimension: int) -> int:
+def _static_size(tensor: Any, dimension: int) -> int:
     try:
         size = tensor.size(dimension)
     except RuntimeError:

@@ -17,11 +17,11 @@ MAX_DEPTH = 1000
 MAX_SHARED = 10_000  # containers opened a second time within one walk
 log = logging.getLogger("tensortap.nested")
 
-Shape = Literal["sequence", "named", "mapping", "fields", "output"]
+ContainerKind = Literal["sequence", "named", "mapping", "fields", "output"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Cut:
+class Truncation:
     """Stands where a walk went no further: the value contains itself, is nested too deeply, or
     is a container that was met too often."""
 
@@ -34,7 +34,7 @@ class Child(NamedTuple):
     value: Any
 
 
-class _Found(NamedTuple):
+class _Leaf(NamedTuple):
     leaf: Any
 
 
@@ -43,35 +43,35 @@ class _Level:
 
     __slots__ = ("built", "parts", "path", "shape", "todo", "value")
 
-    def __init__(self, value: Any, shape: Shape, path: str) -> None:
+    def __init__(self, value: Any, shape: ContainerKind, path: str) -> None:
         self.value, self.shape, self.path = value, shape, path
-        self.parts = _parts_of(value, shape)
+        self.parts = _children_or_none(value, shape)
         self.todo = iter(self.parts)
         self.built: list[Any] = []
 
 
-class _Way:
+class _Traversal:
     """The containers from the top down to where a walk is."""
 
-    def __init__(self, value: Any, shape: Shape) -> None:
+    def __init__(self, value: Any, shape: ContainerKind) -> None:
         self.levels = [_Level(value, shape, "")]
         self._above = {id(value)}
         self._opened = {id(value)}
         self._opened_again = 0
 
-    def enter(self, value: Any, path: str) -> _Found | None:
+    def enter(self, value: Any, path: str) -> _Leaf | None:
         """Step into a container; a leaf, or what stands for one, is handed back."""
-        shape = _shape_of(value)
+        shape = _container_kind(value)
         if shape is None:
-            return _Found(value)
+            return _Leaf(value)
         if id(value) in self._above:
-            return _Found(Cut("cycle"))
+            return _Leaf(Truncation("cycle"))
         if len(self.levels) >= MAX_DEPTH:
-            return _Found(Cut("depth"))
+            return _Leaf(Truncation("depth"))
         # A list of two lists of two lists ... of shared ones has more leaves than anyone can visit.
         self._opened_again += id(value) in self._opened
         if self._opened_again > MAX_SHARED:
-            return _Found(Cut("shared"))
+            return _Leaf(Truncation("shared"))
         self._opened.add(id(value))
         self._above.add(id(value))
         self.levels.append(_Level(value, shape, path))
@@ -83,7 +83,7 @@ class _Way:
         return level
 
 
-class _Done:
+class _Memo:
     """What has been built for which value. The values are held: an address may be used again."""
 
     def __init__(self) -> None:
@@ -102,11 +102,11 @@ def leaves(value: Any) -> Iterator[tuple[str, Any]]:
     >>> list(leaves({"a": [1, 2]}))
     [("['a'][0]", 1), ("['a'][1]", 2)]
     """
-    shape = _shape_of(value)
+    shape = _container_kind(value)
     if shape is None:
         yield "", value
         return
-    way = _Way(value, shape)
+    way = _Traversal(value, shape)
     while way.levels:
         level = way.levels[-1]
         part = next(level.todo, None)
@@ -121,15 +121,15 @@ def leaves(value: Any) -> Iterator[tuple[str, Any]]:
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
     """The same structure with `function` applied to each leaf; what was shared stays shared."""
-    shape = _shape_of(value)
+    shape = _container_kind(value)
     if shape is None:
         return function(value)
-    way, done = _Way(value, shape), _Done()
+    way, done = _Traversal(value, shape), _Memo()
     while way.levels:
         level = way.levels[-1]
         part = next(level.todo, None)
         if part is None:
-            built = done.keep(level.value, _build(way.leave()))
+            built = done.keep(level.value, _rebuild_container(way.leave()))
             if way.levels:
                 way.levels[-1].built.append(built)
         elif id(part.value) in done.results:
@@ -141,31 +141,31 @@ def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
     return built
 
 
-def snapshot(value: Any) -> Any:
+def snapshot_leaves(value: Any) -> Any:
     """The same structure around a snapshot of each leaf."""
     return map_leaves(value, lambda leaf: framework_of(leaf).snapshot(leaf))
 
 
 def is_container(value: Any) -> bool:
     """Whether it has leaves of its own; a set has none, because it has no paths."""
-    return _shape_of(value) is not None
+    return _container_kind(value) is not None
 
 
 def children(value: Any) -> list[Child] | None:
     """What a container holds, one level down; None for a leaf."""
-    shape = _shape_of(value)
-    return None if shape is None else _parts_of(value, shape)
+    shape = _container_kind(value)
+    return None if shape is None else _children_or_none(value, shape)
 
 
-def _shape_of(value: Any) -> Shape | None:
+def _container_kind(value: Any) -> ContainerKind | None:
     kind: type = type(value)
-    return _shape_of_type(kind)
+    return _container_kind_of_type(kind)
 
 
 @lru_cache(maxsize=1024)
-def _shape_of_type(kind: type) -> Shape | None:
+def _container_kind_of_type(kind: type) -> ContainerKind | None:
     """How values of this class hold others; None for a leaf."""
-    if kind is Cut:
+    if kind is Truncation:
         return None
     if hasattr(kind, "__dataclass_fields__"):
         # transformers' ModelOutput is a dictionary of the fields that are not None.
@@ -177,27 +177,27 @@ def _shape_of_type(kind: type) -> Shape | None:
     return "mapping" if issubclass(kind, Mapping) else None
 
 
-def _parts_of(value: Any, shape: Shape) -> list[Child]:
+def _children_or_none(value: Any, shape: ContainerKind) -> list[Child]:
     try:
-        return _parts(value, shape)
+        return _list_children(value, shape)
     except Exception:
         log.debug("a %s cannot be walked", type(value).__name__, exc_info=True)
         return []
 
 
-def _parts(value: Any, shape: Shape) -> list[Child]:
+def _list_children(value: Any, shape: ContainerKind) -> list[Child]:
     if shape == "sequence":
         return [Child(f"[{i}]", i, item) for i, item in enumerate(value)]
     if shape == "named":
         return [Child(f".{name}", name, item) for name, item in zip(value._fields, value, strict=False)]
     if shape == "fields":
-        return [Child(f".{name}", name, item) for name, item in _fields(value)]
+        return [Child(f".{name}", name, item) for name, item in _dataclass_items(value)]
     if shape == "output":
-        return [Child(f".{name}", name, item) for name, item in _items(value)]
-    return [Child(f"[{_shown(key)}]", key, item) for key, item in _items(value)]
+        return [Child(f".{name}", name, item) for name, item in _mapping_items(value)]
+    return [Child(f"[{_key_repr(key)}]", key, item) for key, item in _mapping_items(value)]
 
 
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+def _dataclass_items(value: Any) -> Iterator[tuple[str, Any]]:
     """What a dataclass instance holds, without running a property or a descriptor of the user's."""
     held = getattr(value, "__dict__", {})
     for field in dataclasses.fields(value):
@@ -211,7 +211,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
                 continue
 
 
-def _items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+def _mapping_items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     """What a dictionary stores, in its order, whatever its class makes of `items`."""
     if isinstance(value, OrderedDict):
         return list(OrderedDict.items(value))
@@ -220,7 +220,7 @@ def _items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     return list(value.data.items() if isinstance(value, UserDict) else value.items())
 
 
-def _shown(key: Any) -> str:
+def _key_repr(key: Any) -> str:
     try:
         return repr(key)
     except Exception:
@@ -228,7 +228,7 @@ def _shown(key: Any) -> str:
         return f"<{type(key).__name__}>"
 
 
-def _build(level: _Level) -> Any:
+def _rebuild_container(level: _Level) -> Any:
     """A container of the same class; where that class cannot be made again, the nearest plain one."""
     keys = [part.key for part in level.parts]
     try:
@@ -254,7 +254,7 @@ def _build_sequence(value: Any, keys: list[Any], built: list[Any]) -> Any:
     return made
 
 
-def _build_named(value: Any, keys: list[Any], built: list[Any]) -> Any:
+def _build_namedtuple(value: Any, keys: list[Any], built: list[Any]) -> Any:
     return tuple.__new__(type(value), built)
 
 
@@ -265,7 +265,7 @@ def _build_mapping(value: Any, keys: list[Any], built: list[Any]) -> Any:
     return made
 
 
-def _build_fields(value: Any, keys: list[Any], built: list[Any]) -> Any:
+def _build_dataclass(value: Any, keys: list[Any], built: list[Any]) -> Any:
     """Without `__init__`, which may ask for other arguments or do more than keep them."""
     kind: Any = type(value)
     made = object.__new__(kind)
@@ -276,7 +276,7 @@ def _build_fields(value: Any, keys: list[Any], built: list[Any]) -> Any:
     return made
 
 
-def _build_output(value: Any, keys: list[Any], built: list[Any]) -> Any:
+def _build_model_output(value: Any, keys: list[Any], built: list[Any]) -> Any:
     kind: Any = type(value)
     made = kind.__new__(kind)
     made.__dict__.update(value.__dict__)
@@ -287,10 +287,10 @@ def _build_output(value: Any, keys: list[Any], built: list[Any]) -> Any:
     return made
 
 
-_BUILDERS: dict[Shape, Callable[[Any, list[Any], list[Any]], Any]] = {
+_BUILDERS: dict[ContainerKind, Callable[[Any, list[Any], list[Any]], Any]] = {
     "sequence": _build_sequence,
-    "named": _build_named,
+    "named": _build_namedtuple,
     "mapping": _build_mapping,
-    "fields": _build_fields,
-    "output": _build_output,
+    "fields": _build_dataclass,
+    "output": _build_model_output,
 }

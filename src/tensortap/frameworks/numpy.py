@@ -20,7 +20,7 @@ from tensortap.kernels.numbers import decode
 _Array = np.ndarray[Any, Any]
 _DType = np.dtype[Any]
 # The native types, which need no second look.
-_EVERYDAY = {np.dtype(row.storage): name for name, row in DTYPE_TABLE.items() if row.native}
+_NATIVE_DTYPES = {np.dtype(row.storage): name for name, row in DTYPE_TABLE.items() if row.native}
 
 
 class _Numpy:
@@ -32,8 +32,8 @@ class _Numpy:
 
     def describe(self, value: Any) -> Description:
         kind, dtype = type(value), value.dtype
-        if kind is np.ndarray and dtype in _EVERYDAY:
-            return Description("ndarray", _EVERYDAY[dtype], value.shape, value.nbytes)
+        if kind is np.ndarray and dtype in _NATIVE_DTYPES:
+            return Description("ndarray", _NATIVE_DTYPES[dtype], value.shape, value.nbytes)
         return Description(kind.__name__, dtype_name(dtype), value.shape, value.nbytes, "cpu", _layout(value))
 
     def snapshot(self, value: Any) -> Any:
@@ -42,12 +42,12 @@ class _Numpy:
 
     def mark(self, value: Any) -> Callable[[Any], bool]:
         if isinstance(value, np.generic):
-            content = _content(value)
-            return lambda other: type(other) is type(value) and _content(other) == content
+            content = _fingerprint(value)
+            return lambda other: type(other) is type(value) and _fingerprint(other) == content
         return _mark_array(value)
 
     def bits(self, value: Any) -> _Array:
-        if type(value) is np.ndarray and value.dtype in _EVERYDAY:
+        if type(value) is np.ndarray and value.dtype in _NATIVE_DTYPES:
             return value
         layout = _layout(value)
         if layout != "strided":
@@ -68,9 +68,9 @@ class _Numpy:
         """The array itself, seen as that type. One that numpy lacks needs `ml_dtypes`; without it the numbers
         come back wider."""
         if dtype in DTYPE_TABLE and not DTYPE_TABLE[dtype].native:
-            found = _extended(dtype)
+            found = _ml_dtype(dtype)
             return decode(bits, dtype) if found is None else bits.view(found)
-        wanted = _dtype_named(dtype)
+        wanted = _parse_dtype(dtype)
         return bits if bits.dtype == wanted else bits.view(wanted)
 
     def placement(self, value: Any) -> Placement | None:
@@ -98,7 +98,7 @@ def storage_view(array: _Array) -> _Array:
     return array
 
 
-def shareable(bits: _Array) -> _Array:
+def torch_compatible(bits: _Array) -> _Array:
     """The array itself where torch can build on it; it takes no read-only memory and no odd strides."""
     steps_evenly = all(step >= 0 and step % bits.itemsize == 0 for step in bits.strides)
     if bits.flags.writeable and steps_evenly and bits.dtype.isnative:
@@ -113,15 +113,15 @@ def _layout(value: Any) -> str:
 
 
 def _mark_array(value: _Array) -> Callable[[Any], bool]:
-    found, content = weakref.ref(value), _content(value)
+    found, content = weakref.ref(value), _fingerprint(value)
 
     def is_same(other: Any) -> bool:
-        return other is not None and other is found() and _content(other) == content
+        return other is not None and other is found() and _fingerprint(other) == content
 
     return is_same
 
 
-def _content(value: Any) -> tuple[Any, ...]:
+def _fingerprint(value: Any) -> tuple[Any, ...]:
     array = np.asarray(value)
     if array.dtype.hasobject:
         # The addresses of the objects: one that was put in is seen, one that changed inside is not.
@@ -132,19 +132,19 @@ def _content(value: Any) -> tuple[Any, ...]:
     return (str(array.dtype), array.shape, bytes_fingerprint(array), mask)
 
 
-def _dtype_named(name: str) -> _DType:
+def _parse_dtype(name: str) -> _DType:
     if name in DTYPE_TABLE:
         return np.dtype(DTYPE_TABLE[name].storage)
     try:
         return np.dtype(ast.literal_eval(name) if name[:1] in "[{(" else name)
     except TypeError:
-        found = _extended(name)
+        found = _ml_dtype(name)
     if found is None:
         raise UnsupportedValueError(f"numpy has no type {name!r}; installing ml_dtypes adds more of them")
     return found
 
 
-def _extended(name: str) -> _DType | None:
+def _ml_dtype(name: str) -> _DType | None:
     try:
         import ml_dtypes
     except ImportError:

@@ -6,14 +6,14 @@ import sys
 from typing import Any, Literal
 
 from tensortap.core.record import Placement
-from tensortap.frameworks.sharded import placed
+from tensortap.frameworks.sharded import placement_at
 
-_GROUPS = ("tensor_parallel_group", "process_group", "tensor_model_parallel_group", "tp_group")
-_SEQUENCE = ("sequence_parallel", "sequence_parallel_enabled")
+_GROUP_ATTRIBUTES = ("tensor_parallel_group", "process_group", "tensor_model_parallel_group", "tp_group")
+_SEQUENCE_PARALLEL_ATTRIBUTES = ("sequence_parallel", "sequence_parallel_enabled")
 _COLUMN, _ROW = 0, 1
 
 
-def placement_by_convention(
+def megatron_placement(
     module: Any, value: Any, which: Literal["output", "input"] = "output"
 ) -> Placement | None:
     """How a plain output (or input) of a column- or row-parallel layer sits in the whole.
@@ -23,7 +23,7 @@ def placement_by_convention(
     numbers contradict each other, and before `torch.distributed` is set up.
     """
     weight = _parallel_weight(module)
-    seat = None if weight is None else _seat(module, weight)
+    seat = None if weight is None else _group_rank_and_size(module, weight)
     if seat is None or not hasattr(value, "shape") or not len(value.shape):
         return None
     find = {
@@ -33,17 +33,21 @@ def placement_by_convention(
         (_ROW, "input"): _row_input,
     }.get((weight.partition_dim, which))
     part = None if find is None else find(module, weight, len(value.shape))
-    return None if part is None else _placement(part, seat, value.shape, _stated(module, weight, which))
+    return (
+        None
+        if part is None
+        else _build_placement(part, seat, value.shape, _declared_size(module, weight, which))
+    )
 
 
-def placement_of_parameter(module: Any, parameter: Any) -> Placement | None:
+def megatron_parameter_placement(module: Any, parameter: Any) -> Placement | None:
     """How a rank's part of a weight or bias that says `tensor_model_parallel` sits in the whole."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return None
-    seat, dimension = _seat(module, parameter), getattr(parameter, "partition_dim", -1)
+    seat, dimension = _group_rank_and_size(module, parameter), getattr(parameter, "partition_dim", -1)
     if seat is None or not 0 <= dimension < len(parameter.shape):
         return None
-    return _placement(_shard(dimension, parameter), seat, parameter.shape, None)
+    return _build_placement(_format_shard(dimension, parameter), seat, parameter.shape, None)
 
 
 def _parallel_weight(module: Any) -> Any:
@@ -55,13 +59,15 @@ def _parallel_weight(module: Any) -> Any:
     return None
 
 
-def _seat(module: Any, parameter: Any) -> tuple[int, int] | None:
+def _group_rank_and_size(module: Any, parameter: Any) -> tuple[int, int] | None:
     """The rank within the layer's group and the size of the group."""
     distributed: Any = sys.modules.get("torch.distributed")
     is_initialized = getattr(distributed, "is_initialized", None)
     if is_initialized is None or not is_initialized():
         return None
-    group = next((found for name in _GROUPS if (found := getattr(module, name, None)) is not None), None)
+    group = next(
+        (found for name in _GROUP_ATTRIBUTES if (found := getattr(module, name, None)) is not None), None
+    )
     if group is not None and not isinstance(group, distributed.ProcessGroup):
         return None
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
@@ -73,7 +79,7 @@ def _column_output(module: Any, weight: Any, dimensions: int) -> str | None:
     gathers = getattr(module, "gather_output", None)
     if gathers is None:
         return None
-    return "replicate" if gathers else _shard(dimensions - 1, weight)
+    return "replicate" if gathers else _format_shard(dimensions - 1, weight)
 
 
 def _column_input(module: Any, weight: Any, dimensions: int) -> str | None:
@@ -95,32 +101,32 @@ def _row_input(module: Any, weight: Any, dimensions: int) -> str | None:
     is_parallel = getattr(module, "input_is_parallel", None)
     if is_parallel is None:
         return None
-    return _shard(dimensions - 1, weight) if is_parallel else "replicate"
+    return _format_shard(dimensions - 1, weight) if is_parallel else "replicate"
 
 
-def _shard(dimension: int, weight: Any) -> str:
+def _format_shard(dimension: int, weight: Any) -> str:
     # Fused weights are split each for itself: a rank holds a part of every one.
     stride = getattr(weight, "partition_stride", 1)
     return f"shard({dimension})" if stride == 1 else f"strided_shard({dimension}, {stride})"
 
 
 def _sequence_shard(module: Any) -> str | None:
-    if not any(getattr(module, name, False) for name in _SEQUENCE):
+    if not any(getattr(module, name, False) for name in _SEQUENCE_PARALLEL_ATTRIBUTES):
         return None
     return f"shard({getattr(module, 'sequence_dimension', None) or 0})"
 
 
-def _stated(module: Any, weight: Any, which: str) -> int | None:
+def _declared_size(module: Any, weight: Any, which: str) -> int | None:
     """The size of the last dimension of the whole, where the module tells it."""
     size = getattr(module, f"{which}_size", None)
     return size if isinstance(size, int) else None
 
 
-def _placement(part: str, seat: tuple[int, int], shape: Any, stated: int | None) -> Placement | None:
+def _build_placement(part: str, seat: tuple[int, int], shape: Any, stated: int | None) -> Placement | None:
     rank, size = seat
     whole = list(shape)
     if "shard(" in part:
         whole[int(part.partition("(")[2].rstrip(")").split(",")[0])] *= size
     if stated is not None and stated != whole[-1]:
         return None
-    return placed((size,), (rank,), (part,), tuple(whole))
+    return placement_at((size,), (rank,), (part,), tuple(whole))

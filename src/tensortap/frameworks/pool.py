@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-_SMALL = 1 << 16
-_QUICK = 1 << 18  # bytes, copied in some ten microseconds
-_MAPPED = 1 << 20  # from here on buffers begin at a page
+_MIN_SIZE = 1 << 16
+_COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
+_MMAP_FROM = 1 << 20  # from here on buffers begin at a page
 
 
 class Buffer:
@@ -17,7 +17,7 @@ class Buffer:
 
     __slots__ = ("_pool", "array", "whole")
 
-    def __init__(self, pool: "Pool", data: np.ndarray[Any, Any], start: int, nbytes: int) -> None:
+    def __init__(self, pool: "BufferPool", data: np.ndarray[Any, Any], start: int, nbytes: int) -> None:
         self._pool = pool
         self.whole = data
         self.array = data[start : start + nbytes]
@@ -48,7 +48,7 @@ class BufferPool:
     def copy(self, bits: np.ndarray[Any, Any], before: int = 0, after: int = 0) -> Buffer:
         """A lent buffer that holds these bytes in C order."""
         buffer = self.lend(bits.nbytes, before, after)
-        if 0 < bits.nbytes <= _QUICK and bits.flags.c_contiguous:
+        if 0 < bits.nbytes <= _COPY_WITH_GIL and bits.flags.c_contiguous:
             # numpy would give the interpreter's lock away for this, and the writer thread would take it.
             buffer.array.data[:] = bits.reshape(-1).view(np.uint8).data
         elif bits.nbytes:
@@ -64,14 +64,14 @@ class BufferPool:
 
 def size_class(nbytes: int) -> int:
     """The next of four sizes per power of two, so that at most a quarter is lent for nothing."""
-    if nbytes <= _SMALL:
-        return _SMALL
+    if nbytes <= _MIN_SIZE:
+        return _MIN_SIZE
     step = 1 << (nbytes.bit_length() - 3)
     return -(-nbytes // step) * step
 
 
 def _allocate(size: int) -> np.ndarray[Any, Any]:
-    if size < _MAPPED:
+    if size < _MMAP_FROM:
         return np.empty(size, np.uint8)
     # Private, not the default shared mapping: shared memory faults slower and gets no huge pages.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

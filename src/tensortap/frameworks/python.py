@@ -19,8 +19,8 @@ from tensortap.frameworks.base import Description, framework_of
 log = logging.getLogger("tensortap.python")
 
 _Array = np.ndarray[Any, Any]
-_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-_CONSTANT = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
+_NUMBER_DTYPES = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+_IMMUTABLE_TYPES = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -33,15 +33,15 @@ class _Python:
 
     def describe(self, value: Any) -> Description:
         """`dtype` is empty for what is not a number that 64 bits can hold."""
-        dtype = _dtype(value)
-        nbytes = np.dtype(dtype).itemsize if dtype else _size(value)
+        dtype = _dtype_name(value)
+        nbytes = np.dtype(dtype).itemsize if dtype else _value_nbytes(value)
         return Description(type(value).__name__, dtype, (), nbytes, "cpu", "python")
 
     def snapshot(self, value: Any) -> Any:
         """Containers around a snapshot of each leaf; of other objects a deep copy, else the object itself."""
         if nested.is_container(value):
-            return nested.snapshot(value)
-        if type(value) in _CONSTANT:
+            return nested.snapshot_leaves(value)
+        if type(value) in _IMMUTABLE_TYPES:
             return value
         try:
             return copy.deepcopy(value)
@@ -52,9 +52,9 @@ class _Python:
     def mark(self, value: Any) -> Callable[[Any], bool]:
         """Constants are the same when they are equal; a container when it is the same one with the same
         leaves; any other object when it is the same one, whatever happened inside it."""
-        if type(value) in _CONSTANT:
-            exact = _exact(value)
-            return lambda other: type(other) is type(value) and _exact(other) == exact
+        if type(value) in _IMMUTABLE_TYPES:
+            exact = _exact_key(value)
+            return lambda other: type(other) is type(value) and _exact_key(other) == exact
         if nested.is_container(value):
             return _mark_container(value)
         return _mark_object(value)
@@ -63,7 +63,7 @@ class _Python:
         return self.to_numpy(value)
 
     def to_numpy(self, value: Any) -> _Array:
-        dtype = _dtype(value)
+        dtype = _dtype_name(value)
         if not dtype:
             raise UnsupportedValueError(
                 f"a {type(value).__name__} is not a number of at most 64 bits; "
@@ -81,19 +81,19 @@ class _Python:
 FRAMEWORK = _Python()
 
 
-def _dtype(value: Any) -> str:
+def _dtype_name(value: Any) -> str:
     if type(value) is int and value not in _INT64:
         return ""
-    return _NUMBERS.get(type(value), "")
+    return _NUMBER_DTYPES.get(type(value), "")
 
 
-def _size(value: Any) -> int:
+def _value_nbytes(value: Any) -> int:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return len(value)
     return sys.getsizeof(value, 0)
 
 
-def _exact(value: Any) -> Any:
+def _exact_key(value: Any) -> Any:
     """Equal exactly when the values are: NaN to itself, and 0.0 not to -0.0."""
     if isinstance(value, float):
         return value.hex()
@@ -105,7 +105,7 @@ def _exact(value: Any) -> Any:
 def _mark_container(value: Any) -> Callable[[Any], bool]:
     leaves = list(nested.leaves(value))
     marks = [(path, framework_of(leaf).mark(leaf)) for path, leaf in leaves]
-    is_it = _identity(value, holds=all(type(leaf) in _CONSTANT for _, leaf in leaves))
+    is_it = _identity_test(value, holds=all(type(leaf) in _IMMUTABLE_TYPES for _, leaf in leaves))
 
     def is_same(other: Any) -> bool:
         if not is_it(other):
@@ -119,17 +119,17 @@ def _mark_container(value: Any) -> Callable[[Any], bool]:
 
 
 def _mark_object(value: Any) -> Callable[[Any], bool]:
-    is_it, content = _identity(value, holds=True), _inside(value)
-    return lambda other: is_it(other) and _inside(other) == content
+    is_it, content = _identity_test(value, holds=True), _unordered_content(value)
+    return lambda other: is_it(other) and _unordered_content(other) == content
 
 
-def _inside(value: Any) -> Any:
+def _unordered_content(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return set(value)
     return bytes(value) if isinstance(value, bytearray) else None
 
 
-def _identity(value: Any, holds: bool) -> Callable[[Any], bool]:
+def _identity_test(value: Any, holds: bool) -> Callable[[Any], bool]:
     """A list or a dict takes no weak reference. It is held while its leaves are constants; holding one with
     tensors would keep their memory, and there the leaves tell a new container from the old one."""
     if isinstance(value, tuple):
@@ -139,9 +139,9 @@ def _identity(value: Any, holds: bool) -> Callable[[Any], bool]:
         found: Callable[[], Any] = weakref.ref(value)
     except TypeError:
         address = id(value)
-        return (lambda other: other is value) if holds else _at(address, type(value))
+        return (lambda other: other is value) if holds else _same_address_test(address, type(value))
     return lambda other: other is not None and other is found()
 
 
-def _at(address: int, kind: type) -> Callable[[Any], bool]:
+def _same_address_test(address: int, kind: type) -> Callable[[Any], bool]:
     return lambda other: id(other) == address and type(other) is kind

@@ -18,18 +18,18 @@ import numpy as np
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.content import value_fingerprint
-from tensortap.frameworks.nested import is_container, children
+from tensortap.frameworks.nested import children, is_container
 
-_ATOMS = frozenset((int, str, bytes, bool, type(None), type(Ellipsis), range))
-_NUMBERS = frozenset((float, complex))
-_ARRAYS = frozenset(("torch", "numpy", "jax"))
-_MOST_PARTS = 2000  # of a container: beyond, its length and its ends decide
-_DEEPEST = 16
-_HEAD = 32  # numbers that two arrays are first compared by
+_ATOM_TYPES = frozenset((int, str, bytes, bool, type(None), type(Ellipsis), range))
+_FLOAT_TYPES = frozenset((float, complex))
+_ARRAY_FRAMEWORKS = frozenset(("torch", "numpy", "jax"))
+_MAX_CHILDREN = 2000  # of a container: beyond, its length and its ends decide
+_MAX_TOKEN_DEPTH = 16
+_PREFIX_SIZE = 32  # numbers that two arrays are first compared by
 
 
 def is_array(value: Any) -> bool:
-    return framework_of(value).name in _ARRAYS
+    return framework_of(value).name in _ARRAY_FRAMEWORKS
 
 
 def contents_equal(before: Any, now: Any) -> bool:
@@ -39,19 +39,21 @@ def contents_equal(before: Any, now: Any) -> bool:
         return True
     if type(before) is not kind:
         return False
-    if kind in _ATOMS:
+    if kind in _ATOM_TYPES:
         return bool(before == now)
-    if kind in _NUMBERS:
-        return _exact(before) == _exact(now)
+    if kind in _FLOAT_TYPES:
+        return _exact_key(before) == _exact_key(now)
     if is_array(now):
-        return _are_same_arrays(before, now)
-    return (is_container(now) or isinstance(now, set | frozenset | bytearray)) and change_token(before) == change_token(now)
+        return _arrays_equal(before, now)
+    return (is_container(now) or isinstance(now, set | frozenset | bytearray)) and change_token(
+        before
+    ) == change_token(now)
 
 
-def _are_same_arrays(before: Any, now: Any) -> bool:
+def _arrays_equal(before: Any, now: Any) -> bool:
     """Their first numbers differ as a rule, and then nobody looks at the others."""
     framework = framework_of(now)
-    if framework.name == "torch" and _glance().differ_at_first_sight(before, now):
+    if framework.name == "torch" and _torch_prefix().differ_in_prefix(before, now):
         return False
     try:
         was, described = framework.describe(before), framework.describe(now)
@@ -60,7 +62,7 @@ def _are_same_arrays(before: Any, now: Any) -> bool:
         if was.device != "cpu" or described.device != "cpu":
             return False  # the program would have to wait for its device
         one, other = framework.bits(before), framework.bits(now)
-        if one.flat[:_HEAD].tobytes() != other.flat[:_HEAD].tobytes():
+        if one.flat[:_PREFIX_SIZE].tobytes() != other.flat[:_PREFIX_SIZE].tobytes():
             return False
         return value_fingerprint(before) == value_fingerprint(now)
     except (UnsupportedValueError, ValueError, TypeError, RuntimeError):
@@ -70,51 +72,55 @@ def _are_same_arrays(before: Any, now: Any) -> bool:
 def change_token(value: Any, *, deep: bool = False) -> Hashable:
     """Differs from another state of the same value when it was changed in between. A tensor is known by its
     version, which a change through another array on its memory does not touch; `deep` reads its numbers."""
-    return _state(value, deep, _Budget())
+    return _token(value, deep, _WalkBudget())
 
 
 def shallow_change_token(value: Any) -> Hashable:
     """What can be told of it at a glance, to be compared with its surface later."""
     kind: type = type(value)
-    if kind in _ATOMS or kind in _NUMBERS:
-        return _state(value, False, _Budget())
+    if kind in _ATOM_TYPES or kind in _FLOAT_TYPES:
+        return _token(value, False, _WalkBudget())
     size = len(value) if isinstance(value, list | tuple | dict | set) else tensor_version(value)
-    return _identity(value), size
+    return _identity_token(value), size
 
 
-class _Budget:
+class _WalkBudget:
     __slots__ = ("above", "left")
 
     def __init__(self) -> None:
-        self.left = _MOST_PARTS
+        self.left = _MAX_CHILDREN
         self.above: list[int] = []
 
 
-def _state(value: Any, deep: bool, budget: _Budget) -> Hashable:
+def _token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
     kind: type = type(value)
-    if kind in _ATOMS:
+    if kind in _ATOM_TYPES:
         return kind, value
-    if kind in _NUMBERS:
-        return kind, _exact(value)
+    if kind in _FLOAT_TYPES:
+        return kind, _exact_key(value)
     if is_array(value):
-        return _array_state(value, deep)
+        return _array_token(value, deep)
     if is_container(value):
-        return _container_state(value, deep, budget)
+        return _container_token(value, deep, budget)
     if isinstance(value, set | frozenset):
-        return kind, len(value), frozenset(_state(item, deep, budget) for item in _some(set(value), budget))
+        return (
+            kind,
+            len(value),
+            frozenset(_token(item, deep, budget) for item in _take_within_budget(set(value), budget)),
+        )
     if isinstance(value, bytearray):
         return kind, bytes(value)
-    return _identity(value)
+    return _identity_token(value)
 
 
-def _array_state(value: Any, deep: bool) -> Hashable:
+def _array_token(value: Any, deep: bool) -> Hashable:
     framework = framework_of(value)
     if framework.name == "torch":
         version = tensor_version(value)
         if version is not None and not (deep and framework.describe(value).device == "cpu"):
-            return _identity(value), version
+            return _identity_token(value), version
     found = value_fingerprint(value)
-    return _identity(value) if found is None else found
+    return _identity_token(value) if found is None else found
 
 
 def tensor_version(value: Any) -> int | None:
@@ -122,16 +128,16 @@ def tensor_version(value: Any) -> int | None:
     if framework_of(value).name != "torch":
         return None
     torch = _torch()
-    if type(value) in torch.PLAIN and torch.is_quiet():
+    if type(value) in torch.PLAIN_TENSOR_TYPES and torch.has_no_modes():
         return None if value.is_inference() else int(value._version)
-    version: int | None = torch.version(value)
+    version: int | None = torch.version_counter(value)
     return version
 
 
 def names_with_new_version(versions: dict[str, int], values: Mapping[str, Any]) -> list[str]:
     """The names whose tensor was changed in place since; the numbers are brought up to date."""
     torch = _torch()
-    plain, is_quiet, passed = torch.PLAIN, torch.is_quiet(), []
+    plain, is_quiet, passed = torch.PLAIN_TENSOR_TYPES, torch.has_no_modes(), []
     for name, before in versions.items():
         value: Any = values.get(name)
         now = value._version if is_quiet and type(value) in plain else tensor_version(value)
@@ -149,63 +155,63 @@ def _torch() -> Any:
 
 
 @lru_cache(maxsize=1)
-def _glance() -> Any:
+def _torch_prefix() -> Any:
     from tensortap.frameworks import torch_glance
 
     return torch_glance
 
 
-def _container_state(value: Any, deep: bool, budget: _Budget) -> Hashable:
-    if id(value) in budget.above or len(budget.above) >= _DEEPEST:
+def _container_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
+    if id(value) in budget.above or len(budget.above) >= _MAX_TOKEN_DEPTH:
         return "above"
     budget.above.append(id(value))
     try:
         size = len(value) if isinstance(value, list | tuple | dict) else -1
         if size > budget.left:
-            return type(value), size, _ends(value, deep, budget)
-        if type(value) in (list, tuple) and (plain := _plain_state(value)) is not None:
+            return type(value), size, _ends_token(value, deep, budget)
+        if type(value) in (list, tuple) and (plain := _plain_sequence_token(value)) is not None:
             budget.left -= size
             return type(value), plain
         inside = children(value) or []
         budget.left -= len(inside)
-        return type(value), size, tuple((part.step, _state(part.value, deep, budget)) for part in inside)
+        return type(value), size, tuple((part.step, _token(part.value, deep, budget)) for part in inside)
     finally:
         budget.above.pop()
 
 
-def _ends(value: Any, deep: bool, budget: _Budget) -> Hashable:
+def _ends_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
     """Of a container too large to be walked on every line; only the ends of a list are looked at."""
     if not isinstance(value, list | tuple):
         return ()
     few = max(8, budget.left // 2)
     budget.left = 0
     ends = (*value[:few], *value[-few:])
-    return _plain_state(ends) or tuple(_state(item, deep, budget) for item in ends)
+    return _plain_sequence_token(ends) or tuple(_token(item, deep, budget) for item in ends)
 
 
-def _plain_state(items: Sequence[Any]) -> Hashable:
+def _plain_sequence_token(items: Sequence[Any]) -> Hashable:
     """Of numbers and texts alone, all at once: a loop may append to a long list; None for others."""
     kinds = tuple(map(type, items))
     if kinds and kinds.count(float) == len(kinds):
         return float, array("d", items).tobytes()
-    return (kinds, tuple(items)) if _ATOMS.issuperset(kinds) else None
+    return (kinds, tuple(items)) if _ATOM_TYPES.issuperset(kinds) else None
 
 
-def _some(items: set[Any], budget: _Budget) -> list[Any]:
+def _take_within_budget(items: set[Any], budget: _WalkBudget) -> list[Any]:
     taken = list(items)[: max(0, budget.left)]
     budget.left -= len(taken)
     return taken
 
 
-def _identity(value: Any) -> Hashable:
+def _identity_token(value: Any) -> Hashable:
     """An address may be used again; a weak reference is equal only to one of the same, living object."""
     try:
-        return _Same(value)
+        return _ObjectIdentity(value)
     except TypeError:
         return type(value), id(value)
 
 
-class _Same:
+class _ObjectIdentity:
     """Equal to another one of the same object, without asking the object itself."""
 
     __slots__ = ("_address", "_found")
@@ -214,7 +220,7 @@ class _Same:
         self._address, self._found = id(value), weakref.ref(value)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Same) or self._address != other._address:
+        if not isinstance(other, _ObjectIdentity) or self._address != other._address:
             return False
         return self._found() is not None and self._found() is other._found()
 
@@ -222,7 +228,7 @@ class _Same:
         return self._address
 
 
-def _exact(value: float | complex) -> Hashable:
+def _exact_key(value: float | complex) -> Hashable:
     """Equal exactly when the values are: NaN to itself, and 0.0 not to -0.0."""
     if isinstance(value, float):
         return value.hex()
@@ -231,17 +237,17 @@ def _exact(value: float | complex) -> Hashable:
 
 def share_memory(one: Any, other: Any) -> bool:
     """Whether the memory of two arrays may overlap."""
-    first, second = _memory(one), _memory(other)
+    first, second = _memory_range(one), _memory_range(other)
     return first is not None and second is not None and first[0] < second[1] and second[0] < first[1]
 
 
-def _memory(value: Any) -> tuple[int, int] | None:
+def _memory_range(value: Any) -> tuple[int, int] | None:
     """From where to where it may lie."""
     if isinstance(value, np.ndarray):
-        return _bounds(value) if value.size else None
+        return _array_memory_range(value) if value.size else None
     if framework_of(value).name != "torch":
         return None
-    with _torch().aside():
+    with _torch().outside_modes():
         try:
             storage = value.untyped_storage()
             start = storage.data_ptr()
@@ -250,7 +256,7 @@ def _memory(value: Any) -> tuple[int, int] | None:
             return None
 
 
-def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+def _array_memory_range(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     start = end = array.__array_interface__["data"][0]
     for size, step in zip(array.shape, array.strides, strict=True):
         start += min(0, (size - 1) * step)

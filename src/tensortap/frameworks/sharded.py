@@ -18,58 +18,60 @@ import numpy as np
 from tensortap.core.record import Placement
 
 _Index = np.ndarray[Any, Any]
-_SHARD = re.compile(r"(?:strided_)?shard\((-?\d+)(?:, (\d+))?\)")
+_SHARD_PATTERN = re.compile(r"(?:strided_)?shard\((-?\d+)(?:, (\d+))?\)")
 
 
 def is_distributed(kind: type) -> bool:
-    return _is_a(kind, "torch.distributed.tensor", "DTensor")
+    return _is_loaded_class(kind, "torch.distributed.tensor", "DTensor")
 
 
 def is_simulated(kind: type) -> bool:
     """Whether one such tensor holds the pieces of many ranks, as under torch's `LocalTensorMode`."""
-    return _is_a(kind, "torch.distributed._local_tensor", "LocalTensor")
+    return _is_loaded_class(kind, "torch.distributed._local_tensor", "LocalTensor")
 
 
-def local(value: Any) -> Any:
+def wait_local(value: Any) -> Any:
     """The piece that this process holds, waited for."""
     if is_distributed(type(value)):
         value = value._local_tensor
-    return value.wait() if _is_under_way(type(value)) else value
+    return value.wait() if _is_async_collective(type(value)) else value
 
 
-def around(value: Any, piece: Any) -> Any:
+def wrap_local(value: Any, piece: Any) -> Any:
     """A distributed tensor like this one around another piece; nothing is sent."""
     mesh, placements = value.device_mesh, value.placements
     shape, stride = value.shape, value.stride()
     return type(value).from_local(piece, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
-def placement(value: Any) -> Placement:
+def dtensor_placement(value: Any) -> Placement:
     """How the local piece of a distributed tensor sits in the whole; of simulated ranks, the lowest one's."""
-    return _placed(value, value.device_mesh, value.placements, value.shape)
+    return _placement_of(value, value.device_mesh, value.placements, value.shape)
 
 
-def by_rank(value: Any, known: Placement | None = None) -> list[tuple[int, Any, Placement | None]] | None:
+def simulated_ranks(
+    value: Any, known: Placement | None = None
+) -> list[tuple[int, Any, Placement | None]] | None:
     """Each simulated rank with its ordinary tensor and how that sits; None where nothing is simulated.
 
     `known` is how the lowest rank's piece of a tensor that is not distributed sits in the whole.
     """
-    held = local(value)
+    held = wait_local(value)
     if not is_simulated(type(held)):
         return None
     pieces = sorted(held._local_tensors.items())
     if is_distributed(type(value)):
-        mesh, parts, shape = value.device_mesh, _words(value.placements), tuple(value.shape)
+        mesh, parts, shape = value.device_mesh, _format_placements(value.placements), tuple(value.shape)
         return [
-            (rank, piece, placed(tuple(mesh.shape), _simulated_coordinate(mesh, rank), parts, shape))
+            (rank, piece, placement_at(tuple(mesh.shape), _simulated_coordinate(mesh, rank), parts, shape))
             for rank, piece in pieces
         ]
     if known is not None and prod(known.mesh) == len(pieces):
-        return [(rank, piece, _moved(known, position)) for position, (rank, piece) in enumerate(pieces)]
+        return [(rank, piece, _at_position(known, position)) for position, (rank, piece) in enumerate(pieces)]
     return [(rank, piece, None) for rank, piece in pieces]
 
 
-def placement_of_local(raw: Any, local: Any, module: Any = None) -> Placement | None:
+def placement_of_former_dtensor(raw: Any, local: Any, module: Any = None) -> Placement | None:
     """How the plain tensor that left a module sits in the whole, where it was a distributed one before.
 
     `raw` is what the module's own forward returned, before the hooks of a parallel style made it local. What
@@ -78,58 +80,58 @@ def placement_of_local(raw: Any, local: Any, module: Any = None) -> Placement | 
     """
     if is_distributed(type(local)):
         return None
-    for mesh, placements, shape in _clues(raw, local, module):
-        found = _placed(local, mesh, placements, shape)
-        if is_simulated(type(local)) or piece_shape(found) == tuple(local.shape):
+    for mesh, placements, shape in _layout_candidates(raw, local, module):
+        found = _placement_of(local, mesh, placements, shape)
+        if is_simulated(type(local)) or local_shape(found) == tuple(local.shape):
             return found
-    return _by_shape(raw, local) if is_distributed(type(raw)) else None
+    return _infer_from_shape(raw, local) if is_distributed(type(raw)) else None
 
 
 @lru_cache(maxsize=4096)
-def placed(
+def placement_at(
     mesh: tuple[int, ...], coordinate: tuple[int, ...], parts: tuple[str, ...], shape: tuple[int, ...]
 ) -> Placement:
     """The placement of the piece at that coordinate, with the offset worked out."""
     if not coordinate:
         # A process outside the mesh holds an empty piece, which begins nowhere.
         return Placement(mesh, (), parts, shape, (0,) * len(shape))
-    where = indices(Placement(mesh, coordinate, parts, shape, ()))
+    where = global_indices(Placement(mesh, coordinate, parts, shape, ()))
     offset = tuple(int(at[0]) if len(at) else size for at, size in zip(where, shape, strict=True))
     return Placement(mesh, coordinate, parts, shape, offset)
 
 
-def indices(placement: Placement) -> list[_Index]:
+def global_indices(placement: Placement) -> list[_Index]:
     """Which rows of each dimension of the whole the piece holds, in its order.
 
     Torch splits from the first mesh dimension to the last, into parts of equal size as far as they go.
     """
     where = [np.arange(size) for size in placement.shape]
     for ranks, at, part in zip(placement.mesh, placement.coordinate, placement.parts, strict=True):
-        shard = shard_of(part)
+        shard = parse_shard(part)
         if shard is not None:
             dimension, groups = shard
-            split = [_part(rows, ranks, at) for rows in _parts(where[dimension], groups)]
+            split = [_chunk(rows, ranks, at) for rows in _chunk_all(where[dimension], groups)]
             where[dimension] = np.concatenate(split)
     return where
 
 
-def piece_shape(placement: Placement) -> tuple[int, ...]:
+def local_shape(placement: Placement) -> tuple[int, ...]:
     """The shape of the piece, as its placement tells it."""
-    return tuple(map(len, indices(placement))) if placement.coordinate else ()
+    return tuple(map(len, global_indices(placement))) if placement.coordinate else ()
 
 
-def shard_of(part: str) -> tuple[int, int] | None:
+def parse_shard(part: str) -> tuple[int, int] | None:
     """The dimension that is split and into how many groups it is split before; None when none is."""
-    found = _SHARD.fullmatch(part)
+    found = _SHARD_PATTERN.fullmatch(part)
     return None if found is None else (int(found[1]), int(found[2] or 1))
 
 
-def _placed(value: Any, mesh: Any, placements: Sequence[Any], shape: Any) -> Placement:
+def _placement_of(value: Any, mesh: Any, placements: Sequence[Any], shape: Any) -> Placement:
     # Not waited for: the program may want to go on while its collective is under way.
     held = value._local_tensor if is_distributed(type(value)) else value
-    held = held.elem if _is_under_way(type(held)) else held
-    words = _words(placements, len(shape))
-    return placed(tuple(mesh.shape), _coordinate(mesh, held), words, tuple(map(int, shape)))
+    held = held.elem if _is_async_collective(type(held)) else held
+    words = _format_placements(placements, len(shape))
+    return placement_at(tuple(mesh.shape), _coordinate(mesh, held), words, tuple(map(int, shape)))
 
 
 def _coordinate(mesh: Any, held: Any) -> tuple[int, ...]:
@@ -141,11 +143,11 @@ def _coordinate(mesh: Any, held: Any) -> tuple[int, ...]:
     return told if all(type(number) is int for number in told) else (0,) * len(told)
 
 
-def _words(placements: Sequence[Any], dimensions: int = 0) -> tuple[str, ...]:
-    return tuple(_word(part, dimensions) for part in placements)
+def _format_placements(placements: Sequence[Any], dimensions: int = 0) -> tuple[str, ...]:
+    return tuple(_format_placement(part, dimensions) for part in placements)
 
 
-def _word(part: Any, dimensions: int) -> str:
+def _format_placement(part: Any, dimensions: int) -> str:
     """Torch's own names differ between versions; these do not."""
     kind = type(part).__name__
     # A parallel style may still say -1.
@@ -160,11 +162,11 @@ def _word(part: Any, dimensions: int) -> str:
     return f"partial({part.reduce_op})" if kind == "Partial" else kind.strip("_").lower()
 
 
-def _parts(rows: _Index, count: int) -> list[_Index]:
-    return [_part(rows, count, number) for number in range(count)]
+def _chunk_all(rows: _Index, count: int) -> list[_Index]:
+    return [_chunk(rows, count, number) for number in range(count)]
 
 
-def _part(rows: _Index, count: int, number: int) -> _Index:
+def _chunk(rows: _Index, count: int, number: int) -> _Index:
     size = -(-len(rows) // count)
     return rows[size * number : size * (number + 1)]
 
@@ -177,26 +179,26 @@ def _simulated_coordinate(mesh: Any, rank: int) -> tuple[int, ...]:
     return tuple(int(number) for number in found[0][1:]) if len(found) else ()
 
 
-def _moved(known: Placement, position: int) -> Placement:
+def _at_position(known: Placement, position: int) -> Placement:
     coordinate = tuple(int(number) for number in np.unravel_index(position, known.mesh))
-    return placed(known.mesh, coordinate, known.parts, known.shape)
+    return placement_at(known.mesh, coordinate, known.parts, known.shape)
 
 
-def _clues(raw: Any, local: Any, module: Any) -> Iterator[tuple[Any, Sequence[Any], Any]]:
+def _layout_candidates(raw: Any, local: Any, module: Any) -> Iterator[tuple[Any, Sequence[Any], Any]]:
     """Mesh, placements and shape, from the surest source to the least."""
     kept = getattr(local.grad_fn, "dtensor_spec", None)  # by the step that made it local
     if kept is not None:
         yield kept.mesh, kept.placements, kept.shape
     if not is_distributed(type(raw)):
         return
-    wanted = _layout_of_style(module)
+    wanted = _parallel_style_layout(module)
     if wanted is not None and len(wanted) == raw.device_mesh.ndim:
         yield raw.device_mesh, wanted, raw.shape
-    if _is_same_memory(raw._local_tensor, local):
+    if _shares_memory(raw._local_tensor, local):
         yield raw.device_mesh, raw.placements, raw.shape
 
 
-def _layout_of_style(module: Any) -> Sequence[Any] | None:
+def _parallel_style_layout(module: Any) -> Sequence[Any] | None:
     """The layout that ColwiseParallel or RowwiseParallel gave the module's output; None without one."""
     for hook in getattr(module, "_forward_hooks", {}).values():
         names = getattr(getattr(hook, "__code__", None), "co_freevars", ())
@@ -209,7 +211,7 @@ def _layout_of_style(module: Any) -> Sequence[Any] | None:
     return None
 
 
-def _is_same_memory(one: Any, other: Any) -> bool:
+def _shares_memory(one: Any, other: Any) -> bool:
     is_alike = one.shape == other.shape and one.stride() == other.stride() and other.numel() > 0
     return is_alike and 0 != _address(one) == _address(other)
 
@@ -224,7 +226,7 @@ def _address(tensor: Any) -> int:
         return 0
 
 
-def _by_shape(raw: Any, local: Any) -> Placement | None:
+def _infer_from_shape(raw: Any, local: Any) -> Placement | None:
     """The one way to place it that its shape allows."""
     shape, mesh = tuple(raw.shape), raw.device_mesh
     if is_simulated(type(local)) or any(part.is_partial() for part in raw.placements):
@@ -233,15 +235,15 @@ def _by_shape(raw: Any, local: Any) -> Placement | None:
     if mesh.ndim == 1:
         ways += [(f"shard({dimension})",) for dimension in range(len(shape))]
     coordinate = tuple(mesh.get_coordinate() or ())
-    candidates = [placed(tuple(mesh.shape), coordinate, parts, shape) for parts in ways]
-    fitting = [one for one in candidates if coordinate and piece_shape(one) == tuple(local.shape)]
+    candidates = [placement_at(tuple(mesh.shape), coordinate, parts, shape) for parts in ways]
+    fitting = [one for one in candidates if coordinate and local_shape(one) == tuple(local.shape)]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _is_under_way(kind: type) -> bool:
-    return _is_a(kind, "torch.distributed._functional_collectives", "AsyncCollectiveTensor")
+def _is_async_collective(kind: type) -> bool:
+    return _is_loaded_class(kind, "torch.distributed._functional_collectives", "AsyncCollectiveTensor")
 
 
-def _is_a(kind: type, module: str, name: str) -> bool:
+def _is_loaded_class(kind: type, module: str, name: str) -> bool:
     known = getattr(sys.modules.get(module), name, None)
     return known is not None and issubclass(kind, known)

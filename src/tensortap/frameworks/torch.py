@@ -18,8 +18,14 @@ from tensortap.core.record import Placement
 from tensortap.frameworks import sharded
 from tensortap.frameworks.base import Description
 from tensortap.frameworks.content import bytes_fingerprint
-from tensortap.frameworks.layouts import layout_of, nbytes_of, pieces, refuse_without_block, shape_of
-from tensortap.frameworks.numpy import shareable
+from tensortap.frameworks.layouts import (
+    component_tensors,
+    layout_of,
+    require_strided,
+    static_shape,
+    tensor_nbytes,
+)
+from tensortap.frameworks.numpy import torch_compatible
 from tensortap.kernels.numbers import decode
 
 _Array = np.ndarray[Any, Any]
@@ -29,10 +35,10 @@ _STRIDED = torch.strided
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
 _has_function_mode = torch._C._is_torch_function_mode_enabled
-_WORDS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
+_WORD_DTYPES = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 _DTYPES = {name: getattr(torch, name) for name in DTYPE_TABLE if hasattr(torch, name)}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_NATIVE = frozenset(_DTYPES[name] for name, row in DTYPE_TABLE.items() if row.native)
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_NUMPY_NATIVE = frozenset(_DTYPES[name] for name, row in DTYPE_TABLE.items() if row.native)
 
 
 class _Torch:
@@ -57,13 +63,13 @@ class _Torch:
 
     def mark(self, value: torch.Tensor) -> Callable[[Any], bool]:
         """The version counter is the quick no; `x.data.add_()` and numpy aliases only show in the content."""
-        version_then, content = version(value), _content(value)
+        version_then, content = version_counter(value), _fingerprint(value)
         found: Callable[[], Any] = weakref.ref(value)
 
         def is_same(other: Any) -> bool:
-            if other is None or other is not found() or version(other) != version_then:
+            if other is None or other is not found() or version_counter(other) != version_then:
                 return False
-            return _content(other) == content
+            return _fingerprint(other) == content
 
         return is_same
 
@@ -71,11 +77,11 @@ class _Torch:
         if type(value) in PLAIN_TENSOR_TYPES and has_no_modes():
             return _bits(value)
         with outside_modes():
-            return _bits(_plain(local_tensor(value)))
+            return _bits(_unwrap_subclass(local_tensor(value)))
 
     def to_numpy(self, value: torch.Tensor) -> _Array:
         with outside_modes():
-            return _numbers(local_tensor(value))
+            return _decode_numbers(local_tensor(value))
 
     def from_bits(self, bits: _Array, dtype: str) -> torch.Tensor:
         """A tensor on the array's own memory, or on a copy where torch cannot write to or step through it."""
@@ -83,14 +89,14 @@ class _Torch:
         if not isinstance(wanted, torch.dtype):
             raise UnsupportedValueError(f"torch has no number type {dtype!r}; it has {', '.join(_DTYPES)}")
         with outside_modes():
-            words = torch.from_numpy(shareable(bits))
+            words = torch.from_numpy(torch_compatible(bits))
             return words if words.dtype == wanted else words.view(wanted)
 
     def placement(self, value: torch.Tensor) -> Placement | None:
         if type(value) in PLAIN_TENSOR_TYPES or not sharded.is_distributed(type(value)):
             return None
         with outside_modes():
-            return sharded.placement(value)
+            return sharded.dtensor_placement(value)
 
 
 FRAMEWORK = _Torch()
@@ -107,11 +113,11 @@ def _has_modes() -> bool:
 
 def outside_modes() -> contextlib.AbstractContextManager[Any]:
     """Step out of the program's function overrides, dispatch modes and function transforms."""
-    return _outside_modes() if _has_modes() else DisableTorchFunction()
+    return _without_active_modes() if _has_modes() else DisableTorchFunction()
 
 
 @contextlib.contextmanager
-def _outside_modes() -> Iterator[None]:
+def _without_active_modes() -> Iterator[None]:
     # Imported late: both live in private modules that a program without modes never loads.
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
     from torch.utils._python_dispatch import _disable_current_modes
@@ -128,42 +134,47 @@ def _outside_inference() -> contextlib.AbstractContextManager[Any]:
 
 def local_tensor(value: torch.Tensor) -> torch.Tensor:
     """The tensor that this process holds below a distributed one or below `torch.func.grad`."""
-    tensor: torch.Tensor = sharded.local(value)
+    tensor: torch.Tensor = sharded.wait_local(value)
     while _functorch.is_gradtrackingtensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor
 
 
 def _describe(tensor: torch.Tensor, kind: str) -> Description:
-    if tensor.layout is not _STRIDED or tensor.is_quantized or tensor.is_nested or type(tensor) not in PLAIN_TENSOR_TYPES:
-        return _describe_odd(tensor, kind)
+    if (
+        tensor.layout is not _STRIDED
+        or tensor.is_quantized
+        or tensor.is_nested
+        or type(tensor) not in PLAIN_TENSOR_TYPES
+    ):
+        return _describe_other_layout(tensor, kind)
     device = "cpu" if tensor.is_cpu else str(tensor.device)
     return Description(kind, _dtype_name(tensor), tuple(tensor.shape), tensor.nbytes, device)
 
 
-def _describe_odd(tensor: torch.Tensor, kind: str) -> Description:
-    shape, nbytes, device = tuple(shape_of(tensor)), nbytes_of(tensor), str(tensor.device)
+def _describe_other_layout(tensor: torch.Tensor, kind: str) -> Description:
+    shape, nbytes, device = tuple(static_shape(tensor)), tensor_nbytes(tensor), str(tensor.device)
     return Description(kind, _dtype_name(tensor), shape, nbytes, device, layout_of(tensor))
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:
-    return _NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
+    return _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype).removeprefix("torch.")
 
 
 def _bits(tensor: torch.Tensor) -> _Array:
     try:
-        return _share(tensor)
+        return _share_with_numpy(tensor)
     except (RuntimeError, TypeError, BufferError):
         pass
-    return _share(_readable(tensor))
+    return _share_with_numpy(_make_readable(tensor))
 
 
-def _share(tensor: torch.Tensor) -> _Array:
+def _share_with_numpy(tensor: torch.Tensor) -> _Array:
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if not _is_backed(tensor):
+    if not _has_full_storage(tensor):
         raise RuntimeError("no memory behind the tensor")
-    words = tensor if tensor.dtype in _NATIVE else _words(tensor)
+    words = tensor if tensor.dtype in _NUMPY_NATIVE else _as_words(tensor)
     if words.is_neg() or words.is_conj():
         raise RuntimeError("a lazily negated tensor is not what its memory says")
     # Not `.numpy()`: that forbids the program to resize this storage ever again, which FSDP has to.
@@ -171,14 +182,14 @@ def _share(tensor: torch.Tensor) -> _Array:
     return array
 
 
-def _words(tensor: torch.Tensor) -> torch.Tensor:
+def _as_words(tensor: torch.Tensor) -> torch.Tensor:
     """Seen as integers of the same width, for types that numpy lacks."""
     if tensor.is_quantized:
         raise TypeError("its bytes mean nothing without their scale")
-    return tensor.view(_WORDS[tensor.dtype.itemsize])
+    return tensor.view(_WORD_DTYPES[tensor.dtype.itemsize])
 
 
-def _is_backed(tensor: torch.Tensor) -> bool:
+def _has_full_storage(tensor: torch.Tensor) -> bool:
     """Whether the storage holds what shape and strides promise; past its end there is stray memory."""
     count, itemsize = tensor.numel(), tensor.itemsize
     if count == 0:
@@ -189,34 +200,34 @@ def _is_backed(tensor: torch.Tensor) -> bool:
     return end <= tensor.untyped_storage().nbytes() and tensor.data_ptr() != 0
 
 
-def _readable(tensor: torch.Tensor) -> torch.Tensor:
+def _make_readable(tensor: torch.Tensor) -> torch.Tensor:
     """The same numbers where numpy can read them, or a sentence that says why there are none."""
-    refuse_without_values(tensor)
-    refuse_without_block(tensor)
-    _refuse_freed(tensor)
-    with _silence(tensor):
+    require_values(tensor)
+    require_strided(tensor)
+    _require_storage(tensor)
+    with _without_complex32_warning(tensor):
         stored = tensor.detach().clone() if tensor._is_zerotensor() else tensor.detach()
         return stored.cpu().resolve_conj().resolve_neg()
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def _unwrap_subclass(tensor: torch.Tensor) -> torch.Tensor:
     """The ordinary tensor below a subclass, on the same memory."""
     if type(tensor) in PLAIN_TENSOR_TYPES or tensor.layout is not _STRIDED:
         return tensor
     if not _has_dispatch(tensor):
         return tensor.as_subclass(torch.Tensor)
-    refuse_without_values(tensor)
+    require_values(tensor)
     with _DisableTorchDispatch():
         below = tensor.as_subclass(torch.Tensor)
-    if not _is_backed(below):
+    if not _has_full_storage(below):
         raise UnsupportedValueError(
-            f"a {type(tensor).__name__} of shape {shape_of(tensor)} has no bytes of its own; "
+            f"a {type(tensor).__name__} of shape {static_shape(tensor)} has no bytes of its own; "
             "capture the tensors it is made of"
         )
     return below
 
 
-def refuse_without_values(tensor: torch.Tensor) -> None:
+def require_values(tensor: torch.Tensor) -> None:
     if type(tensor).__name__ == "FakeTensor" or torch._is_functional_tensor(tensor):
         what, remedy = "a fake tensor", "capture outside of tracing and compiling"
     elif tensor.is_meta:
@@ -225,15 +236,15 @@ def refuse_without_values(tensor: torch.Tensor) -> None:
         what, remedy = "a tensor inside vmap", "capture outside of it"
     else:
         return
-    raise UnsupportedValueError(f"{what} of shape {shape_of(tensor)} has no values; {remedy}")
+    raise UnsupportedValueError(f"{what} of shape {static_shape(tensor)} has no values; {remedy}")
 
 
-def _refuse_freed(tensor: torch.Tensor) -> None:
+def _require_storage(tensor: torch.Tensor) -> None:
     # Other devices may have no storage to ask, and cannot be read past its end from here.
     has_storage = tensor.device.type in ("cpu", "cuda") and not tensor._is_zerotensor()
-    if has_storage and not _is_backed(tensor):
+    if has_storage and not _has_full_storage(tensor):
         raise UnsupportedValueError(
-            f"the storage of a tensor of shape {shape_of(tensor)} was freed; capture it while it is in use"
+            f"the storage of a tensor of shape {static_shape(tensor)} was freed; capture it while it is in use"
         )
 
 
@@ -244,58 +255,58 @@ def _has_dispatch(tensor: torch.Tensor) -> bool:
 def _clone(value: torch.Tensor) -> torch.Tensor:
     tensor = local_tensor(value)
     if sharded.is_distributed(type(value)):
-        copy: torch.Tensor = sharded.around(value.detach(), _clone(tensor))
+        copy: torch.Tensor = sharded.wrap_local(value.detach(), _clone(tensor))
         return copy
     if _has_dispatch(tensor):
-        return _clone_by_its_own_rules(tensor)
-    tensor = _plain(tensor)
+        return _clone_wrapper_subclass(tensor)
+    tensor = _unwrap_subclass(tensor)
     if layout_of(tensor) == "strided" and not tensor.is_meta:
-        refuse_without_values(tensor)
-        _refuse_freed(tensor)
-    with _silence(tensor):
+        require_values(tensor)
+        _require_storage(tensor)
+    with _without_complex32_warning(tensor):
         return tensor.detach().clone()
 
 
-def _silence(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+def _without_complex32_warning(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
     """Torch warns once that half complex numbers are experimental; a guest's copy is no occasion for it."""
     is_half = tensor.dtype is torch.complex32
     return warnings.catch_warnings(action="ignore") if is_half else contextlib.nullcontext()
 
 
-def _clone_by_its_own_rules(tensor: torch.Tensor) -> torch.Tensor:
+def _clone_wrapper_subclass(tensor: torch.Tensor) -> torch.Tensor:
     try:
         return tensor.detach().clone()
     except (RuntimeError, TypeError) as error:
         raise UnsupportedValueError(f"a {type(tensor).__name__} cannot be copied: {error}") from error
 
 
-def version(value: torch.Tensor) -> int | None:
+def version_counter(value: torch.Tensor) -> int | None:
     with outside_modes():
         tensor = local_tensor(value)
         return None if tensor.is_inference() else tensor._version
 
 
-def _content(value: torch.Tensor) -> tuple[Any, ...] | None:
+def _fingerprint(value: torch.Tensor) -> tuple[Any, ...] | None:
     """None where there are no values to look at; identity and version decide alone then."""
     with outside_modes():
         tensor = local_tensor(value)
         try:
             if layout_of(tensor) == "strided":
-                return (tensor.dtype, tuple(tensor.shape), bytes_fingerprint(_bits(_plain(tensor))))
-            return tuple(bytes_fingerprint(_bits(part)) for part in pieces(tensor))
+                return (tensor.dtype, tuple(tensor.shape), bytes_fingerprint(_bits(_unwrap_subclass(tensor))))
+            return tuple(bytes_fingerprint(_bits(part)) for part in component_tensors(tensor))
         except UnsupportedValueError:
             return None
 
 
-def _numbers(tensor: torch.Tensor) -> _Array:
+def _decode_numbers(tensor: torch.Tensor) -> _Array:
     layout = layout_of(tensor)
     if layout == "quantized":
         tensor = tensor.dequantize()
     elif layout not in ("strided", "nested"):
         tensor = tensor.detach().cpu().to_dense()
-    bits = _bits(_plain(tensor))
-    if tensor.dtype in _NATIVE:
+    bits = _bits(_unwrap_subclass(tensor))
+    if tensor.dtype in _NUMPY_NATIVE:
         return bits
-    if tensor.dtype in _NAMES:
-        return decode(bits, _NAMES[tensor.dtype])
+    if tensor.dtype in _DTYPE_NAMES:
+        return decode(bits, _DTYPE_NAMES[tensor.dtype])
     raise UnsupportedValueError(f"numpy cannot hold the numbers of {tensor.dtype}; bits() gives its bytes")

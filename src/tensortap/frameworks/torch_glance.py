@@ -9,30 +9,30 @@ import torch
 
 from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES, has_no_modes
 
-_SEEN = 256  # bytes
+_PREFIX_NBYTES = 256  # bytes
 
 
-def differ_at_first_sight(one: Any, other: Any) -> bool:
+def differ_in_prefix(one: Any, other: Any) -> bool:
     """True when shape, number type or first numbers differ; False when only a full comparison can tell."""
     if type(one) not in PLAIN_TENSOR_TYPES or type(other) not in PLAIN_TENSOR_TYPES or not has_no_modes():
         return False
     if one.dtype is not other.dtype or one.shape != other.shape:
         return True
-    if not (_is_plain_memory(one) and _is_plain_memory(other)):
+    if not (_is_plain_cpu_memory(one) and _is_plain_cpu_memory(other)):
         return False
-    nbytes = _run(one, other) * one.itemsize
-    first, second = _head(one, nbytes), _head(other, nbytes)
+    nbytes = _contiguous_prefix(one, other) * one.itemsize
+    first, second = _read_prefix(one, nbytes), _read_prefix(other, nbytes)
     return first is not None and second is not None and first != second
 
 
-def _is_plain_memory(tensor: Any) -> bool:
+def _is_plain_cpu_memory(tensor: Any) -> bool:
     """Whether the numbers are what the memory says."""
     if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return False
     return not tensor.is_neg() and not tensor.is_conj()
 
 
-def _run(one: Any, other: Any) -> int:
+def _contiguous_prefix(one: Any, other: Any) -> int:
     """How many numbers from the first on lie side by side in both, in the same order."""
     steps: tuple[int, ...] = one.stride()
     count: int = one.numel()
@@ -41,8 +41,12 @@ def _run(one: Any, other: Any) -> int:
     return min(int(one.shape[steps.index(1)]), count)
 
 
-def _head(tensor: Any, nbytes: int) -> bytes | None:
+def _read_prefix(tensor: Any, nbytes: int) -> bytes | None:
     address, storage = tensor.data_ptr(), tensor.untyped_storage()
     end = address - storage.data_ptr() + nbytes
     # Past the end of a freed storage there is stray memory.
-    return ctypes.string_at(address, min(nbytes, _SEEN)) if address and end <= storage.nbytes() else None
+    return (
+        ctypes.string_at(address, min(nbytes, _PREFIX_NBYTES))
+        if address and end <= storage.nbytes()
+        else None
+    )

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 
 from tensortap.frameworks import sharded
-from tensortap.frameworks.torch import FRAMEWORK, PLAIN_TENSOR_TYPES, outside_modes, has_no_modes, local_tensor, refuse_without_values
+from tensortap.frameworks.torch import (
+    FRAMEWORK,
+    PLAIN_TENSOR_TYPES,
+    has_no_modes,
+    local_tensor,
+    outside_modes,
+    require_values,
+)
 
 _Tensor = torch.Tensor
 tracing_state: Any = torch._C._get_tracing_state
@@ -18,23 +25,30 @@ _set_tracing_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defin
 _lazy_clone = torch._lazy_clone
 _has_function_mode = torch._C._is_torch_function_mode_enabled
 _count_dispatch_modes = torch._C._len_torch_dispatch_stack
-_interpreter = torch._C._functorch.peek_interpreter_stack
+_functorch_interpreter = torch._C._functorch.peek_interpreter_stack
 _is_inference = torch.is_inference_mode_enabled
 _QUANTIZED = frozenset((torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4))
-_SPARE = 1 << 16  # bytes of a larger storage that a small view may keep alive
+_MAX_EXCESS_NBYTES = 1 << 16  # bytes of a larger storage that a small view may keep alive
 
 
-def share(value: torch.Tensor) -> Any:
+def share_copy_on_write(value: torch.Tensor) -> Any:
     """A snapshot that costs no copy as long as nobody writes to the original; where that cannot be had, a
     copy. Only a write through an address that was taken before goes unseen."""
     # This runs for every captured value: the questions are asked in C, the cheap ones first.
-    if type(value) is not _Tensor or _has_function_mode() or _count_dispatch_modes() or _interpreter():
-        return _share_piece(value) if sharded.is_distributed(type(value)) else copied(value)
+    if (
+        type(value) is not _Tensor
+        or _has_function_mode()
+        or _count_dispatch_modes()
+        or _functorch_interpreter()
+    ):
+        return _share_local_tensor(value) if sharded.is_distributed(type(value)) else copy_tensor(value)
     try:
         storage = value.untyped_storage()
         nbytes, held = value.nbytes, storage.nbytes()
         # A view must not keep a much larger storage alive; a freed storage is refused with a sentence.
-        is_fit = nbytes <= held <= 2 * nbytes + _SPARE or (held < nbytes and _is_expanded(value, held))
+        is_fit = nbytes <= held <= 2 * nbytes + _MAX_EXCESS_NBYTES or (
+            held < nbytes and _is_backed_expand(value, held)
+        )
         # A storage that may not be resized has a NumPy array on it: a write would part the two.
         if is_fit and storage.resizable() and _is_shareable(value):
             if _is_inference():
@@ -44,28 +58,28 @@ def share(value: torch.Tensor) -> Any:
         # Memory that torch did not allocate itself (numpy's, shared, mapped) cannot be shared this way,
         # nor can layouts that have no storage.
         pass
-    return copied(value)
+    return copy_tensor(value)
 
 
-def copied(value: torch.Tensor) -> torch.Tensor:
+def copy_tensor(value: torch.Tensor) -> torch.Tensor:
     """A copy of its own; what has no values is refused."""
     if tracing_state() is not None:
-        with untraced():
-            return copied(value)
+        with tracing_paused():
+            return copy_tensor(value)
     with outside_modes():
-        refuse_without_values(local_tensor(value))
+        require_values(local_tensor(value))
     return FRAMEWORK.snapshot(value)
 
 
-def fetched(value: torch.Tensor) -> torch.Tensor:
+def copy_tensor_to_host(value: torch.Tensor) -> torch.Tensor:
     """A copy in the host's memory."""
-    with untraced(), outside_modes():
-        refuse_without_values(local_tensor(value))
+    with tracing_paused(), outside_modes():
+        require_values(local_tensor(value))
         return value.detach().cpu()
 
 
 @contextlib.contextmanager
-def untraced() -> Iterator[None]:
+def tracing_paused() -> Iterator[None]:
     """What is done inside does not become part of a program that `torch.jit.trace` writes down."""
     state = tracing_state()
     if state is None:
@@ -78,14 +92,14 @@ def untraced() -> Iterator[None]:
         _set_tracing_state(state)
 
 
-def _is_expanded(tensor: torch.Tensor, held: int) -> bool:
+def _is_backed_expand(tensor: torch.Tensor, held: int) -> bool:
     """Whether it shows the same memory several times, and all of that is there."""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return 0 in tensor.stride() and (tensor.storage_offset() + last + 1) * tensor.itemsize <= held
 
 
 def _is_shareable(tensor: torch.Tensor) -> bool:
-    return tensor.dtype not in _QUANTIZED and (tensor.is_cpu or shares_on(tensor.device))
+    return tensor.dtype not in _QUANTIZED and (tensor.is_cpu or supports_copy_on_write(tensor.device))
 
 
 def _share_outside_inference(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,7 +109,7 @@ def _share_outside_inference(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
-def shares_on(device: torch.device) -> bool:
+def supports_copy_on_write(device: torch.device) -> bool:
     """Whether a shared snapshot on this device really keeps its value; tried once.
 
     Only in the host's memory: the first write to a shared tensor moves it, and on an accelerator recorded
@@ -112,8 +126,8 @@ def shares_on(device: torch.device) -> bool:
         return False
 
 
-def _share_piece(value: Any) -> Any:
-    piece = sharded.local(value)
+def _share_local_tensor(value: Any) -> Any:
+    piece = sharded.wait_local(value)
     if type(piece) not in PLAIN_TENSOR_TYPES or not has_no_modes():
         return FRAMEWORK.snapshot(value)
-    return sharded.around(value.detach(), share(piece))
+    return sharded.wrap_local(value.detach(), share_copy_on_write(piece))

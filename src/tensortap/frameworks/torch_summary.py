@@ -12,13 +12,16 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description
 from tensortap.frameworks.layouts import layout_of
-from tensortap.frameworks.torch import FRAMEWORK, outside_modes, has_no_modes, local_tensor, refuse_without_values
-from tensortap.frameworks.torch_snapshots import tracing_state, untraced
+from tensortap.frameworks.torch import FRAMEWORK, has_no_modes, local_tensor, outside_modes, require_values
+from tensortap.frameworks.torch_snapshots import tracing_paused, tracing_state
 from tensortap.kernels import native
 from tensortap.kernels.statistics import Statistics, statistics
 
-_SHORT = [name for name in dir(torch) if name.startswith("float8")]
-_WIDE = {torch.complex32: torch.complex64, **{getattr(torch, name): torch.float32 for name in _SHORT}}
+_FLOAT8_NAMES = [name for name in dir(torch) if name.startswith("float8")]
+_WIDER_DTYPES = {
+    torch.complex32: torch.complex64,
+    **{getattr(torch, name): torch.float32 for name in _FLOAT8_NAMES},
+}
 
 
 class Summary:
@@ -35,7 +38,7 @@ class Summary:
     @property
     def statistics(self) -> Statistics:
         if self._statistics is None:
-            read([self])
+            fetch_summaries([self])
         assert self._statistics is not None
         return self._statistics
 
@@ -77,51 +80,53 @@ class Summary:
         if nan or inf:  # what came along with those says nothing of the others
             found = Statistics(self.count, None, None, None, None, math.nan, int(nan), int(inf))
         else:
-            found = Statistics(self.count, low, high, mean, _spread(self.count, mean, norm), norm)
+            found = Statistics(self.count, low, high, mean, _std_from_norm(self.count, mean, norm), norm)
         self._statistics, self._pending = found, None
 
 
-def summarise(tensor: torch.Tensor) -> Summary:
+def summarise_tensor(tensor: torch.Tensor) -> Summary:
     """On the host the numbers are there at once, elsewhere `read` fetches them."""
     if tracing_state() is not None:
-        with untraced():
-            return summarise(tensor)
+        with tracing_paused():
+            return summarise_tensor(tensor)
     description = FRAMEWORK.describe(tensor)
-    if _is_ordinary(tensor):  # nearly every value of a model: no context to enter and leave
-        found = _at_once(tensor.detach())
+    if _is_plain_float32(tensor):  # nearly every value of a model: no context to enter and leave
+        found = _float32_statistics(tensor.detach())
         if found is not None:
             return Summary(description, found.count, found)
     with outside_modes(), torch.no_grad():
         stored = local_tensor(tensor)
-        _refuse_without_summary(stored)
+        _require_summarisable(stored)
         if stored.is_cpu:
-            return Summary(description, stored.numel(), _on_host(tensor, stored, description.dtype))
+            return Summary(description, stored.numel(), _host_statistics(tensor, stored, description.dtype))
         count, nothing = stored.numel(), Statistics(0, None, None, None, None, 0.0)
-        return Summary(description, count, pending(_as_numbers(stored)) if count else nothing)
+        return Summary(description, count, pending_statistics(_to_real(stored)) if count else nothing)
 
 
-def pending(numbers: torch.Tensor) -> torch.Tensor:
+def pending_statistics(numbers: torch.Tensor) -> torch.Tensor:
     """All that `settle` asks for, left where the numbers are."""
     odd = [torch.isnan(numbers).sum(), torch.isinf(numbers).sum()]
-    return stacked([*torch.aminmax(numbers), numbers.mean(), torch.linalg.vector_norm(numbers), *odd])
+    return stack_scalars([*torch.aminmax(numbers), numbers.mean(), torch.linalg.vector_norm(numbers), *odd])
 
 
-def _on_host(tensor: torch.Tensor, stored: torch.Tensor, dtype: str) -> Statistics:
+def _host_statistics(tensor: torch.Tensor, stored: torch.Tensor, dtype: str) -> Statistics:
     """The compiled kernels; without them torch for real numbers, and numpy where it rounds or overflows."""
-    is_served = stored.is_contiguous() and native.serves(dtype)
+    is_served = stored.is_contiguous() and native.supports(dtype)
     if not is_served and stored.numel() and (stored.is_floating_point() or stored.is_complex()):
-        found = _by_torch(_as_numbers(stored))
+        found = _torch_statistics(_to_real(stored))
         if found is not None:
             return found
     return statistics(FRAMEWORK.bits(tensor), dtype)
 
 
-def _at_once(numbers: torch.Tensor) -> Statistics | None:
+def _float32_statistics(numbers: torch.Tensor) -> Statistics | None:
     """Of float32 in one block: one pass, or three of torch's."""
-    return statistics(numbers.numpy(), "float32") if native.serves("float32") else _by_torch(numbers)
+    return (
+        statistics(numbers.numpy(), "float32") if native.supports("float32") else _torch_statistics(numbers)
+    )
 
 
-def _by_torch(numbers: torch.Tensor) -> Statistics | None:
+def _torch_statistics(numbers: torch.Tensor) -> Statistics | None:
     lowest, highest = torch.aminmax(numbers)
     low, high = lowest.item(), highest.item()
     mean, norm = numbers.sum().item() / numbers.numel(), _norm(numbers)
@@ -129,8 +134,8 @@ def _by_torch(numbers: torch.Tensor) -> Statistics | None:
     if is_tiny or not all(map(math.isfinite, (low, high, mean, norm))):
         return None
     count, share = numbers.numel(), abs(mean) / norm if norm else 0.0
-    if 1 - share * share * count > _CANCELLED:
-        spread = _spread(count, mean, norm)
+    if 1 - share * share * count > _MIN_SPREAD_SHARE:
+        spread = _std_from_norm(count, mean, norm)
     else:
         spread = torch.linalg.vector_norm(numbers - mean).item() / math.sqrt(count)
     return Statistics(count, low, high, mean, spread, norm)
@@ -143,7 +148,7 @@ def _norm(numbers: torch.Tensor) -> float:
     return math.sqrt(torch.dot(flat, flat).item())  # half the time of `vector_norm`
 
 
-def _is_ordinary(tensor: torch.Tensor) -> bool:
+def _is_plain_float32(tensor: torch.Tensor) -> bool:
     """A filled block of float32 in the host's memory, with no mode of the program around it."""
     if type(tensor) is not torch.Tensor or tensor.dtype is not torch.float32 or not tensor.is_cpu:
         return False
@@ -155,15 +160,15 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
 # The squares of smaller numbers are nothing, or nearly so.
 _TINY = {torch.float32: 1e-15, torch.float64: 1e-150}
 # Below this share of the squares the spread is mostly rounding.
-_CANCELLED = 1e-2
+_MIN_SPREAD_SHARE = 1e-2
 
 
-def stacked(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
+def stack_scalars(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
     wide = torch.float64 if scalars[0].dtype is torch.float64 else torch.float32
     return torch.stack([scalar.to(wide) for scalar in scalars])
 
 
-def read(summaries: Iterable[Summary]) -> None:
+def fetch_summaries(summaries: Iterable[Summary]) -> None:
     """Fetch the numbers of all of them, with one synchronisation per device."""
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[Summary, torch.Tensor]]] = {}
     for summary in summaries:
@@ -179,34 +184,34 @@ def read(summaries: Iterable[Summary]) -> None:
 def is_finite(tensor: torch.Tensor) -> bool:
     with outside_modes(), torch.no_grad():
         value = local_tensor(tensor)
-        refuse_without_values(value)
+        require_values(value)
         if value.layout is not torch.strided or value.is_quantized:
             value = value.dequantize() if value.is_quantized else value.to_dense()
         if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
             return True
-        _refuse_without_summary(value)
+        _require_summarisable(value)
         if value.is_complex() or value.itemsize == 1:
-            return bool(torch.isfinite(value.to(_WIDE.get(value.dtype, value.dtype))).all())
+            return bool(torch.isfinite(value.to(_WIDER_DTYPES.get(value.dtype, value.dtype))).all())
         return all(math.isfinite(bound.item()) for bound in torch.aminmax(value))
 
 
-def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+def _to_real(tensor: torch.Tensor) -> torch.Tensor:
     """Real numbers in a type that can be added up: the magnitude of complex ones, float32 for short ones."""
     if tensor.is_complex():
-        tensor = tensor.to(_WIDE.get(tensor.dtype, tensor.dtype)).abs()
+        tensor = tensor.to(_WIDER_DTYPES.get(tensor.dtype, tensor.dtype)).abs()
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor.detach()
     return tensor.detach().to(torch.float32 if tensor.is_floating_point() else torch.float64)
 
 
-def _refuse_without_summary(tensor: torch.Tensor) -> None:
-    refuse_without_values(tensor)
+def _require_summarisable(tensor: torch.Tensor) -> None:
+    require_values(tensor)
     layout, dtype = layout_of(tensor), str(tensor.dtype).removeprefix("torch.")
     if layout != "strided" or dtype not in DTYPE_TABLE:
         what = dtype if layout == "strided" else layout
         raise UnsupportedValueError(f"a {what} tensor has no summary; keep='clone' keeps it whole")
 
 
-def _spread(count: int, mean: float, norm: float) -> float:
+def _std_from_norm(count: int, mean: float, norm: float) -> float:
     """It follows from norm and mean; where they nearly cancel it is no more than their rounding."""
     return math.sqrt(max(0.0, norm * norm / count - mean * mean)) if math.isfinite(norm) else math.nan

@@ -5,78 +5,80 @@ import math
 import numpy as np
 
 from tensortap.kernels import native
-from tensortap.kernels.blocks import block_size, iterate_blocks, decode_block
+from tensortap.kernels.blocks import block_size, decode_block, iterate_blocks
 from tensortap.kernels.numbers import Array
 from tensortap.kernels.statistics import statistics
 
-_SAFE = (1e-280, 1e300)
+_SAFE_SQUARES = (1e-280, 1e300)
 # Of a usual row: rounding that cancels in one way of computing stays in another, as large as elsewhere.
-_SMALL = 0.3
-_ORDINARY = (1e-100, 1e100)
+_MIN_BASE_SHARE = 0.3
+_ORDINARY_RANGE = (1e-100, 1e100)
 # Squares of shorter floats fit into float64.
-_LONG = {"float64", "complex128"}
+_WIDE_DTYPES = {"float64", "complex128"}
 
 
-def relative_l2_along(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> Array:
+def relative_l2_per_index(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> Array:
     """|a - b| / |b| for each index of the axis, over all other axes; the worst is at `argmax`.
 
     Where one of two numbers is not finite, neither counts. A difference from nothing is infinite."""
-    gaps, bases = norms_along(a, a_dtype, b, b_dtype, axis)
+    gaps, bases = norms_per_index(a, a_dtype, b, b_dtype, axis)
     with np.errstate(all="ignore"):
         return np.where(gaps == 0, 0.0, gaps / bases)
 
 
-def norms_along(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[Array, Array]:
+def norms_per_index(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[Array, Array]:
     """|a - b| and |b| for each index of the axis; both divided by a common factor where they are extreme."""
     if a.shape != b.shape:
         raise ValueError(f"shapes differ: {a.shape} against {b.shape}")
     axis = np.lib.array_utils.normalize_axis_index(axis, a.ndim)
     with np.errstate(all="ignore"):
-        gaps, bases = _squares(a, a_dtype, b, b_dtype, axis, 1.0)
-        if {a_dtype, b_dtype} & _LONG and not (_are_safe(gaps) and _are_safe(bases)):
-            scale = _scale((a, a_dtype), (b, b_dtype))
-            gaps, bases = _squares(a, a_dtype, b, b_dtype, axis, scale) if scale != 1.0 else (gaps, bases)
+        gaps, bases = _squares_per_index(a, a_dtype, b, b_dtype, axis, 1.0)
+        if {a_dtype, b_dtype} & _WIDE_DTYPES and not (_squares_are_safe(gaps) and _squares_are_safe(bases)):
+            scale = _choose_scale((a, a_dtype), (b, b_dtype))
+            gaps, bases = (
+                _squares_per_index(a, a_dtype, b, b_dtype, axis, scale) if scale != 1.0 else (gaps, bases)
+            )
         return np.sqrt(gaps), np.sqrt(bases)
 
 
-def worst_of_both(
+def worst_row_and_column(
     a: Array, a_dtype: str, b: Array, b_dtype: str, *, are_finite: bool = False, threads: int | None = None
 ) -> tuple[tuple[float, int], tuple[float, int]]:
     """Of two matrices, the row and the column with the largest |a - b| / |b|: how large it is, and where.
 
     What is far smaller than the usual |b| is measured by a share of that: noise of nothing says nothing.
     To know that all numbers are finite spares looking for others."""
-    if not (native.serves(a_dtype, b_dtype) and a.size and native.takes(a, b)):
-        return _worst(a, a_dtype, b, b_dtype, 0), _worst(a, a_dtype, b, b_dtype, 1)
-    sums = _both_squares(a, a_dtype, b, b_dtype, are_finite, threads)
-    if {a_dtype, b_dtype} & _LONG and not all(map(_are_safe, sums)):
-        return _worst(a, a_dtype, b, b_dtype, 0), _worst(a, a_dtype, b, b_dtype, 1)
+    if not (native.supports(a_dtype, b_dtype) and a.size and native.accepts(a, b)):
+        return _worst_index(a, a_dtype, b, b_dtype, 0), _worst_index(a, a_dtype, b, b_dtype, 1)
+    sums = _row_and_column_squares(a, a_dtype, b, b_dtype, are_finite, threads)
+    if {a_dtype, b_dtype} & _WIDE_DTYPES and not all(map(_squares_are_safe, sums)):
+        return _worst_index(a, a_dtype, b, b_dtype, 0), _worst_index(a, a_dtype, b, b_dtype, 1)
     row_gaps, row_bases, column_gaps, column_bases = map(np.sqrt, sums)
-    return _largest(row_gaps, row_bases), _largest(column_gaps, column_bases)
+    return _largest_ratio(row_gaps, row_bases), _largest_ratio(column_gaps, column_bases)
 
 
-def _worst(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[float, int]:
-    return _largest(*norms_along(a, a_dtype, b, b_dtype, axis))
+def _worst_index(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[float, int]:
+    return _largest_ratio(*norms_per_index(a, a_dtype, b, b_dtype, axis))
 
 
-def _largest(gaps: Array, bases: Array) -> tuple[float, int]:
+def _largest_ratio(gaps: Array, bases: Array) -> tuple[float, int]:
     middle = bases.size // 2
     usual = float(np.partition(bases, middle)[middle])
     # Where most are nothing, a difference from nothing is as bad as it can be: all of it.
-    ratios = gaps / np.maximum(bases, _SMALL * usual or float(bases.max()) or 1.0)
+    ratios = gaps / np.maximum(bases, _MIN_BASE_SHARE * usual or float(bases.max()) or 1.0)
     at = int(ratios.argmax())
     return float(ratios[at]), at
 
 
-def _both_squares(
+def _row_and_column_squares(
     a: Array, a_dtype: str, b: Array, b_dtype: str, are_finite: bool, threads: int | None
 ) -> tuple[Array, Array, Array, Array]:
     """Sums of the squares of a - b and of b for each row, and the same for each column."""
     rows, columns = a.shape
     row_gaps, row_bases = np.zeros(rows), np.zeros(rows)
-    sides = (*native.source(a, a_dtype), *native.source(b, b_dtype))
+    sides = (*native.as_native(a, a_dtype), *native.as_native(b, b_dtype))
     # Parts have sums of the columns of their own: of very long rows those would take too much room.
-    together = max(1, native.CHUNK // columns) if columns <= native.CHUNK // 16 else rows
+    together = max(1, native.CHUNK_SIZE // columns) if columns <= native.CHUNK_SIZE // 16 else rows
 
     def of_rows(first: int) -> Array:
         sums = np.zeros((2, columns))
@@ -85,36 +87,38 @@ def _both_squares(
         return sums
 
     whole = np.zeros((2, columns))
-    for part in native.mapped(of_rows, range(0, rows, together), native.threads_for(threads, a, b)):
+    for part in native.map_chunks(of_rows, range(0, rows, together), native.choose_threads(threads, a, b)):
         whole += part
     return row_gaps, row_bases, whole[0], whole[1]
 
 
-def _are_safe(squares: Array) -> bool:
+def _squares_are_safe(squares: Array) -> bool:
     """Nothing may be what has vanished."""
-    return bool(np.all((squares > _SAFE[0]) & (squares < _SAFE[1])))
+    return bool(np.all((squares > _SAFE_SQUARES[0]) & (squares < _SAFE_SQUARES[1])))
 
 
-def _scale(*sides: tuple[Array, str]) -> float:
+def _choose_scale(*sides: tuple[Array, str]) -> float:
     """A power of two that brings the largest number near one, if it is far from it."""
-    ends = [end for bits, dtype in sides for end in _ends(bits, dtype)]
+    ends = [end for bits, dtype in sides for end in _min_and_max(bits, dtype)]
     largest = max((abs(float(end)) for end in ends if end is not None), default=0.0)
-    if not largest or _ORDINARY[0] < largest < _ORDINARY[1]:
+    if not largest or _ORDINARY_RANGE[0] < largest < _ORDINARY_RANGE[1]:
         return 1.0
     return math.ldexp(1.0, min(-math.frexp(largest)[1], 1023))
 
 
-def _ends(bits: Array, dtype: str) -> tuple[int | float | None, int | float | None]:
+def _min_and_max(bits: Array, dtype: str) -> tuple[int | float | None, int | float | None]:
     found = statistics(bits, dtype)
     return found.min, found.max
 
 
-def _squares(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int, scale: float) -> tuple[Array, Array]:
+def _squares_per_index(
+    a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int, scale: float
+) -> tuple[Array, Array]:
     """Sums of the squares of a - b and of b for each index, of numbers multiplied by `scale`."""
     length, inner = a.shape[axis], math.prod(a.shape[axis + 1 :])
     gaps, bases = np.zeros(length), np.zeros(length)
-    if native.serves(a_dtype, b_dtype) and a.size and native.takes(a, b):
-        sides = (*native.source(a, a_dtype), *native.source(b, b_dtype))
+    if native.supports(a_dtype, b_dtype) and a.size and native.accepts(a, b):
+        sides = (*native.as_native(a, a_dtype), *native.as_native(b, b_dtype))
         native.library.along(*sides, 0, a.size, length, inner, scale, gaps, bases)
         return gaps, bases
     start = 0

@@ -7,12 +7,12 @@ import numpy as np
 from tensortap.kernels.numbers import Array, decode, dtype_info
 
 # Two float64 scratch arrays of this many numbers fit the second-level cache, and stay below 2 MiB.
-BLOCK = 1 << 16
+BLOCK_SIZE = 1 << 16
 
 
 def block_size(*dtypes: str) -> int:
     """How many numbers a block holds; complex ones take twice the room."""
-    return BLOCK // 2 if any(dtype_info(dtype).family == "complex" for dtype in dtypes) else BLOCK
+    return BLOCK_SIZE // 2 if any(dtype_info(dtype).family == "complex" for dtype in dtypes) else BLOCK_SIZE
 
 
 def iterate_blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, ...]]:
@@ -20,9 +20,9 @@ def iterate_blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, 
 
     A block is valid until the next one is asked for."""
     if all(array.flags.c_contiguous for array in arrays):
-        yield from _slices([array.view(np.ndarray).reshape(-1) for array in arrays], size)
+        yield from _contiguous_blocks([array.view(np.ndarray).reshape(-1) for array in arrays], size)
     else:
-        yield from _copies(arrays, size)
+        yield from _buffered_blocks(arrays, size)
 
 
 def decode_block(block: Array, dtype: str) -> Array:
@@ -31,12 +31,12 @@ def decode_block(block: Array, dtype: str) -> Array:
     return decoded.astype(np.float32) if decoded.dtype == np.float16 else decoded
 
 
-def _slices(flat: list[Array], size: int) -> Iterator[tuple[Array, ...]]:
+def _contiguous_blocks(flat: list[Array], size: int) -> Iterator[tuple[Array, ...]]:
     for start in range(0, flat[0].size, size):
         yield tuple(array[start : start + size] for array in flat)
 
 
-def _copies(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, ...]]:
+def _buffered_blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, ...]]:
     walk = np.nditer(  # type: ignore[call-overload]  # numpy's stubs know "contig" only as "config"
         list(arrays),
         flags=["external_loop", "buffered", "zerosize_ok"],

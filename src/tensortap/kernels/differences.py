@@ -3,31 +3,17 @@
 from tensortap.kernels import native
 from tensortap.kernels.blocks import iterate_blocks
 from tensortap.kernels.numbers import Array
-from tensortap.kernels.pairs import Pair
+from tensortap.kernels.pairs import BlockComparison
 from tensortap.kernels.tally import (
     DEFAULT_ATOL,
     DEFAULT_RTOL,
     ArrayDifference,
-    Extreme,
-    Side,
-    Tally,
+    DifferenceAccumulator,
     Tolerance,
 )
-from tensortap.kernels.ulps import Ulps
-
-__all__ = [
-    "DEFAULT_ATOL",
-    "DEFAULT_RTOL",
-    "ArrayDifference",
-    "Extreme",
-    "Side",
-    "Ulps",
-    "differences",
-    "within",
-]
 
 
-def differences(
+def measure_differences(
     a: Array,
     a_dtype: str,
     b: Array,
@@ -45,18 +31,18 @@ def differences(
     Integers and bools are compared exactly with each other, and with a tolerance only where it differs from
     the default; everything else in float64. Equal infinities are equal. Large arrays take all processors, or
     as many as `threads` says, where the compiled kernels are there."""
-    pair = Pair(a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, with_ulps=ulps)
+    pair = BlockComparison(a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, with_ulps=ulps)
     _check_threads(threads)
-    if pair.is_native and native.takes(a, b):
-        return _in_chunks(pair, a, b, block or native.CHUNK, threads).finish(a.shape)
-    tally = Tally()
+    if pair.is_native and native.accepts(a, b):
+        return _accumulate_chunks(pair, a, b, block or native.CHUNK_SIZE, threads).finish(a.shape)
+    tally = DifferenceAccumulator()
     for a_part, b_part in iterate_blocks([a, b], pair.block):
         pair.add(tally, a_part, b_part)
         tally.start += a_part.size
     return tally.finish(a.shape)
 
 
-def within(
+def is_within_tolerance(
     a: Array,
     a_dtype: str,
     b: Array,
@@ -68,9 +54,11 @@ def within(
     block: int | None = None,
 ) -> bool:
     """Whether `differences` would find no mismatch; stops at the first block that has one."""
-    pair = Pair(a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, until_mismatch=True)
-    size = native.CHUNK if pair.is_native and block is None and native.takes(a, b) else pair.block
-    tally = Tally()
+    pair = BlockComparison(
+        a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, until_mismatch=True
+    )
+    size = native.CHUNK_SIZE if pair.is_native and block is None and native.accepts(a, b) else pair.block
+    tally = DifferenceAccumulator()
     for a_part, b_part in iterate_blocks([a, b], size):
         if not pair.are_surely_within(a_part, b_part):
             pair.add(tally, a_part, b_part)
@@ -79,20 +67,22 @@ def within(
     return True
 
 
-def _in_chunks(pair: Pair, a: Array, b: Array, size: int, threads: int | None) -> Tally:
+def _accumulate_chunks(
+    pair: BlockComparison, a: Array, b: Array, size: int, threads: int | None
+) -> DifferenceAccumulator:
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     if a.size <= size:
-        tally = Tally()
+        tally = DifferenceAccumulator()
         pair.add(tally, flat_a, flat_b)
         return tally
 
-    def account(start: int) -> Tally:
-        part = Tally(start=start)
+    def account(start: int) -> DifferenceAccumulator:
+        part = DifferenceAccumulator(start=start)
         pair.add(part, flat_a[start : start + size], flat_b[start : start + size])
         return part
 
-    tally = Tally()
-    for part in native.mapped(account, range(0, a.size, size), native.threads_for(threads, a, b)):
+    tally = DifferenceAccumulator()
+    for part in native.map_chunks(account, range(0, a.size, size), native.choose_threads(threads, a, b)):
         tally.join(part)
     return tally
 

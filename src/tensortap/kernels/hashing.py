@@ -6,28 +6,28 @@ from typing import Any
 
 import numpy as np
 
-Data = Any  # a C-contiguous buffer: bytes, a memoryview, a numpy array of any type
+BytesLike = Any  # a C-contiguous buffer: bytes, a memoryview, a numpy array of any type
 _xxh3: Any = None
-_digest: Any = None
+_xxh3_hexdigest: Any = None
 _crc32: Any = zlib.crc32
 with suppress(ImportError):
     import xxhash
 
-    _xxh3, _digest = xxhash.xxh3_64, xxhash.xxh3_64_hexdigest
+    _xxh3, _xxh3_hexdigest = xxhash.xxh3_64, xxhash.xxh3_64_hexdigest
 with suppress(ImportError):
     from isal import isal_zlib
 
     _crc32 = isal_zlib.crc32
 
 
-def checksum(data: Data) -> str | None:
+def checksum(data: BytesLike) -> str | None:
     """`xxh3:` and 16 hexadecimal digits, or None where xxhash is not installed."""
-    if _digest is None:
+    if _xxh3_hexdigest is None:
         return None
-    return f"xxh3:{_digest(data if type(data) is memoryview else _bytes(data))}"
+    return f"xxh3:{_xxh3_hexdigest(data if type(data) is memoryview else _byte_view(data))}"
 
 
-class Checksum:
+class RunningChecksum:
     """The checksum of pieces as they come."""
 
     __slots__ = ("_state",)
@@ -35,21 +35,21 @@ class Checksum:
     def __init__(self) -> None:
         self._state = None if _xxh3 is None else _xxh3()
 
-    def update(self, data: Data) -> None:
+    def update(self, data: BytesLike) -> None:
         if self._state is not None:
-            self._state.update(_bytes(data))
+            self._state.update(_byte_view(data))
 
     def text(self) -> str | None:
         """The checksum of all pieces so far; the same as that of the whole."""
         return None if self._state is None else f"xxh3:{self._state.hexdigest()}"
 
 
-def crc32(data: Data, start: int = 0) -> int:
+def crc32(data: BytesLike, start: int = 0) -> int:
     """The CRC-32 of zip files; `start` is that of the bytes before."""
-    return int(_crc32(data if type(data) is memoryview else _bytes(data), start))
+    return int(_crc32(data if type(data) is memoryview else _byte_view(data), start))
 
 
-def _bytes(data: Data) -> Any:
+def _byte_view(data: BytesLike) -> Any:
     """The same memory as plain bytes; some number types have no buffer format of their own."""
     if not isinstance(data, np.ndarray):
         return data

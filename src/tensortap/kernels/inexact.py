@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.kernels.norms import norm, product_of, sum_of
+from tensortap.kernels.norms import norm, scaled_dot, scaled_sum
 from tensortap.kernels.numbers import Array
-from tensortap.kernels.tally import OneSide, Tally, Tolerance
+from tensortap.kernels.tally import DifferenceAccumulator, SideAccumulator, Tolerance
 
 # Shortcuts decide only what no rounding could turn around; anything closer takes the long way.
-_SURELY = 1.0 - 1e-6
-_LEAST_RATIO, _LEAST_ATOL, _MOST = 1e-250, 1e-30, float(np.finfo(np.float64).max)
+_ROUNDING_MARGIN = 1.0 - 1e-6
+_MIN_RATIO, _MIN_ATOL, _MAX_FLOAT64 = 1e-250, 1e-30, float(np.finfo(np.float64).max)
 # Between these the squares of a block say what they should; below the last share they cancel.
-_LEAST_SQUARES, _MOST_SQUARES, _CANCELLED = 1e-280, 1e300, 0.01
-_PIECE = 4096
+_MIN_SQUARES, _MAX_SQUARES, _MIN_SHARE_OF_BASE = 1e-280, 1e300, 0.01
+_PIECE_SIZE = 4096
 
 
 class Scratch:
@@ -33,7 +33,7 @@ class Scratch:
         """Both in float64; that of a lasts until sizes are asked for."""
         wide = self._b[: b.size]
         np.copyto(wide, b)
-        return _widened(a, self._a), wide
+        return _widen(a, self._a), wide
 
     def gap(self, a: Array, b: Array) -> Array:
         """a - b of real numbers; of complex ones |a - b|"""
@@ -58,38 +58,40 @@ class Scratch:
 
     def are_surely_within(self, a: Array, b: Array, tolerance: Tolerance) -> bool:
         """Whether a quick look in the numbers' own precision already proves every pair close enough."""
-        if a.dtype != b.dtype or a.dtype.kind != "f" or tolerance.atol < _LEAST_ATOL:
+        if a.dtype != b.dtype or a.dtype.kind != "f" or tolerance.atol < _MIN_ATOL:
             return False
         gap, slack = (room.view(a.dtype)[: a.size] for room in (self._gap, self._base))
         np.subtract(a, b, out=gap)
         np.abs(gap, out=gap)
         np.abs(b, out=slack)
-        np.multiply(slack, tolerance.rtol * _SURELY, out=slack)
+        np.multiply(slack, tolerance.rtol * _ROUNDING_MARGIN, out=slack)
         np.subtract(gap, slack, out=gap)
         # A NaN or an infinity on either side shows as one here, and is left to the long way.
-        return float(gap.max()) <= min(tolerance.atol * _SURELY, _MOST)
+        return float(gap.max()) <= min(tolerance.atol * _ROUNDING_MARGIN, _MAX_FLOAT64)
 
 
-def add(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
+def accumulate_floats(
+    tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
+) -> None:
     """Account for one block of numbers."""
     wide_a, wide_b = scratch.widened(a, b)
     gap = scratch.gap(wide_a, wide_b)
     sums = None if scratch.is_complex else scratch.sums(gap.size)
-    if sums is None or not (_are_sound(sums[0][0], gap) and _are_sound(sums[1][1], wide_b)):
-        _add_carefully(tally, a, b, tolerance, scratch)
+    if sums is None or not (_squares_in_range(sums[0][0], gap) and _squares_in_range(sums[1][1], wide_b)):
+        _accumulate_in_pieces(tally, a, b, tolerance, scratch)
         return
     tally.finite += gap.size
-    _add_order(tally, a, b)
-    _take_up(tally, wide_a, sums)
-    _add_gap(tally, a, wide_b, gap, tolerance, scratch, None)
+    _add_bounds_and_signs(tally, a, b)
+    _add_block_sums(tally, wide_a, sums)
+    _add_absolute_differences(tally, a, wide_b, gap, tolerance, scratch, None)
 
 
-def _are_sound(squares: float, values: Array) -> bool:
+def _squares_in_range(squares: float, values: Array) -> bool:
     """Whether the squares of a block have neither overflown nor vanished."""
-    return _LEAST_SQUARES < squares < _MOST_SQUARES or (squares == 0.0 and not values.any())
+    return _MIN_SQUARES < squares < _MAX_SQUARES or (squares == 0.0 and not values.any())
 
 
-def _take_up(tally: Tally, a: Array, sums: list[list[float]]) -> None:
+def _add_block_sums(tally: DifferenceAccumulator, a: Array, sums: list[list[float]]) -> None:
     """The sums of a follow from the others, unless it is so much the smaller one that they cancel."""
     (squares, product, difference), (_, base, total_b) = sums
     tally.product.add(product)
@@ -98,28 +100,30 @@ def _take_up(tally: Tally, a: Array, sums: list[list[float]]) -> None:
     tally.b.total.add(total_b)
     tally.b.norm.add_squares(base)
     squares_a = base + 2 * product + squares
-    if squares_a > _CANCELLED * base:
+    if squares_a > _MIN_SHARE_OF_BASE * base:
         tally.a.total.add(total_b + difference)
         tally.a.norm.add_squares(squares_a)
     else:
-        _add_side(tally.a, a)
+        _add_float_side(tally.a, a)
 
 
-def add_same(tally: Tally, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
+def accumulate_identical(
+    tally: DifferenceAccumulator, b: Array, tolerance: Tolerance, scratch: Scratch
+) -> None:
     """Account for one block whose bytes are the same on both sides."""
     _, wide = scratch.widened(b[:0], b)
     if not math.isfinite(norm(scratch.size(wide))):
-        _add_carefully(tally, b, b, tolerance, scratch)
+        _accumulate_in_pieces(tally, b, b, tolerance, scratch)
         return
     tally.finite += b.size
-    sides = OneSide()
+    sides = SideAccumulator()
     _add_bounds(sides, b)
-    _add_side(sides, wide)
+    _add_float_side(sides, wide)
     tally.a.join(sides)
     tally.b.join(sides)
 
 
-def _widened(values: Array, room: Array) -> Array:
+def _widen(values: Array, room: Array) -> Array:
     if values.dtype == room.dtype:
         return values
     wide = room[: values.size]
@@ -127,17 +131,21 @@ def _widened(values: Array, room: Array) -> Array:
     return wide
 
 
-def _add_carefully(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
+def _accumulate_in_pieces(
+    tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
+) -> None:
     """Numbers of any kind and size, in pieces: what the careful way needs beside the scratch stays small."""
     start, wide = tally.start, np.complex128 if scratch.is_complex else np.float64
-    for first in range(0, a.size, _PIECE):
+    for first in range(0, a.size, _PIECE_SIZE):
         tally.start = start + first
-        a_piece, b_piece = (side[first : first + _PIECE].astype(wide) for side in (a, b))
+        a_piece, b_piece = (side[first : first + _PIECE_SIZE].astype(wide) for side in (a, b))
         _add_piece(tally, a_piece, b_piece, tolerance, scratch)
     tally.start = start
 
 
-def _add_piece(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch) -> None:
+def _add_piece(
+    tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
+) -> None:
     """Those that are not finite are counted apart, the rest as usual."""
     finite = np.isfinite(a) & np.isfinite(b)
     where = None if finite.all() else np.flatnonzero(finite)
@@ -147,65 +155,71 @@ def _add_piece(tally: Tally, a: Array, b: Array, tolerance: Tolerance, scratch: 
     if a.size:
         gap = scratch.gap(a, b)
         tally.finite += gap.size
-        _add_order(tally, a, b)
+        _add_bounds_and_signs(tally, a, b)
         _add_sums(tally, a, b, gap)
-        _add_gap(tally, a, b, gap, tolerance, scratch, where)
+        _add_absolute_differences(tally, a, b, gap, tolerance, scratch, where)
 
 
-def _add_nonfinite(tally: Tally, a: Array, b: Array, tolerance: Tolerance) -> None:
+def _add_nonfinite(tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance) -> None:
     a_nan, b_nan = np.isnan(a), np.isnan(b)
     both_nan = a_nan & b_nan
-    disagreeing, undefined = _count(~both_nan & (a != b)), _count(both_nan)
-    tally.nan = _counted(tally.nan, a_nan, b_nan)
-    tally.inf = _counted(tally.inf, np.isinf(a) & ~a_nan, np.isinf(b) & ~b_nan)
+    disagreeing, undefined = _count_true(~both_nan & (a != b)), _count_true(both_nan)
+    tally.nan = _add_counts(tally.nan, a_nan, b_nan)
+    tally.inf = _add_counts(tally.inf, np.isinf(a) & ~a_nan, np.isinf(b) & ~b_nan)
     tally.disagreeing += disagreeing
     tally.both_nan += undefined
     tally.mismatches += disagreeing + (0 if tolerance.equal_nan else undefined)
 
 
-def _counted(counts: tuple[int, int], a: Array, b: Array) -> tuple[int, int]:
-    return counts[0] + _count(a), counts[1] + _count(b)
+def _add_counts(counts: tuple[int, int], a: Array, b: Array) -> tuple[int, int]:
+    return counts[0] + _count_true(a), counts[1] + _count_true(b)
 
 
-def _count(mask: Array) -> int:
+def _count_true(mask: Array) -> int:
     return int(np.count_nonzero(mask))
 
 
-def _add_sums(tally: Tally, a: Array, b: Array, gap: Array) -> None:
+def _add_sums(tally: DifferenceAccumulator, a: Array, b: Array, gap: Array) -> None:
     """Without overflow; `gap` is a - b still."""
-    _add_side(tally.a, a)
-    _add_side(tally.b, b)
+    _add_float_side(tally.a, a)
+    _add_float_side(tally.b, b)
     tally.gap.add(norm(gap))
     if a.dtype.kind == "c":
         difference = a - b
-        tally.product.add(*product_of(difference.view(np.float64), np.ascontiguousarray(b).view(np.float64)))
+        tally.product.add(*scaled_dot(difference.view(np.float64), np.ascontiguousarray(b).view(np.float64)))
         gap = np.abs(a) - np.abs(b)
     else:
-        tally.product.add(*product_of(gap, b))
-    tally.bias.add(*sum_of(gap))
+        tally.product.add(*scaled_dot(gap, b))
+    tally.bias.add(*scaled_sum(gap))
 
 
-def _add_gap(
-    tally: Tally, a: Array, b: Array, gap: Array, tolerance: Tolerance, scratch: Scratch, where: Array | None
+def _add_absolute_differences(
+    tally: DifferenceAccumulator,
+    a: Array,
+    b: Array,
+    gap: Array,
+    tolerance: Tolerance,
+    scratch: Scratch,
+    where: Array | None,
 ) -> None:
     """What needs the size of the difference."""
     np.abs(gap, out=gap)
-    tally.total.add(*sum_of(gap))
+    tally.total.add(*scaled_sum(gap))
     largest = float(gap.max())
     if largest > tally.absolute.size:
         at = int(gap.argmax())
-        tally.absolute.raise_to(largest, _position(tally, at, where), *_both(a, b, at))
+        tally.absolute.raise_to(largest, _flat_position(tally, at, where), *_numbers_at(a, b, at))
     if largest:
         size, slack = scratch.size(b), scratch.slack(gap.size)
-        if _may_be_steeper(largest, size, float(tally.relative.size)):
-            _add_relative(tally, a, b, gap, size, slack, where)
+        if _may_exceed_ratio(largest, size, float(tally.relative.size)):
+            _add_relative_difference(tally, a, b, gap, size, slack, where)
         if not _is_surely_within(largest, float(tally.relative.size), tolerance):
             np.multiply(size, tolerance.rtol, out=slack)
             slack += tolerance.atol
-            tally.mismatches += _count(gap > slack)
+            tally.mismatches += _count_true(gap > slack)
 
 
-def _add_order(tally: Tally, a: Array, b: Array) -> None:
+def _add_bounds_and_signs(tally: DifferenceAccumulator, a: Array, b: Array) -> None:
     """Bounds, and which side is the larger one: in the numbers' own types, which is quicker."""
     if "c" in (a.dtype.kind, b.dtype.kind):
         a, b = (np.abs(side.astype(np.complex128)) for side in (a, b))
@@ -213,27 +227,33 @@ def _add_order(tally: Tally, a: Array, b: Array) -> None:
         a, b = a.astype(np.float64), b.astype(np.float64)
     _add_bounds(tally.a, a)
     _add_bounds(tally.b, b)
-    tally.above += _count(a > b)
-    tally.below += _count(a < b)
+    tally.above += _count_true(a > b)
+    tally.below += _count_true(a < b)
 
 
-def _add_bounds(side: OneSide, values: Array) -> None:
+def _add_bounds(side: SideAccumulator, values: Array) -> None:
     real = np.abs(values.astype(np.complex128)) if values.dtype.kind == "c" else values
     side.bound(float(real.min()), float(real.max()))
 
 
-def _add_side(side: OneSide, values: Array) -> None:
+def _add_float_side(side: SideAccumulator, values: Array) -> None:
     real = np.abs(values) if values.dtype.kind == "c" else values
-    side.total.add(*sum_of(real))
+    side.total.add(*scaled_sum(real))
     side.norm.add(norm(real))
 
 
-def _add_relative(
-    tally: Tally, a: Array, b: Array, gap: Array, size: Array, slack: Array, where: Array | None
+def _add_relative_difference(
+    tally: DifferenceAccumulator,
+    a: Array,
+    b: Array,
+    gap: Array,
+    size: Array,
+    slack: Array,
+    where: Array | None,
 ) -> None:
     # A product is quicker than a quotient; a little less than the steepest so far, for it is rounded.
     steepest = tally.relative.size
-    np.multiply(size, steepest * _SURELY if steepest > _LEAST_RATIO else 0.0, out=slack)
+    np.multiply(size, steepest * _ROUNDING_MARGIN if steepest > _MIN_RATIO else 0.0, out=slack)
     if not (gap > slack).any():
         return
     ratio = np.divide(gap, size, out=slack)
@@ -242,26 +262,26 @@ def _add_relative(
         # Nothing apart from nothing: zero on both sides.
         np.copyto(ratio, 0.0, where=gap == 0.0)
         at = int(ratio.argmax())
-    tally.relative.raise_to(float(ratio[at]), _position(tally, at, where), *_both(a, b, at))
+    tally.relative.raise_to(float(ratio[at]), _flat_position(tally, at, where), *_numbers_at(a, b, at))
 
 
-def _may_be_steeper(largest: float, size: Array, steepest: float) -> bool:
+def _may_exceed_ratio(largest: float, size: Array, steepest: float) -> bool:
     """Whether a ratio may lie above the steepest so far: it needs a number that is small enough."""
     if math.isinf(steepest):
         return False
-    return steepest <= _LEAST_RATIO or float(size.min()) * (steepest * _SURELY) < largest
+    return steepest <= _MIN_RATIO or float(size.min()) * (steepest * _ROUNDING_MARGIN) < largest
 
 
-def _both(a: Array, b: Array, at: int) -> tuple[Any, Any]:
+def _numbers_at(a: Array, b: Array, at: int) -> tuple[Any, Any]:
     """Two numbers as the computation sees them."""
     return a[at].astype(b.dtype), b[at]
 
 
 def _is_surely_within(largest: float, steepest: float, tolerance: Tolerance) -> bool:
-    if tolerance.atol < _LEAST_ATOL:
+    if tolerance.atol < _MIN_ATOL:
         return False
-    return largest <= tolerance.atol * _SURELY or steepest <= tolerance.rtol * _SURELY
+    return largest <= tolerance.atol * _ROUNDING_MARGIN or steepest <= tolerance.rtol * _ROUNDING_MARGIN
 
 
-def _position(tally: Tally, at: int, where: Array | None) -> int:
+def _flat_position(tally: DifferenceAccumulator, at: int, where: Array | None) -> int:
     return tally.start + (at if where is None else int(where[at]))

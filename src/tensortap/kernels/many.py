@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from tensortap.kernels import native
 from tensortap.kernels.numbers import Array, dtype_info
 
-Pair = tuple[Array, str, Array, str]
-Report = tuple[Any, ...]  # the numbers of an account
+ArrayPair = tuple[Array, str, Array, str]
+PairReport = tuple[Any, ...]  # the numbers of an account
 
 
-class Account(NamedTuple):
+class PairDifferences(NamedTuple):
     """How the numbers of two arrays differ where both are finite, and how many are not: sums, squares,
     bounds, the largest difference; the worst row and column, of the larger side, where there are any.
 
@@ -45,7 +45,7 @@ class Account(NamedTuple):
     worst_column: int
 
 
-class Terms(NamedTuple):
+class PairLayout(NamedTuple):
     """What the library is told of a pair beside its bytes: the same for all of such types and shapes."""
 
     a_dtype: str
@@ -64,38 +64,40 @@ class Terms(NamedTuple):
         return (a, *self.of_a, b, *self.of_b)
 
 
-def accounts(pairs: Sequence[Pair]) -> list[Account | None]:
+def compare_pairs(pairs: Sequence[ArrayPair]) -> list[PairDifferences | None]:
     """An account for each pair; None where it has to be compared by itself: it is too long, lies apart in
     memory, or has numbers that need more care."""
-    found: list[Account | None] = [None] * len(pairs)
+    found: list[PairDifferences | None] = [None] * len(pairs)
     jobs, chosen = [], []
     for place, (a, a_dtype, b, b_dtype) in enumerate(pairs if native.library is not None else ()):
-        known = terms(a_dtype, a.shape, b_dtype, b.shape)
-        if known is not None and native.takes(a, b):
+        known = pair_layout(a_dtype, a.shape, b_dtype, b.shape)
+        if known is not None and native.accepts(a, b):
             jobs.append(known.job(a, b))
             chosen.append(place)
-    for place, report in zip(chosen, reports(jobs), strict=True):
-        found[place] = None if report is None else Account._make(report)
+    for place, report in zip(chosen, compare_jobs(jobs), strict=True):
+        found[place] = None if report is None else PairDifferences._make(report)
     return found
 
 
-def reports(jobs: list[tuple[object, ...]]) -> list[Report | None]:
+def compare_jobs(jobs: list[tuple[object, ...]]) -> list[PairReport | None]:
     """The numbers of an account for each job, in one call; None as there."""
-    found: list[Report | None] = native.library.measured(jobs) if jobs else []
+    found: list[PairReport | None] = native.library.measured(jobs) if jobs else []
     return found
 
 
 @lru_cache(maxsize=4096)
-def terms(a_dtype: str, a_shape: tuple[int, ...], b_dtype: str, b_shape: tuple[int, ...]) -> Terms | None:
+def pair_layout(
+    a_dtype: str, a_shape: tuple[int, ...], b_dtype: str, b_shape: tuple[int, ...]
+) -> PairLayout | None:
     """The terms of pairs of these types and shapes; None where the library does not take them."""
     size = math.prod(a_shape)
-    if a_shape != b_shape or not 0 < size <= native.CHUNK or not native.knows(a_dtype, b_dtype):
+    if a_shape != b_shape or not 0 < size <= native.CHUNK_SIZE or not native.has_loops_for(a_dtype, b_dtype):
         return None
     are_integers = are_discrete(a_dtype, b_dtype)
-    rest = size, 0 if are_integers else columns_of(a_shape), are_integers
+    rest = size, 0 if are_integers else last_axis_length(a_shape), are_integers
     a, b = (size * dtype_info(dtype).itemsize for dtype in (a_dtype, b_dtype))
-    told = native.kind(a_dtype), (*native.kind(b_dtype), *rest)
-    return Terms(a_dtype, b_dtype, a_shape, size, are_integers, a, b, a + b, *told)
+    told = native.dtype_code(a_dtype), (*native.dtype_code(b_dtype), *rest)
+    return PairLayout(a_dtype, b_dtype, a_shape, size, are_integers, a, b, a + b, *told)
 
 
 @lru_cache(maxsize=512)
@@ -104,7 +106,7 @@ def are_discrete(a_dtype: str, b_dtype: str) -> bool:
     return all(dtype_info(dtype).family in ("bool", "int") for dtype in (a_dtype, b_dtype))
 
 
-def columns_of(shape: tuple[int, ...]) -> int:
+def last_axis_length(shape: tuple[int, ...]) -> int:
     """How long the last axis is; 0 where there is no other, or it is of one number."""
     if len(shape) < 2 or shape[-1] < 2 or math.prod(shape[:-1]) < 2:
         return 0

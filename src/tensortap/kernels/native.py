@@ -11,42 +11,44 @@ from typing import Any, TypeVar
 from tensortap.kernels.numbers import Array, float8_table
 
 # The order of the list in _native.c; types of eight bits share a loop there, and complex ones have none.
-_ORDER = (
+_DTYPE_ORDER = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     "float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e8m0fnu",
 )  # fmt: skip
-_CODES = {name: code for code, name in enumerate(_ORDER)}
-_CODES |= dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), _CODES["float8_e4m3fn"])
+_DTYPE_CODES = {name: code for code, name in enumerate(_DTYPE_ORDER)}
+_DTYPE_CODES |= dict.fromkeys(
+    ("float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), _DTYPE_CODES["float8_e4m3fn"]
+)
 
 library: Any = None
-reason = ""
+unavailable_reason = ""
 try:
     import tensortap.kernels._native as library
 except ImportError as error:
-    reason = (
+    unavailable_reason = (
         f"the compiled kernels are not there ({error}); numpy does their work, more slowly. "
         "Installing tensortap where there is a C compiler builds them"
     )
 
 available: bool = library is not None
-Source = tuple[Array, int, Array | None]
+NativeArray = tuple[Array, int, Array | None]
 # Of numbers that one call to the library takes; the same for any number of threads, and so are the sums.
-CHUNK = 1 << 20
-_WORTH_THREADS = 8 << 20  # bytes
-_Part = TypeVar("_Part")
+CHUNK_SIZE = 1 << 20
+_MIN_NBYTES_FOR_THREADS = 8 << 20  # bytes
+_ChunkResult = TypeVar("_ChunkResult")
 
 
-def serves(*dtypes: str) -> bool:
+def supports(*dtypes: str) -> bool:
     """Whether arrays of these types can be given to the library."""
-    return library is not None and knows(*dtypes)
+    return library is not None and has_loops_for(*dtypes)
 
 
-def knows(*dtypes: str) -> bool:
+def has_loops_for(*dtypes: str) -> bool:
     """Whether the library, where it is there, has loops for these types."""
-    return all(map(_CODES.__contains__, dtypes))
+    return all(map(_DTYPE_CODES.__contains__, dtypes))
 
 
-def takes(*arrays: Array) -> bool:
+def accepts(*arrays: Array) -> bool:
     """Whether the arrays can be given to the library as they lie in memory."""
     for array in arrays:
         flags = array.flags
@@ -55,19 +57,19 @@ def takes(*arrays: Array) -> bool:
     return True
 
 
-def source(bits: Array, dtype: str) -> Source:
+def as_native(bits: Array, dtype: str) -> NativeArray:
     """A contiguous array as the library takes it: bytes, the code of the type, a table where it needs one."""
     placed = bits if bits.flags.aligned else bits.copy()
-    return placed, *kind(dtype)
+    return placed, *dtype_code(dtype)
 
 
 @lru_cache(maxsize=64)
-def kind(dtype: str) -> tuple[int, Array | None]:
+def dtype_code(dtype: str) -> tuple[int, Array | None]:
     """The code of a type, and its table where it needs one."""
-    return _CODES[dtype], float8_table(dtype) if dtype.startswith("float8") else None
+    return _DTYPE_CODES[dtype], float8_table(dtype) if dtype.startswith("float8") else None
 
 
-def mapped(account: Callable[[int], _Part], starts: range, threads: int) -> Iterator[_Part]:
+def map_chunks(account: Callable[[int], _ChunkResult], starts: range, threads: int) -> Iterator[_ChunkResult]:
     """What is found of each part, in order."""
     if min(threads, len(starts)) < 2:
         yield from map(account, starts)
@@ -76,9 +78,9 @@ def mapped(account: Callable[[int], _Part], starts: range, threads: int) -> Iter
         yield from pool.map(account, starts)
 
 
-def threads_for(asked: int | None, a: Array, b: Array) -> int:
+def choose_threads(asked: int | None, a: Array, b: Array) -> int:
     """As many as were asked for, or as there are processors, where the arrays are worth it."""
-    if a.nbytes + b.nbytes < _WORTH_THREADS:
+    if a.nbytes + b.nbytes < _MIN_NBYTES_FOR_THREADS:
         return 1
     if asked is not None:
         return asked

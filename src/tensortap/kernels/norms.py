@@ -7,32 +7,32 @@ import numpy as np
 from tensortap.kernels.numbers import Array
 
 # BLAS starts threads for longer products, which costs more than it saves while the cores are busy.
-_RUN = 8192
-_SAFE = (1e-280, 1e300)
-_LEAST, _MOST = 1e-100, 1e100  # between them, numbers need no care
+_BLAS_CHUNK = 8192
+_SAFE_SQUARES = (1e-280, 1e300)
+_MIN_DIVISOR, _MAX_DIVISOR = 1e-100, 1e100  # between them, numbers need no care
 
 
 def dot(x: Array, y: Array) -> float:
     """The inner product of two flat, contiguous, real arrays."""
-    whole = x.size - x.size % _RUN
+    whole = x.size - x.size % _BLAS_CHUNK
     rest = float(np.dot(x[whole:], y[whole:]))
     if not whole:
         return rest
-    runs = np.matmul(x[:whole].reshape(-1, 1, _RUN), y[:whole].reshape(-1, _RUN, 1))
+    runs = np.matmul(x[:whole].reshape(-1, 1, _BLAS_CHUNK), y[:whole].reshape(-1, _BLAS_CHUNK, 1))
     return float(runs.sum()) + rest
 
 
-def total(x: Array) -> float:
+def sum_float64(x: Array) -> float:
     """The sum of a flat float64 array."""
     return float(x.sum())
 
 
 def norm(x: Array) -> float:
     squares = dot(x, x)
-    return math.sqrt(squares) if _SAFE[0] < squares < _SAFE[1] else _scaled_norm(x)
+    return math.sqrt(squares) if _SAFE_SQUARES[0] < squares < _SAFE_SQUARES[1] else _scaled_norm(x)
 
 
-class Norm:
+class RunningNorm:
     """The Euclidean norm of everything added, as a running sum of squares; what would overflow or
     vanish when squared is kept apart."""
 
@@ -47,12 +47,12 @@ class Norm:
 
     def add_squares(self, squares: float, part: float | None = None) -> None:
         """The sum of squares, with the part they are of where it is known."""
-        if _SAFE[0] < squares < _SAFE[1]:
+        if _SAFE_SQUARES[0] < squares < _SAFE_SQUARES[1]:
             self._squares += squares
         else:
             self._extreme = math.hypot(self._extreme, math.sqrt(squares) if part is None else part)
 
-    def join(self, other: "Norm") -> None:
+    def join(self, other: "RunningNorm") -> None:
         self._squares += other._squares
         self._extreme = math.hypot(self._extreme, other._extreme)
 
@@ -61,7 +61,7 @@ class Norm:
         return math.hypot(math.sqrt(self._squares), self._extreme)
 
 
-class Sum:
+class ScaledSum:
     """A running sum that may lie beyond the reach of float64: a number times a power of two."""
 
     __slots__ = ("_exponent", "_value")
@@ -79,7 +79,7 @@ class Sum:
         elif part:
             self._value += math.ldexp(part, max(exponent - self._exponent, -2000))
 
-    def join(self, other: "Sum") -> None:
+    def join(self, other: "ScaledSum") -> None:
         self.add(other._value, other._exponent)
 
     def over(self, *divisors: float) -> float:
@@ -87,11 +87,11 @@ class Sum:
         value, exponent = self._value, self._exponent
         if not exponent:
             for divisor in divisors:
-                if not _LEAST < divisor < _MOST:
+                if not _MIN_DIVISOR < divisor < _MAX_DIVISOR:
                     break
                 value /= divisor
             else:
-                if _SAFE[0] < abs(value) < _SAFE[1] or not self._value:
+                if _SAFE_SQUARES[0] < abs(value) < _SAFE_SQUARES[1] or not self._value:
                     return value
             value = self._value
         for divisor in divisors:
@@ -104,25 +104,25 @@ class Sum:
             return math.copysign(math.inf, value)
 
 
-def sum_of(x: Array) -> tuple[float, int]:
+def scaled_sum(x: Array) -> tuple[float, int]:
     """The sum of a flat array, as a number and a power of two."""
-    whole = total(x)
+    whole = sum_float64(x)
     if math.isfinite(whole) or not x.size:
         return whole, 0
-    small, exponent = scaled(x)
-    return total(small), exponent
+    small, exponent = scale_down(x)
+    return sum_float64(small), exponent
 
 
-def product_of(x: Array, y: Array) -> tuple[float, int]:
+def scaled_dot(x: Array, y: Array) -> tuple[float, int]:
     """The inner product of two flat arrays, as a number and a power of two."""
     whole = dot(x, y)
-    if _SAFE[0] < abs(whole) < _SAFE[1] or not x.any() or not y.any():
+    if _SAFE_SQUARES[0] < abs(whole) < _SAFE_SQUARES[1] or not x.any() or not y.any():
         return whole, 0
-    (x_small, x_exponent), (y_small, y_exponent) = scaled(x), scaled(y)
+    (x_small, x_exponent), (y_small, y_exponent) = scale_down(x), scale_down(y)
     return dot(x_small, y_small), x_exponent + y_exponent
 
 
-def scaled(x: Array) -> tuple[Array, int]:
+def scale_down(x: Array) -> tuple[Array, int]:
     """The numbers divided by a power of two so that the largest lies below one, and its exponent."""
     _, exponent = math.frexp(float(np.max(np.abs(x))))
     return np.ldexp(x, -exponent), exponent
@@ -133,5 +133,5 @@ def _scaled_norm(x: Array) -> float:
     peak = max(float(x.max(initial=0.0)), -float(x.min(initial=0.0)))
     if peak == 0.0 or not math.isfinite(peak):
         return peak
-    small, exponent = scaled(x)
+    small, exponent = scale_down(x)
     return float(np.ldexp(math.sqrt(dot(small, small)), exponent))

@@ -11,7 +11,7 @@ from tensortap.core.errors import UnsupportedValueError
 
 Array = np.ndarray[Any, Any]
 
-_FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+_FLOAT8_DTYPES = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
 
 def dtype_info(dtype: str) -> DTypeInfo:
@@ -28,34 +28,34 @@ def decode(bits: Array, dtype: str) -> Array:
     if dtype_info(dtype).native:
         return bits
     if dtype == "bfloat16":
-        return _from_bfloat16(bits)
+        return _decode_bfloat16(bits)
     if dtype == "complex32":
-        return _from_complex32(bits)
+        return _decode_complex32(bits)
     # Every code is in the table; "clip" and a ready array spare numpy checks that cost three times the rest.
     return np.take(float8_table(dtype), bits, out=np.empty(bits.shape, np.float32), mode="clip")
 
 
-@lru_cache(maxsize=len(_FLOAT8))
+@lru_cache(maxsize=len(_FLOAT8_DTYPES))
 def float8_table(dtype: str) -> Array:
     """The value of each of the 256 codes, from the definition of the format."""
-    value = _VALUE_OF[dtype]
+    value = _FLOAT8_DECODERS[dtype]
     table = np.array([value(code) for code in range(256)], np.float32)
     table.flags.writeable = False
     return table
 
 
-def _from_bfloat16(bits: Array) -> Array:
+def _decode_bfloat16(bits: Array) -> Array:
     wide = np.asarray(bits.astype(np.uint32))
     np.left_shift(wide, 16, out=wide)
     return wide.view(np.float32)
 
 
-def _from_complex32(bits: Array) -> Array:
+def _decode_complex32(bits: Array) -> Array:
     halves = np.ascontiguousarray(bits).view(np.float16).astype(np.float32)
     return halves.view(np.complex64).reshape(bits.shape)
 
 
-def _small_float(code: int, mantissa_bits: int, bias: int) -> float:
+def _decode_float8(code: int, mantissa_bits: int, bias: int) -> float:
     """Sign, exponent, fraction: a zero exponent means no leading one."""
     sign = -1.0 if code & 0x80 else 1.0
     exponent, fraction = (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
@@ -66,29 +66,29 @@ def _small_float(code: int, mantissa_bits: int, bias: int) -> float:
 
 
 def _e4m3fn(code: int) -> float:
-    return np.nan if code & 0x7F == 0x7F else _small_float(code, 3, 7)
+    return np.nan if code & 0x7F == 0x7F else _decode_float8(code, 3, 7)
 
 
 def _e4m3fnuz(code: int) -> float:
-    return np.nan if code == 0x80 else _small_float(code, 3, 8)
+    return np.nan if code == 0x80 else _decode_float8(code, 3, 8)
 
 
 def _e5m2(code: int) -> float:
     if code & 0x7C != 0x7C:
-        return _small_float(code, 2, 15)
+        return _decode_float8(code, 2, 15)
     if code & 0x03:
         return np.nan
     return -np.inf if code & 0x80 else np.inf
 
 
 def _e5m2fnuz(code: int) -> float:
-    return np.nan if code == 0x80 else _small_float(code, 2, 16)
+    return np.nan if code == 0x80 else _decode_float8(code, 2, 16)
 
 
 def _e8m0fnu(code: int) -> float:
     return np.nan if code == 0xFF else float(2.0 ** (code - 127))
 
 
-_VALUE_OF: dict[str, Callable[[int], float]] = dict(
-    zip(_FLOAT8, (_e4m3fn, _e4m3fnuz, _e5m2, _e5m2fnuz, _e8m0fnu), strict=True)
+_FLOAT8_DECODERS: dict[str, Callable[[int], float]] = dict(
+    zip(_FLOAT8_DTYPES, (_e4m3fn, _e4m3fnuz, _e5m2, _e5m2fnuz, _e8m0fnu), strict=True)
 )

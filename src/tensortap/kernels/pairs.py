@@ -9,13 +9,13 @@ import numpy as np
 from tensortap.kernels import exact, inexact, native, ulps
 from tensortap.kernels.blocks import block_size, decode_block
 from tensortap.kernels.numbers import Array, dtype_info
-from tensortap.kernels.tally import OneSide, Peak, Tally, Tolerance
+from tensortap.kernels.tally import DifferenceAccumulator, RunningMaximum, SideAccumulator, Tolerance
 
-_PROBE = 64
-_PLAIN = {"float32", "float64"}
+_PROBE_SIZE = 64
+_COMPUTED_AS_STORED = {"float32", "float64"}
 
 
-class _Types(NamedTuple):
+class _DtypePair(NamedTuple):
     """What two number types have in common."""
 
     are_exact: bool
@@ -26,18 +26,20 @@ class _Types(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _types(a: str, b: str) -> _Types:
+def _dtype_pair(a: str, b: str) -> _DtypePair:
     families = {dtype_info(a).family, dtype_info(b).family}
     are_exact = families <= {"bool", "int"}
     # One array, the difference and its sums share the scratch. Integers that differ need more room each,
     # and so do numbers that first have to be brought together, or widened.
-    eighths = (2, 2) if are_exact else (3, 5 if {a, b} <= _PLAIN else 4)
+    eighths = (2, 2) if are_exact else (3, 5 if {a, b} <= _COMPUTED_AS_STORED else 4)
     size = block_size(a, b)
     blocks = size * eighths[0] // 8, size * eighths[1] // 8
-    return _Types(are_exact, "complex" in families, ulps.are_counted(a, b), native.knows(a, b), blocks)
+    return _DtypePair(
+        are_exact, "complex" in families, ulps.has_ulp_distance(a, b), native.has_loops_for(a, b), blocks
+    )
 
 
-class Pair:
+class BlockComparison:
     """What two arrays have in common: how their blocks are compared."""
 
     def __init__(
@@ -54,7 +56,7 @@ class Pair:
     ) -> None:
         if a.shape != b.shape:
             raise ValueError(f"shapes differ: {a.shape} against {b.shape}")
-        types = _types(a_dtype, b_dtype)
+        types = _dtype_pair(a_dtype, b_dtype)
         self._dtypes = a_dtype, b_dtype
         self._tolerance = tolerance
         self._is_exact, self._is_complex = types.are_exact, types.are_complex
@@ -67,7 +69,7 @@ class Pair:
         self._with_ulps = with_ulps and types.have_ulps
         self.block = block or types.blocks[a.flags.c_contiguous and b.flags.c_contiguous]
 
-    def add(self, tally: Tally, a: Array, b: Array) -> None:
+    def add(self, tally: DifferenceAccumulator, a: Array, b: Array) -> None:
         """Account for flat parts of both arrays, which begin at `tally.start`."""
         start, stop = 0, a.size
         while start < stop and not (self._until_mismatch and tally.mismatches):
@@ -91,18 +93,18 @@ class Pair:
         with np.errstate(all="ignore"):
             return self._scratch().are_surely_within(a, b, self._tolerance)
 
-    def _add_native(self, tally: Tally, a: Array, b: Array, start: int) -> int:
+    def _add_native(self, tally: DifferenceAccumulator, a: Array, b: Array, start: int) -> int:
         """Where the library stopped: at the end, or at numbers that only its twin can handle."""
         tolerance = self._tolerance
         atol, rtol = tolerance.for_integers() if self._is_exact else (tolerance.atol, tolerance.rtol)
         flags = (tolerance.equal_nan, self._until_mismatch, self._is_exact, self._with_ulps)
-        sides = (*native.source(a, self._dtypes[0]), *native.source(b, self._dtypes[1]))
+        sides = (*native.as_native(a, self._dtypes[0]), *native.as_native(b, self._dtypes[1]))
         report = native.library.differences(*sides, start, a.size, atol, rtol, *flags)
         if report[0] > start:
             self._take_up(tally, report)
         return int(report[0])
 
-    def _take_up(self, tally: Tally, report: Any) -> None:
+    def _take_up(self, tally: DifferenceAccumulator, report: Any) -> None:
         _, counts, nan, inf, disagreeing, both_nan, sums, bounds, absolute, relative, found_ulps = report
         finite, mismatches, above, below = counts
         tally.finite += finite
@@ -128,30 +130,30 @@ class Pair:
         if found_ulps is not None:
             tally.count_ulps(found_ulps[1], found_ulps[0])
 
-    def _take_up_side(self, side: OneSide, bounds: Any, total: float, squares: float) -> None:
+    def _take_up_side(self, side: SideAccumulator, bounds: Any, total: float, squares: float) -> None:
         low, high = map(int, bounds) if self._is_exact else bounds
         side.bound(low, high)
         side.total.add(total)
         side.norm.add_squares(squares)
 
-    def _raise(self, peak: Peak, found: tuple[float, int, float, float], start: int) -> None:
+    def _raise(self, peak: RunningMaximum, found: tuple[float, int, float, float], start: int) -> None:
         size, at, x, y = found
         if size > peak.size:
             peak.size, peak.position = size, start + at
             peak.a, peak.b = (int(x), int(y)) if self._is_exact else (x, y)
 
-    def _add_twin(self, tally: Tally, a_bits: Array, b_bits: Array, start: int) -> None:
+    def _add_twin(self, tally: DifferenceAccumulator, a_bits: Array, b_bits: Array, start: int) -> None:
         before, tally.start = tally.start, start
         b = decode_block(b_bits, self._dtypes[1])
         if self._is_exact:
-            exact.add(tally, decode_block(a_bits, self._dtypes[0]), b, self._tolerance)
+            exact.accumulate_integers(tally, decode_block(a_bits, self._dtypes[0]), b, self._tolerance)
         elif self._are_same_bytes(a_bits, b_bits):
-            inexact.add_same(tally, b, self._tolerance, self._scratch())
+            inexact.accumulate_identical(tally, b, self._tolerance, self._scratch())
         else:
             a = decode_block(a_bits, self._dtypes[0])
-            inexact.add(tally, a, b, self._tolerance, self._scratch())
+            inexact.accumulate_floats(tally, a, b, self._tolerance, self._scratch())
         if self._with_ulps:
-            tally.count_ulps(*ulps.count(a_bits, b_bits, self._dtypes[0]))
+            tally.count_ulps(*ulps.count_ulp_distances(a_bits, b_bits, self._dtypes[0]))
         tally.start = before
 
     def _are_same_bytes(self, a: Array, b: Array) -> bool:
@@ -159,7 +161,7 @@ class Pair:
         if self._dtypes[0] != self._dtypes[1]:
             return False
         a, b = _words(a), _words(b)
-        return bool((a[:_PROBE] == b[:_PROBE]).all() and (a == b).all())
+        return bool((a[:_PROBE_SIZE] == b[:_PROBE_SIZE]).all() and (a == b).all())
 
     def _scratch(self) -> inexact.Scratch:
         """Taken once."""

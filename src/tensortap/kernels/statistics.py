@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from tensortap.kernels import native
-from tensortap.kernels.blocks import block_size, iterate_blocks, decode_block
-from tensortap.kernels.norms import Norm, norm, scaled, total
+from tensortap.kernels.blocks import block_size, decode_block, iterate_blocks
+from tensortap.kernels.norms import RunningNorm, norm, scale_down, sum_float64
 from tensortap.kernels.numbers import Array, dtype_info
 
 # Below this share of the squares the spread is mostly rounding, and is computed from the deviations.
-_CANCELLED = 1e-4
+_MIN_SPREAD_SHARE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,49 +37,49 @@ class Statistics:
 
 def statistics(bits: Array, dtype: str, *, block: int | None = None) -> Statistics:
     """Statistics of an array of the storage type of `dtype`; scratch memory does not grow with it."""
-    if block is None and native.serves(dtype) and native.takes(bits):
-        report = native.library.statistics(*native.source(bits, dtype), 0, bits.size)
+    if block is None and native.supports(dtype) and native.accepts(bits):
+        report = native.library.statistics(*native.as_native(bits, dtype), 0, bits.size)
         if report[0] == bits.size:
-            return _finished(report, dtype)
+            return _from_native_report(report, dtype)
     size = block or block_size(dtype)
-    moments = _Moments(min(size, bits.size))
+    moments = _RunningMoments(min(size, bits.size))
     with np.errstate(all="ignore"):
         for (part,) in iterate_blocks([bits], size):
-            _add(moments, part, dtype)
+            _accumulate_block(moments, part, dtype)
         return moments.finish()
 
 
-def _finished(report: tuple[Any, ...], dtype: str) -> Statistics:
+def _from_native_report(report: tuple[Any, ...], dtype: str) -> Statistics:
     """What the library says of a whole array; the short way, for it is gone for each captured value."""
     _, finite, nan, inf, low, high, whole, squares, _, spread = report
     if not finite:
         return Statistics(nan + inf, None, None, None, None, 0.0, nan, inf)
-    if _are_integers(dtype):
+    if _is_integer_dtype(dtype):
         low, high = int(low), int(high)
     mean, std, norm = whole / finite, math.sqrt(spread / finite), math.sqrt(squares)
     return Statistics(finite + nan + inf, low, high, mean, std, norm, nan, inf)
 
 
-def _add(moments: "_Moments", part: Array, dtype: str) -> None:
+def _accumulate_block(moments: "_RunningMoments", part: Array, dtype: str) -> None:
     """The library as far as it goes, its twin for the rest."""
     start = 0
-    if native.serves(dtype):
-        report = native.library.statistics(*native.source(part, dtype), 0, part.size)
-        moments.take_up(report, is_integer=_are_integers(dtype))
+    if native.supports(dtype):
+        report = native.library.statistics(*native.as_native(part, dtype), 0, part.size)
+        moments.take_up(report, is_integer=_is_integer_dtype(dtype))
         start = report[0]
     if start < part.size:
-        moments.add(_real(decode_block(part[start:], dtype)))
+        moments.add(_to_real(decode_block(part[start:], dtype)))
 
 
-def _are_integers(dtype: str) -> bool:
+def _is_integer_dtype(dtype: str) -> bool:
     return dtype_info(dtype).family in ("bool", "int")
 
 
-def _real(values: Array) -> Array:
+def _to_real(values: Array) -> Array:
     return np.abs(values.astype(np.complex128)) if values.dtype.kind == "c" else values
 
 
-class _Moments:
+class _RunningMoments:
     """Running count, mean and deviations; blocks are merged pairwise, so nothing cancels."""
 
     def __init__(self, size: int) -> None:
@@ -88,7 +88,7 @@ class _Moments:
         self._min: int | float | None = None
         self._max: int | float | None = None
         self._total = self._mean = 0.0
-        self._spread, self._norm = Norm(), Norm()
+        self._spread, self._norm = RunningNorm(), RunningNorm()
 
     def add(self, values: Array) -> None:
         self._count += values.size
@@ -123,7 +123,7 @@ class _Moments:
             return Statistics(self._count, None, None, None, None, norm, self._nan, self._inf)
         mean = self._total / count if math.isfinite(self._total) else self._mean
         std = self._spread.value / math.sqrt(count)
-        low, high = _plain(self._min), _plain(self._max)
+        low, high = _bool_to_int(self._min), _bool_to_int(self._max)
         return Statistics(self._count, low, high, mean, std, norm, self._nan, self._inf)
 
     def _without_nonfinite(self, values: Array) -> Array:
@@ -141,9 +141,9 @@ class _Moments:
         return wide
 
     def _merge(self, values: Array) -> None:
-        count, whole, length = values.size, total(values), norm(values)
+        count, whole, length = values.size, sum_float64(values), norm(values)
         mean = whole / count if math.isfinite(whole) else _scaled_mean(values)
-        self._spread.add(_deviation(values, mean, length))
+        self._spread.add(_deviation_norm(values, mean, length))
         self._norm.add(length)
         self._join(count, mean, whole)
 
@@ -155,17 +155,17 @@ class _Moments:
         self._finite = joined
 
 
-def _deviation(values: Array, mean: float, length: float) -> float:
+def _deviation_norm(values: Array, mean: float, length: float) -> float:
     """The norm of what is left when the mean is taken away."""
     share = abs(mean) * math.sqrt(values.size) / length if length else 0.0
     squares = (1.0 - share) * (1.0 + share)
-    return length * math.sqrt(squares) if squares > _CANCELLED else norm(values - mean)
+    return length * math.sqrt(squares) if squares > _MIN_SPREAD_SHARE else norm(values - mean)
 
 
 def _scaled_mean(values: Array) -> float:
-    small, exponent = scaled(values)
-    return float(np.ldexp(total(small) / values.size, exponent))
+    small, exponent = scale_down(values)
+    return float(np.ldexp(sum_float64(small) / values.size, exponent))
 
 
-def _plain(value: int | float | None) -> int | float | None:
+def _bool_to_int(value: int | float | None) -> int | float | None:
     return int(value) if isinstance(value, bool) else value

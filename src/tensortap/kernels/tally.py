@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensortap.kernels.norms import Norm, Sum
-from tensortap.kernels.ulps import Ulps
+from tensortap.kernels.norms import RunningNorm, ScaledSum
+from tensortap.kernels.ulps import UlpDistances
 
 DEFAULT_ATOL = 1e-8
 DEFAULT_RTOL = 1e-5
@@ -38,7 +38,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
-class Extreme:
+class LargestDifference:
     """Where two arrays differ most: by how much, at which index, and both numbers there."""
 
     size: int | float
@@ -48,7 +48,7 @@ class Extreme:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SideStatistics:
     """What the numbers of one side are like, where both sides are finite; None where there is no such."""
 
     min: int | float | None
@@ -74,8 +74,8 @@ class ArrayDifference:
 
     count: int
     mismatches: int
-    absolute: Extreme | None
-    relative: Extreme | None
+    absolute: LargestDifference | None
+    relative: LargestDifference | None
     mean: float
     relative_l2: float
     nan: tuple[int, int]
@@ -87,13 +87,13 @@ class ArrayDifference:
     below: int
     gain: float | None
     cosine_distance: float | None
-    a: Side
-    b: Side
-    ulps: Ulps | None = None
+    a: SideStatistics
+    b: SideStatistics
+    ulps: UlpDistances | None = None
 
 
 @dataclass(slots=True)
-class Peak:
+class RunningMaximum:
     """The largest so far; of equals the first."""
 
     size: int | float = 0
@@ -105,42 +105,42 @@ class Peak:
         if size > self.size:
             self.size, self.position, self.a, self.b = size, position, a.item(), b.item()
 
-    def join(self, later: Peak) -> None:
+    def join(self, later: RunningMaximum) -> None:
         if later.size > self.size:
             self.size, self.position, self.a, self.b = later.size, later.position, later.a, later.b
 
-    def extreme(self, shape: tuple[int, ...]) -> Extreme | None:
+    def extreme(self, shape: tuple[int, ...]) -> LargestDifference | None:
         if not self.size:
             return None
-        return Extreme(self.size, index_of(self.position, shape), self.a, self.b)
+        return LargestDifference(self.size, unravel_index(self.position, shape), self.a, self.b)
 
 
 @dataclass(slots=True)
-class OneSide:
+class SideAccumulator:
     """What is known of one side."""
 
     low: int | float | None = None
     high: int | float | None = None
-    total: Sum = field(default_factory=Sum)
-    norm: Norm = field(default_factory=Norm)
+    total: ScaledSum = field(default_factory=ScaledSum)
+    norm: RunningNorm = field(default_factory=RunningNorm)
 
     def bound(self, low: int | float, high: int | float) -> None:
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
 
-    def join(self, other: OneSide) -> None:
+    def join(self, other: SideAccumulator) -> None:
         if other.low is not None and other.high is not None:
             self.bound(other.low, other.high)
         self.total.join(other.total)
         self.norm.join(other.norm)
 
-    def finish(self, count: int) -> Side:
+    def finish(self, count: int) -> SideStatistics:
         mean = self.total.over(count) if count else None
-        return Side(self.low, self.high, mean, self.norm.value)
+        return SideStatistics(self.low, self.high, mean, self.norm.value)
 
 
 @dataclass(slots=True)
-class Tally:
+class DifferenceAccumulator:
     """What has been seen so far; `start` is the flat position of the block at hand."""
 
     start: int = 0
@@ -152,14 +152,14 @@ class Tally:
     inf: tuple[int, int] = (0, 0)
     disagreeing: int = 0
     both_nan: int = 0
-    total: Sum = field(default_factory=Sum)
-    bias: Sum = field(default_factory=Sum)
-    product: Sum = field(default_factory=Sum)  # of a - b with b
-    absolute: Peak = field(default_factory=Peak)
-    relative: Peak = field(default_factory=Peak)
-    gap: Norm = field(default_factory=Norm)
-    a: OneSide = field(default_factory=OneSide)
-    b: OneSide = field(default_factory=OneSide)
+    total: ScaledSum = field(default_factory=ScaledSum)
+    bias: ScaledSum = field(default_factory=ScaledSum)
+    product: ScaledSum = field(default_factory=ScaledSum)  # of a - b with b
+    absolute: RunningMaximum = field(default_factory=RunningMaximum)
+    relative: RunningMaximum = field(default_factory=RunningMaximum)
+    gap: RunningNorm = field(default_factory=RunningNorm)
+    a: SideAccumulator = field(default_factory=SideAccumulator)
+    b: SideAccumulator = field(default_factory=SideAccumulator)
     ulps: list[int] | None = None
     most_ulps: int = 0
 
@@ -167,7 +167,7 @@ class Tally:
         self.ulps = counts if self.ulps is None else [x + y for x, y in zip(self.ulps, counts, strict=True)]
         self.most_ulps = max(self.most_ulps, most)
 
-    def join(self, later: Tally) -> None:
+    def join(self, later: DifferenceAccumulator) -> None:
         """Take up what was found further on in the same arrays."""
         for name in ("mismatches", "finite", "above", "below", "disagreeing", "both_nan"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
@@ -180,7 +180,7 @@ class Tally:
 
     def finish(self, shape: tuple[int, ...]) -> ArrayDifference:
         a, b, gap = self.a.finish(self.finite), self.b.finish(self.finite), self.gap.value
-        gain, cosine_distance = direction(self.product, a.norm, b.norm, gap)
+        gain, cosine_distance = gain_and_cosine_distance(self.product, a.norm, b.norm, gap)
         return ArrayDifference(
             count=math.prod(shape),
             mismatches=self.mismatches,
@@ -199,20 +199,22 @@ class Tally:
             cosine_distance=cosine_distance,
             a=a,
             b=b,
-            ulps=None if self.ulps is None else Ulps(tuple(self.ulps), self.most_ulps),
+            ulps=None if self.ulps is None else UlpDistances(tuple(self.ulps), self.most_ulps),
         )
 
 
-def direction(product: Sum, a: float, b: float, gap: float) -> tuple[float | None, float | None]:
+def gain_and_cosine_distance(
+    product: ScaledSum, a: float, b: float, gap: float
+) -> tuple[float | None, float | None]:
     """Gain and cosine distance of two arrays, from their norms and the product of a - b with b."""
     if not a or not b:
         return None, None
     longest = max(a, b)
     shares = gap / longest, product.over(longest, longest), a / longest, b / longest
-    return product.over(b, b), apart(*shares)
+    return product.over(b, b), cosine_distance_from_shares(*shares)
 
 
-def apart(gap: float, product: float, a: float, b: float) -> float:
+def cosine_distance_from_shares(gap: float, product: float, a: float, b: float) -> float:
     """1 - cos of the angle between a and b, from sums of the differences: those of the numbers themselves
     would cancel. Everything is a share of the longer one."""
     stretch = (gap * gap + 2 * product) / (a + b)  # |a| - |b|
@@ -220,7 +222,7 @@ def apart(gap: float, product: float, a: float, b: float) -> float:
     return found if math.isnan(found) else min(max(found, 0.0), 2.0)
 
 
-def index_of(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def unravel_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Where a flat position lies in an array of this shape."""
     if len(shape) == 1:
         return (position,)

@@ -13,25 +13,25 @@ from tensortap.core.record import Record
 from tensortap.core.steps import declared_step
 from tensortap.frameworks.keep import detached_reference, summarise_value
 from tensortap.kernels.statistics import Statistics
-from tensortap.live.offers import Offer
-from tensortap.live.pace import Pace
-from tensortap.live.parcels import Budget
+from tensortap.live.offers import ExposedModel
+from tensortap.live.pace import Throttle
+from tensortap.live.parcels import OutgoingBudget
 from tensortap.live.requests import Request
 from tensortap.live.subscriptions import Subscription
 from tensortap.recording.capture import Capture
 from tensortap.sources.selection import selection
 from tensortap.stages.select import every
 
-_HOOK_SECONDS = 5e-6  # what a hook takes around the sink, which is what is measured
+_HOOK_OVERHEAD_SECONDS = 5e-6  # what a hook takes around the sink, which is what is measured
 log = logging.getLogger("tensortap.live")
 
 
-class Clock:
+class StepClock:
     """Which step it is, and how much time live sessions have cost."""
 
     def __init__(self) -> None:
         self.step = 0
-        self.spent = 0.0
+        self.spent_seconds = 0.0
 
 
 class Sender:
@@ -47,31 +47,31 @@ class Sender:
         pass
 
 
-class Placed:
+class ActiveCaptures:
     """Captures of one request on all offers, from `start` to `stop`; each record goes to `take`."""
 
-    def __init__(self, patterns: Sequence[str], step_interval: int, clock: Clock) -> None:
+    def __init__(self, patterns: Sequence[str], step_interval: int, clock: StepClock) -> None:
         self._patterns, self._every, self._clock = tuple(patterns), step_interval, clock
         self._captures: list[Capture] = []
-        self._has_sites = self._came = False
+        self._has_sites = self._has_records = False
         self._problem = ""
-        self._steps_in_vain = 0
+        self._empty_steps = 0
 
-    def start(self, offers: Iterable[Offer], beginning: Offer | None) -> None:
+    def start(self, exposed: Iterable[ExposedModel], running: ExposedModel | None) -> None:
         """Place the hooks; what no offer has may still be something that `tt.tap` shows."""
-        for offer in offers:
-            known = self._known(offer.model)
-            if not known:
+        for model in exposed:
+            patterns = self._matching_patterns(model.model)
+            if not patterns:
                 continue
-            capture = self._capture(offer.model, known)
-            capture.start_within(offer.forwards, has_begun=offer is beginning)
+            capture = self._capture(model.model, patterns)
+            capture.start_within(model.forwards, has_begun=model is running)
             self._captures.append(capture)
         self._has_sites = bool(self._captures)
         if not self._captures:
             capture = self._capture(None, self._patterns)  # raises for a function that is not there
             capture.start_within(0, has_begun=False)
             self._captures.append(capture)
-            self._has_sites = any(":" in one for one in self._patterns)
+            self._has_sites = any(":" in pattern for pattern in self._patterns)
 
     def stop(self) -> None:
         for capture in self._captures:
@@ -82,154 +82,154 @@ class Placed:
         self._captures = []
 
     @property
-    def is_looking(self) -> bool:
+    def is_searching(self) -> bool:
         """Whether nothing offered has that name, and `tt.tap` may or may not."""
-        return not (self._has_sites or self._came)
+        return not (self._has_sites or self._has_records)
 
     def end_step(self) -> str:
         """Between two steps; a reason when nothing can come of it."""
-        if not self.is_looking:
+        if not self.is_searching:
             return ""
-        self._steps_in_vain += 1
-        return self._nothing() if self._steps_in_vain > 1 else ""
+        self._empty_steps += 1
+        return self._explain_no_match() if self._empty_steps > 1 else ""
 
-    def take(self, record: Record) -> None:
+    def handle_record(self, record: Record) -> None:
         raise NotImplementedError
 
-    def tell(self, key: str, text: str) -> None:
+    def report_problem(self, key: str, problem: str) -> None:
         raise NotImplementedError
 
-    def tell_found(self) -> None:
+    def on_first_record(self) -> None:
         """The first record has come."""
 
-    def _known(self, model: Any) -> list[str]:
+    def _matching_patterns(self, model: Any) -> list[str]:
         """The patterns that mean something in this model; of the others the first problem is kept."""
-        known, excluding = [], [one for one in self._patterns if one.startswith("!")]
+        matching, exclusions = [], [pattern for pattern in self._patterns if pattern.startswith("!")]
         for pattern in self._patterns:
             try:
-                if pattern not in excluding and selection(model, [pattern]):
-                    known.append(pattern)
+                if pattern not in exclusions and selection(model, [pattern]):
+                    matching.append(pattern)
             except (TensortapError, ValueError, TypeError) as error:
                 self._problem = self._problem or str(error)
-        return [*known, *excluding] if known else []
+        return [*matching, *exclusions] if matching else []
 
     def _capture(self, model: Any, patterns: Sequence[str]) -> Capture:
         # Every capture hears what `tt.tap` shows; one of them is enough.
-        write = self._see if self._captures else self._see_and_hear
+        write = self._handle_site if self._captures else self._handle_site_or_tap
         when = every(self._every) if self._every > 1 else None
         return Capture(model, tuple(patterns), None, when, None, False, "eager", Sender(write))
 
-    def _see_and_hear(self, record: Record) -> None:
+    def _handle_site_or_tap(self, record: Record) -> None:
         if record.kind != "value":
-            self._see(record)
+            self._handle_site(record)
         elif any(matches_pattern(pattern, record.name) for pattern in self._patterns):
             step = self._clock.step if declared_step() is None else record.step
             if isinstance(step, int) and step % self._every == 0:
-                self._timed(record._replace(step=step))
+                self._handle_timed(record._replace(step=step))
 
-    def _see(self, record: Record) -> None:
+    def _handle_site(self, record: Record) -> None:
         if record.kind != "value":
-            self._timed(record)
+            self._handle_timed(record)
 
-    def _timed(self, record: Record) -> None:
+    def _handle_timed(self, record: Record) -> None:
         start = perf_counter()
-        if not self._came:
-            self._came = True
-            self.tell_found()
+        if not self._has_records:
+            self._has_records = True
+            self.on_first_record()
         try:
-            self.take(record)
+            self.handle_record(record)
         except UnsupportedValueError as error:
-            self.tell(record.name, f"{record.name}: {error}")
+            self.report_problem(record.name, f"{record.name}: {error}")
         except (IndexError, TypeError, RuntimeError, ValueError) as error:
-            self.tell(record.name, f"{record.name}: {type(error).__name__}: {error}")
+            self.report_problem(record.name, f"{record.name}: {type(error).__name__}: {error}")
         finally:
-            self._clock.spent += perf_counter() - start + _HOOK_SECONDS
+            self._clock.spent_seconds += perf_counter() - start + _HOOK_OVERHEAD_SECONDS
 
-    def _nothing(self) -> str:
-        what = " ".join(map(repr, self._patterns))
+    def _explain_no_match(self) -> str:
+        patterns = " ".join(map(repr, self._patterns))
         hint = (
             "nothing is exposed; tt.expose(model) in the job does that"
             if not self._problem
             else self._problem
         )
-        text = hint if self._problem else f"no site {what}: {hint}"
-        return f"{text.replace('tt.sites(model)', 's.catalog()')}; no tt.tap showed it in a whole step either"
+        explanation = hint if self._problem else f"no site {patterns}: {hint}"
+        return f"{explanation.replace('tt.sites(model)', 's.catalog()')}; no tt.tap showed it in a whole step either"
 
 
-class Asked(Placed):
+class RequestedTap(ActiveCaptures):
     """A tap with as many subscribers as asked for the same."""
 
-    def __init__(self, request: Request, budget: Budget, clock: Clock) -> None:
+    def __init__(self, request: Request, budget: OutgoingBudget, clock: StepClock) -> None:
         super().__init__(request.patterns, request.every, clock)
         self.request = request
         self.subscriptions: list[Subscription] = []
         self._budget = budget
         self._index = request.index
-        self._told: set[str] = set()
-        self._pace = Pace()
+        self._reported: set[str] = set()
+        self._throttle = Throttle()
 
     def end_step(self) -> str:
         start = perf_counter()
-        for one in self.subscriptions:
-            one.end_step()
-        self._pace.spend_between(perf_counter() - start)
+        for subscription in self.subscriptions:
+            subscription.end_step()
+        self._throttle.add_step_cost(perf_counter() - start)
         return super().end_step()
 
-    def take(self, record: Record) -> None:
+    def handle_record(self, record: Record) -> None:
         """Send it to those who have credit for it; a snapshot is made once, if at all."""
-        if not self._pace.allows(record.step, self.request.every):
-            for one in self.subscriptions:
-                one.skipped += 1
+        if not self._throttle.allows(record.step, self.request.every):
+            for subscription in self.subscriptions:
+                subscription.skipped += 1
             return
-        wanting = [one for one in self.subscriptions if one.wants(record)]
-        if wanting:
+        interested = [subscription for subscription in self.subscriptions if subscription.wants(record)]
+        if interested:
             start = perf_counter()
-            self.send(record, self._kept(record.value), wanting)
-            self._pace.spend(record.step, perf_counter() - start)
+            self.send(record, self._reduce(record.value), interested)
+            self._throttle.add_cost(record.step, perf_counter() - start)
 
-    def keep_pace(self, most: float) -> None:
+    def adjust_throttle(self, max_share: float) -> None:
         """Take fewer steps where those taken cost more than that share of the job's time."""
-        told = self._pace.judge(most)
-        for one in self.subscriptions if told else ():
-            one.tell("problem", told)
+        message = self._throttle.adjust(max_share)
+        for subscription in self.subscriptions if message else ():
+            subscription.send_event("problem", message)
 
-    def send(self, record: Record, value: Any, wanting: Sequence[Subscription]) -> None:
-        parcel = self._budget.parcel(record, value)
-        takers = [one for one in wanting if parcel is not None and one.has_room(parcel.nbytes)]
-        for one in wanting:
-            if one not in takers:
-                one.skip(record.name)
-        if parcel is None:
+    def send(self, record: Record, value: Any, interested: Sequence[Subscription]) -> None:
+        outgoing = self._budget.snapshot(record, value)
+        receivers = [candidate for candidate in interested if outgoing is not None and candidate.has_room(outgoing.nbytes)]
+        for subscription in interested:
+            if subscription not in receivers:
+                subscription.skip(record.name)
+        if outgoing is None:
             return
-        if not takers:
-            parcel.withdraw()
-        parcel.readers = len(takers)  # before the first is told: it may be done with it at once
-        for one in takers:
-            one.send(parcel)
+        if not receivers:
+            outgoing.cancel()
+        outgoing.pending_readers = len(receivers)  # before the first is told: it may be done with it at once
+        for subscription in receivers:
+            subscription.send(outgoing)
 
-    def tell(self, key: str, text: str) -> None:
-        if key not in self._told:
-            self._told.add(key)
-            for one in self.subscriptions:
-                one.tell("problem", text[:1000])
+    def report_problem(self, key: str, problem: str) -> None:
+        if key not in self._reported:
+            self._reported.add(key)
+            for subscription in self.subscriptions:
+                subscription.send_event("problem", problem[:1000])
 
-    def tell_found(self) -> None:
+    def on_first_record(self) -> None:
         if not self._has_sites:
-            for one in self.subscriptions:
-                one.tell("armed")
+            for subscription in self.subscriptions:
+                subscription.send_event("armed")
 
-    def _kept(self, value: Any) -> Any:
+    def _reduce(self, value: Any) -> Any:
         if self._index is not None:
             return detached_reference(value)[self._index]
-        return told(value) if self.request.keep == "stats" else value
+        return statistics_dict(value) if self.request.keep == "stats" else value
 
 
-def told(value: Any) -> dict[str, Any]:
+def statistics_dict(value: Any) -> dict[str, Any]:
     """The few numbers of a value, as they travel."""
-    found = measured(value)
-    return {name: getattr(found, name) for name in Statistics.__dataclass_fields__}
+    statistics = compute_statistics(value)
+    return {name: getattr(statistics, name) for name in Statistics.__dataclass_fields__}
 
 
-def measured(value: Any) -> Statistics:
-    found = summarise_value(value)
-    return found if isinstance(found, Statistics) else found.statistics
+def compute_statistics(value: Any) -> Statistics:
+    summarised = summarise_value(value)
+    return summarised if isinstance(summarised, Statistics) else summarised.statistics

@@ -12,27 +12,27 @@ from tensortap.formats.link import Frame
 from tensortap.formats.wire import Kind, head
 from tensortap.live.control import Control
 from tensortap.live.discovery import Job
-from tensortap.live.line import SessionLine
-from tensortap.live.offers import Offers, Place
+from tensortap.live.line import SessionConnection
+from tensortap.live.offers import ExposedModels, CatalogEntry
 from tensortap.live.requests import count_of, request_of
 from tensortap.live.subscriptions import Subscription
 
-_MOST_TAPS = 1000  # of one session
-_ROWS_OF_A_FRAME = 2000
-_RECENT = 64
-_SHORT = 0.2  # seconds, too few for a rate
+_MAX_TAPS = 1000  # of one session
+_ROWS_PER_FRAME = 2000
+_MAX_CREDIT = 64
+_MIN_RATE_SECONDS = 0.2  # seconds, too few for a rate
 
 
-class Desk:
-    def __init__(self, job: Job, control: Control, offers: Offers) -> None:
+class RequestHandler:
+    def __init__(self, job: Job, control: Control, exposed_models: ExposedModels) -> None:
         self.job = job
-        self._control, self._offers = control, offers
-        self._last = (time.monotonic(), 0, 0.0, 0.0)  # when, steps, their seconds, ours
+        self._control, self._exposed_models = control, exposed_models
+        self._last_report = (time.monotonic(), 0, 0.0, 0.0)  # when, steps, their seconds, ours
         self._rate = 0.0
         self._overhead: float | None = None
 
-    def answer(self, line: SessionLine, frame: Frame) -> None:
-        answers = {
+    def handle(self, connection: SessionConnection, frame: Frame) -> None:
+        handlers = {
             Kind.TAP: self._tap,
             Kind.UNTAP: self._untap,
             Kind.CREDIT: self._credit,
@@ -43,124 +43,124 @@ class Desk:
         if frame.kind is Kind.BYE:
             raise ConnectionError("the session said goodbye")
         try:
-            if frame.kind in answers:
-                answers[frame.kind](line, frame.meta)
+            if frame.kind in handlers:
+                handlers[frame.kind](connection, frame.meta)
         except (TensortapError, ValueError, TypeError) as error:
             kind = "refused" if isinstance(error, PermissionError) else "value"
-            line.post(head(Kind.ERR, {**_of(frame.meta), "kind": kind, "error": str(error)[:2000]}))
+            connection.enqueue(head(Kind.ERR, {**_request_id(frame.meta), "kind": kind, "error": str(error)[:2000]}))
 
-    def forget(self, line: SessionLine) -> None:
-        for one in line.subscriptions.values():
-            self._control.unsubscribe(one, "the session has gone", keeps_sticky=True)
-        line.subscriptions.clear()
+    def drop_session(self, connection: SessionConnection) -> None:
+        for subscription in connection.subscriptions.values():
+            self._control.unsubscribe(subscription, "the session has gone", keeps_sticky=True)
+        connection.subscriptions.clear()
 
-    def tell_all(self, lines: Sequence[SessionLine]) -> None:
+    def report_stats(self, connections: Sequence[SessionConnection]) -> None:
         """How the job is doing: since the last time that was told."""
-        then, steps, stepping, spent = self._last
+        last_time, steps, step_seconds, spent_seconds = self._last_report
         control = self._control
-        self._last = (time.monotonic(), control.steps, control.stepping, control.clock.spent)
-        seconds = control.stepping - stepping
-        self._rate = (control.steps - steps) / max(self._last[0] - then, 1e-6)
-        self._overhead = (control.clock.spent - spent) / seconds if seconds else None
-        for line in lines:
-            self._report(line)
+        self._last_report = (time.monotonic(), control.steps, control.step_seconds, control.clock.spent_seconds)
+        seconds = control.step_seconds - step_seconds
+        self._rate = (control.steps - steps) / max(self._last_report[0] - last_time, 1e-6)
+        self._overhead = (control.clock.spent_seconds - spent_seconds) / seconds if seconds else None
+        for connection in connections:
+            self._send_stats(connection)
 
-    def _report(self, line: SessionLine) -> None:
-        now = {"step": self._control.clock.step, "rate": self._rate, "overhead": self._overhead}
-        line.post(head(Kind.STATS, {**now, **_counts(line)}))
+    def _send_stats(self, connection: SessionConnection) -> None:
+        stats = {"step": self._control.clock.step, "rate": self._rate, "overhead": self._overhead}
+        connection.enqueue(head(Kind.STATS, {**stats, **_tap_counts(connection)}))
 
-    def _tap(self, line: SessionLine, meta: dict[str, Any]) -> None:
+    def _tap(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
         number = meta.get("tap")
-        if type(number) is not int or number in line.subscriptions or len(line.subscriptions) >= _MOST_TAPS:
-            raise ValueError(f"a tap needs a number of its own, and a session has at most {_MOST_TAPS}")
+        if type(number) is not int or number in connection.subscriptions or len(connection.subscriptions) >= _MAX_TAPS:
+            raise ValueError(f"a tap needs a number of its own, and a session has at most {_MAX_TAPS}")
         request = request_of(meta)
         subscription = Subscription(
-            number, request, line, count_of(meta, "first", None), bool(meta.get("sticky"))
+            number, request, connection, count_of(meta, "first", None), bool(meta.get("sticky"))
         )
-        line.subscriptions[number] = subscription
+        connection.subscriptions[number] = subscription
         self._control.subscribe(subscription)
-        line.post(head(Kind.OK, _of(meta)))
+        connection.enqueue(head(Kind.OK, _request_id(meta)))
 
-    def _untap(self, line: SessionLine, meta: dict[str, Any]) -> None:
+    def _untap(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
         if meta.get("tap") == "*":
             self._control.end_sticky()
-            ended = list(line.subscriptions)
+            ended = list(connection.subscriptions)
         else:
-            ended = [number for number in [meta.get("tap")] if number in line.subscriptions]
+            ended = [number for number in [meta.get("tap")] if number in connection.subscriptions]
         for number in ended:
-            self._control.unsubscribe(line.subscriptions.pop(number), "the session ended it")
-        line.post(head(Kind.OK, _of(meta)))
+            self._control.unsubscribe(connection.subscriptions.pop(number), "the session ended it")
+        connection.enqueue(head(Kind.OK, _request_id(meta)))
 
-    def _credit(self, line: SessionLine, meta: dict[str, Any]) -> None:
-        subscription = line.subscriptions.get(meta.get("tap", -1))
-        if subscription is not None and subscription.granted - subscription.used < _RECENT:
+    def _credit(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
+        subscription = connection.subscriptions.get(meta.get("tap", -1))
+        if subscription is not None and subscription.granted - subscription.used < _MAX_CREDIT:
             subscription.granted += 1
 
-    def _ping(self, line: SessionLine, meta: dict[str, Any]) -> None:
-        line.post(head(Kind.PING, _of(meta)))
+    def _ping(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
+        connection.enqueue(head(Kind.PING, _request_id(meta)))
 
-    def _stats(self, line: SessionLine, meta: dict[str, Any]) -> None:
-        if time.monotonic() - self._last[0] > _SHORT:
-            self.tell_all([line])
+    def _stats(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
+        if time.monotonic() - self._last_report[0] > _MIN_RATE_SECONDS:
+            self.report_stats([connection])
         else:
-            self._report(line)
-        line.post(head(Kind.OK, _of(meta)))
+            self._send_stats(connection)
+        connection.enqueue(head(Kind.OK, _request_id(meta)))
 
-    def _catalog(self, line: SessionLine, meta: dict[str, Any]) -> None:
+    def _catalog(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
         if meta.get("survey"):
             self._control.survey()
         pattern = meta.get("pattern") or ""
         if type(pattern) is not str or len(pattern) > 500:
             raise ValueError("a pattern is a text of at most 500 letters")
-        rows = [_row(place) for place in self._places() if _is_meant(pattern, place.name)]
-        for start in range(0, len(rows) or 1, _ROWS_OF_A_FRAME):
-            told = {
-                **_of(meta),
-                "rows": rows[start : start + _ROWS_OF_A_FRAME],
-                "more": start + _ROWS_OF_A_FRAME < len(rows),
+        rows = [_catalog_row(entry) for entry in self._catalog_entries() if _is_match(pattern, entry.name)]
+        for start in range(0, len(rows) or 1, _ROWS_PER_FRAME):
+            page = {
+                **_request_id(meta),
+                "rows": rows[start : start + _ROWS_PER_FRAME],
+                "more": start + _ROWS_PER_FRAME < len(rows),
                 "surveys": self._control.surveys,
             }
-            line.post(head(Kind.CATALOG, told))
+            connection.enqueue(head(Kind.CATALOG, page))
 
-    def _places(self) -> Iterator[Place]:
-        seen, names = dict(self._control.seen), set[str]()
-        for offer in self._offers:
-            for place in offer.places:
-                names.add(place.name)
-                found = seen.pop(place.name, None)
-                is_news = found is not None and place.shape is None
-                yield place._replace(dtype=found.dtype, shape=found.shape) if is_news and found else place
+    def _catalog_entries(self) -> Iterator[CatalogEntry]:
+        surveyed, names = dict(self._control.surveyed), set[str]()
+        for model in self._exposed_models:
+            for entry in model.catalog_entries:
+                names.add(entry.name)
+                with_shape = surveyed.pop(entry.name, None)
+                adds_shape = with_shape is not None and entry.shape is None
+                yield entry._replace(dtype=with_shape.dtype, shape=with_shape.shape) if adds_shape and with_shape else entry
         # What tt.tap shows, and parts of nested values; others are of models that are gone.
         yield from (
-            one for one in seen.values() if one.kind == "value" or one.name.partition("[")[0] in names
+            surveyed_entry for surveyed_entry in surveyed.values() if surveyed_entry.kind == "value" or surveyed_entry.name.partition("[")[0] in names
         )
 
 
-def _is_meant(pattern: str, name: str) -> bool:
+def _is_match(pattern: str, name: str) -> bool:
     """A pattern of the grammar, or a part of the name."""
     return not pattern or pattern in name or matches_pattern(pattern, name)
 
 
-def _row(place: Place) -> list[Any]:
+def _catalog_row(entry: CatalogEntry) -> list[Any]:
     return [
-        place.name,
-        place.kind,
-        place.module_class,
-        place.dtype,
-        None if place.shape is None else list(place.shape),
+        entry.name,
+        entry.kind,
+        entry.module_class,
+        entry.dtype,
+        None if entry.shape is None else list(entry.shape),
     ]
 
 
-def _of(meta: dict[str, Any]) -> dict[str, Any]:
+def _request_id(meta: dict[str, Any]) -> dict[str, Any]:
     number = meta.get("id")
     return {"id": number} if type(number) is int else {}
 
 
-def _counts(line: SessionLine) -> dict[str, int]:
-    taps = list(line.subscriptions.values())
+def _tap_counts(connection: SessionConnection) -> dict[str, int]:
+    taps = list(connection.subscriptions.values())
     return {
         "taps": len(taps),
-        "skipped": sum(one.skipped for one in taps),
-        "dropped": sum(one.dropped for one in taps),
-        "sent": sum(one.sent for one in taps),
+        "skipped": sum(subscription.skipped for subscription in taps),
+        "dropped": sum(subscription.dropped for subscription in taps),
+        "sent": sum(subscription.sent for subscription in taps),
     }

@@ -21,46 +21,46 @@ from tensortap.core.settings import is_on, setting
 from tensortap.core.steps import remove_step_listener, add_step_listener
 from tensortap.formats.link import handshake
 from tensortap.formats.wire import BadFrameError, Kind, head
-from tensortap.live.control import Control, Target
-from tensortap.live.desk import Desk
+from tensortap.live.control import Control, DumpTarget
+from tensortap.live.desk import RequestHandler
 from tensortap.live.discovery import Job, Note, described, private_folder
-from tensortap.live.line import SessionLine
-from tensortap.live.offers import offers
-from tensortap.live.pace import SHARE
-from tensortap.live.parcels import Budget
+from tensortap.live.line import SessionConnection
+from tensortap.live.offers import exposed_models
+from tensortap.live.pace import DEFAULT_SHARE
+from tensortap.live.parcels import OutgoingBudget
 
-_MOST_SESSIONS = 64
-_MOST_GREETINGS = 8
-_TELL_EVERY = 0.5  # seconds between two reports of how the job is doing
-_LOOK_AGAIN = 0.02  # seconds, while something is tapped
-_FAREWELL = 1.0  # seconds
+_MAX_SESSIONS = 64
+_MAX_HANDSHAKES = 8
+_STATS_INTERVAL = 0.5  # seconds between two reports of how the job is doing
+_POLL_INTERVAL = 0.02  # seconds, while something is tapped
+_CLOSE_TIMEOUT = 1.0  # seconds
 log = logging.getLogger("tensortap.live")
 
 
 class Endpoint:
     """Listens from when it is made until `close`, the end of the program, or a fork, for the child."""
 
-    def __init__(self, name: str, dump_to: Target, share: float | None = SHARE) -> None:
+    def __init__(self, name: str, dump_to: DumpTarget, share: float | None = DEFAULT_SHARE) -> None:
         self.job: Job = described(name, rank_info(), private_folder())
-        budget = Budget(int(float(setting("TENSORTAP_LIVE_MB")) * (1 << 20)))
+        budget = OutgoingBudget(int(float(setting("TENSORTAP_LIVE_MB")) * (1 << 20)))
         label = Path(self.job.socket).stem.rpartition("-")[0]
-        self.control = Control(offers, budget, dump_to, label, share)
-        self._desk = Desk(self.job, self.control, offers)
-        self._lines: list[SessionLine] = []
-        self._greeted: list[SessionLine] = []  # by their own threads, not taken over yet
-        self._greetings = 0
+        self.control = Control(exposed_models, budget, dump_to, label, share)
+        self._handler = RequestHandler(self.job, self.control, exposed_models)
+        self._connections: list[SessionConnection] = []
+        self._accepted: list[SessionConnection] = []  # by their own threads, not taken over yet
+        self._handshakes = 0
         self._is_closing = self._is_awake = False
-        self._listener = _listen(self.job.socket)
-        self._note = Note(self.job)
-        self._wakes, self._wake_end = os.pipe()
-        for end in (self._wakes, self._wake_end):
+        self._listener = _bind_socket(self.job.socket)
+        self._job_file = Note(self.job)
+        self._wake_read, self._wake_write = os.pipe()
+        for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._wakes, selectors.EVENT_READ, self._drain)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakes)
         self._thread = threading.Thread(target=self._run, name="tensortap-live", daemon=True)
         add_step_listener(self.control.at_step)
-        offers.open(self.control.at_forward)
+        exposed_models.open(self.control.at_forward)
         self._thread.start()
 
     @property
@@ -72,156 +72,156 @@ class Endpoint:
         if self._is_closing:
             return
         self._is_closing = True
-        self._leave()
+        self._detach()
         self.wake()
-        self._thread.join(2 * _FAREWELL)
+        self._thread.join(2 * _CLOSE_TIMEOUT)
 
     def abandon(self) -> None:
         """In the child of a fork: close the copies, disturb nobody."""
         self._is_closing = True
-        self._leave(is_shared=True)
-        for line in [*self._lines, *self._greeted]:
-            line.close(is_shared=True)
+        self._detach(is_shared=True)
+        for connection in [*self._connections, *self._accepted]:
+            connection.close(is_shared=True)
         with contextlib.suppress(OSError):
             os.close(self._listener.detach())
-        self._note.abandon()
+        self._job_file.abandon()
         self._end_selector()
 
     def wake(self) -> None:
         if not self._is_awake:
             self._is_awake = True
             with contextlib.suppress(OSError):
-                os.write(self._wake_end, b".")
+                os.write(self._wake_write, b".")
 
     def refresh(self) -> None:
         """The process group may have come after the socket: then the rank in the note was not known yet."""
         here = rank_info()
         if (here.rank, here.world_size) != (self.job.rank, self.job.world):
-            now = described(self.job.name, here, Path(self.job.socket).parent)
-            self.job = self._desk.job = replace(now, socket=self.job.socket, started=self.job.started)
-            self._note.write(self.job)
+            job = described(self.job.name, here, Path(self.job.socket).parent)
+            self.job = self._handler.job = replace(job, socket=self.job.socket, started=self.job.started)
+            self._job_file.write(self.job)
 
     def __repr__(self) -> str:
-        state = f"{len(self._lines)} attached" if self.is_open else "closed"
+        state = f"{len(self._connections)} attached" if self.is_open else "closed"
         return f"<job {self.job.name!r} pid {self.job.pid} listens at {self.job.socket}, {state}>"
 
-    def _leave(self, *, is_shared: bool = False) -> None:
+    def _detach(self, *, is_shared: bool = False) -> None:
         remove_step_listener(self.control.at_step)
-        offers.close()
+        exposed_models.close()
         self.control.close(is_shared=is_shared)
 
     def _run(self) -> None:
         try:
-            told = time.monotonic()
+            last_report = time.monotonic()
             while not self._is_closing:
-                has_sessions = bool(self._lines)
-                for key, events in self._selector.select(self._patience()):
-                    key.data(key, events) if not isinstance(key.data, SessionLine) else self._serve(
+                has_sessions = bool(self._connections)
+                for key, events in self._selector.select(self._select_timeout()):
+                    key.data(key, events) if not isinstance(key.data, SessionConnection) else self._serve(
                         key.data, events
                     )
-                self._pump()
-                if has_sessions and time.monotonic() - told > _TELL_EVERY:
-                    told = time.monotonic()
+                self._serve_all()
+                if has_sessions and time.monotonic() - last_report > _STATS_INTERVAL:
+                    last_report = time.monotonic()
                     self.refresh()
-                    self._desk.tell_all(self._lines)
+                    self._handler.report_stats(self._connections)
         except Exception:
             log.exception("the live endpoint failed and is closed; the program goes on")
         finally:
             self._end()
 
-    def _patience(self) -> float | None:
+    def _select_timeout(self) -> float | None:
         """How long to sleep unless somebody wakes us: for ever when there is nobody to tell anything."""
-        if not self._lines:
+        if not self._connections:
             return None
-        return _LOOK_AGAIN if any(line.subscriptions for line in self._lines) else _TELL_EVERY
+        return _POLL_INTERVAL if any(connection.subscriptions for connection in self._connections) else _STATS_INTERVAL
 
     def _accept(self, *_: Any) -> None:
         try:
-            connection, _ = self._listener.accept()
+            client, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._lines) + self._greetings >= _MOST_SESSIONS or self._greetings >= _MOST_GREETINGS:
-            connection.close()
+        if len(self._connections) + self._handshakes >= _MAX_SESSIONS or self._handshakes >= _MAX_HANDSHAKES:
+            client.close()
             return
         # A stranger may take his time; the link thread may not.
-        self._greetings += 1
+        self._handshakes += 1
         threading.Thread(
-            target=self._greet, args=(connection,), name="tensortap-greeting", daemon=True
+            target=self._shake_hands, args=(client,), name="tensortap-greeting", daemon=True
         ).start()
 
-    def _greet(self, connection: socket.socket) -> None:
+    def _shake_hands(self, client: socket.socket) -> None:
         try:
-            about = {**_about(self.job), "allows": ["look", "tap", "when"]}
-            link = handshake(connection, about=about)
-            self._greeted.append(SessionLine(connection, link, self.wake))
+            about = {**_job_facts(self.job), "allows": ["look", "tap", "when"]}
+            link = handshake(client, about=about)
+            self._accepted.append(SessionConnection(client, link, self.wake))
         except (OSError, BadFrameError, TensortapError) as error:
             level = logging.WARNING if isinstance(error, RefusedError) else logging.DEBUG
             log.log(level, "a connection to the live endpoint was refused: %s", error)
         finally:
-            self._greetings -= 1
+            self._handshakes -= 1
             self.wake()
 
-    def _drain(self, *_: Any) -> None:
+    def _drain_wakes(self, *_: Any) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._wakes, 4096)
+            os.read(self._wake_read, 4096)
 
-    def _pump(self) -> None:
+    def _serve_all(self) -> None:
         self._is_awake = False
-        while self._greeted:
-            line = self._greeted.pop()
-            self._lines.append(line)
-            self._selector.register(line.socket, selectors.EVENT_READ, line)
-        for line in list(self._lines):
-            self._serve(line, 0)
+        while self._accepted:
+            connection = self._accepted.pop()
+            self._connections.append(connection)
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        for connection in list(self._connections):
+            self._serve(connection, 0)
 
-    def _serve(self, line: SessionLine, events: int) -> None:
-        if not line.is_open:
+    def _serve(self, connection: SessionConnection, events: int) -> None:
+        if not connection.is_open:
             return
         try:
             if events & selectors.EVENT_READ:
-                for frame in line.receive():
-                    self._desk.answer(line, frame)
-            wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if line.pump() else 0)
-            if self._selector.get_key(line.socket).events != wants:
-                self._selector.modify(line.socket, wants, line)
+                for frame in connection.receive():
+                    self._handler.handle(connection, frame)
+            wants = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.send_pending() else 0)
+            if self._selector.get_key(connection.socket).events != wants:
+                self._selector.modify(connection.socket, wants, connection)
         except (OSError, BadFrameError) as error:
-            self._hang_up(line, str(error))
+            self._disconnect(connection, str(error))
 
-    def _hang_up(self, line: SessionLine, why: str) -> None:
-        log.debug("a session ended: %s", why)
-        self._lines.remove(line)
+    def _disconnect(self, connection: SessionConnection, reason: str) -> None:
+        log.debug("a session ended: %s", reason)
+        self._connections.remove(connection)
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(line.socket)
-        line.close()
-        self._desk.forget(line)
+            self._selector.unregister(connection.socket)
+        connection.close()
+        self._handler.drop_session(connection)
 
     def _end(self) -> None:
         """Nobody connects any more; what waits is sent while there is time."""
         self._is_closing = True
         with contextlib.suppress(OSError):
             os.unlink(self.job.socket)
-        self._note.remove()
+        self._job_file.remove()
         self._selector.unregister(self._listener)
         self._listener.close()
-        deadline = time.monotonic() + _FAREWELL
-        for line in [*self._lines, *self._greeted]:
-            line.post(head(Kind.BYE, {"why": "the job has ended, or closed its endpoint"}))
-        while self._lines and time.monotonic() < deadline and not self._is_all_sent():
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
+        for connection in [*self._connections, *self._accepted]:
+            connection.enqueue(head(Kind.BYE, {"why": "the job has ended, or closed its endpoint"}))
+        while self._connections and time.monotonic() < deadline and not self._is_all_sent():
             self._selector.select(0.05)
-        for line in [*self._lines, *self._greeted]:
-            line.close()
+        for connection in [*self._connections, *self._accepted]:
+            connection.close()
         self._end_selector()
 
     def _is_all_sent(self) -> bool:
         waiting = False
-        for line in list(self._lines):
+        for connection in list(self._connections):
             with contextlib.suppress(OSError):
-                waiting |= line.pump()
+                waiting |= connection.send_pending()
         return not waiting
 
     def _end_selector(self) -> None:
         self._selector.close()
-        for end in (self._wakes, self._wake_end):
+        for end in (self._wake_read, self._wake_write):
             with contextlib.suppress(OSError):
                 os.close(end)
 
@@ -230,7 +230,7 @@ _endpoint: Endpoint | None = None
 
 
 def listen(
-    name: str | None = None, *, dump_to: Target = "runs", share: float | None = SHARE
+    name: str | None = None, *, dump_to: DumpTarget = "runs", share: float | None = DEFAULT_SHARE
 ) -> Endpoint | None:
     """Open this process to live sessions of the same user: `tt.attach()` finds it.
 
@@ -249,22 +249,22 @@ def listen(
             raise RefusedError("live sessions need unix sockets, which this system does not have")
         if share is not None and not 0 < share <= 1:
             raise ValueError(f"share is {share}; give a part of step time such as 0.03, or None for no limit")
-        _endpoint = Endpoint(name or _own_name(), dump_to, share)
+        _endpoint = Endpoint(name or _default_name(), dump_to, share)
         atexit.register(_endpoint.close)
-        _watch_forks()
+        _register_fork_hook()
     return _endpoint
 
 
-def _own_name() -> str:
+def _default_name() -> str:
     script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else ""
     return script or "python"
 
 
-def _about(job: Job) -> dict[str, Any]:
+def _job_facts(job: Job) -> dict[str, Any]:
     return {"name": job.name[:200], "pid": job.pid, "rank": job.rank, "world": job.world, "job": job.job}
 
 
-def _listen(path: str) -> socket.socket:
+def _bind_socket(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -279,13 +279,13 @@ def _listen(path: str) -> socket.socket:
     return listener
 
 
-_watches_forks = False
+_has_fork_hook = False
 
 
-def _watch_forks() -> None:
-    global _watches_forks
-    if not _watches_forks and hasattr(os, "register_at_fork"):
-        _watches_forks = True
+def _register_fork_hook() -> None:
+    global _has_fork_hook
+    if not _has_fork_hook and hasattr(os, "register_at_fork"):
+        _has_fork_hook = True
         os.register_at_fork(after_in_child=_forget_in_child)
 
 

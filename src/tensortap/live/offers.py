@@ -16,7 +16,7 @@ from tensortap.sources.sites import class_name, require_module, sites_of, takes_
 M = TypeVar("M")
 
 
-class Place(NamedTuple):
+class CatalogEntry(NamedTuple):
     """A site as the catalog has it: with its shape where that is known."""
 
     name: str
@@ -26,20 +26,20 @@ class Place(NamedTuple):
     shape: tuple[int, ...] | None = None
 
 
-class Offer:
+class ExposedModel:
     """A model that sessions may look into; held weakly. Counts its forwards and says when one begins."""
 
     is_resting = is_special = False
 
-    def __init__(self, model: Any, tell: Callable[[Offer], None]) -> None:
+    def __init__(self, model: Any, on_forward: Callable[[ExposedModel], None]) -> None:
         self._model = weakref.ref(model)
-        self._tell = tell
+        self._on_forward = on_forward
         self.forwards = 0
-        self._places: list[Place] | None = None
+        self._catalog_entries: list[CatalogEntry] | None = None
         # On a compiled model's wrapper, where it has one: there it is outside of the graph.
         outer = model if class_name(model) == "OptimizedModule" else unwrapped(model)
         self._handle = (
-            outer.register_forward_pre_hook(_hook(self), prepend=True) if takes_hooks(outer) else None
+            outer.register_forward_pre_hook(_make_hook(self), prepend=True) if takes_hooks(outer) else None
         )
 
     @property
@@ -49,70 +49,70 @@ class Offer:
     @property
     def is_compiled(self) -> bool:
         """Whether some of it runs as a graph; a survey would make it plain Python for a step."""
-        found = (
-            (type(one).__name__, getattr(one, "_compiled_call_impl", None)) for one in self.model.modules()
+        modules = (
+            (type(module).__name__, getattr(module, "_compiled_call_impl", None)) for module in self.model.modules()
         )
-        return any(kind == "OptimizedModule" or call is not None for kind, call in found)
+        return any(kind == "OptimizedModule" or call is not None for kind, call in modules)
 
     def begin_step(self) -> None:
-        self._tell(self)
+        self._on_forward(self)
         self.forwards += 1
 
     @property
-    def places(self) -> list[Place]:
-        if self._places is None:
+    def catalog_entries(self) -> list[CatalogEntry]:
+        if self._catalog_entries is None:
             model = self.model
-            self._places = list(_places(model)) if model is not None else []
-        return self._places
+            self._catalog_entries = list(_catalog_entries(model)) if model is not None else []
+        return self._catalog_entries
 
-    def withdraw(self) -> None:
+    def remove_hook(self) -> None:
         if self._handle is not None:
             self._handle.remove()
 
 
-class Offers:
+class ExposedModels:
     """All offers of a process, in the order in which they were made."""
 
     def __init__(self) -> None:
-        self._exposed: list[Offer] = []
-        self._entered: weakref.WeakKeyDictionary[Any, Offer] = weakref.WeakKeyDictionary()
-        self.tell: Callable[[Offer], None] | None = None  # set while the job listens
+        self._exposed: list[ExposedModel] = []
+        self._captured: weakref.WeakKeyDictionary[Any, ExposedModel] = weakref.WeakKeyDictionary()
+        self.on_forward: Callable[[ExposedModel], None] | None = None  # set while the job listens
 
-    def __iter__(self) -> Iterator[Offer]:
+    def __iter__(self) -> Iterator[ExposedModel]:
         models: list[Any] = []
-        for offer in [*self._exposed, *list(self._entered.values())]:
-            model = offer.model
-            if model is not None and not any(one is model for one in models):
+        for exposed in [*self._exposed, *list(self._captured.values())]:
+            model = exposed.model
+            if model is not None and not any(known is model for known in models):
                 models.append(model)
-                yield offer
+                yield exposed
 
     def expose(self, model: Any) -> None:
-        self._exposed = [one for one in self._exposed if one.model is not None]
-        if not any(one.model is model for one in self._exposed):
-            self._exposed.append(Offer(model, self._begin))
+        self._exposed = [exposed for exposed in self._exposed if exposed.model is not None]
+        if not any(exposed.model is model for exposed in self._exposed):
+            self._exposed.append(ExposedModel(model, self._begin_forward))
 
-    def open(self, tell: Callable[[Offer], None]) -> None:
-        self.tell = tell
-        entered.observe_captures(self._see_capture)
+    def open(self, on_forward: Callable[[ExposedModel], None]) -> None:
+        self.on_forward = on_forward
+        entered.observe_captures(self._on_capture_change)
 
     def close(self) -> None:
-        self.tell = None
-        entered.unobserve_captures(self._see_capture)
-        for offer in list(self._entered.values()):
-            offer.withdraw()
-        self._entered.clear()
+        self.on_forward = None
+        entered.unobserve_captures(self._on_capture_change)
+        for exposed in list(self._captured.values()):
+            exposed.remove_hook()
+        self._captured.clear()
 
-    def _begin(self, offer: Offer) -> None:
-        if self.tell is not None:
-            self.tell(offer)
+    def _begin_forward(self, exposed: ExposedModel) -> None:
+        if self.on_forward is not None:
+            self.on_forward(exposed)
 
-    def _see_capture(self, capture: Capture, is_on: bool) -> None:
+    def _on_capture_change(self, capture: Capture, is_on: bool) -> None:
         if not is_on:
-            offer = self._entered.pop(capture, None)
-            if offer is not None:
-                offer.withdraw()
-        elif capture.model is not None and not any(one.model is capture.model for one in self):
-            self._entered[capture] = Offer(capture.model, self._begin)
+            exposed = self._captured.pop(capture, None)
+            if exposed is not None:
+                exposed.remove_hook()
+        elif capture.model is not None and not any(exposed_model.model is capture.model for exposed_model in self):
+            self._captured[capture] = ExposedModel(capture.model, self._begin_forward)
 
 
 def expose(model: M) -> M:
@@ -124,28 +124,28 @@ def expose(model: M) -> M:
     if is_on():
         require_module(model)
         listen_if_requested()
-        offers.expose(model)
+        exposed_models.expose(model)
     return model
 
 
 # One for the process, like its models: what is exposed before the job listens is offered when it does.
-offers = Offers()
+exposed_models = ExposedModels()
 
 
-def _hook(offer: Offer) -> Any:
+def _make_hook(exposed: ExposedModel) -> Any:
     from tensortap.sources.hooks import OfferHook  # late: it imports torch, which a model has done
 
-    return OfferHook(offer).see
+    return OfferHook(exposed).see
 
 
-def _places(model: Any) -> Iterator[Place]:
+def _catalog_entries(model: Any) -> Iterator[CatalogEntry]:
     for names, module in walk(model):
         for site in sites_of(".".join(names), module, gradients=False):
-            dtype, shape = _form(module, site.parameter) if site.kind == "param" else ("", None)
-            yield Place(site.name, site.kind, site.module_class, dtype, shape)
+            dtype, shape = _dtype_and_shape(module, site.parameter) if site.kind == "param" else ("", None)
+            yield CatalogEntry(site.name, site.kind, site.module_class, dtype, shape)
 
 
-def _form(module: Any, name: str) -> tuple[str, tuple[int, ...] | None]:
+def _dtype_and_shape(module: Any, name: str) -> tuple[str, tuple[int, ...] | None]:
     with contextlib.suppress(AttributeError, RuntimeError):  # a parameter that has no shape yet
         value = getattr(module, name)
         return str(value.dtype).removeprefix("torch."), tuple(value.shape)

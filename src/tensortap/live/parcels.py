@@ -9,27 +9,27 @@ from tensortap.formats.wire_snapshots import copied, described
 from tensortap.frameworks.pool import Buffer, BufferPool
 
 
-class Parcel:
+class OutgoingValue:
     """A snapshot that waits for `readers` to have got it; only the link thread lets go of it."""
 
-    __slots__ = ("_budget", "_buffer", "data", "meta", "name", "nbytes", "readers")
+    __slots__ = ("_budget", "_buffer", "data", "meta", "name", "nbytes", "pending_readers")
 
-    def __init__(self, name: str, meta: dict[str, Any], buffer: Buffer | bytes, budget: Budget) -> None:
+    def __init__(self, name: str, meta: dict[str, Any], buffer: Buffer | bytes, budget: OutgoingBudget) -> None:
         self.name, self.meta = name, meta
         self._buffer, self._budget = buffer, budget
         self.data = memoryview(buffer if isinstance(buffer, bytes) else buffer.array.data)
         self.nbytes = self.data.nbytes
-        self.readers = 0
+        self.pending_readers = 0
 
-    def let_go(self) -> None:
-        self.readers -= 1
-        if not self.readers:
-            self._budget.done += self.nbytes
+    def release_reader(self) -> None:
+        self.pending_readers -= 1
+        if not self.pending_readers:
+            self._budget.finished_bytes += self.nbytes
             self._release()
 
-    def withdraw(self) -> None:
+    def cancel(self) -> None:
         """Before anybody was told of it."""
-        self._budget.put -= self.nbytes
+        self._budget.queued_bytes -= self.nbytes
         self._release()
 
     def _release(self) -> None:
@@ -37,23 +37,23 @@ class Parcel:
             self._buffer.release()
 
 
-class Budget:
+class OutgoingBudget:
     """How many bytes wait. The program's threads count what comes, the link thread what has gone: no lock."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.put = self.done = 0
-        self._pool = BufferPool(keep=most)
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.queued_bytes = self.finished_bytes = 0
+        self._pool = BufferPool(keep=max_bytes)
 
     @property
-    def waiting(self) -> int:
-        return self.put - self.done
+    def pending_bytes(self) -> int:
+        return self.queued_bytes - self.finished_bytes
 
-    def parcel(self, record: Record, value: Any) -> Parcel | None:
+    def snapshot(self, record: Record, value: Any) -> OutgoingValue | None:
         """A snapshot of what is sent of the record; None when the budget is used up."""
-        sent = described(record.with_value(value))
-        if self.waiting and self.waiting + sent.nbytes > self.most:
+        frame_content = described(record.with_value(value))
+        if self.pending_bytes and self.pending_bytes + frame_content.nbytes > self.max_bytes:
             return None
-        parcel = Parcel(record.name, sent.meta, copied(sent, self._pool), self)
-        self.put += sent.nbytes
-        return parcel
+        outgoing = OutgoingValue(record.name, frame_content.meta, copied(frame_content, self._pool), self)
+        self.queued_bytes += frame_content.nbytes
+        return outgoing

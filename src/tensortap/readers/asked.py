@@ -1,4 +1,4 @@
-"""The index of a run as a query sees it."""
+"""The index of a run as a query table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MERGED = np.iinfo(np.int64).min
 
 
 class IndexTable:
-    """Texts and numbers of every record; of statistics, those that were written with the values."""
+    """String and number columns, a row per record; statistics are known where they were written with the value."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -38,7 +38,7 @@ class IndexTable:
         return self._columns.plain.get(field)
 
     def _first_numbers(self, field: str) -> Array:
-        """Of a record that was merged from several, the first."""
+        """The step or rank of each record; the first one of a record merged from several."""
         numbers = self._columns.plain[field]
         merged = np.flatnonzero(numbers == _MERGED)
         if len(merged):

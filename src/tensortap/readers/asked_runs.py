@@ -1,4 +1,4 @@
-"""Runs as a query sees them."""
+"""Run summaries as a query table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTRIBUTE_OF_FIELD = {"since": "started", "before": "started", "captures": "rec
 
 
 class RunTable:
-    """Texts and numbers of every run."""
+    """String and number columns, a row per run."""
 
     def __init__(self, runs: list[RunSummary]) -> None:
         self._runs = runs
@@ -33,6 +33,6 @@ class RunTable:
 
 
 def filter_runs(runs: list[RunSummary], query: str) -> list[RunSummary]:
-    """Those that a query means: `command:train.py steps>100 nan:0`."""
+    """The runs that match a query such as `command:train.py steps>100 nan:0`."""
     mask = parse_query(query).mask(RunTable(runs))
     return [run for run, is_selected in zip(runs, mask.tolist(), strict=True) if is_selected]

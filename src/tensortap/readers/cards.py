@@ -16,12 +16,12 @@ from tensortap.formats.table import size_words
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.blocks import decode_block
 from tensortap.kernels.statistics import statistics
-from tensortap.readers.picture import pool_plane, apply_colours, enlarge, last_plane, encode_png
+from tensortap.readers.picture import apply_colours, encode_png, enlarge, last_plane, pool_plane
 from tensortap.readers.portrait import ArraySummary, summarize_array
 from tensortap.readers.stored import StoredRecord
 
 Array = np.ndarray[Any, Any]
-_MAX_SAMPLED = 1 << 19  # numbers that are looked at; of a larger value, every n-th
+_MAX_SAMPLED = 1 << 19  # elements; a larger array is subsampled with a stride
 _SIDE, _BARS, _MAX_TITLE = 96, 48, 160
 STYLE = (
     ".tt-card{font:13px/1.45 system-ui,sans-serif;display:inline-block;border:1px solid #8886;"
@@ -38,13 +38,17 @@ STYLE = (
 
 
 def value_card(record: Record | StoredRecord) -> str:
-    """One value: a picture, a histogram, its numbers, where and when it was seen."""
+    """HTML of one value: heat map, histogram, statistics, and where and when it was captured."""
     bits, dtype = _bits_and_dtype(record)
-    return _card_html(record.name, _describe_occurrence(record), _array_html(bits, dtype) if bits is not None else _opaque_html(record))
+    return _card_html(
+        record.name,
+        _describe_occurrence(record),
+        _array_html(bits, dtype) if bits is not None else _opaque_html(record),
+    )
 
 
 def series_card(series: Series) -> str:
-    """All values of one name: how their mean and range go over the steps, and the latest as a picture."""
+    """HTML of all values of one name: mean and range over the steps, and the card of the latest."""
     rows = [_min_mean_max(value) for value in _at_most(series.values, 400)]
     description = f"{len(series):,} values, steps {_describe_range(series.steps)}, ranks {_describe_range(series.ranks)}"
     latest = value_card(Record(series.name, series.values[-1])) if series.values else ""
@@ -52,12 +56,16 @@ def series_card(series: Series) -> str:
 
 
 def _bits_and_dtype(record: Record | StoredRecord) -> tuple[Array | None, str]:
-    """The numbers as they lie in memory or in the file; None for what is not a plain array."""
+    """The array in the storage type of its dtype, and the dtype; (None, "") for what is not a dense array."""
     if isinstance(record, StoredRecord):
         return (record.bits, record.dtype) if record.dtype in DTYPE_TABLE else (None, "")
     framework = framework_of(record.value)
     description = framework.describe(record.value)
-    if description.layout != "strided" or description.dtype not in DTYPE_TABLE or description.device == "meta":
+    if (
+        description.layout != "strided"
+        or description.dtype not in DTYPE_TABLE
+        or description.device == "meta"
+    ):
         return None, ""
     return framework.bits(record.value), description.dtype
 
@@ -73,7 +81,7 @@ def _array_html(bits: Array, dtype: str) -> str:
 
 
 def _subsample(bits: Array, stride: int) -> Array:
-    """Every n-th number along the longest axes, so that no more of a large file is read than is shown."""
+    """Every n-th element, strided along the first axes, so that little of a large mapped file is read."""
     index = []
     for length in bits.shape:
         step = min(stride, max(1, length))
@@ -102,13 +110,12 @@ def _histogram_svg(summary: ArraySummary) -> str:
     heights = [math.log1p(count) for count in summary.histogram]
     tallest, width = max(heights) or 1.0, 240 / len(heights)
     bars = "".join(
-        _bar_svg(position * width, max(width - 1, 0.5), 50 * height / tallest) for position, height in enumerate(heights)
+        _bar_svg(position * width, max(width - 1, 0.5), 50 * height / tallest)
+        for position, height in enumerate(heights)
     )
     low, high = _format_number(summary.statistics.min), _format_number(summary.statistics.max)
     ends = f'<text x="0" y="63">{low}</text><text x="240" y="63" text-anchor="end">{high}</text>'
-    return _svg(
-        "histogram, counts on a logarithmic scale", 240, 66, f'<g fill="#4c8bf5">{bars}</g>{ends}'
-    )
+    return _svg("histogram, counts on a logarithmic scale", 240, 66, f'<g fill="#4c8bf5">{bars}</g>{ends}')
 
 
 def _bar_svg(left: float, width: float, height: float) -> str:
@@ -121,14 +128,16 @@ def _svg(label: str, width: int, height: int, content: str) -> str:
 
 
 def _sign_shares_svg(sample: Array, dtype: str) -> str:
-    """Which share is below, at and above zero."""
+    """A bar with the shares of negative, zero and positive elements."""
     values = decode_block(sample, dtype)
     if values.dtype.kind not in "fi" or not values.size:
         return ""
     shares = [float(np.count_nonzero(test)) / values.size for test in (values < 0, values == 0, values > 0)]
     colours, offset, rectangles = ("#2f7fd6", "#8a8f98", "#e08a1e"), 0.0, []
     for share, colour in zip(shares, colours, strict=True):
-        rectangles.append(f'<rect x="{240 * offset:.1f}" width="{240 * share:.1f}" height="6" fill="{colour}"/>')
+        rectangles.append(
+            f'<rect x="{240 * offset:.1f}" width="{240 * share:.1f}" height="6" fill="{colour}"/>'
+        )
         offset += share
     labelled = zip(shares, ("negative", "zero", "positive"), strict=True)
     label = ", ".join(f"{share:.0%} {word}" for share, word in labelled)
@@ -155,14 +164,19 @@ def _statistics_table(summary: ArraySummary) -> str:
 
 
 def _opaque_html(record: Record | StoredRecord) -> str:
-    """What is not an array, in words."""
+    """HTML of a value that is not a dense array: its type or short repr."""
     if isinstance(record, StoredRecord):
         return f"<p>{escape(record.type)}, {size_words(record.nbytes)}</p>"
     return f"<p>{escape(ShortWords().of(record.value))}</p>"
 
 
 def _describe_occurrence(record: Record | StoredRecord) -> str:
-    parts = [record.kind, f"step {record.step}", f"rank {record.rank}", *([f"call {record.call}"] if record.call else [])]
+    parts = [
+        record.kind,
+        f"step {record.step}",
+        f"rank {record.rank}",
+        *([f"call {record.call}"] if record.call else []),
+    ]
     return ", ".join([*parts, *([_describe_site(record.site)] if record.site else [])])
 
 
@@ -171,7 +185,7 @@ def _describe_site(site: Site) -> str:
 
 
 def _min_mean_max(value: Any) -> tuple[float, float, float] | None:
-    """Lowest, mean and highest of one value; None where it has none."""
+    """Minimum, mean and maximum; None for a value without finite elements."""
     bits, dtype = _bits_and_dtype(Record("", value))
     if bits is None:
         return None
@@ -183,14 +197,17 @@ def _min_mean_max(value: Any) -> tuple[float, float, float] | None:
 
 
 def _range_svg(rows: list[tuple[float, float, float]]) -> str:
-    """The range as a band and the mean as a line, from the first value to the last."""
+    """The range as a band and the mean as a line over the values, in order."""
     if len(rows) < 2:
         return ""
     low, high = min(row[0] for row in rows), max(row[2] for row in rows)
     span, step = high - low or 1.0, 480 / (len(rows) - 1)
 
     def points(column: int) -> list[str]:
-        return [f"{position * step:.1f},{70 - 66 * (row[column] - low) / span:.1f}" for position, row in enumerate(rows)]
+        return [
+            f"{position * step:.1f},{70 - 66 * (row[column] - low) / span:.1f}"
+            for position, row in enumerate(rows)
+        ]
 
     band = " ".join([*points(0), *reversed(points(2))])
     ends = f'<text x="0" y="84">{_format_number(low)} .. {_format_number(high)}</text>'

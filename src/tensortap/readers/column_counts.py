@@ -1,4 +1,4 @@
-"""What a run holds, counted over the columns of its index: for runs of any length."""
+"""Count what a run holds from the columns of its index, with numpy: for runs of any length."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from tensortap.formats.columns import Columns
 from tensortap.formats.run_layout import CACHE, OWN
 
-NAN, INF = 6, 7  # where the counts stand in a row of statistics
-_ALL_FINITE = ", 0, 0]"  # how the row of one without ends, which then need not be parsed
+NAN, INF = 6, 7  # positions of the counts in a row of statistics
+_ALL_FINITE = ", 0, 0]"  # how a row without NaN and Inf ends; it need not be parsed
 
 
 def count_columns(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
-    """Counts, where the last value of each file ends, and what is damaged in the index."""
+    """Counts by field, the byte where the last value of each file ends, and problems of the index."""
     columns = Columns(path / OWN, path / OWN / CACHE)
     times = columns.plain["time"]
     known = times[times > 0]
@@ -33,19 +33,27 @@ def count_columns(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]
 
 
 def distinct_numbers(columns: Columns, name: str) -> tuple[int, ...]:
-    """Each step or rank once; a record that was merged from several counts for all of them."""
+    """The distinct steps or ranks, sorted; a record merged from several counts for each."""
     merged_column = columns.coded[f"odd_{name}"]
     is_plain = np.array([text is None for text in merged_column.texts], bool)
-    plain = columns.plain[name][is_plain[merged_column.codes]] if len(merged_column.codes) else columns.plain[name]
+    plain = (
+        columns.plain[name][is_plain[merged_column.codes]]
+        if len(merged_column.codes)
+        else columns.plain[name]
+    )
     merged = (json.loads(text) for text in merged_column.texts if text is not None)
-    merged_numbers = {number for entry in merged for number in (entry if isinstance(entry, list) else [entry])}
+    merged_numbers = {
+        number for entry in merged for number in (entry if isinstance(entry, list) else [entry])
+    }
     return tuple(sorted({*np.unique(plain).tolist(), *merged_numbers}))
 
 
 def _count_nonfinite(columns: Columns) -> dict[str, int]:
     column = columns.coded["statistics"]
     occurrences = np.bincount(column.codes, minlength=len(column.texts)).tolist()
-    written = [(count, text) for count, text in zip(occurrences, column.texts, strict=True) if text is not None]
+    written = [
+        (count, text) for count, text in zip(occurrences, column.texts, strict=True) if text is not None
+    ]
     nonfinite = [(count, json.loads(text)) for count, text in written if not text.endswith(_ALL_FINITE)]
     return {
         "known": sum(count for count, _ in written),
@@ -55,7 +63,7 @@ def _count_nonfinite(columns: Columns) -> dict[str, int]:
 
 
 def file_ends(columns: Columns) -> dict[str, int]:
-    """Where the last value of each file ends."""
+    """The byte where the last value of each file ends."""
     files = columns.coded["file"]
     last_bytes = np.zeros(len(files.texts), np.int64)
     np.maximum.at(last_bytes, files.codes, columns.plain["start"] + columns.plain["length"])

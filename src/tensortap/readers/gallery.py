@@ -1,4 +1,4 @@
-"""The runs below folders: found without following links, within bounds."""
+"""Find the runs below folders, without following links and within bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SKIPPED_FOLDERS = {"node_modules", "site-packages", "__pycache__"}
 
 
 class RunFinder:
-    """Walks folders for runs; `problems` tells what was not looked at, and why.
+    """Iterates over the runs below folders; `problems` lists what was skipped, and why.
 
     >>> for path in Gallery(["runs"]): Run(path)
     """
@@ -35,7 +35,7 @@ class RunFinder:
                     yield run
 
     def _walk(self, folder: Path, depth: int) -> Iterator[Path]:
-        if os.path.isdir(folder / OWN):  # Path's would raise where the folder may not be looked into
+        if os.path.isdir(folder / OWN):  # Path.is_dir raises without permission to list the folder
             yield folder
             return
         if self._visited >= MAX_FOLDERS:
@@ -50,7 +50,9 @@ class RunFinder:
             if depth < MAX_DEPTH:
                 yield from self._walk(subfolder, depth + 1)
             else:
-                self.problems.append(f"{subfolder} lies deeper than {MAX_DEPTH} folders and was not looked at")
+                self.problems.append(
+                    f"{subfolder} lies deeper than {MAX_DEPTH} folders and was not looked at"
+                )
 
     def _subfolders(self, folder: Path) -> list[Path]:
         try:
@@ -59,7 +61,11 @@ class RunFinder:
         except OSError as error:
             self.problems.append(f"{folder} cannot be looked at: {(error.strerror or str(error)).lower()}")
             return []
-        return [folder / name for name in sorted(names) if not name.startswith(".") and name not in _SKIPPED_FOLDERS]
+        return [
+            folder / name
+            for name in sorted(names)
+            if not name.startswith(".") and name not in _SKIPPED_FOLDERS
+        ]
 
 
 def _check_folder(folder: Path) -> Path:

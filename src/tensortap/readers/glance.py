@@ -1,4 +1,4 @@
-"""A run at a glance: what it is, how large, whether it is whole; nothing is read but its index and facts."""
+"""The summary of a run: what it is, its size and state; reads only its index and metadata, no values."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any, Literal
 from tensortap.core.errors import TensortapError
 from tensortap.formats.index import COLUMNS, read_rows
 from tensortap.formats.run_layout import CACHE, MODEL, OWN, PACKS
-from tensortap.readers.lost_files import file_ends_from_cells, describe_lost_files
+from tensortap.readers.lost_files import describe_lost_files, file_ends_from_cells
 
 State = Literal["finished", "writing", "cut off", "damaged"]
-_SHORT_INDEX = 1 << 20  # bytes of index that are read row by row
-_NAN, _INF = 6, 7  # where the counts stand in a row of statistics
+_SHORT_INDEX = 1 << 20  # bytes; a longer index is counted by column
+_NAN, _INF = 6, 7  # positions of the counts in a row of statistics
 _ZIP_END, _ZIP_END_SIZE = b"PK\5\6", 22
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """`steps` and `ranks` in order; `nan` and `inf` count the records that hold one, of the `known` ones
-    whose statistics were written or asked for before."""
+    """`steps` and `ranks` are sorted; `nan` and `inf` count the records that hold one, among the `known`
+    records whose statistics were written or computed before."""
 
     path: Path
     state: State = "finished"
@@ -46,7 +46,7 @@ class RunSummary:
 
 
 def summarize_run(path: Path, being_written: Iterable[Path] = ()) -> RunSummary:
-    """Look at a run; one that cannot be read is told as damaged, never raised."""
+    """Summarize a run; one that cannot be read is reported as damaged, never raised."""
     facts, problems = _read_facts(path)
     try:
         counts, ends, index_problems = _count(path)
@@ -61,7 +61,7 @@ def summarize_run(path: Path, being_written: Iterable[Path] = ()) -> RunSummary:
 
 
 def _read_facts(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """What the files beside the values tell; one that is not there tells nothing."""
+    """Facts from the metadata files, and what is wrong with them; a missing file is no problem."""
     problems: list[str] = []
     runtime, git = (_read_json(path / f"{name}.json", problems) for name in ("runtime_info", "git_info"))
     model = _read_json(path / OWN / MODEL, problems) if (path / OWN / MODEL).exists() else {}
@@ -100,10 +100,10 @@ def _parse_timestamp(timestamp: Any) -> float | None:
 
 
 def _count(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
-    """Counts, where the last value of each file ends, and what is damaged in the index."""
+    """Counts by field, the byte where the last value of each file ends, and problems of the index."""
     try:
         counts, ends, problems = _count_by_row(path) if _has_short_index(path) else _count_by_column(path)
-    except (TypeError, ValueError, AttributeError):  # a cell of a wrong type: columns tell which
+    except (TypeError, ValueError, AttributeError):  # a cell of a wrong type: the columns report which
         counts, ends, problems = _count_by_column(path)
     cached = list(_cached_statistics(path))
     counts["known"] += len(cached)
@@ -113,7 +113,7 @@ def _count(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
 
 
 def _count_by_column(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
-    # Here, because a list of short runs takes less time than importing numpy.
+    # Imported lazily: listing short runs takes less time than importing numpy.
     from tensortap.readers.column_counts import count_columns
 
     return count_columns(path)
@@ -121,7 +121,10 @@ def _count_by_column(path: Path) -> tuple[dict[str, Any], dict[str, int], list[s
 
 def _has_short_index(path: Path) -> bool:
     own = path / OWN
-    return not (own / CACHE / "columns.npz").exists() and sum(_file_size(index) for index in _index_files(own)) < _SHORT_INDEX
+    return (
+        not (own / CACHE / "columns.npz").exists()
+        and sum(_file_size(index) for index in _index_files(own)) < _SHORT_INDEX
+    )
 
 
 def _count_by_row(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
@@ -148,13 +151,13 @@ def _count_by_row(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]
 
 
 def _distinct_cells(cells: Sequence[Any]) -> tuple[int, ...]:
-    """Each once; a record that was merged from several counts for all of them."""
+    """The distinct steps or ranks, sorted; a record merged from several counts for each."""
     plain = {cell for cell in cells if not isinstance(cell, list)}
     return tuple(sorted({*plain, *(number for cell in cells if isinstance(cell, list) for number in cell)}))
 
 
 def _cached_statistics(path: Path) -> Iterator[list[Any]]:
-    """The rows of the statistics cache; a damaged line is passed over."""
+    """The rows of the statistics cache, skipping damaged lines."""
     try:
         lines = (path / OWN / CACHE / "statistics.jsonl").read_bytes().splitlines()
     except OSError:
@@ -177,15 +180,19 @@ def _file_size(path: Path) -> int:
 
 
 def _final_state(path: Path) -> State:
-    """Whether the writer said farewell: packs have their directory, and the index ends with a whole line."""
+    """Finished if the writer closed everything: packs have their directory, and the index ends with a newline."""
     own = path / OWN
     packs = [own / PACKS / name for name in _list_names(own / PACKS) if name.endswith(".npz")]
     are_packs_complete = all(_tail(pack, _ZIP_END_SIZE)[:4] == _ZIP_END for pack in packs)
-    return "finished" if are_packs_complete and all(_tail(index, 1) == b"\n" for index in _index_files(own)) else "cut off"
+    return (
+        "finished"
+        if are_packs_complete and all(_tail(index, 1) == b"\n" for index in _index_files(own))
+        else "cut off"
+    )
 
 
 def _index_files(own: Path) -> list[Path]:
-    """As `index_files`, without what a glob costs."""
+    """Like `index_files`, without the cost of a glob."""
     names = (name for name in _list_names(own) if name.startswith("index-") and name.endswith(".jsonl"))
     return [own / name for name in sorted(names)]
 
@@ -202,5 +209,5 @@ def _tail(path: Path, length: int) -> bytes:
         with open(path, "rb") as stream:
             stream.seek(-length, os.SEEK_END)
             return stream.read()
-    except OSError:  # shorter than that, or not ours to read
+    except OSError:  # shorter than that, or not readable
         return b""

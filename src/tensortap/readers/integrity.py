@@ -1,4 +1,4 @@
-"""Whether a run is whole: every file against the index by length and checksum, packs, facts, strays."""
+"""Verify a run: every file against the index by length and checksum, packs, metadata, unknown files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,20 @@ from tensortap.formats.serializers import known_suffixes
 from tensortap.kernels.hashing import checksum
 
 DamageKind = Literal["index", "missing", "short", "changed", "outside", "unreadable", "pack", "metadata"]
-# The index itself is read, not what was kept of it; nothing can be kept there either.
+# The index itself is read, not its cache, and none can be written.
 _NO_CACHE = Path(os.devnull)
-_METADATA_FILES = ("runtime_info.json", "packages.json", "git_info.json", f"{OWN}/environment.json", f"{OWN}/{MODEL}")
+_METADATA_FILES = (
+    "runtime_info.json",
+    "packages.json",
+    "git_info.json",
+    f"{OWN}/environment.json",
+    f"{OWN}/{MODEL}",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """`name` is the value that cannot be had, where it is one."""
+    """`name` is that of the unreadable value, if one is affected."""
 
     kind: DamageKind
     file: str
@@ -37,8 +43,8 @@ class Damage:
 
 @dataclass(slots=True)
 class VerificationReport:
-    """What was found. `strays` are values that the index does not know and `notes` what is odd but costs
-    nothing; neither is damage. `unsummed` values have no checksum, or xxhash is not installed."""
+    """`strays` are value files that the index does not list and `notes` are oddities without loss; neither is
+    damage. `unsummed` values have no checksum, or xxhash is not installed."""
 
     path: Path
     records: int = 0
@@ -51,7 +57,7 @@ class VerificationReport:
 
 
 class RunVerification:
-    """The check of one run, as steps that can be counted: `for _ in check: ...`, then `check.found`."""
+    """Verifies one run, in steps for a progress bar: `for _ in verification: ...`, then `verification.report`."""
 
     def __init__(self, path: Path) -> None:
         self.report = VerificationReport(path)
@@ -64,7 +70,7 @@ class RunVerification:
         return len(self._columns)
 
     def __iter__(self) -> Iterator[None]:
-        """Once for each value."""
+        """Yields once per value."""
         self._check_index()
         for file, rows in self._files.items():
             yield from self._check_file(file, rows)
@@ -73,7 +79,7 @@ class RunVerification:
         self._find_strays()
 
     def _rows_by_file(self) -> dict[str, list[int]]:
-        """The rows of each file, in the order in which they lie there."""
+        """The index rows of each file, by their offset in it."""
         column = self._columns.coded["file"]
         rows_by_file: dict[str, list[int]] = {}
         for row in np.lexsort((self._columns.plain["start"], column.codes)).tolist():
@@ -98,7 +104,9 @@ class RunVerification:
                     self._check_value(file, row, memory, length)
                     yield
         except _OutsideRunError:
-            self._add_damage("outside", file, "lies outside the run, and was not opened", self._describe_names(rows))
+            self._add_damage(
+                "outside", file, "lies outside the run, and was not opened", self._describe_names(rows)
+            )
             yield from (None for _ in rows)
         except OSError as error:
             kind: DamageKind = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
@@ -133,8 +141,8 @@ class RunVerification:
             self.report.summed += 1
 
     def _check_pack(self, file: str, rows: list[int], unsummed: int) -> None:
-        """The directory that numpy reads; without one nothing is lost, for the index has it all. Its sums
-        stand in for those that the index lacks."""
+        """Check the zip directory that numpy reads; without it nothing is lost, since the index has it all.
+        Its CRCs stand in for checksums that the index lacks."""
         try:
             with ZipFile(self._path / file) as pack:
                 members = pack.namelist()
@@ -172,7 +180,7 @@ class RunVerification:
                     self.report.strays.append(file)
 
     def _resolve_inside(self, file: str) -> Path:
-        """Neither by dots nor by a link may an index lead out of its run."""
+        """The path of a file; raises if `..` or a link leads out of the run."""
         path = self._path / file
         if not path.resolve().is_relative_to(self._path.resolve()):
             raise _OutsideRunError
@@ -187,7 +195,7 @@ class RunVerification:
 
 
 class _OutsideRunError(Exception):
-    """The file is not in the run."""
+    """The file lies outside the run."""
 
 
 def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:

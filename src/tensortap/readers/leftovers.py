@@ -1,4 +1,4 @@
-"""What nobody needs any more in folders of runs: drafts of dead writers, caches, old launches, empty runs."""
+"""Garbage in folders of runs: temporary files of dead writers, caches, old launches, empty runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _DRAFT_NAMES = (
     re.compile(r"model\.(\d+)\.tmp"),
     re.compile(r"columns\.(\d+)\.npz"),  # of the cache
 )
-_RECENT = 60.0  # seconds: what was touched since may belong to a writer on another machine
+_RECENT = 60.0  # seconds: what was modified since may belong to a writer on another machine
 _OLD_LAUNCH = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Something that may go, as it was when it was seen; `mark` tells whether it is still the same."""
+    """A file or an empty run that may be deleted; `change_token` tells whether it is still the same."""
 
     kind: GarbageKind
     path: Path
@@ -37,7 +37,7 @@ class Garbage:
     change_token: tuple[int, int]
 
     def remove(self) -> bool:
-        """Delete it, unless it has changed or is gone; whether it was deleted."""
+        """Delete it unless it has changed or is gone; return whether it was deleted."""
         current = garbage_at(self.kind, self.path)
         if current is None or current.change_token != self.change_token:
             return False
@@ -51,19 +51,23 @@ class Garbage:
 
 
 def garbage_at(kind: GarbageKind, path: Path) -> Garbage | None:
-    """A file or an empty run; never a link."""
+    """The file or empty run at that path as garbage; None if it is gone or a link."""
     try:
         status = os.lstat(path)
     except OSError:
         return None
     if stat.S_ISLNK(status.st_mode):
         return None
-    nbytes = sum(file_status.st_size for file_status in _stat_files_below(path)) if stat.S_ISDIR(status.st_mode) else status.st_size
+    nbytes = (
+        sum(file_status.st_size for file_status in _stat_files_below(path))
+        if stat.S_ISDIR(status.st_mode)
+        else status.st_size
+    )
     return Garbage(kind, path, nbytes, status.st_mtime, (status.st_ino, status.st_mtime_ns))
 
 
 def find_garbage_in_run(run: Path, being_written: Iterable[Path] = ()) -> Iterator[Garbage]:
-    """Of a run that nobody writes: one that is written, or was a moment ago, has none."""
+    """Garbage of a run; a run that is or was recently written has none."""
     own = run / OWN
     if run.resolve() in set(being_written) or own.is_symlink() or _was_written_recently(own):
         return
@@ -73,15 +77,19 @@ def find_garbage_in_run(run: Path, being_written: Iterable[Path] = ()) -> Iterat
     yield from _existing("draft", [path for folder in (run, own) for path in _drafts(folder)])
     if not (own / CACHE).is_symlink():
         yield from _existing("draft", _drafts(own / CACHE))
-        yield from _existing("cache", [path for path in _files(own / CACHE) if _writer_pid(path.name) is None])
+        yield from _existing(
+            "cache", [path for path in _files(own / CACHE) if _writer_pid(path.name) is None]
+        )
 
 
 def find_old_launches(folder: Path) -> Iterator[Garbage]:
-    """Where the ranks of launches met, long after they have."""
+    """Rendezvous files of launches that started long ago."""
     launches = folder / LAUNCHES
     if launches.is_dir() and not launches.is_symlink():
         oldest_kept = time.time() - _OLD_LAUNCH
-        yield from (garbage for garbage in _existing("launch", _files(launches)) if garbage.modified < oldest_kept)
+        yield from (
+            garbage for garbage in _existing("launch", _files(launches)) if garbage.modified < oldest_kept
+        )
 
 
 def _existing(kind: GarbageKind, paths: Iterable[Path]) -> Iterator[Garbage]:
@@ -89,7 +97,7 @@ def _existing(kind: GarbageKind, paths: Iterable[Path]) -> Iterator[Garbage]:
 
 
 def _drafts(folder: Path) -> list[Path]:
-    """Whose writer has ended; a number that now is another process's keeps the file for another day."""
+    """Temporary files whose writer has exited; a reused pid keeps the file for now."""
     return [path for path in _files(folder) if _has_exited(_writer_pid(path.name)) and not _is_recent(path)]
 
 
@@ -111,7 +119,7 @@ def _has_exited(pid: int | None) -> bool:
 
 
 def _is_empty(run: Path) -> bool:
-    """Nothing but our own folder, and in it no record and no fact."""
+    """Whether the run holds nothing but our own folder, without records and metadata."""
     if [entry.name for entry in _scan_folder(run)] != [OWN]:
         return False
     own = run / OWN
@@ -157,7 +165,7 @@ def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _remove_folder(run: Path) -> None:
-    """From the inside out; a folder that has got something new since cannot be removed, and stays."""
+    """Delete depth-first; a folder that has gained a file since cannot be removed, and stays."""
     for entry in reversed(list(_walk(run))):
         os.rmdir(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
     os.rmdir(run)

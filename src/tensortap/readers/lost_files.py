@@ -1,4 +1,4 @@
-"""Files of values that a run has lost: they are gone, or end before a value that the index lists."""
+"""Value files that a run has lost: they are missing, or end before a value that the index lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def file_ends_from_cells(cells: Mapping[str, Sequence[Any]]) -> dict[str, int]:
-    """Where the last value of each file ends."""
+    """The byte where the last value of each file ends."""
     ends: dict[str, int] = {}
     for file, start, length in zip(cells["file"], cells["start"], cells["length"], strict=True):
         ends[file] = max(ends.get(file, 0), start + length)
@@ -17,7 +17,7 @@ def file_ends_from_cells(cells: Mapping[str, Sequence[Any]]) -> dict[str, int]:
 
 
 def describe_lost_files(path: Path, ends: Mapping[str, int]) -> Iterator[str]:
-    """A sentence for each; a file that leads out of the run is not looked for."""
+    """A sentence for each lost file; paths that lead out of the run are ignored."""
     lengths_by_folder: dict[str, dict[str, int] | None] = {}
     for file, expected in ends.items():
         folder, _, name = file.rpartition("/")
@@ -38,8 +38,8 @@ def _describe_loss(actual: int, expected: int, *, is_readable: bool) -> str:
 
 
 def _file_lengths(folder: str) -> dict[str, int] | None:
-    """Of all files at once: a look at each by itself takes longer than a list of short runs may. None where
-    the folder may not be read."""
+    """The length of each file, from one scandir: a stat per file is too slow for a list of short runs. None if
+    the folder is not readable."""
     try:
         with os.scandir(folder) as entries:
             return dict(filter(None, map(_entry_length, entries)))

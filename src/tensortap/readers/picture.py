@@ -1,4 +1,4 @@
-"""Numbers as pictures, in text and PNG: planes as cells and colours, counts as bars, steps as a sparkline."""
+"""Plots in text and PNG: planes as heat maps, counts as bars, series as sparklines."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ _SHADES, _ASCII_SHADES = " ░▒▓█", " .:-=+*#%@"
 _TICKS, _ASCII_TICKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _GREY, _GREYS, _CUBE = 232, 24, 16
-_BAND_ELEMENTS = 1 << 20  # numbers that are decoded at once
+_BAND_ELEMENTS = 1 << 20  # decoded at once
 
 
 @dataclass(frozen=True, slots=True)
 class PooledPlane:
-    """A plane made smaller: the lowest and the highest number of each cell, NaN where it holds one."""
+    """A plane after min- and max-pooling; NaN where a cell holds one."""
 
     low: Array
     high: Array
 
     @property
     def peak(self) -> Array:
-        """Of both the one farther from zero: what is rare and large is not averaged away."""
+        """Per cell the extreme farther from zero, so that rare large values are not averaged away."""
         return np.where(np.abs(self.low) > np.abs(self.high), self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class ColourScale:
-    """Which numbers the ends of the colours stand for; around zero where there are both signs."""
+    """The numbers at the ends of the colour map; symmetric around zero if `is_signed`."""
 
     low: float
     high: float
     is_signed: bool
 
     def normalise(self, values: Array) -> Array:
-        """Where each number lies between the ends, from 0 to 1; halved first, for the width may overflow."""
+        """Map to [0, 1] between the ends; halved first, since the width may overflow."""
         width = self.high / 2 - self.low / 2
         with np.errstate(all="ignore"):
             fractions = (values / 2 - self.low / 2) / width if width else np.full(np.shape(values), 0.5)
@@ -73,12 +73,12 @@ class ColourScale:
 
 
 def last_plane(bits: Array) -> Array:
-    """Two dimensions of any number: the last two, at the start of all others; a vector is one row."""
+    """The last two axes at index 0 of all others; a vector becomes one row."""
     return bits.reshape(1, -1) if bits.ndim < 2 else bits[(0,) * (bits.ndim - 2)]
 
 
 def pool_plane(bits: Array, dtype: str, rows: int, columns: int) -> PooledPlane:
-    """A plane of the storage type of `dtype` in at most that many cells, nothing left out."""
+    """Min/max-pool the last plane of an array in the storage type of `dtype` to at most that many cells."""
     bits = last_plane(bits)
     if not bits.size:
         return PooledPlane(np.empty((0, 0)), np.empty((0, 0)))
@@ -89,7 +89,7 @@ def pool_plane(bits: Array, dtype: str, rows: int, columns: int) -> PooledPlane:
 
 
 def fit_colour_scale(values: Array, *, signed: bool = True) -> ColourScale:
-    """From the lowest finite number to the highest; `signed` puts zero in the middle where both signs are."""
+    """From the lowest finite number to the highest; with `signed`, symmetric around zero if both signs occur."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return ColourScale(0.0, 0.0, False)
@@ -100,7 +100,7 @@ def fit_colour_scale(values: Array, *, signed: bool = True) -> ColourScale:
 
 
 def apply_colours(values: Array, scale: ColourScale | None = None) -> Array:
-    """Red, green and blue of each number; what is not finite has colours of its own."""
+    """RGB of each number; NaN and Inf have colours of their own."""
     scale = scale or fit_colour_scale(values)
     anchors = np.array(_SIGNED if scale.is_signed else _RISING, np.float64)
     position = np.nan_to_num(scale.normalise(values), nan=0.0) * (len(anchors) - 1)
@@ -113,9 +113,9 @@ def apply_colours(values: Array, scale: ColourScale | None = None) -> Array:
 
 
 def encode_png(colours: Array) -> bytes:
-    """The file: 8 bits for each of red, green and blue."""
+    """The bytes of a PNG file with 8 bits per channel."""
     height, width = colours.shape[:2]
-    lines = np.zeros((height, 1 + 3 * width), np.uint8)  # each line begins with the number of its filter
+    lines = np.zeros((height, 1 + 3 * width), np.uint8)  # each line begins with its filter type
     lines[:, 1:] = colours.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 6)), (b"IEND", b""))
@@ -123,12 +123,12 @@ def encode_png(colours: Array) -> bytes:
 
 
 def enlarge(colours: Array, factor: int) -> Array:
-    """The same picture, each cell as a square of that many pixels."""
+    """The image with each cell as a square of that many pixels."""
     return np.kron(colours, np.ones((factor, factor, 1), np.uint8))
 
 
 def render_half_blocks(colours: Array, depth: Depth = "truecolor") -> list[str]:
-    """Lines for a terminal, two rows of cells in each: the upper colours a letter, the lower lies behind."""
+    """Terminal lines of two rows of cells each: the upper as foreground, the lower as background colour."""
     lines = []
     for top in range(0, len(colours), 2):
         below = colours[top + 1] if top + 1 < len(colours) else None
@@ -137,7 +137,7 @@ def render_half_blocks(colours: Array, depth: Depth = "truecolor") -> list[str]:
 
 
 def render_shades(values: Array, scale: ColourScale | None = None, *, ascii: bool = False) -> list[str]:
-    """Lines of letters, darker for larger (farther from zero where there are both signs); NaN is `!`."""
+    """Lines of characters, darker for larger (farther from zero if both signs occur); NaN is `!`, Inf `^`."""
     scale = scale or fit_colour_scale(values)
     letters = _ASCII_SHADES if ascii else _SHADES
     fractions = scale.normalise(values)
@@ -150,8 +150,8 @@ def render_shades(values: Array, scale: ColourScale | None = None, *, ascii: boo
 
 
 def sparkline(values: Sequence[float | None], width: int = 60, *, ascii: bool = False) -> str:
-    """A letter for each number, the higher the larger; `!` where it is not finite, a blank where there is
-    none. More numbers than letters: the highest of each part."""
+    """A character per number, the higher the larger; `!` if not finite, a blank for None. More numbers than
+    characters: the maximum of each block."""
     known = np.array([np.nan if value is None else value for value in values], np.float64)
     absent = np.array([value is None for value in values], bool)
     if not known.size:
@@ -169,7 +169,7 @@ def sparkline(values: Sequence[float | None], width: int = 60, *, ascii: bool = 
 
 
 def render_bars(counts: Sequence[int], width: int = 40, *, ascii: bool = False) -> list[str]:
-    """A bar for each count, the longest as wide as allowed; one that is not empty shows at least a mark."""
+    """A bar per count, the longest `width` wide; a nonzero count is always visible."""
     largest = max(counts, default=0) or 1
     return [_bar_text(count / largest * width, bool(count), ascii) for count in counts]
 
@@ -180,7 +180,7 @@ def _block_starts(length: int, limit: int) -> Array:
 
 
 def _pool_rows(rows: Array, dtype: str, lefts: Array) -> tuple[Array, Array]:
-    """Lowest and highest below each other; minimum and maximum of numpy keep NaN."""
+    """Minimum and maximum of each block of columns; numpy's minimum and maximum propagate NaN."""
     step = max(1, _BAND_ELEMENTS // max(1, rows.shape[1]))
     low = high = None
     with np.errstate(all="ignore"):
@@ -221,10 +221,12 @@ def _ansi_code(colour: Sequence[int], depth: Depth, layer: int) -> str:
 
 
 def _nearest_ansi_256(colour: Sequence[int]) -> int:
-    """Of the cube of 6 x 6 x 6 colours, or of the greys where it is one."""
+    """The index in the 6x6x6 colour cube, or in the grey ramp for a grey."""
     if max(colour) - min(colour) < 10:
         return _GREY + min(_GREYS - 1, max(0, (sum(colour) // 3 - 3) // 10))
-    red, green, blue = (0 if channel < 48 else 1 if channel < 115 else (channel - 35) // 40 for channel in colour)
+    red, green, blue = (
+        0 if channel < 48 else 1 if channel < 115 else (channel - 35) // 40 for channel in colour
+    )
     return _CUBE + 36 * red + 6 * green + blue
 
 

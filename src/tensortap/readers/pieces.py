@@ -1,4 +1,4 @@
-"""The pieces that records of several ranks hold: their bits, where each sits, and whether two are equal."""
+"""The shards that records of several ranks hold: their bits, placements, and whether two are equal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.base import Framework, framework_of
-from tensortap.frameworks.sharded import by_rank, local
+from tensortap.frameworks.sharded import simulated_ranks, wait_local
 from tensortap.readers.stored import StoredRecord
 
 _Array = np.ndarray[Any, Any]
@@ -32,7 +32,7 @@ class LocalShard:
 
 
 def collect_shards(records: Sequence[Record | StoredRecord]) -> list[LocalShard]:
-    """One piece per rank, in the order of ranks; the records must be of one name at one moment."""
+    """One shard per rank, in rank order; the records must share name, kind, step and call."""
     _check_same_value(records)
     shards = [shard for record in records for shard in _shards_of_record(record)]
     return sorted(shards, key=lambda shard: np.atleast_1d(shard.rank).tolist())
@@ -42,7 +42,11 @@ def check_arrays(name: str, shards: Sequence[LocalShard]) -> None:
     for shard in shards:
         if not shard.dtype:
             description = shard.framework.describe(shard.value)
-            kind = description.type if description.layout == "python" else f"{description.layout} {description.type}"
+            kind = (
+                description.type
+                if description.layout == "python"
+                else f"{description.layout} {description.type}"
+            )
             raise UnsupportedValueError(
                 f"{name!r} is a {kind} on rank {shard.rank}, and only ordinary arrays can be put together; "
                 "capture its parts, or make it dense first"
@@ -50,11 +54,13 @@ def check_arrays(name: str, shards: Sequence[LocalShard]) -> None:
     kinds = dict.fromkeys((shard.framework.name, shard.dtype) for shard in shards)
     if len(kinds) > 1:
         descriptions = [f"{framework} {dtype}" for framework, dtype in kinds]
-        raise NotWholeError(f"{name!r} is not of one kind: {format_list(descriptions)}; give pieces of one number type")
+        raise NotWholeError(
+            f"{name!r} is not of one kind: {format_list(descriptions)}; give pieces of one number type"
+        )
 
 
 def describe_difference(a: LocalShard, b: LocalShard) -> str:
-    """In what two pieces differ, as text; empty when they are equal bit for bit."""
+    """How two shards differ, as a string; empty when they are equal bit for bit."""
     if a is b:
         return ""
     if a.bits.shape != b.bits.shape:
@@ -95,9 +101,9 @@ def _check_same_value(records: Sequence[Record | StoredRecord]) -> None:
 def _shards_of_record(record: Record | StoredRecord) -> list[LocalShard]:
     value = record.value if isinstance(record, Record) else record.load()
     placement = record.placement or framework_of(value).placement(value)
-    simulated = by_rank(value, placement)
+    simulated = simulated_ranks(value, placement)
     if simulated is None:
-        return [_make_shard(record.rank, local(value), placement)]
+        return [_make_shard(record.rank, wait_local(value), placement)]
     return [_make_shard(rank, shard, shard_placement) for rank, shard, shard_placement in simulated]
 
 
@@ -106,7 +112,9 @@ def _make_shard(rank: int | tuple[int, ...], value: Any, placement: Placement | 
     description = framework.describe(value)
     is_array = description.layout == "strided"
     bits = framework.bits(value) if is_array else np.empty(0)
-    return LocalShard(rank, value, placement or UNPLACED, framework, description.dtype if is_array else "", bits)
+    return LocalShard(
+        rank, value, placement or UNPLACED, framework, description.dtype if is_array else "", bits
+    )
 
 
 def _as_unsigned(bits: _Array) -> _Array:

@@ -1,4 +1,4 @@
-"""What the numbers of one array are like: statistics, percentiles, a histogram; and which part to draw."""
+"""The summary of one array: statistics, percentiles, a histogram; and which part of it to draw."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MAX_SORTED = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class ArraySummary:
-    """`percentiles` of the finite numbers, by percent, taken from every n-th number where `every` is n;
-    `histogram` counts them in equal parts from the lowest to the highest."""
+    """`percentiles` of the finite elements by percent, from a sample with that `stride`; `histogram` counts
+    them in equal bins from the minimum to the maximum."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -30,8 +30,10 @@ class ArraySummary:
     stride: int = 1
 
 
-def summarize_array(bits: Array, dtype: str, *, bins: int = 12, known: Statistics | None = None) -> ArraySummary:
-    """Look at an array of the storage type of `dtype`; statistics that are known are not computed again."""
+def summarize_array(
+    bits: Array, dtype: str, *, bins: int = 12, known: Statistics | None = None
+) -> ArraySummary:
+    """Summarize an array in the storage type of `dtype`; `known` statistics are not computed again."""
     stats = known if known is not None else statistics(bits, dtype)
     if stats.min is None or stats.max is None:
         return ArraySummary(bits.shape, dtype, stats, {}, ())
@@ -42,21 +44,23 @@ def summarize_array(bits: Array, dtype: str, *, bins: int = 12, known: Statistic
 
 
 def default_index(shape: tuple[int, ...]) -> Index:
-    """The last two axes, at the start of all others."""
+    """The last two axes at index 0 of all others."""
     return (0,) * max(0, len(shape) - 2) + (slice(None),) * min(2, len(shape))
 
 
 def index_array(bits: Array, index: Index) -> Array:
-    """The part that is asked for; a sentence where the array has no such part."""
+    """`bits[index]`; raises a ValueError that names the shape if out of range."""
     try:
         selected: Array = np.asarray(bits[index])
     except IndexError:
-        raise ValueError(f"[{format_index(index)}] is no part of an array of shape {list(bits.shape)}") from None
+        raise ValueError(
+            f"[{format_index(index)}] is no part of an array of shape {list(bits.shape)}"
+        ) from None
     return selected
 
 
 def format_index(index: Index) -> str:
-    """`0,3,:,1:5`, as it is typed."""
+    """The index as it is typed: `0,3,:,1:5`."""
     return ",".join(map(_format_index_part, index))
 
 
@@ -68,7 +72,7 @@ def _format_index_part(part: Any) -> str:
 
 
 def _bin_count(dtype: str, stats: Statistics, bins: int) -> int:
-    """Whole numbers of a narrow range get a bar each: more would leave gaps that mean nothing."""
+    """Integers of a narrow range get a bin each: more bins would leave meaningless gaps."""
     if isinstance(stats.min, int) and isinstance(stats.max, int):
         return max(1, min(bins, stats.max - stats.min + 1))
     return 1 if stats.min == stats.max else bins
@@ -81,6 +85,6 @@ def _percentiles(bits: Array, dtype: str, stride: int) -> dict[int, float]:
     finite = real[np.isfinite(real)]
     if not finite.size:
         return {}
-    # Halved meanwhile: the way from one number to the next may overflow.
+    # Halved meanwhile: the interpolation between two numbers may overflow.
     percentiles = np.percentile(finite / 2, PERCENTS) * 2
     return dict(zip(PERCENTS, percentiles.tolist(), strict=True))

@@ -18,7 +18,14 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from tensortap.core.errors import TensortapError
-from tensortap.readers.query_fields import FIELDS, NUMBER_FIELDS, TEXT_FIELDS, number_test, text_test, word_test
+from tensortap.readers.query_fields import (
+    FIELDS,
+    NUMBER_FIELDS,
+    TEXT_FIELDS,
+    number_test,
+    text_test,
+    word_test,
+)
 
 Mask = np.ndarray[Any, Any]
 _FIELD = re.compile(r"([a-z_]+)(>=|<=|!=|[:><=])", re.IGNORECASE)
@@ -38,20 +45,20 @@ class QueryError(TensortapError, ValueError):
 
 
 class QueryTable(Protocol):
-    """What is asked: columns of few different texts, and columns of numbers."""
+    """What is queried: string columns with few distinct values, and number columns."""
 
     def __len__(self) -> int: ...
 
     def texts(self, field: str) -> tuple[Mask, list[Any]] | None:
-        """The code of each row and the texts they stand for; None where there is no such column."""
+        """The code of each row and the strings they stand for; None if there is no such column."""
 
     def numbers(self, field: str) -> Mask | None:
-        """A number for each row; NaN where it is not known."""
+        """A number per row, NaN if unknown; None if there is no such column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query that was read; `mask(table)` says which rows it means."""
+    """A parsed query; `mask(table)` selects the matching rows."""
 
     text: str
     _root: _Node
@@ -61,17 +68,19 @@ class Query:
 
     @property
     def fields(self) -> set[str]:
-        """The fields it speaks of."""
+        """The fields it tests."""
         return set(self._root.fields())
 
 
 def parse_query(text: str) -> Query:
-    """Read a query; an empty one means everything.
+    """Parse a query; an empty one matches everything.
 
     >>> run.query("attn step>137 -rank:0")
     """
     if len(text) > _MAX_LENGTH:
-        raise QueryError(f"a query of {len(text)} letters is too long; {_MAX_LENGTH} are allowed", _MAX_LENGTH)
+        raise QueryError(
+            f"a query of {len(text)} letters is too long; {_MAX_LENGTH} are allowed", _MAX_LENGTH
+        )
     parser = _Parser(list(_tokenize(text)), len(text))
     root = parser.parse_and(0)
     if parser.peek() is not None:
@@ -130,7 +139,7 @@ class _Not(NamedTuple):
 
 
 class _TextTest(NamedTuple):
-    """A test of each different text, then of each row by its code."""
+    """Tests each distinct string once, then looks up each row by its code."""
 
     field: str
     test: Callable[[str], bool]
@@ -164,7 +173,7 @@ class _NumberTest(NamedTuple):
 
 
 class _Parser:
-    """Words with nothing between them are all meant; `|` binds closer, `-` closest."""
+    """A recursive-descent parser: adjacent terms are and-ed; `|` binds tighter, `-` tightest."""
 
     def __init__(self, tokens: list[_Token], end: int) -> None:
         self._tokens, self._end, self._next = tokens, end, 0
@@ -228,7 +237,7 @@ def _tokenize(text: str) -> Iterator[_Token]:
 
 
 def _read_word(text: str, start: int) -> tuple[_Token, int]:
-    """Up to a space, a bracket or a bar that does not stand in quotes or in brackets of the word's own."""
+    """A word up to a space, parenthesis or bar outside of quotes and brackets, and where it ends."""
     parts: list[str] = []
     at, closing, is_quoted = start, "", False
     while at < len(text):
@@ -273,7 +282,7 @@ def _parse_term(token: _Token) -> _Node:
 
 
 def _parse_unknown_field(token: _Token, field: str, sign: str) -> _Node:
-    """A word of that kind may be a name: `pkg.mod:func.x`. One that is nearly a field is a slip."""
+    """A name such as `pkg.mod:func.x`; raises if the word is close to a field, hence a typo."""
     near = difflib.get_close_matches(field, FIELDS, 1, cutoff=0.7)
     if sign == ":" and not near:
         return _TextTest("name", word_test(token.text))

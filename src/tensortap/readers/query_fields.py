@@ -1,4 +1,4 @@
-"""What a query may ask of a record: the fields, and a test for each way to ask."""
+"""The fields of the query language, and a predicate for each operator."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DTYPE_ALIASES = {
 
 
 class QueryField(NamedTuple):
-    """A word of the language, what stands for it, and how it is asked."""
+    """A field of the query language, with an example and a description."""
 
     name: str
     value_type: Literal["number", "text"]
@@ -96,11 +96,11 @@ FIELDS = {field.name: field for field in _TABLE}
 FIELDS |= {word: FIELDS[name] for word, name in _FIELD_ALIASES.items()}
 NUMBER_FIELDS = {field.name for field in _TABLE if field.value_type == "number"}
 TEXT_FIELDS = {field.name for field in _TABLE if field.value_type == "text"}
-_SUBSTRING_FIELDS = {"site", "command", "commit", "tag"}  # of which a part is enough
+_SUBSTRING_FIELDS = {"site", "command", "commit", "tag"}  # match by substring
 
 
 def word_test(word: str, *, is_quoted: bool = False) -> Callable[[str], bool]:
-    """A part of the name in any case; a pattern where the word is one."""
+    """Match a pattern if the word is one, else a case-insensitive substring."""
     if _PATTERN.search(word) and not is_quoted:
         return lambda text: matches_pattern(word, text)
     wanted = word.casefold()
@@ -125,7 +125,7 @@ def number_test(field: str, sign: str, value: str) -> Callable[[_Array], _Array]
         wanted = [_parse_number(field, part) for part in value.split(",")]
         return lambda values: np.isin(values, wanted, invert=sign == "!=")
     number, compare = _parse_number(field, value), _COMPARISONS[sign]
-    # A number that is not known is not unlike another either.
+    # An unknown number (NaN) does not match != either.
     return lambda values: compare(values, number) & ~np.isnan(values)
 
 
@@ -134,7 +134,10 @@ def _alternatives_test(field: str, value: str) -> Callable[[str], bool]:
         return _shape_test(value)
     if not value:
         return lambda text: not text
-    tests = [_single_text_test(field, alternative) for alternative in (value.split(",") if "{" not in value else [value])]
+    tests = [
+        _single_text_test(field, alternative)
+        for alternative in (value.split(",") if "{" not in value else [value])
+    ]
     return tests[0] if len(tests) == 1 else lambda text: any(test(text) for test in tests)
 
 
@@ -147,7 +150,9 @@ def _single_text_test(field: str, value: str) -> Callable[[str], bool]:
     if field == "dtype":
         value = _DTYPE_ALIASES.get(value.lower(), value)
     if "*" in value:
-        pattern = re.compile(_regex_with_gaps(".", map(re.escape, value.split("*"))), re.DOTALL | re.IGNORECASE)
+        pattern = re.compile(
+            _regex_with_gaps(".", map(re.escape, value.split("*"))), re.DOTALL | re.IGNORECASE
+        )
         return lambda text: pattern.fullmatch(text) is not None
     wanted = value.casefold()
     if field in _SUBSTRING_FIELDS:
@@ -173,8 +178,8 @@ def _shape_test(value: str) -> Callable[[str], bool]:
 
 
 def _regex_with_gaps(anything: str, blocks: Iterable[str]) -> str:
-    """Blocks with anything between them. The first place where an inner one fits is as good as any later one,
-    so that one is kept: else a text would be tried in each way to cut it up."""
+    """A regex of blocks with anything between them. The first match of an inner block is as good as a later
+    one, so the groups are atomic: else backtracking would be exponential."""
     first, *rest = blocks
     inner = "".join(f"(?>{anything}*?{block})" for block in rest[:-1])
     return f"{first}{inner}{anything}*{rest[-1]}" if rest else first

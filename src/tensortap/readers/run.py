@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
-from tensortap.core.paths import closest_names, parse_pattern, natural_sort_key
+from tensortap.core.paths import closest_names, natural_sort_key, parse_pattern
 from tensortap.core.record import Kind, Series
 from tensortap.formats.columns import Columns
 from tensortap.formats.run_layout import CACHE, MODEL, OWN
 from tensortap.formats.table import size_words, table_html, table_text
 from tensortap.metadata.sources import CODE, SOURCES, kept_files
 from tensortap.readers.asked import IndexTable
-from tensortap.readers.query import parse_query as parse_query
+from tensortap.readers.query import parse_query
 from tensortap.readers.statistics_cache import StatisticsCache
 from tensortap.readers.stored import StoredRecord
 from tensortap.readers.values import ValueReader
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def columns(self) -> Columns:
-        """The index as it lies in memory, of all records; for readers that ask many at once."""
+        """The in-memory index of all records, also of those filtered out; for readers of many records at once."""
         return self._columns
 
     @property
@@ -124,7 +124,11 @@ class Run:
             if number is not None
         }
         if wanted:
-            records = [record for record in records if all(_includes(getattr(record, key), number) for key, number in wanted.items())]
+            records = [
+                record
+                for record in records
+                if all(_includes(getattr(record, key), number) for key, number in wanted.items())
+            ]
         if len(records) == 1:
             return records[0]
         if not records:
@@ -134,7 +138,10 @@ class Run:
 
     def series(self, name: str) -> Series:
         """All values of that name, in the order of steps."""
-        records = sorted(self._records_named(name), key=lambda record: (_first_number(record.step), record.order, _first_number(record.rank)))
+        records = sorted(
+            self._records_named(name),
+            key=lambda record: (_first_number(record.step), record.order, _first_number(record.rank)),
+        )
         if not records:
             raise UnknownNameError(self._describe_unknown(name, {}))
         values = [record.load() for record in records]
@@ -234,7 +241,7 @@ class Run:
         return [self._record_at(row) for row in rows.tolist()]
 
     def _mask_matching(self, path: str) -> np.ndarray[Any, Any]:
-        """A mask of the records that a path selects; a name that exists means itself, however it reads."""
+        """A boolean mask of the records that a pattern selects; a name that exists is taken literally."""
         names, pattern = self._columns.coded["name"], parse_pattern(path)
         if names.is_text(path):
             return names.rows_with(path)
@@ -248,7 +255,9 @@ class Run:
 
     def _select_rows(self, rows: np.ndarray[Any, Any]) -> Run:
         narrowed = Run.__new__(Run)
-        narrowed.__dict__.update({key: attribute for key, attribute in self.__dict__.items() if key != "metadata"})
+        narrowed.__dict__.update(
+            {key: attribute for key, attribute in self.__dict__.items() if key != "metadata"}
+        )
         narrowed._rows = rows
         return narrowed
 
@@ -266,7 +275,7 @@ def _first_number(number: int | tuple[int, ...]) -> int:
 
 
 def _includes(step_or_rank: int | tuple[int, ...], number: int) -> bool:
-    """One that was merged from several steps or ranks is of each."""
+    """Whether a record's step or rank is that number; a merged record has several."""
     return step_or_rank == number if isinstance(step_or_rank, int) else number in step_or_rank
 
 

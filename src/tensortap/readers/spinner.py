@@ -1,4 +1,4 @@
-"""A line that turns while the user looks, with news above it; an interrupt ends the looking, nothing else."""
+"""A terminal spinner with new lines above it; an interrupt ends the spinner, nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def show_spinner(
     seconds: float | None = None,
     out: TextIO | None = None,
 ) -> None:
-    """Show the state until Ctrl-C or for some seconds; where nobody can see it turn, once."""
+    """Show the state until Ctrl-C or for some seconds; only once where it cannot be animated."""
     out = out or sys.stdout
     if not _can_animate(out):
         print(*new_lines()[-_MAX_NEW_LINES:], state(), sep="\n", file=out)
@@ -40,7 +40,7 @@ def show_spinner(
 
 
 def print_new_lines(new_lines: Callable[[], list[str]], *, seconds: float | None = None) -> None:
-    """Print the news, a line each, until Ctrl-C or for some seconds; fit for a pipe."""
+    """Print new lines until Ctrl-C or for some seconds; fit for a pipe."""
     end = None if seconds is None else time.monotonic() + seconds
     while True:
         for line in new_lines():
@@ -62,7 +62,7 @@ def _show(status: str, lines: list[str], out: TextIO) -> None:
 
 
 def _can_animate(out: TextIO) -> bool:
-    """A terminal, or the cell of a notebook."""
+    """Whether the stream is a terminal or a notebook cell."""
     return out.isatty() or type(out).__module__.startswith("ipykernel")
 
 

@@ -1,4 +1,4 @@
-"""Statistics that were asked for once, kept beside the index."""
+"""A cache of computed statistics, beside the index."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from tensortap.kernels.statistics import Statistics, statistics
 
 
 class StatisticsCache:
-    """Lines of `[key, row]`, appended; a run that cannot be written is only computed."""
+    """An append-only JSONL file of `[key, row]`; for a read-only run nothing is cached on disk."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "statistics.jsonl"
@@ -44,7 +44,7 @@ class StatisticsCache:
 
 
 def _parse_line(line: bytes) -> tuple[str, Statistics] | None:
-    """A line, or None for one that is damaged: what it said is computed again."""
+    """The entry of a line, or None if it is damaged; its statistics are computed again."""
     try:
         key, row = json.loads(line)
         return str(key), Statistics(*row)

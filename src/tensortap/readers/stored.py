@@ -1,4 +1,4 @@
-"""One record on disk: its facts at once, its value when asked."""
+"""One record on disk: its metadata at once, its value on demand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensortap.readers.values import ValueReader
 
 
 class StoredRecord:
-    """A record of a run; `load` gives the value, and everything else is known without it."""
+    """A record of a run; `load` reads the value, everything else comes from the index."""
 
     __slots__ = ("_columns", "_row", "_statistics", "_values")
 
@@ -39,7 +39,7 @@ class StoredRecord:
 
     @property
     def statistics(self) -> Statistics | None:
-        """Of the numbers; computed when first asked for and kept. None for what is not an array."""
+        """Statistics of the elements, computed on first use and cached; None if not an array."""
         columns, row = self._columns, self._row
         stored_statistics = columns.coded["statistics"][row]
         if stored_statistics is not None:
@@ -142,7 +142,7 @@ class StoredRecord:
         return None if text is None else placement_from(json.loads(text))
 
     def row(self) -> list[str]:
-        """The record as a line of a table."""
+        """The record as cells of a table row."""
         shape = str(list(self.shape)) if self.dtype else ""
         return [
             self.name if self.name.isprintable() else repr(self.name),

@@ -1,4 +1,4 @@
-"""The records of a run as rows for the eyes, by their statistics: arrays are not loaded, torch not needed."""
+"""Records of a run as display rows, from their statistics: no array is loaded, torch is not needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tensortap.core.record import Record
 from tensortap.formats.rows import Row, row_of
 from tensortap.readers.stored import StoredRecord
 
-UNREADABLE = "cannot be read"  # so begins the note of a row without its value
+UNREADABLE = "cannot be read"  # start of the note of a row without its value
 _SMALL = 4096  # bytes: a number, or a few of them
 
 
 def display_row(record: StoredRecord) -> Row:
-    """The row of a record; one that cannot be read gives a row whose note says why."""
+    """The display row of a record; if it cannot be read, the note says why."""
     row = Row(record.name, record.kind, record.step, record.rank, record.call)
     try:
         stats = record.statistics
@@ -40,7 +40,7 @@ def display_row(record: StoredRecord) -> Row:
 
 
 def _non_array_row(record: StoredRecord, row: Row) -> Row:
-    """A small one is read, for it may be a number; of a larger one the class is told."""
+    """A small value is loaded, since it may be a number; a larger one is shown by its class."""
     if record.nbytes <= _SMALL and record.framework == "python":
         return row_of(Record(row.name, record.load(), row.kind, row.step, row.rank, row.call))
     return replace(row, dtype=record.dtype or record.type, shape=record.shape if record.dtype else None)

@@ -1,4 +1,4 @@
-"""A trace in an HDF5 file, read lazily, also while it is written: which names it holds, and their values."""
+"""A trace in an HDF5 file, read lazily, also while it is being written: its names and their values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
-from tensortap.core.paths import matches_pattern, closest_names, natural_sort_key
+from tensortap.core.paths import closest_names, matches_pattern, natural_sort_key
 from tensortap.core.record import Series
 from tensortap.formats.hdf5_layout import load_filters, open_file
 from tensortap.formats.hdf5_parts import Rows, StoredPart, find_parts
@@ -17,7 +17,7 @@ from tensortap.formats.table import table_html, table_text
 T = TypeVar("T")
 _SHOWN = 20
 _ATTEMPTS = 8
-# What the library says when a commit came between two of its reads.
+# What h5py raises when a commit came between two of its reads.
 _TORN_READ_ERRORS = (OSError, KeyError, RuntimeError, ValueError)
 
 
@@ -99,7 +99,7 @@ class TraceFile:
         return f"no values of {name!r} in {self.path}; {hint}names lists all {len(self._parts)}"
 
     def _read(self, action: Callable[[Any], T]) -> T:
-        """Each time on a newly opened file: the library never looks again at tables it has read once."""
+        """Run on a newly opened file: the HDF5 library never re-reads tables it has cached."""
         if not self.path.is_file():
             problem = "is a folder" if self.path.is_dir() else "does not exist"
             raise NoRunError(f"{self.path} {problem}; give the HDF5 file of a trace")
@@ -115,7 +115,7 @@ class TraceFile:
 
 
 class TracedValues:
-    """All values of one name, read when they are asked for: `[i]` is a value, `[i:j]` a Series."""
+    """All values of one name, read on demand: `[i]` is a value, `[i:j]` a Series."""
 
     def __init__(self, trace: TraceFile, name: str) -> None:
         self.name = name
@@ -123,7 +123,7 @@ class TracedValues:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the dataset: how many values, and the largest of their sizes."""
+        """Shape of the dataset: the number of values, then the largest size of each axis."""
         return self._parts[0].shape
 
     @property

@@ -1,4 +1,4 @@
-"""Values out of the files of a run: arrays are mapped, not read; other things go through their serializer."""
+"""Read values from the files of a run: arrays are memory-mapped, other values go through their serializer."""
 
 import mmap
 import os
@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ValueReader:
-    """Keeps the files it mapped last open; a pack that has grown is mapped again."""
+    """Caches recent mappings; a pack that has grown is mapped again."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -37,7 +37,7 @@ class ValueReader:
         return _framework_or_numpy(framework).from_bits(bits, dtype)
 
     def view(self, file: str, end: int) -> memoryview:
-        """The bytes of a file of the run, which must reach to there."""
+        """The bytes of a file of the run, which must be at least `end` long."""
         return memoryview(self._memory(file, end))
 
     def bits(self, file: str, offset: int, nbytes: int, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -50,12 +50,14 @@ class ValueReader:
         if nbytes == 0:
             return np.empty(shape, number_type.storage)
         memory = self._memory(file, offset + nbytes)
-        return np.frombuffer(memory, number_type.storage, nbytes // number_type.itemsize, offset).reshape(shape)
+        return np.frombuffer(memory, number_type.storage, nbytes // number_type.itemsize, offset).reshape(
+            shape
+        )
 
     def deserialize(self, file: str, start: int, length: int, suffix: str, trust: bool) -> Any:
         path = self._run / file
         if not file.startswith(OWN):
-            self._mapped(file)  # says what is wrong with a file that is not there, or not in the run
+            self._mapped(file)  # raises for a file that is missing or outside the run
             return serializers.load(path, trust=trust)
         data = memoryview(self._memory(file, start + length))[start : start + length]
         trusted = trust or is_own_run(path)
@@ -79,10 +81,10 @@ class ValueReader:
             raise CorruptRunError(f"the index names {file!r}, which lies outside the run; it is not read")
         try:
             with open(path, "rb") as stream:
-                # A mapping holds its file open as long as a value of it lives, and files are few.
+                # A mapping holds a file descriptor as long as a value of it lives, and those are limited.
                 if len(self._alive) >= _MAX_MAPPED_FILES and not file.startswith(OWN):
                     return bytearray(stream.read())
-                # Private: whoever writes to a value gets a page of its own, the file stays as it is.
+                # Copy-on-write: writing to a value never changes the file.
                 memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
                 self._alive.add(memory)
                 return memory

@@ -1,4 +1,4 @@
-"""The full tensor from the pieces of several ranks."""
+"""The full tensor from the shards of several ranks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.sharded import indices, shard_of
+from tensortap.frameworks.sharded import global_indices, parse_shard
 from tensortap.readers.pieces import (
     UNPLACED,
     LocalShard,
     check_arrays,
-    describe_difference,
-    format_list,
-    describe_ranks,
     collect_shards,
+    describe_difference,
+    describe_ranks,
+    format_list,
 )
 from tensortap.readers.stored import StoredRecord
 
@@ -58,7 +58,7 @@ def whole(records: Record | StoredRecord | Iterable[Record | StoredRecord], *, d
 
 
 def _replicated_value(name: str, shards: Sequence[LocalShard]) -> Any:
-    """The value that all ranks hold; without a placement nothing else can be the whole."""
+    """The value that all ranks hold: without a placement it can only be replicated."""
     first, *others = shards
     if not first.dtype and all(first.framework.mark(first.value)(other.value) for other in others):
         return first.value
@@ -77,9 +77,13 @@ def _replicated_value(name: str, shards: Sequence[LocalShard]) -> Any:
 def _concatenate(name: str, shards: Sequence[LocalShard], dim: int) -> Any:
     check_arrays(name, shards)
     if all(shard.placement is not UNPLACED for shard in shards):
-        raise ValueError(f"{name!r} says how it is placed ({_describe_placement(shards[0].placement)}); leave dim out")
+        raise ValueError(
+            f"{name!r} says how it is placed ({_describe_placement(shards[0].placement)}); leave dim out"
+        )
     if len({shard.rank for shard in shards}) < len(shards):
-        raise NotWholeError(f"{len(shards)} records of {name!r} come from {describe_ranks(shards)}; give one each")
+        raise NotWholeError(
+            f"{len(shards)} records of {name!r} come from {describe_ranks(shards)}; give one each"
+        )
     try:
         bits = np.concatenate([shard.bits for shard in shards], axis=dim)
     except ValueError as error:
@@ -105,8 +109,11 @@ def _assemble(name: str, shards: Sequence[LocalShard]) -> Any:
 
 
 def _common_placement(name: str, shards: Sequence[LocalShard]) -> Placement:
-    """A placement whose mesh, parts and shape are those of all."""
-    distinct = {(placement.mesh, placement.parts, placement.shape): placement for placement in (shard.placement for shard in shards)}
+    """A placement whose mesh, parts and global shape are those of all shards."""
+    distinct = {
+        (placement.mesh, placement.parts, placement.shape): placement
+        for placement in (shard.placement for shard in shards)
+    }
     if not distinct:
         raise NotWholeError(f"no rank of the mesh is among the records of {name!r}; give those of every rank")
     if len(distinct) > 1:
@@ -119,7 +126,7 @@ def _common_placement(name: str, shards: Sequence[LocalShard]) -> Placement:
 
 def _check_supported(name: str, placement: Placement) -> None:
     for part in placement.parts:
-        if part != "replicate" and shard_of(part) is None and _reduction_of(part) not in _REDUCTIONS:
+        if part != "replicate" and parse_shard(part) is None and _reduction_of(part) not in _REDUCTIONS:
             raise UnsupportedValueError(
                 f"{name!r} is placed as {part}, which cannot be put together from its pieces; "
                 "redistribute it before it is captured"
@@ -127,7 +134,7 @@ def _check_supported(name: str, placement: Placement) -> None:
 
 
 def _check_shape(name: str, shard: LocalShard) -> None:
-    where, placement = indices(shard.placement), shard.placement
+    where, placement = global_indices(shard.placement), shard.placement
     starts = [
         int(rows[0]) if len(rows) else begin for rows, begin in zip(where, placement.offset, strict=True)
     ]
@@ -140,8 +147,10 @@ def _check_shape(name: str, shard: LocalShard) -> None:
         )
 
 
-def _deduplicate(name: str, placement: Placement, shards: Sequence[LocalShard]) -> dict[_Coordinate, LocalShard]:
-    """One piece of each place, after all that claim it were found equal."""
+def _deduplicate(
+    name: str, placement: Placement, shards: Sequence[LocalShard]
+) -> dict[_Coordinate, LocalShard]:
+    """One shard per mesh coordinate; raises unless replicas are equal bit for bit."""
     by_coordinate: dict[_Coordinate, LocalShard] = {}
     for shard in shards:
         coordinate = tuple(
@@ -158,10 +167,19 @@ def _deduplicate(name: str, placement: Placement, shards: Sequence[LocalShard]) 
 
 
 def _check_complete(
-    name: str, placement: Placement, by_coordinate: dict[_Coordinate, LocalShard], shards: Sequence[LocalShard]
+    name: str,
+    placement: Placement,
+    by_coordinate: dict[_Coordinate, LocalShard],
+    shards: Sequence[LocalShard],
 ) -> None:
-    sizes = [1 if part == "replicate" else size for part, size in zip(placement.parts, placement.mesh, strict=True)]
-    missing = [coordinate for coordinate in product(*map(range, sizes)) if coordinate not in by_coordinate and _is_nonempty(placement, coordinate)]
+    sizes = [
+        1 if part == "replicate" else size for part, size in zip(placement.parts, placement.mesh, strict=True)
+    ]
+    missing = [
+        coordinate
+        for coordinate in product(*map(range, sizes))
+        if coordinate not in by_coordinate and _is_nonempty(placement, coordinate)
+    ]
     if missing:
         raise NotWholeError(
             f"{len(missing)} of {prod(sizes)} pieces of {name!r} are missing, at {format_list(missing)} of the "
@@ -170,9 +188,11 @@ def _check_complete(
 
 
 def _is_nonempty(placement: Placement, coordinate: _Coordinate) -> bool:
-    """Whether that piece holds anything; of a short dimension the last ranks get nothing."""
-    shard_placement = Placement(placement.mesh, coordinate, placement.parts, placement.shape, placement.offset)
-    return all(len(rows) for rows in indices(shard_placement))
+    """Whether the shard at that coordinate has elements; the last ranks of a short dimension have none."""
+    shard_placement = Placement(
+        placement.mesh, coordinate, placement.parts, placement.shape, placement.offset
+    )
+    return all(len(rows) for rows in global_indices(shard_placement))
 
 
 def _reduce_axis(
@@ -180,7 +200,9 @@ def _reduce_axis(
 ) -> dict[_Coordinate, LocalShard]:
     groups: dict[_Coordinate, list[LocalShard]] = {}
     for coordinate in sorted(by_coordinate):
-        groups.setdefault((*coordinate[:mesh_dim], 0, *coordinate[mesh_dim + 1 :]), []).append(by_coordinate[coordinate])
+        groups.setdefault((*coordinate[:mesh_dim], 0, *coordinate[mesh_dim + 1 :]), []).append(
+            by_coordinate[coordinate]
+        )
     operation = _reduction_of(placement.parts[mesh_dim])
     try:
         return {coordinate: _reduce_group(operation, group) for coordinate, group in groups.items()}
@@ -194,7 +216,7 @@ def _reduce_axis(
 
 def _reduce_group(operation: str, shards: Sequence[LocalShard]) -> LocalShard:
     first = shards[0]
-    # Rebuilt from the bits: on the CPU, and outside of the program's graph.
+    # Rebuilt from the bits: on the CPU, and detached from the program's autograd graph.
     values = [first.framework.from_bits(shard.bits, first.dtype) for shard in shards]
     total = reduce(_elementwise(_REDUCTIONS[operation], values[0]), values)
     if operation == "avg":
@@ -212,14 +234,14 @@ def _fill(placement: Placement, shards: Sequence[LocalShard]) -> Any:
     first = shards[0]
     bits = np.empty(placement.shape, first.bits.dtype)
     for shard in shards:
-        where = indices(shard.placement)
+        where = global_indices(shard.placement)
         slices = tuple(map(_as_slice, where))
         bits[np.ix_(*where) if None in slices else slices] = shard.bits
     return first.framework.from_bits(bits, first.dtype)
 
 
 def _as_slice(rows: np.ndarray[Any, Any]) -> slice | None:
-    """The rows as a slice, which numpy copies fastest; None when they are not in one run."""
+    """The indices as a slice, which numpy copies fastest; None when they are not contiguous."""
     if not len(rows):
         return slice(0, 0)
     start, end = int(rows[0]), int(rows[-1]) + 1
@@ -227,7 +249,7 @@ def _as_slice(rows: np.ndarray[Any, Any]) -> slice | None:
 
 
 def _reduction_of(part: str) -> str:
-    """What `partial(sum)` is reduced by; empty for every other word."""
+    """The reduction of a partial placement, `sum` of `partial(sum)`; empty for other placements."""
     return part[len("partial(") : -1] if part.startswith("partial(") else ""
 
 

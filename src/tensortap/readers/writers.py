@@ -1,4 +1,4 @@
-"""Which runs a process of this machine is still writing, as far as the system tells."""
+"""Runs with an active writer on this machine, from the open files in /proc."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INDEX = f"/{OWN}/index-"
 
 
 def runs_being_written() -> set[Path]:
-    """The folders whose index a process holds open; those of other users and machines are not seen."""
+    """Run folders whose index a process holds open; processes of other users and machines are not visible."""
     return {Path(file.rpartition(_INDEX)[0]) for file in _open_files() if _INDEX in file}
 
 

@@ -1,4 +1,4 @@
-"""Which sink an address means: a folder, an HDF5 file, the tree, a session, or what a plug-in has added."""
+"""Open the sink for a path or URL: a folder, an HDF5 file, the call tree, a session, a plug-in's scheme."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 _STREAM_SCHEMES = ("tcp", "tls")
 _HDF5_SUFFIXES = (".h5", ".hdf5")  # never meant as the name of a folder
 sinks: Registry[Callable[[str], Sink]] = Registry("sinks")
-# Ranks without a process group meet under the number of the call, so all of them count alike. Downwards:
-# init() counts upwards in the same folder, and the two must not meet.
+# Ranks without a process group agree on a run by the number of the call, which is the same on all of them.
+# Counts down, because init() counts up in the same folder and the two must not collide.
 _attempts: defaultdict[Path, "count[int]"] = defaultdict(lambda: count(-1, -1))
 
 
 def register_sink(scheme: str, make: Callable[[str], Sink]) -> None:
-    """Let `scheme://rest` mean the sink that `make("scheme://rest")` gives; `.h5` is a scheme too."""
+    """Register `make` to open `scheme://rest`, as `make("scheme://rest")`; `.h5` is a scheme too."""
     sinks.add(scheme, make)
 
 
 def open_sink(address: str) -> Sink:
-    """The sink behind an address: `.h5` and `.hdf5` mean a trace file, `tree` the log of trees, any other
-    plain path a folder in which a timestamped run is made; `tcp://host:port` is a session that serves.
+    """The sink for an address: `.h5` and `.hdf5` open a trace file, `tree` the call tree log, any other
+    plain path a new timestamped run in that folder; `tcp://host:port` streams to a serving session.
 
     All ranks share one run, so every rank opens it."""
     if address == "tree":
@@ -59,8 +59,8 @@ def open_sink(address: str) -> Sink:
 
 
 def open_stream(address: str, port: int | None = None) -> "Stream":
-    """A stream to `host`, `host:port`, `tcp://host:port` or `tls://host:port`; `port` where there is none."""
-    from tensortap.formats.certificates import calling_tls  # late: most programs send nothing
+    """A stream to `host`, `host:port`, `tcp://host:port` or `tls://host:port`; `port` is the default port."""
+    from tensortap.formats.certificates import calling_tls  # imported lazily: most programs send nothing
     from tensortap.formats.token import own_token
     from tensortap.sinks.stream import Stream
 
@@ -74,13 +74,13 @@ def open_stream(address: str, port: int | None = None) -> "Stream":
 def _add_default_port(host: str, port: int | None) -> str:
     if port is None or "/" in host:
         return host
-    if host.count(":") > 1 and not host.startswith("["):  # a bare address of IPv6
+    if host.count(":") > 1 and not host.startswith("["):  # a bare IPv6 address
         return f"[{host}]:{port}"
     return host if ":" in host.rpartition("]")[2] else f"{host}:{port}"
 
 
 def _open_trace_file(address: str) -> Sink:
-    from tensortap.sinks.hdf5 import HDF5  # late: h5py is optional
+    from tensortap.sinks.hdf5 import HDF5  # imported lazily: h5py is optional
 
     return HDF5(address)
 

@@ -1,4 +1,4 @@
-"""A thread that writes while the program goes on, with a bound on what may wait."""
+"""A writer thread with a bounded queue."""
 
 import contextlib
 import logging
@@ -16,10 +16,10 @@ log = logging.getLogger("tensortap.background")
 
 
 class BackgroundWriter:
-    """Runs jobs in order. A job that fails is reported at the next call, and at the latest in `close`.
+    """Runs jobs in order on a thread. A failed job is reported at the next call, at the latest in `close`.
 
-    The two threads share queues and counters that only one of them writes: a lock could be left taken by
-    an interrupt in the caller's thread, and the other would wait for ever.
+    The two threads share only queues and counters with a single writer: a KeyboardInterrupt in the caller's
+    thread could leave a lock acquired, and the other thread would deadlock.
     """
 
     def __init__(self, budget: int, on_full: Literal["wait", "drop"]) -> None:
@@ -38,8 +38,8 @@ class BackgroundWriter:
         self._thread.start()
 
     def admit(self, nbytes: int) -> bool:
-        """Make room for that many bytes: True when they may come, False when they are dropped. What is
-        larger than the whole budget comes alone."""
+        """Wait for room for that many bytes: True if they may be queued, False if they are dropped. A value
+        larger than the budget is admitted when nothing else is queued."""
         if self._has_room(nbytes):
             return True
         if self._drops:
@@ -51,12 +51,12 @@ class BackgroundWriter:
         return True
 
     def put(self, job: Callable[[], None], nbytes: int) -> None:
-        # Counted afterwards: an interrupt between the two makes the budget larger, never a wait without end.
+        # Counted afterwards: an interrupt between the two lines enlarges the budget, but cannot deadlock.
         self._jobs.put((job, nbytes))
         self._bytes_queued += nbytes
 
     def wait(self) -> None:
-        """Return when everything that was put so far is done."""
+        """Return when every job queued so far is done."""
         if self.is_open:
             reached: queue.SimpleQueue[None] = queue.SimpleQueue()
             self._jobs.put((lambda: reached.put(None), 0))
@@ -78,7 +78,7 @@ class BackgroundWriter:
         self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raise the first failure that has not been reported; the count of the rest goes with it."""
+        """Raise the first unreported failure, with a note that counts the rest."""
         if not self._failures:
             return
         failures = [self._failures.popleft() for _ in range(len(self._failures))]
@@ -111,7 +111,7 @@ class BackgroundWriter:
 
 
 def _lower_thread_priority() -> None:
-    """Let the program's own threads go first: one of them held up holds up a whole parallel operation."""
+    """Yield to the program's threads: delaying one of them delays a whole parallel operation."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

@@ -1,4 +1,4 @@
-"""What waits to be sent, what is on its way, and what became of each value."""
+"""The send queue of a stream: values queued, in flight, and the delivery receipt of each."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from collections import deque
 from tensortap.formats.wire_values import Packed
 from tensortap.frameworks.pool import Buffer
 
-_QUEUE_OVERHEAD = 2048  # bytes that a waiting value takes besides its numbers
+_QUEUE_OVERHEAD = 2048  # bytes that a queued value takes besides its data
 
 
 class Delivery:
-    """Whether a value arrived. `wait` returns True once the other side has it, and False as soon as it is
-    known that it never will, or when the time is over."""
+    """A delivery receipt. `wait` returns True once the listener has confirmed the value, False as soon as
+    it is known to be lost, or after the timeout."""
 
-    __slots__ = ("_pending_lock", "_outcome")
+    __slots__ = ("_outcome", "_pending_lock")
 
     def __init__(self) -> None:
         self._outcome: bool | None = None
-        # Released when the outcome is known: a tenth of the price of an Event.
+        # Released when the outcome is known: a tenth of the cost of an Event.
         self._pending_lock = threading.Lock()
         self._pending_lock.acquire()
 
     def wait(self, timeout: float | None = None) -> bool:
-        if self._outcome is None and self._pending_lock.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            self._pending_lock.release()  # for whoever else waits
+        if self._outcome is None and self._pending_lock.acquire(
+            timeout=-1 if timeout is None else max(timeout, 0)
+        ):
+            self._pending_lock.release()  # for other waiting threads
         return bool(self._outcome)
 
     def __repr__(self) -> str:
@@ -43,9 +45,9 @@ NOT_DELIVERED.settle(False)
 
 
 class QueuedValue:
-    """A value with its snapshot, waiting or on its way."""
+    """A value's snapshot, queued or in flight."""
 
-    __slots__ = ("cost", "data", "delivery", "has_failed", "pooled", "meta", "number")
+    __slots__ = ("cost", "data", "delivery", "has_failed", "meta", "number", "pooled")
 
     def __init__(self, packed: Packed, buffer: Buffer | bytes) -> None:
         self.meta = packed.meta
@@ -54,7 +56,7 @@ class QueuedValue:
         self.data: bytes | memoryview = buffer if isinstance(buffer, bytes) else buffer.array.data
         self.delivery = Delivery()
         self.number = 0
-        self.has_failed = False  # once: a second connection may take it
+        self.has_failed = False  # it is retried once, on the next connection
 
     def release(self) -> None:
         pooled, self.pooled, self.data = self.pooled, None, b""
@@ -67,11 +69,11 @@ def queue_cost(packed: Packed) -> int:
 
 
 class Outbox:
-    """Parcels in the order in which they came. The caller holds the lock."""
+    """Queued values in order of arrival. The caller holds the lock."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._reserved = 0  # bytes that wait, are being copied or are being sent
+        self._reserved = 0  # bytes queued, being copied or being sent
         self.waiting: deque[QueuedValue] = deque()
         self.unconfirmed: deque[QueuedValue] = deque()
         self.dropped = 0
@@ -83,13 +85,13 @@ class Outbox:
 
     @property
     def newest(self) -> Delivery | None:
-        """Of what waits or is on its way."""
+        """The receipt of the newest value that is queued or in flight."""
         values = self.waiting or self.unconfirmed
         return values[-1].delivery if values else None
 
     def reserve(self, cost: int) -> int:
-        """Make room by dropping the oldest that wait; how many that were. One value larger than all the room
-        still comes, alone."""
+        """Reserve budget by dropping the oldest queued values; returns how many. A value larger than the
+        budget is still accepted, alone."""
         dropped = 0
         while self.waiting and self._reserved + cost > self._budget:
             self._drop(self.waiting.popleft())
@@ -101,11 +103,11 @@ class Outbox:
         self._reserved -= cost
 
     def take_next(self) -> QueuedValue:
-        """The next to be sent."""
+        """The next value to send, marked as in flight."""
         return self.mark_in_flight(self.waiting.popleft())
 
     def mark_in_flight(self, value: QueuedValue) -> QueuedValue:
-        """It counts as unconfirmed before it is sent, since the answer may be quick."""
+        """Number it and add it to the unconfirmed ones before it is sent, since the ack may be quick."""
         self._count += 1
         value.number = self._count
         self.unconfirmed.append(value)
@@ -116,7 +118,7 @@ class Outbox:
         self._free_budget(value)
 
     def put_back(self, value: QueuedValue) -> None:
-        """It did not go; once it may be tried again."""
+        """Sending failed: requeue it once, then drop it."""
         self._remove_unconfirmed(value)
         if value.has_failed:
             self._drop(value)
@@ -131,14 +133,14 @@ class Outbox:
         value.delivery.settle(False)
 
     def confirm(self, number: int) -> None:
-        """The other side has all up to that one."""
+        """The listener has received all values up to that number."""
         while self.unconfirmed and self.unconfirmed[0].number <= number:
             value = self.unconfirmed.popleft()
-            self._free_budget(value)  # here too: the sending thread may learn later than we that it went
+            self._free_budget(value)  # here too: the ack may arrive before send() returns
             value.delivery.settle(True)
 
     def drop_unconfirmed(self) -> int:
-        """What was sent and never confirmed is gone with the connection; how many that were."""
+        """Settle as lost what was sent but not confirmed on a dead connection; returns how many."""
         count = len(self.unconfirmed)
         for value in self.unconfirmed:
             self._free_budget(value)
@@ -163,6 +165,6 @@ class Outbox:
         value.delivery.settle(False)
 
     def _free_budget(self, value: QueuedValue) -> None:
-        """Once, whoever comes first."""
+        """Free it once, whichever of send and confirmation comes first."""
         self._reserved -= value.cost
         value.cost = 0

@@ -1,4 +1,4 @@
-"""A sink that appends values to the datasets of an HDF5 file, which is whole when the program is killed."""
+"""A sink that appends values to datasets of an HDF5 file, which stays readable if the program is killed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ log = logging.getLogger("tensortap.hdf5")
 
 
 class HDF5:
-    """Write each name to a dataset of its own, with `<name>_iterations` and `<name>_ranks` beside it.
+    """Write each name to its own dataset, with `<name>_iterations` and `<name>_ranks` beside it.
 
-    Values keep their type unless `float_dtype` or `int_dtype` say otherwise. Small values wait for company,
-    at most a second and then until the next one comes; `flush` and `close` write them. What cannot be
-    stored is counted in `skipped`, with the reason in `reasons`. Only rank 0 has a file.
+    Values keep their dtype unless `float_dtype` or `int_dtype` are given. Small values are batched, and
+    written with the first value after a second has passed; `flush` and `close` write them. Values that
+    cannot be stored are counted in `skipped`, with the reason in `reasons`. Only rank 0 has a file.
 
     >>> sink = HDF5("trace.h5", compression="gzip")
     >>> sink.append("loss", [0.5, 0.4], [1, 2], [0, 0])
@@ -49,7 +49,9 @@ class HDF5:
         existing_ok: bool = True,
     ) -> None:
         self.path = Path(os.path.abspath(path))  # the program may change its working directory
-        self._casts = Casts(_check_dtype("float_dtype", float_dtype, "f"), _check_dtype("int_dtype", int_dtype, "iu"))
+        self._casts = Casts(
+            _check_dtype("float_dtype", float_dtype, "f"), _check_dtype("int_dtype", int_dtype, "iu")
+        )
         iterations = _check_dtype("iteration_dtype", iteration_dtype, "iuf") or np.dtype(np.int64)
         layout = Storing(iterations, filters_of(compression, compression_opts, shuffle))
         self.datasets: dict[str, TraceDataset] = {}
@@ -65,7 +67,7 @@ class HDF5:
         self.append(record.name, [record.value], [record.step], [record.rank])
 
     def append(self, name: str, values: list[Any], iterations: list[Any], ranks: list[Any]) -> None:
-        """Add values of one name; iterations and ranks are numbers, or lists where several were stacked."""
+        """Append values of one name; iterations and ranks are numbers, or lists for stacked values."""
         file = self._file
         if file is None:
             return
@@ -74,7 +76,7 @@ class HDF5:
         file.commit_if_due()
 
     def flush(self) -> None:
-        """Return when a reader can see every value, and a kill can take none of them."""
+        """Return when readers see every value and none can be lost by a kill."""
         if self._file is not None:
             self._file.commit()
 
@@ -93,7 +95,10 @@ class HDF5:
                 self._add(file, name + path, leaf, iteration, rank)
             return
         try:
-            moment = Moment(_as_numeric_array("iteration", iteration, file.how.iterations), _as_numeric_array("rank", rank))
+            moment = Moment(
+                _as_numeric_array("iteration", iteration, file.how.iterations),
+                _as_numeric_array("rank", rank),
+            )
             key = file.add(name, cell, moment)
         except (UnsupportedValueError, ValueError, TypeError) as error:
             self._skip(name, error)
@@ -109,7 +114,7 @@ class HDF5:
 
 
 class TraceDataset:
-    """A dataset of the trace, as h5py shows it; readable also after the file was closed.
+    """A dataset of the trace with h5py's interface, readable also after the file was closed.
 
     `.iterations` and `.ranks` are the datasets beside it.
     """

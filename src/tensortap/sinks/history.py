@@ -1,4 +1,4 @@
-"""A sink that keeps what arrived, by name and number, within a bound of memory."""
+"""A sink that keeps received values by name and number, within a memory limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensortap.core.record import Record
 from tensortap.formats.arrivals import Arrival, size_words
 from tensortap.sinks.memory import nbytes_of
 
-_RECORD_OVERHEAD = 1024  # bytes of a record besides its numbers
+_RECORD_OVERHEAD = 1024  # bytes of a record besides its data
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE_PATTERN = re.compile(r"\s*([\d.]+)\s*(%|([KMGT]?)i?B?)\s*", re.IGNORECASE)
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -28,8 +28,8 @@ log = logging.getLogger("tensortap.history")
 
 
 class History:
-    """All values of each name while they fit into `most` bytes. Beyond that the oldest go, first those
-    that are not the last of their name; what is pinned stays."""
+    """All values of each name within `max_bytes`. Beyond that the oldest are evicted, first those that are
+    not the latest of their name; pinned values stay."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
         self.max_bytes = max_bytes
@@ -38,7 +38,7 @@ class History:
         self._numbers = itertools.count(1)
         self._arrivals: dict[int, Arrival] = {}
         self._by_name: dict[str, deque[int]] = {}
-        self._evictable: list[int] = []  # a heap of those that are not the last of their name
+        self._evictable: list[int] = []  # a heap of the numbers that are not the latest of their name
         self._pinned: set[int] = set()
         self._replace_lock()
         _register_fork_handler()
@@ -72,14 +72,16 @@ class History:
             return list(self._by_name)
 
     def all(self) -> list[Arrival]:
-        """Everything that is still there, the oldest first."""
+        """All values still held, oldest first."""
         with self._lock:
             return list(self._arrivals.values())
 
     def since(self, number: int) -> list[Arrival]:
-        """What came after that one."""
+        """The values received after that number."""
         with self._lock:
-            newer = itertools.takewhile(lambda arrival: arrival.number > number, reversed(self._arrivals.values()))
+            newer = itertools.takewhile(
+                lambda arrival: arrival.number > number, reversed(self._arrivals.values())
+            )
             return list(newer)[::-1]
 
     def by_name(self, name: str) -> list[Arrival]:
@@ -93,7 +95,7 @@ class History:
         return number in self._pinned
 
     def pin(self, number: int) -> None:
-        """Never let it go."""
+        """Exempt it from eviction."""
         with self._lock:
             self._pinned.add(number)
 
@@ -106,7 +108,7 @@ class History:
                     heapq.heappush(self._evictable, number)
 
     def _replace_lock(self) -> None:
-        """A forked child has no other threads, but one may have held the lock when it was born."""
+        """In a forked child: a thread of the parent may have held the lock at the fork."""
         self._lock = threading.RLock()
 
     def _evict_beyond_limit(self, newest: int) -> None:
@@ -142,7 +144,7 @@ class History:
 
 
 def parse_memory_limit(limit: str | int | None) -> int | None:
-    """A number of bytes, from one, from `"4GB"` or from a share of the machine's memory, `"50%"`."""
+    """Parse a number of bytes, a size as `"4GB"`, or a share of the machine's memory as `"50%"`."""
     if limit is None or (type(limit) is int and limit > 0):
         return limit
     parsed = _SIZE_PATTERN.fullmatch(limit) if isinstance(limit, str) else None
@@ -155,7 +157,7 @@ def parse_memory_limit(limit: str | int | None) -> int | None:
 
 
 def total_memory() -> int:
-    """Bytes of the machine, or of the container this runs in."""
+    """Physical memory of the machine, or the limit of the container, in bytes."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):
         return min(total, int(_CGROUP_LIMIT.read_text()))

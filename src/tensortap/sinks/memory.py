@@ -1,4 +1,4 @@
-"""A sink that keeps records in memory: all of them, or the latest that fit."""
+"""A sink that keeps records in memory: all of them, or the latest within a limit."""
 
 from __future__ import annotations
 
@@ -11,29 +11,33 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record, Series
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.keep import RetentionPolicy
-from tensortap.frameworks.nested import leaves, snapshot
+from tensortap.frameworks.nested import leaves, snapshot_leaves
 
 log = logging.getLogger("tensortap.memory")
 _CONSTANTS = frozenset((bool, int, float, str, type(None)))
 
 
 class Memory:
-    """Keeps what `keep` makes of each value, a snapshot unless said otherwise.
+    """Keeps `keep(value)` of each record, by default a snapshot.
 
-    Beyond `most` records or `most_bytes` the oldest go; `dropped` counts them. A value that cannot be kept
-    (it has no numbers) is named in `refused`, and costs no other.
+    Beyond `most` records or `most_bytes` the oldest are dropped and counted in `dropped`. A value that cannot
+    be copied (it has no data) is named in `refused` and skipped.
     """
 
-    # Appending is one step for the interpreter; two threads at once may misjudge a limit by one value.
+    # deque.append is atomic; two threads at once may exceed a limit by one value.
     needs_no_lock = True
 
     def __init__(
-        self, *, keep: RetentionPolicy | None = snapshot, most: int | None = None, most_bytes: int | None = None
+        self,
+        *,
+        keep: RetentionPolicy | None = snapshot_leaves,
+        most: int | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         self.records: deque[Record] = deque()
         self.refused: dict[str, str] = {}
         self.dropped = 0
-        self.keep = keep  # None: what comes is kept as it is
+        self.keep = keep  # None: keep the value itself
         self._most, self._most_bytes = most, most_bytes
         self._nbytes = 0
 
@@ -80,12 +84,12 @@ class Memory:
 
 
 def nbytes_of(value: Any) -> int:
-    """The bytes of a value and of what it holds."""
-    if type(value) in _CONSTANTS:  # a forward binds many, and the questions below take far longer
+    """The bytes of a value and of the arrays it contains."""
+    if type(value) in _CONSTANTS:  # a forward binds many of these, and the checks below are far slower
         return getsizeof(value)
     try:
         nbytes = value.nbytes
-        if type(nbytes) is int:  # a class has one that is no number
+        if type(nbytes) is int:  # of a class it is a property
             return nbytes
     except (AttributeError, RuntimeError):
         pass

@@ -1,4 +1,4 @@
-"""Whoever sends from a thread of its own is told when the process forks, and when it ends."""
+"""Close sinks with a sender thread at process exit, and restart them after a fork."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Protocol
 from weakref import WeakSet
 
-EXIT_TIMEOUT = 2.0  # seconds that the end of the program may be delayed, by all of them together
+EXIT_TIMEOUT = 2.0  # seconds that all senders together may delay the end of the program
 
 
 class Sender(Protocol):
@@ -28,7 +28,7 @@ def close_at_exit(sender: Sender) -> None:
 
 
 def register_child_exit() -> None:
-    """A child of multiprocessing that was forked ends without the usual exit, but runs these."""
+    """Forked multiprocessing children skip atexit handlers but run these finalizers."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
         sys.modules["multiprocessing.util"].Finalize(None, _close_all, exitpriority=0)

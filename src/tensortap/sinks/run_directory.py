@@ -1,4 +1,4 @@
-"""A sink that keeps every record on disk: a file each, or packed, and a row in the index when it is safe."""
+"""A sink that writes every record to disk, one file each or packed, and indexes it once it is durable."""
 
 import os
 import threading
@@ -20,20 +20,20 @@ from tensortap.frameworks.pool import Buffer, BufferPool
 from tensortap.kernels.hashing import checksum, crc32
 from tensortap.kernels.statistics import statistics
 from tensortap.sinks.background import BackgroundWriter
-from tensortap.sinks.shelves import FileStorage, WriteRequest, PackStorage, RunStorage
+from tensortap.sinks.shelves import FileStorage, PackStorage, RunStorage, WriteRequest
 
 Layout = Literal["files", "pack"]
 _NO_BYTES = np.empty(0, np.uint8)
 
 
 class RunDirectory:
-    """Write records under `path`, which is created when it is not there.
+    """Write records under `path`, which is created if missing.
 
-    `layout="files"` gives each value a file of its own; `"pack"` appends them to packs, where small values
-    wait for company until one comes after a second has passed, unless `write_through` is set. With
-    `background=True` a write takes one snapshot and returns; at most `budget` bytes wait, and then the caller
-    waits too (`on_full="wait"`) or the value is dropped and counted (`"drop"`). Whatever waits is on disk
-    after `flush`, `close` and the end of the program.
+    `layout="files"` writes one file per value; `"pack"` appends them to packs, where small values are
+    batched and written with the first value after a second has passed, unless `write_through` is set. With
+    `background=True` a write takes one snapshot and returns; at most `budget` bytes are queued, and then the
+    caller waits (`on_full="wait"`) or the value is dropped and counted (`"drop"`). Whatever is queued is on
+    disk after `flush`, `close` and the end of the program.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class RunDirectory:
             raise ValueError(f"layout is 'files' or 'pack', not {layout!r}")
         self._is_packed = layout == "pack"
         self._write_through = write_through
-        self._is_synchronous = not background  # the program waits for each write, so a core is free
+        self._is_synchronous = not background  # the program blocks on each write, so a core is free
         self._stats = stats
         self._writer: BackgroundWriter | None = None
         self._launch_ranks = rank_info()
         self._budget = budget
         self._make_folders()
-        # Found now, since a fork while the writer thread imports them would hang the child.
+        # Imported now, since a fork while the writer thread imports them would hang the child.
         checksum(b""), crc32(b"")
         self._start_in_process("", BackgroundWriter(budget, on_full) if background else None)
 
     @property
     def dropped(self) -> int:
-        """How many values a full queue has cost."""
+        """How many values were dropped because the queue was full."""
         return self._writer.dropped if self._writer else 0
 
     def write(self, record: Record) -> None:
@@ -72,7 +72,7 @@ class RunDirectory:
             self._restart_if_forked()
         if self._writer is not None:
             self._writer.raise_failure()
-            if not self._writer.is_open:  # after close() nobody would fetch it: it is written at once
+            if not self._writer.is_open:  # after close() no thread takes jobs: write synchronously
                 self._writer = None
         encoded = encode(record.value, plain=self._is_packed)
         fact_columns = facts(record, self._statistics_of(encoded) if self._stats else None)
@@ -83,7 +83,7 @@ class RunDirectory:
             self._enqueue(self._writer, request, encoded)
 
     def flush(self) -> None:
-        """Return when every accepted value is on disk; raise what failed meanwhile."""
+        """Return when every accepted value is on disk; raise the first failure."""
         self._restart_if_forked()
         if self._writer is not None:
             self._writer.flush()
@@ -91,7 +91,7 @@ class RunDirectory:
             self._with_write_errors("what waits", self._storage.flush)
 
     def close(self) -> None:
-        """Write what waits, close the files; packs become ordinary .npz files."""
+        """Write what is queued, close the files; packs become ordinary .npz files."""
         self._restart_if_forked()
         try:
             if self._writer is not None:
@@ -107,7 +107,7 @@ class RunDirectory:
             raise cannot_create(self.path, error) from None
 
     def _start_in_process(self, process_suffix: str, writer: BackgroundWriter | None) -> None:
-        """What a process has for itself; the locks too, since another thread may hold them in a fork."""
+        """Per-process state; locks too, since another thread may hold them at a fork."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._pool = BufferPool(keep=self._budget)
@@ -117,12 +117,17 @@ class RunDirectory:
 
     def _open_storage(self, process_suffix: str) -> RunStorage:
         if self._is_packed:
-            return PackStorage(self.path, process_suffix, has_spare_core=self._is_synchronous, write_through=self._write_through)
+            return PackStorage(
+                self.path,
+                process_suffix,
+                has_spare_core=self._is_synchronous,
+                write_through=self._write_through,
+            )
         return FileStorage(self.path, process_suffix, has_spare_core=self._is_synchronous)
 
     def _restart_if_forked(self) -> None:
-        """A forked process has no writer thread, and its parent's files are not its own: it begins new
-        ones, and writes at once, because such processes often end without a farewell."""
+        """A forked process has no writer thread and must not use its parent's files: it opens new ones, and
+        writes synchronously, because such processes often end without running exit handlers."""
         if os.getpid() != self._process:
             self._write_through = True
             self._start_in_process(f"-pid{os.getpid()}", None)
@@ -140,11 +145,11 @@ class RunDirectory:
             writer.put(lambda: self._store(request, self._contiguous_body(payload)), payload.bits.nbytes)
             return
         buffer = self._stage(payload)
-        payload.bits = _NO_BYTES  # what waits must not keep the program's memory alive
+        payload.bits = _NO_BYTES  # a queued value must not keep the program's memory alive
         writer.put(lambda: self._store(request, buffer), buffer.array.nbytes)
 
     def _stage(self, payload: Payload) -> Buffer:
-        """A copy of the bits; for a large file with room around it, so that one block can be written."""
+        """A pooled copy of the bits; for a large file padded for the header and direct I/O in one write."""
         if self._is_packed or payload.bits.nbytes < LARGE:
             return self._pool.copy(payload.bits)
         buffer = self._pool.copy(payload.bits, len(payload.head), 2 * DIRECT_ROOM)
@@ -152,7 +157,7 @@ class RunDirectory:
         return buffer
 
     def _contiguous_body(self, payload: Payload) -> Buffer | memoryview:
-        """The bits as one block: themselves, or a lent copy."""
+        """The bits as one contiguous block: themselves, or a pooled copy."""
         return one_block(payload.bits) if payload.bits.flags.c_contiguous else self._pool.copy(payload.bits)
 
     def _store(self, request: WriteRequest, body: Buffer | memoryview) -> None:
@@ -174,7 +179,7 @@ class RunDirectory:
 
 
 def _close_unclosed(process: int, writer: BackgroundWriter | None, storage: RunStorage) -> None:
-    """When the sink is forgotten, or the program ends without closing it."""
+    """Finalizer: the sink was collected, or the program ends without closing it."""
     if process != os.getpid():
         return
     try:

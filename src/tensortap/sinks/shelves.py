@@ -1,4 +1,4 @@
-"""Where a run keeps its values: a file each, or appended to packs; the index row comes when they are safe."""
+"""Storage of a run's values: one file each, or packed; the index row is written once they are durable."""
 
 import contextlib
 import itertools
@@ -21,12 +21,12 @@ _MAX_DELAY = 1.0  # seconds
 
 
 class WriteRequest:
-    """A record on its way to disk: everything but the numbers, which travel in a buffer."""
+    """Everything of a record to be written except its data, which is passed in a buffer."""
 
     __slots__ = ("_facts", "_row", "name", "payload", "ranks")
 
     def __init__(self, record: Record, encoded: Encoded, ranks: RankInfo, facts: str) -> None:
-        self.name = record.name  # not the record: what waits must not keep the program's value alive
+        self.name = record.name  # not the record: a queued value must not keep the program's memory alive
         self.ranks = ranks
         self.payload = encoded.payload
         nbytes = encoded.payload.bits.nbytes
@@ -41,7 +41,7 @@ class WriteRequest:
 
 
 class RankIndexes:
-    """The index of each rank that this process writes for; `mark` tells a forked process's from others'."""
+    """The index of each rank this process writes for; `process_suffix` keeps a forked process's separate."""
 
     def __init__(self, run: Path, process_suffix: str) -> None:
         self._stem = f"{run}/{OWN}/index-rank"
@@ -61,7 +61,7 @@ class RankIndexes:
 
 
 class FileStorage:
-    """A file for each value."""
+    """One file per value."""
 
     def __init__(self, run: Path, process_suffix: str, *, has_spare_core: bool) -> None:
         self._folder = Folder(os.fspath(run), f"{run}/{OWN}", has_spare_core=has_spare_core)
@@ -89,7 +89,7 @@ class FileStorage:
         self._indexes.close()
 
     def _candidate_names(self, stem: str, suffix: str) -> Iterator[str]:
-        """The plain name first, then numbered ones; the next number is remembered."""
+        """The plain file name first, then numbered ones; the next number is remembered."""
         key = stem + suffix
         for number in itertools.count(self._next_numbers[key]):
             self._next_numbers[key] = number + 1
@@ -97,8 +97,8 @@ class FileStorage:
 
 
 class PackStorage:
-    """Values in packs. Small ones wait until there are many, or until one comes after a second has passed,
-    unless `write_through`: then each is on disk when `store` returns."""
+    """Values in packs. Small ones are batched until there are many, or until one comes after a second has
+    passed, unless `write_through`: then each is on disk when `store` returns."""
 
     def __init__(self, run: Path, process_suffix: str, *, has_spare_core: bool, write_through: bool) -> None:
         self._run = run
@@ -118,7 +118,9 @@ class PackStorage:
             pack = self._next_pack(request.ranks)
         location = pack.append(ranked_stem(request.name, request.ranks), request.payload, data)
         file = f"{OWN}/{PACKS}/{pack.name}"
-        self._rows.append(request.row(file, location.start, location.length, location.offset, location.checksum))
+        self._rows.append(
+            request.row(file, location.start, location.length, location.offset, location.checksum)
+        )
         if not self._write_through and pack.waiting and monotonic() < self._deadline:
             return
         try:
@@ -129,14 +131,14 @@ class PackStorage:
             raise
 
     def flush(self) -> None:
-        """Values first, then the rows that speak of them."""
+        """Write the values first, then the index rows that refer to them."""
         if self._pack is not None and self._index is not None and self._rows:
             self._pack.flush()
             self._append_rows(self._index)
         self._deadline = monotonic() + _MAX_DELAY
 
     def _append_rows(self, index: IndexWriter) -> None:
-        """Not twice, whatever interrupts: rows wait again only when they were not written."""
+        """Append the rows exactly once, whatever interrupts: requeue them only if they were not written."""
         size = None if self._write_through else index.size()
         rows, self._rows = self._rows, []
         try:
@@ -166,7 +168,7 @@ class PackStorage:
             raise cannot_write(f"the end of {pack.name}", self._run, error) from error
 
     def _next_pack(self, ranks: RankInfo) -> PackWriter:
-        """Another one, because the last is full or the process has learned its rank."""
+        """A new pack, because the last is full or the rank of the process has changed."""
         self._close_pack()
         self._rank, self._index = ranks.rank, self._indexes.for_rank(ranks.rank)
         self._pack = self._new_pack(ranks)

@@ -1,4 +1,4 @@
-"""A sink that sends records to a session in another process, from a thread of its own."""
+"""A sink that sends records to a session in another process, from a background thread."""
 
 from __future__ import annotations
 
@@ -19,51 +19,54 @@ from tensortap.formats.wire_values import Packed
 from tensortap.frameworks.pool import BufferPool
 from tensortap.sinks import stream_words as words
 from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery, Outbox, QueuedValue, queue_cost
-from tensortap.sinks.process_end import EXIT_TIMEOUT, register_child_exit, close_at_exit
+from tensortap.sinks.process_end import EXIT_TIMEOUT, close_at_exit, register_child_exit
 
 BUDGET = 256 << 20
 _FLUSH_TIMEOUT = 30.0  # seconds
-_MIN_BACKOFF, _MAX_BACKOFF, _MAX_SLOW_BACKOFF = 0.1, 1.0, 30.0  # seconds between two tries
-_STATUS_INTERVAL = 0.1  # seconds between two words on how the job is doing
-_DIRECT_SEND_BYTES = 16 << 10  # bytes
-_BACKOFF_FACTOR = 10  # rests so many times as long as a try took
+_MIN_BACKOFF, _MAX_BACKOFF, _MAX_SLOW_BACKOFF = 0.1, 1.0, 30.0  # seconds between connection attempts
+_STATUS_INTERVAL = 0.1  # seconds between two job status updates
+_DIRECT_SEND_BYTES = 16 << 10  # smaller values are sent from the caller's thread
+_BACKOFF_FACTOR = 10  # the pause is this many times the duration of the attempt
 log = logging.getLogger("tensortap.stream")
 
 
 class Stream:
-    """Sends what is written to whoever listens at `"host:port"` or at the path of a unix socket.
+    """Sends records to the listener at `"host:port"` or at the path of a unix socket.
 
-    A write takes one snapshot and returns; the order is kept. At most `budget` bytes wait, then the oldest
-    of them are dropped and counted. Where nobody listens, one message says so, writes cost next to nothing,
-    and a listener that comes later is found.
+    A write takes one snapshot and returns; the order is kept. At most `budget` bytes are queued, then the
+    oldest are dropped and counted. Without a listener, one warning is logged, writes cost next to nothing,
+    and it keeps trying to connect.
     """
 
-    # The lock of its own is held for moments only; the tap's would make threads copy one after the other.
+    # Our own lock is held only briefly; the tap's would serialise the copies of all threads.
     needs_no_lock = True
 
     def __init__(
         self, address: str, *, token: str | None = None, tls: Tls | None = None, budget: int = BUDGET
     ) -> None:
-        host_of(address)  # refuses what is no address
+        host_of(address)  # raises for an invalid address
         self.address = address
         self._token, self._tls, self._budget = token, tls, budget
         self.is_closed = False
         self.lost = 0
-        self._seconds_in_send, self._started = 0.0, monotonic()  # in calls of `send`; since the first of them
+        self._seconds_in_send, self._started = (
+            0.0,
+            monotonic(),
+        )  # overhead of `send`, against the time since creation
         self._unsendable_names = words.UnsendableNames()
         self._reset()
         close_at_exit(self)
 
     @property
     def dropped(self) -> int:
-        """How many values a full queue or an absent listener has cost."""
+        """How many values were dropped because the queue was full or there was no listener."""
         return self._outbox.dropped
 
     def write(self, record: Record) -> None:
         self.send(record)
 
     def send(self, record: Record) -> Delivery:
-        """Queue the value as it is now; what tells whether it arrived."""
+        """Queue a snapshot of the value; returns its delivery receipt."""
         if self.has_no_listener or self.is_closed:
             return NOT_DELIVERED
         started = perf_counter()
@@ -76,16 +79,16 @@ class Stream:
             self._seconds_in_send += perf_counter() - started
 
     def flush(self, timeout: float = _FLUSH_TIMEOUT) -> None:
-        """Return when everything written so far has arrived, or cannot."""
+        """Return when everything written so far has arrived or is known to be lost."""
         deadline = monotonic() + timeout
         while not self._is_idle() and monotonic() < deadline:
             with self._lock:
                 last = self._outbox.newest
-            if last is not None:  # the one before it may still be on its way: hence the loop
+            if last is not None:  # an earlier one may still be in flight: hence the loop
                 last.wait(deadline - monotonic())
 
     def close(self, timeout: float = EXIT_TIMEOUT) -> None:
-        """Deliver what waits, as far as that is possible in time, and end the connection."""
+        """Deliver what is queued within the timeout, and close the connection."""
         deadline = monotonic() + timeout
         if not self.is_closed:
             self.flush(timeout)
@@ -101,7 +104,7 @@ class Stream:
         self._drop_remaining()
 
     def _reset(self) -> None:
-        """What a process has for itself; the locks too, since another thread may hold them in a fork."""
+        """Per-process state; locks too, since another thread may hold them at a fork."""
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
         self._send_lock = threading.Lock()
@@ -114,7 +117,7 @@ class Stream:
         self._has_warned_of_drops = self._has_warned_of_absence = False
 
     def restart_in_child(self) -> None:
-        """The connection stays the parent's, and so do the values that wait."""
+        """In a forked child: the connection and the queued values remain the parent's."""
         connection, outbox = self._connection, self._outbox
         if connection is not None:
             connection.abandon()
@@ -133,13 +136,13 @@ class Stream:
             value = self._snapshot(packed)
         with self._lock:
             self._outbox.waiting.append(value)
-            if self.has_no_listener or self.is_closed:  # since a moment
+            if self.has_no_listener or self.is_closed:  # since the check in `send`
                 self._outbox.drop_all()
             self._work.notify()
         return value.delivery
 
     def _snapshot(self, packed: Packed) -> QueuedValue:
-        """Room is made before the copy is."""
+        """Reserve the budget before copying."""
         cost = queue_cost(packed)
         self._reserve(cost)
         try:
@@ -158,7 +161,7 @@ class Stream:
             words.warn_drops(self.address, self._budget)
 
     def _send_directly(self, value: QueuedValue) -> bool:
-        """Where nothing is on its way the socket has room, and a small value need not wake a thread."""
+        """Send a small value from this thread: with nothing in flight the socket buffer has room."""
         if self._connection is None or not self._send_lock.acquire(blocking=False):
             return False
         try:
@@ -216,14 +219,16 @@ class Stream:
             self._is_reconnecting = self.has_no_listener = False
             if self.is_closed:
                 connection.close()
-        self._ack_thread = threading.Thread(target=self._read_acks, args=(connection,), name="tensortap-acks", daemon=True)
+        self._ack_thread = threading.Thread(
+            target=self._read_acks, args=(connection,), name="tensortap-acks", daemon=True
+        )
         self._ack_thread.start()
         if self._has_warned_of_absence:
             self._has_warned_of_absence = False
             words.log_listener_back(self.address)
 
     def _back_off(self, error: Exception, duration: float) -> None:
-        """Rest, then try again; meanwhile a write returns at once."""
+        """Pause before the next attempt; meanwhile writes return at once."""
         longest = _MAX_SLOW_BACKOFF if duration > 1 else _MAX_BACKOFF
         self._backoff = min(max(_MIN_BACKOFF, 2 * self._backoff, _BACKOFF_FACTOR * duration), longest)
         if not self._has_warned_of_absence:
@@ -235,7 +240,7 @@ class Stream:
             self._work.wait_for(lambda: self.is_closed, self._backoff)
 
     def _send_next(self, connection: Link) -> None:
-        with self._send_lock:  # numbers are given in the order in which values go
+        with self._send_lock:  # numbers are assigned in sending order
             with self._work:
                 value = self._outbox.take_next() if self._outbox.waiting else None
             if value is not None:
@@ -244,7 +249,9 @@ class Stream:
     def _transmit(self, connection: Link, value: QueuedValue, timeout: float | None = None) -> None:
         meta = value.meta
         meta["number"] = value.number
-        meta["ask"] = not self._outbox.waiting  # for a confirmation; while more come, those of the later do
+        meta[
+            "ask"
+        ] = not self._outbox.waiting  # request an ack; while more are queued, a later one covers this
         if monotonic() > self._next_status:
             meta["job"] = self._job_status()
         try:
@@ -255,7 +262,7 @@ class Stream:
         except OSError:
             self._settle(self._outbox.put_back, value)
         else:
-            if value.pooled is not None:  # else the confirmation does all that is to be done
+            if value.pooled is not None:  # otherwise the ack frees the budget
                 with self._lock:
                     self._outbox.mark_sent(value)
 
@@ -269,11 +276,11 @@ class Stream:
             self._connection = None
             lost = self._outbox.drop_unconfirmed()
             self.lost += lost
-            self._is_reconnecting = True  # to know whether somebody listens before the next value comes
+            self._is_reconnecting = True  # to know whether there is a listener before the next value comes
         words.warn_unconfirmed(self.address, lost)
 
     def _read_acks(self, connection: Link) -> None:
-        """Confirmations; and the end of the connection, which a write would notice one value too late."""
+        """Read acks, and detect a closed connection, which a write would notice one value too late."""
         try:
             while (frame := connection.receive()).kind is not Kind.BYE:
                 number = frame.meta.get("got")
@@ -287,10 +294,14 @@ class Stream:
             self._work.notify_all()
 
     def _job_status(self) -> dict[str, Any]:
-        """How the job is doing, for the eyes of the session."""
+        """Drops and overhead of this job, displayed by the session."""
         now = monotonic()
         age, self._next_status = now - self._started, now + _STATUS_INTERVAL
-        return {"dropped": self.dropped + self.lost, "spent": round(self._seconds_in_send, 6), "age": round(age, 6)}
+        return {
+            "dropped": self.dropped + self.lost,
+            "spent": round(self._seconds_in_send, 6),
+            "age": round(age, 6),
+        }
 
     def _drop_remaining(self) -> None:
         with self._work:

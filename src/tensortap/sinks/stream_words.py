@@ -1,4 +1,4 @@
-"""What a stream says: to its listener of the process it is in, and to the log of what is not delivered."""
+"""Messages of a stream: its process facts to the listener, and warnings on undelivered values to the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensortap.formats.link import Link
 from tensortap.formats.tree_words import plural
 from tensortap.formats.wire import Kind
 
-# What a value of the program's own making may answer to our questions.
+# What a user-defined value may raise when it is described or copied.
 UNSENDABLE_ERRORS = (UnsupportedValueError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError)
 _MAX_NAME_LENGTH = 200
 log = logging.getLogger("tensortap.stream")
@@ -28,7 +28,7 @@ def describe_process() -> dict[str, Any]:
 
 
 def send_goodbye(connection: Link, *, is_free: bool) -> None:
-    """End the connection; with a word only where no other thread is amid a frame."""
+    """Close the connection; send BYE only if no other thread is in the middle of a frame."""
     if is_free:
         try:
             connection.send(Kind.BYE, timeout=0.2)
@@ -73,7 +73,7 @@ def warn_undelivered(address: str, count: int) -> None:
 
 
 class UnsendableNames:
-    """Names of values that cannot be sent, each told once."""
+    """Names of values that cannot be sent, each warned about once."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()

@@ -13,7 +13,7 @@ from tensortap.core.record import Placement
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
 from tensortap.frameworks import sharded
-from tensortap.frameworks.parallel_layers import placement_by_convention, placement_of_parameter
+from tensortap.frameworks.parallel_layers import megatron_placement, megatron_parameter_placement
 from tensortap.sources.hooks import InputHook, OutputHook, RawHook, SimpleHook, StepHook
 from tensortap.sources.parameters import Parameters
 from tensortap.sources.port_source import PortSource, Stopped
@@ -83,10 +83,10 @@ class Modules(PortSource):
         if port.function is not None:
             return found
         if found is None and port.raw is not None:
-            found = sharded.placement_of_local(port.raw, leaf, port.module)
+            found = sharded.placement_of_former_dtensor(port.raw, leaf, port.module)
         if found is None and port.kind == "param":
-            return placement_of_parameter(port.module, leaf)
-        return found or placement_by_convention(port.module, leaf, port.kind)  # type: ignore[arg-type]
+            return megatron_parameter_placement(port.module, leaf)
+        return found or megatron_placement(port.module, leaf, port.kind)  # type: ignore[arg-type]
 
     @cached_property
     def _has_pieces(self) -> bool:

@@ -11,7 +11,7 @@ from tensortap.core.ranks import rank_info
 from tensortap.core.record import Kind, Placement, Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import as_it_is
+from tensortap.frameworks.keep import keep_unchanged
 from tensortap.sources.ports import Naming, Port
 from tensortap.sources.sites import VARIABLES, Wanted
 
@@ -48,10 +48,10 @@ class PortSource:
         self.stopped_after, self.failure = "", ""
         self._rests = rests
         self._tap: Tap | None = None
-        self.pour: Callable[[Record], object] = as_it_is
-        self.pour_directly: Callable[[Record], object] = as_it_is
-        self.take: Callable[[Any], Any] = as_it_is  # what a record holds of a value
-        self.take_tensor: Callable[[Any], Any] = as_it_is  # the same, for an ordinary tensor
+        self.pour: Callable[[Record], object] = keep_unchanged
+        self.pour_directly: Callable[[Record], object] = keep_unchanged
+        self.take: Callable[[Any], Any] = keep_unchanged  # what a record holds of a value
+        self.take_tensor: Callable[[Any], Any] = keep_unchanged  # the same, for an ordinary tensor
         self.refused: dict[str, str] = {}
         self._handles: list[Any] = []
         # Bounded for modules that are called by themselves; one that is let go finds that all is over.

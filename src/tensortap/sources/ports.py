@@ -119,7 +119,7 @@ class Port:
     def emit(
         self, name: str, value: Any, kind: Kind, step: int, call: int, placement: Placement | None
     ) -> None:
-        pieces = None if type(value) in self._plain else sharded.by_rank(value, placement)
+        pieces = None if type(value) in self._plain else sharded.simulated_ranks(value, placement)
         for rank, piece, where in pieces or [(self.source.rank, value, placement)]:
             self._pour(name, piece, kind, step, rank, call, where)
 

@@ -1,4 +1,4 @@
-"""Callbacks of the user's that edit the values of one name: how each is called, and what a failure leaves."""
+"""User callbacks that edit the values of one name: how each is called, and what remains after a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 class CallbackChain:
-    """Callbacks in their order, each called with as many arguments as it asks for: `(name, results)`,
+    """User callbacks in order, each called with as many arguments as it takes: `(name, results)`,
     `(name, values, iterations)` or `(name, values, iterations, ranks)`."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
@@ -32,7 +32,7 @@ class CallbackChain:
         return bool(self._callbacks)
 
     def edit(self, series: Series) -> Problem | None:
-        """Where one fails the lists are put back to what they were before it, and the others are left out."""
+        """Call them on the series in place; if one fails, undo its edits and skip the remaining ones."""
         for callback, count in self._callbacks:
             before = series.values[:], series.steps[:], series.ranks[:]
             try:
@@ -44,7 +44,7 @@ class CallbackChain:
         return None
 
     def apply(self, records: Sequence[Record]) -> tuple[list[Record], Problem | None]:
-        """What the callbacks make of all records of one name."""
+        """The edited records of one name, and the problem if a callback failed."""
         if not self:
             return list(records), None
         series = Series(records[0].name)
@@ -55,8 +55,8 @@ class CallbackChain:
 
 
 class PreSaveCallbacks(Stage):
-    """Makes of each value what `(name, value, iteration) -> value` callbacks say, or a reduction. Where one
-    fails the value is left out and named in `refused`: it may be far more than the callback would leave."""
+    """Replaces each value by what `(name, value, iteration) -> value` callbacks or reductions return. If one
+    fails, the value is dropped and named in `refused`: it may be far larger than the callback's output."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.refused: dict[str, str] = {}
@@ -99,7 +99,7 @@ def _to_save_callback(callback: Callback) -> SaveCallback:
 
 
 def _count_arguments(callback: Callback) -> int:
-    """Arguments with a default are asked for only where those without are fewer than two."""
+    """Arguments to pass: the required ones, or if those are fewer than two, the optional ones as well."""
     try:
         parameters = inspect.signature(callback).parameters.values()
     except ValueError:  # written in C
@@ -110,7 +110,9 @@ def _count_arguments(callback: Callback) -> int:
         ) from None
     positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
     required = sum(parameter.default is parameter.empty for parameter in positional)
-    maximum = 4 if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters) else len(positional)
+    maximum = (
+        4 if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters) else len(positional)
+    )
     count = required if required >= 2 else min(maximum, 4)
     if not 2 <= count <= 4:
         raise TypeError(
@@ -128,7 +130,7 @@ def _call(callback: Callback, count: int, series: Series) -> None:
 
 
 def _match_column_lengths(series: Series) -> None:
-    """Iterations and ranks that the callback did not care for follow the values."""
+    """Bring iterations and ranks to the length of the values, where the callback edited only the values."""
     series.steps, series.ranks = (
         column if isinstance(column, list) else list(column) for column in (series.steps, series.ranks)
     )
@@ -148,7 +150,7 @@ def _match_column_lengths(series: Series) -> None:
 
 
 def _to_records(series: Series, before: Sequence[Record]) -> list[Record]:
-    """Records of what is in the lists now, with what is still known of where each value came from."""
+    """Records of the edited lists, keeping the metadata of the record each value came from."""
     is_aligned = len(series) == len(before)
     origins = {id(record.value): record for record in before}
     records = []
@@ -161,7 +163,7 @@ def _to_records(series: Series, before: Sequence[Record]) -> list[Record]:
 
 
 def _has_same_shape(value: Any, origin: Record) -> bool:
-    """Whether what was known of the piece in the whole still holds."""
+    """Whether the shape is unchanged, so that the shard's placement still applies."""
     if value is origin.value or origin.placement is None:
         return True
     shape = framework_of(value).describe(value).shape

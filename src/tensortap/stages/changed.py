@@ -1,4 +1,4 @@
-"""Only what differs from the last value of the same name, call and rank goes on."""
+"""Drop values equal to the previous value of the same name, call and rank."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tensortap.core.parts import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.content import value_fingerprint
-from tensortap.frameworks.nested import is_container, leaves, children
+from tensortap.frameworks.nested import children, is_container, leaves
 
 
 class Changed(Stage):
-    """A stage, and a predicate of records, that remembers the last value of each name, call and rank.
+    """A stage, and a predicate on records, that remembers the last value of each name, call and rank.
 
-    `by="content"` compares what the values hold. `by="object"` passes every new object, even an equal one,
-    and the same object again only after it was changed; it has to see the program's own values, because a
-    snapshot is always a new object. No array is kept alive by being remembered.
+    `by="content"` compares fingerprints of the data. `by="object"` passes every new object, even an equal
+    one, and the same object again only after it was modified; it must see the program's own values, because
+    a snapshot is always a new object. Remembering a value does not keep its array alive.
     """
 
     def __init__(self, by: Literal["object", "content"] = "content") -> None:
@@ -38,12 +38,12 @@ class Changed(Stage):
         return (record,) if self(record) else ()
 
 
-# What is remembered of a value: `before` itself when nothing has changed since.
+# The state remembered of a value: the `previous` state itself if nothing has changed since.
 _StateUpdate = Callable[[Any, Any], Any]
 
 
 class _ObjectState:
-    """The test that the framework makes, and what it does not look at."""
+    """The framework's change test, and the empty containers, which it does not cover."""
 
     def __init__(self, value: Any) -> None:
         self._empty_containers = _empty_containers(value)
@@ -54,7 +54,7 @@ class _ObjectState:
 
 
 class _AlwaysChanged:
-    """In place of a value that cannot be looked at, which may have changed every time."""
+    """Stands for a value that cannot be inspected, and so may have changed every time."""
 
     def is_unchanged(self, value: Any) -> bool:
         return False
@@ -76,7 +76,7 @@ _STATE_UPDATES: dict[str, _StateUpdate] = {"object": _update_object_state, "cont
 
 
 def _leaf_fingerprint(value: Any) -> Any:
-    """What differs from another content; where there are no bytes to look at, something unlike all else."""
+    """A key that is equal for equal data; a unique one for values whose bytes cannot be read."""
     fingerprint = value_fingerprint(value)
     if fingerprint is not None:
         return fingerprint
@@ -85,7 +85,7 @@ def _leaf_fingerprint(value: Any) -> Any:
 
 
 def _empty_containers(value: Any) -> list[tuple[str, type]]:
-    """The empty containers in a value: they have no leaf that would tell of them."""
+    """Paths and types of the empty containers in a value, which leaves() does not report."""
     if not is_container(value):
         return []
     empty, seen, pending = [], {id(value)}, [("", value)]

@@ -1,4 +1,4 @@
-"""The bytes between ranks: every parcel to rank 0, over a gloo group of its own."""
+"""An all-to-one collective: every rank's payload to rank 0, over a gloo process group of our own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import torch.distributed as dist
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_named, framework_of
-from tensortap.frameworks.numpy import shareable
+from tensortap.frameworks.numpy import torch_compatible
 from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES, outside_modes
-from tensortap.stages.parcel import GatherPayload, ArraySlot, payload_from_header
+from tensortap.stages.parcel import ArraySlot, GatherPayload, payload_from_header
 
 _ByteTensor = torch.Tensor  # of bytes, one-dimensional
-_MESSAGE_BYTES = 4 << 20  # the quickest on loopback; smaller ones cost calls, larger ones a longer start
-_SMALL_ARRAY_BYTES = 64 << 10  # arrays below share a message
-_Span = tuple[int, int, int]  # number of the slot, first and last byte
+_MESSAGE_BYTES = 4 << 20  # the fastest on loopback; smaller ones cost calls, larger ones a longer start
+_SMALL_ARRAY_BYTES = 64 << 10  # smaller arrays share a message
+_Span = tuple[int, int, int]  # slot number, first and last byte
 
 
 class ReceivedPayload(NamedTuple):
@@ -32,7 +32,7 @@ class ReceivedPayload(NamedTuple):
 
 
 class GatherRound(NamedTuple):
-    """What rank 0 got of the others, whether no rank will come again, and why some could not be reached."""
+    """What rank 0 received, whether this was the last round of every rank, and why some ranks failed."""
 
     received: list[ReceivedPayload]
     is_last: bool
@@ -40,11 +40,11 @@ class GatherRound(NamedTuple):
 
 
 class GatherCollective:
-    """The ranks of the default process group, who meet here at the same steps.
+    """Gathers from the ranks of the default process group, all of which call it at the same steps.
 
-    The group is made when they first meet, which is a collective like every meeting. It is gloo whatever the
-    program's own is, because values are sent from the host's memory, and it is of its own, because nothing
-    of ours may come between the program's collectives. Its timeout is the default group's.
+    Creating the group is a collective, as is every call of `gather`. The backend is gloo whatever the
+    program's own is, because values are sent from host memory, and the group is separate, because nothing
+    of ours may interleave with the program's collectives. Its timeout is the default group's.
     """
 
     def __init__(self, timeout: float | None, budget: int) -> None:
@@ -55,11 +55,11 @@ class GatherCollective:
         self._group = dist.new_group(backend="gloo", timeout=wait)
 
     def is_current(self) -> bool:
-        """Whether the program's process group is still the one that these ranks are of."""
+        """Whether the program's default process group is still the one this was created for."""
         return dist.is_initialized() and dist.group.WORLD is self._default_group
 
     def gather(self, payload: GatherPayload, arrays: list[Any], is_last: bool) -> GatherRound:
-        """Every rank comes, with or without records. `is_last`: this rank only comes for the others now."""
+        """A collective: every rank calls it, even with no records. `is_last`: this rank will send no more."""
         with outside_modes(), torch.inference_mode(False):
             header = _header_tensor(payload.header())
             try:
@@ -69,18 +69,20 @@ class GatherCollective:
                     return GatherRound(received, all(lasts), failure)
                 self._send(header, payload.slots, arrays)
                 return GatherRound([], all(lasts))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others are out of reach after it
-                return GatherRound([], True, f"rank {self.rank} could not meet the others ({_shorten_gloo_error(error)})")
+            except Exception as error:  # noqa: BLE001 - whatever it is, the group is unusable after it
+                return GatherRound(
+                    [], True, f"rank {self.rank} could not meet the others ({_shorten_gloo_error(error)})"
+                )
 
     def close(self) -> None:
-        """Part when everything has arrived; a collective."""
+        """Wait until everything has arrived (a barrier), then destroy the group."""
         if self.is_current():
             with contextlib.suppress(RuntimeError):
                 dist.barrier(group=self._group)
         self.leave()
 
     def leave(self) -> None:
-        """Let go of the group; a rank that still waits for this one learns it at once."""
+        """Destroy the group; a rank that still waits for this one fails at once."""
         if self.is_current() and self._group is not None:
             dist.destroy_process_group(self._group)
         self._group = None  # the last reference closes the connections
@@ -89,7 +91,9 @@ class GatherCollective:
         own = torch.tensor([length, is_last], device="cpu")
         announcements = [torch.empty_like(own) for _ in range(self._world_size)]
         dist.all_gather(announcements, own, group=self._group)
-        return [int(announcement[0]) for announcement in announcements], [bool(announcement[1]) for announcement in announcements]
+        return [int(announcement[0]) for announcement in announcements], [
+            bool(announcement[1]) for announcement in announcements
+        ]
 
     # Sending
 
@@ -100,7 +104,7 @@ class GatherCollective:
         in_flight.finish()
 
     def _split_into_messages(self, slots: list[ArraySlot], arrays: list[Any]) -> Iterator[_ByteTensor]:
-        """The bytes of each message, made when its turn comes."""
+        """The bytes of each message, created lazily."""
         last_number, flat = -1, None
         for spans in _plan_messages(slots, self._block):
             if len(spans) > 1:
@@ -114,12 +118,12 @@ class GatherCollective:
     # Receiving
 
     def _receive_all(self, lengths: list[int]) -> tuple[list[ReceivedPayload], str]:
-        """Rank by rank: what is under way at once stays within the budget."""
+        """Rank by rank, so that the bytes in flight stay within the budget."""
         received, failures = [], []
         for rank in range(1, self._world_size):
             try:
                 received.append(self._receive(rank, lengths[rank]))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks have still to be heard
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks are still received
                 failures.append(f"rank {rank} ({_shorten_gloo_error(error)})")
         return received, f"rank 0 lost {', '.join(failures)} while it was sending" if failures else ""
 
@@ -135,17 +139,21 @@ class GatherCollective:
             in_flight.add(work, len(buffer), buffer, on_arrival)
         in_flight.finish()
         slot_targets = zip(payload.slots, targets, strict=True)
-        return ReceivedPayload(rank, payload, [_to_value(slot, target.array) for slot, target in slot_targets])
+        return ReceivedPayload(
+            rank, payload, [_to_value(slot, target.array) for slot, target in slot_targets]
+        )
 
 
 class _InFlight:
-    """Messages under way, the oldest waited for when they are too many."""
+    """Asynchronous sends or receives; beyond the budget, waits for the oldest."""
 
     def __init__(self, budget: int) -> None:
         self._budget, self._bytes = budget, 0
         self._transfers: deque[tuple[Any, int, _ByteTensor, Callable[[], object] | None]] = deque()
 
-    def add(self, work: Any, size: int, tensor: _ByteTensor, on_arrival: Callable[[], object] | None = None) -> None:
+    def add(
+        self, work: Any, size: int, tensor: _ByteTensor, on_arrival: Callable[[], object] | None = None
+    ) -> None:
         self._transfers.append((work, size, tensor, on_arrival))
         self._bytes += size
         while self._bytes > self._budget:
@@ -164,7 +172,7 @@ class _InFlight:
 
 
 def _plan_messages(slots: list[ArraySlot], block: int) -> Iterator[list[_Span]]:
-    """How arrays are cut and joined to messages; sender and receiver come to the same."""
+    """How arrays are split or batched into messages; sender and receiver compute the same plan."""
     small: list[_Span] = []
     small_bytes = 0
     for number, slot in enumerate(slots):
@@ -183,11 +191,11 @@ def _plan_messages(slots: list[ArraySlot], block: int) -> Iterator[list[_Span]]:
 
 def _to_byte_tensor(value: Any) -> _ByteTensor:
     if type(value) in PLAIN_TENSOR_TYPES and value.is_cpu and not (value.is_conj() or value.is_neg()):
-        # Not through numpy: asking for the address would part a snapshot from the original it shares with.
+        # Not through numpy: reading data_ptr would materialise a copy-on-write snapshot.
         tensor: torch.Tensor = value.detach().contiguous()
         return tensor.reshape(-1).view(torch.uint8)
     array = np.ascontiguousarray(framework_of(value).bits(value))
-    return torch.from_numpy(shareable(array.reshape(-1).view(np.uint8)))
+    return torch.from_numpy(torch_compatible(array.reshape(-1).view(np.uint8)))
 
 
 class _ReceiveTarget(NamedTuple):
@@ -196,7 +204,7 @@ class _ReceiveTarget(NamedTuple):
 
 
 def _allocate_target(slot: ArraySlot) -> _ReceiveTarget:
-    """Memory of the value's own, and the same as bytes to receive into."""
+    """A new array for the slot, and a byte view of it to receive into."""
     if slot.framework == "torch":
         tensor = _empty_tensor(slot)
         return _ReceiveTarget(tensor, tensor.reshape(-1).view(torch.uint8))
@@ -206,23 +214,25 @@ def _allocate_target(slot: ArraySlot) -> _ReceiveTarget:
 
 def _empty_tensor(slot: ArraySlot) -> torch.Tensor:
     dtype = getattr(torch, slot.dtype)
-    if dtype is torch.complex32:  # torch warns of its half complex numbers when it makes new ones
+    if dtype is torch.complex32:  # torch warns when it creates tensors of complex half
         return torch.empty(slot.shape, dtype=torch.int32, device="cpu").view(dtype)
     return torch.empty(slot.shape, dtype=dtype, device="cpu")
 
 
 def _to_value(slot: ArraySlot, array: Any) -> Any:
-    """The value, or the error instead: what one framework cannot make must not cost the others' values."""
+    """The value, or the exception: one framework's failure must not lose the others' values."""
     if slot.framework == "torch":
         return array
     try:
         return framework_named(slot.framework).from_bits(array, slot.dtype)
-    except Exception as error:  # noqa: BLE001 - told where the record is made
+    except Exception as error:  # noqa: BLE001 - reported where the record is unpacked
         return error
 
 
-def _receive_buffer(spans: list[_Span], targets: list[_ReceiveTarget]) -> tuple[_ByteTensor, Callable[[], object] | None]:
-    """Where a message arrives: in the array itself, or for several small ones beside them."""
+def _receive_buffer(
+    spans: list[_Span], targets: list[_ReceiveTarget]
+) -> tuple[_ByteTensor, Callable[[], object] | None]:
+    """The buffer of a message: the array itself, or for several small arrays one to scatter on arrival."""
     if len(spans) == 1:
         number, start, end = spans[0]
         return targets[number].flat[start:end], None
@@ -243,7 +253,7 @@ def _header_tensor(data: bytes) -> _ByteTensor:
 
 
 def _timeout_of(group: Any) -> timedelta | None:
-    """How long the program's own group waits; None, which is torch's default, where it cannot be asked."""
+    """The timeout of the program's group; None, meaning torch's default, if it cannot be read."""
     for device in getattr(group, "_device_types", ()):
         with contextlib.suppress(RuntimeError, AttributeError):
             timeout = group._get_backend(device).options._timeout
@@ -253,5 +263,5 @@ def _timeout_of(group: Any) -> timedelta | None:
 
 
 def _shorten_gloo_error(error: Exception) -> str:
-    """What gloo says, without the place in its source and its advice."""
+    """gloo's message without its source location and advice."""
     return str(error).strip().split("\n")[0].rpartition("] ")[2].split(". ")[0][:160].rstrip(".")

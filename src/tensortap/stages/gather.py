@@ -1,4 +1,4 @@
-"""Hold records, then bring every rank's to rank 0 once per interval."""
+"""Buffer records, then gather every rank's on rank 0 once per interval."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tensortap.core.ranks import from_process_group
 from tensortap.core.record import Record
 from tensortap.core.settings import is_strict
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import RetentionPolicy, cow, on_host
+from tensortap.frameworks.keep import RetentionPolicy, copy_on_write, copy_to_host
 from tensortap.frameworks.nested import map_leaves
-from tensortap.frameworks.sharded import local
+from tensortap.frameworks.sharded import wait_local
 from tensortap.stages.callbacks import Callback, CallbackChain
 from tensortap.stages.parcel import Problem, RefusedValues, pack_records, unpack_records
 
@@ -27,25 +27,25 @@ RecordsByName = dict[str, list[Record]]
 
 
 def snapshot_local_shards(value: Any) -> Any:
-    """The same structure around a snapshot of each leaf; of a distributed tensor, of its local piece."""
-    return map_leaves(value, lambda leaf: cow(local(leaf)))
+    """The same pytree with a snapshot of each leaf; of a DTensor, of its local shard."""
+    return map_leaves(value, lambda leaf: copy_on_write(wait_local(leaf)))
 
 
 class Gather(Stage):
-    """Holds what comes, and at every `interval`-th tick brings it to rank 0, which releases it name by name
-    in the order of the ranks; the others release nothing.
+    """Buffers records and at every `interval`-th tick gathers them on rank 0, which releases them name by
+    name in rank order; the other ranks release nothing.
 
-    A collective on steps: every rank of the default process group must tick and close, also with nothing to
-    send; one that closes early stays until the others close. Before, `pre` edits the values of each name on
-    every rank; after, `post` edits the merged ones on rank 0. In a program without other ranks only the
-    callbacks remain, and without those each record passes at once.
+    A collective per step: every rank of the default process group must tick and close, even with nothing to
+    send; one that closes early stays until the others close. Before the gather, `pre` edits the values of
+    each name on every rank; after it, `post` edits the merged values on rank 0. In a single process only the
+    callbacks apply, and without them each record passes at once.
 
-    A step of which `counts(step)` says no is not counted towards the interval, for ranks that take steps the
-    others do not.
+    A step for which `counts(step)` is False does not count towards the interval, for ranks that take steps
+    the others do not.
 
-    What is held is what `keep` makes of a value, a snapshot unless said otherwise; None takes it as it is.
-    Values that cannot be sent are named in `refused` and counted in `skipped`. `timeout` is in seconds, that
-    of the program's own group unless given; `budget` is the most bytes under way at once.
+    `keep` makes what is buffered of a value, by default a snapshot; None buffers the value itself.
+    Values that cannot be sent are named in `refused` and counted in `skipped`. `timeout` is in seconds, by
+    default that of the program's process group; `budget` limits the bytes in flight.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Gather(Stage):
         return self._release()
 
     def close(self) -> Iterable[Record]:
-        """A last, smaller part; then stay until no rank has more, so that none waits in vain."""
+        """Gather the remainder, then take part until no rank has more, so that none waits forever."""
         if not self._is_closed:
             self._is_closed = True
             self._pending = {} if self._drop_last else self._pending
@@ -113,7 +113,7 @@ class Gather(Stage):
         return self._release()
 
     def leave(self) -> None:
-        """Part from the others, who learn it at once if they wait; rank 0 still releases what it holds."""
+        """Leave the collective; ranks that wait fail at once, and rank 0 still releases its own records."""
         if self._collective is not None and not self._is_lost:
             self._collective.leave()
         self._is_lost = True
@@ -133,7 +133,7 @@ class Gather(Stage):
             return None
 
     def _run_round(self, *, is_last: bool) -> bool:
-        """One round of all ranks; True when no rank will come again."""
+        """One gather of all ranks; True if it was the last."""
         pending, self._pending = self._apply_callbacks(self._pending, self._pre), {}
         collective = self._current_collective()
         if collective is None:
@@ -149,16 +149,18 @@ class Gather(Stage):
             collective.leave()
         return outcome.is_last or self._is_lost
 
-    def _send_to_rank_0(self, collective: GatherCollective, pending: RecordsByName, is_last: bool) -> GatherRound:
+    def _send_to_rank_0(
+        self, collective: GatherCollective, pending: RecordsByName, is_last: bool
+    ) -> GatherRound:
         records = [record for series in pending.values() for record in series]
         payload, arrays = pack_records(records, self._problems)
         self._count_refused(payload.refused)
         payload = payload._replace(refused=self._unreported + payload.refused)
-        self._unreported, self._problems = RefusedValues(), []  # they are told where the values are
+        self._unreported, self._problems = RefusedValues(), []  # reported by rank 0
         return collective.gather(payload, arrays, is_last)
 
     def _merge_ranks(self, pending: RecordsByName, outcome: GatherRound) -> RecordsByName:
-        """All records of each name, rank after rank."""
+        """All records of each name, in rank order."""
         merged = {name: [_move_to_host(record) for record in records] for name, records in pending.items()}
         for rank, payload, arrays in outcome.received:
             records, refused = unpack_records(payload, arrays)
@@ -183,7 +185,7 @@ class Gather(Stage):
         return edited
 
     def _current_collective(self) -> GatherCollective | None:
-        """The other ranks; None where this process is alone, or the others are lost."""
+        """The collective; None in a single process, or after other ranks were lost."""
         ranks = from_process_group()
         if self._collective is not None and not self._is_lost and not self._collective.is_current():
             self._collective = None
@@ -202,7 +204,9 @@ class Gather(Stage):
         self._is_lost = True
         consequence = "goes on with its own records" if self._rank == 0 else "keeps no more records"
         self._problems.append(
-            Problem(f"{reason}; what was gathered is kept, and rank {self._rank} {consequence}. See the others' logs")
+            Problem(
+                f"{reason}; what was gathered is kept, and rank {self._rank} {consequence}. See the others' logs"
+            )
         )
 
     def _refuse(self, name: str, reason: str) -> None:
@@ -218,7 +222,7 @@ class Gather(Stage):
                 self.refused[name] = reason
 
     def _report(self) -> None:
-        """Each problem once in the log; raised in strict mode, when nobody waits for this rank any more."""
+        """Log each problem once; in strict mode raise, now that no rank waits for this one."""
         problems, self._problems = self._problems, []
         for problem in problems:
             if problem.sentence not in self._reported:
@@ -229,10 +233,10 @@ class Gather(Stage):
 
 
 def _move_to_host(record: Record) -> Record:
-    """Beside values that were sent, those of rank 0 must not be the only ones on a device."""
+    """Moved to the host like the values that were sent, so that all gathered values are on one device."""
     return record.with_value(map_leaves(record.value, _leaf_to_host))
 
 
 def _leaf_to_host(leaf: Any) -> Any:
     is_on_device = framework_of(leaf).name == "torch" and not leaf.is_cpu
-    return on_host(leaf) if is_on_device else leaf
+    return copy_to_host(leaf) if is_on_device else leaf

@@ -1,4 +1,4 @@
-"""Records as a small header and the bytes of their arrays, which are neither pickled nor joined."""
+"""The gather payload: records as a small pickled header, and their arrays as raw bytes beside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROTOCOL = 5
 
 
 class ArraySlot(NamedTuple):
-    """An array that stands outside of the header: whose it is, and what its bytes mean."""
+    """Framework, dtype and shape of an array whose bytes are sent outside the header."""
 
     framework: str
     dtype: str
@@ -26,7 +26,7 @@ class ArraySlot(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What went wrong, as a sentence, and the traceback behind it if there is one."""
+    """An error message, and its traceback if there is one."""
 
     sentence: str
     trace: str = ""
@@ -37,7 +37,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RefusedValues:
-    """Values that cannot be sent: why, by name, and how many."""
+    """Values that cannot be sent: the reason by name, and how many."""
 
     reasons: dict[str, str] = field(default_factory=dict)
     count: int = 0
@@ -46,11 +46,13 @@ class RefusedValues:
         return RefusedValues({**self.reasons, **other.reasons}, self.count + other.count)
 
     def from_rank(self, rank: int) -> RefusedValues:
-        return RefusedValues({name: f"on rank {rank}: {reason}" for name, reason in self.reasons.items()}, self.count)
+        return RefusedValues(
+            {name: f"on rank {rank}: {reason}" for name, reason in self.reasons.items()}, self.count
+        )
 
 
 class GatherPayload(NamedTuple):
-    """What one rank sends: each record as a pickle that names arrays by the number of their slot."""
+    """What one rank sends: each record as a pickle that refers to arrays by slot number."""
 
     records: list[tuple[str, bytes]]
     slots: list[ArraySlot]
@@ -62,12 +64,14 @@ class GatherPayload(NamedTuple):
 
 
 def payload_from_header(header: bytes) -> GatherPayload:
-    # The ranks of a group run one program for one user, and trust each other as in torch's gather_object.
+    # The ranks of a group run one program for one user and trust each other, as in torch's gather_object.
     return GatherPayload(*pickle.loads(header))
 
 
-def pack_records(records: Iterable[Record], problems: Sequence[Problem] = ()) -> tuple[GatherPayload, list[Any]]:
-    """The parcel of these records, and the arrays of its slots."""
+def pack_records(
+    records: Iterable[Record], problems: Sequence[Problem] = ()
+) -> tuple[GatherPayload, list[Any]]:
+    """The payload of these records, and the arrays of its slots."""
     packed, refused, arrays = [], RefusedValues(), _ArrayTable()
     for record in records:
         before = len(arrays.values)
@@ -80,18 +84,20 @@ def pack_records(records: Iterable[Record], problems: Sequence[Problem] = ()) ->
 
 
 def unpack_records(payload: GatherPayload, arrays: Sequence[Any]) -> tuple[list[Record], RefusedValues]:
-    """The records, and which of them cannot be made again."""
+    """The records, and those that failed to unpickle."""
     records, refused = [], RefusedValues()
     for name, data in payload.records:
         try:
             records.append(_Unpickler(data, arrays).load())
-        except Exception as error:  # noqa: BLE001 - a class of the user's may fail in any way
-            refused += RefusedValues({name: f"it cannot be made again on rank 0 ({error}); trace its parts"}, 1)
+        except Exception as error:  # noqa: BLE001 - a user class may raise anything
+            refused += RefusedValues(
+                {name: f"it cannot be made again on rank 0 ({error}); trace its parts"}, 1
+            )
     return records, refused
 
 
 class _ArrayTable:
-    """The arrays met so far, each once."""
+    """The distinct arrays of the records pickled so far."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -99,7 +105,7 @@ class _ArrayTable:
         self._numbers: dict[int, int] = {}
 
     def slot_number(self, value: Any) -> int | None:
-        """The number of its slot; None for what is left to pickle."""
+        """The slot number of an array; None for values that are pickled inline."""
         framework = framework_of(value)
         if framework.name == "python":
             return None
@@ -115,7 +121,7 @@ class _ArrayTable:
         if description.layout != "strided" or description.dtype not in DTYPE_TABLE or _needs_pickle(value):
             return None
         if description.device == "meta" or not _is_plain_array(value, framework.name):
-            framework.bits(value)  # what has no values says so here, before its bytes are promised
+            framework.bits(value)  # raises for values without data, before their bytes are announced
         nbytes = DTYPE_TABLE[description.dtype].itemsize
         for size in description.shape:
             nbytes *= size
@@ -128,13 +134,13 @@ class _ArrayTable:
 def _is_plain_array(value: Any, framework: str) -> bool:
     if framework != "torch":
         return framework == "numpy"
-    from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES  # torch is there already: the value is its own
+    from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES  # torch is imported: the value is a tensor
 
     return type(value) in PLAIN_TENSOR_TYPES
 
 
 def _needs_pickle(value: Any) -> bool:
-    """numpy's scalars, subclasses and foreign byte order keep what they are in a pickle."""
+    """Whether only a pickle preserves it: numpy scalars, subclasses and non-native byte order."""
     if framework_of(value).name != "numpy":
         return False
     return type(value).__name__ != "ndarray" or not value.dtype.isnative
@@ -167,7 +173,7 @@ def _pickle_record(record: Record, arrays: _ArrayTable) -> bytes:
         _Pickler(stream, arrays).dump(record)
     except UnsupportedValueError:
         raise
-    except Exception as error:  # a class of the user's may fail in any way
+    except Exception as error:  # a user class may raise anything
         type_name = type(record.value).__name__
         raise UnsupportedValueError(
             f"a {type_name} cannot be sent to rank 0 ({error}); trace the arrays and numbers inside of it"

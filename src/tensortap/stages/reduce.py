@@ -1,7 +1,7 @@
-"""Callbacks that make one value of many or less of each, before or after gathering, or after the trace.
+"""Callbacks that stack many values into one or reduce each, before or after gathering, or after the trace.
 
 Each takes `(name, values, iterations, ranks)` and edits the lists in place, or `(name, results)` with an
-object that has them. Torch in, torch out; numpy in, numpy out. What is no array is left as it is.
+object that has them. Torch in, torch out; numpy in, numpy out. Non-arrays are left unchanged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import map_leaves
 
 _Shapes = list[tuple[int, ...]]
-_NO_VALUES: Any = object()  # no list of values: the first argument is the value
+_NO_VALUES: Any = object()  # no list of values given: the first argument is the value
 
 
 def stack_padded_tensors(
     name: str, values: Any, iterations: Any = None, ranks: Any = None, *, padding: complex = 0
 ) -> None:
-    """Stack all values to one, along a new first dimension; smaller ones are padded at their ends.
+    """Stack all values into one, along a new first dimension; smaller ones are padded at their ends.
 
     Iterations and ranks become one tuple each, so that `values[0][i]` is of `iterations[0][i]` and
     `ranks[0][i]`, however often stacking is repeated. Values that are not all arrays stay as they are.
@@ -41,7 +41,7 @@ def stack_padded_tensors(
 
 
 def stack_tensors(name: str, values: Any, iterations: Any = None, ranks: Any = None) -> None:
-    """Stack all values to one, along a new first dimension; their shapes must be equal."""
+    """Stack all values into one, along a new first dimension; their shapes must be equal."""
     arrays = _values_list(values)
     if arrays and _are_stackable(arrays):
         shapes = [tuple(value.shape) for value in arrays]
@@ -54,8 +54,8 @@ def stack_tensors(name: str, values: Any, iterations: Any = None, ranks: Any = N
 
 
 class ArrayTransform:
-    """A callback that changes each array by itself, also inside of lists, dictionaries and the like. Called
-    with a value alone it returns what becomes of that, as `keep=` of a capture wants it."""
+    """A callback that transforms each array independently, also inside lists, dicts and other containers.
+    Called with a single value it returns the transformed value, as `keep=` of a capture expects."""
 
     def __init__(self, label: str, transform: Callable[[Any], Any]) -> None:
         self.__name__ = label
@@ -76,7 +76,7 @@ class ArrayTransform:
 
 
 def mean(dim: int | Sequence[int] | None = None) -> ArrayTransform:
-    """The mean over these dimensions, or over all; whole numbers become floating ones first."""
+    """The mean over these dimensions, or over all; integers are converted to floating point first."""
     axes = dim if dim is None or isinstance(dim, int) else tuple(dim)
 
     def transform(value: Any) -> Any:
@@ -87,22 +87,22 @@ def mean(dim: int | Sequence[int] | None = None) -> ArrayTransform:
 
 
 def norm() -> ArrayTransform:
-    """The root of the sum of all squares."""
+    """The L2 norm of the whole array."""
 
     def transform(value: Any) -> Any:
         flat = _to_inexact(value).reshape(-1)
         if framework_of(flat).describe(flat).dtype in ("float16", "bfloat16"):
-            flat = _cast_to("float32", flat)  # the squares of many half numbers are more than one can hold
+            flat = _cast_to("float32", flat)  # the sum of squares would overflow half precision
         return _library_of(flat).linalg.norm(flat)
 
     return ArrayTransform("norm()", transform)
 
 
 def histogram(bins: int, range: tuple[float, float] | None = None) -> ArrayTransform:
-    """How many numbers fall into each of `bins` equal parts of the range, as `bins` counts.
+    """Counts of the numbers in `bins` bins of equal width.
 
-    Without a range each value is counted between its own least and greatest number, and what lies between
-    them is not kept: give one to compare steps. Numbers outside of it, NaN and Inf are not counted.
+    Without a range each array is binned between its own minimum and maximum, which are not stored: give a
+    range to compare steps. Numbers outside the range, NaN and Inf are not counted.
     """
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise ValueError(f"histogram({bins!r}) has no bins; give a whole number from 1 on")
@@ -121,24 +121,24 @@ def histogram(bins: int, range: tuple[float, float] | None = None) -> ArrayTrans
 
 
 def slice_of(*index: Any) -> ArrayTransform:
-    """What `value[index]` gives, as a copy of its own: `slice_of(0)`, `slice_of(..., slice(0, 4))`."""
+    """A copy of `value[index]`: `slice_of(0)`, `slice_of(..., slice(0, 4))`."""
 
     def transform(value: Any) -> Any:
         part = value[index]
-        # A view would keep the whole value in memory.
+        # A view would keep the full array in memory.
         return part.clone() if _is_tensor(part) else part.copy()
 
     return ArrayTransform(f"slice_of({', '.join(map(repr, index))})", transform)
 
 
 def cast(dtype: Any) -> ArrayTransform:
-    """The same numbers in another type: `cast("float16")`, `cast(torch.bfloat16)`, `cast(np.float32)`."""
+    """The same numbers in another dtype: `cast("float16")`, `cast(torch.bfloat16)`, `cast(np.float32)`."""
     name = _dtype_name(dtype)
     return ArrayTransform(f"cast({name!r})", lambda value: _cast_to(name, value))
 
 
 def _values_list(values: Any) -> list[Any]:
-    """The list itself, or that of an object with all three."""
+    """The list itself, or the `values` list of a results object."""
     entries: list[Any] = getattr(values, "values", values)
     return entries
 
@@ -166,7 +166,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _library_of(value: Any) -> Any:
-    """The module with the functions for this array: torch, jax.numpy or numpy, which share most names."""
+    """The array's library: torch, jax.numpy or numpy, which share most function names."""
     name = framework_of(value).name
     return np if name == "numpy" else sys.modules["torch" if name == "torch" else "jax.numpy"]
 
@@ -197,12 +197,12 @@ def _pad(value: Any, shape: tuple[int, ...], full_shape: tuple[int, ...], paddin
 
 
 def _to_inexact(value: Any) -> Any:
-    """A type that can be averaged; neither whole numbers nor those of one byte can."""
+    """Converted to a dtype that supports mean(): integers and one-byte floats do not."""
     framework = framework_of(value)
     dtype_info = DTYPE_TABLE[framework.describe(value).dtype]
     if dtype_info.family in ("float", "complex") and dtype_info.itemsize > 1:
         return value
-    is_short = dtype_info.family == "float" or framework.name == "jax"  # where jax's 64-bit types are mostly off
+    is_short = dtype_info.family == "float" or framework.name == "jax"  # jax's 64-bit types are mostly off
     return _cast_to("float32" if is_short else "float64", value)
 
 
@@ -231,7 +231,7 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def _numpy_dtype(name: str) -> Any:
-    """One that numpy lacks is made by its framework from no bytes at all."""
+    """The numpy dtype of that name; for one numpy lacks (bfloat16), the dtype of an empty ml_dtypes array."""
     dtype_info = DTYPE_TABLE[name]
     if dtype_info.native:
         return np.dtype(dtype_info.storage)

@@ -1,4 +1,4 @@
-"""Which records go on: a stage around a predicate, and the predicates people need most."""
+"""Filter records: a stage around predicates, and the most common predicates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Predicate = Callable[[Record], bool]
 
 
 class When(Stage):
-    """Passes the records for which every predicate holds; asked before anything is copied."""
+    """Passes the records for which every predicate holds; evaluated before anything is copied."""
 
     def __init__(self, *predicates: Predicate) -> None:
         self._predicates = predicates
@@ -27,7 +27,7 @@ class When(Stage):
 
 
 class StepPredicate:
-    """A predicate that only asks for the step, so that a source may rest through the others."""
+    """A predicate on the step alone, so that a source can stay idle during the other steps."""
 
     def __init__(self, wants: Callable[[int], bool]) -> None:
         self.wants = wants
@@ -52,23 +52,25 @@ def first(count: int) -> StepPredicate:
 
 
 def nonfinite(record: Record) -> bool:
-    """Whether there is a NaN or an Inf in the value; where there are no numbers, there is none."""
+    """Whether the value contains NaN or Inf; False for values without numbers."""
     value = record.value
     if isinstance(value, Statistics):
         return value.finite != value.count
     return not all(_is_finite(leaf) for _, leaf in leaves(value))
 
 
-changed = Changed  # by content; `tt.changed(by="object")` asks for the object
+changed = Changed  # by content; `tt.changed(by="object")` compares identity
 
 
 def predicates_of(when: Any) -> list[Predicate]:
-    """What was given as `when`: nothing, one predicate, or several that must all hold."""
+    """The predicates of a `when=` argument: none, one, or several that must all hold."""
     conditions: Sequence[Any] = when if isinstance(when, (list, tuple)) else [] if when is None else [when]
     predicates = [condition() if isinstance(condition, type) else condition for condition in conditions]
     for predicate in predicates:
         if predicate is every or predicate is first:
-            raise TypeError(f"when is tt.{predicate.__name__}, which needs a number; give tt.{predicate.__name__}(10)")
+            raise TypeError(
+                f"when is tt.{predicate.__name__}, which needs a number; give tt.{predicate.__name__}(10)"
+            )
         if not callable(predicate):
             raise TypeError(f"when is {predicate!r}; give a function of the record, such as tt.every(10)")
     return predicates

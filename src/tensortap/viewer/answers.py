@@ -38,8 +38,8 @@ def decode_columns(answer: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     end = 8 + int.from_bytes(answer[4:8], "little")
     header = json.loads(answer[8:end])
     columns = {
-        one["name"]: np.frombuffer(answer, f"<{one['type']}", one["length"], end + one["offset"])
-        for one in header["columns"]
+        column["name"]: np.frombuffer(answer, f"<{column['type']}", column["length"], end + column["offset"])
+        for column in header["columns"]
     }
     return header, columns
 
@@ -52,7 +52,9 @@ def binary_response(columns: Mapping[str, Array], facts: Mapping[str, Any], **he
 
 def json_response(facts: Any, status: int = 200) -> Response:
     """As JSON."""
-    body = json.dumps(to_jsonable(facts), allow_nan=False, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    body = json.dumps(to_jsonable(facts), allow_nan=False, ensure_ascii=False).encode(
+        "utf-8", "surrogatepass"
+    )
     return Response(body.decode("utf-8", "replace"), status, media_type="application/json")
 
 

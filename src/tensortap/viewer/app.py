@@ -22,18 +22,21 @@ from tensortap.viewer.guard import AccessMiddleware, AccessTokens
 from tensortap.viewer.live_jobs import find_listening_jobs
 from tensortap.viewer.plotly_file import plotly_script_path
 from tensortap.viewer.problems import problem_response
-from tensortap.viewer.serving import client_has, read_endpoint, viewer_state, not_modified
+from tensortap.viewer.serving import client_has, not_modified, read_endpoint, viewer_state
 from tensortap.viewer.state import ViewerState
 
 _STATIC = Path(__file__).parent / "static"
-_POLL_INTERVAL, _POLLS_PER_RESCAN = 0.5, 6  # seconds between two looks at open runs; every so many, at the folders
+_POLL_INTERVAL, _POLLS_PER_RESCAN = (
+    0.5,
+    6,
+)  # seconds between two looks at open runs; every so many, at the folders
 _CACHE_FOREVER = "private, max-age=31536000, immutable"
 _CACHE_ONE_DAY = "private, max-age=86400"
 _MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 _PAGES = ("/", "/run/{rest:path}", "/compare", "/live", "/live/{rest:path}")
 
 
-def create_app(state: ViewerState, keys: AccessTokens, hosts: tuple[str, ...] = ()) -> Starlette:
+def create_app(state: ViewerState, tokens: AccessTokens, hosts: tuple[str, ...] = ()) -> Starlette:
     app = Starlette(
         routes=[
             *run_pages.ROUTES,
@@ -46,7 +49,7 @@ def create_app(state: ViewerState, keys: AccessTokens, hosts: tuple[str, ...] = 
             Route("/favicon.ico", read_endpoint(_favicon)),
             *(Route(path, read_endpoint(_index_page)) for path in _PAGES),
         ],
-        middleware=[Middleware(AccessMiddleware, keys=keys, hosts=hosts)],
+        middleware=[Middleware(AccessMiddleware, tokens=tokens, hosts=hosts)],
         lifespan=_lifespan,
     )
     app.state.viewer = state
@@ -55,13 +58,13 @@ def create_app(state: ViewerState, keys: AccessTokens, hosts: tuple[str, ...] = 
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
-    looking = asyncio.create_task(_poll_for_changes(app.state.viewer))
+    polling = asyncio.create_task(_poll_for_changes(app.state.viewer))
     try:
         yield
     finally:
-        looking.cancel()
+        polling.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await looking
+            await polling
 
 
 async def _poll_for_changes(state: ViewerState) -> None:
@@ -69,7 +72,7 @@ async def _poll_for_changes(state: ViewerState) -> None:
     loop, turn, jobs = asyncio.get_running_loop(), 0, frozenset[str]()
     while not state.is_over.is_set():
         await asyncio.sleep(_POLL_INTERVAL)
-        if not state.events.has_listeners:
+        if not state.events.has_subscribers:
             continue
         turn += 1
         try:
@@ -81,25 +84,25 @@ async def _poll_for_changes(state: ViewerState) -> None:
 
 
 def _publish_growth(state: ViewerState) -> None:
-    for stock in state.library.opened:
+    for run in state.library.open_runs:
         try:
-            added = stock.refresh()
+            added = run.refresh()
         except (OSError, ValueError):  # gone, or damaged: whoever asks for it is told
             continue
         if added:
-            short = state.library.short(stock.identity)
-            state.events.tell("run", stock.identity, id=short, rows=len(stock), added=added)
+            short = state.library.short_id(run.run_id)
+            state.events.publish("run", run.run_id, id=short, rows=len(run), added=added)
 
 
 def _publish_run_list(state: ViewerState, before: frozenset[str]) -> frozenset[str]:
     jobs = frozenset(find_listening_jobs())
-    if state.library.look() or jobs != before:
-        state.events.tell("runs")
+    if state.library.rescan() or jobs != before:
+        state.events.publish("runs")
     return jobs
 
 
 async def _stream_events(request: Request) -> Response:
-    return event_stream_response(viewer_state(request).events.listen().texts())
+    return event_stream_response(viewer_state(request).events.subscribe().messages())
 
 
 def _unknown_route(state: ViewerState, request: Request) -> Response:
@@ -125,15 +128,17 @@ def _static_file(state: ViewerState, request: Request) -> Response:
 def _plotly_script(state: ViewerState, request: Request) -> Response:
     path = plotly_script_path()
     if path is None:
-        return problem_response("missing", "charts are drawn by plotly, so: pip install 'tensortap[view]'", 404)
+        return problem_response(
+            "missing", "charts are drawn by plotly, so: pip install 'tensortap[view]'", 404
+        )
     return _file_response(path, request, _CACHE_FOREVER)
 
 
 def _file_response(path: Path, request: Request, caching: str = "no-cache") -> Response:
     if not path.is_file():
         return problem_response("missing", f"{path.name} is not installed", 404)
-    found = path.stat()
-    tag = _etag_of_file(path, found.st_mtime_ns, found.st_size)
+    status = path.stat()
+    tag = _etag_of_file(path, status.st_mtime_ns, status.st_size)
     if client_has(request, tag):
         return not_modified(tag)
     kind = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"

@@ -45,7 +45,7 @@ class Dataset(Protocol):
 
     def facts(self, row: int) -> dict[str, Any]: ...
 
-    def known_statistics(self, start: int) -> dict[int, Statistics]: ...
+    def stored_statistics(self, start: int) -> dict[int, Statistics]: ...
 
     def metadata(self) -> dict[str, Any]: ...
 
@@ -58,7 +58,7 @@ class RunDataset:
 
     def __init__(self, path: Path) -> None:
         self.run = Run(path)
-        self._asked = IndexTable(self.run.columns)
+        self._query_table = IndexTable(self.run.columns)
         self._metadata: dict[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -68,16 +68,16 @@ class RunDataset:
         return self.run.refresh()
 
     def texts(self, field: str) -> tuple[Array, list[Any]] | None:
-        return self._asked.texts(field)
+        return self._query_table.texts(field)
 
     def numbers(self, field: str) -> Array | None:
-        return self._asked.numbers(field)
+        return self._query_table.numbers(field)
 
     def operand(self, row: int) -> Operand | None:
         stored = self.run[row]
         bits = stored.bits
         if bits is not None:
-            self._check_size(stored.file, row)
+            self._check_not_truncated(stored.file, row)
             return Operand(bits, stored.dtype)
         return numeric_operand(self.value(row))
 
@@ -88,7 +88,7 @@ class RunDataset:
         if length > _MAX_OPAQUE_BYTES:
             return f"<{stored.type} of {length >> 20} MB, which is not shown>"
         try:
-            data = self._bytes(stored.file, start, length)
+            data = self._read_bytes(stored.file, start, length)
             return serializers.read(stored.suffix, data, stored.name, is_trusted=False)
         except UntrustedFileError:
             return f"<{stored.type}, which only Python may open: run.load({stored.name!r})>"
@@ -115,13 +115,13 @@ class RunDataset:
             },
         }
 
-    def known_statistics(self, start: int) -> dict[int, Statistics]:
+    def stored_statistics(self, start: int) -> dict[int, Statistics]:
         column = self.run.columns.coded["statistics"]
-        told = [_parse_statistics(text) for text in column.texts]
-        if not any(told):
+        statistics_of_code = [_parse_statistics(text) for text in column.texts]
+        if not any(statistics_of_code):
             return {}
         rows = enumerate(column.codes[start:].tolist(), start)
-        return {row: known for row, code in rows if (known := told[code]) is not None}
+        return {row: statistics for row, code in rows if (statistics := statistics_of_code[code]) is not None}
 
     @cached_property
     def code(self) -> ModuleCode:
@@ -133,14 +133,14 @@ class RunDataset:
         return self._metadata
 
     def _read_metadata(self) -> dict[str, Any]:
-        told, damaged = self.run.readable_metadata()
-        return {**told, **({"problem": "; ".join(damaged.values())} if damaged else {})}
+        metadata, damaged = self.run.readable_metadata()
+        return {**metadata, **({"problem": "; ".join(damaged.values())} if damaged else {})}
 
     @property
     def problems(self) -> list[str]:
         return self.run.problems
 
-    def _check_size(self, file: str, row: int) -> None:
+    def _check_not_truncated(self, file: str, row: int) -> None:
         """To read what is mapped and was cut off since ends the process, not the answer."""
         plain, path = self.run.columns.plain, self.run.path / file
         offset, nbytes = int(plain["offset"][row]), int(plain["nbytes"][row])
@@ -150,7 +150,7 @@ class RunDataset:
                 "cut off, or is being written anew"
             )
 
-    def _bytes(self, file: str, start: int, length: int) -> bytes:
+    def _read_bytes(self, file: str, start: int, length: int) -> bytes:
         if Path(file).is_absolute() or ".." in Path(file).parts:
             raise CorruptRunError(f"the index names {file!r}, which lies outside the run; it is not read")
         with open(self.run.path / file, "rb") as stream:
@@ -160,13 +160,13 @@ class RunDataset:
 
 def _parse_statistics(text: str | None) -> Statistics | None:
     """As they were written; None where that is not what was written."""
-    told = None if text is None else json.loads(text)
-    if not isinstance(told, list) or len(told) != len(fields(Statistics)):
+    numbers = None if text is None else json.loads(text)
+    if not isinstance(numbers, list) or len(numbers) != len(fields(Statistics)):
         return None
-    count, *ends, norm, nan, inf = told
-    has_counts = all(isinstance(one, int) and one >= 0 for one in (count, nan, inf))
-    has_ends = all(one is None or isinstance(one, (int, float)) for one in (*ends, norm))
-    return Statistics(*told) if has_counts and has_ends else None
+    count, *ends, norm, nan, inf = numbers
+    has_counts = all(isinstance(count_value, int) and count_value >= 0 for count_value in (count, nan, inf))
+    has_ends = all(number is None or isinstance(number, (int, float)) for number in (*ends, norm))
+    return Statistics(*numbers) if has_counts and has_ends else None
 
 
 def format_site(text: str | None) -> str:
@@ -189,28 +189,28 @@ class TraceDataset:
         from tensortap.readers.trace_file import TraceFile  # late: h5py is optional
 
         self.trace = TraceFile(path)
-        self._filled = self._stamp()
-        self.places: list[tuple[str, int]] = []
+        self._file_stamp = self._stamp()
+        self.positions: list[tuple[str, int]] = []
         self._columns: dict[str, Array] = {}
         self._texts: dict[str, tuple[Array, list[str]]] = {}
-        self._fill()
+        self._read_columns()
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     def refresh(self) -> int:
         """Rows of a trace are in order of names, so that new ones come between: all is read again."""
         stamp = self._stamp()
-        if stamp == self._filled:
+        if stamp == self._file_stamp:
             return 0
-        before, self._filled = len(self), stamp
+        before, self._file_stamp = len(self), stamp
         self.trace.refresh()
-        self._fill()
+        self._read_columns()
         return abs(len(self) - before) or 1  # as many as before may be others
 
     def _stamp(self) -> tuple[int, int]:
-        found = self.trace.path.stat()
-        return found.st_mtime_ns, found.st_size
+        status = self.trace.path.stat()
+        return status.st_mtime_ns, status.st_size
 
     def texts(self, field: str) -> tuple[Array, list[Any]] | None:
         return self._texts.get(field)
@@ -222,14 +222,14 @@ class TraceDataset:
         return numeric_operand(self.value(row))
 
     def value(self, row: int) -> Any:
-        name, position = self.places[row]
+        name, position = self.positions[row]
         return self.trace[name][position]
 
     def facts(self, row: int) -> dict[str, Any]:
         known = ("type", "framework", "device", "file", "checksum", "site", "placement")
         return {**dict.fromkeys(known), "file": self.trace.path.name, "type": "traced"}
 
-    def known_statistics(self, start: int) -> dict[int, Statistics]:
+    def stored_statistics(self, start: int) -> dict[int, Statistics]:
         return {}
 
     def metadata(self) -> dict[str, Any]:
@@ -239,13 +239,13 @@ class TraceDataset:
     def problems(self) -> list[str]:
         return []
 
-    def _fill(self) -> None:
+    def _read_columns(self) -> None:
         names, codes, steps, ranks, dtypes, shapes, sizes = list(self.trace.names), [], [], [], [], [], []
-        self.places = []
+        self.positions = []
         for code, name in enumerate(names):
             traced = self.trace[name]
             count, shape = len(traced), ",".join(map(str, traced.shape[1:]))
-            self.places += [(name, position) for position in range(count)]
+            self.positions += [(name, position) for position in range(count)]
             codes += [code] * count
             steps += [_first_number(step) for step in traced.steps]
             ranks += [_first_number(rank) for rank in traced.ranks]

@@ -24,31 +24,31 @@ class ChangedBlock(NamedTuple):
         return f"{self.file}:{self.first}" + (f"-{self.last}" if self.last > self.first else "")
 
 
-def blocks_only_in(patch: bytes, other: bytes) -> list[ChangedBlock]:
+def blocks_only_in(patch: bytes, other_patch: bytes) -> list[ChangedBlock]:
     """What one patch changes, and the other does not change alike."""
-    known = {(block.file, block.text) for block in _parse_patch(other)}
+    known = {(block.file, block.text) for block in _parse_patch(other_patch)}
     return [block for block in _parse_patch(patch) if (block.file, block.text) not in known]
 
 
 def blocks_of_changes(changes: Iterable[Change], *, is_new: bool) -> list[ChangedBlock]:
     """Of files that were set side by side: as they are in B, or else as they were in A."""
     side = "+" if is_new else "-"
-    told = [change for change in changes if change.hunks and change.hunks[0].startswith("@@")]
-    return [block for change in told for block in _parse_hunks(change.file, change.hunks, side)]
+    with_hunks = [change for change in changes if change.hunks and change.hunks[0].startswith("@@")]
+    return [block for change in with_hunks for block in _parse_hunks(change.file, change.hunks, side)]
 
 
 def _parse_patch(patch: bytes) -> list[ChangedBlock]:
-    found: list[ChangedBlock] = []
+    blocks: list[ChangedBlock] = []
     file, lines = "", list[str]()
     for line in [*patch.decode("utf-8", "replace").splitlines(), "diff --git "]:
         if line.startswith("diff --git "):
-            found += _parse_hunks(file, lines, "+") if file else []
+            blocks += _parse_hunks(file, lines, "+") if file else []
             file, lines = "", []
         elif line.startswith("+++ ") and not lines:
             file = _file_name(line)
         elif line.startswith("@@") or lines:
             lines.append(line)
-    return found
+    return blocks
 
 
 def _file_name(line: str) -> str:
@@ -68,8 +68,8 @@ def _parse_hunks(file: str, lines: Iterable[str], side: str) -> Iterator[Changed
         if text:
             yield ChangedBlock(file, min(first, max(at - 1, 1)), max(at - 1, 1), tuple(text))
             text = []
-        found = _HUNK_HEADER.match(line)
-        if found:
-            at = int(found[2 if side == "+" else 1])
+        header = _HUNK_HEADER.match(line)
+        if header:
+            at = int(header[2 if side == "+" else 1])
         else:
             at += not line.startswith("\\")

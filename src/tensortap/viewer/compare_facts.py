@@ -60,7 +60,9 @@ def _compute_comparison_facts(library: RunLibrary, job: ComparisonJob) -> dict[s
         "origins": origins,
         "counts": comparison.counts,
         "lines": runs_report.as_text(comparison).splitlines(),
-        "gate": [{**precondition, "names": precondition["names"][:_MAX_NAMES]} for precondition in report["gate"]],
+        "gate": [
+            {**precondition, "names": precondition["names"][:_MAX_NAMES]} for precondition in report["gate"]
+        ],
         "changes": _code_changes(datasets),
         "suspects": _suspects_of_first(comparison, datasets),
         "coverage": coverage,
@@ -146,7 +148,13 @@ def _comparison_state(job: ComparisonJob) -> str:
     comparison = job.comparison
     if comparison.is_different:
         return "different"
-    return "nothing" if not comparison.coverage.pairs else "same" if comparison.coverage.is_whole else "incomplete"
+    return (
+        "nothing"
+        if not comparison.coverage.pairs
+        else "same"
+        if comparison.coverage.is_whole
+        else "incomplete"
+    )
 
 
 def _run_datasets(job: ComparisonJob) -> list[RunDataset]:
@@ -157,7 +165,11 @@ def _run_datasets(job: ComparisonJob) -> list[RunDataset]:
 def _origin_facts(origin: Origin, job: ComparisonJob, datasets: Sequence[RunDataset]) -> dict[str, Any]:
     """Where its records have no call site, the forward of its module is the place."""
     facts = {**origin_to_json(origin), "pair": pair_of_origin(origin, job.pairs)}
-    code = datasets[0].code.of_module(origin.name) if len(datasets) == 2 and origin.kind in _FORWARD_KINDS else None
+    code = (
+        datasets[0].code.of_module(origin.name)
+        if len(datasets) == 2 and origin.kind in _FORWARD_KINDS
+        else None
+    )
     if facts["site"] or code is None:
         return facts
     return {**facts, "site": f"{code.forward.file}:{code.forward.first}"}
@@ -165,7 +177,11 @@ def _origin_facts(origin: Origin, job: ComparisonJob, datasets: Sequence[RunData
 
 def _suspects_of_first(comparison: Comparison, datasets: Sequence[RunDataset]) -> list[dict[str, Any]]:
     first = comparison.first
-    return [] if first is None else find_suspects(first, sentences.finding_at_origin(comparison, first), datasets)
+    return (
+        []
+        if first is None
+        else find_suspects(first, sentences.finding_at_origin(comparison, first), datasets)
+    )
 
 
 def _code_changes(datasets: Sequence[RunDataset]) -> list[dict[str, Any]]:
@@ -174,7 +190,10 @@ def _code_changes(datasets: Sequence[RunDataset]) -> list[dict[str, Any]]:
         return []
     provenance_diff = compare_provenance(datasets[0].run, datasets[1].run)
     changes = [change for topic in provenance_diff.topics for change in topic.changes][:_MAX_FILES]
-    return [{**asdict(change), "file": change.file[:_MAX_LINE_LENGTH], "hunks": _truncate_lines(change.hunks)} for change in changes]
+    return [
+        {**asdict(change), "file": change.file[:_MAX_LINE_LENGTH], "hunks": _truncate_lines(change.hunks)}
+        for change in changes
+    ]
 
 
 def _truncate_lines(lines: Sequence[str]) -> list[str]:

@@ -16,12 +16,12 @@ from tensortap.comparison.operands import Operand
 from tensortap.core.errors import RefusedError
 from tensortap.viewer import compare_facts, export, looks
 from tensortap.viewer.answers import NO_ROW, binary_response, json_response
-from tensortap.viewer.comparisons import ComparisonRequest, ComparisonJob
+from tensortap.viewer.comparisons import ComparisonJob, ComparisonRequest
 from tensortap.viewer.divergence_map import divergence_columns
 from tensortap.viewer.measures import sample_values
-from tensortap.viewer.numbers import TensorDifference, MappedTensor
+from tensortap.viewer.numbers import MappedTensor, TensorDifference
 from tensortap.viewer.problems import NotFoundError
-from tensortap.viewer.serving import int_param, action_endpoint, read_endpoint, etag_of, optional_int_param
+from tensortap.viewer.serving import action_endpoint, etag_of, int_param, optional_int_param, read_endpoint
 from tensortap.viewer.state import ViewerState
 from tensortap.viewer.stock import CachedRun
 
@@ -31,98 +31,116 @@ _SCATTER_POINTS = 4000
 _DIFFERENCE_MODES = ("value", "abs", "rel", "ulp", "sign")
 
 
-def ask(state: ViewerState, request: Request) -> Response:
-    words = request.query_params
-    missing = [side for side in ("a", "b") if not words.get(side)]
+def start_comparison(state: ViewerState, request: Request) -> Response:
+    params = request.query_params
+    missing = [side for side in ("a", "b") if not params.get(side)]
     if missing:
         raise ValueError(
             f"a comparison needs two runs, and the address does not say which is {' and '.join(missing)}; "
             "select two in the list of runs"
         )
-    limit = words.get("limit", "")
-    asked = ComparisonRequest(
-        words.get("a", ""),
-        words.get("b", ""),
+    limit = params.get("limit", "")
+    comparison_request = ComparisonRequest(
+        params.get("a", ""),
+        params.get("b", ""),
         optional_int_param(request, "step"),
         optional_int_param(request, "rank"),
-        tuple(words.getlist("only")),
+        tuple(params.getlist("only")),
         float(limit) if limit else None,
     )
-    return json_response(state.comparisons.told(state.comparisons.ask(asked)))
+    return json_response(state.comparisons.progress(state.comparisons.submit(comparison_request)))
 
 
-def comparison(state: ViewerState, request: Request) -> Response:
-    identity = state.comparisons.identity(request.path_params["c"])
-    job, facts = state.comparisons.job(identity), state.comparisons.told(identity)
+def get_comparison(state: ViewerState, request: Request) -> Response:
+    job_id = state.comparisons.resolve_id(request.path_params["c"])
+    job, facts = state.comparisons.job(job_id), state.comparisons.progress(job_id)
     return json_response(
-        {**facts, "comparison": compare_facts.comparison_facts(state.library, job)} if job.found is not None else facts
+        {**facts, "comparison": compare_facts.comparison_facts(state.library, job)}
+        if job.outcome is not None
+        else facts
     )
 
 
-def pairs(state: ViewerState, request: Request) -> Response:
-    job = _job(state, request)
+def get_pairs(state: ViewerState, request: Request) -> Response:
+    job = _requested_job(state, request)
     columns, texts = job.pairs.columns()
-    tag = etag_of(state.boot, request.path_params["c"], len(job.pairs), job.key)
+    tag = etag_of(state.boot_id, request.path_params["c"], len(job.pairs), job.key)
     return binary_response(columns, {"pairs": len(job.pairs), "texts": texts}, etag=tag, **_CACHED)
 
 
-def matching(state: ViewerState, request: Request) -> Response:
-    state.queried()
-    job, asked = _job(state, request), request.query_params
-    found = job.pairs.matching(asked.get("q", ""), asked.get("sort", ""), asked.get("desc", "") == "1")
-    return binary_response({"row": found}, {"matched": len(found), "of": len(job.pairs)})
+def match_pairs(state: ViewerState, request: Request) -> Response:
+    state.note_query()
+    job, params = _requested_job(state, request), request.query_params
+    matched = job.pairs.matching(params.get("q", ""), params.get("sort", ""), params.get("desc", "") == "1")
+    return binary_response({"row": matched}, {"matched": len(matched), "of": len(job.pairs)})
 
 
-def divergence_map(state: ViewerState, request: Request) -> Response:
-    job, asked = _job(state, request), request.query_params
-    error = asked.get("error", "relative_l2")
-    columns, facts = divergence_columns(job.comparison, job.pairs, error, optional_int_param(request, "rank"), asked.get("q", ""))
+def get_divergence_map(state: ViewerState, request: Request) -> Response:
+    job, params = _requested_job(state, request), request.query_params
+    error = params.get("error", "relative_l2")
+    columns, facts = divergence_columns(
+        job.comparison, job.pairs, error, optional_int_param(request, "rank"), params.get("q", "")
+    )
     return binary_response(columns, facts)
 
 
-def pair(state: ViewerState, request: Request) -> Response:
-    job, number = _job(state, request), _pair_number(state, request)
+def get_pair(state: ViewerState, request: Request) -> Response:
+    job, number = _requested_job(state, request), _pair_number(state, request)
     return json_response(compare_facts.pair_facts(state.library, job, number, request.url.path))
 
 
-def value(state: ViewerState, request: Request) -> Response:
-    job, number, what = _job(state, request), _pair_number(state, request), request.path_params["what"]
+def get_pair_view(state: ViewerState, request: Request) -> Response:
+    job, number, what = (
+        _requested_job(state, request),
+        _pair_number(state, request),
+        request.path_params["what"],
+    )
     a, b = _pair_tensors(job, number)
     if what == "scatter":
         return _scatter_response(a, b, int_param(request, "n", _SCATTER_POINTS))
-    side, how = request.query_params.get("side", "d"), request.query_params.get("d", "value")
-    if side not in ("a", "b", "d") or how not in _DIFFERENCE_MODES:
-        raise ValueError(f"side is a, b or d, and d one of {', '.join(_DIFFERENCE_MODES)}; not {side!r} and {how!r}")
-    numbers: MappedTensor | TensorDifference = a if side == "a" else b if side == "b" else TensorDifference(a, b, how)  # type: ignore[arg-type]
+    side, mode = request.query_params.get("side", "d"), request.query_params.get("d", "value")
+    if side not in ("a", "b", "d") or mode not in _DIFFERENCE_MODES:
+        raise ValueError(
+            f"side is a, b or d, and d one of {', '.join(_DIFFERENCE_MODES)}; not {side!r} and {mode!r}"
+        )
+    numbers: MappedTensor | TensorDifference = (
+        a if side == "a" else b if side == "b" else TensorDifference(a, b, mode)
+    )  # type: ignore[arg-type]
     short = request.path_params["c"]
-    tell = lambda: state.events.tell("refined", f"{short} {number}", c=short, pair=number)  # noqa: E731
-    return looks.view_response(state, request, what, looks.TensorView(numbers, (job.key, number, side, how), tell))
+    publish_refined = lambda: state.events.publish("refined", f"{short} {number}", c=short, pair=number)  # noqa: E731
+    return looks.view_response(
+        state, request, what, looks.TensorView(numbers, (job.key, number, side, mode), publish_refined)
+    )
 
 
-def names(state: ViewerState, request: Request) -> Response:
-    return json_response(compare_facts.name_matching_facts(_job(state, request), None, state.allows_actions))
+def get_name_matching(state: ViewerState, request: Request) -> Response:
+    return json_response(
+        compare_facts.name_matching_facts(_requested_job(state, request), None, state.allows_actions)
+    )
 
 
-def rules(state: ViewerState, request: Request, body: dict[str, Any]) -> Response:
+def apply_rules(state: ViewerState, request: Request, body: dict[str, Any]) -> Response:
     """Compare again with rules for the names; they are written to a file only where that is allowed."""
-    job, text = _job(state, request), str(body.get("toml", ""))
-    if job.asked is None:
+    job, text = _requested_job(state, request), str(body.get("toml", ""))
+    if job.request is None:
         raise ValueError(
             "this comparison was made in Python; give compare_runs(..., map=...) the rules there"
         )
     try:
-        read = tomllib.loads(text)
+        rules = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"the rules are not TOML: {error}") from None
     if body.get("save"):
         _save_rules(state, str(body["save"]), text)
-    identity = state.comparisons.ask(job.asked._replace(rules=text), {"rule": [], **read} if read else None)
-    return json_response(state.comparisons.told(identity))
+    job_id = state.comparisons.submit(
+        job.request._replace(rules=text), {"rule": [], **rules} if rules else None
+    )
+    return json_response(state.comparisons.progress(job_id))
 
 
 def export_html(state: ViewerState, request: Request) -> Response:
-    job = _job(state, request)
-    patch = job.b.book.metadata().get("patch", b"") if job.b is not None else b""
+    job = _requested_job(state, request)
+    patch = job.b.dataset.metadata().get("patch", b"") if job.b is not None else b""
     headers = {"content-disposition": 'attachment; filename="comparison.html"'}
     return Response(
         export.render_comparison_page(job, compare_facts.comparison_facts(state.library, job), patch),
@@ -131,50 +149,50 @@ def export_html(state: ViewerState, request: Request) -> Response:
     )
 
 
-def report(state: ViewerState, request: Request) -> Response:
-    made = json_response(_job(state, request).comparison.to_json())
-    made.headers["content-disposition"] = 'attachment; filename="comparison.json"'
-    return made
+def get_report(state: ViewerState, request: Request) -> Response:
+    response = json_response(_requested_job(state, request).comparison.to_json())
+    response.headers["content-disposition"] = 'attachment; filename="comparison.json"'
+    return response
 
 
-def _job(state: ViewerState, request: Request) -> ComparisonJob:
+def _requested_job(state: ViewerState, request: Request) -> ComparisonJob:
     return state.comparisons.job(request.path_params["c"])
 
 
 def _pair_number(state: ViewerState, request: Request) -> int:
-    text, count = request.path_params["pair"], len(_job(state, request).pairs)
+    text, count = request.path_params["pair"], len(_requested_job(state, request).pairs)
     if not text.isdecimal() or len(text) > 12 or int(text) >= count:
         raise NotFoundError(f"there is no pair {text!r}; there are {count}")
     return int(text)
 
 
 def _pair_tensors(job: ComparisonJob, number: int) -> tuple[MappedTensor, MappedTensor]:
-    one = job.pairs.table[number].pair
-    held = [
-        _side_operand(stock, int(rows[number]), entry)
-        for stock, rows, entry in zip((job.a, job.b), job.pairs.rows, (one.a, one.b), strict=True)
+    pair = job.pairs.table[number].pair
+    operands = [
+        _side_operand(run, int(rows[number]), entry)
+        for run, rows, entry in zip((job.a, job.b), job.pairs.rows, (pair.a, pair.b), strict=True)
     ]
-    if held[0] is None or held[1] is None:
-        raise NotFoundError(f"{one.a.name!r} is not made of numbers")
-    return MappedTensor(held[0]), MappedTensor(held[1])
+    if operands[0] is None or operands[1] is None:
+        raise NotFoundError(f"{pair.a.name!r} is not made of numbers")
+    return MappedTensor(operands[0]), MappedTensor(operands[1])
 
 
-def _side_operand(stock: CachedRun | None, row: int, entry: Entry) -> Operand | None:
+def _side_operand(run: CachedRun | None, row: int, entry: Entry) -> Operand | None:
     """Out of the run where it lies there as it is."""
-    return entry.operand() if stock is None or row == NO_ROW else stock.operand(row)
+    return entry.operand() if run is None or row == NO_ROW else run.operand(row)
 
 
 def _scatter_response(a: MappedTensor, b: MappedTensor, count: int) -> Response:
     """The same places of both, evenly among all."""
     TensorDifference(a, b, "value")
     count = min(max(count, 1), 20_000)
-    sampled = [sample_values(one, count, count)[0] for one in (a, b)]
-    every = max(1, -(-len(sampled[0]) // count))
+    sampled = [sample_values(tensor, count, count)[0] for tensor in (a, b)]
+    stride = max(1, -(-len(sampled[0]) // count))
     return json_response(
         {
-            "a": sampled[0][::every],
-            "b": sampled[1][::every],
-            "looked": len(sampled[0][::every]),
+            "a": sampled[0][::stride],
+            "b": sampled[1][::stride],
+            "looked": len(sampled[0][::stride]),
             "of": a.bits.size,
         }
     )
@@ -200,15 +218,15 @@ def _is_rules_file(path: Path) -> bool:
 
 
 ROUTES = [
-    Route("/api/compare", read_endpoint(ask)),
-    Route("/api/compare/{c}", read_endpoint(comparison)),
-    Route("/api/compare/{c}/pairs.bin", read_endpoint(pairs)),
-    Route("/api/compare/{c}/rows.bin", read_endpoint(matching)),
-    Route("/api/compare/{c}/map.bin", read_endpoint(divergence_map)),
-    Route("/api/compare/{c}/names", read_endpoint(names)),
+    Route("/api/compare", read_endpoint(start_comparison)),
+    Route("/api/compare/{c}", read_endpoint(get_comparison)),
+    Route("/api/compare/{c}/pairs.bin", read_endpoint(get_pairs)),
+    Route("/api/compare/{c}/rows.bin", read_endpoint(match_pairs)),
+    Route("/api/compare/{c}/map.bin", read_endpoint(get_divergence_map)),
+    Route("/api/compare/{c}/names", read_endpoint(get_name_matching)),
     Route("/api/compare/{c}/export.html", read_endpoint(export_html)),
-    Route("/api/compare/{c}/report.json", read_endpoint(report)),
-    Route("/api/compare/{c}/rules", action_endpoint(rules, is_action=False), methods=["POST"]),
-    Route("/api/compare/{c}/pair/{pair}", read_endpoint(pair)),
-    Route("/api/compare/{c}/pair/{pair}/{what}", read_endpoint(value)),
+    Route("/api/compare/{c}/report.json", read_endpoint(get_report)),
+    Route("/api/compare/{c}/rules", action_endpoint(apply_rules, is_action=False), methods=["POST"]),
+    Route("/api/compare/{c}/pair/{pair}", read_endpoint(get_pair)),
+    Route("/api/compare/{c}/pair/{pair}/{what}", read_endpoint(get_pair_view)),
 ]

@@ -46,12 +46,12 @@ class StatisticsColumns:
             self.columns = {name: column[:0] for name, column in self.columns.items()}
         self.grow(size)
 
-    def put(self, row: int, found: Statistics | None) -> None:
+    def put(self, row: int, statistics: Statistics | None) -> None:
         with self._lock, np.errstate(over="ignore"):
-            if found is not None:
-                for name, number in zip(STATISTIC_NAMES, _column_values(found), strict=True):
+            if statistics is not None:
+                for name, number in zip(STATISTIC_NAMES, _column_values(statistics), strict=True):
                     self.columns[name][row] = number
-            self.known[row] = NO_NUMBERS if found is None else KNOWN
+            self.known[row] = NO_NUMBERS if statistics is None else KNOWN
 
     def compute(
         self, rows: Iterable[int], operand: Callable[[int], Operand | None], budget: int, nbytes: Array
@@ -74,7 +74,7 @@ class StatisticsColumns:
             return self.columns[name]
         return np.where(self.known == KNOWN, self.columns[name], np.nan)
 
-    def is_odd(self) -> Array:
+    def nonfinite_mask(self) -> Array:
         """A mask of the records in which a NaN or an infinity was found."""
         return (self.columns["nan"] > 0) | (self.columns["inf"] > 0)
 
@@ -82,17 +82,20 @@ class StatisticsColumns:
 def statistics_of_row(operand: Callable[[int], Operand | None], row: int) -> Statistics | None:
     """None where there are no numbers, or no reading of them: the page of the value tells why."""
     try:
-        held = operand(row)
+        array = operand(row)
     except (TensortapError, OSError, ValueError, TypeError, KeyError):
         return None
-    return None if held is None else statistics(held.bits, held.dtype)
+    return None if array is None else statistics(array.bits, array.dtype)
 
 
-def absmax(found: Statistics) -> float:
-    ends = [abs(float(end)) for end in (found.min, found.max) if end is not None]
+def absmax(statistics: Statistics) -> float:
+    ends = [abs(float(end)) for end in (statistics.min, statistics.max) if end is not None]
     return max(ends, default=float("nan"))
 
 
-def _column_values(found: Statistics) -> tuple[float, ...]:
-    ends = [np.nan if end is None else float(end) for end in (found.mean, found.std, found.min, found.max)]
-    return (*ends, absmax(found), min(found.nan, 0xFFFFFFFF), min(found.inf, 0xFFFFFFFF))
+def _column_values(statistics: Statistics) -> tuple[float, ...]:
+    ends = [
+        np.nan if end is None else float(end)
+        for end in (statistics.mean, statistics.std, statistics.min, statistics.max)
+    ]
+    return (*ends, absmax(statistics), min(statistics.nan, 0xFFFFFFFF), min(statistics.inf, 0xFFFFFFFF))

@@ -16,14 +16,14 @@ from tensortap.kernels.numbers import decode
 _CHUNK_ELEMENTS = 4 << 20  # elements
 
 
-def npy_response(held: Operand, name: str) -> StreamingResponse:
+def npy_response(operand: Operand, name: str) -> StreamingResponse:
     """In its own type; one that numpy lacks as the smallest that holds its numbers."""
-    dtype = decode(held.bits.reshape(-1)[:1], held.dtype).dtype
-    head = header(dtype, held.bits.shape)
+    dtype = decode(operand.bits.reshape(-1)[:1], operand.dtype).dtype
+    head = header(dtype, operand.bits.shape)
     stem = file_stem(name)
-    size = len(head) + held.bits.size * dtype.itemsize
+    size = len(head) + operand.bits.size * dtype.itemsize
     return StreamingResponse(
-        _npy_chunks(head, held),
+        _npy_chunks(head, operand),
         media_type="application/octet-stream",
         headers={
             "content-disposition": f"attachment; filename*=UTF-8''{quote(stem, safe='')}.npy",
@@ -32,8 +32,8 @@ def npy_response(held: Operand, name: str) -> StreamingResponse:
     )
 
 
-def _npy_chunks(head: bytes, held: Operand) -> Iterator[bytes]:
+def _npy_chunks(head: bytes, operand: Operand) -> Iterator[bytes]:
     yield head
-    flat = np.asarray(held.bits).reshape(-1)
+    flat = np.asarray(operand.bits).reshape(-1)
     for start in range(0, flat.size, _CHUNK_ELEMENTS):
-        yield np.ascontiguousarray(decode(flat[start : start + _CHUNK_ELEMENTS], held.dtype)).tobytes()
+        yield np.ascontiguousarray(decode(flat[start : start + _CHUNK_ELEMENTS], operand.dtype)).tobytes()

@@ -23,35 +23,35 @@ class EventBroadcaster:
     """Where events are told and listened to."""
 
     def __init__(self) -> None:
-        self._listeners: set[Subscriber] = set()
+        self._subscribers: set[Subscriber] = set()
         self._lock = threading.Lock()
         self._number = 0
 
-    def tell(self, event: str, subject: str = "", **facts: Any) -> None:
+    def publish(self, event: str, subject: str = "", **facts: Any) -> None:
         """To every page; of events with the same subject, a slow page gets the newest."""
         with self._lock:
             self._number += 1
-            for listener in self._listeners:
+            for listener in self._subscribers:
                 listener.put(f"{event} {subject}", _format_numbered_event(event, facts, self._number))
 
     @property
-    def has_listeners(self) -> bool:
-        return bool(self._listeners)
+    def has_subscribers(self) -> bool:
+        return bool(self._subscribers)
 
-    def listen(self) -> Subscriber:
+    def subscribe(self) -> Subscriber:
         listener = Subscriber(self)
         with self._lock:
-            self._listeners.add(listener)
+            self._subscribers.add(listener)
         return listener
 
-    def leave(self, listener: Subscriber) -> None:
+    def unsubscribe(self, listener: Subscriber) -> None:
         with self._lock:
-            self._listeners.discard(listener)
+            self._subscribers.discard(listener)
 
     def close(self) -> None:
         """End every stream, so that the server can end."""
         with self._lock:
-            for listener in self._listeners:
+            for listener in self._subscribers:
                 listener.end()
 
 
@@ -60,52 +60,52 @@ class Subscriber:
 
     def __init__(self, events: EventBroadcaster) -> None:
         self._events, self._loop = events, asyncio.get_running_loop()
-        self._waiting: OrderedDict[str, bytes] = OrderedDict()
+        self._queued: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
-        self._has_news = asyncio.Event()
-        self._is_over = False
+        self._has_messages = asyncio.Event()
+        self._is_closed = False
 
-    def put(self, subject: str, text: bytes) -> None:
+    def put(self, subject: str, message: bytes) -> None:
         with self._lock:
-            self._waiting.pop(subject, None)
-            self._waiting[subject] = text
-            while len(self._waiting) > _MAX_QUEUED:
-                self._waiting.popitem(last=False)
+            self._queued.pop(subject, None)
+            self._queued[subject] = message
+            while len(self._queued) > _MAX_QUEUED:
+                self._queued.popitem(last=False)
         self._wake()
 
     def end(self) -> None:
-        self._is_over = True
+        self._is_closed = True
         self._wake()
 
-    async def texts(self) -> AsyncIterator[bytes]:
+    async def messages(self) -> AsyncIterator[bytes]:
         yield _format_numbered_event("hello", {"time": time.time()}, 0)
         try:
-            while not self._is_over:
-                for text in self._taken():
-                    yield text
+            while not self._is_closed:
+                for message in self._drain():
+                    yield message
                 try:
-                    await asyncio.wait_for(self._has_news.wait(), _HEARTBEAT_INTERVAL)
+                    await asyncio.wait_for(self._has_messages.wait(), _HEARTBEAT_INTERVAL)
                 except TimeoutError:
                     yield b": still here\n\n"
         finally:
-            self._events.leave(self)
+            self._events.unsubscribe(self)
 
-    def _taken(self) -> list[bytes]:
-        self._has_news.clear()
+    def _drain(self) -> list[bytes]:
+        self._has_messages.clear()
         with self._lock:
-            taken = list(self._waiting.values())
-            self._waiting.clear()
-        return taken
+            messages = list(self._queued.values())
+            self._queued.clear()
+        return messages
 
     def _wake(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._has_news.set)
+            self._loop.call_soon_threadsafe(self._has_messages.set)
         except RuntimeError:  # the loop has ended, and so has the page
-            self._is_over = True
+            self._is_closed = True
 
 
-def event_stream_response(texts: AsyncIterator[bytes]) -> StreamingResponse:
-    return StreamingResponse(texts, media_type="text/event-stream", headers=HEADERS)
+def event_stream_response(messages: AsyncIterator[bytes]) -> StreamingResponse:
+    return StreamingResponse(messages, media_type="text/event-stream", headers=HEADERS)
 
 
 def format_event(event: str, facts: dict[str, Any]) -> bytes:
@@ -113,5 +113,5 @@ def format_event(event: str, facts: dict[str, Any]) -> bytes:
 
 
 def _format_numbered_event(event: str, facts: dict[str, Any], number: int) -> bytes:
-    identity = f"id: {number}\n" if number else ""
-    return f"{identity}event: {event}\ndata: {json.dumps(to_jsonable(facts), allow_nan=False)}\n\n".encode()
+    id_line = f"id: {number}\n" if number else ""
+    return f"{id_line}event: {event}\ndata: {json.dumps(to_jsonable(facts), allow_nan=False)}\n\n".encode()

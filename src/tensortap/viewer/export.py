@@ -15,8 +15,8 @@ from tensortap.readers.picture import ColourScale, apply_colours, fit_colour_sca
 from tensortap.viewer import tiles
 from tensortap.viewer.comparisons import ComparisonJob
 from tensortap.viewer.divergence_map import pair_of_first_origin
-from tensortap.viewer.export_map import png_data_url, divergence_map_svg
-from tensortap.viewer.numbers import TensorDifference, MappedTensor
+from tensortap.viewer.export_map import divergence_map_svg, png_data_url
+from tensortap.viewer.numbers import MappedTensor, TensorDifference
 
 Array = np.ndarray[Any, Any]
 _MAX_BYTES = 5 << 20  # bytes
@@ -36,13 +36,21 @@ pre{overflow-x:auto;font-size:12px;max-height:40em}
 def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
     """At most five megabytes: pictures first, then as much of the code as there is room for. `facts` are what
     the page of the comparison is told."""
-    found = job.comparison
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(_page_title(job))}</title>'
-    parts = [f"<h1>{escape(facts['sentence'])}</h1>", *_growth_and_suspects(facts), *divergence_map_svg(job), *_first_difference(job)]
-    parts += [f"<h2>What was found</h2>{runs_html.render_fragment(found)}"]
+    comparison = job.comparison
+    title = escape(_page_title(job))
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+    parts = [
+        f"<h1>{escape(facts['sentence'])}</h1>",
+        *_growth_and_suspects(facts),
+        *divergence_map_svg(job),
+        *_first_difference(job),
+    ]
+    parts += [f"<h2>What was found</h2>{runs_html.render_fragment(comparison)}"]
     body = f"{head}<style>{_STYLE}</style></head><body>{''.join(parts)}"
     lines = [
-        line for one in facts["changes"] for line in (f"{one['file']}, {one['where']}", *one["hunks"], "")
+        line
+        for change in facts["changes"]
+        for line in (f"{change['file']}, {change['where']}", *change["hunks"], "")
     ]
     for title, text in (
         ("Lines of code that differ", "\n".join(lines)),
@@ -60,40 +68,40 @@ def _page_title(job: ComparisonJob) -> str:
 def _growth_and_suspects(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["growth"]:
         yield f"<p>{escape(facts['growth']['text'])}</p>"
-    yield from (f"<p>suspect: {escape(one['text'])}</p>" for one in facts["suspects"])
+    yield from (f"<p>suspect: {escape(suspect['text'])}</p>" for suspect in facts["suspects"])
 
 
 def _first_difference(job: ComparisonJob) -> Iterator[str]:
     number = pair_of_first_origin(job.comparison, job.pairs)
     if number is None:
         return
-    one = job.pairs.table[number]
-    yield f"<h2>{escape(str(one.pair.a))}</h2>"
+    finding = job.pairs.table[number]
+    yield f"<h2>{escape(str(finding.pair.a))}</h2>"
     try:
-        yield from _heat_maps(one)
+        yield from _heat_maps(finding)
     except (TensortapError, OSError, ValueError, LookupError) as error:
         yield f"<p>{escape(str(error))}</p>"
 
 
-def _heat_maps(one: Finding) -> Iterator[str]:
-    operands = [entry.operand() for entry in (one.pair.a, one.pair.b)]
+def _heat_maps(finding: Finding) -> Iterator[str]:
+    operands = [entry.operand() for entry in (finding.pair.a, finding.pair.b)]
     if operands[0] is None or operands[1] is None:
         return
     a, b = MappedTensor(operands[0]), MappedTensor(operands[1])
-    index = _worst_slice(one) if a.shape == b.shape else ""
+    index = _worst_slice(finding) if a.shape == b.shape else ""
     pictures = [_overview(a, index), _overview(b, index)]
     common = fit_colour_scale(np.concatenate([_finite_values(part) for part in pictures]))
     where = f" [{index.replace(',', ', ')}]" if index else ""
     for name, part in zip("AB", pictures, strict=True):
         yield _heat_map_figure(part, f"{name}{where}", common)
     if a.shape == b.shape:
-        gap = _overview(TensorDifference(a, b, "value"), index)
-        yield _heat_map_figure(gap, f"B - A{where}", fit_colour_scale(_finite_values(gap)))
+        differences = _overview(TensorDifference(a, b, "value"), index)
+        yield _heat_map_figure(differences, f"B - A{where}", fit_colour_scale(_finite_values(differences)))
 
 
-def _worst_slice(one: Finding) -> str:
+def _worst_slice(finding: Finding) -> str:
     """Where they differ most, as on the page; the last two axes are seen."""
-    largest = None if one.metrics is None else one.metrics.absolute
+    largest = None if finding.metrics is None else finding.metrics.absolute
     if largest is None or len(largest.index) < 3:
         return ""
     return ",".join([*map(str, largest.index[:-2]), ":", ":"])
@@ -104,8 +112,8 @@ def _overview(numbers: MappedTensor | TensorDifference, index: str) -> Array:
     level = tiles.count_levels(grid.shape) - 1
     if not level:
         return tiles.read_elements(grid, 0, 0).astype(np.float64)
-    made = tiles.compute_tile(grid, level, 0, 0)
-    return np.where(np.abs(made.low) > np.abs(made.high), made.low, made.high).astype(np.float64)
+    tile = tiles.compute_tile(grid, level, 0, 0)
+    return np.where(np.abs(tile.low) > np.abs(tile.high), tile.low, tile.high).astype(np.float64)
 
 
 def _finite_values(part: Array) -> Array:
@@ -113,9 +121,9 @@ def _finite_values(part: Array) -> Array:
 
 
 def _heat_map_figure(part: Array, name: str, scale: ColourScale) -> str:
-    times = max(1, 360 // max(*part.shape, 1))
+    zoom = max(1, 360 // max(*part.shape, 1))
     caption = f"{name}, from {scale.low:.4g} to {scale.high:.4g}"
-    return _image_figure(apply_colours(part, scale), caption, part.shape[1] * times, part.shape[0] * times)
+    return _image_figure(apply_colours(part, scale), caption, part.shape[1] * zoom, part.shape[0] * zoom)
 
 
 def _image_figure(colours: Array, caption: str, width: int, height: int) -> str:
@@ -123,9 +131,9 @@ def _image_figure(colours: Array, caption: str, width: int, height: int) -> str:
     return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def _code_section(title: str, text: str, room: int) -> str:
-    if not text or room < 4096:
+def _code_section(title: str, text: str, room_bytes: int) -> str:
+    if not text or room_bytes < 4096:
         return ""
-    kept = escape(text[: room // 6])
-    more = "\n..." if len(text) > room // 6 else ""
+    kept = escape(text[: room_bytes // 6])
+    more = "\n..." if len(text) > room_bytes // 6 else ""
     return f"<h2>{title}</h2><pre>{kept}{more}</pre>"

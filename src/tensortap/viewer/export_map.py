@@ -49,7 +49,9 @@ def divergence_map_svg(job: ComparisonJob) -> Iterator[str]:
         return
     count, steps = columns["error"].shape
     height = min(480, max(120, _LABEL_HEIGHT * count))
-    colours = _log_colours(_max_pool(columns["error"], _bin_starts(count, _MAX_LINES), _bin_starts(steps, _MAX_STEPS)))
+    colours = _log_colours(
+        _max_pool(columns["error"], _bin_starts(count, _MAX_LINES), _bin_starts(steps, _MAX_STEPS))
+    )
     parts = [
         f'<image href="{png_data_url(colours)}" x="{_GUTTER}" width="{_WIDTH}" height="{height}" '
         'preserveAspectRatio="none"/>',
@@ -87,8 +89,8 @@ def _tensor_labels(names: Sequence[str], kinds: Sequence[str], height: int) -> I
 
 
 def _block_prefix(name: str) -> str:
-    found = _BLOCK_PREFIX.match(name)
-    return found[0] if found else name
+    match = _BLOCK_PREFIX.match(name)
+    return match[0] if match else name
 
 
 def _step_labels(steps: Sequence[int], height: int) -> Iterator[str]:
@@ -98,11 +100,13 @@ def _step_labels(steps: Sequence[int], height: int) -> Iterator[str]:
         yield _svg_text(x, height + 16, "middle", str(steps[at]))
 
 
-def _first_difference_marker(first: dict[str, int] | None, count: int, steps: int, height: int) -> Iterator[str]:
-    if first is None:
+def _first_difference_marker(
+    first_cell: dict[str, int] | None, count: int, steps: int, height: int
+) -> Iterator[str]:
+    if first_cell is None:
         return
-    x = _GUTTER + (first["step"] + 0.5) / steps * _WIDTH
-    y = (first["tensor"] + 0.5) / count * height
+    x = _GUTTER + (first_cell["step"] + 0.5) / steps * _WIDTH
+    y = (first_cell["tensor"] + 0.5) / count * height
     for colour, width in (("#10151c", 4), ("#fff", 2)):
         yield (
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="none" stroke="{colour}" stroke-width="{width}"/>'
@@ -122,8 +126,8 @@ def _svg_text(x: float, y: float, anchor: str, text: str) -> str:
 def _max_pool(errors: Array, tops: Array, lefts: Array) -> Array:
     """The largest error of each part; NaN only where there is none at all."""
     known = np.where(np.isnan(errors), -1.0, errors)
-    found = np.maximum.reduceat(np.maximum.reduceat(known, tops, axis=0), lefts, axis=1)
-    return np.where(found < 0, np.nan, found)
+    pooled = np.maximum.reduceat(np.maximum.reduceat(known, tops, axis=0), lefts, axis=1)
+    return np.where(pooled < 0, np.nan, pooled)
 
 
 def _log_colours(errors: Array) -> Array:

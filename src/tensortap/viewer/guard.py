@@ -44,7 +44,7 @@ class AccessTokens:
         self._tokens: list[str] = []
         self._spent: list[str] = []
         self._lock = threading.Lock()
-        self.on_used: Callable[[], None] | None = None  # someone came with a token that has been used
+        self.on_token_reused: Callable[[], None] | None = None  # someone came with a token that has been used
 
     def mint(self) -> str:
         token = secrets.token_urlsafe(32)
@@ -52,84 +52,88 @@ class AccessTokens:
             self._tokens = [*self._tokens[1 - _MAX_TOKENS :], token]
         return token
 
-    def spend(self, token: str) -> bool:
+    def redeem(self, token: str) -> bool:
         with self._lock:
-            known = _find_token(token, self._tokens)
-            if known is not None:
-                self._tokens.remove(known)
-                self._spent = [*self._spent[1 - _MAX_TOKENS :], known]
+            token_found = _find_token(token, self._tokens)
+            if token_found is not None:
+                self._tokens.remove(token_found)
+                self._spent = [*self._spent[1 - _MAX_TOKENS :], token_found]
                 return True
             was_good = _find_token(token, self._spent) is not None
         # Only who once had a good one: else whoever reaches the port could fill the terminal.
-        if was_good and self.on_used is not None:
-            self.on_used()
+        if was_good and self.on_token_reused is not None:
+            self.on_token_reused()
         return False
 
-    def opens(self, told: str) -> bool:
-        return secrets.compare_digest(told.encode("utf-8", "replace"), self.secret.encode())
+    def is_secret(self, cookie: str) -> bool:
+        return secrets.compare_digest(cookie.encode("utf-8", "replace"), self.secret.encode())
 
 
-def _find_token(token: str, known: list[str]) -> str | None:
-    told = token.encode("utf-8", "replace")
-    return next((one for one in known if secrets.compare_digest(one.encode(), told)), None)
+def _find_token(token: str, tokens: list[str]) -> str | None:
+    encoded = token.encode("utf-8", "replace")
+    return next(
+        (candidate for candidate in tokens if secrets.compare_digest(candidate.encode(), encoded)), None
+    )
 
 
 class AccessMiddleware:
     """Around the whole application."""
 
-    def __init__(self, app: ASGIApp, keys: AccessTokens, hosts: tuple[str, ...] = ()) -> None:
-        self._app, self._keys = app, keys
+    def __init__(self, app: ASGIApp, tokens: AccessTokens, hosts: tuple[str, ...] = ()) -> None:
+        self._app, self._access_tokens = app, tokens
         self._hosts = {*LOOPBACK, *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            refused = self._refused(scope, Headers(scope=scope))
+            refused = self._refusal(scope, Headers(scope=scope))
             await (refused or self._app)(scope, receive, _add_security_headers(send))
 
-    def _refused(self, scope: Scope, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """What is answered instead, where there is a reason to."""
         host = headers.get("host", "").lower()
         if host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
-            return self._answer(scope, f"this server does not answer to the name {host[:100]!r}")
+            return self._refuse(scope, f"this server does not answer to the name {host[:100]!r}")
         if scope["method"] not in ("GET", "HEAD", "POST"):
-            return self._answer(scope, f"{scope['method']} is not used here", 405)
+            return self._refuse(scope, f"{scope['method']} is not used here", 405)
         is_post = scope["method"] == "POST"
         reason = _reject_post(headers, host) if is_post else _reject_get(headers, scope["path"])
         if reason:
-            return self._answer(scope, reason)
-        return self._unknown(scope, headers, host)
+            return self._refuse(scope, reason)
+        return self._check_cookie(scope, headers, host)
 
-    def _unknown(self, scope: Scope, headers: Headers, host: str) -> Response | None:
+    def _check_cookie(self, scope: Scope, headers: Headers, host: str) -> Response | None:
         """A browser that holds no key: one with a token gets it."""
-        is_known = self._keys.opens(_read_cookie(headers, _cookie_name(scope)))
-        words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        token = next((word for name, word in words if name == "token"), None)
+        is_known = self._access_tokens.is_secret(_read_cookie(headers, _cookie_name(scope)))
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        token = next((value for name, value in query if name == "token"), None)
         if token is None or scope["method"] != "GET" or scope["path"].startswith("/api"):
-            return None if is_known else self._answer(scope, _NO_COOKIE_TEXT)
-        if not is_known and not self._keys.spend(token):
-            return self._answer(scope, _TOKEN_USED_TEXT)
+            return None if is_known else self._refuse(scope, _NO_COOKIE_TEXT)
+        if not is_known and not self._access_tokens.redeem(token):
+            return self._refuse(scope, _TOKEN_USED_TEXT)
         if is_known:
-            self._keys.spend(token)
-        left = urlencode([(name, word) for name, word in words if name != "token"])
-        onwards = quote(scope["path"]) + (f"?{left}" if left else "")
-        return self._let_in(scope, headers, "/" + onwards.lstrip("/"))
+            self._access_tokens.redeem(token)
+        remaining = urlencode([(name, value) for name, value in query if name != "token"])
+        target = quote(scope["path"]) + (f"?{remaining}" if remaining else "")
+        return self._grant_cookie(scope, headers, "/" + target.lstrip("/"))
 
-    def _let_in(self, scope: Scope, headers: Headers, onwards: str) -> Response:
+    def _grant_cookie(self, scope: Scope, headers: Headers, target: str) -> Response:
         # A browser that follows a link from another site keeps a strict cookie back while it is redirected;
         # a page of our own that goes on by itself is no stranger any more.
         is_direct = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-        made: Response = (
-            RedirectResponse(onwards, 303)
+        response: Response = (
+            RedirectResponse(target, 303)
             if is_direct
-            else HTMLResponse(_REDIRECT_PAGE.format(onwards.replace("&", "&amp;").replace('"', "%22")))
+            else HTMLResponse(_REDIRECT_PAGE.format(target.replace("&", "&amp;").replace('"', "%22")))
         )
-        made.set_cookie(_cookie_name(scope), self._keys.secret, httponly=True, samesite="strict", path="/")
-        made.headers["cache-control"] = "no-store"
-        return made
+        response.set_cookie(
+            _cookie_name(scope), self._access_tokens.secret, httponly=True, samesite="strict", path="/"
+        )
+        response.headers["cache-control"] = "no-store"
+        return response
 
-    def _answer(self, scope: Scope, text: str, status: int = 403) -> Response:
+    def _refuse(self, scope: Scope, text: str, status: int = 403) -> Response:
         if scope["path"].startswith("/api"):
             return problem_response("refused", text, status)
         return PlainTextResponse(f"{text}\n", status)
@@ -169,12 +173,12 @@ def _read_cookie(headers: Headers, name: str) -> str:
 
 
 def _add_security_headers(send: Send) -> Send:
-    async def sent(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, text in _SECURITY_HEADERS.items():
-                headers[name] = text
+            for name, value in _SECURITY_HEADERS.items():
+                headers[name] = value
             headers.setdefault("cache-control", "no-store")
         await send(message)
 
-    return sent
+    return send_with_headers

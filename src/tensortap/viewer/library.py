@@ -28,60 +28,60 @@ class RunLibrary:
     def __init__(self, roots: Iterable[str | os.PathLike[str]]) -> None:
         self.roots = [_check_root(Path(root)) for root in roots]
         self._paths: dict[str, Path] = {}
-        self._stocks: OrderedDict[str, CachedRun] = OrderedDict()
-        self.remembered: dict[str, tuple[float, dict[str, Any]]] = {}  # rows of the list, as they last were
+        self._open_runs: OrderedDict[str, CachedRun] = OrderedDict()
+        self.row_cache: dict[str, tuple[float, dict[str, Any]]] = {}  # rows of the list, as they last were
         self._lock = threading.RLock()
-        self.look()
+        self.rescan()
 
-    def look(self) -> bool:
+    def rescan(self) -> bool:
         """Look for runs; whether any came or went."""
-        found = {id_of_path(path): path for root in self.roots for path in _find_runs(root, _MAX_DEPTH)}
+        paths = {id_of_path(path): path for root in self.roots for path in _find_runs(root, _MAX_DEPTH)}
         with self._lock:
-            has_changed = found.keys() != self._paths.keys()
-            self._paths = found
+            has_changed = paths.keys() != self._paths.keys()
+            self._paths = paths
         return has_changed
 
     @property
-    def identities(self) -> list[str]:
+    def run_ids(self) -> list[str]:
         """The full ids, the newest run last."""
-        return sorted(self._paths, key=lambda one: (self._paths[one].name, str(self._paths[one])))
+        return sorted(self._paths, key=lambda run_id: (self._paths[run_id].name, str(self._paths[run_id])))
 
     def path(self, prefix: str) -> Path:
-        return self._paths[self.identity(prefix)]
+        return self._paths[self.resolve_id(prefix)]
 
-    def identity(self, prefix: str) -> str:
-        found = match_prefix(prefix, self._paths)
-        if found is None:
+    def resolve_id(self, prefix: str) -> str:
+        run_id = match_prefix(prefix, self._paths)
+        if run_id is None:
             raise NotFoundError(f"no run {prefix!r}; there are {len(self._paths)}, and / lists them")
-        return found
+        return run_id
 
-    def short(self, identity: str) -> str:
-        return shortest_prefix(identity, self._paths)
+    def short_id(self, run_id: str) -> str:
+        return shortest_prefix(run_id, self._paths)
 
-    def stock(self, prefix: str) -> CachedRun:
+    def open_run(self, prefix: str) -> CachedRun:
         """The run, opened when first asked for."""
-        identity = self.identity(prefix)
+        run_id = self.resolve_id(prefix)
         with self._lock:
-            stock = self._stocks.get(identity)
-            if stock is None or stock.is_replaced:
-                stock = self._stocks[identity] = CachedRun(self._paths[identity], identity)
-                while len(self._stocks) > _MAX_OPEN_RUNS:
-                    self._stocks.popitem(last=False)
-            self._stocks.move_to_end(identity)
-        return stock
+            run = self._open_runs.get(run_id)
+            if run is None or run.is_replaced:
+                run = self._open_runs[run_id] = CachedRun(self._paths[run_id], run_id)
+                while len(self._open_runs) > _MAX_OPEN_RUNS:
+                    self._open_runs.popitem(last=False)
+            self._open_runs.move_to_end(run_id)
+        return run
 
-    def is_open(self, identity: str) -> bool:
-        return identity in self._stocks
+    def is_open(self, run_id: str) -> bool:
+        return run_id in self._open_runs
 
     @property
-    def opened(self) -> list[CachedRun]:
+    def open_runs(self) -> list[CachedRun]:
         with self._lock:
-            return list(self._stocks.values())
+            return list(self._open_runs.values())
 
-    def identity_at(self, path: str) -> str | None:
+    def id_at(self, path: str) -> str | None:
         """The id of the run at a path, if it is one of ours."""
-        identity = id_of_path(Path(path))
-        return identity if identity in self._paths else None
+        run_id = id_of_path(Path(path))
+        return run_id if run_id in self._paths else None
 
     def folder(self, path: Path) -> str:
         """Where it lies, seen from its root."""
@@ -99,30 +99,34 @@ def id_of_path(path: Path) -> str:
 
 def match_prefix(prefix: str, known: Iterable[str]) -> str | None:
     """The one that begins so; None where there is none, or more than one."""
-    found = [one for one in known if one.startswith(prefix)] if len(prefix) >= _MIN_PREFIX else []
-    return found[0] if len(found) == 1 else None
+    matches = (
+        [candidate for candidate in known if candidate.startswith(prefix)]
+        if len(prefix) >= _MIN_PREFIX
+        else []
+    )
+    return matches[0] if len(matches) == 1 else None
 
 
-def shortest_prefix(identity: str, known: Iterable[str]) -> str:
-    others = [one for one in known if one != identity]
-    for length in range(_MIN_PREFIX, len(identity)):
-        if not any(one.startswith(identity[:length]) for one in others):
-            return identity[:length]
-    return identity
+def shortest_prefix(run_id: str, known: Iterable[str]) -> str:
+    others = [other for other in known if other != run_id]
+    for length in range(_MIN_PREFIX, len(run_id)):
+        if not any(other.startswith(run_id[:length]) for other in others):
+            return run_id[:length]
+    return run_id
 
 
-def try_open_run(library: RunLibrary, identity: str) -> CachedRun | str:
+def try_open_run(library: RunLibrary, run_id: str) -> CachedRun | str:
     """The run, or why it cannot be opened."""
     try:
-        return library.stock(identity)
+        return library.open_run(run_id)
     except DAMAGED_FILE_ERRORS as error:
         return describe_error(error)
 
 
 def describe_error(error: BaseException) -> str:
     """In words; an error that has none is at least named."""
-    is_told = isinstance(error, (TensortapError, OSError, ValueError)) and str(error)
-    return str(error) if is_told else f"it cannot be read: {type(error).__name__}"
+    has_message = isinstance(error, (TensortapError, OSError, ValueError)) and str(error)
+    return str(error) if has_message else f"it cannot be read: {type(error).__name__}"
 
 
 def _find_runs(path: Path, depth: int) -> Iterator[Path]:
@@ -143,8 +147,8 @@ def _find_runs(path: Path, depth: int) -> Iterator[Path]:
 def _scan_folder(path: Path) -> list[os.DirEntry[str]]:
     """What is in a folder; one that cannot be read holds nothing."""
     try:
-        with os.scandir(path) as found:
-            return sorted(found, key=lambda entry: entry.name)[-_MAX_FOLDER_ENTRIES:]
+        with os.scandir(path) as entries:
+            return sorted(entries, key=lambda entry: entry.name)[-_MAX_FOLDER_ENTRIES:]
     except OSError:
         return []
 

@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-_TEXTS = {"state": "state", "command": "command", "commit": "commit", "branch": "branch", "model": "model"}
-_NUMBERS = {"captures": "captures", "nbytes": "bytes", "since": "modified", "before": "modified"}
+_STRING_FIELDS = {
+    "state": "state",
+    "command": "command",
+    "commit": "commit",
+    "branch": "branch",
+    "model": "model",
+}
+_NUMERIC_FIELDS = {"captures": "captures", "nbytes": "bytes", "since": "modified", "before": "modified"}
 
 
 class RunListTable:
@@ -25,9 +31,9 @@ class RunListTable:
             parts = ("folder", "name", "command", "model", "branch", "commit")
             cells = ["/".join(str(run[part]) for part in parts) for run in self._runs]
         elif field == "tag":
-            cells = [" ".join(f"{key}={told}" for key, told in run["tags"].items()) for run in self._runs]
-        elif field in _TEXTS:
-            cells = [str(run[_TEXTS[field]]) for run in self._runs]
+            cells = [" ".join(f"{key}={value}" for key, value in run["tags"].items()) for run in self._runs]
+        elif field in _STRING_FIELDS:
+            cells = [str(run[_STRING_FIELDS[field]]) for run in self._runs]
         else:
             return None
         return np.arange(len(cells)), cells
@@ -37,7 +43,7 @@ class RunListTable:
             return np.array([run["steps"]["count"] for run in self._runs], np.float64)
         if field in ("nan", "inf"):
             return np.array([run["health"][field] for run in self._runs], np.float64)
-        if field not in _NUMBERS:
+        if field not in _NUMERIC_FIELDS:
             return None
-        found = [run[_NUMBERS[field]] for run in self._runs]
-        return np.array([np.nan if one is None else one for one in found], np.float64)
+        values = [run[_NUMERIC_FIELDS[field]] for run in self._runs]
+        return np.array([np.nan if value is None else value for value in values], np.float64)

@@ -19,18 +19,18 @@ from tensortap.viewer.library import match_prefix, shortest_prefix
 from tensortap.viewer.problems import NotFoundError
 from tensortap.viewer.tensors import scalar_value, statistics_facts
 
-_MEMORY = 512 << 20  # bytes of what came that are held
-_MOST_EVENTS, _MOST_NAMES = 20, 500
-_QUICK = 1 << 22  # elements whose statistics are computed for each that comes
+_BUFFER_BYTES = 512 << 20  # bytes of what came that are held
+_MAX_EVENTS, _MAX_NAMES = 20, 500
+_MAX_STATISTICS_ELEMENTS = 1 << 22  # elements whose statistics are computed for each that comes
 
 
 @dataclass(frozen=True, slots=True)
 class ListeningJob:
     """A job that listens, with all its ranks."""
 
-    identity: str
+    job_id: str
     pid: int
-    told: dict[str, Any]
+    facts: dict[str, Any]
 
 
 def find_listening_jobs() -> dict[str, ListeningJob]:
@@ -38,14 +38,16 @@ def find_listening_jobs() -> dict[str, ListeningJob]:
     groups: dict[str, list[Any]] = {}
     for job in jobs():
         groups.setdefault(f"{job.job} {job.name}", []).append(job)
-    found = {hashlib.blake2b(key.encode(), digest_size=8).hexdigest(): ranks for key, ranks in groups.items()}
-    return {identity: _listening(identity, ranks, list(found)) for identity, ranks in found.items()}
+    ranks_of_job = {
+        hashlib.blake2b(key.encode(), digest_size=8).hexdigest(): ranks for key, ranks in groups.items()
+    }
+    return {job_id: _group_ranks(job_id, ranks, list(ranks_of_job)) for job_id, ranks in ranks_of_job.items()}
 
 
-def _listening(identity: str, ranks: list[Any], known: list[str]) -> ListeningJob:
+def _group_ranks(job_id: str, ranks: list[Any], known: list[str]) -> ListeningJob:
     first = min(ranks, key=lambda job: job.rank)
-    told = {
-        "id": shortest_prefix(identity, known),
+    facts = {
+        "id": shortest_prefix(job_id, known),
         "name": first.name,
         "pid": first.pid,
         "ranks": sorted(job.rank for job in ranks),
@@ -54,7 +56,7 @@ def _listening(identity: str, ranks: list[Any], known: list[str]) -> ListeningJo
         "folder": first.folder,
         "started": first.started,
     }
-    return ListeningJob(identity, first.pid, told)
+    return ListeningJob(job_id, first.pid, facts)
 
 
 class LiveJobs:
@@ -67,20 +69,20 @@ class LiveJobs:
     def job(self, prefix: str) -> LiveJob:
         known = find_listening_jobs()
         with self._lock:
-            identity = match_prefix(prefix, {*known, *self._open})
-            if identity is None:
+            job_id = match_prefix(prefix, {*known, *self._open})
+            if job_id is None:
                 raise NotFoundError(f"no job {prefix!r} listens; tt.listen() in a program opens it")
-            found = self._open.get(identity)
-            if found is None or (not found.session.is_open and identity in known):
-                found = self._open[identity] = LiveJob(known[identity])
-        return found
+            live_job = self._open.get(job_id)
+            if live_job is None or (not live_job.session.is_open and job_id in known):
+                live_job = self._open[job_id] = LiveJob(known[job_id])
+        return live_job
 
-    def leave(self, prefix: str) -> None:
+    def close_job(self, prefix: str) -> None:
         with self._lock:
-            identity = match_prefix(prefix, self._open)
-            found = self._open.pop(identity) if identity is not None else None
-        if found is not None:
-            found.session.close()
+            job_id = match_prefix(prefix, self._open)
+            live_job = self._open.pop(job_id) if job_id is not None else None
+        if live_job is not None:
+            live_job.session.close()
 
     def close(self) -> None:
         with self._lock:
@@ -94,22 +96,22 @@ class LiveJob:
     """A session, and what a page is shown of it."""
 
     def __init__(self, job: ListeningJob) -> None:
-        self.about = job.told
-        self.session: Session = attach(job.pid, memory=_MEMORY)
-        self.path: str | None = None  # of the run that what comes is written to
+        self.job_facts = job.facts
+        self.session: Session = attach(job.pid, memory=_BUFFER_BYTES)
+        self.recording_path: str | None = None  # of the run that what comes is written to
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         return {
-            **self.about,
+            **self.job_facts,
             "open": self.session.is_open,
             "status": self.session.status,
             "taps": self.taps(),
         }
 
     def taps(self) -> list[dict[str, Any]]:
-        return [self.tap_told(tapped) for tapped in list(self.session.taps.values())]
+        return [self.tap_facts(tapped) for tapped in list(self.session.taps.values())]
 
-    def tap_told(self, tapped: Tapped) -> dict[str, Any]:
+    def tap_facts(self, tapped: Tapped) -> dict[str, Any]:
         names = ("state", "skipped", "dropped", "missed", "lag", "fired")
         return {
             "tap": tapped.number,
@@ -117,17 +119,15 @@ class LiveJob:
             "condition": not tapped.what.startswith(("'", '"')),
             **{name: getattr(tapped, name) for name in names},
             "records": len(self.session.shelf.entries(tapped.number)),
-            "events": tapped.events[-_MOST_EVENTS:],
-            "names": list(tapped.values)[:_MOST_NAMES],
+            "events": tapped.events[-_MAX_EVENTS:],
+            "names": list(tapped.values)[:_MAX_NAMES],
         }
 
     def tap(self, number: Any) -> Tapped:
-        found = self.session.taps.get(number) if isinstance(number, int) else None
-        if found is None:
-            raise NotFoundError(
-                f"there is no tap {number!r}; there are {list(self.session.taps) or 'none'}"
-            )
-        return found
+        tapped = self.session.taps.get(number) if isinstance(number, int) else None
+        if tapped is None:
+            raise NotFoundError(f"there is no tap {number!r}; there are {list(self.session.taps) or 'none'}")
+        return tapped
 
     def latest(self, tap: int, name: str, rank: int) -> Record:
         for entry in self.session.shelf.lasts(self.tap(tap).number):
@@ -137,22 +137,28 @@ class LiveJob:
 
     def history(self, tap: int, name: str, rank: int) -> dict[str, list[Any]]:
         """What is still held of a name, in numbers."""
-        records = [one for one in self.tap(tap).history if one.name == name and first_number(one.rank) == rank]
-        found = [(one, known) for one in records if (known := statistics_of_value(one.value)) is not None]
-        columns: dict[str, list[Any]] = {"steps": [first_number(one.step) for one, _ in found]}
+        records = [
+            record
+            for record in self.tap(tap).history
+            if record.name == name and first_number(record.rank) == rank
+        ]
+        measured = [
+            (record, known) for record in records if (known := statistics_of_value(record.value)) is not None
+        ]
+        columns: dict[str, list[Any]] = {"steps": [first_number(record.step) for record, _ in measured]}
         for field in ("mean", "std", "absmax"):
-            columns[field] = [statistics_facts(known)[field] for _, known in found]
+            columns[field] = [statistics_facts(known)[field] for _, known in measured]
         return columns
 
     def record(self, folder: Path, is_on: bool) -> str | None:
         """Write what comes to a new run, or stop that."""
-        if is_on and self.path is None:
-            made = self.session.record(folder)
-            self.path = None if made is None else str(made)
+        if is_on and self.recording_path is None:
+            path = self.session.record(folder)
+            self.recording_path = None if path is None else str(path)
         elif not is_on:
             self.session.stop_recording()
-            self.path = None
-        return self.path
+            self.recording_path = None
+        return self.recording_path
 
 
 def first_number(number: int | tuple[int, ...]) -> int:
@@ -167,27 +173,37 @@ def statistics_of_value(value: Any) -> Statistics | None:
     """Of what came; statistics that the job made are taken as they are."""
     if isinstance(value, Statistics):
         return value
-    held = numeric_operand(value)
-    return None if held is None or held.bits.size > _QUICK else statistics(held.bits, held.dtype)
+    operand = numeric_operand(value)
+    return (
+        None
+        if operand is None or operand.bits.size > _MAX_STATISTICS_ELEMENTS
+        else statistics(operand.bits, operand.dtype)
+    )
 
 
 def live_record_facts(record: Record, tap: int, number: int) -> dict[str, Any]:
     """One that came, for the wall of tiles."""
-    known, held = statistics_of_value(record.value), operand_of_value(record.value)
+    record_statistics, operand = statistics_of_value(record.value), operand_of_value(record.value)
     rank = first_number(record.rank)
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "key": f"{tap}:{record.name}:{rank}",
         "tap": tap,
         "name": record.name,
         "step": first_number(record.step),
         "rank": rank,
         "time": record.time,
-        "dtype": held.dtype if held is not None else type(record.value).__name__,
-        "shape": list(held.bits.shape) if held is not None else [],
+        "dtype": operand.dtype if operand is not None else type(record.value).__name__,
+        "shape": list(operand.bits.shape) if operand is not None else [],
         "number": number,
-        "statistics": None if known is None else statistics_facts(known),
-        "odd": "" if known is None else "NaN" if known.nan else "Inf" if known.inf else "",
+        "statistics": None if record_statistics is None else statistics_facts(record_statistics),
+        "odd": ""
+        if record_statistics is None
+        else "NaN"
+        if record_statistics.nan
+        else "Inf"
+        if record_statistics.inf
+        else "",
     }
-    if held is not None and held.bits.size == 1:
-        told["value"] = scalar_value(held)
-    return told
+    if operand is not None and operand.bits.size == 1:
+        facts["value"] = scalar_value(operand)
+    return facts

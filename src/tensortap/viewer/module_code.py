@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tensortap.comparison.modules import module_of
 from tensortap.viewer.provenance import nested_dict
 
-_OF_A_FORWARD = ("output", "input", "grad_output", "grad_input")
+_FORWARD_KINDS = ("output", "input", "grad_output", "grad_input")
 
 
 class LineRange(NamedTuple):
@@ -22,29 +22,29 @@ class ForwardCode(NamedTuple):
 
     function: str
     forward: LineRange
-    kind: LineRange | None
+    class_range: LineRange | None
 
 
 class ModuleCode:
     """As a run keeps it with the facts of its model; empty where it keeps none."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        told = nested_dict(metadata, "model").get("code")
-        self._known = dict(_known(told if isinstance(told, list) else []))
+        entries = nested_dict(metadata, "model").get("code")
+        self._by_module = dict(_parse_code(entries if isinstance(entries, list) else []))
 
-    def of(self, path: str) -> ForwardCode | None:
-        return self._known.get(path)
+    def of_module(self, path: str) -> ForwardCode | None:
+        return self._by_module.get(path)
 
-    def above(self, path: str) -> Iterator[ForwardCode]:
+    def ancestors(self, path: str) -> Iterator[ForwardCode]:
         """Of the modules that hold it, the nearest first."""
         while path:
             path = path.rpartition(".")[0]
-            if path in self._known:
-                yield self._known[path]
+            if path in self._by_module:
+                yield self._by_module[path]
 
     def site(self, name: str, kind: Any) -> dict[str, Any] | None:
         """As that of a record: the first line of the forward that gave or took it."""
-        code = self.of(module_of(name, kind)) if kind in _OF_A_FORWARD else None
+        code = self.of_module(module_of(name, kind)) if kind in _FORWARD_KINDS else None
         return None if code is None else {**forward_site(code), "callers": [], "depth": 0, "tree": 0}
 
 
@@ -54,17 +54,17 @@ def forward_site(code: ForwardCode) -> dict[str, Any]:
     return {"file": file, "line": first, "last": last, "function": code.function}
 
 
-def _known(told: list[Any]) -> Iterator[tuple[str, ForwardCode]]:
+def _parse_code(entries: list[Any]) -> Iterator[tuple[str, ForwardCode]]:
     """What was written by a stranger may be anything."""
-    for one in told:
-        forward = _lines(one.get("forward")) if isinstance(one, dict) else None
+    for entry in entries:
+        forward = _parse_range(entry.get("forward")) if isinstance(entry, dict) else None
         if forward is not None:
-            code = ForwardCode(str(one.get("function", "")), forward, _lines(one.get("class")))
-            yield from ((path, code) for path in one.get("modules") or () if isinstance(path, str))
+            code = ForwardCode(str(entry.get("function", "")), forward, _parse_range(entry.get("class")))
+            yield from ((path, code) for path in entry.get("modules") or () if isinstance(path, str))
 
 
-def _lines(told: Any) -> LineRange | None:
-    match told:
+def _parse_range(value: Any) -> LineRange | None:
+    match value:
         case [str(file), int(first), int(last)]:
             return LineRange(file, first, last)
     return None

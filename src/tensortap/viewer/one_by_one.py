@@ -13,28 +13,28 @@ class BackgroundWorker:
     presses Ctrl-C has seen enough."""
 
     def __init__(self, name: str) -> None:
-        self._waiting: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._name = name
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def submit(self, work: Callable[[], Any]) -> None:
-        self._waiting.put(work)
+        self._queue.put(work)
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread = threading.Thread(target=self._run_queue, name=self._name, daemon=True)
                 self._thread.start()
 
     def close(self, seconds: float = 2.0) -> None:
         """Forget what waits, and give what is under way a moment."""
         try:
             while True:
-                self._waiting.get_nowait()
+                self._queue.get_nowait()
         except Empty:
-            self._waiting.put(None)
+            self._queue.put(None)
         if self._thread is not None:
             self._thread.join(seconds)
 
-    def _work(self) -> None:
-        while (work := self._waiting.get()) is not None:
+    def _run_queue(self) -> None:
+        while (work := self._queue.get()) is not None:
             work()

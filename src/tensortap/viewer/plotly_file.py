@@ -10,8 +10,8 @@ from pathlib import Path
 @lru_cache(maxsize=1)
 def plotly_script_path() -> Path | None:
     """None where the package is not installed; it is not imported for it."""
-    found = find_spec("plotly")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("plotly")
+    if spec is None or not spec.submodule_search_locations:
         return None
-    path = Path(found.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
+    path = Path(spec.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
     return path if path.is_file() else None

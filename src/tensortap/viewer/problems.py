@@ -38,7 +38,15 @@ class NotFoundError(LookupError):
 
 
 # What reading a file that someone has damaged, by chance or on purpose, may raise.
-DAMAGED_FILE_ERRORS = (TensortapError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+DAMAGED_FILE_ERRORS = (
+    TensortapError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
 # The first that fits counts.
 _STATUS_OF_ERRORS: tuple[tuple[type[BaseException], str, int], ...] = (
     (QueryError, "query", 400),

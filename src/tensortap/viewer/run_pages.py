@@ -25,17 +25,17 @@ from tensortap.viewer.numbers import MappedTensor
 from tensortap.viewer.pairs import ERRORS
 from tensortap.viewer.plotly_file import plotly_script_path
 from tensortap.viewer.problems import NotFoundError
-from tensortap.viewer.serving import int_param, read_endpoint, etag_of, optional_int_param
+from tensortap.viewer.serving import etag_of, int_param, optional_int_param, read_endpoint
 from tensortap.viewer.state import ViewerState
 from tensortap.viewer.stock import CachedRun
 
-_MOST_ROWS = 512
-_GLIMPSED = 8  # runs, the newest: how healthy they are is found out because they are listed
+_MAX_ROWS = 512
+_RUNS_TO_CHECK = 8  # runs, the newest: how healthy they are is found out because they are listed
 _QUICK_START = 'import tensortap as tt\n\nwith tt.capture(model, "layers.*", to="runs"):\n    model(batch)'
 _CACHED = {"cache-control": "no-cache"}
 
 
-def meta(state: ViewerState, request: Request) -> Response:
+def get_meta(state: ViewerState, request: Request) -> Response:
     return json_response(
         {
             "version": version("tensortap"),
@@ -51,167 +51,183 @@ def meta(state: ViewerState, request: Request) -> Response:
     )
 
 
-def runs(state: ViewerState, request: Request) -> Response:
-    state.library.look()
-    identities = state.library.identities[::-1]
-    rows = [summaries.run_list_row(state.library, identity) for identity in identities]
-    for identity, row in list(zip(identities, rows, strict=True))[:_GLIMPSED]:
-        state.glimpse(identity, row["modified"])
+def list_runs(state: ViewerState, request: Request) -> Response:
+    state.library.rescan()
+    run_ids = state.library.run_ids[::-1]
+    rows = [summaries.run_list_row(state.library, run_id) for run_id in run_ids]
+    for run_id, row in list(zip(run_ids, rows, strict=True))[:_RUNS_TO_CHECK]:
+        state.scan_listed_run(run_id, row["modified"])
     query = request.query_params.get("q", "")
     if query:
-        rows = [rows[place] for place in np.flatnonzero(parse_query(query).mask(RunListTable(rows)))]
-    return json_response({"runs": rows, "jobs": [job.told for job in find_listening_jobs().values()]})
+        rows = [rows[index] for index in np.flatnonzero(parse_query(query).mask(RunListTable(rows)))]
+    return json_response({"runs": rows, "jobs": [job.facts for job in find_listening_jobs().values()]})
 
 
-def run(state: ViewerState, request: Request) -> Response:
-    stock = _stock(state, request)
-    state.look_through(stock)
-    return json_response(summaries.run_page_facts(state.library, stock.identity))
+def get_run(state: ViewerState, request: Request) -> Response:
+    run = _requested_run(state, request)
+    state.scan_statistics(run)
+    return json_response(summaries.run_page_facts(state.library, run.run_id))
 
 
-def scalars(state: ViewerState, request: Request) -> Response:
+def get_scalars(state: ViewerState, request: Request) -> Response:
     name, kind = request.query_params.get("name", ""), request.query_params.get("kind")
-    return json_response({"name": name, "series": summaries.scalar_series(_stock(state, request), name, kind)})
-
-
-def tree(state: ViewerState, request: Request) -> Response:
-    return json_response({"nodes": module_tree.module_nodes(_stock(state, request))})
-
-
-def columns(state: ViewerState, request: Request) -> Response:
-    stock = _stock(state, request)
-    state.look_through(stock)
-    start = max(int_param(request, "from", 0), 0)
-    found, texts = stock.columns(start)
-    tag = etag_of(state.boot, stock.identity, stock.edition, start, len(stock))
-    return binary_response(
-        found, {"rows": len(stock), "from": start, "texts": texts, "etag": tag}, etag=tag, **_CACHED
+    return json_response(
+        {"name": name, "series": summaries.scalar_series(_requested_run(state, request), name, kind)}
     )
 
 
-def statistics(state: ViewerState, request: Request) -> Response:
-    stock = _stock(state, request)
-    asked = request.query_params.get("rows")
-    if asked is None:
+def get_module_tree(state: ViewerState, request: Request) -> Response:
+    return json_response({"nodes": module_tree.module_nodes(_requested_run(state, request))})
+
+
+def get_columns(state: ViewerState, request: Request) -> Response:
+    run = _requested_run(state, request)
+    state.scan_statistics(run)
+    start = max(int_param(request, "from", 0), 0)
+    columns, texts = run.columns(start)
+    tag = etag_of(state.boot_id, run.run_id, run.generation, start, len(run))
+    return binary_response(
+        columns, {"rows": len(run), "from": start, "texts": texts, "etag": tag}, etag=tag, **_CACHED
+    )
+
+
+def get_statistics(state: ViewerState, request: Request) -> Response:
+    run = _requested_run(state, request)
+    text = request.query_params.get("rows")
+    if text is None:
         start = max(int_param(request, "from", 0), 0)
-        return binary_response(_statistics(stock, slice(start, None)), {"rows": len(stock), "from": start})
-    rows = _rows(asked, stock)
-    stock.compute(rows)
-    if (stock.counted.known[rows] == UNKNOWN).any():
-        state.look_through(stock)
-    return binary_response({"row": rows.astype(np.uint32), **_statistics(stock, rows)}, {"rows": len(stock)})
+        return binary_response(
+            _statistics_of_rows(run, slice(start, None)), {"rows": len(run), "from": start}
+        )
+    rows = _parse_rows(text, run)
+    run.compute_statistics(rows)
+    if (run.statistics.known[rows] == UNKNOWN).any():
+        state.scan_statistics(run)
+    return binary_response(
+        {"row": rows.astype(np.uint32), **_statistics_of_rows(run, rows)}, {"rows": len(run)}
+    )
 
 
-def matching(state: ViewerState, request: Request) -> Response:
-    state.queried()
-    stock = _stock(state, request)
-    asked = request.query_params
-    found = stock.rows(asked.get("q", ""), asked.get("sort", ""), asked.get("desc", "") == "1")
-    return binary_response({"row": found}, {"matched": len(found), "of": len(stock)})
+def match_rows(state: ViewerState, request: Request) -> Response:
+    state.note_query()
+    run = _requested_run(state, request)
+    params = request.query_params
+    matched = run.matching_rows(params.get("q", ""), params.get("sort", ""), params.get("desc", "") == "1")
+    return binary_response({"row": matched}, {"matched": len(matched), "of": len(run)})
 
 
-def find(state: ViewerState, request: Request) -> Response:
-    asked = request.query_params
+def find_row(state: ViewerState, request: Request) -> Response:
+    params = request.query_params
     wanted: dict[str, Any] = {field: optional_int_param(request, field) for field in ("step", "rank", "call")}
     return json_response(
         {
-            "row": _stock(state, request).find(
-                {**wanted, "name": asked.get("name", ""), "kind": asked.get("kind")}
+            "row": _requested_run(state, request).find_row(
+                {**wanted, "name": params.get("name", ""), "kind": params.get("kind")}
             )
         }
     )
 
 
-def query_help(state: ViewerState, request: Request) -> Response:
+def get_query_help(state: ViewerState, request: Request) -> Response:
     fields = {field.name: field for field in FIELDS.values()}
     return json_response(
-        {"fields": [{"name": one.name, "example": one.example, "what": one.what} for one in fields.values()]}
+        {
+            "fields": [
+                {"name": field.name, "example": field.example, "what": field.what}
+                for field in fields.values()
+            ]
+        }
     )
 
 
-def row(state: ViewerState, request: Request) -> Response:
-    stock, number = _stock(state, request), _row(request)
-    return json_response(tensors.record_facts(stock, number, f"/api/run/{request.path_params['run']}/row/{number}"))
+def get_row(state: ViewerState, request: Request) -> Response:
+    run, number = _requested_run(state, request), _row_number(request)
+    return json_response(
+        tensors.record_facts(run, number, f"/api/run/{request.path_params['run']}/row/{number}")
+    )
 
 
-def value(state: ViewerState, request: Request) -> Response:
-    stock, number, what = _stock(state, request), _row(request), request.path_params["what"]
-    stock.check(number)
+def get_row_view(state: ViewerState, request: Request) -> Response:
+    run, number, what = _requested_run(state, request), _row_number(request), request.path_params["what"]
+    run.check_row(number)
     if what == "series.bin":
-        return _series(stock, number, request)
-    held = stock.operand(number)
-    if held is None:
-        raise NotFoundError(
-            f"{stock.text('name', number)!r} is not made of numbers; its page shows what it is"
-        )
+        return _series_response(run, number, request)
+    operand = run.operand(number)
+    if operand is None:
+        raise NotFoundError(f"{run.text('name', number)!r} is not made of numbers; its page shows what it is")
     if what == "value.npy":
-        return downloads.npy_response(held, stock.text("name", number))
-    short = state.library.short(stock.identity)
-    tell = lambda: state.events.tell("refined", f"{short} {number}", id=short, row=number)  # noqa: E731
-    key = (stock.identity, stock.edition, number)
-    return looks.view_response(state, request, what, looks.TensorView(MappedTensor(held), key, tell))
+        return downloads.npy_response(operand, run.text("name", number))
+    short_id = state.library.short_id(run.run_id)
+    publish_refined = lambda: state.events.publish("refined", f"{short_id} {number}", id=short_id, row=number)  # noqa: E731
+    key = (run.run_id, run.generation, number)
+    return looks.view_response(
+        state, request, what, looks.TensorView(MappedTensor(operand), key, publish_refined)
+    )
 
 
-def trace(state: ViewerState, request: Request) -> Response:
-    stock, key = _stock(state, request), request.query_params.get("tree")
+def get_call_tree(state: ViewerState, request: Request) -> Response:
+    run, key = _requested_run(state, request), request.query_params.get("tree")
     if key is None:
-        return json_response(call_lines.list_call_trees(stock))
+        return json_response(call_lines.list_call_trees(run))
     start, count = max(int_param(request, "from", 0), 0), int_param(request, "count", 1000)
-    return json_response(call_lines.call_tree_lines(stock, key, start, max(count, 1)))
+    return json_response(call_lines.call_tree_lines(run, key, start, max(count, 1)))
 
 
-def _series(stock: CachedRun, number: int, request: Request) -> Response:
+def _series_response(run: CachedRun, number: int, request: Request) -> Response:
     by = request.query_params.get("by", "steps")
     if by not in ("steps", "ranks"):
         raise ValueError(f"a series goes by steps or by ranks, not by {by!r}")
-    rows = stock.alike(number, by)
+    rows = run.series_rows(number, by)
     if request.query_params.get("compute") == "1":
-        stock.compute(rows)
-    place = {"row": rows.astype(np.uint32), "step": stock.plain("step")[rows].astype(np.int32)}
-    place["rank"] = stock.plain("rank")[rows].astype(np.int16)
-    return binary_response({**place, **_statistics(stock, rows)}, {"name": stock.text("name", number)})
+        run.compute_statistics(rows)
+    columns = {"row": rows.astype(np.uint32), "step": run.column("step")[rows].astype(np.int32)}
+    columns["rank"] = run.column("rank")[rows].astype(np.int16)
+    return binary_response({**columns, **_statistics_of_rows(run, rows)}, {"name": run.text("name", number)})
 
 
-def _statistics(stock: CachedRun, rows: Any) -> dict[str, Any]:
-    return {"known": stock.counted.known[rows], **{name: stock.counted.columns[name][rows] for name in STATISTIC_NAMES}}
+def _statistics_of_rows(run: CachedRun, rows: Any) -> dict[str, Any]:
+    return {
+        "known": run.statistics.known[rows],
+        **{name: run.statistics.columns[name][rows] for name in STATISTIC_NAMES},
+    }
 
 
-def _stock(state: ViewerState, request: Request) -> CachedRun:
-    stock = state.library.stock(request.path_params["run"])
-    if not stock.path.exists():
-        raise NoRunError(f"{stock.path} is not there any more")
-    stock.refresh()
-    return stock
+def _requested_run(state: ViewerState, request: Request) -> CachedRun:
+    run = state.library.open_run(request.path_params["run"])
+    if not run.path.exists():
+        raise NoRunError(f"{run.path} is not there any more")
+    run.refresh()
+    return run
 
 
-def _row(request: Request) -> int:
+def _row_number(request: Request) -> int:
     text = request.path_params["row"]
     if not text.isdecimal() or len(text) > 12:
         raise NotFoundError(f"{text!r} is no row")
     return int(text)
 
 
-def _rows(asked: str, stock: CachedRun) -> Any:
-    words = [word for word in asked.split(",") if word]
-    if len(words) > _MOST_ROWS or not all(word.isdecimal() and len(word) < 12 for word in words):
-        raise ValueError(f"rows= takes up to {_MOST_ROWS} numbers with commas")
-    found = np.array([int(word) for word in words], np.int64)
-    return found[found < len(stock)]
+def _parse_rows(text: str, run: CachedRun) -> Any:
+    numbers = [word for word in text.split(",") if word]
+    if len(numbers) > _MAX_ROWS or not all(word.isdecimal() and len(word) < 12 for word in numbers):
+        raise ValueError(f"rows= takes up to {_MAX_ROWS} numbers with commas")
+    rows = np.array([int(word) for word in numbers], np.int64)
+    return rows[rows < len(run)]
 
 
 _HANDLERS: dict[str, Callable[[ViewerState, Request], Response]] = {
-    "/api/meta": meta,
-    "/api/runs": runs,
-    "/api/query/help": query_help,
-    "/api/run/{run}": run,
-    "/api/run/{run}/scalars": scalars,
-    "/api/run/{run}/tree": tree,
-    "/api/run/{run}/columns.bin": columns,
-    "/api/run/{run}/stats.bin": statistics,
-    "/api/run/{run}/rows.bin": matching,
-    "/api/run/{run}/find": find,
-    "/api/run/{run}/trace": trace,
-    "/api/run/{run}/row/{row}": row,
-    "/api/run/{run}/row/{row}/{what}": value,
+    "/api/meta": get_meta,
+    "/api/runs": list_runs,
+    "/api/query/help": get_query_help,
+    "/api/run/{run}": get_run,
+    "/api/run/{run}/scalars": get_scalars,
+    "/api/run/{run}/tree": get_module_tree,
+    "/api/run/{run}/columns.bin": get_columns,
+    "/api/run/{run}/stats.bin": get_statistics,
+    "/api/run/{run}/rows.bin": match_rows,
+    "/api/run/{run}/find": find_row,
+    "/api/run/{run}/trace": get_call_tree,
+    "/api/run/{run}/row/{row}": get_row,
+    "/api/run/{run}/row/{row}/{what}": get_row_view,
 }
 ROUTES = [Route(path, read_endpoint(handler)) for path, handler in _HANDLERS.items()]

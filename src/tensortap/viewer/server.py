@@ -33,8 +33,8 @@ except ModuleNotFoundError as error:
         f"the viewer needs {_missing}, which is not installed; pip install 'tensortap[view]'"
     ) from None
 
-_SECONDS_TO_START = 10.0
-_SECONDS_TO_END = 1
+_START_TIMEOUT = 10.0
+_SHUTDOWN_TIMEOUT = 1
 
 
 def view(
@@ -60,26 +60,26 @@ class View:
 
     def __init__(self, things: Sequence[Any], *, port: int, host: str, allow_actions: bool) -> None:
         comparisons = [thing for thing in things if isinstance(thing, Comparison)]
-        paths = [_path(thing) for thing in things if not isinstance(thing, Comparison)]
-        for found in comparisons:
-            paths += [Path(label) for label in (found.a, found.b) if Path(label).exists()]
+        paths = [_path_of(thing) for thing in things if not isinstance(thing, Comparison)]
+        for comparison in comparisons:
+            paths += [Path(label) for label in (comparison.a, comparison.b) if Path(label).exists()]
         library = RunLibrary(dict.fromkeys(paths))
-        _check(host)
-        self._socket = _bound(host, port)
+        _check_host(host)
+        self._socket = _bind_socket(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self.keys, self.state = AccessTokens(), ViewerState(library, allows_actions=allow_actions)
-        self.state.start = _start(self.state, paths, comparisons)
-        self._server = _server(self.state, self.keys, host)
+        self.tokens, self.state = AccessTokens(), ViewerState(library, allows_actions=allow_actions)
+        self.state.start = _start_page(self.state, paths, comparisons)
+        self._server = _create_server(self.state, self.tokens, host)
         self._thread = threading.Thread(target=self._run, name="tensortap-viewer-server", daemon=True)
         self._thread.start()
-        self._close = weakref.finalize(self, _closed, self._server, self._thread, self.state, self._socket)
+        self._close = weakref.finalize(self, _shut_down, self._server, self._thread, self.state, self._socket)
         self._wait()
 
     @property
     def url(self) -> str:
         """An address that lets one browser in, once; another each time."""
         separator = "&" if "?" in self.state.start else "?"
-        return f"{self.address}{self.state.start}{separator}token={self.keys.mint()}"
+        return f"{self.address}{self.state.start}{separator}token={self.tokens.mint()}"
 
     @property
     def address(self) -> str:
@@ -106,23 +106,21 @@ class View:
     def __repr__(self) -> str:
         if not self.is_open:
             return "<viewer, closed>"
-        return (
-            f"<viewer at {self.address}: {len(self.state.library.identities)} runs; .url lets a browser in>"
-        )
+        return f"<viewer at {self.address}: {len(self.state.library.run_ids)} runs; .url lets a browser in>"
 
     def _repr_html_(self) -> str:
         if not self.is_open:
             return "<p>the viewer is closed</p>"
         # A link and no frame: pages that may be put into others can be clicked on unawares.
         link = f'<a href="{escape(self.url)}" target="_blank" rel="noopener">open the viewer</a>'
-        return f"<p>{link} ({len(self.state.library.identities)} runs; the link works once)</p>"
+        return f"<p>{link} ({len(self.state.library.run_ids)} runs; the link works once)</p>"
 
     def _run(self) -> None:
         self._server.run(sockets=[self._socket])
 
     def _wait(self) -> None:
         waited = threading.Event()
-        for _ in range(int(_SECONDS_TO_START / 0.01)):
+        for _ in range(int(_START_TIMEOUT / 0.01)):
             if self._server.started or not self._thread.is_alive():
                 break
             waited.wait(0.01)
@@ -131,19 +129,21 @@ class View:
             raise NotServingError("the viewer did not start; the log of uvicorn tells why")
 
 
-def _closed(server: uvicorn.Server, thread: threading.Thread, state: ViewerState, listening: socket.socket) -> None:
+def _shut_down(
+    server: uvicorn.Server, thread: threading.Thread, state: ViewerState, listening: socket.socket
+) -> None:
     server.should_exit = True
     state.is_over.set()
     state.events.close()
-    thread.join(_SECONDS_TO_END + 5)
+    thread.join(_SHUTDOWN_TIMEOUT + 5)
     state.close()
     listening.close()
 
 
-def _server(state: ViewerState, keys: AccessTokens, host: str) -> uvicorn.Server:
+def _create_server(state: ViewerState, tokens: AccessTokens, host: str) -> uvicorn.Server:
     named = () if host in LOOPBACK else (f"[{host}]" if ":" in host else host,)
     config = uvicorn.Config(
-        create_app(state, keys, named),
+        create_app(state, tokens, named),
         lifespan="on",
         ws="none",
         access_log=False,
@@ -151,38 +151,38 @@ def _server(state: ViewerState, keys: AccessTokens, host: str) -> uvicorn.Server
         log_level=logging.WARNING,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=_SECONDS_TO_END,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
         timeout_keep_alive=30,
     )
     return uvicorn.Server(config)
 
 
-def _start(state: ViewerState, paths: list[Path], comparisons: list[Comparison]) -> str:
+def _start_page(state: ViewerState, paths: list[Path], comparisons: list[Comparison]) -> str:
     """The page that is meant: a comparison, a run, or the list."""
     library = state.library
     if comparisons:
         return f"/compare?c={state.comparisons.add(comparisons[0])[:8]}"
-    named = [library.identity_at(str(path)) for path in paths]
-    runs = [identity for identity in named if identity is not None]
+    named = [library.id_at(str(path)) for path in paths]
+    runs = [run_id for run_id in named if run_id is not None]
     if len(paths) == 2 and len(runs) < 2:
-        runs = [newest for path in paths if (newest := _newest(library, path)) is not None]
+        runs = [newest for path in paths if (newest := _newest_run(library, path)) is not None]
     if len(paths) == 2 and len(runs) == 2 and runs[0] != runs[1]:
-        state.comparisons.ask(ComparisonRequest(runs[0], runs[1]))
-        return f"/compare?a={library.short(runs[0])}&b={library.short(runs[1])}"
-    return f"/run/{library.short(runs[0])}" if len(paths) == 1 and runs else "/"
+        state.comparisons.submit(ComparisonRequest(runs[0], runs[1]))
+        return f"/compare?a={library.short_id(runs[0])}&b={library.short_id(runs[1])}"
+    return f"/run/{library.short_id(runs[0])}" if len(paths) == 1 and runs else "/"
 
 
-def _newest(library: RunLibrary, path: Path) -> str | None:
+def _newest_run(library: RunLibrary, path: Path) -> str | None:
     """The run itself, or the newest in the folder, as `compare` takes it."""
     inside = [
-        one
-        for one in library.identities
-        if path.absolute() in (library.path(one), *library.path(one).parents)
+        run_id
+        for run_id in library.run_ids
+        if path.absolute() in (library.path(run_id), *library.path(run_id).parents)
     ]
     return inside[-1] if inside else None
 
 
-def _path(thing: Any) -> Path:
+def _path_of(thing: Any) -> Path:
     if isinstance(thing, Run):
         return thing.path
     if isinstance(thing, (str, os.PathLike)):
@@ -193,7 +193,7 @@ def _path(thing: Any) -> Path:
     raise NoRunError(f"cannot view a {type(thing).__name__}; give a run, a folder of runs, or a Comparison")
 
 
-def _check(host: str) -> None:
+def _check_host(host: str) -> None:
     if host not in ("127.0.0.1", "localhost", "::1"):
         raise RefusedError(
             f"the viewer listens on this machine only, not on {host!r}; from elsewhere, let ssh forward its "
@@ -201,17 +201,17 @@ def _check(host: str) -> None:
         )
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP: else asyncio does not send at once what is small, and each answer takes 40 ms longer.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
+        listener.bind((host, port))
     except (OSError, OverflowError) as error:
-        made.close()
+        listener.close()
         reason = (getattr(error, "strerror", None) or str(error)).lower().rstrip(".")
         raise NotServingError(
             f"port {port} of {host} cannot be had ({reason}); port 0 takes a free one"
         ) from None
-    return made
+    return listener

@@ -24,25 +24,29 @@ def viewer_state(request: Request) -> ViewerState:
     return state
 
 
-def read_endpoint(work: Handler) -> Endpoint:
+def read_endpoint(handler: Handler) -> Endpoint:
     """A handler that only reads."""
 
     async def endpoint(request: Request) -> Response:
         state = viewer_state(request)
-        state.active += 1
+        state.active_requests += 1
         try:
-            made = await asyncio.get_running_loop().run_in_executor(state.workers, work, state, request)
+            response = await asyncio.get_running_loop().run_in_executor(
+                state.workers, handler, state, request
+            )
         except Exception as error:  # noqa: BLE001  whatever it is, the page gets a sentence
             return await error_response(request, error)
         finally:
-            state.active -= 1
-        tag = made.headers.get("etag")
-        return not_modified(tag) if tag is not None and client_has(request, tag) else made
+            state.active_requests -= 1
+        tag = response.headers.get("etag")
+        return not_modified(tag) if tag is not None and client_has(request, tag) else response
 
     return endpoint
 
 
-def action_endpoint(work: Callable[[ViewerState, Request, dict[str, Any]], Response], *, is_action: bool = True) -> Endpoint:
+def action_endpoint(
+    handler: Callable[[ViewerState, Request, dict[str, Any]], Response], *, is_action: bool = True
+) -> Endpoint:
     """A handler that changes something: what reaches out of the viewer needs leave."""
 
     async def endpoint(request: Request) -> Response:
@@ -50,9 +54,9 @@ def action_endpoint(work: Callable[[ViewerState, Request, dict[str, Any]], Respo
         try:
             if is_action and not state.allows_actions:
                 raise RefusedError("this viewer only looks; start it with --allow-actions to do that")
-            body = _object(await request.body())
+            body = _parse_body(await request.body())
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(state.workers, work, state, request, body)
+            return await loop.run_in_executor(state.workers, handler, state, request, body)
         except Exception as error:  # noqa: BLE001  whatever it is, the page gets a sentence
             return await error_response(request, error)
 
@@ -82,15 +86,15 @@ def optional_int_param(request: Request, name: str, fallback: int | None = None)
 
 
 def int_param(request: Request, name: str, fallback: int) -> int:
-    found = optional_int_param(request, name, fallback)
-    return fallback if found is None else found
+    number = optional_int_param(request, name, fallback)
+    return fallback if number is None else number
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_body(body: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(body or b"{}")
+        value = json.loads(body or b"{}")
     except (ValueError, RecursionError):
         raise ValueError("the body is not JSON") from None
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         raise ValueError("the body must be an object")
-    return told
+    return value

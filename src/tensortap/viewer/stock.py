@@ -17,7 +17,7 @@ from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import OWN
 from tensortap.readers.query import parse_query
 from tensortap.viewer.answers import NO_ROW
-from tensortap.viewer.books import TRACE_SUFFIXES, Dataset, open_dataset, format_site
+from tensortap.viewer.books import TRACE_SUFFIXES, Dataset, format_site, open_dataset
 from tensortap.viewer.counted import STATISTIC_NAMES, StatisticsColumns
 from tensortap.viewer.problems import NotFoundError
 
@@ -33,50 +33,50 @@ _REFRESH_INTERVAL = 0.5  # seconds
 class CachedRun:
     """A book, and what was found out about it; several threads ask at once."""
 
-    def __init__(self, path: Path, identity: str) -> None:
-        self.path, self.identity = path, identity
-        self.book: Dataset = open_dataset(path)
-        self.counted = StatisticsColumns()
-        self._words: dict[str, dict[str, int]] = {field: {} for field in CATEGORICAL}
-        self._made: dict[str, Array] = {}  # codes, until the book grows
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.path, self.run_id = path, run_id
+        self.dataset: Dataset = open_dataset(path)
+        self.statistics = StatisticsColumns()
+        self._categories: dict[str, dict[str, int]] = {field: {} for field in CATEGORICAL}
+        self._codes_of_field: dict[str, Array] = {}  # codes, until the book grows
         self._lock = threading.RLock()
-        self._looked = 0.0
-        self.edition = secrets.token_hex(8)  # another when rows come to stand for others
-        self._mark = _fingerprint_index(path)
-        self._grow(0)
+        self._last_refresh = 0.0
+        self.generation = secrets.token_hex(8)  # another when rows come to stand for others
+        self._fingerprint = _fingerprint_index(path)
+        self._extend_statistics(0)
 
     def __len__(self) -> int:
-        return len(self.counted.known)
+        return len(self.statistics.known)
 
     def refresh(self) -> int:
         """How many rows are new; not more often than it is worth."""
         with self._lock:
-            if time.monotonic() - self._looked < _REFRESH_INTERVAL:
+            if time.monotonic() - self._last_refresh < _REFRESH_INTERVAL:
                 return 0
-            self._looked = time.monotonic()
+            self._last_refresh = time.monotonic()
             before = len(self)
-            if not self.book.refresh():
+            if not self.dataset.refresh():
                 return 0
-            if self.book.type == "trace":
-                self.edition = secrets.token_hex(8)
-                self._made.clear()
-                self.counted.clear(len(self.book))
-            self._grow(before)
+            if self.dataset.type == "trace":
+                self.generation = secrets.token_hex(8)
+                self._codes_of_field.clear()
+                self.statistics.clear(len(self.dataset))
+            self._extend_statistics(before)
             return len(self) - before
 
     @property
     def is_replaced(self) -> bool:
         """Whether another run has been written where this one was."""
-        known = self._mark
+        before = self._fingerprint
         try:
             now = _fingerprint_index(self.path)
         except OSError:
             return False
-        if not known.start or now == known:
+        if not before.head or now == before:
             return False
-        has_grown = now.size > known.size and now.number == known.number
-        if has_grown and now.start.startswith(known.start):
-            self._mark = now
+        has_grown = now.size > before.size and now.inode == before.inode
+        if has_grown and now.head.startswith(before.head):
+            self._fingerprint = now
             return False
         return True
 
@@ -85,136 +85,147 @@ class CachedRun:
         with self._lock:
             end = len(self)
             coded = {field: self._codes(field)[start:end].astype(kind) for field, kind in CATEGORICAL.items()}
-            plain = {field: _clip_to_dtype(self.plain(field)[start:end], kind) for field, kind in _NUMERIC.items()}
-            return {**coded, **plain}, {field: list(words) for field, words in self._words.items()}
+            plain = {
+                field: _clip_to_dtype(self.column(field)[start:end], kind) for field, kind in _NUMERIC.items()
+            }
+            return {**coded, **plain}, {field: list(texts) for field, texts in self._categories.items()}
 
-    def plain(self, field: str) -> Array:
-        found = self.book.numbers(field)
-        return np.zeros(len(self.book), np.int64) if found is None else found
+    def column(self, field: str) -> Array:
+        column = self.dataset.numbers(field)
+        return np.zeros(len(self.dataset), np.int64) if column is None else column
 
     def texts(self, field: str) -> tuple[Array, list[Any]] | None:
         with self._lock:
             if field in CATEGORICAL:
-                return self._codes(field)[: len(self)], list(self._words[field])
-            found = self.book.texts(field)
-            return None if found is None else (found[0][: len(self)], found[1])
+                return self._codes(field)[: len(self)], list(self._categories[field])
+            column = self.dataset.texts(field)
+            return None if column is None else (column[0][: len(self)], column[1])
 
     def numbers(self, field: str) -> Array | None:
         if field in STATISTIC_NAMES:
-            return self.counted.numbers(field)
-        found = self.book.numbers(field)
-        return None if found is None else found[: len(self)]
+            return self.statistics.numbers(field)
+        column = self.dataset.numbers(field)
+        return None if column is None else column[: len(self)]
 
-    def rows(self, query: str, sort: str = "", descending: bool = False) -> Array:
+    def matching_rows(self, query: str, sort: str = "", descending: bool = False) -> Array:
         """The rows that a query means, in the order that is asked for."""
-        found = np.flatnonzero(parse_query(query).mask(self))
+        rows = np.flatnonzero(parse_query(query).mask(self))
         if sort:
-            found = found[_stable_argsort(self._keys(sort)[found], descending)]
-        return found.astype(np.uint32)
+            rows = rows[_stable_argsort(self._sort_keys(sort)[rows], descending)]
+        return rows.astype(np.uint32)
 
-    def find(self, wanted: dict[str, Any]) -> int:
+    def find_row(self, criteria: dict[str, Any]) -> int:
         """The record that fits best: of the name, then of the kind, call, rank and step that are told."""
         codes, names = self.texts("name") or (np.zeros(0, np.int64), [])
-        if wanted["name"] not in names:
-            near = closest_names(wanted["name"], names)
-            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise NotFoundError(f"no record is called {wanted['name']!r}{hint}")
-        rows = np.flatnonzero(codes == names.index(wanted["name"]))
-        if wanted.get("kind"):
-            kinds, words = self.texts("kind") or (codes, [])
-            rows = _filter_or_all(rows, np.array([words[kinds[row]] == wanted["kind"] for row in rows]))
+        if criteria["name"] not in names:
+            similar = closest_names(criteria["name"], names)
+            hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+            raise NotFoundError(f"no record is called {criteria['name']!r}{hint}")
+        rows = np.flatnonzero(codes == names.index(criteria["name"]))
+        if criteria.get("kind"):
+            kinds, kind_names = self.texts("kind") or (codes, [])
+            rows = _filter_or_all(
+                rows, np.array([kind_names[kinds[row]] == criteria["kind"] for row in rows])
+            )
         for field in ("call", "rank"):
-            numbers = self.plain(field)[rows]
-            rows = _filter_or_all(rows, numbers == (numbers.min() if wanted.get(field) is None else wanted[field]))
-        steps = self.plain("step")[rows]
-        if wanted.get("step") is None:
+            numbers = self.column(field)[rows]
+            rows = _filter_or_all(
+                rows, numbers == (numbers.min() if criteria.get(field) is None else criteria[field])
+            )
+        steps = self.column("step")[rows]
+        if criteria.get("step") is None:
             return int(rows[np.flatnonzero(steps == steps.max())[-1]])
-        return int(rows[np.abs(steps - wanted["step"]).argmin()])
+        return int(rows[np.abs(steps - criteria["step"]).argmin()])
 
-    def alike(self, row: int, by: str) -> Array:
+    def series_rows(self, row: int, by: str) -> Array:
         """The rows of the same name, kind and call: over the steps of its rank, or the ranks of its step."""
         mask = np.ones(len(self), bool)
         for field in ("name", "kind"):
             codes, _ = self.texts(field) or (np.zeros(len(self), np.int64), [])
             mask &= codes == codes[row]
         for field in ("call", "rank" if by == "steps" else "step"):
-            numbers = self.plain(field)[: len(self)]
+            numbers = self.column(field)[: len(self)]
             mask &= numbers == numbers[row]
         rows = np.flatnonzero(mask)
-        return rows[np.argsort(self.plain("step" if by == "steps" else "rank")[rows], kind="stable")]
+        return rows[np.argsort(self.column("step" if by == "steps" else "rank")[rows], kind="stable")]
 
-    def alike_before(self, row: int) -> Array:
+    def same_name_before(self, row: int) -> Array:
         """A mask of the rows before one that have its name."""
         codes, _ = self.texts("name") or (np.zeros(len(self), np.int64), [])
         return np.asarray(codes[:row] == codes[row])
 
     def operand(self, row: int) -> Operand | None:
-        self.check(row)
-        return self.book.operand(row)
+        self.check_row(row)
+        return self.dataset.operand(row)
 
-    def check(self, row: int) -> None:
+    def check_row(self, row: int) -> None:
         if not 0 <= row < len(self):
             raise NotFoundError(f"there is no row {row}; the run has {len(self)}")
 
-    def compute(self, rows: Array, budget: int = _STATISTICS_BUDGET) -> int:
+    def compute_statistics(self, rows: Array, budget: int = _STATISTICS_BUDGET) -> int:
         """Statistics of rows that have none yet."""
         chosen = [row for row in rows.tolist() if row < len(self)]
-        return self.counted.compute(chosen, self.book.operand, budget, self.plain("nbytes"))
+        return self.statistics.compute(chosen, self.dataset.operand, budget, self.column("nbytes"))
 
     def text(self, field: str, row: int) -> str:
-        codes, words = self.texts(field) or (np.zeros(len(self), np.int64), [""])
-        return str(words[codes[row]] or "")
+        codes, texts = self.texts(field) or (np.zeros(len(self), np.int64), [""])
+        return str(texts[codes[row]] or "")
 
-    def _grow(self, start: int) -> None:
-        self.counted.grow(len(self.book))
-        for row, known in self.book.known_statistics(start).items():
-            self.counted.put(row, known)
+    def _extend_statistics(self, start: int) -> None:
+        self.statistics.grow(len(self.dataset))
+        for row, known in self.dataset.stored_statistics(start).items():
+            self.statistics.put(row, known)
 
     def _codes(self, field: str) -> Array:
         """Codes of our own: what the book calls a text may move when it grows."""
-        made = self._made.get(field)
-        if made is None or len(made) != len(self.book):
-            self._made[field] = self._coded(field)
-        return self._made[field]
+        codes = self._codes_of_field.get(field)
+        if codes is None or len(codes) != len(self.dataset):
+            self._codes_of_field[field] = self._encode(field)
+        return self._codes_of_field[field]
 
-    def _coded(self, field: str) -> Array:
-        codes, texts = self.book.texts(field) or (np.zeros(len(self.book), np.int64), [""])
+    def _encode(self, field: str) -> Array:
+        codes, texts = self.dataset.texts(field) or (np.zeros(len(self.dataset), np.int64), [""])
         if field == "dtype":
-            return self._types(codes, texts)
+            return self._encode_dtypes(codes, texts)
         shown = [format_site(text) if field == "site" else text or "" for text in texts]
-        return self._table(field, shown)[codes] if len(shown) else codes
+        return self._assign_codes(field, shown)[codes] if len(shown) else codes
 
-    def _types(self, codes: Array, texts: list[Any]) -> Array:
+    def _encode_dtypes(self, codes: Array, texts: list[Any]) -> Array:
         """The number type, or the class of what has none."""
-        classes, names = self.book.texts("type") or (codes, texts)
+        classes, names = self.dataset.texts("type") or (codes, texts)
         is_none = np.array([not text for text in texts], bool)[codes] if texts else np.zeros(0, bool)
-        mine, others = self._table("dtype", [text or "" for text in texts]), self._table("dtype", names)
-        return np.where(is_none, others[classes], mine[codes]) if len(codes) else codes
+        dtype_codes, class_codes = (
+            self._assign_codes("dtype", [text or "" for text in texts]),
+            self._assign_codes("dtype", names),
+        )
+        return np.where(is_none, class_codes[classes], dtype_codes[codes]) if len(codes) else codes
 
-    def _table(self, field: str, texts: list[Any]) -> Array:
-        known = self._words[field]
-        return np.array([known.setdefault(str(text), len(known)) for text in texts], np.int64)
+    def _assign_codes(self, field: str, texts: list[Any]) -> Array:
+        codes = self._categories[field]
+        return np.array([codes.setdefault(str(text), len(codes)) for text in texts], np.int64)
 
-    def _keys(self, sort: str) -> Array:
+    def _sort_keys(self, sort: str) -> Array:
         if sort not in SORTS:
             raise ValueError(f"rows cannot be sorted by {sort!r}; there are {', '.join(SORTS)}")
         if sort in CATEGORICAL:
             codes, texts = self.texts(sort) or (np.zeros(len(self), np.int64), [""])
-            places = np.empty(len(texts), np.int64)
-            places[sorted(range(len(texts)), key=lambda code: natural_sort_key(texts[code]))] = np.arange(len(texts))
-            return places[codes]
-        found = self.numbers(sort)
-        return np.zeros(len(self)) if found is None else found
+            ranks = np.empty(len(texts), np.int64)
+            ranks[sorted(range(len(texts)), key=lambda code: natural_sort_key(texts[code]))] = np.arange(
+                len(texts)
+            )
+            return ranks[codes]
+        column = self.numbers(sort)
+        return np.zeros(len(self)) if column is None else column
 
 
 class _IndexFingerprint(NamedTuple):
     """Of an index: the number of its file, which another one may get later, its size, when it was last
     changed, and how it begins."""
 
-    number: int
+    inode: int
     size: int
-    changed: int
-    start: bytes
+    ctime_ns: int
+    head: bytes
 
 
 def _fingerprint_index(path: Path) -> _IndexFingerprint:
@@ -223,8 +234,10 @@ def _fingerprint_index(path: Path) -> _IndexFingerprint:
     if file is None or file.suffix.lower() in TRACE_SUFFIXES:  # a trace is read again when it changes
         return _IndexFingerprint(0, 0, 0, b"")
     with open(file, "rb") as stream:
-        found = os.fstat(stream.fileno())
-        return _IndexFingerprint(found.st_ino, found.st_size, found.st_ctime_ns, stream.read(_FINGERPRINT_BYTES))
+        status = os.fstat(stream.fileno())
+        return _IndexFingerprint(
+            status.st_ino, status.st_size, status.st_ctime_ns, stream.read(_FINGERPRINT_BYTES)
+        )
 
 
 def _stable_argsort(keys: Array, descending: bool) -> Array:

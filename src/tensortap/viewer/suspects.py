@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tensortap.comparison.findings import Finding, Origin
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.provenance import provenance
+from tensortap.comparison.provenance import compare_provenance
 from tensortap.core.record import Site
 from tensortap.viewer.books import RunDataset
 from tensortap.viewer.changed_lines import ChangedBlock, blocks_of_changes, blocks_only_in
@@ -24,34 +24,38 @@ class _CodeRange(NamedTuple):
     file: str
     first: int
     last: int
-    told: str
+    description: str
 
 
-def find_suspects(origin: Origin, seen: Finding | None, books: Sequence[RunDataset]) -> list[dict[str, Any]]:
+def find_suspects(
+    origin: Origin, finding: Finding | None, datasets: Sequence[RunDataset]
+) -> list[dict[str, Any]]:
     """Changes where the difference was made, then those on the path to it; those of B before those of A."""
-    if origin.kind not in _CODE_KINDS or seen is None or len(books) < 2:
+    if origin.kind not in _CODE_KINDS or finding is None or len(datasets) < 2:
         return []
-    found: dict[str, tuple[int, str]] = {}
-    paths = origin.name, _path_in_b(origin, seen)
-    sites = seen.pair.a.site, seen.pair.b.site
-    for path, site, book, blocks in reversed(list(zip(paths, sites, books, _changed_blocks(*books), strict=True))):
-        places = list(_candidate_ranges(path, site, book.code))
+    level_of_block: dict[str, tuple[int, str]] = {}
+    paths = origin.name, _path_in_b(origin, finding)
+    sites = finding.pair.a.site, finding.pair.b.site
+    for path, site, dataset, blocks in reversed(
+        list(zip(paths, sites, datasets, _changed_blocks(*datasets), strict=True))
+    ):
+        ranges = list(_candidate_ranges(path, site, dataset.code))
         for block in blocks:
-            level = next((at for at, place in enumerate(places) if _overlaps(place, block)), None)
+            level = next((at for at, code_range in enumerate(ranges) if _overlaps(code_range, block)), None)
             if level is not None:
-                found.setdefault(str(block), (level, places[level].told))
-    ranked = sorted(found.items(), key=lambda one: one[1][0])[:_MAX_SUSPECTS]
-    return [_suspect_facts(where, words) for where, (_, words) in ranked]
+                level_of_block.setdefault(str(block), (level, ranges[level].description))
+    ranked = sorted(level_of_block.items(), key=lambda ranked_block: ranked_block[1][0])[:_MAX_SUSPECTS]
+    return [_suspect_facts(where, description) for where, (_, description) in ranked]
 
 
-def _suspect_facts(where: str, words: str) -> dict[str, Any]:
+def _suspect_facts(where: str, description: str) -> dict[str, Any]:
     file, _, lines = where.rpartition(":")
-    return {"text": f"{where} {words}", "file": file, "line": int(lines.partition("-")[0])}
+    return {"text": f"{where} {description}", "file": file, "line": int(lines.partition("-")[0])}
 
 
-def _path_in_b(origin: Origin, seen: Finding) -> str:
+def _path_in_b(origin: Origin, finding: Finding) -> str:
     """Of what has another name in B, the module of that name."""
-    a, b = seen.pair.a, seen.pair.b
+    a, b = finding.pair.a, finding.pair.b
     return origin.name if a.name == b.name else module_of(b.name, b.kind)
 
 
@@ -59,44 +63,47 @@ def _candidate_ranges(path: str, site: Site | None, code: ModuleCode) -> Iterato
     """The nearest first."""
     if site is not None:
         yield _CodeRange(site.file, site.line, site.line, "holds the line that made it")
-    own = code.of(path)
+    own = code.of_module(path)
     if own is not None:
         yield _CodeRange(*own.forward, f"is in {own.function}, which made it")
-        if own.kind is not None:
-            yield _CodeRange(*own.kind, "is in the class that made it")
-    for above in code.above(path):
-        yield _CodeRange(*above.forward, f"is in {above.function}, on the path to it")
-        if above.kind is not None:
-            yield _CodeRange(*above.kind, "is in a class on the path to it")
+        if own.class_range is not None:
+            yield _CodeRange(*own.class_range, "is in the class that made it")
+    for ancestor in code.ancestors(path):
+        yield _CodeRange(*ancestor.forward, f"is in {ancestor.function}, on the path to it")
+        if ancestor.class_range is not None:
+            yield _CodeRange(*ancestor.class_range, "is in a class on the path to it")
     if site is not None:
         callers = (caller.partition("@")[2].rpartition(":")[0] for caller in site.callers)
         files = dict.fromkeys(filter(None, [site.file, *callers]))
         yield from (_CodeRange(file, 0, 1 << 31, "is in a file on the path to it") for file in files)
 
 
-def _overlaps(place: _CodeRange, block: ChangedBlock) -> bool:
-    one, other = f"/{place.file}", f"/{block.file}"  # a caller is known by the last part of its path
+def _overlaps(code_range: _CodeRange, block: ChangedBlock) -> bool:
+    range_file, block_file = (
+        f"/{code_range.file}",
+        f"/{block.file}",
+    )  # a caller is known by the last part of its path
     return (
-        (one.endswith(other) or other.endswith(one))
-        and block.first <= place.last
-        and block.last >= place.first
+        (range_file.endswith(block_file) or block_file.endswith(range_file))
+        and block.first <= code_range.last
+        and block.last >= code_range.first
     )
 
 
 def _changed_blocks(a: RunDataset, b: RunDataset) -> tuple[Iterable[ChangedBlock], Iterable[ChangedBlock]]:
-    mine, others = _patch(a), _patch(b)
+    patch_a, patch_b = _patch(a), _patch(b)
     if _commit(a) != _commit(b):  # one may have committed what the other has as a change
         return (), ()
-    if mine or others:
-        return blocks_only_in(mine, others), blocks_only_in(others, mine)
-    changes = [change for topic in provenance(a.run, b.run).topics for change in topic.changes]
+    if patch_a or patch_b:
+        return blocks_only_in(patch_a, patch_b), blocks_only_in(patch_b, patch_a)
+    changes = [change for topic in compare_provenance(a.run, b.run).topics for change in topic.changes]
     return blocks_of_changes(changes, is_new=False), blocks_of_changes(changes, is_new=True)
 
 
-def _commit(book: RunDataset) -> str:
-    return str(nested_dict(book.metadata(), "git_info", "project_git_info").get("commit_id", ""))
+def _commit(dataset: RunDataset) -> str:
+    return str(nested_dict(dataset.metadata(), "git_info", "project_git_info").get("commit_id", ""))
 
 
-def _patch(book: RunDataset) -> bytes:
-    told = book.metadata().get("patch")
-    return told if isinstance(told, bytes) else b""
+def _patch(dataset: RunDataset) -> bytes:
+    patch = dataset.metadata().get("patch")
+    return patch if isinstance(patch, bytes) else b""
