@@ -9,7 +9,7 @@ from typing import Any
 def patterns_of(only: Any) -> list[str]:
     """One pattern or several, as a list."""
     patterns = [only] if isinstance(only, str) else list(only) if isinstance(only, Iterable) else None
-    if patterns is None or not all(isinstance(one, str) for one in patterns):
+    if patterns is None or not all(isinstance(pattern, str) for pattern in patterns):
         raise TypeError(f"only takes a pattern such as '**.mlp', or several of them, not {only!r}")
     return patterns
 

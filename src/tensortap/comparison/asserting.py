@@ -31,9 +31,13 @@ def assert_runs_match(
     `gaps=True`; two sides without anything in common always fail.
     """
     __tracebackhide__ = True
-    chosen: dict[str, Any] = {"only": only, "step": step, "rank": rank}
-    found = compare_runs(a, b, floor=floor, map=map, limit=limit, dims=dims, executor=executor, **chosen)
-    is_accepted = found.is_green or (gaps and not found.is_different and found.coverage.judged > 0)
+    selection: dict[str, Any] = {"only": only, "step": step, "rank": rank}
+    comparison = compare_runs(
+        a, b, floor=floor, map=map, limit=limit, dims=dims, executor=executor, **selection
+    )
+    is_accepted = comparison.is_green or (
+        gaps and not comparison.is_different and comparison.coverage.judged > 0
+    )
     if not is_accepted:
-        raise AssertionError(str(found))
-    return found
+        raise AssertionError(str(comparison))
+    return comparison

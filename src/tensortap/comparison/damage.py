@@ -26,7 +26,10 @@ def localise_verified(
     checked: dict[int, Finding] = {}
     while True:
         table, origins = localise(findings, unmatched, measured_names)
-        rechecked = {index: _verify_checksums(findings[index]) for index in _find_suspects(table, origins) - checked.keys()}
+        rechecked = {
+            index: _verify_checksums(findings[index])
+            for index in _find_suspects(table, origins) - checked.keys()
+        }
         if all(finding is findings[index] for index, finding in rechecked.items()):
             return table, origins
         checked |= rechecked

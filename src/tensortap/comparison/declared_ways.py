@@ -24,16 +24,16 @@ class DeclaredPlacement(NamedTuple):
     placement: ShardPlacement
 
 
-def parse_placement(words: Any) -> ShardPlacement:
+def parse_placement(declaration: Any) -> ShardPlacement:
     """The way that is called so."""
-    text = words.strip() if isinstance(words, str) else ""
+    text = declaration.strip() if isinstance(declaration, str) else ""
     if text == str(REPLICATE):
         return REPLICATE
     if partial := _PARTIAL.fullmatch(text):
         return ShardPlacement("partial", operation=partial[1])
     shard = _SHARD.fullmatch(text)
     if shard is None:
-        raise ValueError(f"{words!r} says nothing of how pieces sit in a whole; say {_PLACEMENT_SYNTAX}")
+        raise ValueError(f"{declaration!r} says nothing of how pieces sit in a whole; say {_PLACEMENT_SYNTAX}")
     dim, zigzag, sections = shard.groups()
     if sections:
         return ShardPlacement("fused", int(dim), tuple(map(int, sections.split(":"))))
@@ -46,20 +46,20 @@ def parse_declared_placements(dims: Any) -> tuple[DeclaredPlacement, ...]:
         return ()
     if not isinstance(dims, Mapping):
         raise TypeError(f'dims are a dict from patterns to words, {{"**.up": "shard(1)"}}; not {dims!r}')
-    return tuple(DeclaredPlacement(str(pattern), parse_placement(words)) for pattern, words in dims.items())
+    return tuple(DeclaredPlacement(str(pattern), parse_placement(declaration)) for pattern, declaration in dims.items())
 
 
 def parse_placement_tables(tables: Any, where: str) -> tuple[DeclaredPlacement, ...]:
     """What the tables of a map say."""
-    found = []
+    placements = []
     for table in tables if isinstance(tables, list) else [tables]:
-        is_one = isinstance(table, Mapping) and table.keys() == {"of", "is"}
-        if not is_one or not isinstance(table["of"], str):
+        is_placement = isinstance(table, Mapping) and table.keys() == {"of", "is"}
+        if not is_placement or not isinstance(table["of"], str):
             raise ValueError(f"{where} has a placement {table!r}; {_TABLE_SYNTAX}")
-        found.append(DeclaredPlacement(table["of"], parse_placement(table["is"])))
-    return tuple(found)
+        placements.append(DeclaredPlacement(table["of"], parse_placement(table["is"])))
+    return tuple(placements)
 
 
 def find_declared_placement(name: str, declarations: Sequence[DeclaredPlacement]) -> ShardPlacement | None:
     """Of a name that several patterns mean, what the first says."""
-    return next((one.placement for one in declarations if is_selected(name, [one.pattern])), None)
+    return next((declared.placement for declared in declarations if is_selected(name, [declared.pattern])), None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.match import EntryPair
 from tensortap.comparison.modules import module_of
-from tensortap.comparison.noise import UNIT_ROUNDOFF, SCALE_DTYPES
+from tensortap.comparison.noise import SCALE_DTYPES, UNIT_ROUNDOFF
 
 
 class DepthTracker:

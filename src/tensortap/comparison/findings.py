@@ -96,9 +96,15 @@ def make_finding(pair: EntryPair, measurement: Metrics | str, noise: Noise, judg
 
 def resolve_out_modules(findings: Sequence[Finding]) -> Sequence[Finding]:
     """The same findings; what is named like the output of a module may be that of a part called `out`."""
-    outs = {f"{finding.module}." for finding in findings if finding.kind == "input" and finding.module.endswith("out")}
+    outs = {
+        f"{finding.module}."
+        for finding in findings
+        if finding.kind == "input" and finding.module.endswith("out")
+    }
     for finding in findings:
-        if finding.kind in OUTPUTS and finding.name.startswith("<"):  # the model, which would be called so itself
+        if finding.kind in OUTPUTS and finding.name.startswith(
+            "<"
+        ):  # the model, which would be called so itself
             outs.add("out.")
         elif finding.kind in OUTPUTS and finding.module.endswith(".out"):
             outs.add(f"{finding.module}.")

@@ -18,8 +18,8 @@ from tensortap.comparison.noise import INTRINSIC_ROUNDING as INTRINSIC_ROUNDING
 from tensortap.comparison.noise import UNIT_ROUNDOFF as UNIT_ROUNDOFF
 from tensortap.comparison.noise import Noise as Noise
 from tensortap.comparison.noise import analytic_noise as analytic_noise
-from tensortap.comparison.noise import max_noise as max_noise
 from tensortap.comparison.noise import map_levels
+from tensortap.comparison.noise import max_noise as max_noise
 from tensortap.core.errors import CorruptRunError
 
 SCHEMA = "tensortap.floor/1"
@@ -170,14 +170,24 @@ class NoiseMeasurements:
     def floor(self, skipped: Iterable[str] = (), limit: float | None = None) -> Floor:
         twins = tuple(rerun for rerun in self.twins if rerun != INTRINSIC_ROUNDING)
         noise_by_key = self._over(twins)
-        for key, noise in (self._over([INTRINSIC_ROUNDING]) if INTRINSIC_ROUNDING in self._noise else {}).items():
+        for key, noise in (
+            self._over([INTRINSIC_ROUNDING]) if INTRINSIC_ROUNDING in self._noise else {}
+        ).items():
             if key in noise_by_key:
                 # Another right way rounds elsewhere, in some row by all that rounding can do; and rounding
                 # alone is no more than rounding and all that came in.
                 size = self._sizes[key]
                 roundoff = UNIT_ROUNDOFF.get(size.dtype, 0.0)
-                intrinsic = noise.relative_l2, max(noise.row, roundoff), max(noise.column, roundoff) * size.luck
-                bound = noise_by_key[key].relative_l2, noise_by_key[key].row, noise_by_key[key].column * size.luck
+                intrinsic = (
+                    noise.relative_l2,
+                    max(noise.row, roundoff),
+                    max(noise.column, roundoff) * size.luck,
+                )
+                bound = (
+                    noise_by_key[key].relative_l2,
+                    noise_by_key[key].row,
+                    noise_by_key[key].column * size.luck,
+                )
                 noise_by_key[key] = replace(noise_by_key[key], own=map_levels(min, intrinsic, bound))
         return Floor(noise_by_key, limit or DEFAULT_LIMIT, twins, tuple(skipped))
 
@@ -186,14 +196,25 @@ class NoiseMeasurements:
         worst = 0.0
         for rerun, noise in self._noise.items():
             noise_of_others = self._over([other for other in self.twins if other != rerun])
-            worst = max([worst, *(_worst_ratio(own, noise_of_others[key]) for key, own in noise.items() if key in noise_of_others)])
+            worst = max(
+                [
+                    worst,
+                    *(
+                        _worst_ratio(own, noise_of_others[key])
+                        for key, own in noise.items()
+                        if key in noise_of_others
+                    ),
+                ]
+            )
         return min(max(_MARGIN * worst, _MIN_LIMIT), _MAX_LIMIT)
 
     def ratio_of(self, rerun: str, other_reruns: Sequence[str]) -> float:
         """How far one twin lies beyond the noise of others, at worst."""
         floor = self._over(other_reruns)
         own = self._noise.get(rerun, {})
-        return max((_worst_ratio(noise, floor[key]) for key, noise in own.items() if key in floor), default=0.0)
+        return max(
+            (_worst_ratio(noise, floor[key]) for key, noise in own.items() if key in floor), default=0.0
+        )
 
     def _over(self, reruns: Sequence[str]) -> dict[EntryKey, Noise]:
         """The larger noise of these twins, never below the rounding of the type."""

@@ -23,7 +23,13 @@ from tensortap.comparison.shelf import ReferenceActivations, to_tensor
 from tensortap.comparison.untouched import preserved_state
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Placement, Record
-from tensortap.frameworks.sharded import wrap_local, is_distributed, wait_local, dtensor_placement, parse_shard
+from tensortap.frameworks.sharded import (
+    dtensor_placement,
+    is_distributed,
+    parse_shard,
+    wait_local,
+    wrap_local,
+)
 from tensortap.kernels.hashing import checksum
 from tensortap.recording.capture import capture
 from tensortap.sources.compiled import plain_python
@@ -45,18 +51,28 @@ class TeacherForcedRun:
     alone: list[Entry] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)  # values that were not replaced, and why
     missing: list[str] = field(default_factory=list)
-    plans: dict[int, AlignmentNote] = field(default_factory=dict)  # of another arrangement, by the id of its own value
+    plans: dict[int, AlignmentNote] = field(
+        default_factory=dict
+    )  # of another arrangement, by the id of its own value
     joined: dict[str, int] = field(default_factory=dict)  # ways in which pieces of ranks were put together
 
 
 def run_teacher_forced(
-    model: Any, batch: Any, patterns: Sequence[Any], shelf: ReferenceActivations, change: Perturbation | None = None
+    model: Any,
+    batch: Any,
+    patterns: Sequence[Any],
+    shelf: ReferenceActivations,
+    change: Perturbation | None = None,
 ) -> TeacherForcedRun:
     """Run the model, every selected input and output replaced by what is on the shelf, inputs by what
     `change` makes of it. Afterwards the model is what it was: hooks, buffers, gradients, modes and random
     states."""
-    run = _ActivationExchange(shelf, {".".join(names): class_name(module) for names, module in walk(model)}, change)
-    wanted = [wanted_site for wanted_site in selection(model, patterns) if wanted_site.site.kind in _REPLACED_KINDS]
+    run = _ActivationExchange(
+        shelf, {".".join(names): class_name(module) for names, module in walk(model)}, change
+    )
+    wanted = [
+        wanted_site for wanted_site in selection(model, patterns) if wanted_site.site.kind in _REPLACED_KINDS
+    ]
     with contextlib.ExitStack() as stack:
         captured = stack.enter_context(capture(model, *patterns, keep="cow", to=run.see))
         stack.enter_context(preserved_state(model))
@@ -65,7 +81,9 @@ def run_teacher_forced(
         run_batch(model, batch)
     if run.failure is not None:
         raise run.failure
-    run.found.missing = [f"{site.name} was selected and never came: {site.reason}" for site in captured.missing]
+    run.found.missing = [
+        f"{site.name} was selected and never came: {site.reason}" for site in captured.missing
+    ]
     return run.found
 
 
@@ -109,9 +127,18 @@ def expected_shard_digests(model: Any, reference: Any) -> dict[str, list[Any] | 
     digests: dict[str, list[Any] | None] = {}
     for name, parameter in model.named_parameters():
         if is_distributed(type(parameter.data)):
-            shard_placement, reference_parameter = dtensor_placement(parameter.data), reference_parameters.get(name)
-            is_whole = reference_parameter is not None and tuple(reference_parameter.shape) == shard_placement.shape
-            digests[name] = _digest_shard(ShardedRef(InMemoryRef(reference_parameter), shard_placement)) if is_whole else None
+            shard_placement, reference_parameter = (
+                dtensor_placement(parameter.data),
+                reference_parameters.get(name),
+            )
+            is_whole = (
+                reference_parameter is not None and tuple(reference_parameter.shape) == shard_placement.shape
+            )
+            digests[name] = (
+                _digest_shard(ShardedRef(InMemoryRef(reference_parameter), shard_placement))
+                if is_whole
+                else None
+            )
     return digests
 
 
@@ -131,7 +158,9 @@ def _copy_batch(batch: Any) -> Any:
 class _ActivationExchange:
     """One run: what is seen of it, and what is waiting to be put in the place of what was just seen."""
 
-    def __init__(self, shelf: ReferenceActivations, classes: Mapping[str, str], change: Perturbation | None = None) -> None:
+    def __init__(
+        self, shelf: ReferenceActivations, classes: Mapping[str, str], change: Perturbation | None = None
+    ) -> None:
         self._shelf, self._classes, self._change = shelf, classes, change
         self._next: dict[str, Entry] = {}
         self.found = TeacherForcedRun()
@@ -167,7 +196,9 @@ class _ActivationExchange:
             self._paired(other, own, plan)
             return
         self._next[record.name] = aligned.given
-        self._paired(aligned.other, aligned.own, aligned.layout.annotate(plan or AlignmentNote(other.name, "", ())))
+        self._paired(
+            aligned.other, aligned.own, aligned.layout.annotate(plan or AlignmentNote(other.name, "", ()))
+        )
 
     def _paired(self, other: Entry, own: Entry, plan: AlignmentNote | None) -> None:
         self.found.pairs.append((other, own))
@@ -193,7 +224,9 @@ class _ActivationExchange:
         """Of a sharded value the piece of this rank; nothing where the whole does not tell what that is."""
         if other.placement == own_placement or other.shape != own_placement.shape:
             return other
-        partial = next((part for part in own_placement.parts if part != "replicate" and not parse_shard(part)), "")
+        partial = next(
+            (part for part in own_placement.parts if part != "replicate" and not parse_shard(part)), ""
+        )
         if partial:
             self.found.kept[own.name] = (
                 f"it is {partial} here, of which only all ranks together are the whole"

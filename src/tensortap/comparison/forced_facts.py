@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tensortap.comparison.forced import is_model, expected_shard_digests
+from tensortap.comparison.forced import expected_shard_digests, is_model
 from tensortap.recording.model_facts import describe_model
 
 
@@ -14,14 +14,14 @@ def collect_model_facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:
     implementations have nothing to do with each other."""
     if not is_model(reference) and not isinstance(reference, Mapping):
         return [{}, {}]
-    known = [describe_model(one) if is_model(one) else one for one in (reference, candidate)]
-    pieces = expected_shard_digests(candidate, reference)
-    known = [{**one, "weights": {**(one.get("weights") or {})}} for one in known]
-    for name, piece in pieces.items():
+    known = [describe_model(model) if is_model(model) else model for model in (reference, candidate)]
+    shard_digests = expected_shard_digests(candidate, reference)
+    known = [{**facts, "weights": {**(facts.get("weights") or {})}} for facts in known]
+    for name, digest in shard_digests.items():
         # The piece that this rank should have; where that is not known, nothing is said of the weight.
-        known[0]["weights"][name] = piece
-        if piece is None:
+        known[0]["weights"][name] = digest
+        if digest is None:
             del known[0]["weights"][name], known[1]["weights"][name]
     if known[0].get("class") != known[1].get("class"):
-        known = [{"weights": one.get("weights")} for one in known]
-    return [{"model": one} for one in known]
+        known = [{"weights": facts.get("weights")} for facts in known]
+    return [{"model": facts} for facts in known]

@@ -12,7 +12,15 @@ from typing import Any
 import torch
 
 from tensortap.comparison.entries import Entry
-from tensortap.comparison.floor import DEFAULT_LIMIT, UNIT_ROUNDOFF, Floor, NoiseMeasurements, EntryKey, Noise, analytic_noise
+from tensortap.comparison.floor import (
+    DEFAULT_LIMIT,
+    UNIT_ROUNDOFF,
+    EntryKey,
+    Floor,
+    Noise,
+    NoiseMeasurements,
+    analytic_noise,
+)
 from tensortap.comparison.forced import Perturbation, TeacherForcedRun, run_teacher_forced
 from tensortap.comparison.metrics import measure
 from tensortap.comparison.moving import perturb_by_one_ulp
@@ -32,7 +40,11 @@ def coarsest_output_dtype(entries: Iterable[Entry]) -> str:
 
 
 def coarsest_dtype(*dtypes: str) -> str:
-    return max((dtype for dtype in dtypes if dtype in UNIT_ROUNDOFF), key=lambda dtype: UNIT_ROUNDOFF[dtype], default="")
+    return max(
+        (dtype for dtype in dtypes if dtype in UNIT_ROUNDOFF),
+        key=lambda dtype: UNIT_ROUNDOFF[dtype],
+        default="",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,11 @@ class IsolatedRounding:
     def twin(self, own: str, other: str, shelf: Callable[[], ReferenceActivations]) -> IsolatedRuns | None:
         """The twin rounds less than the model, unless the other side rounds more: then as that one does."""
         is_coarser = UNIT_ROUNDOFF.get(other, 0.0) > UNIT_ROUNDOFF.get(own, 0.0)
-        choices = [other] if is_coarser else [dtype for dtype in _FINER_DTYPES if UNIT_ROUNDOFF[dtype] < UNIT_ROUNDOFF.get(own, 0.0)]
+        choices = (
+            [other]
+            if is_coarser
+            else [dtype for dtype in _FINER_DTYPES if UNIT_ROUNDOFF[dtype] < UNIT_ROUNDOFF.get(own, 0.0)]
+        )
         for name in choices:
             run = self._made(name, shelf())
             if run is not None:
@@ -64,7 +80,9 @@ class IsolatedRounding:
                 return IsolatedRuns(name, run, perturbed_run, is_coarser)
         return None
 
-    def _made(self, name: str, shelf: ReferenceActivations, change: Perturbation | None = None) -> TeacherForcedRun | None:
+    def _made(
+        self, name: str, shelf: ReferenceActivations, change: Perturbation | None = None
+    ) -> TeacherForcedRun | None:
         """In that type; as it is where none is named."""
         try:
             model, batch = self._model, self._batch
@@ -108,11 +126,15 @@ def floor_from_isolated_runs(
         has_lower_bound = dtype == "float32" or (are_mixed and runs.name in _FINER_DTYPES)
         lower_bound = UNIT_ROUNDOFF.get(dtype, 0.0) if has_lower_bound else 0.0
         value_noise = _widen_short_columns(value_noise, rows.get(key, 1), widest[key[0]])
-        noise[key] = _bound_noise(value_noise, lower_bound, analytic_noise(lowest) if base is not None and lowest else None)
+        noise[key] = _bound_noise(
+            value_noise, lower_bound, analytic_noise(lowest) if base is not None and lowest else None
+        )
     return Floor(noise, floor.limit, floor.twins, floor.skipped)
 
 
-def _pair_with_base(run: TeacherForcedRun | None, base: TeacherForcedRun | None) -> Iterator[tuple[Entry, Entry, Entry]]:
+def _pair_with_base(
+    run: TeacherForcedRun | None, base: TeacherForcedRun | None
+) -> Iterator[tuple[Entry, Entry, Entry]]:
     """Of each value of a run: the reference's, what it is set against (that, or the one of a base that was
     given the same), and its own."""
     base_pairs = {} if base is None else {_entry_key(own): (other, own) for other, own in base.pairs}

@@ -21,9 +21,9 @@ def find_origins(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> li
     since all that it was made of is the reference's; but for what is `alone`, which no value of it replaced.
     """
     findings = resolve_out_modules(findings)
-    modules = ModuleParents(found.module for found in findings)
-    classes = {found.module: found.pair.b.class_name for found in findings}
-    unaligned = [found.pair.b for found in findings if found.verdict == "unaligned"]
+    modules = ModuleParents(finding.module for finding in findings)
+    classes = {finding.module: finding.pair.b.class_name for finding in findings}
+    unaligned = [finding.pair.b for finding in findings if finding.verdict == "unaligned"]
     origins: dict[str, Origin] = {}
     for found in findings:
         if found.is_beyond and not found.source:
@@ -36,58 +36,66 @@ def find_origins(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> li
 def _describe_uncertainty(own: Entry, alone: Sequence[Entry], unaligned: Sequence[Entry]) -> str:
     """Parts of the module that were not replaced, before the value that shows it."""
     told = []
-    for entries, one, several in (
+    for entries, singular, plural in (
         (alone, "has no counterpart", "have no counterpart"),
         (unaligned, "was not replaced", "were not replaced"),
     ):
         parts = _siblings_before(own, entries)
         if parts:
-            words = one if len(parts) == 1 else several
-            told.append(f"{', '.join(parts[-_MAX_SHOWN:])} {words}, and the fault may be there")
+            predicate = singular if len(parts) == 1 else plural
+            told.append(f"{', '.join(parts[-_MAX_SHOWN:])} {predicate}, and the fault may be there")
     return "; ".join(told)
 
 
 def _siblings_before(own: Entry, entries: Sequence[Entry]) -> list[str]:
     path = module_of(own.name, own.kind).rpartition(".")[0]
     return [
-        one.name
-        for one in entries
-        if (one.kind, one.first_step) == ("output", own.first_step)
-        and one.order < own.order
-        and module_of(one.name, one.kind).rpartition(".")[0] == path
+        entry.name
+        for entry in entries
+        if (entry.kind, entry.first_step) == ("output", own.first_step)
+        and entry.order < own.order
+        and module_of(entry.name, entry.kind).rpartition(".")[0] == path
     ]
 
 
-def mark_shape_mismatch(found: Finding) -> Finding:
+def mark_shape_mismatch(finding: Finding) -> Finding:
     """Another shape than the reference's is told, and is no verdict on a computation."""
-    if found.verdict != "structure":
-        return found
-    return replace(found, verdict="unaligned", ratio=0.0, note=f"{found.note}; it was not replaced")
+    if finding.verdict != "structure":
+        return finding
+    return replace(finding, verdict="unaligned", ratio=0.0, note=f"{finding.note}; it was not replaced")
 
 
 def describe_step_gaps(shelf: ReferenceActivations) -> list[str]:
     """Steps that only one side has, or that were not run as a whole."""
-    there, here = len(shelf.steps), len(shelf.ran)
+    reference_steps, candidate_steps = len(shelf.steps), len(shelf.ran)
     if shelf.is_cut:
         return _describe_unfinished_steps(shelf)
-    if shelf.is_joined or there == here:
+    if shelf.is_joined or reference_steps == candidate_steps:
         return []
-    if there > here:
-        left = ", ".join(map(str, shelf.steps[here : here + _MAX_SHOWN]))
-        more = f" and {there - here - _MAX_SHOWN} more" if there - here > _MAX_SHOWN else ""
-        return [f"the reference has {there} steps, the candidate ran {here}: {left}{more} were not replayed"]
-    return [f"the candidate ran {here} steps, the reference has {there}: the others were not compared"]
+    if reference_steps > candidate_steps:
+        missing = ", ".join(map(str, shelf.steps[candidate_steps : candidate_steps + _MAX_SHOWN]))
+        more = (
+            f" and {reference_steps - candidate_steps - _MAX_SHOWN} more"
+            if reference_steps - candidate_steps > _MAX_SHOWN
+            else ""
+        )
+        return [
+            f"the reference has {reference_steps} steps, the candidate ran {candidate_steps}: {missing}{more} were not replayed"
+        ]
+    return [
+        f"the candidate ran {candidate_steps} steps, the reference has {reference_steps}: the others were not compared"
+    ]
 
 
 def _describe_unfinished_steps(shelf: ReferenceActivations) -> list[str]:
-    strange = f"{shelf.strange} of the candidate's {len(shelf.ran)} steps"
+    unmatched = f"{shelf.strange} of the candidate's {len(shelf.ran)} steps"
     are = "is" if shelf.strange == 1 else "are"
     return [
         *(
             f"{name}: only the first {part} of {whole} were compared"
             for name, part, whole in shelf.unfinished()
         ),
-        *([f"{strange} {are} no piece of the reference's one"] if shelf.strange else []),
+        *([f"{unmatched} {are} no piece of the reference's one"] if shelf.strange else []),
     ]
 
 
@@ -98,8 +106,8 @@ def describe_replay(run: TeacherForcedRun, shelf: ReferenceActivations) -> list[
     notes += [f"{more} more values were not replaced"] if more > 0 else []
     notes += run.missing[:_MAX_SHOWN]
     if run.joined:
-        ways = ", ".join(f"{count} {words}" for words, count in run.joined.items())
-        notes.append(f"the pieces of the reference's ranks were put together: {ways}")
+        methods = ", ".join(f"{count} {description}" for description, count in run.joined.items())
+        notes.append(f"the pieces of the reference's ranks were put together: {methods}")
     if shelf.is_cut and shelf.is_alike and not shelf.strange:
         count = len(shelf.ran)
         steps = f"each of the candidate's {count} steps" if count > 1 else "the candidate's step"
@@ -111,35 +119,35 @@ def describe_replay(run: TeacherForcedRun, shelf: ReferenceActivations) -> list[
 
 def keep_replayed_steps(entries: Sequence[Entry], shelf: ReferenceActivations) -> list[Entry]:
     """Without those of steps that the other side does not have, which are told once."""
-    both = set(shelf.steps[: len(shelf.ran)])
-    return [entry for entry in entries if entry.first_step in both or shelf.is_joined]
+    replayed = set(shelf.steps[: len(shelf.ran)])
+    return [entry for entry in entries if entry.first_step in replayed or shelf.is_joined]
 
 
-def _blame(found: Finding, modules: ModuleParents) -> tuple[str, str]:
-    module = found.module
-    if found.kind == "input":
+def _blame(finding: Finding, modules: ModuleParents) -> tuple[str, str]:
+    module = finding.module
+    if finding.kind == "input":
         # What comes in wrong, from what is right, was made by the code around.
-        return (modules[module], "own code") if module else (found.name, "data")
-    if found.kind == "value":
-        return found.name, "value"
-    return module, {"param": "param", "output": "output"}.get(found.kind, "local")
+        return (modules[module], "own code") if module else (finding.name, "data")
+    if finding.kind == "value":
+        return finding.name, "value"
+    return module, {"param": "param", "output": "output"}.get(finding.kind, "local")
 
 
-def _make_origin(found: Finding, name: str, kind: str, class_name: str, doubt: str) -> Origin:
-    theirs = found.pair.b.name
-    called = f"the candidate calls it {theirs}" if theirs != found.name else ""
-    note = "; ".join(filter(None, [found.note, doubt, called]))
-    ratio = found.ratio if not math.isnan(found.ratio) else math.inf
+def _make_origin(finding: Finding, name: str, kind: str, class_name: str, doubt: str) -> Origin:
+    candidate_name = finding.pair.b.name
+    name_note = f"the candidate calls it {candidate_name}" if candidate_name != finding.name else ""
+    note = "; ".join(filter(None, [finding.note, doubt, name_note]))
+    ratio = finding.ratio if not math.isnan(finding.ratio) else math.inf
     return Origin(
         name,
-        found.verdict,
+        finding.verdict,
         ratio,
-        found.step,
-        found.rank,
+        finding.step,
+        finding.rank,
         kind,
-        found.name,
-        found.call,
-        found.axis,
+        finding.name,
+        finding.call,
+        finding.axis,
         class_name,
         "",
         note,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tensortap.comparison.entries import Entry, ValueRef, Side
+from tensortap.comparison.entries import Entry, Side, ValueRef
 from tensortap.comparison.joining import ReorderedRef
 from tensortap.comparison.match import Matching
 from tensortap.comparison.modules import module_of, split_name
@@ -75,7 +75,9 @@ def guess_fused(matched: Matching, renamed: Callable[[str], str]) -> FusionGuess
             widths = [(_module_leaf_name(part.name), part.shape[-1]) for part in parts]
             guess.split_up.setdefault(_module_leaf_name(original_names[id(whole)]), widths)
         else:
-            guess.fused.setdefault(_module_leaf_name(whole.name), [_module_leaf_name(original_names[id(part)]) for part in parts])
+            guess.fused.setdefault(
+                _module_leaf_name(whole.name), [_module_leaf_name(original_names[id(part)]) for part in parts]
+            )
     return guess
 
 
@@ -96,7 +98,9 @@ def concatenate_fused(side: Side, fused: Fused) -> Side:
     groups = {key: parts for key, parts in _group_parts(side, fused).items() if all(parts)}
     joined = {id(parts[-1]): _concatenate_entries(key, parts) for key, parts in groups.items()}
     consumed = {id(part) for parts in groups.values() for part in parts} - joined.keys()
-    return replace(side, entries=[joined.get(id(entry), entry) for entry in side.entries if id(entry) not in consumed])
+    return replace(
+        side, entries=[joined.get(id(entry), entry) for entry in side.entries if id(entry) not in consumed]
+    )
 
 
 def missing_parts(side: Side, fused: Fused) -> list[str]:

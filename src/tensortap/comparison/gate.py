@@ -10,12 +10,14 @@ import numpy as np
 
 from tensortap.comparison import circumstances
 from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.match import Matching, EntryPair
+from tensortap.comparison.match import EntryPair, Matching
 from tensortap.comparison.modules import module_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.numbers import Array
 
-Topic = Literal["weights", "inputs", "configuration", "packages", "code", "randomness", "environment", "ranks"]
+Topic = Literal[
+    "weights", "inputs", "configuration", "packages", "code", "randomness", "environment", "ranks"
+]
 State = Literal["differs", "equal", "unknown"]
 _MAX_SHOWN = 4
 
@@ -38,7 +40,12 @@ class Explanation:
 
 def explain_setup_differences(a: Side, b: Side, matched: Matching) -> tuple[Explanation, ...]:
     """Every finding: first what differs, then what is equal, then what was not recorded."""
-    explanations = [_explain_weights(a, b, matched), _explain_inputs(matched), *_explain_run_facts(a, b), *_explain_ranks(a, b)]
+    explanations = [
+        _explain_weights(a, b, matched),
+        _explain_inputs(matched),
+        *_explain_run_facts(a, b),
+        *_explain_ranks(a, b),
+    ]
     states: tuple[State, ...] = ("differs", "equal", "unknown")
     return tuple(sorted(explanations, key=lambda explanation: states.index(explanation.state)))
 
@@ -60,22 +67,39 @@ def _compare_digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matchi
     """Each weight is a type, a shape and a digest."""
     name_in_b = _weight_names_in_b(matched)
     common = {name: (weight, b[name_in_b(name)]) for name, weight in a.items() if name_in_b(name) in b}
-    unmatched = {"A": [name for name in a if name not in common], "B": sorted(b.keys() - set(map(name_in_b, a)))}
-    pieces = [name for name, (a_weight, b_weight) in common.items() if matched.has_shards and a_weight[1] != b_weight[1]]
-    differing = [name for name, (a_weight, b_weight) in common.items() if a_weight != b_weight and name not in pieces]
-    undigested = [name for name, (a_weight, b_weight) in common.items() if a_weight[2] is None or b_weight[2] is None]
+    unmatched = {
+        "A": [name for name in a if name not in common],
+        "B": sorted(b.keys() - set(map(name_in_b, a))),
+    }
+    pieces = [
+        name
+        for name, (a_weight, b_weight) in common.items()
+        if matched.has_shards and a_weight[1] != b_weight[1]
+    ]
+    differing = [
+        name for name, (a_weight, b_weight) in common.items() if a_weight != b_weight and name not in pieces
+    ]
+    undigested = [
+        name for name, (a_weight, b_weight) in common.items() if a_weight[2] is None or b_weight[2] is None
+    ]
     if differing:
         description = f"{len(differing)} of {len(common)} weights differ{_describe_dtypes(differing, common)}"
         return Explanation("weights", f"{description}: {_join_some(differing)}", tuple(differing))
     if any(unmatched.values()):
-        counts = [f"{len(names)} only in {side}: {_join_some(names)}" for side, names in unmatched.items() if names]
+        counts = [
+            f"{len(names)} only in {side}: {_join_some(names)}" for side, names in unmatched.items() if names
+        ]
         description = f"the models do not have the same weights: {'; '.join(counts)}"
         return Explanation("weights", description, (*unmatched["A"], *unmatched["B"]), are_alone=True)
     if pieces:
-        description = f"{len(pieces)} of {len(common)} weights are in pieces on one side, and were not compared"
+        description = (
+            f"{len(pieces)} of {len(common)} weights are in pieces on one side, and were not compared"
+        )
         return Explanation("weights", description, tuple(pieces), "unknown")
     if undigested:
-        description = f"{len(undigested)} of {len(common)} weights have no digest (pip install 'tensortap[fast]')"
+        description = (
+            f"{len(undigested)} of {len(common)} weights have no digest (pip install 'tensortap[fast]')"
+        )
         return Explanation("weights", description, tuple(undigested), "unknown")
     return Explanation("weights", f"all {len(common)} weights are equal", state="equal")
 

@@ -29,13 +29,13 @@ def _differently_sharded_names(a: Side, b: Side) -> set[str]:
     """Names whose pieces are placed in one way on one side and in another on the other."""
     if not any(entry.placement is not None for side in (a, b) for entry in side.entries):
         return set()
-    ways: list[dict[str, set[object]]] = [{}, {}]
-    for side, found in zip((a, b), ways, strict=True):
+    placements_by_side: list[dict[str, set[object]]] = [{}, {}]
+    for side, by_name in zip((a, b), placements_by_side, strict=True):
         for entry in side.entries:
             placement = entry.placement
-            told = None if placement is None else (placement.mesh, placement.parts)
-            found.setdefault(entry.name, set()).add(told)
-    return {name for name, told in ways[0].items() if ways[1].get(name, told) != told}
+            described = None if placement is None else (placement.mesh, placement.parts)
+            by_name.setdefault(entry.name, set()).add(described)
+    return {name for name, placements in placements_by_side[0].items() if placements_by_side[1].get(name, placements) != placements}
 
 
 def group_shards(
@@ -46,14 +46,14 @@ def group_shards(
 ) -> Side:
     """With one value, as yet in pieces, where several ranks have one each: of all names, or of these."""
     groups: dict[tuple[object, ...], list[Entry]] = {}
-    seen: Counter[tuple[object, ...]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     for entry in side.entries:
-        moment = (entry.name, entry.kind, entry.step, entry.call)
+        call_key = (entry.name, entry.kind, entry.step, entry.call)
         if names is not None and entry.name not in names:
-            groups[(*moment, id(entry))] = [entry]
+            groups[(*call_key, id(entry))] = [entry]
             continue
-        seen[(*moment, entry.rank)] += 1
-        groups.setdefault((*moment, seen[(*moment, entry.rank)]), []).append(entry)
+        counts[(*call_key, entry.rank)] += 1
+        groups.setdefault((*call_key, counts[(*call_key, entry.rank)]), []).append(entry)
     return replace(
         side, entries=sort_entries([_merge_group(group, rank, declarations) for group in groups.values()])
     )
@@ -64,10 +64,10 @@ def _merge_group(group: list[Entry], rank: int | None, declarations: Sequence[De
     first = min(group, key=lambda entry: entry.first_rank)
     if len(group) == 1:
         return first if rank is None or first.rank == rank else replace(first, rank=rank)
-    pieces = tuple(sorted(group, key=lambda entry: entry.first_rank))
+    shards = tuple(sorted(group, key=lambda entry: entry.first_rank))
     return replace(
         first,
-        reference=UnassembledRef(pieces, find_declared_placement(first.name, declarations)),
+        reference=UnassembledRef(shards, find_declared_placement(first.name, declarations)),
         rank=first.rank if rank is None else rank,
         order=min(entry.order for entry in group),
         nbytes=sum(entry.nbytes for entry in group),

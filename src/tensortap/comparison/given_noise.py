@@ -22,12 +22,12 @@ def check_limit(limit: Any) -> float:
     return limit
 
 
-def resolve_floor(given: Any, base: Side, executor: Executor | None = None) -> Floor:
+def resolve_floor(floor: Any, base: Side, executor: Executor | None = None) -> Floor:
     """A floor that a user gave: itself, its file, or runs that should be the same as the base."""
-    if given is None or isinstance(given, Floor):
-        return given or Floor()
-    if isinstance(given, (str, os.PathLike)) and Path(given).suffix == ".json":
-        return Floor.load(given)
-    is_several = isinstance(given, (list, tuple)) and not all(isinstance(one, Record) for one in given)
-    runs = list(given) if is_several else [given]
+    if floor is None or isinstance(floor, Floor):
+        return floor or Floor()
+    if isinstance(floor, (str, os.PathLike)) and Path(floor).suffix == ".json":
+        return Floor.load(floor)
+    is_several = isinstance(floor, (list, tuple)) and not all(isinstance(run, Record) for run in floor)
+    runs = list(floor) if is_several else [floor]
     return Floor.from_runs([base, *runs], executor=executor)

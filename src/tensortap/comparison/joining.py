@@ -42,16 +42,16 @@ class JoinedRef(NamedTuple):
     replica: int = 0
 
     def load(self) -> Any:
-        held = self.operand()
-        return decode(held.bits, held.dtype)
+        operand = self.operand()
+        return decode(operand.bits, operand.dtype)
 
     def operand(self) -> Operand:
-        held = [_load_operand(piece) for piece in self.shards]
-        dtypes = {one.dtype for one in held}
+        operands = [_load_operand(shard) for shard in self.shards]
+        dtypes = {operand.dtype for operand in operands}
         if len(dtypes) == 1 and not self.placement.is_reduced:
-            return Operand(assemble(self.placement, [one.bits for one in held])[self.replica], dtypes.pop())
-        made = assemble(self.placement, [decode(one.bits, one.dtype) for one in held])[self.replica]
-        return Operand(made, str(made.dtype))
+            return Operand(assemble(self.placement, [operand.bits for operand in operands])[self.replica], dtypes.pop())
+        full = assemble(self.placement, [decode(operand.bits, operand.dtype) for operand in operands])[self.replica]
+        return Operand(full, str(full.dtype))
 
 
 class DeclaredShardsRef(NamedTuple):
@@ -64,7 +64,7 @@ class DeclaredShardsRef(NamedTuple):
 
     def load(self) -> Any:
         rows = zip(self.shards, self.ranks, self.placements, strict=True)
-        return whole([Record(self.name, one.load(), rank=rank, placement=where) for one, rank, where in rows])
+        return whole([Record(self.name, shard.load(), rank=rank, placement=placement) for shard, rank, placement in rows])
 
     def operand(self) -> Operand | None:
         return numeric_operand(self.load())
@@ -77,12 +77,12 @@ class ReorderedRef(NamedTuple):
     ops: tuple[ArrayOp, ...]
 
     def load(self) -> Any:
-        held = self.operand()
-        return decode(held.bits, held.dtype)
+        operand = self.operand()
+        return decode(operand.bits, operand.dtype)
 
     def operand(self) -> Operand:
-        held = _load_operand(self.reference)
-        return Operand(apply_ops(self.ops, held.bits), held.dtype)
+        operand = _load_operand(self.reference)
+        return Operand(apply_ops(self.ops, operand.bits), operand.dtype)
 
 
 class ShardedRef(NamedTuple):
@@ -92,12 +92,12 @@ class ShardedRef(NamedTuple):
     placement: Placement
 
     def load(self) -> Any:
-        held = self.operand()
-        return decode(held.bits, held.dtype)
+        operand = self.operand()
+        return decode(operand.bits, operand.dtype)
 
     def operand(self) -> Operand:
-        held = _load_operand(self.reference)
-        return Operand(held.bits[np.ix_(*global_indices(self.placement))], held.dtype)
+        operand = _load_operand(self.reference)
+        return Operand(operand.bits[np.ix_(*global_indices(self.placement))], operand.dtype)
 
 
 class WindowsRef(NamedTuple):
@@ -107,16 +107,16 @@ class WindowsRef(NamedTuple):
     places: tuple[tuple[tuple[int, int], ...], ...]  # from where to where along each axis
 
     def load(self) -> Any:
-        held = self.operand()
-        return decode(held.bits, held.dtype)
+        operand = self.operand()
+        return decode(operand.bits, operand.dtype)
 
     def operand(self) -> Operand:
-        held = [_load_operand(reference) for reference in self.references]
+        operands = [_load_operand(reference) for reference in self.references]
         parts = [
-            one.bits[tuple(slice(*limits) for limits in place)].reshape(-1)
-            for one, place in zip(held, self.places, strict=True)
+            operand.bits[tuple(slice(*limits) for limits in window)].reshape(-1)
+            for operand, window in zip(operands, self.places, strict=True)
         ]
-        return Operand(np.concatenate(parts), held[0].dtype)
+        return Operand(np.concatenate(parts), operands[0].dtype)
 
 
 class ConcatenatedStepsRef(NamedTuple):
@@ -146,10 +146,10 @@ class UnresolvedRef(NamedTuple):
 
 def load_numbers(reference: ValueRef) -> Array | None:
     """The numbers of a value, to compute with; None for what has none."""
-    held = reference.operand()
-    if held is None or dtype_info(held.dtype).family == "complex":
+    operand = reference.operand()
+    if operand is None or dtype_info(operand.dtype).family == "complex":
         return None
-    return decode(held.bits, held.dtype)
+    return decode(operand.bits, operand.dtype)
 
 
 def shards_of(entry: Entry) -> Sequence[Entry]:
@@ -162,7 +162,7 @@ def declared_placement(entry: Entry) -> ShardPlacement | None:
 
 
 def _load_operand(reference: ValueRef) -> Operand:
-    held = reference.operand()
-    if held is None:
+    operand = reference.operand()
+    if operand is None:
         raise UnsupportedValueError("what is not numbers cannot be put together")
-    return held
+    return operand

@@ -171,7 +171,9 @@ def _localise_rank(
         changing = {finding.step for _, finding in findings if _may_change(finding)}
         by_step = {step: by_step[step] for step in changing}
     parents = ModuleParents(finding.module for _, finding in findings)
-    classes = {finding.module: finding.pair.a.class_name for _, finding in findings if finding.pair.a.class_name}
+    classes = {
+        finding.module: finding.pair.a.class_name for _, finding in findings if finding.pair.a.class_name
+    }
     uncaptured = UncapturedInputs(unmatched, parents)
     intrinsic = IntrinsicRounding(measured_names, (finding for _, finding in findings), unmatched, parents)
     for step in sorted(by_step):
@@ -212,7 +214,9 @@ def _is_observed_out_of_order(finding: Finding) -> bool:
     return entry.kind == "param" or entry.kind in GRADIENT_KINDS or entry.name.endswith(AFTER_STEP)
 
 
-def _judge_in_context(walk: _StepWalk, finding: Finding, earlier: Finding | None) -> tuple[Finding, Origin | None]:
+def _judge_in_context(
+    walk: _StepWalk, finding: Finding, earlier: Finding | None
+) -> tuple[Finding, Origin | None]:
     if finding.verdict in ("unreadable", "uncovered", "unaligned"):
         return finding, None
     parent = walk.parent_of(finding)
@@ -251,7 +255,9 @@ def _mark_resorted(finding: Finding, sorting: Finding) -> Finding:
 def _mark_healed(finding: Finding, parent: Finding | None) -> Finding:
     if finding.kind != "output" or parent is None or not parent.is_beyond:
         return finding
-    if finding.verdict != "identical" and parent.noise.source == INTRINSIC_ROUNDING:  # it may well be there, below the noise
+    if (
+        finding.verdict != "identical" and parent.noise.source == INTRINSIC_ROUNDING
+    ):  # it may well be there, below the noise
         return finding
     return replace(finding, verdict="healed", source=parent.name)
 

@@ -19,15 +19,17 @@ def perturb_by_one_ulp(value: Any, *, seed: int = SEED) -> Any:
     """Every floating number one up or one down in its type; what is zero, infinite or a mask stays."""
     if not isinstance(value, torch.Tensor) or not is_perturbable(value):
         return value
-    still = value.detach()
-    bits = still.contiguous().view(_INTEGERS[still.element_size()])
-    toss = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, bits.shape, generator=toss, dtype=torch.int8).to(bits.device) * 2 - 1
-    limit = torch.finfo(still.dtype)
-    is_plain = still.isfinite() & (still.abs() < limit.max / 4) & (still.abs() > limit.tiny)
-    other = torch.where(is_plain, (bits + signs.to(bits.dtype)).view(still.dtype).view(still.shape), still)
+    detached = value.detach()
+    bits = detached.contiguous().view(_INTEGERS[detached.element_size()])
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, bits.shape, generator=generator, dtype=torch.int8).to(bits.device) * 2 - 1
+    limit = torch.finfo(detached.dtype)
+    is_plain = detached.isfinite() & (detached.abs() < limit.max / 4) & (detached.abs() > limit.tiny)
+    perturbed = torch.where(
+        is_plain, (bits + signs.to(bits.dtype)).view(detached.dtype).view(detached.shape), detached
+    )
     # The difference is one place of the last digit, so the sum is exact, and the gradient goes on.
-    return value + (other - still) if value.requires_grad else other
+    return value + (perturbed - detached) if value.requires_grad else perturbed
 
 
 def is_perturbable(value: torch.Tensor) -> bool:

@@ -13,21 +13,21 @@ class CandidatesByShape:
     """The values of a side that are still free, by moment, name, parent and shape."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self._positions = {id(entry): place for place, entry in enumerate(entries)}
+        self._positions = {id(entry): position for position, entry in enumerate(entries)}
         self._groups: defaultdict[Hashable, dict[int, Entry]] = defaultdict(dict)
         for place, entry in enumerate(entries):
             for key in _lookup_keys(entry):
                 self._groups[key][place] = entry
 
-    def with_names(self, whole: Entry, names: Sequence[str]) -> list[Entry]:
+    def with_names(self, full: Entry, names: Sequence[str]) -> list[Entry]:
         """Those of its moment that have one of these names, in the order of the side."""
-        return self._ordered([self._group((_call_key(whole), name)) for name in names])
+        return self._ordered([self._group((_call_key(full), name)) for name in names])
 
-    def with_shape(self, whole: Entry, axis: int, most: int) -> list[Entry]:
+    def with_shape(self, full: Entry, axis: int, limit: int) -> list[Entry]:
         """The first of its moment and parent, and parts of itself, with its shape but for one axis."""
-        rest = _call_key(whole), axis, _shape_without(whole.shape, axis)
-        groups = [self._group((*rest, "in", _parent(whole))), self._group((*rest, "of", whole.name))]
-        return self._ordered([dict(islice(group.items(), most)) for group in groups])[:most]
+        shape_key = _call_key(full), axis, _shape_without(full.shape, axis)
+        groups = [self._group((*shape_key, "in", _parent(full))), self._group((*shape_key, "of", full.name))]
+        return self._ordered([dict(islice(group.items(), limit)) for group in groups])[:limit]
 
     def remove(self, entries: Sequence[Entry]) -> None:
         """They are free no more."""
@@ -39,18 +39,18 @@ class CandidatesByShape:
         return self._groups.get(key, {})
 
     def _ordered(self, groups: Sequence[dict[int, Entry]]) -> list[Entry]:
-        found = {place: entry for group in groups for place, entry in group.items()}
-        return [found[place] for place in sorted(found)]
+        by_position = {position: entry for group in groups for position, entry in group.items()}
+        return [by_position[position] for position in sorted(by_position)]
 
 
 def _lookup_keys(entry: Entry) -> Iterator[Hashable]:
-    moment = _call_key(entry)
-    yield moment, entry.name
+    call_key = _call_key(entry)
+    yield call_key, entry.name
     for axis in {len(entry.shape) - 1, 0} if entry.shape else ():
-        rest = moment, axis, _shape_without(entry.shape, axis)
-        yield (*rest, "in", _parent(entry))
-        for whole in _containers(entry.name):
-            yield (*rest, "of", whole)
+        shape_key = call_key, axis, _shape_without(entry.shape, axis)
+        yield (*shape_key, "in", _parent(entry))
+        for container in _containers(entry.name):
+            yield (*shape_key, "of", container)
 
 
 def _containers(name: str) -> Iterator[str]:

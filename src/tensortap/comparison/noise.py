@@ -63,7 +63,9 @@ class Noise:
         """What its own computation adds, without what came in; None where that was not measured."""
         if self.own is None:
             return None
-        return replace(self, relative_l2=self.own[0], row=self.own[1], column=self.own[2], source=INTRINSIC_ROUNDING)
+        return replace(
+            self, relative_l2=self.own[0], row=self.own[1], column=self.own[2], source=INTRINSIC_ROUNDING
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -71,7 +73,13 @@ def analytic_noise(dtype: str, depth: int = 1) -> Noise:
     """What values of this precision usually differ by, that many layers deep; nobody has measured it."""
     rounding = UNIT_ROUNDOFF.get(dtype, 2.0**-24)
     typical_error = _TYPICAL_ERROR[rounding] * math.sqrt(max(depth, 1))
-    return Noise(typical_error, _WORST_ROW_FACTOR * typical_error, _WORST_ROW_FACTOR * typical_error, "analytic", limit=1.0)
+    return Noise(
+        typical_error,
+        _WORST_ROW_FACTOR * typical_error,
+        _WORST_ROW_FACTOR * typical_error,
+        "analytic",
+        limit=1.0,
+    )
 
 
 def max_noise(a: Noise | None, b: Noise) -> Noise:

@@ -19,7 +19,11 @@ class IntrinsicRounding:
     `alone` is what has no partner, and is weighed elsewhere."""
 
     def __init__(
-        self, measured_names: Iterable[str], findings: Iterable[Finding], unmatched: Iterable[Entry], modules: ModuleParents
+        self,
+        measured_names: Iterable[str],
+        findings: Iterable[Finding],
+        unmatched: Iterable[Entry],
+        modules: ModuleParents,
     ) -> None:
         self._modules = modules
         judged = {finding.name: finding.verdict not in GAPS for finding in findings}
@@ -36,7 +40,9 @@ class IntrinsicRounding:
         if finding.verdict not in ("within noise", "origin") or finding.pair.a.dtype != finding.pair.b.dtype:
             return finding
         judgement = judge(metrics, noise)
-        return replace(finding, noise=noise, verdict=judgement.verdict, ratio=judgement.ratio, axis=judgement.axis)
+        return replace(
+            finding, noise=noise, verdict=judgement.verdict, ratio=judgement.ratio, axis=judgement.axis
+        )
 
     def _code_of(self, name: str) -> str:
         """The module in whose code it is seen: what comes into a module, or what a part of it gave."""

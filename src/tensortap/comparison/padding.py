@@ -23,14 +23,14 @@ _NOTE = f"what {MASK} hides is not compared: a row of padding may look at anothe
 _DETAIL = f"without the rows that {MASK} hides"
 
 
-def drop_padding(matched: Matching) -> Matching:
+def drop_padding(matching: Matching) -> Matching:
     """The same; of steps whose mask hides tokens, the rows of the others alone. Where nothing is hidden, or
     no mask tells, as it was."""
-    hiding = {pair.a.first_step: table for pair, table in _token_masks(matched.pairs) if not table.all()}
+    hiding = {pair.a.first_step: table for pair, table in _token_masks(matching.pairs) if not table.all()}
     if not hiding:
-        return matched
-    pairs = [_drop_padding_rows(pair, hiding.get(pair.a.first_step)) for pair in matched.pairs]
-    return replace(matched, pairs=pairs, messages=[*matched.messages, _NOTE])
+        return matching
+    pairs = [_drop_padding_rows(pair, hiding.get(pair.a.first_step)) for pair in matching.pairs]
+    return replace(matching, pairs=pairs, messages=[*matching.messages, _NOTE])
 
 
 def _token_masks(pairs: Sequence[EntryPair]) -> Iterator[tuple[EntryPair, Array]]:
@@ -38,18 +38,18 @@ def _token_masks(pairs: Sequence[EntryPair]) -> Iterator[tuple[EntryPair, Array]
     masks = {pair.a.first_step: pair for pair in pairs if _is_model_input(pair, MASK)}
     for pair in pairs:
         mask = masks.get(pair.a.first_step) if _is_model_input(pair, IDS) else None
-        held = [] if mask is None else [_load_last_numbers(one.reference) for one in (pair.a, pair.b, mask.a)]
-        arrays = [one for one in held if one is not None]
-        if len(arrays) < 3 or {one.ndim for one in arrays} != {2} or not np.array_equal(arrays[0], arrays[1]):
+        loaded = [] if mask is None else [_load_last_numbers(entry.reference) for entry in (pair.a, pair.b, mask.a)]
+        arrays = [array for array in loaded if array is not None]
+        if len(arrays) < 3 or {array.ndim for array in arrays} != {2} or not np.array_equal(arrays[0], arrays[1]):
             continue
         ids, _, table = arrays
         if _covers_ids(table.shape, ids.shape):
             yield pair, table[:, table.shape[1] - ids.shape[1] :] != 0
 
 
-def _is_model_input(pair: EntryPair, what: str) -> bool:
+def _is_model_input(pair: EntryPair, suffix: str) -> bool:
     """Whether it is an input of the model itself that ends so, on either side."""
-    is_named = pair.a.name.endswith(what) or pair.b.name.endswith(what)
+    is_named = pair.a.name.endswith(suffix) or pair.b.name.endswith(suffix)
     return is_named and pair.a.kind == "input" and not module_of(pair.a.name, "input")
 
 
@@ -72,26 +72,26 @@ def _drop_padding_rows(pair: EntryPair, table: Array | None) -> EntryPair:
         return pair
     # What tells padding from tokens is compared as it is: it may be wrong.
     is_telling = _is_model_input(pair, "") or pair.a.name.endswith(MASK) or pair.b.name.endswith(MASK)
-    steps = None if is_telling else _ops_for_token_rows(pair, table)
-    if steps is None:
+    ops = None if is_telling else _ops_for_token_rows(pair, table)
+    if ops is None:
         return pair
-    plan = pair.alignment or AlignmentNote(pair.a.name, "", ())
+    note = pair.alignment or AlignmentNote(pair.a.name, "", ())
     return replace(
         pair,
-        a=reordered_entry(pair.a, steps),
-        b=reordered_entry(pair.b, steps),
-        alignment=plan.extended("without padding", _DETAIL),
+        a=reordered_entry(pair.a, ops),
+        b=reordered_entry(pair.b, ops),
+        alignment=note.extended("without padding", _DETAIL),
     )
 
 
 def _ops_for_token_rows(pair: EntryPair, table: Array) -> tuple[ArrayOp, ...] | None:
     """What takes the rows of tokens; None where a value has no row for each."""
     stepped = [
-        one.reference.reference for one in (pair.a, pair.b) if isinstance(one.reference, ConcatenatedStepsRef)
+        entry.reference.reference for entry in (pair.a, pair.b) if isinstance(entry.reference, ConcatenatedStepsRef)
     ]
-    windows = [one for one in stepped if isinstance(one, WindowsRef)]
+    windows = [reference for reference in stepped if isinstance(reference, WindowsRef)]
     if windows:
-        return _ops_for_windows([one for one in windows if not any(one.places)], table)
+        return _ops_for_windows([windowed for windowed in windows if not any(windowed.places)], table)
     shape, ids, rows = pair.a.shape, table.shape, np.flatnonzero(table)
     is_attention = len(shape) == 4 and (shape[0], shape[2]) == ids and ids[1] != shape[1]
     if is_attention:  # or heads: a row for each of its queries
@@ -99,12 +99,12 @@ def _ops_for_token_rows(pair: EntryPair, table: Array) -> tuple[ArrayOp, ...] | 
     return ops_for_tokens(shape, ids, rows)
 
 
-def _ops_for_windows(pieces: Sequence[WindowsRef], table: Array) -> tuple[ArrayOp, ...] | None:
+def _ops_for_windows(references: Sequence[WindowsRef], table: Array) -> tuple[ArrayOp, ...] | None:
     """Attention over the tokens so far, step by step: the queries that are tokens."""
-    held = [load_numbers(one) for windows in pieces for one in windows.references]
-    shapes = [one.shape for one in held if one is not None and one.ndim == 4 and len(one) == len(table)]
+    loaded = [load_numbers(reference) for windows in references for reference in windows.references]
+    shapes = [array.shape for array in loaded if array is not None and array.ndim == 4 and len(array) == len(table)]
     lengths = [shape[2] for shape in shapes]
-    if not held or len(shapes) < len(held) or sum(lengths) != table.shape[1]:
+    if not loaded or len(shapes) < len(loaded) or sum(lengths) != table.shape[1]:
         return None
     parts = np.split(table, np.cumsum(lengths)[:-1].tolist(), axis=1)
     kept = [
@@ -114,6 +114,6 @@ def _ops_for_windows(pieces: Sequence[WindowsRef], table: Array) -> tuple[ArrayO
     return (("take", 0, np.flatnonzero(np.concatenate(kept))),)
 
 
-def reordered_entry(entry: Entry, steps: tuple[ArrayOp, ...]) -> Entry:
-    shape = apply_ops(steps, np.empty(entry.shape, np.bool_)).shape
-    return replace(entry, reference=ReorderedRef(entry.reference, steps), shape=shape, checksum="")
+def reordered_entry(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
+    shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
+    return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")

@@ -30,33 +30,33 @@ class Change:
 
 def diff_patches(a: bytes, b: bytes) -> list[Change]:
     """Files that only one of them changes, or both differently."""
-    one, other = _split_by_file(a), _split_by_file(b)
-    names = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
-    return [_diff_patched_file(name, one.get(name), other.get(name)) for name in names]
+    a_files, b_files = _split_by_file(a), _split_by_file(b)
+    names = [name for name in dict.fromkeys([*a_files, *b_files]) if a_files.get(name) != b_files.get(name)]
+    return [_diff_patched_file(name, a_files.get(name), b_files.get(name)) for name in names]
 
 
 def diff_files(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> list[Change]:
     """Files that only one program has, or both differently; of very many only the first are looked into."""
     names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
-    room = _MAX_LINES
-    found = []
+    remaining_lines = _MAX_LINES
+    changes = []
     for name in names:
         sides = _split_lines(a.get(name)), _split_lines(b.get(name))
-        room -= max(map(len, sides))
-        found.append(_diff_file(name, a.get(name), b.get(name), room))
-    return found
+        remaining_lines -= max(map(len, sides))
+        changes.append(_diff_file(name, a.get(name), b.get(name), remaining_lines))
+    return changes
 
 
-def _diff_file(name: str, a: bytes | None, b: bytes | None, room: int) -> Change:
+def _diff_file(name: str, a: bytes | None, b: bytes | None, remaining_lines: int) -> Change:
     where: Where = "only in A" if b is None else "only in B" if a is None else "in both, not the same"
     if any(b"\0" in side for side in (a, b) if side is not None):
         return Change(name, where, 0, 0, ("binary",))
-    one, other = _split_lines(a), _split_lines(b)
-    if a is not None and b is not None and _without_line_ends(one) == _without_line_ends(other):
+    a_lines, b_lines = _split_lines(a), _split_lines(b)
+    if a is not None and b is not None and _without_line_ends(a_lines) == _without_line_ends(b_lines):
         return Change(name, where, 0, 0, ("only the ends of lines differ",))
-    if room < 0 or max(len(one), len(other)) > _MAX_FILE_LINES:
-        return Change(name, where, 0, 0, (f"{len(one):,} lines and {len(other):,}",))
-    lines = list(difflib.unified_diff(one, other, n=_CONTEXT_LINES, lineterm=""))[2:]
+    if remaining_lines < 0 or max(len(a_lines), len(b_lines)) > _MAX_FILE_LINES:
+        return Change(name, where, 0, 0, (f"{len(a_lines):,} lines and {len(b_lines):,}",))
+    lines = list(difflib.unified_diff(a_lines, b_lines, n=_CONTEXT_LINES, lineterm=""))[2:]
     return Change(name, where, *_count_changed_lines(lines), tuple(lines))
 
 
@@ -76,24 +76,24 @@ def _split_by_file(patch: bytes) -> dict[str, bytes]:
 
 
 def _patched_file(part: bytes) -> str:
-    found = _NAME.findall(part) or _HEADER.findall(part.partition(b"\n")[0])
-    return found[-1].decode(errors="backslashreplace") if found else "?"
+    names = _NAME.findall(part) or _HEADER.findall(part.partition(b"\n")[0])
+    return names[-1].decode(errors="backslashreplace") if names else "?"
 
 
 def _diff_patched_file(name: str, a: bytes | None, b: bytes | None) -> Change:
-    one, other = _hunk_lines(a), _hunk_lines(b)
+    a_lines, b_lines = _hunk_lines(a), _hunk_lines(b)
     if b is None or a is None:
         where: Where = "only in A" if b is None else "only in B"
-        return Change(name, where, *_count_changed_lines(one or other), tuple(one or other))
-    if max(len(one), len(other)) > _MAX_FILE_LINES:
+        return Change(name, where, *_count_changed_lines(a_lines or b_lines), tuple(a_lines or b_lines))
+    if max(len(a_lines), len(b_lines)) > _MAX_FILE_LINES:
         return Change(
             name,
             "in both, not the same",
-            *_count_changed_lines(other),
+            *_count_changed_lines(b_lines),
             ("too many lines to set side by side",),
         )
-    between = difflib.unified_diff(one, other, "A", "B", n=_CONTEXT_LINES, lineterm="")
-    return Change(name, "in both, not the same", *_count_changed_lines(other), tuple(between))
+    between = difflib.unified_diff(a_lines, b_lines, "A", "B", n=_CONTEXT_LINES, lineterm="")
+    return Change(name, "in both, not the same", *_count_changed_lines(b_lines), tuple(between))
 
 
 def _hunk_lines(part: bytes | None) -> list[str]:

@@ -45,7 +45,7 @@ class InferredPlacement:
         return self.placement is not None and self.state in ("certain", "assumed")
 
     def __str__(self) -> str:
-        rivals = "; ".join(f"{way} leaves {error:.3g}" for way, error in self.rivals[:2])
+        rivals = "; ".join(f"{placement} leaves {error:.3g}" for placement, error in self.rivals[:2])
         if self.state == "ambiguous":
             return f"ambiguous: {self.placement} leaves {self.error:.3g}, {rivals}"
         if self.placement is None:
@@ -69,25 +69,25 @@ class _Candidate:
         return assemble(self.placement, self.shards)
 
 
-def infer_placement(whole: Array, pieces: Sequence[Array]) -> InferredPlacement:
+def infer_placement(full: Array, shards: Sequence[Array]) -> InferredPlacement:
     """The way in which the pieces make this whole. A more complex way must be better by a margin, and what
     only gains by averaging noise away is no explanation."""
-    zero = _integer_offset(whole)
-    aim, scale = _to_finite(_subtract_offset(whole, zero))
-    settled = [_to_finite(_subtract_offset(piece, zero), scale)[0] for piece in pieces]
-    known = candidate_placements([one.shape for one in settled], aim.shape)
+    zero = _integer_offset(full)
+    target, scale = _to_finite(_subtract_offset(full, zero))
+    finite_shards = [_to_finite(_subtract_offset(shard, zero), scale)[0] for shard in shards]
+    candidates = candidate_placements([finite_shard.shape for finite_shard in finite_shards], target.shape)
     # A sum has another zero than its parts.
-    ways = (way for way in known if _drops_only_padding(way, settled) and not (zero and way.is_reduced))
-    tried = [_try_placement(way, aim, settled) for way in ways]
+    placements = (placement for placement in candidates if _drops_only_padding(placement, finite_shards) and not (zero and placement.is_reduced))
+    tried = [_try_placement(placement, target, finite_shards) for placement in placements]
     if not tried:
         return InferredPlacement("unexplained")
-    best = min(one.error for one in tried)
-    copies = _placement_of_copies(settled, tried) if best > _NEARLY_EXACT else None
+    best = min(candidate.error for candidate in tried)
+    copies = _placement_of_copies(finite_shards, tried) if best > _NEARLY_EXACT else None
     if copies is not None:
         return copies
     if best <= _MAX_ERROR:
-        return _choose_candidate(tried, len(pieces), aim)
-    return _placement_with_misfits(tried, aim, settled) or _placement_by_shape(tried)
+        return _choose_candidate(tried, len(shards), target)
+    return _placement_with_misfits(tried, target, finite_shards) or _placement_by_shape(tried)
 
 
 def infer_both_placements(
@@ -95,138 +95,138 @@ def infer_both_placements(
 ) -> tuple[ShardPlacement, InferredPlacement] | str:
     """How the pieces of both sides make the same whole, where neither is known; a sentence where that is
     not settled."""
-    found: list[tuple[ShardPlacement, InferredPlacement, Array]] = []
-    for way in _placements_without_reference(a):
-        whole = assemble(way, a)[0]
-        placing = infer_placement(whole, b)
-        if placing.state == "certain" and placing.error <= _MAX_ERROR:
-            found.append((way, placing, whole))
-    if not found:
+    fits: list[tuple[ShardPlacement, InferredPlacement, Array]] = []
+    for placement in _placements_without_reference(a):
+        full = assemble(placement, a)[0]
+        inferred = infer_placement(full, b)
+        if inferred.state == "certain" and inferred.error <= _MAX_ERROR:
+            fits.append((placement, inferred, full))
+    if not fits:
         return "no way explains both"
-    best = min(one[1].error for one in found)
-    near = [one for one in found if one[1].error <= _MARGIN * best + _EPSILON]
-    (way, placing, whole), *others = sorted(near, key=_complexity)
-    for other, rival, made in others:
-        is_as_simple = _complexity((other, rival, made)) == _complexity((way, placing, whole))
+    best = min(fit[1].error for fit in fits)
+    best_fits = [fit for fit in fits if fit[1].error <= _MARGIN * best + _EPSILON]
+    (placement, inferred, full), *other_fits = sorted(best_fits, key=_complexity)
+    for other_placement, rival, other_full in other_fits:
+        is_as_simple = _complexity((other_placement, rival, other_full)) == _complexity((placement, inferred, full))
         if is_as_simple and (
-            made.shape != whole.shape or _relative_distance(made, whole, whole) > best + _EPSILON
+            other_full.shape != full.shape or _relative_distance(other_full, full, full) > best + _EPSILON
         ):
-            return f"ambiguous: {way} of A with {placing.placement} of B, or {other} with {rival.placement}"
-    return way, placing
+            return f"ambiguous: {placement} of A with {inferred.placement} of B, or {other_placement} with {rival.placement}"
+    return placement, inferred
 
 
-def _integer_offset(whole: Array) -> int:
+def _integer_offset(full: Array) -> int:
     """From where on large integers are counted, that differ by little: as float64 they would be the same."""
-    if whole.dtype.kind not in "iu" or whole.size < 2:
+    if full.dtype.kind not in "iu" or full.size < 2:
         return 0
-    low, high = int(whole.min()), int(whole.max())
+    low, high = int(full.min()), int(full.max())
     return low if 0 < high - low < min(_MAX_EXACT_INT, max(abs(low), abs(high)) * _SMALL_RANGE) else 0
 
 
-def _subtract_offset(piece: Array, zero: int) -> Array:
+def _subtract_offset(shard: Array, offset: int) -> Array:
     """Exactly, whatever a piece holds: it may be of another type."""
-    return (piece.astype(object) - zero).astype(np.float64) if zero else piece
+    return (shard.astype(object) - offset).astype(np.float64) if offset else shard
 
 
-def _drops_only_padding(way: ShardPlacement, pieces: Sequence[Array]) -> bool:
+def _drops_only_padding(placement: ShardPlacement, shards: Sequence[Array]) -> bool:
     """Whether the whole that this way makes leaves out nothing but padding."""
-    if not way.padding:
+    if not placement.padding:
         return True
-    whole = np.concatenate(pieces, axis=way.dim)
-    return is_padding([("cut", way.dim, 0, whole.shape[way.dim] - way.padding)], whole)
+    full = np.concatenate(shards, axis=placement.dim)
+    return is_padding([("cut", placement.dim, 0, full.shape[placement.dim] - placement.padding)], full)
 
 
-def _complexity(found: tuple[ShardPlacement, InferredPlacement, Array]) -> int:
-    way, placing, _ = found
-    return sum(_KINDS_BY_COMPLEXITY.index(one.kind) for one in (way, placing.placement) if one is not None)
+def _complexity(fit: tuple[ShardPlacement, InferredPlacement, Array]) -> int:
+    placement, inferred, _ = fit
+    return sum(_KINDS_BY_COMPLEXITY.index(each.kind) for each in (placement, inferred.placement) if each is not None)
 
 
-def _placements_without_reference(pieces: Sequence[Array]) -> list[ShardPlacement]:
+def _placements_without_reference(shards: Sequence[Array]) -> list[ShardPlacement]:
     """The ways in which pieces alone can make a whole; copies only where they are equal."""
-    shapes = {piece.shape for piece in pieces}
-    ways = [
+    shapes = {shard.shape for shard in shards}
+    placements = [
         ShardPlacement("shard", dim)
-        for dim in range(pieces[0].ndim)
+        for dim in range(shards[0].ndim)
         if len({(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}) == 1
     ]
     if len(shapes) > 1:
-        return ways
-    are_copies = all(np.array_equal(pieces[0], other, equal_nan=True) for other in pieces[1:])
-    return [REPLICATE] if are_copies else [*ways, ShardPlacement("partial")]
+        return placements
+    are_copies = all(np.array_equal(shards[0], other, equal_nan=True) for other in shards[1:])
+    return [REPLICATE] if are_copies else [*placements, ShardPlacement("partial")]
 
 
-def _choose_candidate(tried: list[_Candidate], count: int, aim: Array) -> InferredPlacement:
-    best = min(tried, key=lambda one: one.error)
-    chosen = next(one for one in tried if one.error <= _slack(one, best, count) * best.error + _EPSILON)
-    others = sorted((one for one in tried if one is not chosen), key=lambda one: one.error)
-    ties = [one for one in others if _is_tie(one, chosen, count, aim)]
-    rivals = tuple((one.placement, one.error) for one in ties or others)
+def _choose_candidate(candidates: list[_Candidate], count: int, target: Array) -> InferredPlacement:
+    best = min(candidates, key=lambda candidate: candidate.error)
+    chosen = next(candidate for candidate in candidates if candidate.error <= _slack(candidate, best, count) * best.error + _EPSILON)
+    others = sorted((candidate for candidate in candidates if candidate is not chosen), key=lambda candidate: candidate.error)
+    ties = [candidate for candidate in others if _is_tie(candidate, chosen, count, target)]
+    rivals = tuple((candidate.placement, candidate.error) for candidate in ties or others)
     return InferredPlacement("ambiguous" if ties else "certain", chosen.placement, chosen.error, rivals)
 
 
-def _slack(one: _Candidate, best: _Candidate, count: int) -> float:
+def _slack(candidate: _Candidate, best: _Candidate, count: int) -> float:
     """Adding copies makes less of their noise, by the root of their number: that proves nothing."""
-    return 2 * math.sqrt(count) if best.placement.is_reduced and not one.placement.is_reduced else 1.0
+    return 2 * math.sqrt(count) if best.placement.is_reduced and not candidate.placement.is_reduced else 1.0
 
 
-def _is_tie(rival: _Candidate, chosen: _Candidate, count: int, aim: Array) -> bool:
+def _is_tie(rival: _Candidate, chosen: _Candidate, count: int, target: Array) -> bool:
     """Whether it explains the numbers about as well, and would make another whole of them."""
     margin = _MARGIN * _slack(rival, chosen, count)
     if rival.error > margin * chosen.error + _EPSILON or _slack(chosen, rival, count) > 1:
         return False
-    return _relative_distance(rival.assembled[0], chosen.assembled[0], aim) > chosen.error + _EPSILON
+    return _relative_distance(rival.assembled[0], chosen.assembled[0], target) > chosen.error + _EPSILON
 
 
 def _placement_with_misfits(
-    tried: list[_Candidate], aim: Array, pieces: Sequence[Array]
+    candidates: list[_Candidate], target: Array, shards: Sequence[Array]
 ) -> InferredPlacement | None:
     """A way that explains at least half of the pieces wholly: the others are wrong, not placed otherwise."""
-    found = []
-    for one in tried:
-        if one.placement.kind not in ("partial", "mesh") and not one.placement.padding:
-            misfits = _misfitting_shards(one, aim, pieces)
-            if len(misfits) <= len(pieces) // 2:
-                found.append((one, misfits))
-    if len(found) != 1:
+    fits = []
+    for candidate in candidates:
+        if candidate.placement.kind not in ("partial", "mesh") and not candidate.placement.padding:
+            misfits = _misfitting_shards(candidate, target, shards)
+            if len(misfits) <= len(shards) // 2:
+                fits.append((candidate, misfits))
+    if len(fits) != 1:
         return None
-    one, misfits = found[0]
-    return InferredPlacement("certain", one.placement, one.error, (), misfits)
+    candidate, misfits = fits[0]
+    return InferredPlacement("certain", candidate.placement, candidate.error, (), misfits)
 
 
-def _misfitting_shards(one: _Candidate, aim: Array, pieces: Sequence[Array]) -> tuple[int, ...]:
-    if one.placement == REPLICATE:
-        errors = [_relative_distance(piece, aim, aim) for piece in pieces]
+def _misfitting_shards(candidate: _Candidate, target: Array, shards: Sequence[Array]) -> tuple[int, ...]:
+    if candidate.placement == REPLICATE:
+        errors = [_relative_distance(shard, target, target) for shard in shards]
     else:
-        owner, apart = owning_shards(one.placement, pieces), one.assembled[0] - aim
-        errors = [_norm(apart[owner == at]) / (_norm(aim[owner == at]) or 1) for at in range(len(pieces))]
+        owner, residual = owning_shards(candidate.placement, shards), candidate.assembled[0] - target
+        errors = [_norm(residual[owner == position]) / (_norm(target[owner == position]) or 1) for position in range(len(shards))]
     return tuple(position for position, error in enumerate(errors) if error > _MAX_ERROR)
 
 
-def _placement_of_copies(pieces: Sequence[Array], tried: list[_Candidate]) -> InferredPlacement | None:
+def _placement_of_copies(shards: Sequence[Array], candidates: list[_Candidate]) -> InferredPlacement | None:
     """Pieces that are all the same are copies, whatever the whole is."""
-    if tried[0].placement != REPLICATE or any(not np.array_equal(pieces[0], other) for other in pieces[1:]):
+    if candidates[0].placement != REPLICATE or any(not np.array_equal(shards[0], other) for other in shards[1:]):
         return None
-    return InferredPlacement("certain", REPLICATE, tried[0].error)
+    return InferredPlacement("certain", REPLICATE, candidates[0].error)
 
 
-def _placement_by_shape(tried: list[_Candidate]) -> InferredPlacement:
+def _placement_by_shape(candidates: list[_Candidate]) -> InferredPlacement:
     """Where no way explains the numbers they differ under all of them; the only plain one will do."""
-    plain = [one for one in tried if one.placement.kind in ("replicate", "shard")]
-    rivals = tuple((one.placement, one.error) for one in sorted(tried, key=lambda one: one.error))
+    plain = [candidate for candidate in candidates if candidate.placement.kind in ("replicate", "shard")]
+    rivals = tuple((candidate.placement, candidate.error) for candidate in sorted(candidates, key=lambda candidate: candidate.error))
     if len(plain) == 1:
         return InferredPlacement("assumed", plain[0].placement, plain[0].error, rivals)
     return InferredPlacement("unexplained", None, math.inf, rivals)
 
 
-def _try_placement(way: ShardPlacement, aim: Array, pieces: Sequence[Array]) -> _Candidate:
-    wholes = assemble(way, pieces)
-    errors = [_relative_distance(one, aim, aim) for one in wholes]
-    return _Candidate(way, math.sqrt(sum(error**2 for error in errors) / len(errors)), pieces)
+def _try_placement(placement: ShardPlacement, target: Array, shards: Sequence[Array]) -> _Candidate:
+    replicas = assemble(placement, shards)
+    errors = [_relative_distance(replica, target, target) for replica in replicas]
+    return _Candidate(placement, math.sqrt(sum(error**2 for error in errors) / len(errors)), shards)
 
 
-def _relative_distance(one: Array, other: Array, aim: Array) -> float:
-    apart = _norm(one - other)
-    return apart / (_norm(aim) or 1) if apart else 0.0
+def _relative_distance(a: Array, b: Array, target: Array) -> float:
+    apart = _norm(a - b)
+    return apart / (_norm(target) or 1) if apart else 0.0
 
 
 def _norm(numbers: Array) -> float:

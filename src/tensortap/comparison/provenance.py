@@ -59,20 +59,20 @@ class Provenance:
 
 def compare_provenance(a: Run, b: Run) -> Provenance:
     """Where a side recorded nothing, nothing is claimed; what a side has lost is taken from both."""
-    one, wrong, files = circumstances.read_metadata(a)
-    other, wrong_too, other_files = circumstances.read_metadata(b)
-    lost = {*wrong, *wrong_too}
-    one, other = (
-        {name: type(told)() if name in lost else told for name, told in side.items()} for side in (one, other)
+    a_metadata, a_errors, a_files = circumstances.read_metadata(a)
+    b_metadata, b_errors, b_files = circumstances.read_metadata(b)
+    lost = {*a_errors, *b_errors}
+    a_metadata, b_metadata = (
+        {name: type(value)() if name in lost else value for name, value in side.items()} for side in (a_metadata, b_metadata)
     )
-    topics = {name: _compare_topic(name, facts(one), facts(other)) for name, facts in _TOPICS.items()}
+    topics = {name: _compare_topic(name, facts(a_metadata), facts(b_metadata)) for name, facts in _TOPICS.items()}
     # Where one side has a repository instead, its files are not known.
-    beside = diff_files(files, other_files) if files and other_files and "sources" not in lost else []
-    topics["code"] = _add_changes(topics["code"], (*diff_patches(one["patch"], other["patch"]), *beside))
-    found = (
+    file_changes = diff_files(a_files, b_files) if a_files and b_files and "sources" not in lost else []
+    topics["code"] = _add_changes(topics["code"], (*diff_patches(a_metadata["patch"], b_metadata["patch"]), *file_changes))
+    checked = (
         _mark_partial(topic) if lost & _METADATA_PARTS[name] else topic for name, topic in topics.items()
     )
-    return Provenance(tuple(found), (*wrong.values(), *wrong_too.values()))
+    return Provenance(tuple(checked), (*a_errors.values(), *b_errors.values()))
 
 
 def _mark_partial(topic: Topic) -> Topic:
@@ -85,17 +85,17 @@ def _compare_topic(name: str, a: Facts, b: Facts) -> Topic:
     if not a or not b:
         return Topic(name, "not recorded")
     keys = _changed_keys(a, b) if name == "environment" else list(circumstances.describe_differences(a, b))
-    found = tuple(Fact(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in keys)
-    return Topic(name, "different" if found else "same", len({*a, *b}), found)
+    differing = tuple(Fact(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in keys)
+    return Topic(name, "different" if differing else "same", len({*a, *b}), differing)
 
 
-def _add_changes(topic: Topic, found: tuple[Change, ...]) -> Topic:
+def _add_changes(topic: Topic, changes: tuple[Change, ...]) -> Topic:
     """The topic of the code, with the lines that differ; a file they are of needs no digest."""
-    if topic.state == "not recorded" or not found:
+    if topic.state == "not recorded" or not changes:
         return topic
-    files = {f"{circumstances.FILE_PREFIX}{change.file}" for change in found}
+    files = {f"{circumstances.FILE_PREFIX}{change.file}" for change in changes}
     facts = tuple(fact for fact in topic.facts if fact.key not in files)
-    return replace(topic, state="different", facts=facts, changes=found)
+    return replace(topic, state="different", facts=facts, changes=changes)
 
 
 def _changed_keys(a: Facts, b: Facts) -> list[str]:
@@ -105,10 +105,10 @@ def _changed_keys(a: Facts, b: Facts) -> list[str]:
 def _environment_variables(metadata: Mapping[str, Any]) -> Facts:
     """Of the environment all but noise, and the folder; what is kept as a digest still says changed."""
     runtime = metadata.get("runtime_info") or {}
-    found = runtime.get("environment_variables") or {}
-    told = {name: value for name, value in found.items() if name not in _IGNORED_VARIABLES}
+    variables = runtime.get("environment_variables") or {}
+    kept = {name: value for name, value in variables.items() if name not in _IGNORED_VARIABLES}
     folder = runtime.get("working_directory")
-    return {**told, "working directory": folder} if folder and told else told
+    return {**kept, "working directory": folder} if folder and kept else kept
 
 
 def _hardware_facts(metadata: Mapping[str, Any]) -> Facts:
@@ -116,16 +116,16 @@ def _hardware_facts(metadata: Mapping[str, Any]) -> Facts:
     return circumstances.extract_facts("environment", {**metadata, "runtime_info": {}})
 
 
-def _facts_reader(what: str) -> Callable[[Mapping[str, Any]], Facts]:
-    return lambda metadata: circumstances.extract_facts(what, metadata)
+def _facts_reader(topic: str) -> Callable[[Mapping[str, Any]], Facts]:
+    return lambda metadata: circumstances.extract_facts(topic, metadata)
 
 
-def _is_hidden(told: Any) -> bool:
-    return isinstance(told, str) and told.startswith(_HIDDEN)
+def _is_hidden(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(_HIDDEN)
 
 
-def _format_value(told: Any) -> str:
-    return "(not recorded)" if _is_hidden(told) else " ".join(str(told).split())
+def _format_value(value: Any) -> str:
+    return "(not recorded)" if _is_hidden(value) else " ".join(str(value).split())
 
 
 _TOPICS: dict[str, Callable[[Mapping[str, Any]], Facts]] = {

@@ -36,9 +36,9 @@ class _NumbersCache:
         return self._arrays[id(entry)]
 
     def load_all(self, entries: Sequence[Entry]) -> list[Array] | None:
-        held = [self.load(entry) for entry in entries]
-        found = [one for one in held if one is not None]
-        return found if len(found) == len(held) else None
+        loaded = [self.load(entry) for entry in entries]
+        arrays = [array for array in loaded if array is not None]
+        return arrays if len(arrays) == len(loaded) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,128 +56,128 @@ class FusedMatch:
         return self.placement is not _SUM
 
 
-def pair_fused(matched: Matching) -> Matching:
+def pair_fused(matching: Matching) -> Matching:
     """The same, with what only one side has paired with those of the other that make it up."""
-    if not matched.only_a or not matched.only_b:
-        return matched
-    found = find_fused(matched)
-    if not found:
-        return matched
-    taken = {id(entry) for made in found for entry in (made.whole, *made.parts)}
-    pairs = [pair for made in found for pair in _fused_pairs(made)]
-    only = [[one for one in side if id(one) not in taken] for side in (matched.only_a, matched.only_b)]
-    words = ", ".join(dict.fromkeys(pair.alignment.summary for pair in pairs if pair.alignment is not None))
-    note = f"{len(pairs)} pairs are kept as one value on one side and as several on the other: {words}"
-    told = [*matched.messages, note]
-    settled = replace(matched, pairs=[*matched.pairs, *pairs], only_a=only[0], only_b=only[1], messages=told)
-    settled = pair_fused_inputs(settled, [(one.whole, one.parts, one.is_a) for one in found if one.is_fused])
-    return replace(settled, pairs=sorted(settled.pairs, key=lambda pair: _execution_order(pair.a)))
+    if not matching.only_a or not matching.only_b:
+        return matching
+    matches = find_fused(matching)
+    if not matches:
+        return matching
+    paired = {id(entry) for fused in matches for entry in (fused.whole, *fused.parts)}
+    pairs = [pair for fused in matches for pair in _fused_pairs(fused)]
+    only = [[entry for entry in side if id(entry) not in paired] for side in (matching.only_a, matching.only_b)]
+    summaries = ", ".join(dict.fromkeys(pair.alignment.summary for pair in pairs if pair.alignment is not None))
+    note = f"{len(pairs)} pairs are kept as one value on one side and as several on the other: {summaries}"
+    messages = [*matching.messages, note]
+    updated = replace(matching, pairs=[*matching.pairs, *pairs], only_a=only[0], only_b=only[1], messages=messages)
+    updated = pair_fused_inputs(updated, [(fused_match.whole, fused_match.parts, fused_match.is_a) for fused_match in matches if fused_match.is_fused])
+    return replace(updated, pairs=sorted(updated.pairs, key=lambda pair: _execution_order(pair.a)))
 
 
-def find_fused(matched: Matching) -> list[FusedMatch]:
+def find_fused(matching: Matching) -> list[FusedMatch]:
     """Every value that only one side has and that values of the other make up."""
-    found: list[FusedMatch] = []
-    for mine, others, is_a in (
-        (matched.only_a, matched.only_b, True),
-        (matched.only_b, matched.only_a, False),
+    matches: list[FusedMatch] = []
+    for full_entries, part_entries, is_a in (
+        (matching.only_a, matching.only_b, True),
+        (matching.only_b, matching.only_a, False),
     ):
-        taken = {id(entry) for made in found for entry in (made.whole, *made.parts)}
-        near = CandidatesByShape([one for one in others if id(one) not in taken and one.dtype])
-        for entry in mine:
-            made = _find_parts(entry, near, is_a) if id(entry) not in taken and entry.dtype else None
+        paired = {id(entry) for fused in matches for entry in (fused.whole, *fused.parts)}
+        candidates = CandidatesByShape([entry for entry in part_entries if id(entry) not in paired and entry.dtype])
+        for entry in full_entries:
+            made = _find_parts(entry, candidates, is_a) if id(entry) not in paired and entry.dtype else None
             if made is not None:
-                near.remove(made.parts)
-                found.append(made)
-    return found
+                candidates.remove(made.parts)
+                matches.append(made)
+    return matches
 
 
-def _find_parts(whole: Entry, near: CandidatesByShape, is_a: bool) -> FusedMatch | None:
+def _find_parts(full: Entry, candidates: CandidatesByShape, is_a: bool) -> FusedMatch | None:
     """The values that make it up; nothing unless exactly one way does."""
     numbers = _NumbersCache()
     try:
-        found = [*_residual_sums(whole, near, numbers), *_fused_sections(whole, near, numbers)]
+        decompositions = [*_residual_sums(full, candidates, numbers), *_fused_sections(full, candidates, numbers)]
     except (TensortapError, OSError, ValueError):
         return None
-    return FusedMatch(whole, *found[0], is_a) if len(found) == 1 else None
+    return FusedMatch(full, *decompositions[0], is_a) if len(decompositions) == 1 else None
 
 
 _FusedParts = tuple[list[Entry], ShardPlacement, tuple[ArrayOp, ...]]
 
 
-def _residual_sums(whole: Entry, near: CandidatesByShape, numbers: _NumbersCache) -> Iterator[_FusedParts]:
+def _residual_sums(full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache) -> Iterator[_FusedParts]:
     """Hidden states and the residual that the other side has added to them already."""
-    parts = near.with_names(whole, (f"{whole.name}[0]", f"{whole.name}[1]"))
-    if len(parts) == 2 and all(one.shape == whole.shape for one in parts):
-        left = _remaining_error(whole, parts, _SUM, numbers)
-        if left <= _MAX_ERROR and all(
-            _remaining_error(whole, [one], _SUM, numbers) > _MARGIN * left for one in parts
+    parts = candidates.with_names(full, (f"{full.name}[0]", f"{full.name}[1]"))
+    if len(parts) == 2 and all(part.shape == full.shape for part in parts):
+        error = _remaining_error(full, parts, _SUM, numbers)
+        if error <= _MAX_ERROR and all(
+            _remaining_error(full, [part], _SUM, numbers) > _MARGIN * error for part in parts
         ):
             yield parts, _SUM, ()
 
 
-def _fused_sections(whole: Entry, near: CandidatesByShape, numbers: _NumbersCache) -> Iterator[_FusedParts]:
+def _fused_sections(full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache) -> Iterator[_FusedParts]:
     """Query, key and value, or gate and up, in one product."""
-    for axis in dict.fromkeys((len(whole.shape) - 1, 0)) if whole.shape else ():
-        fitting = near.with_shape(whole, axis, _MAX_CANDIDATES)
-        mine = numbers.load(whole) if len(fitting) > 1 else None
-        if mine is None:
+    for axis in dict.fromkeys((len(full.shape) - 1, 0)) if full.shape else ():
+        fitting_parts = candidates.with_shape(full, axis, _MAX_CANDIDATES)
+        full_numbers = numbers.load(full) if len(fitting_parts) > 1 else None
+        if full_numbers is None:
             continue
-        seen = SampledConcatenation(mine, axis)
+        sampled = SampledConcatenation(full_numbers, axis)
         for count in range(2, _MAX_PARTS + 1):
-            for parts in permutations(fitting, count):
-                if sum(one.shape[axis] for one in parts) == whole.shape[axis]:
-                    steps = _fused_layout(whole, list(parts), ShardPlacement("shard", axis), numbers, seen)
-                    if steps is not None:
-                        yield list(parts), ShardPlacement("shard", axis), steps
+            for parts in permutations(fitting_parts, count):
+                if sum(part.shape[axis] for part in parts) == full.shape[axis]:
+                    ops = _fused_layout(full, list(parts), ShardPlacement("shard", axis), numbers, sampled)
+                    if ops is not None:
+                        yield list(parts), ShardPlacement("shard", axis), ops
 
 
 def _fused_layout(
-    whole: Entry, parts: list[Entry], way: ShardPlacement, numbers: _NumbersCache, seen: SampledConcatenation
+    full: Entry, parts: list[Entry], placement: ShardPlacement, numbers: _NumbersCache, sampled: SampledConcatenation
 ) -> tuple[ArrayOp, ...] | None:
     """What the whole needs to be the parts one after another; None where nothing makes it so."""
-    held, mine = numbers.load_all(parts), numbers.load(whole)
-    if held is None or mine is None:
+    arrays, full_numbers = numbers.load_all(parts), numbers.load(full)
+    if arrays is None or full_numbers is None:
         return None
-    if seen.could_match(held, _MAX_ERROR) and _remaining_error(whole, parts, way, numbers) <= _MAX_ERROR:
+    if sampled.could_match(arrays, _MAX_ERROR) and _remaining_error(full, parts, placement, numbers) <= _MAX_ERROR:
         return ()
-    if [one.order for one in parts] != sorted(one.order for one in parts):
+    if [part.order for part in parts] != sorted(part.order for part in parts):
         return None
-    layout = find_layout(assemble(way, held)[0], mine).layout
+    layout = find_layout(assemble(placement, arrays)[0], full_numbers).layout
     return layout.b if layout is not None and layout.is_conventional else None
 
 
-def _fused_pairs(made: FusedMatch) -> Iterator[EntryPair]:
-    whole, parts, way, steps = made.whole, made.parts, made.placement, made.ops
-    words = f"fused along axis {way.dim}" if made.is_fused else "a residual beside"
-    names = ", ".join(one.name for one in parts)
-    if made.is_a or not made.is_fused:
-        reference = JoinedRef(tuple(one.reference for one in parts), way)
-        other = replace(parts[0], name=names, reference=reference, shape=whole.shape, checksum="")
-        laid = replace(whole, reference=ReorderedRef(whole.reference, steps), checksum="") if steps else whole
-        told = f"equal up to {words}: {whole.name} is {names}"
-        plan = AlignmentNote(laid.name if made.is_a else names, words, (told,))
+def _fused_pairs(fused: FusedMatch) -> Iterator[EntryPair]:
+    full, parts, placement, ops = fused.whole, fused.parts, fused.placement, fused.ops
+    summary = f"fused along axis {placement.dim}" if fused.is_fused else "a residual beside"
+    names = ", ".join(part.name for part in parts)
+    if fused.is_a or not fused.is_fused:
+        reference = JoinedRef(tuple(part.reference for part in parts), placement)
+        counterpart = replace(parts[0], name=names, reference=reference, shape=full.shape, checksum="")
+        reordered = replace(full, reference=ReorderedRef(full.reference, ops), checksum="") if ops else full
+        detail = f"equal up to {summary}: {full.name} is {names}"
+        note = AlignmentNote(reordered.name if fused.is_a else names, summary, (detail,))
         yield (
-            EntryPair(laid, other, "parts", alignment=plan)
-            if made.is_a
-            else EntryPair(other, laid, "parts", alignment=plan)
+            EntryPair(reordered, counterpart, "parts", alignment=note)
+            if fused.is_a
+            else EntryPair(counterpart, reordered, "parts", alignment=note)
         )
         return
     start = 0
     for part in parts:
-        end = start + part.shape[way.dim]
-        cut: ArrayOp = ("cut", way.dim, start, end)
-        reference_b = ReorderedRef(whole.reference, (*steps, cut))
-        other = replace(whole, reference=reference_b, shape=part.shape, checksum="")
-        told = f"equal up to {words}: it is {start} to {end - 1} of {whole.name}"
-        yield EntryPair(part, other, "parts", alignment=AlignmentNote(part.name, words, (told,)))
+        end = start + part.shape[placement.dim]
+        cut: ArrayOp = ("cut", placement.dim, start, end)
+        reference_b = ReorderedRef(full.reference, (*ops, cut))
+        counterpart = replace(full, reference=reference_b, shape=part.shape, checksum="")
+        detail = f"equal up to {summary}: it is {start} to {end - 1} of {full.name}"
+        yield EntryPair(part, counterpart, "parts", alignment=AlignmentNote(part.name, summary, (detail,)))
         start = end
 
 
 def _remaining_error(
-    whole: Entry, parts: Sequence[Entry], way: ShardPlacement, numbers: _NumbersCache
+    full: Entry, parts: Sequence[Entry], placement: ShardPlacement, numbers: _NumbersCache
 ) -> float:
-    mine, held = numbers.load(whole), numbers.load_all(parts)
-    return float("inf") if mine is None or held is None else relative_distance(mine, assemble(way, held)[0])
+    full_numbers, arrays = numbers.load(full), numbers.load_all(parts)
+    return float("inf") if full_numbers is None or arrays is None else relative_distance(full_numbers, assemble(placement, arrays)[0])
 
 
 def _execution_order(entry: Entry) -> tuple[int, int, int]:

@@ -104,7 +104,11 @@ def _describe_chunk(first: int, last: int, length: int) -> str:
 def _describe_one_sided_mask(in_a: Array, in_b: Array) -> str:
     for name, is_masked in (("A", in_a & ~in_b), ("B", in_b & ~in_a)):
         masked_by_other = (in_b & ~in_a) if name == "A" else (in_a & ~in_b)
-        if masked_by_other.any() or np.count_nonzero(is_masked) < _MIN_MASKED or is_masked.mean() > _MAX_MASKED_SHARE:
+        if (
+            masked_by_other.any()
+            or np.count_nonzero(is_masked) < _MIN_MASKED
+            or is_masked.mean() > _MAX_MASKED_SHARE
+        ):
             continue
         planes = is_masked.reshape(-1, *is_masked.shape[-2:])
         plane = planes[0]

@@ -10,7 +10,7 @@ from tensortap.comparison.findings import Finding, make_finding
 from tensortap.comparison.glimpse import ArrayOp
 from tensortap.comparison.heads import find_head_order
 from tensortap.comparison.joining import ReorderedRef, UnresolvedRef, load_numbers
-from tensortap.comparison.layouts import LayoutMatch, Layout, find_layout
+from tensortap.comparison.layouts import Layout, LayoutMatch, find_layout
 from tensortap.comparison.match import EntryPair
 from tensortap.comparison.measuring import measure_pairs
 from tensortap.comparison.metrics import Metrics
@@ -42,7 +42,10 @@ def accept_reordered_heads(findings: Sequence[Finding]) -> list[Finding]:
     if not any(finding.verdict == "origin" for finding in findings):
         return list(findings)
     outputs_match = _outputs_match(findings)
-    return [_reorder_heads(finding) if _may_be_reordered_heads(finding, outputs_match) else finding for finding in findings]
+    return [
+        _reorder_heads(finding) if _may_be_reordered_heads(finding, outputs_match) else finding
+        for finding in findings
+    ]
 
 
 _CallKey = tuple[str, int, int, int]

@@ -26,7 +26,9 @@ def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = Non
     base, *others = [load_side(run) for run in runs]
     gathered = NoiseMeasurements()
     skipped = [
-        problem for number, other in enumerate(others) for problem in _add_repeat(gathered, base, other, number, executor)
+        problem
+        for number, other in enumerate(others)
+        for problem in _add_repeat(gathered, base, other, number, executor)
     ]
     if not gathered.twins:
         raise ValueError(f"{base.label} has no value in common with the other runs; give runs of one program")
@@ -34,7 +36,9 @@ def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = Non
     return gathered.floor(skipped, limit)
 
 
-def _add_repeat(gathered: NoiseMeasurements, base: Side, other: Side, number: int, executor: Executor | None) -> list[str]:
+def _add_repeat(
+    gathered: NoiseMeasurements, base: Side, other: Side, number: int, executor: Executor | None
+) -> list[str]:
     rerun = "repeat" if not number else f"repeat {number + 1}"
     pairs = [(pair.a, pair.b) for pair in match(base, other).pairs]
     unread = 0

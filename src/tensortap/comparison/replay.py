@@ -7,22 +7,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tensortap.comparison.asking import select_entries, infer_kinds
+from tensortap.comparison.asking import infer_kinds, select_entries
 from tensortap.comparison.declared_ways import DeclaredPlacement
 from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.findings import Finding, make_finding
 from tensortap.comparison.floor import Floor
-from tensortap.comparison.forced import TeacherForcedRun, run_teacher_forced, is_model, run_batch, weight_dtypes
+from tensortap.comparison.forced import (
+    TeacherForcedRun,
+    is_model,
+    run_batch,
+    run_teacher_forced,
+    weight_dtypes,
+)
 from tensortap.comparison.forced_facts import collect_model_facts
-from tensortap.comparison.forced_floor import IsolatedRounding, coarsest_output_dtype, coarsest_dtype, convert_batch, floor_from_isolated_runs
-from tensortap.comparison.forced_report import mark_shape_mismatch, keep_replayed_steps, find_origins, describe_step_gaps, describe_replay
+from tensortap.comparison.forced_floor import (
+    IsolatedRounding,
+    coarsest_dtype,
+    coarsest_output_dtype,
+    convert_batch,
+    floor_from_isolated_runs,
+)
+from tensortap.comparison.forced_report import (
+    describe_replay,
+    describe_step_gaps,
+    find_origins,
+    keep_replayed_steps,
+    mark_shape_mismatch,
+)
 from tensortap.comparison.fusing import (
     Fused,
     FusionGuess,
     check_fused,
+    concatenate_fused,
     guess_fused,
     missing_parts,
-    concatenate_fused,
     split_fused,
 )
 from tensortap.comparison.gate import explain_setup_differences
@@ -30,7 +48,7 @@ from tensortap.comparison.gathering import group_shards
 from tensortap.comparison.given_noise import check_limit, resolve_floor
 from tensortap.comparison.held_sides import side_from_capture
 from tensortap.comparison.margins import annotate_decision_margins
-from tensortap.comparison.match import MatchMethod, Matching, EntryPair, match
+from tensortap.comparison.match import EntryPair, Matching, MatchMethod, match
 from tensortap.comparison.measuring import measure_pairs
 from tensortap.comparison.padding import drop_padding
 from tensortap.comparison.plans import describe_gaps
@@ -84,7 +102,9 @@ def align(
     _check_patterns(candidate, patterns)
     limit = None if limit is None else check_limit(limit)
     parts = check_fused(fused, [".".join(names) for names, _ in walk(candidate)])
-    replay = _TeacherForcedComparison(reference, candidate, batch, patterns or _DEFAULT_PATTERNS, load_rules(map))
+    replay = _TeacherForcedComparison(
+        reference, candidate, batch, patterns or _DEFAULT_PATTERNS, load_rules(map)
+    )
     return replay.comparison(floor, limit, parts, step, rank)
 
 
@@ -117,12 +137,17 @@ class _TeacherForcedComparison:
             run, shelf, matched, _ = self.replayed(side)
         noise_floor = noise_floor or self.floor(side, run, shelf.names, is_own=not fused and side is selected)
         noise_floor = noise_floor if limit is None else replace(noise_floor, limit=limit)
-        table = annotate_decision_margins([mark_shape_mismatch(finding) for finding in _judge_pairs(matched.pairs, noise_floor)])
+        table = annotate_decision_margins(
+            [mark_shape_mismatch(finding) for finding in _judge_pairs(matched.pairs, noise_floor)]
+        )
         other = Side(f"{_model_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
         model = self.reference if is_model(self.reference) else side.metadata.get("model")
         facts = collect_model_facts(model, self.candidate)
         facts = [self.rules.drop_ignored_weights(facts_of_side) for facts_of_side in facts]
-        sides = [replace(one_side, metadata=side_facts) for one_side, side_facts in zip((side, other), facts, strict=True)]
+        sides = [
+            replace(one_side, metadata=side_facts)
+            for one_side, side_facts in zip((side, other), facts, strict=True)
+        ]
         explanations = explain_setup_differences(sides[0], sides[1], matched)
         return Comparison(
             side.label,
@@ -145,7 +170,9 @@ class _TeacherForcedComparison:
 
     def wanted(self) -> Sequence[Any]:
         """The patterns, as far as they mean anything in the reference, whose names may be others."""
-        return [pattern for pattern in self.patterns if _selects_any(self.reference, pattern)] or _DEFAULT_PATTERNS
+        return [
+            pattern for pattern in self.patterns if _selects_any(self.reference, pattern)
+        ] or _DEFAULT_PATTERNS
 
     def replayed(self, side: Side) -> tuple[TeacherForcedRun, ReferenceActivations, Matching, FusionGuess]:
         """Once with the names that are known; once more where guesses make pairs of others."""
@@ -157,11 +184,17 @@ class _TeacherForcedComparison:
         if guesses and not (shelf.is_cut or shelf.is_joined):
             names |= {name: pair.b.name for name, pair in guesses.items()}
             run, shelf = self.run(ReferenceActivations(side, names))
-        pairs = [replace(_make_pair(a, b, names, guesses), alignment=run.plans.get(id(b))) for a, b in run.pairs]
+        pairs = [
+            replace(_make_pair(a, b, names, guesses), alignment=run.plans.get(id(b))) for a, b in run.pairs
+        ]
         left = [entry for entry in side.entries if id(entry) not in shelf.used]
         alone = self.rules.drop_ignored(run.alone)
         unmatched = keep_replayed_steps(left, shelf), keep_replayed_steps(alone, shelf)
-        run.missing = [site_message for site_message in run.missing if _is_in_reference(site_message, unmatched[0], self.rules)]
+        run.missing = [
+            site_message
+            for site_message in run.missing
+            if _is_in_reference(site_message, unmatched[0], self.rules)
+        ]
         matched = Matching(pairs, *unmatched, matching.messages, matching.ignored)
         matched = drop_padding(matched) if shelf.is_cut or shelf.is_joined else matched
         return run, shelf, matched, _guess_fused(matching, self.rules)
@@ -174,7 +207,11 @@ class _TeacherForcedComparison:
         if not is_model(self.reference):
             return self.batch
         own_dtypes, reference_dtypes = weight_dtypes(self.candidate), weight_dtypes(self.reference)
-        return convert_batch(self.batch, own_dtypes.pop()) if len(own_dtypes) == 1 and own_dtypes != reference_dtypes else self.batch
+        return (
+            convert_batch(self.batch, own_dtypes.pop())
+            if len(own_dtypes) == 1 and own_dtypes != reference_dtypes
+            else self.batch
+        )
 
     def asked(self, side: Side, fused: Fused) -> Side:
         """The values of the reference that the patterns mean: what they do not is not missed."""
@@ -191,21 +228,31 @@ class _TeacherForcedComparison:
 
     def floor(self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_own: bool) -> Floor:
         """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
-        reference_dtype, candidate_dtype = coarsest_output_dtype(side.entries), coarsest_output_dtype(own for _, own in run.pairs)
+        reference_dtype, candidate_dtype = (
+            coarsest_output_dtype(side.entries),
+            coarsest_output_dtype(own for _, own in run.pairs),
+        )
         lowest, skipped = coarsest_dtype(candidate_dtype, reference_dtype), list[str]()
         candidates: list[tuple[Any, Any, Any, tuple[str, str], Mapping[str, str], TeacherForcedRun | None]]
-        candidates = [(self.candidate, self.given(), self.patterns, (candidate_dtype, reference_dtype), names, run)]
+        candidates = [
+            (self.candidate, self.given(), self.patterns, (candidate_dtype, reference_dtype), names, run)
+        ]
         if is_own and is_model(self.reference):
             # A reference that rounds more has rounded its weights too, of which only the candidate can show
             # the effect; it comes first then.
             place = 0 if lowest == candidate_dtype else 1
-            candidates.insert(place, (self.reference, self.batch, self.wanted(), (reference_dtype, candidate_dtype), {}, None))
+            candidates.insert(
+                place,
+                (self.reference, self.batch, self.wanted(), (reference_dtype, candidate_dtype), {}, None),
+            )
         for model, batch, patterns, types, names_in_model, base in candidates:
             rounding = IsolatedRounding(model, batch, patterns)
             runs = rounding.twin(*types, functools.partial(ReferenceActivations, side, names_in_model))
             skipped += rounding.skipped
             if runs is not None:
-                return floor_from_isolated_runs(runs, base, skipped, lowest=lowest, are_mixed=reference_dtype != candidate_dtype)
+                return floor_from_isolated_runs(
+                    runs, base, skipped, lowest=lowest, are_mixed=reference_dtype != candidate_dtype
+                )
         return Floor(skipped=tuple(skipped))
 
     def compiled(self) -> list[str]:
@@ -220,7 +267,9 @@ class _TeacherForcedComparison:
 
 def _guess_fused(matching: Matching, rules: Rules) -> FusionGuess:
     """Guessed inputs say nothing against it: a fused module has that of its parts."""
-    outputs = [pair for pair in matching.pairs if pair.how in ("class", "content") and pair.a.kind == "output"]
+    outputs = [
+        pair for pair in matching.pairs if pair.how in ("class", "content") and pair.a.kind == "output"
+    ]
     only_a = [*matching.only_a, *(pair.a for pair in outputs)]
     return guess_fused(Matching([], only_a, [*matching.only_b, *(pair.b for pair in outputs)]), rules.rename)
 
@@ -242,7 +291,9 @@ def _model_label(model: Any) -> str:
     return class_name(unwrapped(model))
 
 
-def _select_rank(side: Side, step: int | None, rank: int | None, declarations: Sequence[DeclaredPlacement]) -> Side:
+def _select_rank(
+    side: Side, step: int | None, rank: int | None, declarations: Sequence[DeclaredPlacement]
+) -> Side:
     """A replay is of one rank: of this one, where the reference has several and so has this job. One process
     alone is set against all of them put together."""
     here = rank_info()
@@ -252,7 +303,9 @@ def _select_rank(side: Side, step: int | None, rank: int | None, declarations: S
     return side if len(side.ranks) < 2 else group_shards(side, 0, None, declarations)
 
 
-def _matched_reference(side: Side, run: TeacherForcedRun, shelf: ReferenceActivations, ignored: Sequence[Entry]) -> Side:
+def _matched_reference(
+    side: Side, run: TeacherForcedRun, shelf: ReferenceActivations, ignored: Sequence[Entry]
+) -> Side:
     """The reference, with the steps and calls at which its values were used, and what rules leave out."""
     unused = [entry for entry in side.entries if id(entry) not in shelf.used]
     return Side(side.label, [*(a for a, _ in run.pairs), *unused, *ignored])
@@ -293,6 +346,8 @@ def _summarise_coverage(matched: Matching, table: Sequence[Finding], problems: S
         unaligned=gaps["unaligned"],
         opaque=sum(finding.is_opaque and finding.verdict != "identical" for finding in table),
         ignored=matched.ignored,
-        uncalibrated=sum(not finding.noise.is_measured and finding.verdict != "identical" for finding in table),
+        uncalibrated=sum(
+            not finding.noise.is_measured and finding.verdict != "identical" for finding in table
+        ),
         problems=(*problems, *describe_gaps(finding.pair.alignment for finding in table)),
     )

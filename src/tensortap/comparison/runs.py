@@ -26,7 +26,7 @@ from tensortap.comparison.margins import annotate_decision_margins
 from tensortap.comparison.match import Matching, match
 from tensortap.comparison.measuring import measure_pairs
 from tensortap.comparison.plans import AlignmentNote, describe_gaps
-from tensortap.comparison.relaying import resolve_layout, accept_reordered_heads
+from tensortap.comparison.relaying import accept_reordered_heads, resolve_layout
 from tensortap.comparison.rules import load_rules
 from tensortap.comparison.sides import load_side
 from tensortap.comparison.steps import merge_steps
@@ -240,13 +240,23 @@ def _summarise_coverage(
         pairs=len(table),
         only_a=tuple(matched.only_a),
         only_b=tuple(matched.only_b),
-        unreadable=tuple(f"{finding.pair.a}: {finding.note}" for finding in table if finding.verdict == "unreadable"),
-        unaligned=tuple(f"{finding.pair.a}: {_describe_gap(finding)}" for finding in table if finding.verdict == "unaligned"),
+        unreadable=tuple(
+            f"{finding.pair.a}: {finding.note}" for finding in table if finding.verdict == "unreadable"
+        ),
+        unaligned=tuple(
+            f"{finding.pair.a}: {_describe_gap(finding)}"
+            for finding in table
+            if finding.verdict == "unaligned"
+        ),
         opaque=sum(finding.verdict != "identical" and finding.is_opaque for finding in table),
         ignored=matched.ignored,
         uncalibrated=sum(not finding.noise.is_measured for finding in table),
         problems=(
-            *(f"{name}: {problem}" for name, side in zip("AB", sides, strict=True) for problem in side.problems),
+            *(
+                f"{name}: {problem}"
+                for name, side in zip("AB", sides, strict=True)
+                for problem in side.problems
+            ),
             *matched.gaps,
             *describe_gaps(finding.pair.alignment for finding in table),
         ),

@@ -34,54 +34,80 @@ _STYLE = """
 """
 
 
-def render_page(found: Comparison) -> str:
-    title = escape(_truncate(f"{found.a} against {found.b}"))
+def render_page(comparison: Comparison) -> str:
+    title = escape(_truncate(f"{comparison.a} against {comparison.b}"))
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
-    return f"{head}<body>{render_fragment(found)}</body></html>\n"
+    return f"{head}<body>{render_fragment(comparison)}</body></html>\n"
 
 
-def render_fragment(found: Comparison) -> str:
+def render_fragment(comparison: Comparison) -> str:
     """The same for a notebook."""
-    parts = [f"<style>{_STYLE}</style>", f"<p>A {_html_code(found.a)}<br>B {_html_code(found.b)}</p>"]
-    parts += [_html_list([one.text for one in found.gate if one.state == "differs"])]
-    parts += [f"<h2>{escape(_truncate(runs_report.headline(found)))}</h2>", _origins_table(found), _ratio_chart(found.table)]
-    lines = [
-        runs_report.verdict_counts_line(found),
-        *runs_report.layout_lines(found),
-        runs_report.noise_line(found),
-        *runs_report.gap_lines(found.coverage),
+    parts = [
+        f"<style>{_STYLE}</style>",
+        f"<p>A {_html_code(comparison.a)}<br>B {_html_code(comparison.b)}</p>",
     ]
-    parts += [_html_list([*lines, *found.notes]), _pairs_table(found.table)]
+    parts += [
+        _html_list([explanation.text for explanation in comparison.gate if explanation.state == "differs"])
+    ]
+    parts += [
+        f"<h2>{escape(_truncate(runs_report.headline(comparison)))}</h2>",
+        _origins_table(comparison),
+        _ratio_chart(comparison.table),
+    ]
+    lines = [
+        runs_report.verdict_counts_line(comparison),
+        *runs_report.layout_lines(comparison),
+        runs_report.noise_line(comparison),
+        *runs_report.gap_lines(comparison.coverage),
+    ]
+    parts += [_html_list([*lines, *comparison.notes]), _pairs_table(comparison.table)]
     return f'<div class="tt-runs">{"".join(parts)}</div>'
 
 
-def _origins_table(found: Comparison) -> str:
+def _origins_table(comparison: Comparison) -> str:
     rows = [
-        (one.where, one.kind, one.verdict, runs_report.format_ratio(one.ratio), one.seen_at, one.note)
-        for one in found.origins[:20]
+        (
+            origin.where,
+            origin.kind,
+            origin.verdict,
+            runs_report.format_ratio(origin.ratio),
+            origin.seen_at,
+            origin.note,
+        )
+        for origin in comparison.origins[:20]
     ]
     return _html_table(("origin", "what", "verdict", "size", "seen at", ""), rows) if rows else ""
 
 
 def _pairs_table(table: Sequence[Finding]) -> str:
     """The pairs that are beyond noise and their surroundings first; the rest only as far as there is room."""
-    told = [one for one in table if one.verdict != "identical"]
-    shown = told if len(told) <= _MAX_ROWS else sorted(told, key=lambda one: not one.is_beyond)[:_MAX_ROWS]
+    differing = [finding for finding in table if finding.verdict != "identical"]
+    shown = (
+        differing
+        if len(differing) <= _MAX_ROWS
+        else sorted(differing, key=lambda finding: not finding.is_beyond)[:_MAX_ROWS]
+    )
     rows = [
-        (str(one.pair.a), one.verdict, f"{one.ratio:.3g}", one.axis, one.source, one.note) for one in shown
+        (
+            str(finding.pair.a),
+            finding.verdict,
+            f"{finding.ratio:.3g}",
+            finding.axis,
+            finding.source,
+            finding.note,
+        )
+        for finding in shown
     ]
     if not rows:
         return ""
-    more = f"<p>{len(told) - len(shown):,} more are not shown</p>" if len(told) > len(shown) else ""
+    more = f"<p>{len(differing) - len(shown):,} more are not shown</p>" if len(differing) > len(shown) else ""
     body = _html_table(("value", "verdict", "times its noise", "axis", "inherited from", ""), rows)
-    return (
-        f"<details open><summary>{len(told):,} pairs that are not identical</summary>{body}{more}</details>"
-    )
+    return f"<details open><summary>{len(differing):,} pairs that are not identical</summary>{body}{more}</details>"
 
 
 def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{escape(one)}</th>" for one in head)
-    body = "".join(f"<tr>{''.join(_html_cell(one) for one in row)}</tr>" for row in rows)
+    cells = "".join(f"<th>{escape(label)}</th>" for label in head)
+    body = "".join(f"<tr>{''.join(_html_cell(text) for text in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -93,21 +119,24 @@ def _html_cell(text: str) -> str:
 
 def _ratio_chart(table: Sequence[Finding]) -> str:
     """How many times its noise each value differs, in the order in which they were computed."""
-    told = [one for one in table if one.ratio > 0]
-    if not told:
+    nonzero = [finding for finding in table if finding.ratio > 0]
+    if not nonzero:
         return ""
-    every = max(1, math.ceil(len(told) / _MAX_BARS))
-    bars = [max(told[at : at + every], key=lambda one: one.ratio) for at in range(0, len(told), every)]
-    heights = [_bar_height(one.ratio) for one in bars]
-    drawn = "".join(
+    stride = max(1, math.ceil(len(nonzero) / _MAX_BARS))
+    bars = [
+        max(nonzero[start : start + stride], key=lambda finding: finding.ratio)
+        for start in range(0, len(nonzero), stride)
+    ]
+    heights = [_bar_height(finding.ratio) for finding in bars]
+    rects = "".join(
         f'<rect x="{2 * at}" y="{60 - height}" width="2" height="{height}" '
-        f'fill="{_COLOURS.get(one.verdict, "#8a8f98")}"><title>{escape(_truncate(one.name))}</title></rect>'
-        for at, (one, height) in enumerate(zip(bars, heights, strict=True))
+        f'fill="{_COLOURS.get(finding.verdict, "#8a8f98")}"><title>{escape(_truncate(finding.name))}</title></rect>'
+        for at, (finding, height) in enumerate(zip(bars, heights, strict=True))
     )
     label = "times its noise, value by value, on a logarithmic scale"
     return (
         f'<svg role="img" aria-label="{label}" viewBox="0 0 {2 * len(bars)} 60" '
-        f'width="{min(900, 6 * len(bars))}" height="60" preserveAspectRatio="none">{drawn}</svg>'
+        f'width="{min(900, 6 * len(bars))}" height="60" preserveAspectRatio="none">{rects}</svg>'
     )
 
 
@@ -120,7 +149,9 @@ def _bar_height(ratio: float) -> int:
 
 def _html_list(lines: Sequence[str]) -> str:
     return (
-        f"<ul>{''.join(f'<li>{escape(_truncate(line, 400))}</li>' for line in lines[:30])}</ul>" if lines else ""
+        f"<ul>{''.join(f'<li>{escape(_truncate(line, 400))}</li>' for line in lines[:30])}</ul>"
+        if lines
+        else ""
     )
 
 

@@ -22,7 +22,11 @@ def save_comparison(comparison: Comparison, path: Path) -> None:
     if suffix == ".json":
         text = json.dumps(comparison_to_json(comparison), indent=1, allow_nan=False)
     else:
-        text = runs_html.render_page(comparison) if suffix in (".html", ".htm") else runs_report.as_text(comparison) + "\n"
+        text = (
+            runs_html.render_page(comparison)
+            if suffix in (".html", ".htm")
+            else runs_report.as_text(comparison) + "\n"
+        )
     path.write_text(text, encoding="utf-8")
 
 
@@ -38,7 +42,12 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
         "origins": [origin_to_json(origin) for origin in comparison.origins],
         "counts": dict(comparison.counts),
         "gate": [
-            {"what": explanation.what, "state": explanation.state, "text": explanation.text, "names": list(explanation.names)}
+            {
+                "what": explanation.what,
+                "state": explanation.state,
+                "text": explanation.text,
+                "names": list(explanation.names),
+            }
             for explanation in comparison.gate
         ],
         "coverage": {

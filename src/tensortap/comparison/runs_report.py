@@ -31,10 +31,20 @@ _MEANINGS = {
 def as_text(comparison: Comparison) -> str:
     """One screen: what explains it, where it begins, how far it goes, and what was not seen."""
     lines = [f"A  {comparison.a}", f"B  {comparison.b}", ""]
-    lines += [f"{_mark(explanation.state)} {explanation.text}" for explanation in comparison.gate if explanation.state == "differs"]
+    lines += [
+        f"{_mark(explanation.state)} {explanation.text}"
+        for explanation in comparison.gate
+        if explanation.state == "differs"
+    ]
     lines += [_describe_equal_setup(comparison), "", headline(comparison)]
     lines += _describe_first_origin(comparison)
-    lines += ["", verdict_counts_line(comparison), *layout_lines(comparison), noise_line(comparison), *gap_lines(comparison.coverage)]
+    lines += [
+        "",
+        verdict_counts_line(comparison),
+        *layout_lines(comparison),
+        noise_line(comparison),
+        *gap_lines(comparison.coverage),
+    ]
     lines += [f"note: {note}" for note in comparison.notes]
     return "\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before)
 
@@ -52,7 +62,11 @@ def headline(comparison: Comparison) -> str:
     agreement = "IDENTICAL" if judged.keys() == {"identical"} else "WITHIN NOISE"
     if any(plan.is_layout_change for plan in comparison.plans):
         agreement += ", up to layouts"
-    caveat = " (uncalibrated)" if not agreement.startswith("IDENTICAL") and comparison.coverage.uncalibrated else ""
+    caveat = (
+        " (uncalibrated)"
+        if not agreement.startswith("IDENTICAL") and comparison.coverage.uncalibrated
+        else ""
+    )
     if not comparison.coverage.is_whole:
         return f"INCOMPLETE: {agreement.lower()}{caveat} in what could be compared"
     return f"{agreement}{caveat}"
@@ -92,7 +106,11 @@ def _describe_lower_precision(comparison: Comparison) -> str:
     """That B rounds more than anything by which it is measured; of runs that were repeated nobody knows."""
     if not comparison.is_different or "ulp" not in comparison.floor.twins:
         return ""
-    types = {pair.b.dtype for pair in (finding.pair for finding in comparison.table) if _rounds_more(pair.b, pair.a)}
+    types = {
+        pair.b.dtype
+        for pair in (finding.pair for finding in comparison.table)
+        if _rounds_more(pair.b, pair.a)
+    }
     unmeasured = sorted(types - set(comparison.floor.twins))
     return f"; none of it is of {' or '.join(unmeasured)}, as B is" if unmeasured else ""
 
@@ -104,7 +122,11 @@ def _rounds_more(a: Entry, b: Entry) -> bool:
 def gap_lines(coverage: Coverage) -> list[str]:
     """What the comparison cannot speak of."""
     unmatched = (("only in A", coverage.only_a), ("only in B", coverage.only_b))
-    lines = [f"gap: {len(entries):,} {label}: {_join_some(list(map(str, entries)))}" for label, entries in unmatched if entries]
+    lines = [
+        f"gap: {len(entries):,} {label}: {_join_some(list(map(str, entries)))}"
+        for label, entries in unmatched
+        if entries
+    ]
     for label, reasons in (("unreadable", coverage.unreadable), ("not aligned", coverage.unaligned)):
         for names, reason in _group_by_reason(reasons):
             lines.append(f"gap: {len(names):,} {label}: {_join_some(names)}: {reason}")
@@ -139,7 +161,9 @@ def describe_pair(finding: Finding, origins: Sequence[Origin]) -> str:
     pair, noise = finding.pair, finding.noise
     b_name = f" (B calls it {pair.b.name})" if pair.b.name != pair.a.name else ""
     blamed = [
-        origin for origin in origins if (origin.seen_at, origin.step, origin.call) == (finding.name, finding.step, finding.call)
+        origin
+        for origin in origins
+        if (origin.seen_at, origin.step, origin.call) == (finding.name, finding.step, finding.call)
     ]
     score = f", score {pair.score:.2g}" if pair.score < 1 else ""
     lines = [
@@ -177,7 +201,11 @@ def _describe_first_origin(comparison: Comparison) -> list[str]:
     first = comparison.first
     if first is None:
         return []
-    observed = next(finding for finding in comparison.table if (finding.name, finding.step, finding.rank, finding.call) == _finding_key(first))
+    observed = next(
+        finding
+        for finding in comparison.table
+        if (finding.name, finding.step, finding.rank, finding.call) == _finding_key(first)
+    )
     lines = [f"  seen at {observed.pair.a}" + (f", {first.site}" if first.site else "")]
     lines += [f"  {_MEANINGS[first.kind]}"] if first.kind in _MEANINGS and not first.note else []
     lines += [_IDENTICAL] if observed.noise.source == INTRINSIC_ROUNDING else []
@@ -186,7 +214,10 @@ def _describe_first_origin(comparison: Comparison) -> list[str]:
     lines += [f"  {first.note}"] if first.note and first.note not in measured else []
     more = comparison.origins[1:]
     lines += [f"  also {origin.where}: {_describe_origin(origin)}" for origin in more[: _MAX_SHOWN - 2]]
-    return [*lines, *([f"  and {len(more) - _MAX_SHOWN + 2} more origins"] if len(more) > _MAX_SHOWN - 2 else [])]
+    return [
+        *lines,
+        *([f"  and {len(more) - _MAX_SHOWN + 2} more origins"] if len(more) > _MAX_SHOWN - 2 else []),
+    ]
 
 
 def _finding_key(origin: Origin) -> tuple[str, int, int, int]:

@@ -144,7 +144,9 @@ class ReferenceActivations:
             return following if known is None else self._of_tokens(known, whole.shape, shape, axes)
         if len(axes) > 1 or not start:
             return following
-        candidates = (following, grown) if size > self._last.get((record.name, record.call), 0) else (following,)
+        candidates = (
+            (following, grown) if size > self._last.get((record.name, record.call), 0) else (following,)
+        )
         fitting = [span for span in candidates if span[1] <= whole.shape[axes[0]]]
         matching = [span for span in fitting if _equals_slice(record, whole, shape, span)] or fitting
         return matching[-1] if matching else None
@@ -272,7 +274,9 @@ def _slice_for(whole: Sequence[int], shape: Sequence[int], span: _Span) -> tuple
 
 
 def _differing_axes(whole: Sequence[int], shape: Sequence[int]) -> list[int]:
-    return [axis for axis, (full_size, size) in enumerate(zip(whole, shape, strict=True)) if full_size != size]
+    return [
+        axis for axis, (full_size, size) in enumerate(zip(whole, shape, strict=True)) if full_size != size
+    ]
 
 
 def _concatenation_axis(shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> int | None:

@@ -38,35 +38,35 @@ def merge_steps(a: Side, b: Side, rules: Rules) -> tuple[Side, Side]:
     counts = [len(side.steps) for side in (a, b)]
     if min(counts) != 1 or max(counts) == 1:
         return a, b
-    called: tuple[_NameOf, _NameOf] = (lambda entry: rules.rename(entry.name), lambda entry: entry.name)
+    name_functions: tuple[_NameOf, _NameOf] = (lambda entry: rules.rename(entry.name), lambda entry: entry.name)
     if counts[0] == 1:
-        whole, cut = _merge_long_side(a, b, *called, "B")
-        return whole, cut
-    whole, cut = _merge_long_side(b, a, *called[::-1], "A")
-    return cut, whole
+        single, merged = _merge_long_side(a, b, *name_functions, "B")
+        return single, merged
+    single, merged = _merge_long_side(b, a, *name_functions[::-1], "A")
+    return merged, single
 
 
 def _merge_long_side(
     short: Side, long: Side, short_name: _NameOf, long_name: _NameOf, which: str
 ) -> tuple[Side, Side]:
-    wholes = {_call_key(entry, short_name): entry for entry in short.entries}
+    full_by_key = {_call_key(entry, short_name): entry for entry in short.entries}
     groups: dict[_CallKey, list[Entry]] = {}
     for entry in long.entries:
         groups.setdefault(_call_key(entry, long_name), []).append(entry)
     count = len(long.steps)
-    pairs = [(wholes[key], group) for key, group in groups.items() if key in wholes]
+    pairs = [(full_by_key[key], group) for key, group in groups.items() if key in full_by_key]
     try:
-        known = [(whole, group) for whole, group in pairs if len(group) == count]
+        complete = [(full, group) for full, group in pairs if len(group) == count]
         # Of all sequences: positions may be there once for all.
-        cuts = [_split_of(*one) for one in known if _is_same_data(*one)]
-        cut = max(cuts, key=lambda one: one.lines, default=None)
+        splits = [_split_of(*group_pair) for group_pair in complete if _is_same_data(*group_pair)]
+        cut = max(splits, key=lambda split: split.lines, default=None)
         if cut is None:
             return short, long
-        made = {id(whole): _merge_group(whole, group, cut, which) for whole, group in pairs}
+        merged = {id(full): _merge_group(full, group, cut, which) for full, group in pairs}
     except (TensortapError, OSError, ValueError):
         return short, long
     return _replace_entries(
-        short, long, pairs, made, f"{which} does in {count} steps what the other does in one"
+        short, long, pairs, merged, f"{which} does in {count} steps what the other does in one"
     )
 
 
@@ -85,11 +85,11 @@ class _StepSplit:
         return token_row_order(self.lines, self.lengths) if is_flat and self.lines > 1 else None
 
 
-def _split_of(whole: Entry, group: Sequence[Entry]) -> _StepSplit:
-    axis = _concat_axis([entry.shape for entry in group], whole.shape) or 0
-    lines = whole.shape[0] if len(whole.shape) == 2 else 1
-    beside = whole.shape[1 - axis] if len(whole.shape) == 2 else 0
-    return _StepSplit(axis, lines, tuple(entry.shape[axis] for entry in group), beside)
+def _split_of(full: Entry, group: Sequence[Entry]) -> _StepSplit:
+    axis = _concat_axis([entry.shape for entry in group], full.shape) or 0
+    sequences = full.shape[0] if len(full.shape) == 2 else 1
+    other_length = full.shape[1 - axis] if len(full.shape) == 2 else 0
+    return _StepSplit(axis, sequences, tuple(entry.shape[axis] for entry in group), other_length)
 
 
 _MergedEntries = tuple[Entry, Entry] | None
@@ -99,46 +99,46 @@ def _replace_entries(
     short: Side,
     long: Side,
     pairs: Sequence[tuple[Entry, list[Entry]]],
-    made: dict[int, _MergedEntries],
-    told: str,
+    merged: dict[int, _MergedEntries],
+    message: str,
 ) -> tuple[Side, Side]:
     """What could be put together takes the place of its pieces; the others stay as they are."""
-    found = [(whole, group, made[id(whole)]) for whole, group in pairs]
-    wholes = {id(whole): both[0] for whole, _, both in found if both is not None}
-    gone = {id(entry) for _, group, both in found if both is not None for entry in group}
-    joined_up = [both[1] for *_, both in found if both is not None]
-    open_ones = {id(group[0]): whole for whole, group, both in found if both is None}
-    left = [_mark_unresolved(one, open_ones.get(id(one))) for one in long.entries if id(one) not in gone]
-    note = f"{told}: {len(joined_up)} of its values are put together"
+    rows = [(full, group, merged[id(full)]) for full, group in pairs]
+    replacements = {id(full): merged_pair[0] for full, _, merged_pair in rows if merged_pair is not None}
+    consumed = {id(entry) for _, group, merged_pair in rows if merged_pair is not None for entry in group}
+    merged_entries = [merged_pair[1] for *_, merged_pair in rows if merged_pair is not None]
+    unresolved = {id(group[0]): full for full, group, merged_pair in rows if merged_pair is None}
+    remaining = [_mark_unresolved(entry, unresolved.get(id(entry))) for entry in long.entries if id(entry) not in consumed]
+    note = f"{message}: {len(merged_entries)} of its values are put together"
     return (
-        replace(short, entries=[wholes.get(id(entry), entry) for entry in short.entries]),
-        replace(long, entries=sort_entries([*joined_up, *left]), notes=[*long.notes, note]),
+        replace(short, entries=[replacements.get(id(entry), entry) for entry in short.entries]),
+        replace(long, entries=sort_entries([*merged_entries, *remaining]), notes=[*long.notes, note]),
     )
 
 
-def _mark_unresolved(entry: Entry, whole: Entry | None) -> Entry:
+def _mark_unresolved(entry: Entry, full: Entry | None) -> Entry:
     """The first piece of a value that could not be put together, which is not to be taken for the whole."""
-    if whole is None or not whole.dtype or entry.shape == whole.shape:
+    if full is None or not full.dtype or entry.shape == full.shape:
         return entry
-    told = "nothing tells how what it has in several steps belongs together"
-    return replace(entry, reference=UnresolvedRef(told), checksum="")
+    reason = "nothing tells how what it has in several steps belongs together"
+    return replace(entry, reference=UnresolvedRef(reason), checksum="")
 
 
 def _call_key(entry: Entry, name_of: _NameOf) -> _CallKey:
     return name_of(entry), entry.kind, entry.call, entry.rank
 
 
-def _is_same_data(whole: Entry, group: Sequence[Entry]) -> bool:
+def _is_same_data(full: Entry, group: Sequence[Entry]) -> bool:
     """Whether it is an input of the model itself, and the pieces are the whole, in whatever order of rows."""
-    axis = _concat_axis([entry.shape for entry in group], whole.shape)
-    if whole.kind != "input" or module_of(whole.name, "input") or axis is None:
+    axis = _concat_axis([entry.shape for entry in group], full.shape)
+    if full.kind != "input" or module_of(full.name, "input") or axis is None:
         return False
-    held = [load_numbers(entry.reference) for entry in group]
-    mine = load_numbers(whole.reference)
-    if mine is None or any(one is None for one in held):
+    arrays = [load_numbers(entry.reference) for entry in group]
+    full_numbers = load_numbers(full.reference)
+    if full_numbers is None or any(array is None for array in arrays):
         return False
-    made = assemble(ShardPlacement("shard", axis), [one for one in held if one is not None])[0]
-    return bool(np.array_equal(made, mine)) or (axis == 0 and _are_same_rows(mine, made))
+    concatenated = assemble(ShardPlacement("shard", axis), [array for array in arrays if array is not None])[0]
+    return bool(np.array_equal(concatenated, full_numbers)) or (axis == 0 and _are_same_rows(full_numbers, concatenated))
 
 
 def _are_same_rows(a: Array, b: Array) -> bool:
@@ -146,120 +146,120 @@ def _are_same_rows(a: Array, b: Array) -> bool:
     return rows is not None and len(rows.a) == a.size
 
 
-def _merge_group(whole: Entry, group: Sequence[Entry], cut: _StepSplit, which: str) -> _MergedEntries:
+def _merge_group(full: Entry, group: Sequence[Entry], split: _StepSplit, which: str) -> _MergedEntries:
     """The other side's value and that of all steps in its shape; None where the shapes do not tell how."""
-    count = len(cut.lengths)
-    if len(group) != count or not whole.dtype:
+    count = len(split.lengths)
+    if len(group) != count or not full.dtype:
         return None
     shapes, references = [entry.shape for entry in group], tuple(entry.reference for entry in group)
-    told = f"{which}: {count} steps"
-    axis = _concat_axis(shapes, whole.shape)
+    description = f"{which}: {count} steps"
+    axis = _concat_axis(shapes, full.shape)
     if axis is not None:
-        rest = (*whole.shape[:axis], *whole.shape[axis + 1 :])
-        if not are_token_lengths([shape[axis] for shape in shapes], cut.lengths, cut.beside, rest):
+        other_dims = (*full.shape[:axis], *full.shape[axis + 1 :])
+        if not are_token_lengths([shape[axis] for shape in shapes], split.lengths, split.beside, other_dims):
             return None
-        told = f"{told}, put together along axis {axis}"
-        order = cut.order(whole.shape, axis)
-        made = JoinedRef(references, ShardPlacement("shard", axis))
-        laid = made if order is None else ReorderedRef(made, (("take", 0, order),))
-        return whole, _merged_entry(whole, group, ConcatenatedStepsRef(laid, told))
-    if set(shapes) == {whole.shape}:
-        return whole, _merged_entry(whole, group, _merge_repeated(whole, group, told))
-    places = _growing_windows(shapes, whole.shape)
-    if places is None:
+        description = f"{description}, put together along axis {axis}"
+        order = split.order(full.shape, axis)
+        joined = JoinedRef(references, ShardPlacement("shard", axis))
+        reference = joined if order is None else ReorderedRef(joined, (("take", 0, order),))
+        return full, _merged_entry(full, group, ConcatenatedStepsRef(reference, description))
+    if set(shapes) == {full.shape}:
+        return full, _merged_entry(full, group, _merge_repeated(full, group, description))
+    windows = _growing_windows(shapes, full.shape)
+    if windows is None:
         return None
-    told = f"{told}, each of which reaches as far as its own tokens do"
-    pieces = ConcatenatedStepsRef(WindowsRef(references, ((),) * count), told)
-    mine = ConcatenatedStepsRef(WindowsRef((whole.reference,) * count, places), "")
+    description = f"{description}, each of which reaches as far as its own tokens do"
+    stepped = ConcatenatedStepsRef(WindowsRef(references, ((),) * count), description)
+    full_windows = ConcatenatedStepsRef(WindowsRef((full.reference,) * count, windows), "")
     flat = (sum(int(np.prod(shape)) for shape in shapes),)
-    return replace(whole, reference=mine, shape=flat, checksum=""), replace(
-        _merged_entry(whole, group, pieces), shape=flat
+    return replace(full, reference=full_windows, shape=flat, checksum=""), replace(
+        _merged_entry(full, group, stepped), shape=flat
     )
 
 
-def _merge_repeated(whole: Entry, group: Sequence[Entry], told: str) -> ConcatenatedStepsRef | UnresolvedRef:
+def _merge_repeated(full: Entry, group: Sequence[Entry], description: str) -> ConcatenatedStepsRef | UnresolvedRef:
     """What every step has as a whole. A lone number may be each step's own, as a loss is."""
     references = tuple(entry.reference for entry in group)
-    mine, *own = (_scalar_of(entry) for entry in (whole, *group))
-    if not _is_per_step_scalar(mine, own):
-        told = f"{told}, each of which has the whole: the farthest is compared"
-        return ConcatenatedStepsRef(JoinedRef(references, REPLICATE, _farthest_step(whole, group)), told)
-    rounding = 8 * UNIT_ROUNDOFF.get(whole.dtype, 0.0)
-    if not math.isclose(float(np.mean(own)), mine, rel_tol=rounding):
+    full_scalar, *step_scalars = (_scalar_of(entry) for entry in (full, *group))
+    if not _is_per_step_scalar(full_scalar, step_scalars):
+        description = f"{description}, each of which has the whole: the farthest is compared"
+        return ConcatenatedStepsRef(JoinedRef(references, REPLICATE, _farthest_step(full, group)), description)
+    rounding = 8 * UNIT_ROUNDOFF.get(full.dtype, 0.0)
+    if not math.isclose(float(np.mean(step_scalars)), full_scalar, rel_tol=rounding):
         return UnresolvedRef("every step has a number of its own, and nothing tells how they make up the one")
     return ConcatenatedStepsRef(
         JoinedRef(references, ShardPlacement("partial", operation="mean")),
-        f"{told}, of which this is the mean",
+        f"{description}, of which this is the mean",
     )
 
 
 def _scalar_of(entry: Entry) -> float:
     """A number that is no decision; NaN for whatever else."""
-    held = load_numbers(entry.reference) if entry.shape == () else None
-    return float(held) if held is not None and held.dtype.kind == "f" else math.nan
+    array = load_numbers(entry.reference) if entry.shape == () else None
+    return float(array) if array is not None and array.dtype.kind == "f" else math.nan
 
 
-def _is_per_step_scalar(whole: float, numbers: Sequence[float]) -> bool:
-    is_known = all(map(math.isfinite, (whole, *numbers)))
-    is_any = any(math.isclose(one, whole, rel_tol=_SCALAR_TOLERANCE) for one in numbers)
+def _is_per_step_scalar(full: float, numbers: Sequence[float]) -> bool:
+    is_known = all(map(math.isfinite, (full, *numbers)))
+    is_any = any(math.isclose(number, full, rel_tol=_SCALAR_TOLERANCE) for number in numbers)
     return is_known and len(set(numbers)) > 1 and not is_any
 
 
 def _merged_entry(
-    whole: Entry, group: Sequence[Entry], reference: ConcatenatedStepsRef | UnresolvedRef
+    full: Entry, group: Sequence[Entry], reference: ConcatenatedStepsRef | UnresolvedRef
 ) -> Entry:
     size = sum(entry.nbytes for entry in group)
     return replace(
-        group[0], reference=reference, step=whole.step, shape=whole.shape, nbytes=size, checksum=""
+        group[0], reference=reference, step=full.step, shape=full.shape, nbytes=size, checksum=""
     )
 
 
-def _farthest_step(whole: Entry, group: Sequence[Entry]) -> int:
+def _farthest_step(full: Entry, group: Sequence[Entry]) -> int:
     """Which of several copies is farthest from the other side's: a good one would hide it."""
-    mine = load_numbers(whole.reference)
-    if mine is None:
+    full_numbers = load_numbers(full.reference)
+    if full_numbers is None:
         return 0
-    apart = []
+    gaps = []
     for entry in group:
-        held = load_numbers(entry.reference)
+        array = load_numbers(entry.reference)
         with np.errstate(invalid="ignore"):
-            gap = np.abs(mine.astype(np.float64) - held) if held is not None else np.zeros(1)
-        apart.append(np.nan_to_num(gap, nan=0.0).max(initial=0.0))
-    return int(np.argmax(apart))
+            gap = np.abs(full_numbers.astype(np.float64) - array) if array is not None else np.zeros(1)
+        gaps.append(np.nan_to_num(gap, nan=0.0).max(initial=0.0))
+    return int(np.argmax(gaps))
 
 
-def _concat_axis(shapes: Sequence[Shape], whole: Shape) -> int | None:
+def _concat_axis(shapes: Sequence[Shape], full: Shape) -> int | None:
     """The axis along which pieces add up to the whole, all others being the same."""
-    if any(len(shape) != len(whole) for shape in shapes):
+    if any(len(shape) != len(full) for shape in shapes):
         return None
     columns = list(zip(*shapes, strict=True))
-    axes = [axis for axis, sizes in enumerate(columns) if set(sizes) != {whole[axis]}]
-    return axes[0] if len(axes) == 1 and sum(columns[axes[0]]) == whole[axes[0]] else None
+    axes = [axis for axis, sizes in enumerate(columns) if set(sizes) != {full[axis]}]
+    return axes[0] if len(axes) == 1 and sum(columns[axes[0]]) == full[axes[0]] else None
 
 
-def _growing_windows(shapes: Sequence[Shape], whole: Shape) -> tuple[tuple[tuple[int, int], ...], ...] | None:
+def _growing_windows(shapes: Sequence[Shape], full: Shape) -> tuple[tuple[tuple[int, int], ...], ...] | None:
     """Where the pieces of masks or of attention weights lie: along two axes, the second as far as the first
     has come, or along one that every step has from its beginning on."""
-    if any(len(shape) != len(whole) for shape in shapes):
+    if any(len(shape) != len(full) for shape in shapes):
         return None
-    axes = [axis for axis in range(len(whole)) if any(shape[axis] != whole[axis] for shape in shapes)]
-    limits = _prefix_windows(shapes, whole, axes) if len(axes) == 1 else _causal_windows(shapes, whole, axes)
+    axes = [axis for axis in range(len(full)) if any(shape[axis] != full[axis] for shape in shapes)]
+    limits = _prefix_windows(shapes, full, axes) if len(axes) == 1 else _causal_windows(shapes, full, axes)
     if limits is None:
         return None
-    return tuple(tuple(one.get(axis, (0, size)) for axis, size in enumerate(whole)) for one in limits)
+    return tuple(tuple(window.get(axis, (0, size)) for axis, size in enumerate(full)) for window in limits)
 
 
 _Limits = list[dict[int, tuple[int, int]]]  # of each piece, along the axes that are cut
 
 
-def _prefix_windows(shapes: Sequence[Shape], whole: Shape, axes: Sequence[int]) -> _Limits | None:
+def _prefix_windows(shapes: Sequence[Shape], full: Shape, axes: Sequence[int]) -> _Limits | None:
     ends = [shape[axes[0]] for shape in shapes]
-    is_growing = all(one < other for one, other in pairwise(ends)) and ends[-1] == whole[axes[0]]
+    is_growing = all(end < next_end for end, next_end in pairwise(ends)) and ends[-1] == full[axes[0]]
     return [{axes[0]: (0, end)} for end in ends] if is_growing else None
 
 
-def _causal_windows(shapes: Sequence[Shape], whole: Shape, axes: Sequence[int]) -> _Limits | None:
-    if len(axes) != 2 or sum(shape[axes[0]] for shape in shapes) != whole[axes[0]]:
+def _causal_windows(shapes: Sequence[Shape], full: Shape, axes: Sequence[int]) -> _Limits | None:
+    if len(axes) != 2 or sum(shape[axes[0]] for shape in shapes) != full[axes[0]]:
         return None
     limits, end = list[dict[int, tuple[int, int]]](), 0
     for shape in shapes:

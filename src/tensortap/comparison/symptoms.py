@@ -98,7 +98,9 @@ def find_symptoms(a: Array, b: Array) -> list[Symptom]:
     return _run_detectors(view, DETECTORS) if view.size else []
 
 
-def _run_detectors(view: DifferenceView, detectors: dict[str, Callable[[DifferenceView], str]]) -> list[Symptom]:
+def _run_detectors(
+    view: DifferenceView, detectors: dict[str, Callable[[DifferenceView], str]]
+) -> list[Symptom]:
     symptoms: list[Symptom] = []
     for name, detector in detectors.items():
         # What explains all of it needs no place; what was moved is a permutation, too.
@@ -222,7 +224,9 @@ def _is_explained(view: DifferenceView, residual: Array) -> bool:
 
 
 def _is_rounded(round_to: Callable[[Array], Array], source: Array, rounded: Array) -> bool:
-    if source.size > _LARGE_SIZE and not np.array_equal(round_to(source.reshape(-1)[:_SAMPLE]), rounded.reshape(-1)[:_SAMPLE]):
+    if source.size > _LARGE_SIZE and not np.array_equal(
+        round_to(source.reshape(-1)[:_SAMPLE]), rounded.reshape(-1)[:_SAMPLE]
+    ):
         return False
     return bool(np.array_equal(round_to(source), rounded))
 
@@ -244,7 +248,9 @@ def _row_permutation(view: DifferenceView, axis: int) -> Array | None:
     """Which row of A each row of B is; None where one has no partner, or two."""
     if view.x.size > _LARGE_SIZE:
         order = _nearest_rows(*(sample_rows(values, axis) for values in (view.x, view.y)))
-        is_match = order is not None and relative_distance(np.take(view.x, order, axis), view.y) <= _MAX_RESIDUAL
+        is_match = (
+            order is not None and relative_distance(np.take(view.x, order, axis), view.y) <= _MAX_RESIDUAL
+        )
         return order if is_match else None
     x, y = (np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1) for values in (view.x, view.y))
     return _nearest_rows(x, y) if x.shape[1] > 1 else None
@@ -280,7 +286,9 @@ def _block_width(order: Array) -> int:
 
 
 def _exceeds_float64(numbers: Array) -> bool:
-    return numbers.dtype.kind in "iu" and bool((np.abs(numbers.astype(np.float64)) >= _MAX_EXACT_INTEGER).any())
+    return numbers.dtype.kind in "iu" and bool(
+        (np.abs(numbers.astype(np.float64)) >= _MAX_EXACT_INTEGER).any()
+    )
 
 
 def _norm(numbers: Array | Sequence[float]) -> float:

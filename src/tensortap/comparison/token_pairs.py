@@ -27,25 +27,25 @@ _IDS, _MASK = "input_ids", "attention_mask"
 _MAX_DISTANCE = 0.01  # of the whole
 
 
-def align_tokens(matched: Matching) -> Matching:
+def align_tokens(matching: Matching) -> Matching:
     """The same with the rows of common tokens alone, for steps whose ids are not the same. Sequences that
     only one side has are gaps: nothing was compared there."""
-    found: dict[int, TokenRows] = {}
-    told, gaps = list[str](), list[str]()
-    for pair in matched.pairs:
+    rows_by_step: dict[int, TokenRows] = {}
+    messages, gaps = list[str](), list[str]()
+    for pair in matching.pairs:
         if not (_is_ids(pair.a) and _is_ids(pair.b)):
             continue
         step = pair.a.first_step
-        if step not in found:
-            rows = _match_ids(pair, matched)
+        if step not in rows_by_step:
+            rows = _match_ids(pair, matching)
             if rows is not None:
-                found[step] = rows
-                told.append(_describe_rows(rows, step))
+                rows_by_step[step] = rows
+                messages.append(_describe_rows(rows, step))
                 gaps += _describe_unmatched(rows, step) if rows.is_sure else []
-    if not found:
-        return matched
-    pairs = [_take_tokens(pair, found.get(pair.a.first_step)) for pair in matched.pairs]
-    return replace(matched, pairs=pairs, messages=[*matched.messages, *told], gaps=[*matched.gaps, *gaps])
+    if not rows_by_step:
+        return matching
+    pairs = [_take_tokens(pair, rows_by_step.get(pair.a.first_step)) for pair in matching.pairs]
+    return replace(matching, pairs=pairs, messages=[*matching.messages, *messages], gaps=[*matching.gaps, *gaps])
 
 
 def _describe_unmatched(rows: TokenRows, step: int) -> list[str]:
@@ -65,14 +65,14 @@ def _describe_rows(rows: TokenRows, step: int) -> str:
     return f"the tokens of step {step} are ambiguous: sequences repeat ({rows.description})"
 
 
-def _match_ids(pair: EntryPair, matched: Matching) -> TokenRows | None:
+def _match_ids(pair: EntryPair, matching: Matching) -> TokenRows | None:
     try:
         a, b = load_numbers(pair.a.reference), load_numbers(pair.b.reference)
         if a is None or b is None or np.array_equal(a, b) or max(a.ndim, b.ndim) > 2:
             return None
         masks = [
             _find_mask(side, pair.a.first_step, ids)
-            for side, ids in zip(_entries_by_side(matched), (a, b), strict=True)
+            for side, ids in zip(_entries_by_side(matching), (a, b), strict=True)
         ]
     except (TensortapError, OSError, ValueError):
         return None
@@ -86,9 +86,9 @@ def _find_mask(side: Iterable[Entry], step: int, ids: Array) -> Array | None:
     return None
 
 
-def _entries_by_side(matched: Matching) -> tuple[list[Entry], list[Entry]]:
-    a = [*(pair.a for pair in matched.pairs), *matched.only_a]
-    return a, [*(pair.b for pair in matched.pairs), *matched.only_b]
+def _entries_by_side(matching: Matching) -> tuple[list[Entry], list[Entry]]:
+    a = [*(pair.a for pair in matching.pairs), *matching.only_a]
+    return a, [*(pair.b for pair in matching.pairs), *matching.only_b]
 
 
 def _is_ids(entry: Entry) -> bool:
@@ -100,27 +100,27 @@ def _take_tokens(pair: EntryPair, rows: TokenRows | None) -> EntryPair:
         return pair
     a = ops_for_tokens(pair.a.shape, rows.shapes[0], rows.a)
     b = ops_for_tokens(pair.b.shape, rows.shapes[1], rows.b)
-    plan = pair.alignment or AlignmentNote(pair.a.name, "", ())
+    note = pair.alignment or AlignmentNote(pair.a.name, "", ())
     if _is_shared_by_sequences(pair, rows):
-        return _take_positions(pair, rows, plan)
+        return _take_positions(pair, rows, note)
     if not rows.is_sure:
-        told = "ambiguous: a sequence that one side has once and the other several times may be any of them"
-        return pair if pair.a.shape == pair.b.shape else _mark_unresolved(pair, plan, told)
+        reason = "ambiguous: a sequence that one side has once and the other several times may be any of them"
+        return pair if pair.a.shape == pair.b.shape else _mark_unresolved(pair, note, reason)
     if rows.sequences is not None and (a is None or b is None):
         a, b = (
-            ops_for_sequences(entry.shape, ids, lines, are_in_place=rows.have_same_columns)
-            for entry, ids, lines in zip((pair.a, pair.b), rows.shapes, rows.sequences, strict=True)
+            ops_for_sequences(entry.shape, ids, sequences, have_same_columns=rows.have_same_columns)
+            for entry, ids, sequences in zip((pair.a, pair.b), rows.shapes, rows.sequences, strict=True)
         )
     if a is not None and b is not None:
         entries = (reordered_entry(pair.a, a), reordered_entry(pair.b, b))
         return replace(
-            pair, a=entries[0], b=entries[1], alignment=plan.extended("rows by token", rows.description)
+            pair, a=entries[0], b=entries[1], alignment=note.extended("rows by token", rows.description)
         )
     has_tokens = rows.shapes[0][-1] in pair.a.shape[1:] and rows.shapes[1][-1] in pair.b.shape[1:]
     if not (has_tokens and len(pair.a.shape) > 2) and (not _may_have_token_rows(pair) or _is_near(pair)):
         return pair
-    told = "its axes do not say which row is which token, and the tokens stand elsewhere in B"
-    return _mark_unresolved(pair, plan, told)
+    reason = "its axes do not say which row is which token, and the tokens stand elsewhere in B"
+    return _mark_unresolved(pair, note, reason)
 
 
 def _may_have_token_rows(pair: EntryPair) -> bool:
@@ -139,31 +139,31 @@ def _is_near(pair: EntryPair) -> bool:
     return a is None or b is None or relative_distance(a, b) <= _MAX_DISTANCE
 
 
-def _mark_unresolved(pair: EntryPair, plan: AlignmentNote, told: str) -> EntryPair:
-    b = replace(pair.b, reference=UnresolvedRef(told))
-    return replace(pair, b=b, alignment=replace(plan.extended("unaligned", told), is_usable=False))
+def _mark_unresolved(pair: EntryPair, note: AlignmentNote, reason: str) -> EntryPair:
+    b = replace(pair.b, reference=UnresolvedRef(reason))
+    return replace(pair, b=b, alignment=replace(note.extended("unaligned", reason), is_usable=False))
 
 
 def _is_shared_by_sequences(pair: EntryPair, rows: TokenRows) -> bool:
     """Whether both sides have it once for all their sequences, of which one at least has several."""
-    is_shared = max(shape[0] for shape in rows.shapes) > 1 and all(len(one) == 2 for one in rows.shapes)
+    is_shared = max(shape[0] for shape in rows.shapes) > 1 and all(len(shape) == 2 for shape in rows.shapes)
     both = zip((pair.a, pair.b), rows.shapes, strict=True)
     return is_shared and all(is_by_position(entry.shape, ids) for entry, ids in both)
 
 
-def _take_positions(pair: EntryPair, rows: TokenRows, plan: AlignmentNote) -> EntryPair:
+def _take_positions(pair: EntryPair, rows: TokenRows, note: AlignmentNote) -> EntryPair:
     """As far as tokens go on both sides, where each stands in the same column of both."""
     columns = [side % ids[1] for side, ids in zip((rows.a, rows.b), rows.shapes, strict=True)]
     axes = [entry.shape.index(ids[1], 1) for entry, ids in zip((pair.a, pair.b), rows.shapes, strict=True)]
     if pair.a.shape == pair.b.shape or axes[0] != axes[1] or not np.array_equal(columns[0], columns[1]):
         return pair
-    step = ("take", axes[0], np.unique(columns[0]))
-    plan = plan.extended("rows by position", f"{len(step[2])} positions that both have")
+    take = ("take", axes[0], np.unique(columns[0]))
+    note = note.extended("rows by position", f"{len(take[2])} positions that both have")
     return replace(
-        pair, a=reordered_entry(pair.a, (step,)), b=reordered_entry(pair.b, (step,)), alignment=plan
+        pair, a=reordered_entry(pair.a, (take,)), b=reordered_entry(pair.b, (take,)), alignment=note
     )
 
 
-def reordered_entry(entry: Entry, steps: tuple[ArrayOp, ...]) -> Entry:
-    shape = apply_ops(steps, np.empty(entry.shape, np.bool_)).shape
-    return replace(entry, reference=ReorderedRef(entry.reference, steps), shape=shape, checksum="")
+def reordered_entry(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
+    shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
+    return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")

@@ -35,27 +35,27 @@ def match_tokens(
 
     None where both sides have a sequence of their own, which is other data; unsure where one could be
     either of two."""
-    mine, others = _sequences(a, a_mask), _sequences(b, b_mask)
-    pairs = _pair_sequences(mine, others)
-    if not pairs or len(pairs) < min(len(mine), len(others)):
+    a_sequences, b_sequences = _sequences(a, a_mask), _sequences(b, b_mask)
+    pairs = _pair_sequences(a_sequences, b_sequences)
+    if not pairs or len(pairs) < min(len(a_sequences), len(b_sequences)):
         return None
-    rows = [np.concatenate([one[side] for one in pairs]) for side in (0, 1)]
-    told = f"{len(rows[0])} tokens of {len(pairs)} sequences by their ids"
-    left = len(mine) - len(pairs), len(others) - len(pairs)
-    is_sure = not any(left) or (not _has_repeats(mine) and not _has_repeats(others))
-    lines = _sequence_indices(a, b, pairs)
-    in_place = lines is not None and _have_same_columns(a, b, pairs)
+    rows = [np.concatenate([pair[side] for pair in pairs]) for side in (0, 1)]
+    description = f"{len(rows[0])} tokens of {len(pairs)} sequences by their ids"
+    unmatched = len(a_sequences) - len(pairs), len(b_sequences) - len(pairs)
+    is_sure = not any(unmatched) or (not _has_repeats(a_sequences) and not _has_repeats(b_sequences))
+    indices = _sequence_indices(a, b, pairs)
+    same_columns = indices is not None and _have_same_columns(a, b, pairs)
     shapes = a.shape, b.shape
-    return TokenRows(rows[0], rows[1], shapes, told, is_sure, lines, in_place, left, len(pairs))
+    return TokenRows(rows[0], rows[1], shapes, description, is_sure, indices, same_columns, unmatched, len(pairs))
 
 
 def ops_for_sequences(
-    shape: Shape, ids: Shape, lines: Array, *, are_in_place: bool
+    shape: Shape, ids: Shape, sequences: Array, *, have_same_columns: bool
 ) -> tuple[ArrayOp, ...] | None:
     """What takes whole sequences of a value: whatever its other axes are where tokens stand in the same
     columns, else where it has nothing for each token."""
-    is_fitting = shape[:1] == ids[:1] and (are_in_place or ids[1] not in shape[1:])
-    return (("take", 0, lines),) if is_fitting else None
+    is_fitting = shape[:1] == ids[:1] and (have_same_columns or ids[1] not in shape[1:])
+    return (("take", 0, sequences),) if is_fitting else None
 
 
 def is_by_position(shape: Shape, ids: Shape) -> bool:
@@ -68,8 +68,8 @@ def ops_for_tokens(shape: Shape, ids: Shape, rows: Array) -> tuple[ArrayOp, ...]
     if len(ids) == 2 and ids[0] == 1 and shape[:1] == ids[1:] and shape[:2] != ids:
         return _take_flat_rows(shape[1:], rows)
     if shape[: len(ids)] == ids:
-        rest = shape[len(ids) :]
-        return None if len(ids) == 2 and ids[1] in rest[:-1] else _take_flat_rows(rest, rows)
+        trailing = shape[len(ids) :]
+        return None if len(ids) == 2 and ids[1] in trailing[:-1] else _take_flat_rows(trailing, rows)
     if len(ids) == 2 and len(shape) == 4 and (shape[0], shape[2]) == ids and shape[3] != ids[1]:
         return (("transpose", (0, 2, 1, 3)), *_take_flat_rows((shape[1], shape[3]), rows))
     if shape[:1] == (int(np.prod(ids)),):
@@ -77,38 +77,38 @@ def ops_for_tokens(shape: Shape, ids: Shape, rows: Array) -> tuple[ArrayOp, ...]
     return None
 
 
-def token_row_order(lines: int, lengths: Sequence[int]) -> Array:
+def token_row_order(sequences: int, lengths: Sequence[int]) -> Array:
     """Where each row of a whole is among those of its pieces one after another, of values with a row for each
     token of several lines that were cut into columns of these lengths."""
-    places = np.arange(lines * sum(lengths)).reshape(lines, -1)
-    pieces = np.split(places, np.cumsum(lengths)[:-1].tolist(), axis=1)
-    return np.argsort(np.concatenate([piece.reshape(-1) for piece in pieces]))
+    positions = np.arange(sequences * sum(lengths)).reshape(sequences, -1)
+    shards = np.split(positions, np.cumsum(lengths)[:-1].tolist(), axis=1)
+    return np.argsort(np.concatenate([shard.reshape(-1) for shard in shards]))
 
 
 def are_token_lengths(
-    sizes: Sequence[int], lengths: Sequence[int], beside: int = 0, rest: Shape = ()
+    sizes: Sequence[int], lengths: Sequence[int], other_length: int = 0, other_dims: Shape = ()
 ) -> bool:
     """Whether the sizes of pieces are those of the tokens, or of what there is `beside` each of them: what a
     router has sorted has others, which may by chance be in proportion. A value that has the tokens along
     another of its axes, the `rest`, may have anything along this one."""
     times = sum(sizes) // sum(lengths)
-    if any(size != times * one for size, one in zip(sizes, lengths, strict=True)):
+    if any(size != times * length for size, length in zip(sizes, lengths, strict=True)):
         return False
-    return not beside or times in (1, beside) or beside in rest
+    return not other_length or times in (1, other_length) or other_length in other_dims
 
 
-def _take_flat_rows(rest: Shape, rows: Array) -> tuple[ArrayOp, ...]:
-    return ("reshape", (-1, *rest)), ("take", 0, rows)
+def _take_flat_rows(trailing: Shape, rows: Array) -> tuple[ArrayOp, ...]:
+    return ("reshape", (-1, *trailing)), ("take", 0, rows)
 
 
 def _sequences(ids: Array, mask: Array | None) -> list[tuple[Array, Array]]:
     """The tokens of each sequence and where they stand, without padding."""
     table = np.atleast_2d(ids)
     is_token = np.ones(table.shape, bool) if mask is None else np.atleast_2d(mask) != 0
-    places = np.arange(table.size).reshape(table.shape)
+    positions = np.arange(table.size).reshape(table.shape)
     return [
-        (tokens[kept], at[kept])
-        for tokens, at, kept in zip(table, places, is_token, strict=True)
+        (tokens[kept], columns[kept])
+        for tokens, columns, kept in zip(table, positions, is_token, strict=True)
         if kept.any()
     ]
 
@@ -117,14 +117,14 @@ def _pair_sequences(
     a: Sequence[tuple[Array, Array]], b: Sequence[tuple[Array, Array]]
 ) -> list[tuple[Array, Array]]:
     """Equal sequences in their order. One that is repeated has the same values each time."""
-    known: dict[bytes, list[Array]] = {}
-    for tokens, at in b:
-        known.setdefault(_token_key(tokens), []).append(at)
+    b_positions: dict[bytes, list[Array]] = {}
+    for tokens, columns in b:
+        b_positions.setdefault(_token_key(tokens), []).append(columns)
     pairs = []
-    for tokens, at in a:
-        others = known.get(_token_key(tokens))
-        if others:
-            pairs.append((at, others.pop(0)))
+    for tokens, columns in a:
+        candidates = b_positions.get(_token_key(tokens))
+        if candidates:
+            pairs.append((columns, candidates.pop(0)))
     return pairs
 
 
@@ -133,7 +133,7 @@ def _sequence_indices(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) 
     if a.ndim != 2 or b.ndim != 2:
         return None
     first, second = (
-        np.array([one[side][0] // ids.shape[1] for one in pairs]) for side, ids in enumerate((a, b))
+        np.array([pair[side][0] // ids.shape[1] for pair in pairs]) for side, ids in enumerate((a, b))
     )
     return first, second
 
@@ -141,7 +141,7 @@ def _sequence_indices(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) 
 def _have_same_columns(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> bool:
     """Whether all have the same columns, and nothing of them is padding."""
     width = a.shape[1]
-    return width == b.shape[1] and all(len(one) == len(other) == width for one, other in pairs)
+    return width == b.shape[1] and all(len(a_positions) == len(b_positions) == width for a_positions, b_positions in pairs)
 
 
 def _has_repeats(sequences: Sequence[tuple[Array, Array]]) -> bool:

@@ -94,7 +94,11 @@ class _PerturbedReruns:
         """To a folder: what is compared next is read from there, one value at a time."""
         sink = RunDirectory(folder)
         try:
-            with capture(self._model, *self._patterns, to=sink), preserved_state(self._model), self._watched():
+            with (
+                capture(self._model, *self._patterns, to=sink),
+                preserved_state(self._model),
+                self._watched(),
+            ):
                 self._run(self._model, self._batch, has_gradients=self._has_gradients)
         finally:
             sink.close()
@@ -130,8 +134,12 @@ class _PerturbedReruns:
             self._add_harmless(f"harmless {number}", self._model, rerun)
 
     def floor(self, limit: float | None) -> Floor:
-        own_reruns = [rerun for rerun in self._gathered.twins if rerun not in (*self._harmless, INTRINSIC_ROUNDING)]
-        if self._harmless or any(rerun in PRECISIONS and not self._is_finer(PRECISIONS[rerun]) for rerun in own_reruns):
+        own_reruns = [
+            rerun for rerun in self._gathered.twins if rerun not in (*self._harmless, INTRINSIC_ROUNDING)
+        ]
+        if self._harmless or any(
+            rerun in PRECISIONS and not self._is_finer(PRECISIONS[rerun]) for rerun in own_reruns
+        ):
             self._gathered.drop([INTRINSIC_ROUNDING])  # what else is harmless may well do more than round
         if limit is None and self._harmless and own_reruns:
             worst = max(self._gathered.ratio_of(rerun, own_reruns) for rerun in self._harmless)
@@ -188,7 +196,9 @@ class _PerturbedReruns:
 
     def _is_finer(self, dtype: torch.dtype) -> bool:
         """Whether the type rounds less than the lowest of the model's own."""
-        own_dtypes = [parameter.dtype for parameter in self._model.parameters() if parameter.is_floating_point()]
+        own_dtypes = [
+            parameter.dtype for parameter in self._model.parameters() if parameter.is_floating_point()
+        ]
         return bool(own_dtypes) and max(map(_epsilon, own_dtypes)) > _epsilon(dtype)
 
     def _add_own(self, converted_model: Any, batch: Any) -> None:

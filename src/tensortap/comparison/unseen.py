@@ -15,20 +15,20 @@ _WEIGHT_KINDS = ("param", "grad_param")
 class UncapturedInputs:
     """Values without a partner, by step, rank and the module in whose code they are."""
 
-    def __init__(self, alone: Iterable[Entry], modules: ModuleParents) -> None:
+    def __init__(self, unmatched: Iterable[Entry], modules: ModuleParents) -> None:
         self._modules = modules
         self._first: dict[tuple[int, int, str], Entry] = {}
-        for entry in sorted(alone, key=lambda one: one.order):
+        for entry in sorted(unmatched, key=lambda unmatched_entry: unmatched_entry.order):
             if entry.kind not in GRADIENT_KINDS and entry.kind not in _WEIGHT_KINDS:
                 key = entry.first_step, entry.first_rank, self._place(entry)
                 self._first.setdefault(key, entry)
 
-    def before(self, found: Finding) -> Entry | None:
+    def before(self, finding: Finding) -> Entry | None:
         """The first of them in the code that made this value, if it came before it."""
-        if not self._first or found.kind in GRADIENT_KINDS:
+        if not self._first or finding.kind in GRADIENT_KINDS:
             return None
-        first = self._first.get((found.step, found.rank, producing_module(found, self._modules)))
-        return first if first is not None and first.order < found.pair.a.order else None
+        first = self._first.get((finding.step, finding.rank, producing_module(finding, self._modules)))
+        return first if first is not None and first.order < finding.pair.a.order else None
 
     def _place(self, entry: Entry) -> str:
         module = module_of(entry.name, entry.kind)
@@ -37,6 +37,6 @@ class UncapturedInputs:
         )
 
 
-def producing_module(found: Finding, modules: ModuleParents) -> str:
+def producing_module(finding: Finding, modules: ModuleParents) -> str:
     """The module whose code made the value: of an input it is the one that calls."""
-    return modules[found.module] if found.kind == "input" else found.module
+    return modules[finding.module] if finding.kind == "input" else finding.module

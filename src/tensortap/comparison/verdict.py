@@ -68,9 +68,15 @@ def judge(measurement: Metrics | str, noise: Noise, pair: EntryPair | None = Non
 def _judge_unmeasured(metrics: Metrics, pair: EntryPair | None) -> Judgement:
     """Of what was not measured in numbers."""
     if metrics.is_opaque:
-        return Judgement("identical" if metrics.is_identical else "uncovered", 0.0, note="not numbers or text")
+        return Judgement(
+            "identical" if metrics.is_identical else "uncovered", 0.0, note="not numbers or text"
+        )
     is_sharded_differently = pair is not None and _is_sharded_differently(pair)
-    return Judgement("unaligned" if is_sharded_differently else "structure", 0.0 if is_sharded_differently else math.inf, note=metrics.reason)
+    return Judgement(
+        "unaligned" if is_sharded_differently else "structure",
+        0.0 if is_sharded_differently else math.inf,
+        note=metrics.reason,
+    )
 
 
 def _is_sharded_differently(pair: EntryPair) -> bool:

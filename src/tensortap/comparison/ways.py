@@ -53,59 +53,59 @@ class ShardPlacement:
 REPLICATE = ShardPlacement("replicate")
 
 
-def candidate_placements(pieces: Sequence[Shape], whole: Shape) -> Iterator[ShardPlacement]:
+def candidate_placements(shards: Sequence[Shape], full: Shape) -> Iterator[ShardPlacement]:
     """Every way that the shapes allow, the simplest first."""
-    simple = list(_simple_placements(pieces, whole))
+    simple = list(_simple_placements(shards, full))
     yield from simple
-    is_copy = all(shape == whole for shape in pieces)
+    is_copy = all(shape == full for shape in shards)
     if is_copy:
         yield from (ShardPlacement("partial", operation=operation) for operation in ("sum", "mean"))
-    for dim in {way.dim: None for way in simple if way.kind == "shard" and not way.padding}:
-        yield from _regrouped_placements([shape[dim] for shape in pieces], dim)
-    yield from _mesh_placements(pieces, whole)
+    for dim in {placement.dim: None for placement in simple if placement.kind == "shard" and not placement.padding}:
+        yield from _regrouped_placements([shape[dim] for shape in shards], dim)
+    yield from _mesh_placements(shards, full)
 
 
-def assemble(way: ShardPlacement, pieces: Sequence[Array]) -> list[Array]:
+def assemble(placement: ShardPlacement, shards: Sequence[Array]) -> list[Array]:
     """The whole; of copies each."""
-    if way.kind == "replicate":
-        return list(pieces)
-    if way.kind == "partial":
-        total = np.sum([piece.astype(np.float64, copy=False) for piece in pieces], axis=0)
-        return [total / len(pieces) if way.operation == "mean" else total]
-    if way.kind == "mesh":
-        return _assemble_mesh(way, pieces)
-    return [_concatenate(way, pieces)]
+    if placement.kind == "replicate":
+        return list(shards)
+    if placement.kind == "partial":
+        total = np.sum([shard.astype(np.float64, copy=False) for shard in shards], axis=0)
+        return [total / len(shards) if placement.operation == "mean" else total]
+    if placement.kind == "mesh":
+        return _assemble_mesh(placement, shards)
+    return [_concatenate(placement, shards)]
 
 
-def shard_spans(way: ShardPlacement, lengths: Sequence[int]) -> list[list[_Span]] | None:
+def shard_spans(placement: ShardPlacement, lengths: Sequence[int]) -> list[list[_Span]] | None:
     """Where the parts of each piece lie in the whole, in their order; None where the lengths do not fit."""
     count, size = len(lengths), sum(lengths)
-    if way.kind == "shard":
+    if placement.kind == "shard":
         starts = np.cumsum([0, *lengths]).tolist()
         return [[(start, length)] for start, length in zip(starts, lengths, strict=False)]
-    if way.kind == "zigzag":
-        cut = _chunk(0, size, 2 * count, way.is_balanced)
-        found = [[cut[rank], cut[2 * count - 1 - rank]] for rank in range(count)]
+    if placement.kind == "zigzag":
+        cut = _chunk(0, size, 2 * count, placement.is_balanced)
+        spans = [[cut[rank], cut[2 * count - 1 - rank]] for rank in range(count)]
     else:
-        found = _section_spans(way, size, count)
-    fits = [sum(length for _, length in of_rank) for of_rank in found] == list(lengths)
-    return found if fits else None
+        spans = _section_spans(placement, size, count)
+    fits = [sum(length for _, length in of_rank) for of_rank in spans] == list(lengths)
+    return spans if fits else None
 
 
-def owning_shards(way: ShardPlacement, pieces: Sequence[Array]) -> Array:
+def owning_shards(placement: ShardPlacement, shards: Sequence[Array]) -> Array:
     """Whose number each of the whole is, by position among the pieces."""
-    marked = [np.full(piece.shape, position) for position, piece in enumerate(pieces)]
-    return assemble(way, marked)[0]
+    labels = [np.full(shard.shape, position) for position, shard in enumerate(shards)]
+    return assemble(placement, labels)[0]
 
 
-def _simple_placements(pieces: Sequence[Shape], whole: Shape) -> Iterator[ShardPlacement]:
-    if all(shape == whole for shape in pieces):
+def _simple_placements(shards: Sequence[Shape], full: Shape) -> Iterator[ShardPlacement]:
+    if all(shape == full for shape in shards):
         yield REPLICATE
-    for dim in range(len(whole)):
-        if any(shape_without(shape, dim) != shape_without(whole, dim) for shape in pieces):
+    for dim in range(len(full)):
+        if any(shape_without(shape, dim) != shape_without(full, dim) for shape in shards):
             continue
-        extra = sum(shape[dim] for shape in pieces) - whole[dim]
-        is_padded = 0 < extra < max(shape[dim] for shape in pieces) and pieces[0] != whole
+        extra = sum(shape[dim] for shape in shards) - full[dim]
+        is_padded = 0 < extra < max(shape[dim] for shape in shards) and shards[0] != full
         if extra == 0 or is_padded:
             yield ShardPlacement("shard", dim, padding=extra)
 
@@ -113,79 +113,79 @@ def _simple_placements(pieces: Sequence[Shape], whole: Shape) -> Iterator[ShardP
 def _regrouped_placements(lengths: list[int], dim: int) -> Iterator[ShardPlacement]:
     """The pieces follow each other in another order than that of ranks."""
     for kind, sections in (("zigzag", ()), *(("fused", sections) for sections in _FUSED_SECTIONS)):
-        seen: list[object] = []
+        known_spans: list[object] = []
         for is_balanced in (False, True):
-            way = ShardPlacement("zigzag" if kind == "zigzag" else "fused", dim, sections, is_balanced)
-            found = shard_spans(way, lengths)
-            if found is not None and found not in seen:
-                seen.append(found)
-                yield way
+            placement = ShardPlacement("zigzag" if kind == "zigzag" else "fused", dim, sections, is_balanced)
+            spans = shard_spans(placement, lengths)
+            if spans is not None and spans not in known_spans:
+                known_spans.append(spans)
+                yield placement
 
 
-def _mesh_placements(pieces: Sequence[Shape], whole: Shape) -> Iterator[ShardPlacement]:
+def _mesh_placements(shards: Sequence[Shape], full: Shape) -> Iterator[ShardPlacement]:
     """Two dimensions of ranks, each with a simple way of its own."""
-    count = len(pieces)
-    if len(set(pieces)) > 1:  # uneven meshes have too many ways to be told apart
+    count = len(shards)
+    if len(set(shards)) > 1:  # uneven meshes have too many ways to be told apart
         return
     simple = [
         REPLICATE,
-        *(ShardPlacement("shard", dim) for dim in range(len(whole))),
+        *(ShardPlacement("shard", dim) for dim in range(len(full))),
         ShardPlacement("partial"),
     ]
     for mesh in [(outer, count // outer) for outer in range(2, count) if count % outer == 0]:
         for outer in simple:
             for inner in simple:
                 is_new = outer != inner
-                if is_new and _mesh_shape(pieces[0], (outer, inner), mesh) == whole:
+                if is_new and _mesh_shape(shards[0], (outer, inner), mesh) == full:
                     yield ShardPlacement("mesh", mesh=mesh, parts=(outer, inner))
 
 
-def _mesh_shape(piece: Shape, parts: tuple[ShardPlacement, ShardPlacement], mesh: tuple[int, int]) -> Shape:
-    shape = list(piece)
-    for way, ranks in zip(parts, mesh, strict=True):
-        if way.kind == "shard":
-            shape[way.dim] *= ranks
+def _mesh_shape(shard: Shape, parts: tuple[ShardPlacement, ShardPlacement], mesh: tuple[int, int]) -> Shape:
+    shape = list(shard)
+    for placement, ranks in zip(parts, mesh, strict=True):
+        if placement.kind == "shard":
+            shape[placement.dim] *= ranks
     return tuple(shape)
 
 
-def _assemble_mesh(way: ShardPlacement, pieces: Sequence[Array]) -> list[Array]:
-    outer, inner = way.parts
-    size = way.mesh[1]
-    groups = [assemble(inner, pieces[start : start + size]) for start in range(0, prod(way.mesh), size)]
+def _assemble_mesh(placement: ShardPlacement, shards: Sequence[Array]) -> list[Array]:
+    outer, inner = placement.parts
+    size = placement.mesh[1]
+    groups = [assemble(inner, shards[start : start + size]) for start in range(0, prod(placement.mesh), size)]
     if outer.kind == "replicate":
-        return [one for group in groups for one in group]
+        return [replica for group in groups for replica in group]
     return [assemble(outer, copies)[0] for copies in zip(*groups, strict=True)]
 
 
-def _concatenate(way: ShardPlacement, pieces: Sequence[Array]) -> Array:
-    lengths = [piece.shape[way.dim] for piece in pieces]
-    found = shard_spans(way, lengths)
-    if found is None:
-        raise ValueError(f"pieces of {lengths} along dimension {way.dim} do not make a whole by {way}")
-    if way.kind == "shard":
-        whole = np.concatenate(pieces, axis=way.dim)
+def _concatenate(placement: ShardPlacement, shards: Sequence[Array]) -> Array:
+    lengths = [shard.shape[placement.dim] for shard in shards]
+    spans = shard_spans(placement, lengths)
+    if spans is None:
+        raise ValueError(f"pieces of {lengths} along dimension {placement.dim} do not make a whole by {placement}")
+    if placement.kind == "shard":
+        full = np.concatenate(shards, axis=placement.dim)
     else:
-        placed = [
+        parts = [
             (start, part)
-            for piece, of_rank in zip(pieces, found, strict=True)
-            for (start, _), part in zip(of_rank, _split_shard(piece, way.dim, of_rank), strict=True)
+            for shard, of_rank in zip(shards, spans, strict=True)
+            for (start, _), part in zip(of_rank, _split_shard(shard, placement.dim, of_rank), strict=True)
         ]
-        placed.sort(key=lambda one: one[0])
-        whole = np.concatenate([part for _, part in placed], axis=way.dim)
-    return whole if not way.padding else np.take(whole, range(whole.shape[way.dim] - way.padding), way.dim)
+        parts.sort(key=lambda span_part: span_part[0])
+        full = np.concatenate([part for _, part in parts], axis=placement.dim)
+    return full if not placement.padding else np.take(full, range(full.shape[placement.dim] - placement.padding), placement.dim)
 
 
-def _split_shard(piece: Array, dim: int, of_rank: Sequence[_Span]) -> list[Array]:
+def _split_shard(shard: Array, dim: int, of_rank: Sequence[_Span]) -> list[Array]:
     ends = np.cumsum([length for _, length in of_rank])[:-1]
-    return np.split(piece, ends.tolist(), axis=dim)
+    return np.split(shard, ends.tolist(), axis=dim)
 
 
-def _section_spans(way: ShardPlacement, size: int, count: int) -> list[list[_Span]]:
-    unit, rest = divmod(size, sum(way.sections))
-    if rest:
+def _section_spans(placement: ShardPlacement, size: int, count: int) -> list[list[_Span]]:
+    unit, remainder = divmod(size, sum(placement.sections))
+    if remainder:
         return []
-    starts = np.cumsum([0, *(unit * share for share in way.sections)]).tolist()
-    cuts = [_chunk(start, end - start, count, way.is_balanced) for start, end in pairwise(starts)]
+    starts = np.cumsum([0, *(unit * share for share in placement.sections)]).tolist()
+    cuts = [_chunk(start, end - start, count, placement.is_balanced) for start, end in pairwise(starts)]
     return [[cut[rank] for cut in cuts] for rank in range(count)]
 
 

@@ -24,28 +24,28 @@ class FullValue(NamedTuple):
 
 
 def load_shards(entry: Entry) -> list[Array] | None:
-    held = [load_numbers(piece.reference) for piece in shards_of(entry)]
-    found = [one for one in held if one is not None]
-    return found if len(found) == len(held) else None
+    loaded = [load_numbers(shard.reference) for shard in shards_of(entry)]
+    arrays = [array for array in loaded if array is not None]
+    return arrays if len(arrays) == len(loaded) else None
 
 
-def describe_ranks(pieces: Sequence[Entry]) -> str:
-    ranks = [piece.first_rank for piece in pieces]
+def describe_ranks(shards: Sequence[Entry]) -> str:
+    ranks = [shard.first_rank for shard in shards]
     is_run = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2
     return f"ranks {ranks[0]} to {ranks[-1]}" if is_run else f"ranks {', '.join(map(str, ranks))}"
 
 
-def farthest_replica(copies: Sequence[Array], whole: Array) -> tuple[int, str]:
+def farthest_replica(replicas: Sequence[Array], full: Array) -> tuple[int, str]:
     """Copies should be equal. Where they are not, the worst is compared: a good one would hide it."""
-    if all(np.array_equal(copies[0], other, equal_nan=True) for other in copies[1:]):
+    if all(np.array_equal(replicas[0], other, equal_nan=True) for other in replicas[1:]):
         return 0, ""
     with np.errstate(invalid="ignore"):
-        far = [np.nan_to_num(np.abs(one.astype(np.float64) - whole), nan=np.inf).max() for one in copies]
-    worst = int(np.argmax(far))
-    return worst, f"its {len(copies)} copies are not equal: copy {worst}, the farthest, is compared"
+        distances = [np.nan_to_num(np.abs(replica.astype(np.float64) - full), nan=np.inf).max() for replica in replicas]
+    worst = int(np.argmax(distances))
+    return worst, f"its {len(replicas)} copies are not equal: copy {worst}, the farthest, is compared"
 
 
-def do_replicas_differ(copies: Sequence[Array], dtype: str) -> bool:
+def do_replicas_differ(replicas: Sequence[Array], dtype: str) -> bool:
     """Whether they differ by more than rounding."""
-    most = analytic_noise(dtype).relative_l2 if copies[0].dtype.kind == "f" else 0.0
-    return any(relative_distance(copies[0], other) > most for other in copies[1:])
+    most = analytic_noise(dtype).relative_l2 if replicas[0].dtype.kind == "f" else 0.0
+    return any(relative_distance(replicas[0], other) > most for other in replicas[1:])
