@@ -27,7 +27,7 @@ def test_without_a_key_nothing_is_answered(stranger, path):
 def test_an_address_lets_one_browser_in_once_and_leaves_no_token_behind(stranger):
     client, viewer = stranger
     address, told = viewer.url, []
-    viewer.keys.on_used = lambda: told.append(True)
+    viewer.tokens.on_token_reused = lambda: told.append(True)
     first = client.get(address)
     assert first.status_code == 303
     assert "token" not in first.headers["location"]
@@ -170,7 +170,7 @@ def test_a_link_from_another_site_leads_to_pages_and_to_no_answers(look):
 def test_tokens_that_never_were_any_print_no_new_address(stranger):
     client, viewer = stranger
     address, told = viewer.url, []
-    viewer.keys.on_used = lambda: told.append(viewer.url)
+    viewer.tokens.on_token_reused = lambda: told.append(viewer.url)
     for number in range(100):
         assert client.get(f"/?token={number}").status_code == 403
     assert told == []

@@ -52,7 +52,7 @@ def test_a_run_and_a_comparison_can_be_given_as_they_are(folder):
     with tt.view(tt.Run(folder / "a")) as viewer:
         assert viewer.state.start.startswith("/run/")
     with tt.view(tt.compare_runs(folder / "a", folder / "b")) as viewer:
-        assert len(viewer.state.library.identities) == 2
+        assert len(viewer.state.library.run_ids) == 2
 
 
 def test_a_notebook_shows_a_link_and_no_frame(folder):
@@ -135,12 +135,12 @@ def test_the_command_speaks_json_and_tells_of_a_used_address(folder):
 
 def test_a_comparison_that_takes_long_does_not_keep_the_viewer_open(folder):
     viewer, is_let = tt.view(folder), threading.Event()
-    viewer.state.comparisons._later.submit(lambda: is_let.wait(60))
+    viewer.state.comparisons._worker.submit(lambda: is_let.wait(60))
     before = time.monotonic()
     viewer.close()
     assert time.monotonic() - before < 10
     is_let.set()
-    viewer.state.comparisons._later.close(30)  # for the sake of the next test
+    viewer.state.comparisons._worker.close(30)  # for the sake of the next test
 
 
 def test_a_folder_that_is_not_there_is_missing_data(tmp_path, capsys):

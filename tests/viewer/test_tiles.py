@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tensortap.comparison.operands import Operand
 from tensortap.viewer import tiles
-from tensortap.viewer.numbers import TensorDifference, MappedTensor
+from tensortap.viewer.numbers import MappedTensor, TensorDifference
 from tensortap.viewer.refining import TileRefinement
 
 
@@ -66,7 +66,7 @@ class Counting:
 
     def __init__(self, grid):
         self._grid, self.read_bytes = grid, 0
-        self.shape, self.cost, self.is_wide, self.is_turned = grid.shape, grid.cost, False, False
+        self.shape, self.cost, self.needs_float64, self.is_column_major = grid.shape, grid.cost, False, False
 
     def read(self, rows, columns):
         part = self._grid.read(rows, columns)
@@ -77,7 +77,7 @@ class Counting:
 def test_a_large_tile_reads_no_more_than_its_budget_and_says_so():
     array = np.broadcast_to(np.arange(4096, dtype=np.float32), (4096, 4096))
     grid = Counting(tensor(np.ascontiguousarray(array[:1024])).grid("", ""))
-    made = tiles.compute_tile(grid, 4, 0, 0, budget=1 << 20, whole=0)
+    made = tiles.compute_tile(grid, 4, 0, 0, sample_bytes=1 << 20, exact_bytes=0)
     assert not made.is_exact
     assert grid.read_bytes <= 1 << 20
     assert made.low[0].tolist() == list(range(0, 4096, 16))
@@ -86,7 +86,7 @@ def test_a_large_tile_reads_no_more_than_its_budget_and_says_so():
 def test_columns_that_lie_far_apart_are_sampled_too():
     array = np.random.default_rng(0).standard_normal((64, 512, 256)).astype(np.float32)
     grid = tensor(array).grid("0,1", ":,:,3")
-    made = tiles.compute_tile(grid, 4, 0, 0, budget=1 << 18, whole=0)
+    made = tiles.compute_tile(grid, 4, 0, 0, sample_bytes=1 << 18, exact_bytes=0)
     assert not made.is_exact
     assert made.shape == (4, 32)
     assert np.isfinite(made.mean).all()
@@ -100,10 +100,10 @@ def test_a_sampled_view_becomes_exact_in_the_background(axes):
     seen = array.T if axes else array
     told = []
     refined = TileRefinement(lambda work: work() is None, threading.Event())
-    assert refined.tile("view", 5, 0, 0) is None
-    refined.want("view", grid, lambda: told.append(True))
+    assert refined.exact_tile("view", 5, 0, 0) is None
+    refined.request("view", grid, lambda: told.append(True))
     assert told == [True]
-    made = refined.tile("view", 5, 0, 0)
+    made = refined.exact_tile("view", 5, 0, 0)
     for found, expected in zip((made.low, made.high, made.mean), by_hand(seen, 5), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert made.flags[-1, -1] == tiles.NAN
@@ -113,8 +113,8 @@ def test_nothing_is_gone_through_once_the_viewer_closes():
     is_over = threading.Event()
     is_over.set()
     refined = TileRefinement(lambda work: work() is None, is_over)
-    refined.want("view", tensor(np.zeros((64, 64), "f4")).grid("", ""), lambda: pytest.fail("told"))
-    assert refined.tile("view", 4, 0, 0) is None
+    refined.request("view", tensor(np.zeros((64, 64), "f4")).grid("", ""), lambda: pytest.fail("told"))
+    assert refined.exact_tile("view", 4, 0, 0) is None
 
 
 @pytest.mark.parametrize(("level", "y", "x"), [(0, 9, 0), (0, 0, -1), (1, 1, 0), (-1, 0, 0), (99, 0, 0)])

@@ -14,7 +14,7 @@ from tensortap.comparison.operands import Operand
 from tensortap.comparison.references import numeric_operand
 from tensortap.core.errors import CorruptRunError, UntrustedFileError
 from tensortap.formats import serializers
-from tensortap.formats.index import site_from
+from tensortap.formats.index import parse_site
 from tensortap.kernels.statistics import Statistics
 from tensortap.readers.asked import Array, IndexTable
 from tensortap.readers.run import Run
@@ -174,7 +174,7 @@ def format_site(text: str | None) -> str:
     if text is None:
         return ""
     try:
-        site = site_from(text)
+        site = parse_site(text)
     except ValueError:
         return text.replace("\t", " ")
     return f"{site.file.rpartition('/')[2]}:{site.line} {site.function}"

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tensortap.comparison.modules import module_of
-from tensortap.formats.index import site_from
+from tensortap.formats.index import parse_site
 from tensortap.viewer.stock import CachedRun
 
 _CALL_KINDS = ("call", "local", "return", "yield", "raise")
@@ -102,7 +102,7 @@ def _group_by_call(run: CachedRun, rows: Array, numbers: Array) -> list[_CallTre
 def _site_numbers(run: CachedRun, field: Literal["tree", "depth"]) -> Array:
     """Which outermost call each record belongs to, or how deep below it."""
     codes, texts = run.dataset.texts("site") or (np.zeros(len(run), np.int64), [None])
-    numbers = np.array([0 if text is None else getattr(site_from(text), field) for text in texts], np.int64)
+    numbers = np.array([0 if text is None else getattr(parse_site(text), field) for text in texts], np.int64)
     return numbers[codes]
 
 

@@ -37,8 +37,8 @@ def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: 
     """At most five megabytes: pictures first, then as much of the code as there is room for. `facts` are what
     the page of the comparison is told."""
     comparison = job.comparison
-    title = escape(_page_title(job))
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+    page_title = escape(_page_title(job))
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{page_title}</title>'
     parts = [
         f"<h1>{escape(facts['sentence'])}</h1>",
         *_growth_and_suspects(facts),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import NoRunError, TensortapError
-from tensortap.formats.run_layout import OWN
+from tensortap.formats.run_layout import INTERNAL_FOLDER
 from tensortap.viewer.books import TRACE_SUFFIXES
 from tensortap.viewer.problems import DAMAGED_FILE_ERRORS, NotFoundError
 from tensortap.viewer.stock import CachedRun
@@ -133,7 +133,7 @@ def _find_runs(path: Path, depth: int) -> Iterator[Path]:
     if path.is_file():
         yield path
         return
-    if (path / OWN).is_dir():
+    if (path / INTERNAL_FOLDER).is_dir():
         yield path
         return
     for entry in _scan_folder(path):

@@ -14,7 +14,7 @@ from tensortap.core.record import Record
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.live.discovery import jobs
 from tensortap.live.session import Session, attach
-from tensortap.live.tapped import Tapped
+from tensortap.live.tapped import RemoteTap
 from tensortap.viewer.library import match_prefix, shortest_prefix
 from tensortap.viewer.problems import NotFoundError
 from tensortap.viewer.tensors import scalar_value, statistics_facts
@@ -111,26 +111,26 @@ class LiveJob:
     def taps(self) -> list[dict[str, Any]]:
         return [self.tap_facts(tapped) for tapped in list(self.session.taps.values())]
 
-    def tap_facts(self, tapped: Tapped) -> dict[str, Any]:
+    def tap_facts(self, tapped: RemoteTap) -> dict[str, Any]:
         names = ("state", "skipped", "dropped", "missed", "lag", "fired")
         return {
             "tap": tapped.number,
-            "what": tapped.what,
-            "condition": not tapped.what.startswith(("'", '"')),
+            "what": tapped.label,
+            "condition": not tapped.label.startswith(("'", '"')),
             **{name: getattr(tapped, name) for name in names},
-            "records": len(self.session.shelf.entries(tapped.number)),
+            "records": len(self.session.buffer.entries(tapped.number)),
             "events": tapped.events[-_MAX_EVENTS:],
             "names": list(tapped.values)[:_MAX_NAMES],
         }
 
-    def tap(self, number: Any) -> Tapped:
+    def tap(self, number: Any) -> RemoteTap:
         tapped = self.session.taps.get(number) if isinstance(number, int) else None
         if tapped is None:
             raise NotFoundError(f"there is no tap {number!r}; there are {list(self.session.taps) or 'none'}")
         return tapped
 
     def latest(self, tap: int, name: str, rank: int) -> Record:
-        for entry in self.session.shelf.lasts(self.tap(tap).number):
+        for entry in self.session.buffer.latest_by_name(self.tap(tap).number):
             if entry.record.name == name and first_number(entry.record.rank) == rank:
                 return entry.record
         raise NotFoundError(f"nothing called {name!r} of rank {rank} has come")

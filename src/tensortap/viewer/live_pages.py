@@ -33,6 +33,7 @@ from tensortap.viewer.tensors import default_view, statistics_facts
 _POLL_INTERVAL = 0.05  # seconds between two looks at what came
 _METERS_INTERVAL = 0.5
 _MAX_SITES = 5000
+_IMPORT_LINE = "import tensortap as tt\n\n"
 _CONDITION_ACTIONS = ("tell", "send", "dump")
 
 
@@ -88,7 +89,7 @@ def remove_taps(state: ViewerState, request: Request, body: dict[str, Any]) -> R
     for tapped in ended:
         live.session.end_tap(tapped)
         live.session.taps.pop(tapped.number, None)
-        live.session.shelf.forget(tapped.number)
+        live.session.buffer.forget(tapped.number)
     return json_response({"ended": len(ended)})
 
 
@@ -133,7 +134,7 @@ def get_latest(state: ViewerState, request: Request) -> Response:
             "is_array": operand is not None,
             "statistics": None if record_statistics is None else statistics_facts(record_statistics),
             "text": None if operand is not None else repr(record.value)[:4000],
-            "python": f"import tensortap as tt\n\ns = tt.attach({live.job_facts['pid']})\nx = s.once({name!r})",
+            "python": f"{_IMPORT_LINE}s = tt.attach({live.job_facts['pid']})\nx = s.once({name!r})",
             "view": default_view(shape),
         }
     )
@@ -188,7 +189,7 @@ async def _live_events(state: ViewerState, live: LiveJob) -> AsyncIterator[bytes
         if news:
             yield format_event("records", {"records": news})
         if not live.session.is_open:
-            why = next((peer.why for peer in live.session.peers if peer.why), "the session is closed")
+            why = next((peer.close_reason for peer in live.session.peers if peer.close_reason), "the session is closed")
             yield format_event("gone", {"text": why})
             return
         await asyncio.sleep(_POLL_INTERVAL if news or live.session.taps else 4 * _POLL_INTERVAL)
@@ -199,7 +200,7 @@ def _new_records(live: LiveJob, last_number: dict[int, int]) -> list[dict[str, A
     records = []
     for number in list(live.session.taps):
         lasts = [
-            entry for entry in live.session.shelf.lasts(number) if entry.number > last_number.get(number, 0)
+            entry for entry in live.session.buffer.latest_by_name(number) if entry.number > last_number.get(number, 0)
         ]
         if lasts:
             last_number[number] = max(entry.number for entry in lasts)

@@ -14,7 +14,7 @@ import numpy as np
 from tensortap.comparison.operands import Operand
 from tensortap.core.paths import closest_names, natural_sort_key
 from tensortap.formats.index import index_files
-from tensortap.formats.run_layout import OWN
+from tensortap.formats.run_layout import INTERNAL_FOLDER
 from tensortap.readers.query import parse_query
 from tensortap.viewer.answers import NO_ROW
 from tensortap.viewer.books import TRACE_SUFFIXES, Dataset, format_site, open_dataset
@@ -230,7 +230,7 @@ class _IndexFingerprint(NamedTuple):
 
 def _fingerprint_index(path: Path) -> _IndexFingerprint:
     """What tells a run that was written anew at the same place from one that has grown."""
-    file = path if path.is_file() else next(iter(sorted(index_files(path / OWN))), None)
+    file = path if path.is_file() else next(iter(sorted(index_files(path / INTERNAL_FOLDER))), None)
     if file is None or file.suffix.lower() in TRACE_SUFFIXES:  # a trace is read again when it changes
         return _IndexFingerprint(0, 0, 0, b"")
     with open(file, "rb") as stream:

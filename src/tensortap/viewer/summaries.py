@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.formats.index import index_files
-from tensortap.formats.run_layout import OWN, PACKS
+from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER
 from tensortap.viewer.call_lines import has_calls
 from tensortap.viewer.counted import KNOWN
 from tensortap.viewer.library import RunLibrary, describe_error, try_open_run
@@ -207,7 +207,7 @@ def _nonfinite_sparkline(run: CachedRun) -> list[int]:
 def _run_state(run: CachedRun, modified: float) -> str:
     if run.dataset.type == "trace":
         return "writing" if time.time() - modified < _WRITING_WITHIN else "finished"
-    packs = sorted((run.path / OWN / PACKS).glob("*.npz"))
+    packs = sorted((run.path / INTERNAL_FOLDER / PACKS_FOLDER).glob("*.npz"))
     if all(_is_closed_zip(pack) for pack in packs):
         return "finished"
     return "writing" if time.time() - modified < _WRITING_WITHIN else "cut off"
@@ -221,7 +221,7 @@ def _is_closed_zip(pack: Path) -> bool:
 
 
 def _last_modified(path: Path) -> float:
-    files = [path] if path.is_file() else [*index_files(path / OWN), *(path / OWN / PACKS).glob("*")]
+    files = [path] if path.is_file() else [*index_files(path / INTERNAL_FOLDER), *(path / INTERNAL_FOLDER / PACKS_FOLDER).glob("*")]
     return max((file.stat().st_mtime for file in files), default=path.stat().st_mtime)
 
 
@@ -237,8 +237,8 @@ def _start_time(run: CachedRun, metadata: dict[str, Any]) -> float | None:
 def _storage_sizes(path: Path) -> list[tuple[str, int]]:
     if path.is_file():
         return [("file", path.stat().st_size)]
-    own = path / OWN
-    groups = {"packs": (own / PACKS).glob("*"), "index": own.glob("index-*"), "files": path.glob("*")}
+    own = path / INTERNAL_FOLDER
+    groups = {"packs": (own / PACKS_FOLDER).glob("*"), "index": own.glob("index-*"), "files": path.glob("*")}
     sizes = {
         name: sum(file.stat().st_size for file in files if file.is_file()) for name, files in groups.items()
     }
