@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import tensortap as tt
-from tensortap.formats.wire import HEADER_NBYTES, Kind, head
+from tensortap.formats.wire import HEADER_NBYTES, FrameKind, encode_head
 
 SESSION = Path(__file__).with_name("live_session.py")
 PRELUDE = """
@@ -267,7 +267,7 @@ ENDING = """
 tt.listen("ending")
 tt.expose(model)
 say("ready")
-while not any(line.subscriptions for line in tt.listen()._lines):
+while not any(line.subscriptions for line in tt.listen()._connections):
     time.sleep(0.01)
 for _ in range(10):
     model(torch.randn(65536, 256))
@@ -370,7 +370,7 @@ def garbage(chance):
     """Most of it begins with a header that is right, so that what follows is read as well."""
     if chance.random() < 0.25:
         return chance.randbytes(64)
-    frame = bytearray(head(Kind.HELLO, {"versions": [1], "nonce": "x" * 64}))
+    frame = bytearray(encode_head(FrameKind.HELLO, {"versions": [1], "nonce": "x" * 64}))
     for _ in range(chance.randrange(1, 4)):
         frame[chance.randrange(HEADER_NBYTES if chance.random() < 0.8 else 0, len(frame))] ^= (
             chance.randrange(1, 256)

@@ -10,7 +10,7 @@ import pytest
 import tensortap as tt
 from tensortap.core.errors import RefusedError
 from tensortap.core.ranks import RankInfo
-from tensortap.live.discovery import Note, described, job_of, jobs, private_folder
+from tensortap.live.discovery import JobFile, describe_process, jobs, parse_job, private_folder
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def note():
     made = []
 
     def make(name="x", rank=0, **facts):
-        job = replace(described(name, RankInfo(rank, 4 if rank else 1), private_folder()), **facts)
-        made.append(Note(job))
+        job = replace(describe_process(name, RankInfo(rank, 4 if rank else 1), private_folder()), **facts)
+        made.append(JobFile(job))
         return job
 
     yield make
@@ -53,7 +53,7 @@ def test_jobs_are_listed_newest_first_and_only_while_they_are_held(note):
 def test_what_a_dead_job_left_is_removed_by_whoever_finds_it(note, runtime):
     job = note("dead")
     (runtime / "tensortap" / (os.path.basename(job.socket))).touch()
-    other = Note(replace(job, name="dead"))
+    other = JobFile(replace(job, name="dead"))
     other.abandon()  # the lock goes, as it does when a process is killed
     assert jobs() == []
     assert list((runtime / "tensortap").iterdir()) == []
@@ -68,7 +68,7 @@ def test_a_link_among_the_notes_is_passed_over(note, runtime, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"name": 3}', "nonsense", "null"])
 def test_a_note_that_is_none_is_passed_over(text):
-    assert job_of(text) is None
+    assert parse_job(text) is None
 
 
 def test_a_name_with_any_letters_gives_a_short_plain_socket(note):

@@ -19,7 +19,7 @@ import torch
 
 import tensortap as tt
 from tensortap.formats.link import connect
-from tensortap.formats.wire import Kind
+from tensortap.formats.wire import FrameKind
 from tensortap.live.subscriptions import WINDOW
 
 
@@ -33,7 +33,7 @@ def raw(job):
 
 def ask(link, kind, **meta):
     link.send(kind, {"id": 1, **meta})
-    return expect(link, {Kind.OK, Kind.ERR, Kind.CATALOG})
+    return expect(link, {FrameKind.OK, FrameKind.ERR, FrameKind.CATALOG})
 
 
 def expect(link, kinds, seconds=10):
@@ -76,14 +76,14 @@ def test_closed_it_can_be_opened_again(job):
 
 
 def test_without_credit_no_snapshot_is_made_and_what_was_skipped_is_told(job, raw):
-    assert ask(raw, Kind.TAP, tap=7, patterns=["0"]).kind is Kind.OK
+    assert ask(raw, FrameKind.TAP, tap=7, patterns=["0"]).kind is FrameKind.OK
     job.step(20)
-    steps = [expect(raw, {Kind.DATA}).meta.get("step", 0) for _ in range(WINDOW)]
+    steps = [expect(raw, {FrameKind.DATA}).meta.get("step", 0) for _ in range(WINDOW)]
     assert steps == [0, 1]
-    raw.send(Kind.CREDIT, {"tap": 7})
-    ask(raw, Kind.STATS)  # answered after the credit was read
+    raw.send(FrameKind.CREDIT, {"tap": 7})
+    ask(raw, FrameKind.STATS)  # answered after the credit was read
     job.step()
-    frame = expect(raw, {Kind.DATA})
+    frame = expect(raw, {FrameKind.DATA})
     assert (frame.meta["step"], frame.meta["skipped"]) == (20, 18)
 
 
@@ -95,14 +95,14 @@ def test_a_session_that_takes_nothing_costs_a_bounded_amount_of_memory(runtime, 
     endpoint = tt.listen("bounded")
     link = connect(endpoint.job.socket)
     try:
-        ask(link, Kind.TAP, tap=1, patterns=["*"])
+        ask(link, FrameKind.TAP, tap=1, patterns=["*"])
         for _ in range(5):
             model(torch.zeros(1 << 18))  # a megabyte each, twenty times a step
-        assert 0 < endpoint.control._budget.waiting <= 8 << 20
-        wait_until(lambda: endpoint.control._budget.waiting <= 8 << 20)
+        assert 0 < endpoint.control._budget.pending_bytes <= 8 << 20
+        wait_until(lambda: endpoint.control._budget.pending_bytes <= 8 << 20)
     finally:
         link.close()
-        wait_until(lambda: endpoint.control._budget.waiting == 0)
+        wait_until(lambda: endpoint.control._budget.pending_bytes == 0)
         endpoint.close()
 
 
@@ -130,8 +130,8 @@ def test_where_bytes_do_not_suffice_the_names_take_turns(runtime, monkeypatch):
 def test_equal_requests_share_one_snapshot(job, monkeypatch):
     made = []
     budget = job.endpoint.control._budget
-    parcel = budget.parcel
-    monkeypatch.setattr(budget, "parcel", lambda *given: made.append(1) or parcel(*given))
+    parcel = budget.snapshot
+    monkeypatch.setattr(budget, "snapshot", lambda *given: made.append(1) or parcel(*given))
     with tt.attach("here") as one, tt.attach("here") as other:
         taps = [one.tap("0", timeout=0), other.tap("0", timeout=0)]
         job.step()
@@ -142,7 +142,7 @@ def test_equal_requests_share_one_snapshot(job, monkeypatch):
 
 def test_each_session_has_its_own_taps_and_drops(job, raw):
     with tt.attach("here") as quick:
-        ask(raw, Kind.TAP, tap=1, patterns=["0"])  # never grants a step
+        ask(raw, FrameKind.TAP, tap=1, patterns=["0"])  # never grants a step
         tapped, other = quick.tap("0", timeout=0), quick.tap("2", timeout=0)
         seen, deadline = [], time.monotonic() + 20
         while len(seen) < 12 and time.monotonic() < deadline:
@@ -151,7 +151,7 @@ def test_each_session_has_its_own_taps_and_drops(job, raw):
                 seen.append(tapped.next(timeout=0.5).step)
                 assert other.next(timeout=5).name == "2"
         assert len(seen) == 12
-        (line,) = [line for line in job.endpoint._lines if len(line.subscriptions) == 1]
+        (line,) = [line for line in job.endpoint._connections if len(line.subscriptions) == 1]
         assert line.subscriptions[1].skipped == seen[-1] + 1 - WINDOW
 
 
@@ -170,8 +170,8 @@ def test_each_session_has_its_own_taps_and_drops(job, raw):
     ids=str,
 )
 def test_a_request_that_is_not_understood_is_answered_with_an_error(job, raw, meta):
-    assert ask(raw, Kind.TAP, **meta).kind is Kind.ERR
-    assert ask(raw, Kind.TAP, tap=2, patterns=["0"]).kind is Kind.OK
+    assert ask(raw, FrameKind.TAP, **meta).kind is FrameKind.ERR
+    assert ask(raw, FrameKind.TAP, tap=2, patterns=["0"]).kind is FrameKind.OK
 
 
 def test_somebody_who_speaks_another_language_is_turned_away_and_others_are_served(job):
@@ -190,7 +190,7 @@ def test_somebody_who_speaks_another_language_is_turned_away_and_others_are_serv
 
 
 def test_a_frame_amid_a_session_that_is_none_ends_that_session_alone(job, raw):
-    ask(raw, Kind.TAP, tap=1, patterns=["0"])
+    ask(raw, FrameKind.TAP, tap=1, patterns=["0"])
     with tt.attach("here") as session:
         raw._stream._socket.sendall(os.urandom(100))
         with pytest.raises(OSError):
@@ -245,9 +245,9 @@ def test_an_exposed_model_is_not_kept_alive(job):
 def test_a_copy_or_a_pickle_of_an_exposed_model_has_nothing_of_ours(job):
     copied = copy.deepcopy(job.model)
     again = pickle.loads(pickle.dumps(job.model))
-    forwards = next(iter(job.endpoint.control._offers)).forwards
+    forwards = next(iter(job.endpoint.control._exposed_models)).forwards
     copied(torch.ones(1, 8)), again(torch.ones(1, 8))
-    assert next(iter(job.endpoint.control._offers)).forwards == forwards
+    assert next(iter(job.endpoint.control._exposed_models)).forwards == forwards
 
 
 def test_a_compiled_model_is_not_compiled_again_because_it_is_exposed(job):
@@ -274,7 +274,7 @@ def test_a_compiled_model_is_not_compiled_again_because_it_is_exposed(job):
 
 
 def test_closing_is_quick_even_when_a_session_takes_nothing(job, raw):
-    ask(raw, Kind.TAP, tap=1, patterns=["big"])
+    ask(raw, FrameKind.TAP, tap=1, patterns=["big"])
     tt.step()
     tt.tap(torch.zeros(8 << 20), "big")  # far more than a socket holds
     tt.step()

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tensortap.kernels.statistics import statistics
-from tensortap.live.expressions import MOST_DEPTH, parse_condition
+from tensortap.live.expressions import MAX_DEPTH, parse_condition
 
 
 def seen(**values: dict[str, list[float]]):
@@ -80,7 +80,7 @@ def test_patterns_keep_their_own_signs():
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * (MOST_DEPTH + 2) + "a > 1", "not " * (MOST_DEPTH + 2) + "a > 1", "a" * 1001]
+    "text", ["(" * (MAX_DEPTH + 2) + "a > 1", "not " * (MAX_DEPTH + 2) + "a > 1", "a" * 1001]
 )
 def test_a_condition_has_a_limit_to_its_depth_and_length(text):
     with pytest.raises(ValueError, match=r"deeper than|parts|letters"):
@@ -88,9 +88,9 @@ def test_a_condition_has_a_limit_to_its_depth_and_length(text):
 
 
 def test_only_a_condition_without_not_and_all_can_be_told_before_the_step_ends():
-    assert parse_condition("absmax(a) > 1 or nan(b) > 0").grows
-    assert not parse_condition("all(absmax(a) > 1)").grows
-    assert not parse_condition("not absmax(a) > 1").grows
+    assert parse_condition("absmax(a) > 1 or nan(b) > 0").is_monotonic
+    assert not parse_condition("all(absmax(a) > 1)").is_monotonic
+    assert not parse_condition("not absmax(a) > 1").is_monotonic
 
 
 WORDS = st.sampled_from(

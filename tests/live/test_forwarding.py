@@ -8,8 +8,8 @@ from dataclasses import asdict
 import pytest
 
 import tensortap as tt
-from tensortap.live.attaching import choose
-from tensortap.live.discovery import Job, job_of
+from tensortap.live.attaching import choose_job
+from tensortap.live.discovery import Job, parse_job
 from tensortap.live.forwarding import forward_command, list_command, split_address
 
 JOB = Job("exp1", 12, 0, 1, "a", "/run/user/1000/tensortap/exp1-r0-12.sock", 1.0)
@@ -50,13 +50,13 @@ def test_the_other_side_needs_nothing_but_a_shell_to_list_its_jobs(runtime):
     (runtime / "tensortap" / "exp1.json").write_text(json.dumps(asdict(JOB)))
     script = list_command(["--", "gpu7"])[-1]
     told = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=20).stdout
-    assert JOB in [job_of(line) for line in told.splitlines()]
+    assert JOB in [parse_job(line) for line in told.splitlines()]
 
 
 def test_the_job_of_an_address_is_the_newest_of_its_name():
     newer = Job("exp1", 13, 0, 1, "b", "/x.sock", 2.0)
-    assert choose("exp1", [newer, JOB]) == [newer]
-    assert choose("12", [newer, JOB]) == [JOB]
+    assert choose_job("exp1", [newer, JOB]) == [newer]
+    assert choose_job("12", [newer, JOB]) == [JOB]
 
 
 def test_a_host_that_does_not_answer_is_told_with_what_to_try():

@@ -297,8 +297,8 @@ def test_history_is_bounded_in_bytes_but_for_the_last_and_the_pinned(job):
         tapped = session.tap("0", timeout=0)
         job.step()
         first = tapped.pin(tapped.next(timeout=5))
-        wait_until(lambda: job.step() is not None and session.shelf.evicted > 5)
-        assert session.shelf.held <= 4000
+        wait_until(lambda: job.step() is not None and session.buffer.evicted > 5)
+        assert session.buffer.nbytes <= 4000
         assert tapped.history[0] is first
         assert tapped.pin() is tapped.latest
 

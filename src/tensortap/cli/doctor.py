@@ -25,7 +25,7 @@ from tensortap.cli.output import (
 )
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import DEFAULTS, is_on, is_strict
-from tensortap.live.discovery import abandoned, jobs
+from tensortap.live.discovery import stale_files, jobs
 from tensortap.metadata.runtime import timestamp_zone
 
 # What each extra brings, by the name it is imported with; and by its name in the package index.
@@ -129,7 +129,7 @@ def _zone() -> list[Line]:
 
 
 def _live() -> list[Line]:
-    left = abandoned()
+    left = stale_files()
     try:
         listening = jobs()
     except TensortapError as error:

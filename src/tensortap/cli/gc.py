@@ -9,7 +9,7 @@ import click
 
 from tensortap.cli.output import counted, json_option, note, size, write, write_json, write_table
 from tensortap.core.errors import RefusedError
-from tensortap.live.discovery import abandoned
+from tensortap.live.discovery import stale_files
 from tensortap.readers.gallery import RunFinder
 from tensortap.readers.leftovers import GARBAGE_KINDS, Garbage, garbage_at, find_old_launches, find_garbage_in_run
 from tensortap.readers.writers import runs_being_written
@@ -60,7 +60,7 @@ def _found(folders: list[str]) -> list[Garbage]:
     beside = sorted({*(run.parent for run in runs), *map(Path, folders)})
     found = [one for run in runs for one in find_garbage_in_run(run, being_written)]
     found += [one for folder in beside for one in find_old_launches(folder)]
-    found += filter(None, (garbage_at("socket", path) for path in abandoned()))
+    found += filter(None, (garbage_at("socket", path) for path in stale_files()))
     for problem in gallery.problems:
         note(problem, "gc")
     return list(dict.fromkeys(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +19,7 @@ from tensortap.live.parcels import OutgoingBudget
 from tensortap.live.requests import Request
 from tensortap.live.subscriptions import Subscription
 from tensortap.recording.capture import Capture
+from tensortap.recording.keeping import CallbackSink
 from tensortap.sources.selection import selection
 from tensortap.stages.select import every
 
@@ -32,19 +33,6 @@ class StepClock:
     def __init__(self) -> None:
         self.step = 0
         self.spent_seconds = 0.0
-
-
-class Sender:
-    """A sink around a function, which gets values as they are and is done with them when it returns."""
-
-    def __init__(self, write: Callable[[Record], None]) -> None:
-        self.write = write
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class ActiveCaptures:
@@ -117,7 +105,7 @@ class ActiveCaptures:
         # Every capture hears what `tt.tap` shows; one of them is enough.
         write = self._handle_site if self._captures else self._handle_site_or_tap
         when = every(self._every) if self._every > 1 else None
-        return Capture(model, tuple(patterns), None, when, None, False, "eager", Sender(write))
+        return Capture(model, tuple(patterns), None, when, None, False, "eager", CallbackSink(write))
 
     def _handle_site_or_tap(self, record: Record) -> None:
         if record.kind != "value":
@@ -195,7 +183,11 @@ class RequestedTap(ActiveCaptures):
 
     def send(self, record: Record, value: Any, interested: Sequence[Subscription]) -> None:
         outgoing = self._budget.snapshot(record, value)
-        receivers = [candidate for candidate in interested if outgoing is not None and candidate.has_room(outgoing.nbytes)]
+        receivers = [
+            candidate
+            for candidate in interested
+            if outgoing is not None and candidate.has_room(outgoing.nbytes)
+        ]
         for subscription in interested:
             if subscription not in receivers:
                 subscription.skip(record.name)

@@ -6,38 +6,38 @@ from collections.abc import Iterable, Sequence
 
 from tensortap.core.errors import NotServingError, RefusedError
 from tensortap.core.paths import closest_names
-from tensortap.formats.link import Link, connect
+from tensortap.formats.link import Connection, connect
 from tensortap.formats.wire import BadFrameError
 from tensortap.live.discovery import Job, jobs
-from tensortap.live.forwarding import Forwarding, remote_jobs, split_address
-from tensortap.live.peers import Peer
+from tensortap.live.forwarding import SshForwarding, remote_jobs, split_address
+from tensortap.live.peers import RankConnection
 
-_HOW = "tt.listen() in a program, or TENSORTAP_LIVE=1, opens it"
+_HOW_TO_LISTEN = "tt.listen() in a program, or TENSORTAP_LIVE=1, opens it"
 
 
-def connected(
+def connect_to_job(
     wanted: str | int | None, ranks: Iterable[int] | None, timeout: float
-) -> tuple[list[Peer], Forwarding | None]:
+) -> tuple[list[RankConnection], SshForwarding | None]:
     chosen_ranks = None if ranks is None else set(ranks)
     if isinstance(wanted, str) and wanted.startswith("ssh://"):
         host, name = split_address(wanted)
-        known = remote_jobs(host)
-        chosen = _of_ranks(choose(name or None, known, f"on {host[-1]} "), chosen_ranks)
-        forwarding = Forwarding(host, chosen)
+        listening = remote_jobs(host)
+        chosen = _select_ranks(choose_job(name or None, listening, f"on {host[-1]} "), chosen_ranks)
+        forwarding = SshForwarding(host, chosen)
         try:
-            return _linked(chosen, forwarding.sockets, timeout), forwarding
+            return _connect_ranks(chosen, forwarding.sockets, timeout), forwarding
         except BaseException:
             forwarding.close()
             raise
-    known = jobs()
-    chosen = _of_ranks(choose(wanted, known), chosen_ranks)
-    return _linked(chosen, [job.socket for job in chosen], timeout), None
+    listening = jobs()
+    chosen = _select_ranks(choose_job(wanted, listening), chosen_ranks)
+    return _connect_ranks(chosen, [job.socket for job in chosen], timeout), None
 
 
-def choose(wanted: str | int | None, known: Sequence[Job], where: str = "") -> list[Job]:
+def choose_job(wanted: str | int | None, known: Sequence[Job], where: str = "") -> list[Job]:
     """The ranks of the job that is meant: by process number, by name, or the newest."""
     if not known:
-        raise NotServingError(f"no job {where}listens; {_HOW}")
+        raise NotServingError(f"no job {where}listens; {_HOW_TO_LISTEN}")
     number = int(wanted) if isinstance(wanted, str) and wanted.isdecimal() else wanted
     by_number = [job for job in known if job.pid == number]
     named = [job for job in known if wanted is None or job.name == wanted]
@@ -52,28 +52,28 @@ def choose(wanted: str | int | None, known: Sequence[Job], where: str = "") -> l
     return sorted(same, key=lambda job: job.rank)
 
 
-def _of_ranks(found: list[Job], ranks: set[int] | None) -> list[Job]:
-    chosen = [job for job in found if ranks is None or job.rank in ranks]
+def _select_ranks(rank_jobs: list[Job], ranks: set[int] | None) -> list[Job]:
+    chosen = [job for job in rank_jobs if ranks is None or job.rank in ranks]
     if not chosen:
         raise NotServingError(
-            f"the job has no rank {sorted(ranks or ())}; it has {[job.rank for job in found]}"
+            f"the job has no rank {sorted(ranks or ())}; it has {[job.rank for job in rank_jobs]}"
         )
     return chosen
 
 
-def _linked(found: Sequence[Job], sockets: Sequence[str], timeout: float) -> list[Peer]:
-    peers: list[Peer] = []
+def _connect_ranks(rank_jobs: Sequence[Job], sockets: Sequence[str], timeout: float) -> list[RankConnection]:
+    connections: list[RankConnection] = []
     try:
-        for job, socket in zip(found, sockets, strict=True):
-            peers.append(Peer(_link(job, socket, timeout), job.rank))
+        for job, socket in zip(rank_jobs, sockets, strict=True):
+            connections.append(RankConnection(_connect(job, socket, timeout), job.rank))
     except BaseException:
-        for peer in peers:
-            peer.link.close()
+        for connection in connections:
+            connection.link.close()
         raise
-    return peers
+    return connections
 
 
-def _link(job: Job, socket: str, timeout: float) -> Link:
+def _connect(job: Job, socket: str, timeout: float) -> Connection:
     try:
         return connect(socket, timeout=timeout, about={"kind": "session"})
     except RefusedError:

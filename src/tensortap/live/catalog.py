@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensortap.formats.table import table_html, table_text
-from tensortap.live.offers import Place
+from tensortap.formats.table import format_table_html, format_table
+from tensortap.live.offers import CatalogEntry
 
 
-class Catalog(list[Place]):
+class Catalog(list[CatalogEntry]):
     """Sites with their shapes, where those are known; nothing of them is captured yet."""
 
     @property
     def names(self) -> list[str]:
-        return [place.name for place in self]
+        return [entry.name for entry in self]
 
     def __repr__(self) -> str:
         return (
-            f"{len(self)} sites\n{table_text(self._table())}" if self else "no site of that name is offered"
+            f"{len(self)} sites\n{format_table(self._table())}" if self else "no site of that name is offered"
         )
 
     def _repr_html_(self) -> str:
-        return table_html(f"{len(self)} sites", self._table())
+        return format_table_html(f"{len(self)} sites", self._table())
 
     def _table(self) -> list[list[str]]:
-        return [["site", "is", "of", "type", "shape"], *([*place[:4], shape_text(place)] for place in self)]
+        return [["site", "is", "of", "type", "shape"], *([*entry[:4], format_shape(entry)] for entry in self)]
 
 
-def shape_text(place: Place) -> str:
-    return "" if place.shape is None else str(list(place.shape))
+def format_shape(entry: CatalogEntry) -> str:
+    return "" if entry.shape is None else str(list(entry.shape))
 
 
-def place_of(row: Any) -> Place | None:
+def parse_catalog_row(row: Any) -> CatalogEntry | None:
     """A row of the catalog as it travels; None for one that is not sound."""
-    if type(row) is not list or len(row) < 5 or not all(type(one) is str for one in row[:4]):
+    if type(row) is not list or len(row) < 5 or not all(type(cell) is str for cell in row[:4]):
         return None
     name, kind, module_class, dtype, shape = row[:5]
-    is_shape = type(shape) is list and all(type(one) is int for one in shape)
-    return Place(name, kind, module_class, dtype, tuple(shape) if is_shape else None)
+    is_shape = type(shape) is list and all(type(size) is int for size in shape)
+    return CatalogEntry(name, kind, module_class, dtype, tuple(shape) if is_shape else None)

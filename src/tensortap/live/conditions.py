@@ -9,7 +9,7 @@ from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.keep import copy_on_write
 from tensortap.kernels.statistics import Statistics
-from tensortap.live.asked import RequestedTap, StepClock, ActiveCaptures, compute_statistics
+from tensortap.live.asked import ActiveCaptures, RequestedTap, StepClock, compute_statistics
 from tensortap.live.offers import ExposedModel
 from tensortap.live.parcels import OutgoingBudget
 from tensortap.live.requests import Request
@@ -98,7 +98,9 @@ class ConditionalTap(RequestedTap):
         self._firing = [candidate for candidate in self.subscriptions if candidate.may_fire()]
         buffered, self._buffered = self._buffered, deque()
         dump_paths = (
-            [] if self.request.then == "tell" or not self._firing else [self._deliver(earlier) for earlier, _ in buffered]
+            []
+            if self.request.then == "tell" or not self._firing
+            else [self._deliver(earlier) for earlier, _ in buffered]
         )
         dump_path = next(filter(None, dump_paths), "")
         step, name = (record.step, record.name) if record is not None else (self._clock.step, "")

@@ -9,12 +9,12 @@ from typing import Any
 from tensortap.core.errors import TensortapError
 from tensortap.core.paths import matches_pattern
 from tensortap.formats.link import Frame
-from tensortap.formats.wire import Kind, head
+from tensortap.formats.wire import FrameKind, encode_head
 from tensortap.live.control import Control
 from tensortap.live.discovery import Job
 from tensortap.live.line import SessionConnection
-from tensortap.live.offers import ExposedModels, CatalogEntry
-from tensortap.live.requests import count_of, request_of
+from tensortap.live.offers import CatalogEntry, ExposedModels
+from tensortap.live.requests import parse_count, parse_request
 from tensortap.live.subscriptions import Subscription
 
 _MAX_TAPS = 1000  # of one session
@@ -33,21 +33,23 @@ class RequestHandler:
 
     def handle(self, connection: SessionConnection, frame: Frame) -> None:
         handlers = {
-            Kind.TAP: self._tap,
-            Kind.UNTAP: self._untap,
-            Kind.CREDIT: self._credit,
-            Kind.CATALOG: self._catalog,
-            Kind.PING: self._ping,
-            Kind.STATS: self._stats,
+            FrameKind.TAP: self._tap,
+            FrameKind.UNTAP: self._untap,
+            FrameKind.CREDIT: self._credit,
+            FrameKind.CATALOG: self._catalog,
+            FrameKind.PING: self._ping,
+            FrameKind.STATS: self._stats,
         }
-        if frame.kind is Kind.BYE:
+        if frame.kind is FrameKind.BYE:
             raise ConnectionError("the session said goodbye")
         try:
             if frame.kind in handlers:
                 handlers[frame.kind](connection, frame.meta)
         except (TensortapError, ValueError, TypeError) as error:
             kind = "refused" if isinstance(error, PermissionError) else "value"
-            connection.enqueue(head(Kind.ERR, {**_request_id(frame.meta), "kind": kind, "error": str(error)[:2000]}))
+            connection.enqueue(
+                encode_head(FrameKind.ERR, {**_request_id(frame.meta), "kind": kind, "error": str(error)[:2000]})
+            )
 
     def drop_session(self, connection: SessionConnection) -> None:
         for subscription in connection.subscriptions.values():
@@ -58,7 +60,12 @@ class RequestHandler:
         """How the job is doing: since the last time that was told."""
         last_time, steps, step_seconds, spent_seconds = self._last_report
         control = self._control
-        self._last_report = (time.monotonic(), control.steps, control.step_seconds, control.clock.spent_seconds)
+        self._last_report = (
+            time.monotonic(),
+            control.steps,
+            control.step_seconds,
+            control.clock.spent_seconds,
+        )
         seconds = control.step_seconds - step_seconds
         self._rate = (control.steps - steps) / max(self._last_report[0] - last_time, 1e-6)
         self._overhead = (control.clock.spent_seconds - spent_seconds) / seconds if seconds else None
@@ -67,19 +74,23 @@ class RequestHandler:
 
     def _send_stats(self, connection: SessionConnection) -> None:
         stats = {"step": self._control.clock.step, "rate": self._rate, "overhead": self._overhead}
-        connection.enqueue(head(Kind.STATS, {**stats, **_tap_counts(connection)}))
+        connection.enqueue(encode_head(FrameKind.STATS, {**stats, **_tap_counts(connection)}))
 
     def _tap(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
         number = meta.get("tap")
-        if type(number) is not int or number in connection.subscriptions or len(connection.subscriptions) >= _MAX_TAPS:
+        if (
+            type(number) is not int
+            or number in connection.subscriptions
+            or len(connection.subscriptions) >= _MAX_TAPS
+        ):
             raise ValueError(f"a tap needs a number of its own, and a session has at most {_MAX_TAPS}")
-        request = request_of(meta)
+        request = parse_request(meta)
         subscription = Subscription(
-            number, request, connection, count_of(meta, "first", None), bool(meta.get("sticky"))
+            number, request, connection, parse_count(meta, "first", None), bool(meta.get("sticky"))
         )
         connection.subscriptions[number] = subscription
         self._control.subscribe(subscription)
-        connection.enqueue(head(Kind.OK, _request_id(meta)))
+        connection.enqueue(encode_head(FrameKind.OK, _request_id(meta)))
 
     def _untap(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
         if meta.get("tap") == "*":
@@ -89,7 +100,7 @@ class RequestHandler:
             ended = [number for number in [meta.get("tap")] if number in connection.subscriptions]
         for number in ended:
             self._control.unsubscribe(connection.subscriptions.pop(number), "the session ended it")
-        connection.enqueue(head(Kind.OK, _request_id(meta)))
+        connection.enqueue(encode_head(FrameKind.OK, _request_id(meta)))
 
     def _credit(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
         subscription = connection.subscriptions.get(meta.get("tap", -1))
@@ -97,14 +108,14 @@ class RequestHandler:
             subscription.granted += 1
 
     def _ping(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
-        connection.enqueue(head(Kind.PING, _request_id(meta)))
+        connection.enqueue(encode_head(FrameKind.PING, _request_id(meta)))
 
     def _stats(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
         if time.monotonic() - self._last_report[0] > _MIN_RATE_SECONDS:
             self.report_stats([connection])
         else:
             self._send_stats(connection)
-        connection.enqueue(head(Kind.OK, _request_id(meta)))
+        connection.enqueue(encode_head(FrameKind.OK, _request_id(meta)))
 
     def _catalog(self, connection: SessionConnection, meta: dict[str, Any]) -> None:
         if meta.get("survey"):
@@ -120,7 +131,7 @@ class RequestHandler:
                 "more": start + _ROWS_PER_FRAME < len(rows),
                 "surveys": self._control.surveys,
             }
-            connection.enqueue(head(Kind.CATALOG, page))
+            connection.enqueue(encode_head(FrameKind.CATALOG, page))
 
     def _catalog_entries(self) -> Iterator[CatalogEntry]:
         surveyed, names = dict(self._control.surveyed), set[str]()
@@ -129,10 +140,16 @@ class RequestHandler:
                 names.add(entry.name)
                 with_shape = surveyed.pop(entry.name, None)
                 adds_shape = with_shape is not None and entry.shape is None
-                yield entry._replace(dtype=with_shape.dtype, shape=with_shape.shape) if adds_shape and with_shape else entry
+                yield (
+                    entry._replace(dtype=with_shape.dtype, shape=with_shape.shape)
+                    if adds_shape and with_shape
+                    else entry
+                )
         # What tt.tap shows, and parts of nested values; others are of models that are gone.
         yield from (
-            surveyed_entry for surveyed_entry in surveyed.values() if surveyed_entry.kind == "value" or surveyed_entry.name.partition("[")[0] in names
+            surveyed_entry
+            for surveyed_entry in surveyed.values()
+            if surveyed_entry.kind == "value" or surveyed_entry.name.partition("[")[0] in names
         )
 
 

@@ -20,14 +20,14 @@ from typing import Any
 from tensortap.core.errors import RefusedError
 from tensortap.core.ranks import RankInfo, launch_id
 from tensortap.core.settings import setting
-from tensortap.formats.table import table_html, table_text
+from tensortap.formats.table import format_table_html, format_table
 
-_LONGEST_PATH = 100  # bytes; the system allows a few more for a socket
-_LARGEST_NOTE = 1 << 16
-_JUST_NOW = 60.0  # seconds
+_MAX_PATH_BYTES = 100  # bytes; the system allows a few more for a socket
+_MAX_JOB_FILE_BYTES = 1 << 16
+_STARTUP_SECONDS = 60.0  # seconds
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_SOCKET, _NOTE = ".sock", ".json"
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SOCKET, _JOB_FILE = ".sock", ".json"
+_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,15 @@ class Jobs(list[Job]):
     """Jobs, shown as a table; the newest come first."""
 
     def __repr__(self) -> str:
-        return table_text(self._table()) if self else "no job listens; tt.listen() in a program opens it"
+        return format_table(self._table()) if self else "no job listens; tt.listen() in a program opens it"
 
     def _repr_html_(self) -> str:
-        return table_html(f"{len(self)} listening", self._table())
+        return format_table_html(f"{len(self)} listening", self._table())
 
     def _table(self) -> list[list[str]]:
-        rows = [[one.name, str(one.pid), _rank(one), _age(one.started), one.program] for one in self]
+        rows = [
+            [job.name, str(job.pid), _format_rank(job), _format_age(job.started), job.program] for job in self
+        ]
         return [["name", "pid", "rank", "for", "program"], *rows]
 
 
@@ -68,39 +70,49 @@ def jobs() -> Jobs:
 
     >>> tt.jobs()
     """
-    found = [job for folder in _folders() for job in _listening(folder)]
-    return Jobs(sorted(found, key=lambda job: (-job.started, job.rank)))
+    listening = [job for folder in _socket_folders() for job in _read_jobs(folder)]
+    return Jobs(sorted(listening, key=lambda job: (-job.started, job.rank)))
 
 
-def abandoned() -> list[Path]:
+def stale_files() -> list[Path]:
     """The sockets and notes that dead jobs left behind; `jobs()` removes most of them, this removes none."""
-    return sorted(path for folder in _folders() for path in _left_in(folder))
+    return sorted(path for folder in _socket_folders() for path in _stale_in(folder))
 
 
-def described(name: str, here: RankInfo, folder: Path) -> Job:
+def describe_process(name: str, ranks: RankInfo, folder: Path) -> Job:
     """This process as a job."""
-    stem = f"{_safe(name)}-r{here.rank}-{os.getpid()}"
+    stem = f"{_safe_stem(name)}-r{ranks.rank}-{os.getpid()}"
     program = sys.argv[0] if sys.argv else ""
     path = str(folder / (stem + _SOCKET))
     return Job(
-        name, os.getpid(), here.rank, here.world_size, _launch(here), path, time.time(), program, os.getcwd()
+        name,
+        os.getpid(),
+        ranks.rank,
+        ranks.world_size,
+        _launch_digest(ranks),
+        path,
+        time.time(),
+        program,
+        os.getcwd(),
     )
 
 
 def private_folder() -> Path:
     """The folder for sockets, made if need be; one that others could write to is refused."""
-    folder = next(one for one in _folders() if len(os.fsencode(one)) < _LONGEST_PATH - 40)
+    folder = next(
+        candidate for candidate in _socket_folders() if len(os.fsencode(candidate)) < _MAX_PATH_BYTES - 40
+    )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _opened(folder):
+    with _open_private(folder):
         return folder
 
 
-class Note:
+class JobFile:
     """The file beside a socket. Its lock says that the job lives: it ends with the process, however that
     ends, and is seen through the walls of containers, where process numbers are not."""
 
     def __init__(self, job: Job) -> None:
-        self.path = Path(job.socket).with_suffix(_NOTE)
+        self.path = Path(job.socket).with_suffix(_JOB_FILE)
         self._descriptor = -1
         self.write(job)
 
@@ -130,24 +142,24 @@ class Note:
             os.close(descriptor)
 
 
-def _folders() -> list[Path]:
+def _socket_folders() -> list[Path]:
     runtime = setting("XDG_RUNTIME_DIR")
     own = [Path(runtime) / "tensortap"] if runtime else []
     return [*own, Path(f"/tmp/tensortap-{os.geteuid()}")]
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def _open_private(folder: Path) -> Iterator[int]:
     """A descriptor of the folder, once it is known to be this user's alone."""
     try:
-        descriptor = os.open(folder, _OPEN | os.O_DIRECTORY)
+        descriptor = os.open(folder, _OPEN_FLAGS | os.O_DIRECTORY)
     except NotADirectoryError as error:  # a link, among others
         raise RefusedError(f"{folder} is no folder of its own; remove it, it holds sockets only") from error
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise RefusedError(
-                f"{folder} belongs to user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}; "
+                f"{folder} belongs to user {status.st_uid} with mode {stat.S_IMODE(status.st_mode):o}; "
                 f"sockets need a folder of user {os.geteuid()} with mode 700"
             )
         yield descriptor
@@ -155,39 +167,46 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _listening(folder: Path) -> list[Job]:
+def _read_jobs(folder: Path) -> list[Job]:
     try:
-        with _opened(folder) as inside:
-            notes = [name for name in os.listdir(inside) if name.endswith(_NOTE) and name[0] != "."]
-            return [job for name in notes if (job := _read(folder, inside, name)) is not None]
+        with _open_private(folder) as descriptor:
+            job_files = [
+                name for name in os.listdir(descriptor) if name.endswith(_JOB_FILE) and name[0] != "."
+            ]
+            return [job for name in job_files if (job := _read_job(folder, descriptor, name)) is not None]
     except FileNotFoundError:
         return []
 
 
-def _left_in(folder: Path) -> list[Path]:
+def _stale_in(folder: Path) -> list[Path]:
     try:
-        with _opened(folder) as inside:
-            names = [name for name in os.listdir(inside) if name[0] != "."]
-            alive = {Path(name).stem for name in names if name.endswith(_NOTE) and _is_alive(inside, name)}
-            left = [
-                name for name in names if name.endswith((_NOTE, _SOCKET)) and Path(name).stem not in alive
+        with _open_private(folder) as descriptor:
+            names = [name for name in os.listdir(descriptor) if name[0] != "."]
+            alive = {
+                Path(name).stem for name in names if name.endswith(_JOB_FILE) and _is_alive(descriptor, name)
+            }
+            stale = [
+                name for name in names if name.endswith((_JOB_FILE, _SOCKET)) and Path(name).stem not in alive
             ]
-            return [folder / name for name in left if not _is_new(inside, name)]
+            return [folder / name for name in stale if not _is_new(descriptor, name)]
     except (FileNotFoundError, RefusedError):  # one that is not ours alone is not ours to clean
         return []
 
 
-def _is_new(inside: int, name: str) -> bool:
+def _is_new(folder_descriptor: int, name: str) -> bool:
     """A job that is just beginning has a socket before it has a note."""
     try:
-        return time.time() - os.stat(name, dir_fd=inside, follow_symlinks=False).st_mtime < _JUST_NOW
+        return (
+            time.time() - os.stat(name, dir_fd=folder_descriptor, follow_symlinks=False).st_mtime
+            < _STARTUP_SECONDS
+        )
     except OSError:
         return True
 
 
-def _is_alive(inside: int, note: str) -> bool:
+def _is_alive(folder_descriptor: int, name: str) -> bool:
     try:
-        descriptor = os.open(note, _OPEN, dir_fd=inside)
+        descriptor = os.open(name, _OPEN_FLAGS, dir_fd=folder_descriptor)
     except OSError:
         return False
     try:
@@ -196,32 +215,32 @@ def _is_alive(inside: int, note: str) -> bool:
         os.close(descriptor)
 
 
-def _read(folder: Path, inside: int, name: str) -> Job | None:
+def _read_job(folder: Path, folder_descriptor: int, name: str) -> Job | None:
     try:
-        descriptor = os.open(name, _OPEN, dir_fd=inside)
+        descriptor = os.open(name, _OPEN_FLAGS, dir_fd=folder_descriptor)
     except OSError:  # gone meanwhile, or a link
         return None
     try:
         if not _is_locked(descriptor):
-            _remove(inside, name)
+            _remove_files(folder_descriptor, name)
             return None
-        text = os.read(descriptor, _LARGEST_NOTE)
+        text = os.read(descriptor, _MAX_JOB_FILE_BYTES)
     finally:
         os.close(descriptor)
-    return job_of(text, folder / (Path(name).stem + _SOCKET))
+    return parse_job(text, folder / (Path(name).stem + _SOCKET))
 
 
-def job_of(text: bytes | str, socket: Path | None = None) -> Job | None:
+def parse_job(text: bytes | str, socket: Path | None = None) -> Job | None:
     """The job that a note tells of; None for anything else."""
     try:
-        told: Any = json.loads(text)
-        known = {field.name: told[field.name] for field in fields(Job)}
-        job = Job(**{**known, "socket": str(socket)} if socket is not None else known)
+        facts: Any = json.loads(text)
+        job_fields = {field.name: facts[field.name] for field in fields(Job)}
+        job = Job(**{**job_fields, "socket": str(socket)} if socket is not None else job_fields)
     except (ValueError, TypeError, KeyError):
         return None
     numbers = (job.pid, job.rank, job.world)
-    texts = (job.name, job.job, job.socket, job.program)
-    are_sound = all(type(one) is int for one in numbers) and all(type(one) is str for one in texts)
+    strings = (job.name, job.job, job.socket, job.program)
+    are_sound = all(type(value) is int for value in numbers) and all(type(value) is str for value in strings)
     return job if are_sound and isinstance(job.started, float | int) else None
 
 
@@ -233,30 +252,34 @@ def _is_locked(descriptor: int) -> bool:
     return False
 
 
-def _remove(inside: int, note: str) -> None:
-    for name in (Path(note).stem + _SOCKET, note):
+def _remove_files(folder_descriptor: int, job_file: str) -> None:
+    for name in (Path(job_file).stem + _SOCKET, job_file):
         with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=inside)
+            os.unlink(name, dir_fd=folder_descriptor)
 
 
-def _safe(name: str) -> str:
+def _safe_stem(name: str) -> str:
     """The name as part of a file's; the note has it as it was given."""
     plain = _UNSAFE.sub("_", name).strip(".") or "job"
     return plain if len(plain) <= 24 else plain[:16] + hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
-def _launch(here: RankInfo) -> str:
+def _launch_digest(ranks: RankInfo) -> str:
     """What the ranks of one launch share; without a launcher, they have one parent."""
-    told = launch_id() or f"parent={os.getppid()}"
-    known = f"{told} world={here.world_size}" if here.world_size > 1 else f"process={os.getpid()}@{time.time()}"
-    return hashlib.sha256(known.encode()).hexdigest()[:16]
+    launch = launch_id() or f"parent={os.getppid()}"
+    identity = (
+        f"{launch} world={ranks.world_size}"
+        if ranks.world_size > 1
+        else f"process={os.getpid()}@{time.time()}"
+    )
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
-def _rank(job: Job) -> str:
+def _format_rank(job: Job) -> str:
     return f"{job.rank}/{job.world}" if job.world > 1 else "-"
 
 
-def _age(started: float) -> str:
+def _format_age(started: float) -> str:
     seconds = max(time.time() - started, 0)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:

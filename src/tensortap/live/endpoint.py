@@ -18,12 +18,12 @@ from typing import Any
 from tensortap.core.errors import RefusedError, TensortapError
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on, setting
-from tensortap.core.steps import remove_step_listener, add_step_listener
-from tensortap.formats.link import handshake
-from tensortap.formats.wire import BadFrameError, Kind, head
+from tensortap.core.steps import add_step_listener, remove_step_listener
+from tensortap.formats.link import accept_connection
+from tensortap.formats.wire import BadFrameError, FrameKind, encode_head
 from tensortap.live.control import Control, DumpTarget
 from tensortap.live.desk import RequestHandler
-from tensortap.live.discovery import Job, Note, described, private_folder
+from tensortap.live.discovery import Job, JobFile, describe_process, private_folder
 from tensortap.live.line import SessionConnection
 from tensortap.live.offers import exposed_models
 from tensortap.live.pace import DEFAULT_SHARE
@@ -41,7 +41,7 @@ class Endpoint:
     """Listens from when it is made until `close`, the end of the program, or a fork, for the child."""
 
     def __init__(self, name: str, dump_to: DumpTarget, share: float | None = DEFAULT_SHARE) -> None:
-        self.job: Job = described(name, rank_info(), private_folder())
+        self.job: Job = describe_process(name, rank_info(), private_folder())
         budget = OutgoingBudget(int(float(setting("TENSORTAP_LIVE_MB")) * (1 << 20)))
         label = Path(self.job.socket).stem.rpartition("-")[0]
         self.control = Control(exposed_models, budget, dump_to, label, share)
@@ -51,7 +51,7 @@ class Endpoint:
         self._handshakes = 0
         self._is_closing = self._is_awake = False
         self._listener = _bind_socket(self.job.socket)
-        self._job_file = Note(self.job)
+        self._job_file = JobFile(self.job)
         self._wake_read, self._wake_write = os.pipe()
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
@@ -97,7 +97,7 @@ class Endpoint:
         """The process group may have come after the socket: then the rank in the note was not known yet."""
         here = rank_info()
         if (here.rank, here.world_size) != (self.job.rank, self.job.world):
-            job = described(self.job.name, here, Path(self.job.socket).parent)
+            job = describe_process(self.job.name, here, Path(self.job.socket).parent)
             self.job = self._handler.job = replace(job, socket=self.job.socket, started=self.job.started)
             self._job_file.write(self.job)
 
@@ -133,7 +133,11 @@ class Endpoint:
         """How long to sleep unless somebody wakes us: for ever when there is nobody to tell anything."""
         if not self._connections:
             return None
-        return _POLL_INTERVAL if any(connection.subscriptions for connection in self._connections) else _STATS_INTERVAL
+        return (
+            _POLL_INTERVAL
+            if any(connection.subscriptions for connection in self._connections)
+            else _STATS_INTERVAL
+        )
 
     def _accept(self, *_: Any) -> None:
         try:
@@ -152,7 +156,7 @@ class Endpoint:
     def _shake_hands(self, client: socket.socket) -> None:
         try:
             about = {**_job_facts(self.job), "allows": ["look", "tap", "when"]}
-            link = handshake(client, about=about)
+            link = accept_connection(client, about=about)
             self._accepted.append(SessionConnection(client, link, self.wake))
         except (OSError, BadFrameError, TensortapError) as error:
             level = logging.WARNING if isinstance(error, RefusedError) else logging.DEBUG
@@ -205,7 +209,7 @@ class Endpoint:
         self._listener.close()
         deadline = time.monotonic() + _CLOSE_TIMEOUT
         for connection in [*self._connections, *self._accepted]:
-            connection.enqueue(head(Kind.BYE, {"why": "the job has ended, or closed its endpoint"}))
+            connection.enqueue(encode_head(FrameKind.BYE, {"why": "the job has ended, or closed its endpoint"}))
         while self._connections and time.monotonic() < deadline and not self._is_all_sent():
             self._selector.select(0.05)
         for connection in [*self._connections, *self._accepted]:

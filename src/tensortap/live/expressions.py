@@ -18,8 +18,8 @@ from typing import Any
 
 from tensortap.kernels.statistics import Statistics
 
-MOST_LETTERS, MOST_DEPTH, MOST_PARTS = 1000, 32, 100
-Numbers = Mapping[str, Mapping[str, Statistics]]  # by pattern, by name
+MAX_LENGTH, MAX_DEPTH, MAX_NODES = 1000, 32, 100
+StatisticsByPattern = Mapping[str, Mapping[str, Statistics]]  # by pattern, by name
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?(?![\w.*]))"
     r"|(?P<name>[A-Za-z_*][\w.*@]*)|(?P<sign><=|>=|==|!=|<|>|\(|\)))"
@@ -34,10 +34,14 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _absmax(found: Statistics) -> float | None:
-    if found.inf:
+def _absmax(statistics: Statistics) -> float | None:
+    if statistics.inf:
         return float("inf")
-    return None if found.min is None or found.max is None else max(abs(found.min), abs(found.max))
+    return (
+        None
+        if statistics.min is None or statistics.max is None
+        else max(abs(statistics.min), abs(statistics.max))
+    )
 
 
 FUNCTIONS: dict[str, Callable[[Statistics], float | None]] = {
@@ -50,60 +54,60 @@ FUNCTIONS: dict[str, Callable[[Statistics], float | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberNode:
     value: float
 
-    def numbers(self, _: Numbers) -> list[float]:
+    def numbers(self, _: StatisticsByPattern) -> list[float]:
         return [self.value]
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class StatisticNode:
     function: str
     pattern: str
 
-    def numbers(self, seen: Numbers) -> list[float]:
-        found = map(FUNCTIONS[self.function], seen.get(self.pattern, {}).values())
-        return [one for one in found if one is not None]
+    def numbers(self, observed: StatisticsByPattern) -> list[float]:
+        values = map(FUNCTIONS[self.function], observed.get(self.pattern, {}).values())
+        return [value for value in values if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    left: Number | Measure
+class ComparisonNode:
+    left: NumberNode | StatisticNode
     sign: str
-    right: Number | Measure
+    right: NumberNode | StatisticNode
 
-    def holds(self, seen: Numbers, of_all: bool = False) -> bool:
+    def holds(self, observed: StatisticsByPattern, of_all: bool = False) -> bool:
         compare = _COMPARISONS[self.sign]
-        lefts, rights = self.left.numbers(seen), self.right.numbers(seen)
+        lefts, rights = self.left.numbers(observed), self.right.numbers(observed)
         results = [compare(left, right) for left in lefts for right in rights]
         return bool(results) and (all if of_all else any)(results)
 
 
 @dataclass(frozen=True, slots=True)
-class Quantified:
+class QuantifierNode:
     inner: Any
     of_all: bool
 
-    def holds(self, seen: Numbers, of_all: bool = False) -> bool:
-        return bool(self.inner.holds(seen, self.of_all))
+    def holds(self, observed: StatisticsByPattern, of_all: bool = False) -> bool:
+        return bool(self.inner.holds(observed, self.of_all))
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    parts: tuple[Any, ...]
+class BooleanNode:
+    operands: tuple[Any, ...]
     of_all: bool
 
-    def holds(self, seen: Numbers, of_all: bool = False) -> bool:
-        return (all if self.of_all else any)(part.holds(seen, of_all) for part in self.parts)
+    def holds(self, observed: StatisticsByPattern, of_all: bool = False) -> bool:
+        return (all if self.of_all else any)(operand.holds(observed, of_all) for operand in self.operands)
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class NotNode:
     inner: Any
 
-    def holds(self, seen: Numbers, of_all: bool = False) -> bool:
-        return not self.inner.holds(seen, of_all)
+    def holds(self, observed: StatisticsByPattern, of_all: bool = False) -> bool:
+        return not self.inner.holds(observed, of_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,132 +117,132 @@ class Condition:
     text: str
     tree: Any
     patterns: tuple[str, ...]
-    grows: bool
+    is_monotonic: bool
 
-    def holds(self, seen: Numbers) -> bool:
-        return bool(self.tree.holds(seen))
+    def holds(self, observed: StatisticsByPattern) -> bool:
+        return bool(self.tree.holds(observed))
 
 
 def parse_condition(text: str) -> Condition:
     """Read a condition; the error says where it is wrong."""
-    if len(text) > MOST_LETTERS:
-        raise ValueError(f"the condition has {len(text)} letters; at most {MOST_LETTERS} are read")
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"the condition has {len(text)} letters; at most {MAX_LENGTH} are read")
     parser = _Parser(text)
-    tree = parser.either(0)
-    if parser.token():
-        raise parser.wrong("nothing more was expected")
+    tree = parser.parse_or(0)
+    if parser.peek():
+        raise parser.error("nothing more was expected")
     patterns = tuple(dict.fromkeys(parser.patterns))
     if not patterns:
         raise ValueError(f"the condition {text!r} looks at no value; write such as 'absmax(layers.*) > 1e3'")
-    return Condition(text, tree, patterns, parser.grows)
+    return Condition(text, tree, patterns, parser.is_monotonic)
 
 
 class _Parser:
     """Goes down by one function per rule; each knows how deep it is."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at, self._parts = text, 0, 0
+        self._text, self._position, self._node_count = text, 0, 0
         self.patterns: list[str] = []
-        self.grows = True
+        self.is_monotonic = True
 
-    def either(self, depth: int) -> Any:
-        return self._joined(self._both, "or", False, depth)
+    def parse_or(self, depth: int) -> Any:
+        return self._parse_chain(self._parse_and, "or", False, depth)
 
-    def token(self) -> str:
+    def peek(self) -> str:
         """The next word or sign, left where it is; empty at the end."""
-        found = _TOKEN.match(self._text, self._at)
-        if found is None and self._text[self._at :].strip():
-            raise self.wrong("a number, a function or a name was expected")
-        return found[0].strip() if found else ""
+        match = _TOKEN.match(self._text, self._position)
+        if match is None and self._text[self._position :].strip():
+            raise self.error("a number, a function or a name was expected")
+        return match[0].strip() if match else ""
 
-    def wrong(self, what: str) -> ValueError:
-        known, rest = ", ".join(FUNCTIONS), self._text[self._at :].strip()[:20]
+    def error(self, expected: str) -> ValueError:
+        functions, rest = ", ".join(FUNCTIONS), self._text[self._position :].strip()[:20]
         return ValueError(
-            f"the condition {self._text!r} is not understood at {rest!r}: {what}; "
-            f"it is made of numbers, names, <, <=, >, >=, ==, !=, and, or, not, any, all, and {known}"
+            f"the condition {self._text!r} is not understood at {rest!r}: {expected}; "
+            f"it is made of numbers, names, <, <=, >, >=, ==, !=, and, or, not, any, all, and {functions}"
         )
 
-    def _joined(self, rule: Callable[[int], Any], word: str, of_all: bool, depth: int) -> Any:
-        parts = [rule(depth)]
-        while self.token() == word:
-            self._take()
-            parts.append(rule(depth))
-        return Joined(tuple(parts), of_all) if len(parts) > 1 else parts[0]
+    def _parse_chain(self, rule: Callable[[int], Any], keyword: str, of_all: bool, depth: int) -> Any:
+        operands = [rule(depth)]
+        while self.peek() == keyword:
+            self._advance()
+            operands.append(rule(depth))
+        return BooleanNode(tuple(operands), of_all) if len(operands) > 1 else operands[0]
 
-    def _both(self, depth: int) -> Any:
-        return self._joined(self._single, "and", True, depth)
+    def _parse_and(self, depth: int) -> Any:
+        return self._parse_chain(self._parse_not, "and", True, depth)
 
-    def _single(self, depth: int) -> Any:
-        self._check(depth)
-        if self.token() != "not":
-            return self._comparison(depth)
-        self._take()
-        self.grows = False
-        return Not(self._single(depth + 1))
+    def _parse_not(self, depth: int) -> Any:
+        self._check_limits(depth)
+        if self.peek() != "not":
+            return self._parse_comparison(depth)
+        self._advance()
+        self.is_monotonic = False
+        return NotNode(self._parse_not(depth + 1))
 
-    def _comparison(self, depth: int) -> Any:
-        left = self._operand(depth)
-        if not isinstance(left, Number | Measure):
+    def _parse_comparison(self, depth: int) -> Any:
+        left = self._parse_operand(depth)
+        if not isinstance(left, NumberNode | StatisticNode):
             return left
-        sign = self.token()
+        sign = self.peek()
         if sign not in _COMPARISONS:
-            raise self.wrong("a comparison was expected")
-        self._take()
-        right = self._operand(depth)
-        if not isinstance(right, Number | Measure):
-            raise self.wrong("numbers are compared, not conditions")
-        return Comparison(left, sign, right)
+            raise self.error("a comparison was expected")
+        self._advance()
+        right = self._parse_operand(depth)
+        if not isinstance(right, NumberNode | StatisticNode):
+            raise self.error("numbers are compared, not conditions")
+        return ComparisonNode(left, sign, right)
 
-    def _operand(self, depth: int) -> Any:
-        self._check(depth)
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
-            raise self.wrong("a number, a function or a name was expected")
-        word = self._take()
-        if found["number"]:
-            return Number(float(word))
+    def _parse_operand(self, depth: int) -> Any:
+        self._check_limits(depth)
+        match = _TOKEN.match(self._text, self._position)
+        if match is None:
+            raise self.error("a number, a function or a name was expected")
+        word = self._advance()
+        if match["number"]:
+            return NumberNode(float(word))
         if word == "(":
-            return self._closed(self.either(depth + 1))
-        if word in ("any", "all") and self.token() == "(":
-            self._take()
-            self.grows &= word == "any"
-            return Quantified(self._closed(self.either(depth + 1)), word == "all")
-        if word in FUNCTIONS and self.token() == "(":
-            return self._measure(word, self._pattern())
-        if not found["name"] or word in ("and", "or", "not") or self.token() == "(":
-            raise self.wrong(f"{word!r} is no function")
-        return self._measure("mean", word)
+            return self._expect_closing(self.parse_or(depth + 1))
+        if word in ("any", "all") and self.peek() == "(":
+            self._advance()
+            self.is_monotonic &= word == "any"
+            return QuantifierNode(self._expect_closing(self.parse_or(depth + 1)), word == "all")
+        if word in FUNCTIONS and self.peek() == "(":
+            return self._make_statistic(word, self._parse_pattern())
+        if not match["name"] or word in ("and", "or", "not") or self.peek() == "(":
+            raise self.error(f"{word!r} is no function")
+        return self._make_statistic("mean", word)
 
-    def _measure(self, function: str, pattern: str) -> Measure:
+    def _make_statistic(self, function: str, pattern: str) -> StatisticNode:
         self.patterns.append(pattern)
-        return Measure(function, pattern)
+        return StatisticNode(function, pattern)
 
-    def _closed(self, inner: Any) -> Any:
-        if self.token() != ")":
-            raise self.wrong("a ')' was expected")
-        self._take()
+    def _expect_closing(self, inner: Any) -> Any:
+        if self.peek() != ")":
+            raise self.error("a ')' was expected")
+        self._advance()
         return inner
 
-    def _pattern(self) -> str:
+    def _parse_pattern(self) -> str:
         """Everything up to the closing bracket: patterns have signs of their own, but no round brackets."""
-        self._take()
-        end = self._text.find(")", self._at)
-        pattern = self._text[self._at : end].strip() if end >= 0 else ""
+        self._advance()
+        end = self._text.find(")", self._position)
+        pattern = self._text[self._position : end].strip() if end >= 0 else ""
         if not pattern or "(" in pattern:
-            raise self.wrong("a name or a pattern and a ')' were expected")
-        self._at = end + 1
+            raise self.error("a name or a pattern and a ')' were expected")
+        self._position = end + 1
         return pattern
 
-    def _take(self) -> str:
-        found = _TOKEN.match(self._text, self._at)
-        assert found is not None
-        self._at = found.end()
-        return found[0].strip()
+    def _advance(self) -> str:
+        match = _TOKEN.match(self._text, self._position)
+        assert match is not None
+        self._position = match.end()
+        return match[0].strip()
 
-    def _check(self, depth: int) -> None:
-        self._parts += 1
-        if depth > MOST_DEPTH or self._parts > MOST_PARTS:
+    def _check_limits(self, depth: int) -> None:
+        self._node_count += 1
+        if depth > MAX_DEPTH or self._node_count > MAX_NODES:
             raise ValueError(
-                f"the condition has more than {MOST_PARTS} parts, or is deeper than {MOST_DEPTH}; "
+                f"the condition has more than {MAX_NODES} parts, or is deeper than {MAX_DEPTH}; "
                 "write a simpler one"
             )

@@ -7,65 +7,67 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tensortap.formats.link import Frame, Link
-from tensortap.live.parcels import Parcel
+from tensortap.formats.link import Frame, Connection
+from tensortap.live.parcels import OutgoingValue
 from tensortap.live.subscriptions import Subscription
 
-_MOST_FRAMES = 20_000  # small ones that wait; a session that takes none is given up
-_WORTH_WAKING = 1 << 20
-_TOGETHER, _MOST_TOGETHER = 1 << 18, 200  # bytes and frames of one call; the system takes 1024 parts
+_MAX_PENDING_FRAMES = 20_000  # small ones that wait; a session that takes none is given up
+_WAKE_BYTES = 1 << 20
+_BATCH_BYTES, _BATCH_FRAMES = 1 << 18, 200  # bytes and frames of one call; the system takes 1024 parts
 _SEND_BUFFER = 1 << 20  # bytes; with the usual 200 kB the link thread wakes eighty times for 16 MB
-_BURST = 4 << 20  # bytes at a time, so that one fast session does not keep the others waiting
-_DO_NOT_WAIT = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
+_BURST_BYTES = 4 << 20  # bytes at a time, so that one fast session does not keep the others waiting
+_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
-class _Item(NamedTuple):
+class _OutgoingFrame(NamedTuple):
     frame: bytes
-    parcel: Parcel | None
+    outgoing: OutgoingValue | None
     subscription: Subscription | None
 
 
-class SessionLine:
+class SessionConnection:
     """`post` may be called by any thread; all else belongs to the link thread."""
 
-    def __init__(self, connection: socket.socket, link: Link, wake: Callable[[], None]) -> None:
+    def __init__(self, connection: socket.socket, link: Connection, wake: Callable[[], None]) -> None:
         self.socket, self.link = connection, link
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self.is_open = True
         self.subscriptions: dict[int, Subscription] = {}
         self._wake = wake
-        self._posted: deque[_Item] = deque()
-        self._waiting: dict[object, _Item] = {}  # in order; a newer value takes the place of an older one
+        self._enqueued: deque[_OutgoingFrame] = deque()
+        self._pending: dict[
+            object, _OutgoingFrame
+        ] = {}  # in order; a newer value takes the place of an older one
         self._views: list[memoryview] = []
-        self._flight: deque[list[Any]] = deque()  # items, and how many bytes of each are still to go
+        self._in_flight: deque[list[Any]] = deque()  # items, and how many bytes of each are still to go
         self._number = 0
 
-    def post(self, frame: bytes, parcel: Parcel | None = None, subscription: Any = None) -> None:
-        self._posted.append(_Item(frame, parcel, subscription))
+    def enqueue(self, frame: bytes, outgoing: OutgoingValue | None = None, subscription: Any = None) -> None:
+        self._enqueued.append(_OutgoingFrame(frame, outgoing, subscription))
         # A small value waits for the end of the step, or for the link thread to look again: to wake it each
         # time would take longer than the snapshot.
-        if parcel is None or parcel.nbytes >= _WORTH_WAKING:
+        if outgoing is None or outgoing.nbytes >= _WAKE_BYTES:
             self._wake()
 
     def receive(self) -> list[Frame]:
         """What has come by now."""
-        found: list[Frame] = []
+        frames: list[Frame] = []
         try:
-            while len(found) < 100:
-                found.append(self.link.receive(timeout=0))
+            while len(frames) < 100:
+                frames.append(self.link.receive(timeout=0))
         except TimeoutError:
             pass
-        return found
+        return frames
 
-    def pump(self) -> bool:
+    def send_pending(self) -> bool:
         """Send what can be sent at once; True when more waits."""
-        self._sort()
+        self._merge_enqueued()
         sent = 0
-        while sent < _BURST:
-            if not self._views and not self._load():
+        while sent < _BURST_BYTES:
+            if not self._views and not self._fill_batch():
                 return False
             try:
-                count = self.socket.sendmsg(self._views, (), _DO_NOT_WAIT)
+                count = self.socket.sendmsg(self._views, (), _SEND_FLAGS)
             except (BlockingIOError, InterruptedError):
                 return True
             sent += count
@@ -75,40 +77,44 @@ class SessionLine:
     def close(self, *, is_shared: bool = False) -> None:
         self.is_open = False
         (self.link.abandon if is_shared else self.link.close)()
-        left = [*self._waiting.values(), *self._posted, *(item for item, _ in self._flight)]
-        for held in (self._waiting, self._posted, self._flight, self._views):
-            held.clear()
-        for item in left:
-            self._finish(item, is_sent=False)
+        unsent = [
+            *self._pending.values(),
+            *self._enqueued,
+            *(queued_frame for queued_frame, _ in self._in_flight),
+        ]
+        for queue in (self._pending, self._enqueued, self._in_flight, self._views):
+            queue.clear()
+        for queued in unsent:
+            self._finish(queued, is_sent=False)
 
-    def _sort(self) -> None:
+    def _merge_enqueued(self) -> None:
         """Newest wins: of one name and call, what was not sent yet gives way."""
-        while self._posted:
-            item = self._posted.popleft()
+        while self._enqueued:
+            queued = self._enqueued.popleft()
             key: object = self._number
             self._number += 1
-            if item.parcel is not None and item.subscription is not None:
-                key = (item.subscription.number, item.parcel.name, item.parcel.meta.get("call", 0))
-            older = self._waiting.get(key)
-            self._waiting[key] = item
+            if queued.outgoing is not None and queued.subscription is not None:
+                key = (queued.subscription.number, queued.outgoing.name, queued.outgoing.meta.get("call", 0))
+            older = self._pending.get(key)
+            self._pending[key] = queued
             if older is not None:
                 self._finish(older, is_sent=False)
-        if len(self._waiting) > _MOST_FRAMES:
-            raise ConnectionError(f"the session has not taken {_MOST_FRAMES} frames; it is given up")
+        if len(self._pending) > _MAX_PENDING_FRAMES:
+            raise ConnectionError(f"the session has not taken {_MAX_PENDING_FRAMES} frames; it is given up")
 
-    def _load(self) -> bool:
+    def _fill_batch(self) -> bool:
         """Take what goes next; small frames go together."""
         nbytes = 0
-        while self._waiting and nbytes < _TOGETHER and len(self._flight) < _MOST_TOGETHER:
-            item = self._waiting.pop(next(iter(self._waiting)))
-            views = [memoryview(item.frame)]
-            if item.parcel is not None and item.parcel.nbytes:
-                views.append(item.parcel.data)
+        while self._pending and nbytes < _BATCH_BYTES and len(self._in_flight) < _BATCH_FRAMES:
+            queued = self._pending.pop(next(iter(self._pending)))
+            views = [memoryview(queued.frame)]
+            if queued.outgoing is not None and queued.outgoing.nbytes:
+                views.append(queued.outgoing.data)
             self._views += views
             size = sum(view.nbytes for view in views)
-            self._flight.append([item, size])
+            self._in_flight.append([queued, size])
             nbytes += size
-        return bool(self._flight)
+        return bool(self._in_flight)
 
     def _advance(self, count: int) -> None:
         left = count
@@ -116,19 +122,19 @@ class SessionLine:
             left -= self._views.pop(0).nbytes
         if left:
             self._views[0] = self._views[0][left:]
-        while count and self._flight:
-            first = self._flight[0]
-            taken = min(count, first[1])
-            count, first[1] = count - taken, first[1] - taken
+        while count and self._in_flight:
+            first = self._in_flight[0]
+            advanced = min(count, first[1])
+            count, first[1] = count - advanced, first[1] - advanced
             if first[1]:
                 return
-            self._flight.popleft()
+            self._in_flight.popleft()
             self._finish(first[0], is_sent=True)
 
-    def _finish(self, item: _Item, is_sent: bool) -> None:
-        if item.parcel is None or item.subscription is None:
+    def _finish(self, queued: _OutgoingFrame, is_sent: bool) -> None:
+        if queued.outgoing is None or queued.subscription is None:
             return
-        item.subscription.done += item.parcel.nbytes
-        item.subscription.sent += is_sent
-        item.subscription.dropped += not is_sent
-        item.parcel.let_go()
+        queued.subscription.finished_bytes += queued.outgoing.nbytes
+        queued.subscription.sent += is_sent
+        queued.subscription.dropped += not is_sent
+        queued.outgoing.release_reader()

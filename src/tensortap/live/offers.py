@@ -50,7 +50,8 @@ class ExposedModel:
     def is_compiled(self) -> bool:
         """Whether some of it runs as a graph; a survey would make it plain Python for a step."""
         modules = (
-            (type(module).__name__, getattr(module, "_compiled_call_impl", None)) for module in self.model.modules()
+            (type(module).__name__, getattr(module, "_compiled_call_impl", None))
+            for module in self.model.modules()
         )
         return any(kind == "OptimizedModule" or call is not None for kind, call in modules)
 
@@ -111,7 +112,9 @@ class ExposedModels:
             exposed = self._captured.pop(capture, None)
             if exposed is not None:
                 exposed.remove_hook()
-        elif capture.model is not None and not any(exposed_model.model is capture.model for exposed_model in self):
+        elif capture.model is not None and not any(
+            exposed_model.model is capture.model for exposed_model in self
+        ):
             self._captured[capture] = ExposedModel(capture.model, self._begin_forward)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensortap.core.record import Record
-from tensortap.formats.wire_snapshots import copied, described
+from tensortap.formats.wire_snapshots import copy_buffers, encode_record
 from tensortap.frameworks.pool import Buffer, BufferPool
 
 
@@ -14,7 +14,9 @@ class OutgoingValue:
 
     __slots__ = ("_budget", "_buffer", "data", "meta", "name", "nbytes", "pending_readers")
 
-    def __init__(self, name: str, meta: dict[str, Any], buffer: Buffer | bytes, budget: OutgoingBudget) -> None:
+    def __init__(
+        self, name: str, meta: dict[str, Any], buffer: Buffer | bytes, budget: OutgoingBudget
+    ) -> None:
         self.name, self.meta = name, meta
         self._buffer, self._budget = buffer, budget
         self.data = memoryview(buffer if isinstance(buffer, bytes) else buffer.array.data)
@@ -51,9 +53,9 @@ class OutgoingBudget:
 
     def snapshot(self, record: Record, value: Any) -> OutgoingValue | None:
         """A snapshot of what is sent of the record; None when the budget is used up."""
-        frame_content = described(record.with_value(value))
+        frame_content = encode_record(record.with_value(value))
         if self.pending_bytes and self.pending_bytes + frame_content.nbytes > self.max_bytes:
             return None
-        outgoing = OutgoingValue(record.name, frame_content.meta, copied(frame_content, self._pool), self)
+        outgoing = OutgoingValue(record.name, frame_content.meta, copy_buffers(frame_content, self._pool), self)
         self.queued_bytes += frame_content.nbytes
         return outgoing

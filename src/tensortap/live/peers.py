@@ -8,90 +8,92 @@ import threading
 from typing import Any
 
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
-from tensortap.formats.link import Frame, Link
-from tensortap.formats.wire import Kind
+from tensortap.formats.link import Frame, Connection
+from tensortap.formats.wire import FrameKind
 
 _SEND_SECONDS = 5.0
 _ids = itertools.count(1)
 
 
-class Peer:
+class RankConnection:
     """Any thread asks; the reader thread hands over the answers."""
 
-    def __init__(self, link: Link, rank: int) -> None:
+    def __init__(self, link: Connection, rank: int) -> None:
         self.link = link
         self.about = link.peer.about
-        told = self.about.get("rank")
-        self.rank = told if type(told) is int else rank
+        rank_in_handshake = self.about.get("rank")
+        self.rank = rank_in_handshake if type(rank_in_handshake) is int else rank
         self.stats: dict[str, Any] = {}
         self.received = self.nbytes = 0
         self.is_alive = True
-        self.why = ""
-        self._answers: dict[int, _Answer] = {}
+        self.close_reason = ""
+        self._pending: dict[int, _PendingResponse] = {}
 
     @property
     def name(self) -> str:
         return str(self.about.get("name", "job"))
 
-    def send(self, kind: Kind, meta: dict[str, Any]) -> None:
+    def send(self, kind: FrameKind, meta: dict[str, Any]) -> None:
         try:
             self.link.send(kind, meta, timeout=_SEND_SECONDS)
         except OSError as error:
-            raise NotServingError(self.why or f"the job {self.name!r} does not answer: {error}") from error
+            raise NotServingError(
+                self.close_reason or f"the job {self.name!r} does not answer: {error}"
+            ) from error
 
-    def greet(self) -> None:
+    def request_stats(self) -> None:
         """Ask how the job is doing, so that it is known at once; a job that has gone is found out later."""
         with contextlib.suppress(NotServingError, TimeoutError):
-            self.ask(Kind.STATS, {}, timeout=1.0)
+            self.request(FrameKind.STATS, {}, timeout=1.0)
 
-    def ask(self, kind: Kind, meta: dict[str, Any], timeout: float) -> list[dict[str, Any]]:
+    def request(self, kind: FrameKind, meta: dict[str, Any], timeout: float) -> list[dict[str, Any]]:
         """Send, and wait for what is answered; an answer may have several frames."""
         number = next(_ids)
-        answer = self._answers[number] = _Answer()
+        response = self._pending[number] = _PendingResponse()
         try:
             self.send(kind, {**meta, "id": number})
-            if not answer.is_done.wait(timeout):
+            if not response.is_done.wait(timeout):
                 raise TimeoutError(f"rank {self.rank} of the job {self.name!r} did not answer in {timeout} s")
         finally:
-            del self._answers[number]
-        return answer.checked()
+            del self._pending[number]
+        return response.frames_or_raise()
 
-    def hand_over(self, frame: Frame) -> None:
-        answer = self._answers.get(frame.meta.get("id", -1))
-        if answer is not None:
-            answer.add(frame)
+    def deliver(self, frame: Frame) -> None:
+        response = self._pending.get(frame.meta.get("id", -1))
+        if response is not None:
+            response.add(frame)
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """No more comes from there."""
         if self.is_alive:
-            self.is_alive, self.why = False, why
+            self.is_alive, self.close_reason = False, reason
             self.link.close()
-            for answer in list(self._answers.values()):
-                answer.fail(why)
+            for response in list(self._pending.values()):
+                response.fail(reason)
 
 
-class _Answer:
+class _PendingResponse:
     def __init__(self) -> None:
         self.is_done = threading.Event()
         self._frames: list[Frame] = []
-        self._why = ""
+        self._failure = ""
 
     def add(self, frame: Frame) -> None:
         self._frames.append(frame)
         if not frame.meta.get("more"):
             self.is_done.set()
 
-    def fail(self, why: str) -> None:
-        self._why = why
+    def fail(self, reason: str) -> None:
+        self._failure = reason
         self.is_done.set()
 
-    def checked(self) -> list[dict[str, Any]]:
-        if self._why:
-            raise NotServingError(self._why)
-        refused = next((frame.meta for frame in self._frames if frame.kind is Kind.ERR), None)
-        if refused is not None:
-            kind = {"refused": RefusedError, "unknown": UnknownNameError}.get(
-                str(refused.get("kind")), ValueError
+    def frames_or_raise(self) -> list[dict[str, Any]]:
+        if self._failure:
+            raise NotServingError(self._failure)
+        error = next((frame.meta for frame in self._frames if frame.kind is FrameKind.ERR), None)
+        if error is not None:
+            error_class = {"refused": RefusedError, "unknown": UnknownNameError}.get(
+                str(error.get("kind")), ValueError
             )
-            raise kind(str(refused.get("error", "refused")))
+            raise error_class(str(error.get("error", "refused")))
         return [frame.meta for frame in self._frames]

@@ -13,15 +13,15 @@ from typing import Any, Self
 
 from tensortap.core.errors import NotServingError
 from tensortap.core.tap import Tap
-from tensortap.formats.table import table_html, table_text
-from tensortap.formats.wire import Kind
-from tensortap.live.attaching import connected
-from tensortap.live.catalog import Catalog, place_of
-from tensortap.live.forwarding import Forwarding
-from tensortap.live.peers import Peer
-from tensortap.live.reading import Reader
-from tensortap.live.shelf import Shelf
-from tensortap.live.tapped import Tapped
+from tensortap.formats.table import format_table_html, format_table
+from tensortap.formats.wire import FrameKind
+from tensortap.live.attaching import connect_to_job
+from tensortap.live.catalog import Catalog, parse_catalog_row
+from tensortap.live.forwarding import SshForwarding
+from tensortap.live.peers import RankConnection
+from tensortap.live.reading import SessionReader
+from tensortap.live.shelf import ReceiveBuffer
+from tensortap.live.tapped import RemoteTap
 from tensortap.recording.keeping import parse_size
 from tensortap.sinks.addresses import open_sink
 
@@ -44,7 +44,7 @@ def attach(
     >>> s.catalog("attn")
     >>> s.tap("layers.*.attn", every=10).next(timeout=5).value
     """
-    peers, forwarding = connected(job, ranks, timeout)
+    peers, forwarding = connect_to_job(job, ranks, timeout)
     return Session(peers, parse_size(memory) if isinstance(memory, str) else memory, forwarding)
 
 
@@ -52,13 +52,13 @@ class Session:
     """Looks and asks; it can neither run code in the job nor change a value there."""
 
     def __init__(
-        self, peers: list[Peer], memory: int | None = None, forwarding: Forwarding | None = None
+        self, peers: list[RankConnection], memory: int | None = None, forwarding: SshForwarding | None = None
     ) -> None:
-        self.peers, self.shelf = peers, Shelf(memory)
-        self.taps: dict[int, Tapped] = {}
+        self.peers, self.buffer = peers, ReceiveBuffer(memory)
+        self.taps: dict[int, RemoteTap] = {}
         self._forwarding = forwarding
         self._numbers = itertools.count(1)
-        self._reader = Reader(peers, self.taps, self.shelf)
+        self._reader = SessionReader(peers, self.taps, self.buffer)
 
     @property
     def name(self) -> str:
@@ -71,13 +71,13 @@ class Session:
     def catalog(self, pattern: str = "", *, timeout: float = 2.0) -> Catalog:
         """What can be tapped: a pattern, or a part of the name. To know shapes, the job looks at those of one
         step; if none begins in time, shapes that are not known are left out."""
-        rows, surveys = self._catalog(pattern, True)
-        is_known = bool(rows) and all(place.shape is not None for place in rows)
+        rows, surveys = self._request_catalog(pattern, True)
+        has_shapes = bool(rows) and all(entry.shape is not None for entry in rows)
         deadline = time.monotonic() + timeout
-        while not is_known and time.monotonic() < deadline:
+        while not has_shapes and time.monotonic() < deadline:
             time.sleep(0.02)
-            rows, now = self._catalog(pattern, False)
-            is_known = now > surveys
+            rows, completed_surveys = self._request_catalog(pattern, False)
+            has_shapes = completed_surveys > surveys
         return rows
 
     def tap(
@@ -89,29 +89,29 @@ class Session:
         keep: str | None = None,
         sticky: bool = False,
         timeout: float = 1.0,
-    ) -> Tapped:
+    ) -> RemoteTap:
         """Let the job send what the patterns select, from its next step on, until `stop` or the session ends.
 
         `every=10` takes steps 0, 10, 20, ...; `first` ends it after that many steps. `keep` is "stats", or a
         slice such as "[0, :3]". `sticky` taps outlive the session. Waits `timeout` for the job to place it.
         """
-        asked = {"patterns": list(patterns), "every": every, "first": first, "keep": keep, "sticky": sticky}
-        tapped = self._ask_tap(" ".join(map(repr, patterns)), asked, ranks)
-        tapped.wait_armed(timeout)
-        tapped.refuse()
-        return tapped
+        options = {"patterns": list(patterns), "every": every, "first": first, "keep": keep, "sticky": sticky}
+        remote_tap = self._request_tap(" ".join(map(repr, patterns)), options, ranks)
+        remote_tap.wait_armed(timeout)
+        remote_tap.raise_if_refused()
+        return remote_tap
 
     def once(self, pattern: str, *, timeout: float = 10.0, **options: Any) -> Any:
         """The value of one step; a dict of values where the pattern means several."""
-        tapped = self.tap(pattern, first=1, **options)
+        remote_tap = self.tap(pattern, first=1, **options)
         try:
-            first = tapped.next(timeout)
-            tapped.wait_over(timeout)
-            values = tapped.values
+            first = remote_tap.next(timeout)
+            remote_tap.wait_over(timeout)
+            values = remote_tap.values
         finally:
-            self.end_tap(tapped)
-            self.taps.pop(tapped.number, None)
-            self.shelf.forget(tapped.number)
+            self.end_tap(remote_tap)
+            self.taps.pop(remote_tap.number, None)
+            self.buffer.forget(remote_tap.number)
         return first.value if len(values) <= 1 else values
 
     def when(
@@ -124,26 +124,26 @@ class Session:
         ranks: Iterable[int] | None = None,
         sticky: bool = False,
         timeout: float = 1.0,
-    ) -> Tapped:
+    ) -> RemoteTap:
         """Let the job watch for a condition: `s.when("absmax(layers.*) > 1e3", then="dump")`.
 
         `then` is "tell" (an event), "send" (the values come here) or "dump" (the job writes them to disk). It
         ends after `first` steps in which it held.
         """
-        asked = {"condition": condition, "then": then, "every": every, "first": first, "sticky": sticky}
-        tapped = self._ask_tap(condition, asked, ranks)
-        tapped.wait_armed(timeout)
-        tapped.refuse()
-        return tapped
+        options = {"condition": condition, "then": then, "every": every, "first": first, "sticky": sticky}
+        remote_tap = self._request_tap(condition, options, ranks)
+        remote_tap.wait_armed(timeout)
+        remote_tap.raise_if_refused()
+        return remote_tap
 
     def untap(self, pattern: str = "*") -> None:
         """End the taps of those patterns; `"*"` ends all, also sticky ones that other sessions left."""
-        for tapped in list(self.taps.values()):
-            if pattern == "*" or repr(pattern) in tapped.what.split() or pattern == tapped.what:
-                self.end_tap(tapped)
+        for remote_tap in list(self.taps.values()):
+            if pattern == "*" or repr(pattern) in remote_tap.label.split() or pattern == remote_tap.label:
+                self.end_tap(remote_tap)
         if pattern == "*":
             for peer in self._alive():
-                peer.send(Kind.UNTAP, {"tap": "*"})
+                peer.send(FrameKind.UNTAP, {"tap": "*"})
 
     def record(self, address: str | os.PathLike[str]) -> Path | None:
         """Write what arrives from now on to a new run under that folder as well; the path of the run."""
@@ -158,9 +158,11 @@ class Session:
     def close(self) -> None:
         """Leave the job alone; what came stays here."""
         for peer in self._alive():
-            peer.why = "this session is closed"  # before the job, which hangs up at once, is taken for gone
+            peer.close_reason = (
+                "this session is closed"  # before the job, which hangs up at once, is taken for gone
+            )
             try:
-                peer.send(Kind.BYE, {})
+                peer.send(FrameKind.BYE, {})
             except NotServingError:
                 log.debug("rank %d had gone before", peer.rank)
         self._reader.close()
@@ -175,12 +177,12 @@ class Session:
     ) -> None:
         self.close()
 
-    def end_tap(self, tapped: Tapped) -> None:
+    def end_tap(self, remote_tap: RemoteTap) -> None:
         for peer in self._alive():
-            if peer.rank in tapped.ranks:
-                peer.send(Kind.UNTAP, {"tap": tapped.number})
-        for rank in tapped.ranks:
-            tapped.see_event(rank, "ended", "the session ended it")
+            if peer.rank in remote_tap.ranks:
+                peer.send(FrameKind.UNTAP, {"tap": remote_tap.number})
+        for rank in remote_tap.ranks:
+            remote_tap.on_event(rank, "ended", "the session ended it")
 
     @property
     def status(self) -> dict[str, Any]:
@@ -188,60 +190,68 @@ class Session:
         return self._reader.status()
 
     def __repr__(self) -> str:
-        return "\n".join([self._headline(), *([table_text(self._table())] if self.taps else [])])
+        return "\n".join([self._headline(), *([format_table(self._table())] if self.taps else [])])
 
     def _repr_html_(self) -> str:
-        return table_html(self._headline(), self._table())
+        return format_table_html(self._headline(), self._table())
 
     def _headline(self) -> str:
         ranks = f", {len(self.peers)} ranks" if len(self.peers) > 1 else ""
         if not self.is_open:
-            why = next((peer.why for peer in self.peers if peer.why), "closed")
-            return f"session with {self.name!r}{ranks}: {why}"
-        now = self.status
-        cost = "" if now["overhead"] is None else f", overhead {100 * now['overhead']:.1f} % of step time"
-        rate = f"step {now['step']}, {now['rate']:.3g} steps/s{cost}"
-        return f"session with {self.name!r}{ranks}: {rate}, {now['received']} records, {now['lost']} lost"
+            reason = next((peer.close_reason for peer in self.peers if peer.close_reason), "closed")
+            return f"session with {self.name!r}{ranks}: {reason}"
+        status = self.status
+        cost = (
+            "" if status["overhead"] is None else f", overhead {100 * status['overhead']:.1f} % of step time"
+        )
+        rate = f"step {status['step']}, {status['rate']:.3g} steps/s{cost}"
+        return (
+            f"session with {self.name!r}{ranks}: {rate}, {status['received']} records, {status['lost']} lost"
+        )
 
     def _table(self) -> list[list[str]]:
         rows = [
             [
-                one.what,
-                one.state,
-                str(len(one.history)),
-                str(one.skipped + one.dropped),
-                f"{1000 * one.lag:.0f} ms",
+                tap.label,
+                tap.state,
+                str(len(tap.history)),
+                str(tap.skipped + tap.dropped),
+                f"{1000 * tap.lag:.0f} ms",
             ]
-            for one in list(self.taps.values())
+            for tap in list(self.taps.values())
         ]
         return [["tap", "is", "records", "lost", "lag"], *rows]
 
-    def _alive(self) -> list[Peer]:
+    def _alive(self) -> list[RankConnection]:
         return [peer for peer in self.peers if peer.is_alive and self._reader.is_open]
 
-    def _chosen(self, ranks: Iterable[int] | None) -> list[Peer]:
+    def _select_peers(self, ranks: Iterable[int] | None) -> list[RankConnection]:
         wanted = None if ranks is None else set(ranks)
-        found = [peer for peer in self._alive() if wanted is None or peer.rank in wanted]
-        if not found:
+        selected = [peer for peer in self._alive() if wanted is None or peer.rank in wanted]
+        if not selected:
             if not self._alive():
-                why = next((peer.why for peer in self.peers if peer.why), "this session is closed")
-                raise NotServingError(f"{why}; tt.attach() makes a new one")
-            known = [peer.rank for peer in self.peers]
-            raise NotServingError(f"no rank {sorted(wanted or ())} in this session; it has {known}")
-        return found
+                reason = next(
+                    (peer.close_reason for peer in self.peers if peer.close_reason), "this session is closed"
+                )
+                raise NotServingError(f"{reason}; tt.attach() makes a new one")
+            ranks_here = [peer.rank for peer in self.peers]
+            raise NotServingError(f"no rank {sorted(wanted or ())} in this session; it has {ranks_here}")
+        return selected
 
-    def _ask_tap(self, what: str, asked: dict[str, Any], ranks: Iterable[int] | None) -> Tapped:
-        peers, number = self._chosen(ranks), next(self._numbers)
-        tapped = self.taps[number] = Tapped(self, number, what, [peer.rank for peer in peers])
+    def _request_tap(self, label: str, options: dict[str, Any], ranks: Iterable[int] | None) -> RemoteTap:
+        peers, number = self._select_peers(ranks), next(self._numbers)
+        remote_tap = self.taps[number] = RemoteTap(self, number, label, [peer.rank for peer in peers])
         try:
             for peer in peers:
-                peer.ask(Kind.TAP, {**asked, "tap": number}, timeout=5.0)
+                peer.request(FrameKind.TAP, {**options, "tap": number}, timeout=5.0)
         except BaseException:
             del self.taps[number]
             raise
-        return tapped
+        return remote_tap
 
-    def _catalog(self, pattern: str, survey: bool) -> tuple[Catalog, int]:
-        frames = self._chosen(None)[0].ask(Kind.CATALOG, {"pattern": pattern, "survey": survey}, timeout=5.0)
-        rows = (place_of(row) for frame in frames for row in frame.get("rows", ()))
+    def _request_catalog(self, pattern: str, survey: bool) -> tuple[Catalog, int]:
+        frames = self._select_peers(None)[0].request(
+            FrameKind.CATALOG, {"pattern": pattern, "survey": survey}, timeout=5.0
+        )
+        rows = (parse_catalog_row(row) for frame in frames for row in frame.get("rows", ()))
         return Catalog(row for row in rows if row is not None), int(frames[-1].get("surveys", 0))

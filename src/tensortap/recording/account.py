@@ -13,7 +13,7 @@ from typing import Any
 from tensortap.core.errand import NO_TENSORTAP_MARKER, REACHED_MARKER, LaunchSpec
 from tensortap.core.errors import TensortapError
 from tensortap.formats.index import COLUMNS, index_files, read_rows
-from tensortap.formats.run_layout import OWN
+from tensortap.formats.run_layout import INTERNAL_FOLDER
 from tensortap.metadata.another import is_this
 from tensortap.metadata.digest_key import digest_key
 from tensortap.metadata.redact import Redactor
@@ -59,7 +59,7 @@ class RunOutcome:
 
     def _count_unreported(self) -> int:
         """By the lines of the index, which takes no numpy; processes of one rank may share a file of it."""
-        written = sum(map(_count_rows, index_files(Path(self.spec.run) / OWN)))
+        written = sum(map(_count_rows, index_files(Path(self.spec.run) / INTERNAL_FOLDER)))
         return max(0, written - self.records)
 
     def _add_interpreter_facts(self, notes: Path) -> None:
@@ -68,7 +68,7 @@ class RunOutcome:
         if self.status is None or ((notes / FACTS_MARKER).exists() and not knows_imported):
             return  # it was not started, or has told everything itself
         python = self._program_python(notes)
-        if python and not is_this(python) and Path(self.spec.run, OWN).is_dir():
+        if python and not is_this(python) and Path(self.spec.run, INTERNAL_FOLDER).is_dir():
             write_interpreter_facts(Path(self.spec.run), python, knows_imported=knows_imported)
 
     def _program_python(self, notes: Path) -> str:
@@ -94,7 +94,7 @@ class RunOutcome:
 
     def _names_written(self) -> set[str]:
         names: set[str] = set()
-        for index in index_files(Path(self.spec.run) / OWN):
+        for index in index_files(Path(self.spec.run) / INTERNAL_FOLDER):
             with suppress(OSError, TensortapError):  # what ended the program may have left anything
                 names.update(row[COLUMNS.index("name")] for row in read_rows(index)[0])
         return names
@@ -138,7 +138,7 @@ class RunOutcome:
 
     def save(self) -> None:
         """In the run, beside what the program itself told of its end."""
-        own = Path(self.spec.run) / OWN
+        own = Path(self.spec.run) / INTERNAL_FOLDER
         if not own.is_dir():  # the program may have deleted it
             return
         _write_atomically(

@@ -12,8 +12,8 @@ from typing import Any
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.paths import closest_names, parse_pattern, pattern_regex
 from tensortap.core.record import Record
-from tensortap.formats.rows import rows_of
-from tensortap.formats.tree import fits, tree_text
+from tensortap.formats.rows import value_rows
+from tensortap.formats.tree import stream_limits, render_value_tree
 from tensortap.recording.found import CapturedMany
 from tensortap.recording.keeping import Destination, fetch_summaries
 from tensortap.sources.absence import Missing
@@ -101,17 +101,17 @@ class Captured:
             return "\n".join(
                 [self._destination.elsewhere_note, *(f"missing: {entry}" for entry in self.missing)]
             )
-        width, is_ascii = fits(sys.stdout)
-        rows = rows_of(self.records)
-        return tree_text(rows, self._title(), self.missing, width, is_ascii, classes=self._classes())
+        width, is_ascii = stream_limits(sys.stdout)
+        rows = value_rows(self.records)
+        return render_value_tree(rows, self._title(), self.missing, width, is_ascii, classes=self._classes())
 
     def _repr_html_(self) -> str:
-        from tensortap.formats.tree_html import tree_html
+        from tensortap.formats.tree_html import render_value_tree_html
 
         if self._destination.elsewhere_note:
             return f"<pre>{escape(repr(self))}</pre>"
-        rows = rows_of(self.records, histogram=True)
-        return tree_html(rows, self._title(), self.missing, classes=self._classes())
+        rows = value_rows(self.records, histogram=True)
+        return render_value_tree_html(rows, self._title(), self.missing, classes=self._classes())
 
     @property
     def classes(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError, WriteFailedError
 from tensortap.formats.bundles import SAFETENSORS, Named, write_npz, write_safetensors
-from tensortap.formats.tree_html import tree_html
+from tensortap.formats.tree_html import render_value_tree_html
 from tensortap.readers.cards import value_card
 from tensortap.readers.run import Run
 from tensortap.readers.stored import StoredRecord
@@ -212,7 +212,7 @@ def _write_html(run: Run, draft: Path, exported: Exported, watch: ProgressWrappe
         "<style>body{font:14px/1.5 system-ui,sans-serif;margin:24px;color-scheme:light dark;"
         "background:Canvas;color:CanvasText}</style></head>"
         f"<body><h1>{title}</h1>",
-        tree_html(rows, title),
+        render_value_tree_html(rows, title),
         "<h2>Values</h2>",
     ]
     length = sum(map(len, parts))

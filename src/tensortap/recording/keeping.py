@@ -13,8 +13,8 @@ from tensortap.core.parts import Sink
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.rows import row_of
-from tensortap.formats.tree_words import oddity, plural, printable, spread, trend, typed
+from tensortap.formats.rows import value_row
+from tensortap.formats.tree_words import describe_anomaly, pluralize, escape_unprintable, format_range, format_std_trend, describe_type
 from tensortap.frameworks.keep import RetentionPolicy, detached_reference, retention_policy
 from tensortap.readers.run import Run
 from tensortap.sinks.addresses import open_sink
@@ -66,7 +66,7 @@ class Destination:
         if self.memory is not None or self.run is not None or self.trace is not None:
             return ""
         count = max((sink.count for sink in self.sinks if isinstance(sink, RetainingSink)), default=0)
-        return f"{plural(count, 'record')} went where to= says, and none is held here"
+        return f"{pluralize(count, 'record')} went where to= says, and none is held here"
 
     def records(self) -> list[Record]:
         """What can be read again: from memory, else this rank's part of the run, else the trace."""
@@ -198,11 +198,11 @@ def _half_of_memory() -> int:
 
 def _print_record(record: Record) -> None:
     """One line as it happens, so that the last ones survive a crash."""
-    row = row_of(record)
-    columns = [typed([row], "", "cpu"), " .. ".join(filter(None, spread([row]))), trend([row])]
-    columns.append(oddity(row, False, False))
+    row = value_row(record)
+    columns = [describe_type([row], "", "cpu"), " .. ".join(filter(None, format_range([row]))), format_std_trend([row])]
+    columns.append(describe_anomaly(row, False, False))
     call = f"@{record.call}" if record.call else ""
-    print(f"{record.step}  {printable(record.name)}{call}  {'  '.join(filter(None, columns))}", flush=True)
+    print(f"{record.step}  {escape_unprintable(record.name)}{call}  {'  '.join(filter(None, columns))}", flush=True)
 
 
 def fetch_summaries(records: Iterable[Record]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.formats.table import table_html, table_text
-from tensortap.formats.tree_words import plural
+from tensortap.formats.table import format_table_html, format_table
+from tensortap.formats.tree_words import pluralize
 from tensortap.recording.capture import Selector
 from tensortap.sources.function_sites import bound_at, selection_without_model
 from tensortap.sources.named_functions import is_function
@@ -23,22 +23,22 @@ class Sites(list[ModuleSite]):
         return [site.name for site in self]
 
     def __repr__(self) -> str:
-        return "\n".join(line for headline, table in self._tables() for line in (headline, table_text(table)))
+        return "\n".join(line for headline, table in self._tables() for line in (headline, format_table(table)))
 
     def _repr_html_(self) -> str:
-        return "".join(table_html(headline, table) for headline, table in self._tables())
+        return "".join(format_table_html(headline, table) for headline, table in self._tables())
 
     def _tables(self) -> list[tuple[str, list[list[str]]]]:
         of_functions = [site for site in self if site.function is not None]
         of_modules = [site for site in self if site.function is None]
         tables = []
         if of_modules or not of_functions:
-            count = plural(len({site.path for site in of_modules}), "module")
-            tables.append((f"{plural(len(of_modules), 'site')} of {count}", self._table(of_modules)))
+            count = pluralize(len({site.path for site in of_modules}), "module")
+            tables.append((f"{pluralize(len(of_modules), 'site')} of {count}", self._table(of_modules)))
         if of_functions:
-            count = plural(len({site.function for site in of_functions}), "function")
+            count = pluralize(len({site.function for site in of_functions}), "function")
             rows = [[site.name, *bound_at(site)] for site in of_functions]
-            tables.append((f"{plural(len(rows), 'site')} of {count}", [["site", "is", "in"], *rows]))
+            tables.append((f"{pluralize(len(rows), 'site')} of {count}", [["site", "is", "in"], *rows]))
         return tables
 
     def _table(self, sites: list[ModuleSite]) -> list[list[str]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
-from tensortap.formats.run_layout import MODEL, OWN
+from tensortap.formats.run_layout import MODEL_FILE, INTERNAL_FOLDER
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.sharded import wait_local
 from tensortap.kernels.hashing import checksum
@@ -31,7 +31,7 @@ def write_model_facts(model: Any, run: Path) -> None:
         return
     try:
         content = json.dumps(describe_model(model), default=str)
-        path = run / OWN / MODEL
+        path = run / INTERNAL_FOLDER / MODEL_FILE
         draft = path.with_suffix(f".{os.getpid()}.tmp")
         draft.write_text(content, encoding="utf-8")
         draft.replace(path)

@@ -12,8 +12,8 @@ from tensortap.core.errors import NotServingError, UnknownNameError
 from tensortap.core.parts import Sink
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.arrivals import Arrival, Report, clock, detail, overview, size_words, value_words
-from tensortap.formats.tree_words import plural, printable
+from tensortap.formats.arrivals import ReceivedRecord, ReceivedTable, format_clock, received_detail, received_overview, format_binary_nbytes, describe_value
+from tensortap.formats.tree_words import pluralize, escape_unprintable
 from tensortap.frameworks.nested import snapshot_leaves
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.history import History, parse_memory_limit
@@ -53,7 +53,7 @@ class Receiver:
             raise self._unknown(name)
         return [snapshot_leaves(arrival.record.value) for arrival in arrivals]
 
-    def find(self, name_or_id: str | int, index: int = 0) -> Arrival:
+    def find(self, name_or_id: str | int, index: int = 0) -> ReceivedRecord:
         if isinstance(name_or_id, int):
             arrival = self.history.by_number(name_or_id)
             if arrival is None:
@@ -64,7 +64,7 @@ class Receiver:
             raise self._unknown(name_or_id)
         if not -len(values) <= index < len(values):
             gone = self.history.dropped[name_or_id]
-            count = f"there are {plural(len(values), 'value')} of {name_or_id!r}"
+            count = f"there are {pluralize(len(values), 'value')} of {name_or_id!r}"
             more = f", {gone} older ones are gone" if gone else ""
             raise IndexError(f"{count}{more}; the index {index} is not among them")
         return values[-1 - index]
@@ -75,12 +75,12 @@ class Receiver:
     def unpin(self, name_or_id: str | int, index: int = 0) -> None:
         self.history.unpin(self.find(name_or_id, index).number)
 
-    def summary(self) -> Report:
-        return overview(self.state(), self.history.all(), self.history.dropped, self.history.is_pinned)
+    def summary(self) -> ReceivedTable:
+        return received_overview(self.state(), self.history.all(), self.history.dropped, self.history.is_pinned)
 
-    def describe(self, name_or_id: str | int) -> Report:
+    def describe(self, name_or_id: str | int) -> ReceivedTable:
         arrival = self.find(name_or_id)
-        return detail(arrival, len(self.history.by_name(arrival.record.name)))
+        return received_detail(arrival, len(self.history.by_name(arrival.record.name)))
 
     def put_into(self, namespace: dict[str, Any], *, overwrite: bool) -> tuple[list[str], list[str]]:
         """The latest value of each name as a variable: those put, and those left alone because the user
@@ -111,12 +111,12 @@ class Receiver:
     def state(self) -> str:
         history, jobs = self.history, self.listener.producers
         connected = [job for job in jobs if job.is_connected]
-        bound = "" if history.max_bytes is None else f" of at most {size_words(history.max_bytes)}"
+        bound = "" if history.max_bytes is None else f" of at most {format_binary_nbytes(history.max_bytes)}"
         words = [
             f"listening at {self.listener.address}",
-            f"{plural(history.count, 'value')} of {plural(len(history.names), 'name')}",
-            f"{size_words(history.nbytes)}{bound}",
-            f"{plural(len(connected), 'job')} connected",
+            f"{pluralize(history.count, 'value')} of {pluralize(len(history.names), 'name')}",
+            f"{format_binary_nbytes(history.nbytes)}{bound}",
+            f"{pluralize(len(connected), 'job')} connected",
         ]
         dropped = sum(job.dropped for job in jobs)
         parts = [*words, *map(_describe_job, connected), *([f"{dropped} dropped by jobs"] if dropped else [])]
@@ -156,16 +156,16 @@ def _extra_sinks(to: str | None, tap: Tap | None) -> list[Sink]:
     return [*([] if tap is None else [_UserTapSink(tap)]), *([] if to is None else [open_sink(to)])]
 
 
-def _arrival_line(arrival: Arrival) -> str:
+def _arrival_line(arrival: ReceivedRecord) -> str:
     record = arrival.record
-    description = value_words(record.value)
-    return f"{clock(arrival.time)}  {printable(record.name)}  {description}  (id {arrival.number})"
+    description = describe_value(record.value)
+    return f"{format_clock(arrival.time)}  {escape_unprintable(record.name)}  {description}  (id {arrival.number})"
 
 
 def _describe_job(job: Producer) -> str:
     process = f"{job.about.get('program')}[{job.about.get('pid')}] rank {job.about.get('rank')}"
     traffic = f"{job.rate:.3g} values/s, lag {1000 * job.lag:.3g} ms, {job.overhead:.2%} of its time"
-    return printable(f"{process}: {traffic}")
+    return escape_unprintable(f"{process}: {traffic}")
 
 
 def _variable_name(name: str) -> str:

@@ -11,7 +11,7 @@ from tensortap.core.parts import Sink
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.formats.short_words import ShortWords
+from tensortap.formats.short_words import ShortRepr
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import map_leaves
 from tensortap.recording.targets import WatchTargets
@@ -220,7 +220,7 @@ class UserTapSink:
     a tap that keeps values could do nothing else with it than fail."""
 
     def __init__(self, tap: Tap) -> None:
-        self._tap, self._short_repr = tap, ShortWords()
+        self._tap, self._short_repr = tap, ShortRepr()
         self.flush = tap.flush
 
     def write(self, record: Record) -> None:
