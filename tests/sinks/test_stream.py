@@ -10,9 +10,9 @@ import torch
 
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.link import handshake
-from tensortap.formats.wire import Kind
-from tensortap.formats.wire_values import Packed
+from tensortap.formats.link import accept_connection
+from tensortap.formats.wire import FrameKind
+from tensortap.formats.wire_values import WireValue
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.deliveries import Outbox, QueuedValue
 from tensortap.sinks.memory import Memory
@@ -64,14 +64,14 @@ class Deaf:
         self.thread.start()
 
     def _run(self):
-        link = handshake(self.door.accept()[0])
+        link = accept_connection(self.door.accept()[0])
         self.links.append(link)
         self.greeted.set()
         self.may_read.wait()
         try:
-            while (frame := link.receive()).kind is not Kind.BYE:
+            while (frame := link.receive()).kind is not FrameKind.BYE:
                 self.names.append(frame.meta["name"])
-                link.send(Kind.OK, {"got": frame.meta["number"]})
+                link.send(FrameKind.OK, {"got": frame.meta["number"]})
         except OSError:
             pass
 
@@ -264,10 +264,10 @@ def unheard():
 
 
 def test_what_was_lost_with_a_connection_takes_no_room_any_more():
-    box, lost = Outbox(10_000), QueuedValue(Packed({}, [], 8_000), b"")
+    box, lost = Outbox(10_000), QueuedValue(WireValue({}, [], 8_000), b"")
     box.reserve(lost.cost)
     box.mark_in_flight(lost)
     assert box.drop_unconfirmed() == 1
     box.reserve(3_000)
-    box.waiting.append(QueuedValue(Packed({}, [], 952), b""))
+    box.waiting.append(QueuedValue(WireValue({}, [], 952), b""))
     assert box.reserve(3_000) == 0

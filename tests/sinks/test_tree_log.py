@@ -23,7 +23,7 @@ from tensortap.formats.call_tree_values import CallValues
 from tensortap.sinks import tree_output
 from tensortap.sinks.tree_files import TreeFiles
 from tensortap.sinks.tree_log import TreeLog
-from tensortap.sinks.tree_output import Desk, logger
+from tensortap.sinks.tree_output import OutputScheduler, logger
 
 CALLERS = ("getitem@t2v_dataset.py:283", "run@thread.py:57", "start@thread.py:80")
 
@@ -41,7 +41,7 @@ class Lines(logging.Handler):
 
 def log(**options):
     """With a desk of its own: what one test leaves open must not hold back another's lines."""
-    return TreeLog(at=Desk(), **options)
+    return TreeLog(output=OutputScheduler(), **options)
 
 
 class Story:
@@ -480,7 +480,7 @@ def test_a_generator_that_rests_lets_others_write_and_says_when_it_goes_on(lines
 
 
 def test_a_suspended_tree_does_not_hold_back_finished_ones_for_long(lines, monkeypatch):
-    monkeypatch.setattr(tree_output, "SILENCE", 0.0)
+    monkeypatch.setattr(tree_output, "STALE_AFTER", 0.0)
     sink = log()
     waiting = Story(sink, 1, "serve").call()
     Story(sink, 2, "request").call().leave()
@@ -510,7 +510,7 @@ def test_a_handler_that_is_added_within_a_tree_strands_nobody(lines, tmp_path):
 
 
 def test_a_very_long_tree_that_waits_is_written_in_blocks(lines, monkeypatch):
-    monkeypatch.setattr(tree_output, "MOST_HELD", 5)
+    monkeypatch.setattr(tree_output, "MAX_PENDING_LINES", 5)
     sink = log()
     first, second = Story(sink, 1, "first").call(), Story(sink, 2, "second").call()
     for n in range(9):

@@ -11,7 +11,7 @@ from tensortap.core.parts import Sink
 from tensortap.core.ranks import rank_info
 from tensortap.core.registry import Registry
 from tensortap.core.settings import setting
-from tensortap.formats.run_layout import agree_on_run, cannot_write
+from tensortap.formats.run_layout import agree_on_run, write_failed_error
 from tensortap.metadata.collect import Metadata
 from tensortap.metadata.runtime import timestamp_zone
 from tensortap.sinks.run_directory import RunDirectory
@@ -60,15 +60,15 @@ def open_sink(address: str) -> Sink:
 
 def open_stream(address: str, port: int | None = None) -> "Stream":
     """A stream to `host`, `host:port`, `tcp://host:port` or `tls://host:port`; `port` is the default port."""
-    from tensortap.formats.certificates import calling_tls  # imported lazily: most programs send nothing
-    from tensortap.formats.token import own_token
+    from tensortap.formats.certificates import client_tls  # imported lazily: most programs send nothing
+    from tensortap.formats.token import read_token
     from tensortap.sinks.stream import Stream
 
     scheme, separator, host = address.rpartition("://")
     if separator and scheme not in _STREAM_SCHEMES:
         raise UnknownFormatError(f"a session is at tcp://host:port or tls://host:port, not at {address!r}")
-    tls = calling_tls(setting("THING_FINGERPRINT")) if scheme == "tls" else None
-    return Stream(_add_default_port(host, port), token=own_token(), tls=tls)
+    tls = client_tls(setting("THING_FINGERPRINT")) if scheme == "tls" else None
+    return Stream(_add_default_port(host, port), token=read_token(), tls=tls)
 
 
 def _add_default_port(host: str, port: int | None) -> str:
@@ -92,5 +92,5 @@ def _open_new_run(base: Path) -> RunDirectory:
         try:
             Metadata(run).write()
         except OSError as error:
-            raise cannot_write("the metadata", run, error) from error
+            raise write_failed_error("the metadata", run, error) from error
     return RunDirectory(run)

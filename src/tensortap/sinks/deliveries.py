@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from tensortap.formats.wire_values import Packed
+from tensortap.formats.wire_values import WireValue
 from tensortap.frameworks.pool import Buffer
 
 _QUEUE_OVERHEAD = 2048  # bytes that a queued value takes besides its data
@@ -49,7 +49,7 @@ class QueuedValue:
 
     __slots__ = ("cost", "data", "delivery", "has_failed", "meta", "number", "pooled")
 
-    def __init__(self, packed: Packed, buffer: Buffer | bytes) -> None:
+    def __init__(self, packed: WireValue, buffer: Buffer | bytes) -> None:
         self.meta = packed.meta
         self.cost = queue_cost(packed)
         self.pooled = None if isinstance(buffer, bytes) else buffer
@@ -64,7 +64,7 @@ class QueuedValue:
             pooled.release()
 
 
-def queue_cost(packed: Packed) -> int:
+def queue_cost(packed: WireValue) -> int:
     return packed.nbytes + _QUEUE_OVERHEAD
 
 

@@ -16,7 +16,7 @@ from time import time
 from weakref import WeakSet
 
 from tensortap.core.record import Record
-from tensortap.formats.arrivals import Arrival, size_words
+from tensortap.formats.arrivals import ReceivedRecord, format_binary_nbytes
 from tensortap.sinks.memory import nbytes_of
 
 _RECORD_OVERHEAD = 1024  # bytes of a record besides its data
@@ -36,7 +36,7 @@ class History:
         self.nbytes = 0
         self.dropped: Counter[str] = Counter()  # by name
         self._numbers = itertools.count(1)
-        self._arrivals: dict[int, Arrival] = {}
+        self._arrivals: dict[int, ReceivedRecord] = {}
         self._by_name: dict[str, deque[int]] = {}
         self._evictable: list[int] = []  # a heap of the numbers that are not the latest of their name
         self._pinned: set[int] = set()
@@ -52,7 +52,7 @@ class History:
             if numbers:
                 heapq.heappush(self._evictable, numbers[-1])
             numbers.append(number)
-            self._arrivals[number] = Arrival(number, record, nbytes, time())
+            self._arrivals[number] = ReceivedRecord(number, record, nbytes, time())
             self.nbytes += nbytes
             self._evict_beyond_limit(number)
 
@@ -71,12 +71,12 @@ class History:
         with self._lock:
             return list(self._by_name)
 
-    def all(self) -> list[Arrival]:
+    def all(self) -> list[ReceivedRecord]:
         """All values still held, oldest first."""
         with self._lock:
             return list(self._arrivals.values())
 
-    def since(self, number: int) -> list[Arrival]:
+    def since(self, number: int) -> list[ReceivedRecord]:
         """The values received after that number."""
         with self._lock:
             newer = itertools.takewhile(
@@ -84,11 +84,11 @@ class History:
             )
             return list(newer)[::-1]
 
-    def by_name(self, name: str) -> list[Arrival]:
+    def by_name(self, name: str) -> list[ReceivedRecord]:
         with self._lock:
             return [self._arrivals[number] for number in self._by_name.get(name, ())]
 
-    def by_number(self, number: int) -> Arrival | None:
+    def by_number(self, number: int) -> ReceivedRecord | None:
         return self._arrivals.get(number)
 
     def is_pinned(self, number: int) -> bool:
@@ -118,7 +118,7 @@ class History:
             log.warning(
                 "what arrived takes more than the %s that serve(memory=...) allows: the oldest values go, "
                 "the last of each name at the end; pin() keeps one",
-                size_words(self.max_bytes),
+                format_binary_nbytes(self.max_bytes),
             )
         while self.nbytes > self.max_bytes and self._evictable:
             number = heapq.heappop(self._evictable)

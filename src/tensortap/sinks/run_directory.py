@@ -12,9 +12,9 @@ import numpy as np
 from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.record import Record
 from tensortap.formats.files import DIRECT_ROOM, LARGE, one_block
-from tensortap.formats.index import facts
+from tensortap.formats.index import format_facts
 from tensortap.formats.payload import Payload
-from tensortap.formats.run_layout import OWN, PACKS, cannot_create, cannot_write
+from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER, create_failed_error, write_failed_error
 from tensortap.formats.serializers import Encoded, encode
 from tensortap.frameworks.pool import Buffer, BufferPool
 from tensortap.kernels.hashing import checksum, crc32
@@ -75,7 +75,7 @@ class RunDirectory:
             if not self._writer.is_open:  # after close() no thread takes jobs: write synchronously
                 self._writer = None
         encoded = encode(record.value, plain=self._is_packed)
-        fact_columns = facts(record, self._statistics_of(encoded) if self._stats else None)
+        fact_columns = format_facts(record, self._statistics_of(encoded) if self._stats else None)
         request = WriteRequest(record, encoded, current_rank_info(self._launch_ranks), fact_columns)
         if self._writer is None:
             self._store(request, self._contiguous_body(encoded.payload))
@@ -102,9 +102,9 @@ class RunDirectory:
 
     def _make_folders(self) -> None:
         try:
-            (self.path / OWN / (PACKS if self._is_packed else "")).mkdir(parents=True, exist_ok=True)
+            (self.path / INTERNAL_FOLDER / (PACKS_FOLDER if self._is_packed else "")).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise cannot_create(self.path, error) from None
+            raise create_failed_error(self.path, error) from None
 
     def _start_in_process(self, process_suffix: str, writer: BackgroundWriter | None) -> None:
         """Per-process state; locks too, since another thread may hold them at a fork."""
@@ -166,7 +166,7 @@ class RunDirectory:
             with self._lock:
                 self._storage.store(request, data)
         except OSError as error:
-            raise cannot_write(_short_repr(request.name), self.path, error) from error
+            raise write_failed_error(_short_repr(request.name), self.path, error) from error
         finally:
             if isinstance(body, Buffer):
                 body.release()
@@ -175,7 +175,7 @@ class RunDirectory:
         try:
             return action()
         except OSError as error:
-            raise cannot_write(what, self.path, error) from error
+            raise write_failed_error(what, self.path, error) from error
 
 
 def _close_unclosed(process: int, writer: BackgroundWriter | None, storage: RunStorage) -> None:

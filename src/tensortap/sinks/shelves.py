@@ -12,9 +12,9 @@ from tensortap.core.errors import WriteFailedError
 from tensortap.core.ranks import RankInfo
 from tensortap.core.record import Record
 from tensortap.formats.files import Folder
-from tensortap.formats.index import IndexWriter, row_end, row_start
+from tensortap.formats.index import IndexWriter, format_row_end, format_row_start
 from tensortap.formats.pack import PackWriter
-from tensortap.formats.run_layout import OWN, PACKS, cannot_write, ranked_stem
+from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER, write_failed_error, ranked_stem
 from tensortap.formats.serializers import Encoded
 
 _MAX_DELAY = 1.0  # seconds
@@ -30,13 +30,13 @@ class WriteRequest:
         self.ranks = ranks
         self.payload = encoded.payload
         nbytes = encoded.payload.bits.nbytes
-        self._row = row_start(record, encoded.framework, encoded.description, nbytes)
+        self._row = format_row_start(record, encoded.framework, encoded.description, nbytes)
         self._facts = facts
 
     def row(self, file: str, start: int, length: int, offset: int, checksum: str | None) -> bytes:
         payload = self.payload
         data_offset = offset if payload.is_raw else None
-        end = row_end(file, payload.suffix, start, length, data_offset, checksum, self._facts)
+        end = format_row_end(file, payload.suffix, start, length, data_offset, checksum, self._facts)
         return (self._row + end).encode()
 
 
@@ -44,7 +44,7 @@ class RankIndexes:
     """The index of each rank this process writes for; `process_suffix` keeps a forked process's separate."""
 
     def __init__(self, run: Path, process_suffix: str) -> None:
-        self._stem = f"{run}/{OWN}/index-rank"
+        self._stem = f"{run}/{INTERNAL_FOLDER}/index-rank"
         self._process_suffix = process_suffix
         self._writers: dict[int, IndexWriter] = {}
 
@@ -64,7 +64,7 @@ class FileStorage:
     """One file per value."""
 
     def __init__(self, run: Path, process_suffix: str, *, has_spare_core: bool) -> None:
-        self._folder = Folder(os.fspath(run), f"{run}/{OWN}", has_spare_core=has_spare_core)
+        self._folder = Folder(os.fspath(run), f"{run}/{INTERNAL_FOLDER}", has_spare_core=has_spare_core)
         self._indexes = RankIndexes(run, process_suffix)
         self._next_numbers: defaultdict[str, int] = defaultdict(lambda: 1)
 
@@ -117,7 +117,7 @@ class PackStorage:
         if pack is None or request.ranks.rank != self._rank or pack.is_full:
             pack = self._next_pack(request.ranks)
         location = pack.append(ranked_stem(request.name, request.ranks), request.payload, data)
-        file = f"{OWN}/{PACKS}/{pack.name}"
+        file = f"{INTERNAL_FOLDER}/{PACKS_FOLDER}/{pack.name}"
         self._rows.append(
             request.row(file, location.start, location.length, location.offset, location.checksum)
         )
@@ -165,7 +165,7 @@ class PackStorage:
         except WriteFailedError:
             raise
         except OSError as error:
-            raise cannot_write(f"the end of {pack.name}", self._run, error) from error
+            raise write_failed_error(f"the end of {pack.name}", self._run, error) from error
 
     def _next_pack(self, ranks: RankInfo) -> PackWriter:
         """A new pack, because the last is full or the rank of the process has changed."""
@@ -176,7 +176,7 @@ class PackStorage:
 
     def _new_pack(self, ranks: RankInfo) -> PackWriter:
         for number in itertools.count():
-            path = f"{self._run}/{OWN}/{PACKS}/rank{ranks.rank}{self._process_suffix}-{number:04}.npz"
+            path = f"{self._run}/{INTERNAL_FOLDER}/{PACKS_FOLDER}/rank{ranks.rank}{self._process_suffix}-{number:04}.npz"
             with contextlib.suppress(FileExistsError):
                 return PackWriter(path, has_spare_core=self._has_spare_core)
         raise AssertionError("unreachable")

@@ -9,13 +9,13 @@ from typing import Any
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record
-from tensortap.formats.certificates import Tls
-from tensortap.formats.dialing import host_of
-from tensortap.formats.link import Link, connect
-from tensortap.formats.neighbours import check_listener
-from tensortap.formats.wire import Kind
-from tensortap.formats.wire_snapshots import copied, described
-from tensortap.formats.wire_values import Packed
+from tensortap.formats.certificates import TlsConfig
+from tensortap.formats.dialing import parse_host
+from tensortap.formats.link import Connection, connect
+from tensortap.formats.neighbours import check_listener_user
+from tensortap.formats.wire import FrameKind
+from tensortap.formats.wire_snapshots import copy_buffers, encode_record
+from tensortap.formats.wire_values import WireValue
 from tensortap.frameworks.pool import BufferPool
 from tensortap.sinks import stream_words as words
 from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery, Outbox, QueuedValue, queue_cost
@@ -42,9 +42,9 @@ class Stream:
     needs_no_lock = True
 
     def __init__(
-        self, address: str, *, token: str | None = None, tls: Tls | None = None, budget: int = BUDGET
+        self, address: str, *, token: str | None = None, tls: TlsConfig | None = None, budget: int = BUDGET
     ) -> None:
-        host_of(address)  # raises for an invalid address
+        parse_host(address)  # raises for an invalid address
         self.address = address
         self._token, self._tls, self._budget = token, tls, budget
         self.is_closed = False
@@ -111,7 +111,7 @@ class Stream:
         self._outbox, self._pool = Outbox(self._budget), BufferPool(keep=self._budget)
         self._thread: threading.Thread | None = None
         self._ack_thread: threading.Thread | None = None
-        self._connection: Link | None = None
+        self._connection: Connection | None = None
         self._backoff = self._next_status = 0.0
         self._is_reconnecting = self.has_no_listener = False
         self._has_warned_of_drops = self._has_warned_of_absence = False
@@ -126,9 +126,9 @@ class Stream:
         self._reset()
 
     def _queue(self, record: Record) -> Delivery:
-        packed = described(record)
+        packed = encode_record(record)
         if packed.nbytes <= _DIRECT_SEND_BYTES:
-            value = QueuedValue(packed, copied(packed, self._pool))
+            value = QueuedValue(packed, copy_buffers(packed, self._pool))
             if self._send_directly(value):
                 return value.delivery
             self._reserve(value.cost)
@@ -141,12 +141,12 @@ class Stream:
             self._work.notify()
         return value.delivery
 
-    def _snapshot(self, packed: Packed) -> QueuedValue:
+    def _snapshot(self, packed: WireValue) -> QueuedValue:
         """Reserve the budget before copying."""
         cost = queue_cost(packed)
         self._reserve(cost)
         try:
-            return QueuedValue(packed, copied(packed, self._pool))
+            return QueuedValue(packed, copy_buffers(packed, self._pool))
         except BaseException:
             with self._lock:
                 self._outbox.unreserve(cost)
@@ -209,7 +209,7 @@ class Stream:
         started = monotonic()
         try:
             if self._token is None:
-                check_listener(self.address)
+                check_listener_user(self.address)
             connection = connect(self.address, self._token, self._tls, about=words.describe_process())
         except (OSError, ValueError) as error:
             self._back_off(error, monotonic() - started)
@@ -239,14 +239,14 @@ class Stream:
             self._outbox.drop_all()
             self._work.wait_for(lambda: self.is_closed, self._backoff)
 
-    def _send_next(self, connection: Link) -> None:
+    def _send_next(self, connection: Connection) -> None:
         with self._send_lock:  # numbers are assigned in sending order
             with self._work:
                 value = self._outbox.take_next() if self._outbox.waiting else None
             if value is not None:
                 self._transmit(connection, value)
 
-    def _transmit(self, connection: Link, value: QueuedValue, timeout: float | None = None) -> None:
+    def _transmit(self, connection: Connection, value: QueuedValue, timeout: float | None = None) -> None:
         meta = value.meta
         meta["number"] = value.number
         meta[
@@ -255,7 +255,7 @@ class Stream:
         if monotonic() > self._next_status:
             meta["job"] = self._job_status()
         try:
-            connection.send(Kind.DATA, meta, (value.data,) if value.data else (), timeout)
+            connection.send(FrameKind.DATA, meta, (value.data,) if value.data else (), timeout)
         except UnsupportedValueError as error:
             self._unsendable_names.warn_once(value.meta["name"], error)
             self._settle(self._outbox.refuse, value)
@@ -279,12 +279,12 @@ class Stream:
             self._is_reconnecting = True  # to know whether there is a listener before the next value comes
         words.warn_unconfirmed(self.address, lost)
 
-    def _read_acks(self, connection: Link) -> None:
+    def _read_acks(self, connection: Connection) -> None:
         """Read acks, and detect a closed connection, which a write would notice one value too late."""
         try:
-            while (frame := connection.receive()).kind is not Kind.BYE:
+            while (frame := connection.receive()).kind is not FrameKind.BYE:
                 number = frame.meta.get("got")
-                if frame.kind is Kind.OK and type(number) is int:
+                if frame.kind is FrameKind.OK and type(number) is int:
                     with self._lock:
                         self._outbox.confirm(number)
         except (OSError, ValueError) as error:

@@ -10,9 +10,9 @@ from typing import Any
 
 from tensortap.core.errors import RefusedError, UnsupportedValueError
 from tensortap.core.ranks import rank_info
-from tensortap.formats.link import Link
-from tensortap.formats.tree_words import plural
-from tensortap.formats.wire import Kind
+from tensortap.formats.link import Connection
+from tensortap.formats.tree_words import pluralize
+from tensortap.formats.wire import FrameKind
 
 # What a user-defined value may raise when it is described or copied.
 UNSENDABLE_ERRORS = (UnsupportedValueError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError)
@@ -27,11 +27,11 @@ def describe_process() -> dict[str, Any]:
     return {"pid": os.getpid(), "rank": rank_info().rank, **names}
 
 
-def send_goodbye(connection: Link, *, is_free: bool) -> None:
+def send_goodbye(connection: Connection, *, is_free: bool) -> None:
     """Close the connection; send BYE only if no other thread is in the middle of a frame."""
     if is_free:
         try:
-            connection.send(Kind.BYE, timeout=0.2)
+            connection.send(FrameKind.BYE, timeout=0.2)
         except OSError as error:
             log.debug("no goodbye: %s", error)
     connection.close()
@@ -64,12 +64,12 @@ def warn_drops(address: str, budget: int) -> None:
 
 def warn_unconfirmed(address: str, count: int) -> None:
     if count:
-        log.warning("the session at %s went away before it had confirmed %s", address, plural(count, "value"))
+        log.warning("the session at %s went away before it had confirmed %s", address, pluralize(count, "value"))
 
 
 def warn_undelivered(address: str, count: int) -> None:
     if count:
-        log.warning("%s could not be delivered to %s in time", plural(count, "value"), address)
+        log.warning("%s could not be delivered to %s in time", pluralize(count, "value"), address)
 
 
 class UnsendableNames:

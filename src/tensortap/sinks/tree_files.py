@@ -1,4 +1,4 @@
-"""Log files for trees: one per process and thread, so that nothing is ever mixed."""
+"""Log files for call trees: one per process and thread, so that lines never interleave."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import TextIO
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.settings import setting
 
-_MOST_OPEN = 64  # a program that makes a thread per request must not run out of files
+_MAX_OPEN_FILES = 64  # a program that makes a thread per request must not run out of files
 log = logging.getLogger("tensortap.tree.files")
 
 
 class TreeFiles(logging.Handler):
-    """A handler that writes `<folder>/process_<pid>_thread_<id>.log`, each from its first line on."""
+    """A handler that writes `<folder>/process_<pid>_thread_<id>.log`, each created with its first line."""
 
     keeps_threads_apart = True
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         super().__init__()
         self.folder = Path("logs", setting("LTAG")) if folder is None else Path(folder)
-        self.folder = self.folder.absolute()  # the program may go elsewhere
+        self.folder = self.folder.absolute()  # the program may change its working directory
         self._files: dict[tuple[int, int], TextIO] = {}
         self._has_failed = False
-        _make(self.folder)
+        _make_folder(self.folder)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.put(record.thread or 0, [self.format(record)])
 
     def is_plain(self) -> bool:
-        """Whether lines are written just as they are: making a log record takes longer than all the rest."""
+        """Whether lines need no log record, which takes longer to create than everything else."""
         return self.formatter is None and not self.filters and self.level <= logging.INFO
 
     def put(self, thread: int, lines: Sequence[str]) -> None:
@@ -58,15 +58,15 @@ class TreeFiles(logging.Handler):
         key = process, thread
         file = self._files.get(key)
         if file is None:
-            if len(self._files) >= _MOST_OPEN:
+            if len(self._files) >= _MAX_OPEN_FILES:
                 self._files.pop(next(iter(self._files))).close()
             path = self.folder / f"process_{process}_thread_{thread}.log"
             file = self._files[key] = path.open("a", encoding="utf-8", errors="backslashreplace")
         return file
 
 
-def _make(folder: Path) -> None:
-    """Said at the door: later, inside the program's functions, it could only be logged."""
+def _make_folder(folder: Path) -> None:
+    """Create it, and raise now if that fails: inside the program's functions it could only be logged."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK | os.X_OK):

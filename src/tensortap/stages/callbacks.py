@@ -92,8 +92,8 @@ def _to_save_callback(callback: Callback) -> SaveCallback:
         pass
     except TypeError:
         raise TypeError(
-            f"the callback {_callback_name(callback)} cannot be called with (name, value, iteration), which a "
-            "callback before saving gets; it returns the value to keep"
+            f"the callback {_callback_name(callback)} cannot be called with (name, value, iteration), "
+            "which a callback before saving gets; it returns the value to keep"
         ) from None
     return callback
 
@@ -144,8 +144,8 @@ def _match_column_lengths(series: Series) -> None:
             column[:] = column[:1] * count
         else:
             raise ValueError(
-                f"{count} values and {len(column)} {label} are left, and nothing tells which belong together; "
-                f"edit the lists alike"
+                f"{count} values and {len(column)} {label} are left, and nothing tells which belong "
+                "together; edit the lists alike"
             )
 
 

@@ -205,7 +205,8 @@ class Gather(Stage):
         consequence = "goes on with its own records" if self._rank == 0 else "keeps no more records"
         self._problems.append(
             Problem(
-                f"{reason}; what was gathered is kept, and rank {self._rank} {consequence}. See the others' logs"
+                f"{reason}; what was gathered is kept, and rank {self._rank} {consequence}. "
+                "See the others' logs"
             )
         )
 

@@ -34,8 +34,8 @@ def stack_padded_tensors(
         shapes = [tuple(value.shape) for value in arrays]
         if len({len(shape) for shape in shapes}) > 1:
             raise ValueError(
-                f"{name!r} has values of different numbers of dimensions ({_join_shapes(shapes)}), which padding "
-                "cannot make equal; reduce them first, e.g. with mean()"
+                f"{name!r} has values of different numbers of dimensions ({_join_shapes(shapes)}), which "
+                "padding cannot make equal; reduce them first, e.g. with mean()"
             )
         _replace_by_stacked(_stack(_pad_all(arrays, shapes, padding)), values, iterations, ranks)
 
@@ -220,7 +220,7 @@ def _histogram_of_tensor(flat: Any, bins: int, limits: tuple[float, float] | Non
 
 def _dtype_name(dtype: Any) -> str:
     name = str(dtype).removeprefix("torch.")
-    if name not in DTYPE_TABLE and dtype is not None:  # which numpy takes for float64
+    if name not in DTYPE_TABLE and dtype is not None:  # numpy reads None as float64
         try:
             name = np.dtype(dtype).name
         except TypeError:
