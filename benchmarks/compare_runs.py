@@ -25,7 +25,7 @@ from tensortap.comparison.sides import load_side
 from tensortap.kernels.along import norms_per_index
 from tensortap.kernels.blocks import BLOCK_SIZE
 from tensortap.kernels.differences import measure_differences
-from tensortap.kernels.many import compare_pairs, compare_jobs, pair_layout
+from tensortap.kernels.many import compare_jobs, compare_pairs, pair_layout
 
 KB, MB = 1 << 10, 1 << 20
 ROUNDS = 7

@@ -165,12 +165,12 @@ class Reader:
 
     def __init__(self, pause: float) -> None:
         from tensortap.formats.link import connect
-        from tensortap.formats.wire import Kind
+        from tensortap.formats.wire import FrameKind
         from tensortap.live.discovery import jobs
 
-        self._kinds, self._pause = Kind, pause
+        self._kinds, self._pause = FrameKind, pause
         self._link = connect(jobs()[0].socket)
-        self._link.send(Kind.TAP, {"id": 1, "tap": 1, "patterns": ["big"]})
+        self._link.send(FrameKind.TAP, {"id": 1, "tap": 1, "patterns": ["big"]})
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 

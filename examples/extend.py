@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.core.parts import Stage
+from tensortap.core.protocols import Stage
 
 
 class OnlyLarge(Stage):

@@ -117,7 +117,9 @@ def _given_by(module: nn.Module, given: Given) -> Any:
 
 def _moved(given: Given) -> Given:
     positional, named = given
-    return tuple(map(perturb_by_one_ulp, positional)), {name: perturb_by_one_ulp(value) for name, value in named.items()}
+    return tuple(map(perturb_by_one_ulp, positional)), {
+        name: perturb_by_one_ulp(value) for name, value in named.items()
+    }
 
 
 def _exceeds(found: Metrics, noise: list[Metrics]) -> bool:

@@ -27,7 +27,9 @@ def _outcome(whole: np.ndarray, pieces: list[np.ndarray], words: str) -> str:
     found = infer_placement(whole, pieces)
     if found.state != "certain" or found.placement is None:
         return "open"
-    truth = [way for way in candidate_placements([one.shape for one in pieces], whole.shape) if str(way) == words]
+    truth = [
+        way for way in candidate_placements([one.shape for one in pieces], whole.shape) if str(way) == words
+    ]
     made = assemble(found.placement, pieces)[0]
     # Ways that give the same whole are the same: of few rows, a zigzag may be no other order.
     is_same = any(np.allclose(made, assemble(way, pieces)[0], rtol=0, atol=1e-9) for way in truth)

@@ -14,7 +14,7 @@ import numpy as np
 from tensortap.comparison.values import Comparator
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.core.parts import Sink
+from tensortap.core.protocols import Sink
 from tensortap.core.record import Placement, Record
 from tensortap.formats.serializers import Serializer
 from tensortap.frameworks.base import Description, Framework
@@ -168,7 +168,7 @@ class SinkContract:
 
     def test_every_number_type_keeps_its_numbers(self) -> None:
         with self._opened() as sink:
-            names = [name for name, known in DTYPE_TABLE.items() if known.native]
+            names = [name for name, dtype_info in DTYPE_TABLE.items() if dtype_info.native]
             for name in names:
                 sink.write(Record(name, np.array([0, 1], name)))
             assert sorted(self._found(sink)) == sorted((name, 0, [0, 1]) for name in names)
@@ -240,9 +240,9 @@ class SerializerContract:
             assert self.same(value, back), f"{value!r} came back as {back!r}"
 
     def test_saving_changes_nothing(self) -> None:
-        for value, same in zip(self.values(), self.values(), strict=True):
+        for value, unchanged in zip(self.values(), self.values(), strict=True):
             self._saved(value)
-            assert self.same(value, same), f"{same!r} became {value!r}"
+            assert self.same(value, unchanged), f"{unchanged!r} became {value!r}"
 
     def test_saving_twice_gives_the_same_value(self) -> None:
         for value in self.values():
@@ -297,12 +297,12 @@ class ComparatorContract:
         assert {expected for _, _, expected in self.pairs()} == {True, False}
 
     def test_it_says_what_is_expected(self) -> None:
-        for one, other, expected in self.pairs():
-            assert self._compared(one, other) is expected, f"{one!r} and {other!r}"
+        for left, right, expected in self.pairs():
+            assert self._compared(left, right) is expected, f"{left!r} and {right!r}"
 
     def test_the_order_does_not_matter_without_tolerance(self) -> None:
-        for one, other, expected in self.pairs():
-            assert self._compared(other, one) is expected, f"{other!r} and {one!r}"
+        for left, right, expected in self.pairs():
+            assert self._compared(right, left) is expected, f"{right!r} and {left!r}"
 
     def test_a_value_equals_itself(self) -> None:
         for pair in self.pairs():
@@ -310,19 +310,19 @@ class ComparatorContract:
                 assert self._compared(value, value) is True, f"{value!r}"
 
     def test_a_tolerance_never_makes_equal_values_differ(self) -> None:
-        for one, other, expected in self.pairs():
+        for left, right, expected in self.pairs():
             if expected:
-                assert self._compared(one, other, 1e-3, 1e-3) is True, f"{one!r} and {other!r}"
+                assert self._compared(left, right, 1e-3, 1e-3) is True, f"{left!r} and {right!r}"
 
     def test_another_type_is_different_and_no_error(self) -> None:
-        for one, _, _ in self.pairs():
-            assert self._compared(one, None) is False, f"{one!r} and None"
-            assert self._compared(None, one) is False, f"None and {one!r}"
+        for value, _, _ in self.pairs():
+            assert self._compared(value, None) is False, f"{value!r} and None"
+            assert self._compared(None, value) is False, f"None and {value!r}"
 
     def _compared(self, one: Any, other: Any, atol: float = 0.0, rtol: float = 0.0) -> Any:
-        answer = self.comparator(one, other, atol, rtol)
-        assert isinstance(answer, bool), f"a comparator answers True or False, not {answer!r}"
-        return answer
+        is_equal = self.comparator(one, other, atol, rtol)
+        assert isinstance(is_equal, bool), f"a comparator answers True or False, not {is_equal!r}"
+        return is_equal
 
 
 def _write_some(sink: Sink, lock: threading.Lock) -> None:

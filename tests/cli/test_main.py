@@ -207,7 +207,7 @@ def test_an_output_that_is_closed_is_no_error(make_run, closed):
 @pytest.mark.parametrize("strict", ["0", "1"])
 def test_a_mistake_of_ours_is_raised_where_it_is_looked_for(monkeypatch, tensortap, make_run, strict):
     monkeypatch.setenv("TENSORTAP_STRICT", strict)
-    monkeypatch.setattr("tensortap.cli.ls.glance", lambda *_: int("no number"))
+    monkeypatch.setattr("tensortap.cli.ls.summarize_run", lambda *_: int("no number"))
     if strict == "0":
         assert tensortap("ls", make_run()).code == 2
         return

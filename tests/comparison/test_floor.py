@@ -153,21 +153,21 @@ def test_a_repeated_forward_alone_shows_only_rounding(llama, tokens):
     floor = tt.floor(llama(layers=1), tokens, twins=("repeat",))
     noise = floor.of(entry("model.layers.0.mlp"))
     assert 0 < noise.relative_l2 < UNIT_ROUNDOFF["float32"]
-    assert noise.own is None
+    assert noise.intrinsic is None
 
 
 def test_what_a_module_rounds_itself_is_less_than_what_it_inherits(llama, tokens):
     floor = tt.floor(llama(), tokens)
     noise = floor.of(entry("model.layers.2.mlp.down_proj"))
-    assert noise.own[0] < 0.7 * noise.relative_l2
-    assert noise.alone().relative_l2 == noise.own[0]
+    assert noise.intrinsic[0] < 0.7 * noise.relative_l2
+    assert noise.intrinsic_only().relative_l2 == noise.intrinsic[0]
     assert floor.twins == ("repeat", "ulp", "float64")
 
 
 def test_where_other_things_are_harmless_too_rounding_is_no_measure(llama, tokens):
     for twins in (("ulp", "float64", "bfloat16"), ("ulp", "float64", llama("sdpa", layers=1))):
         floor = tt.floor(llama(layers=1), tokens, twins=twins)
-        assert floor.of(entry("model.layers.0.mlp")).own is None
+        assert floor.of(entry("model.layers.0.mlp")).intrinsic is None
 
 
 def test_a_half_precision_model_that_does_not_run_in_double_has_a_single_precision_twin():
@@ -184,7 +184,7 @@ def test_a_half_precision_model_that_does_not_run_in_double_has_a_single_precisi
     floor = tt.floor(Picky().bfloat16(), batch(64).bfloat16())
     assert floor.twins == ("repeat", "ulp", "float32")
     assert "no such kernel" in floor.skipped[0]
-    assert floor.of(entry("part")).own is not None
+    assert floor.of(entry("part")).intrinsic is not None
 
 
 def test_another_precision_can_be_a_twin(llama, tokens):

@@ -334,7 +334,7 @@ def test_of_two_ranks_the_one_that_is_wrong_earlier_comes_first():
 
 
 def own_floor(names):
-    noise = Noise(1e-3, 1e-3, 1e-3, "ulp", own=(1e-6, 1e-6, 1e-6))
+    noise = Noise(1e-3, 1e-3, 1e-3, "ulp", intrinsic=(1e-6, 1e-6, 1e-6))
     return Floor({(name, step, 0, 0): noise for name in names for step in (0, 1)}, 4.0, ("ulp",))
 
 
@@ -381,7 +381,7 @@ def test_a_module_with_a_part_that_only_one_side_has_is_blamed_with_a_doubt():
 def test_in_another_type_rounding_is_no_measure():
     names = [name for name, _ in FLOW]
     b = [one.with_value(one.value.float()) if one.name in after("head") else one for one in records(FLOW)]
-    noise = Noise(1e-3, 1e-3, 1e-3, "bfloat16", own=(1e-16, 1e-16, 1e-16))
+    noise = Noise(1e-3, 1e-3, 1e-3, "bfloat16", intrinsic=(1e-16, 1e-16, 1e-16))
     floor = Floor({(name, 0, 0, 0): noise for name in names}, 4.0, ("float32",))
     assert compared(records(FLOW), b, floor=floor).first is None
 

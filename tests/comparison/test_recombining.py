@@ -39,7 +39,7 @@ def test_what_belongs_together_is_found_among_thousands_without_looking_at_each_
     before = time.process_time()
     (made,) = find_fused(Matching([], a, b))
     assert time.process_time() - before < 5
-    assert made.whole.name == "attn.qkv"
+    assert made.full.name == "attn.qkv"
     assert [part.name for part in made.parts] == ["attn.q", "attn.k", "attn.v"]
 
 
@@ -47,7 +47,7 @@ def test_a_value_is_part_of_one_other_only():
     whole = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
     a = [entry("m.one", whole), entry("m.two", whole)]
     b = [entry("m.left", whole[:, :3]), entry("m.right", whole[:, 3:])]
-    assert [made.whole.name for made in find_fused(Matching([], a, b))] == ["m.one"]
+    assert [made.full.name for made in find_fused(Matching([], a, b))] == ["m.one"]
 
 
 def test_rules_that_are_proposed_are_toml_whatever_the_names_hold():

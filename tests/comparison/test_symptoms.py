@@ -29,7 +29,7 @@ def test_every_detector_has_labelled_cases():
 
 
 def told(a, b):
-    return [one.told for one in find_symptoms(np.asarray(a), np.asarray(b))]
+    return [one.description for one in find_symptoms(np.asarray(a), np.asarray(b))]
 
 
 def test_the_sentences_name_what_was_done():

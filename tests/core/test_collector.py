@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from tensortap.core.collector import gc_paused
+from tensortap.core.gc_pause import gc_paused
 
 
 def test_it_is_off_inside_and_on_again_afterwards():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tensortap.core.paths import (
+from tensortap.core.patterns import (
     Alternative,
     closest_names,
     items_match,

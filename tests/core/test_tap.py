@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tensortap.core.parts import Stage
+from tensortap.core.protocols import Stage
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 

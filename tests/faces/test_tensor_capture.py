@@ -29,7 +29,7 @@ from tensortap.faces.tensor_capture import (
 @pytest.fixture(autouse=True)
 def _nothing_stays_enabled():
     yield
-    for latest in tensor_capture._living():
+    for latest in tensor_capture._alive_captures():
         disable_tensor_capture(latest.model)
 
 

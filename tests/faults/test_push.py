@@ -16,7 +16,7 @@ import pytest
 
 from tensortap.core.errors import RefusedError
 from tensortap.core.record import Record
-from tensortap.formats.neighbours import check_caller
+from tensortap.formats.neighbours import check_client_user
 from tensortap.sinks.stream import Stream
 
 SESSION = Path(__file__).with_name("push_session.py")
@@ -159,7 +159,7 @@ def test_a_killed_session_is_noticed_and_its_successor_found(session, stream):
     job = stream(first)
     assert job.send(Record("x", 0)).wait(5)
     first.end()
-    _until(lambda: job.is_away)
+    _until(lambda: job.has_no_listener)
     assert job.send(Record("x", 1)).wait() is False
     second = session(first.port)
     _until(lambda: job.send(Record("x", 2)).wait(1))
@@ -303,7 +303,7 @@ def test_another_users_job_is_turned_away():
             door.settimeout(10)
             connection, _ = door.accept()
             with connection, pytest.raises(RefusedError, match=f"a process of user {NOBODY} connected"):
-                check_caller(connection)
+                check_client_user(connection)
             caller.stdin.close()
 
 

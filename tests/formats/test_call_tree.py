@@ -6,7 +6,7 @@ import pytest
 
 from tensortap.formats.call_tree_fold import LONGEST_BLOCK, Fold
 from tensortap.formats.call_tree_labels import CHINESE, ENGLISH, Line, encodable, fitted, labels_for
-from tensortap.formats.short_words import ShortWords
+from tensortap.formats.short_words import ShortRepr
 
 
 def fold(texts):
@@ -99,9 +99,9 @@ def test_a_line_is_cut_by_columns_so_that_its_notes_stay():
 
 
 def test_words_never_hold_an_address():
-    assert ShortWords().of(object()) == "object"
-    assert ShortWords().of(test_words_never_hold_an_address) == "<function test_words_never_hold_an_address>"
-    assert " at 0x" not in ShortWords().of(threading.Lock())
+    assert ShortRepr().of(object()) == "object"
+    assert ShortRepr().of(test_words_never_hold_an_address) == "<function test_words_never_hold_an_address>"
+    assert " at 0x" not in ShortRepr().of(threading.Lock())
 
 
 def test_a_class_with_a_name_of_its_own_making_is_named_all_the_same():
@@ -111,4 +111,4 @@ def test_a_class_with_a_name_of_its_own_making_is_named_all_the_same():
     class Odd(metaclass=Meta):
         pass
 
-    assert ShortWords().of(Odd()).endswith("Odd")
+    assert ShortRepr().of(Odd()).endswith("Odd")

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensortap.core.errors import UnknownFormatError
-from tensortap.core.paths import matches_pattern
+from tensortap.core.patterns import matches_pattern
 from tensortap.core.record import Placement, Record, Site
 from tensortap.formats import columns as module
-from tensortap.formats.columns import Columns
-from tensortap.formats.index import COLUMNS, IndexWriter, facts, row_end, row_start
+from tensortap.formats.columns import IndexColumns
+from tensortap.formats.index import COLUMNS, IndexWriter, format_facts, format_row_end, format_row_start
 from tensortap.frameworks.base import Description
 from tensortap.readers.stored import StoredRecord
 
@@ -50,8 +50,8 @@ def _row(record, description=None, **place):
     description = description or Description("Tensor", "float32", (2, 3), 24)
     known = {"file": "x.pt", "suffix": ".pt", "start": 0, "length": 24, "offset": 0, "checksum": None}
     known |= place
-    start = row_start(record, "torch", description, 24)
-    return (start + row_end(facts=facts(record, None), **known)).encode()
+    start = format_row_start(record, "torch", description, 24)
+    return (start + format_row_end(facts=format_facts(record, None), **known)).encode()
 
 
 def _write(folder, rows, name="index-rank0.jsonl"):
@@ -62,7 +62,7 @@ def _write(folder, rows, name="index-rank0.jsonl"):
 
 
 def _open(folder):
-    return Columns(folder, folder / "cache")
+    return IndexColumns(folder, folder / "cache")
 
 
 def _stored(columns):
@@ -108,7 +108,7 @@ def test_where_a_value_lies_comes_back(tmp_path):
 
 @pytest.fixture
 def eager_cache(monkeypatch):
-    monkeypatch.setattr(module, "_WORTH_CACHING", 1)
+    monkeypatch.setattr(module, "_MIN_ROWS_TO_CACHE", 1)
 
 
 def _everything(columns):
@@ -122,7 +122,7 @@ def test_the_cache_gives_the_same_answers(tmp_path_factory, written):
     folder = tmp_path_factory.mktemp("own")
     _write(folder, map(_row, written))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_WORTH_CACHING", 1)
+        patch.setattr(module, "_MIN_ROWS_TO_CACHE", 1)
         without = _everything(_open(folder))
         assert (folder / "cache" / "columns.npz").exists()
         patch.setattr(module, "read_rows", None)  # nothing is parsed again
@@ -303,5 +303,5 @@ def test_an_empty_run_answers_every_question(tmp_path):
 @settings(deadline=None)
 @given(st.lists(any_text, max_size=6, unique=True), st.sampled_from(["*", "**", "a*", "{a,b}", ""]))
 def test_a_path_selects_what_it_matches(names, path):
-    column = module.Coded(np.arange(len(names), dtype=np.int32), names)
+    column = module.CodedColumn(np.arange(len(names), dtype=np.int32), names)
     assert column.rows_like(path).tolist() == [matches_pattern(path, name) for name in names]

@@ -19,12 +19,12 @@ import pytest
 import torch
 
 from tensortap.core.errors import NotServingError, RefusedError
-from tensortap.formats.certificates import calling_tls, fingerprint_of, listening_tls, self_signed
-from tensortap.formats.dialing import dial, secured
-from tensortap.formats.greeting import proof
-from tensortap.formats.link import Link, connect, handshake
-from tensortap.formats.wire import BadFrameError, Kind, Limits, head
-from tensortap.formats.wire_values import packed, unpacked
+from tensortap.formats.certificates import certificate_fingerprint, client_tls, create_self_signed, server_tls
+from tensortap.formats.dialing import open_socket, wrap_tls
+from tensortap.formats.greeting import token_proof
+from tensortap.formats.link import Connection, accept_connection, connect
+from tensortap.formats.wire import BadFrameError, FrameKind, FrameLimits, encode_head
+from tensortap.formats.wire_values import encode_for_wire, unpacked
 
 TIMEOUT = 20
 
@@ -35,7 +35,7 @@ def ends():
     with ExitStack() as open_links:
 
         def make(**limits):
-            one, other = (Link(end, Limits(**limits)) for end in socket.socketpair())
+            one, other = (Connection(end, FrameLimits(**limits)) for end in socket.socketpair())
             open_links.callback(one.close)
             open_links.callback(other.close)
             return one, other
@@ -45,7 +45,7 @@ def ends():
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    return self_signed(tmp_path_factory.mktemp("certificate"))
+    return create_self_signed(tmp_path_factory.mktemp("certificate"))
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def listening(address=None, **options):
     name = address or "127.0.0.1:{1}".format(*listener.getsockname())
 
     def accept():
-        return handshake(listener.accept()[0], **options)
+        return accept_connection(listener.accept()[0], **options)
 
     with listener, ThreadPoolExecutor(1) as pool:
         yield name, pool.submit(accept)
@@ -83,15 +83,15 @@ def linked(calling=None, accepting=None, address=None):
 def raw_end(link_limits=None):
     """A plain socket, and the link at its other end."""
     one, other = socket.socketpair()
-    return one, Link(other, link_limits or Limits())
+    return one, Connection(other, link_limits or FrameLimits())
 
 
 def send_in_background(link, value, times=1):
-    made = packed(value)
+    made = encode_for_wire(value)
 
     def send():
         for _ in range(times):
-            link.send(Kind.DATA, made.meta, made.buffers)
+            link.send(FrameKind.DATA, made.meta, made.buffers)
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -120,12 +120,12 @@ def unknown_frame(nbytes):
 
 def test_a_frame_arrives_with_kind_meta_data_and_number(ends):
     one, other = ends()
-    one.send(Kind.PING)
-    size = one.send(Kind.DATA, {"name": "x"}, [np.arange(3, dtype=np.uint8), b"abc"])
-    assert other.receive(TIMEOUT).kind is Kind.PING
+    one.send(FrameKind.PING)
+    size = one.send(FrameKind.DATA, {"name": "x"}, [np.arange(3, dtype=np.uint8), b"abc"])
+    assert other.receive(TIMEOUT).kind is FrameKind.PING
     frame = other.receive(TIMEOUT)
     assert (frame.kind, frame.meta, bytes(frame.data), frame.seq) == (
-        Kind.DATA,
+        FrameKind.DATA,
         {"name": "x"},
         b"\0\1\2abc",
         1,
@@ -173,8 +173,8 @@ def test_both_sides_send_large_frames_at_once(ends):
 
 def test_a_frame_that_comes_byte_by_byte_survives_every_timeout():
     raw, link = raw_end()
-    made = packed([torch.arange(3), "é"])
-    frame = head(Kind.DATA, made.meta, made.nbytes) + b"".join(made.buffers)
+    made = encode_for_wire([torch.arange(3), "é"])
+    frame = encode_head(FrameKind.DATA, made.meta, made.nbytes) + b"".join(made.buffers)
     for byte in frame[:-1]:
         raw.sendall(bytes([byte]))
         with pytest.raises(TimeoutError):
@@ -192,14 +192,14 @@ def test_a_timeout_is_kept_and_does_not_close_the_link(ends):
     with pytest.raises(TimeoutError):
         other.receive(timeout=0.1)
     assert 0.09 < time.monotonic() - begin < 5
-    one.send(Kind.PING)
-    assert other.receive().kind is Kind.PING  # and the limit is not left behind
+    one.send(FrameKind.PING)
+    assert other.receive().kind is FrameKind.PING  # and the limit is not left behind
 
 
 def test_a_reader_that_takes_nothing_ends_a_send_at_its_timeout(ends):
     one, other = ends()
     with pytest.raises(TimeoutError):
-        one.send(Kind.DATA, {}, [np.zeros(64 << 20, np.uint8)], timeout=0.2)
+        one.send(FrameKind.DATA, {}, [np.zeros(64 << 20, np.uint8)], timeout=0.2)
     assert one.is_closed  # half a frame has gone: nothing can follow it
     with pytest.raises(ConnectionError):
         for_ever(lambda: other.receive(TIMEOUT))
@@ -208,7 +208,7 @@ def test_a_reader_that_takes_nothing_ends_a_send_at_its_timeout(ends):
 def test_a_timeout_before_the_first_byte_leaves_the_link_whole():
     one, link = raw_end()
     with pytest.raises(TimeoutError):
-        for_ever(lambda: link.send(Kind.EVENT, {"text": "x" * 100}, timeout=0))
+        for_ever(lambda: link.send(FrameKind.EVENT, {"text": "x" * 100}, timeout=0))
     assert not link.is_closed
     one.close()
     link.close()
@@ -220,15 +220,15 @@ def test_the_end_of_the_other_side_is_a_connection_error(ends):
     with pytest.raises(ConnectionError, match="the other side closed the connection"):
         other.receive(TIMEOUT)
     with pytest.raises(ConnectionError, match="the link is closed"):
-        other.send(Kind.PING)
+        other.send(FrameKind.PING)
 
 
 def test_closing_wakes_a_thread_that_waits_and_may_be_done_twice(ends):
     one, other = ends()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.receive)
-        one.send(Kind.PING)
-        assert waiting.result(TIMEOUT).kind is Kind.PING
+        one.send(FrameKind.PING)
+        assert waiting.result(TIMEOUT).kind is FrameKind.PING
         waiting = pool.submit(other.receive)
         other.close()
         other.close()
@@ -236,18 +236,18 @@ def test_closing_wakes_a_thread_that_waits_and_may_be_done_twice(ends):
 
 
 def test_a_kind_of_a_later_version_is_passed_over_with_its_data():
-    raw, link = raw_end(Limits(data=4 << 20))
-    sender = threading.Thread(target=lambda: raw.sendall(unknown_frame(3 << 20) + head(Kind.BYE)))
+    raw, link = raw_end(FrameLimits(data=4 << 20))
+    sender = threading.Thread(target=lambda: raw.sendall(unknown_frame(3 << 20) + encode_head(FrameKind.BYE)))
     sender.start()
-    assert link.receive(TIMEOUT).kind is Kind.BYE
+    assert link.receive(TIMEOUT).kind is FrameKind.BYE
     sender.join()
     raw.close()
     link.close()
 
 
 def test_what_is_announced_beyond_the_limits_is_refused_before_it_comes():
-    raw, link = raw_end(Limits(data=1000))
-    raw.sendall(head(Kind.DATA, {}, 1001))
+    raw, link = raw_end(FrameLimits(data=1000))
+    raw.sendall(encode_head(FrameKind.DATA, {}, 1001))
     with pytest.raises(BadFrameError, match="1001 of data; allowed are 1048576 and 1000"):
         link.receive(TIMEOUT)
     assert link.is_closed
@@ -256,7 +256,7 @@ def test_what_is_announced_beyond_the_limits_is_refused_before_it_comes():
 
 def test_data_of_another_length_than_the_value_are_refused_before_they_come():
     raw, link = raw_end()
-    raw.sendall(head(Kind.DATA, {"tree": [["array", "numpy", "int8", [4]]]}, 3 << 30))
+    raw.sendall(encode_head(FrameKind.DATA, {"tree": [["array", "numpy", "int8", [4]]]}, 3 << 30))
     with pytest.raises(BadFrameError, match="a value of 4 bytes comes with 3221225472 bytes"):
         link.receive(TIMEOUT)
     raw.close()
@@ -266,7 +266,9 @@ def test_data_of_another_length_than_the_value_are_refused_before_they_come():
 def test_data_of_another_length_are_refused_also_where_all_came_at_once(nbytes):
     raw, link = raw_end()
     with raw:
-        raw.sendall(head(Kind.DATA, {"tree": [["array", "numpy", "uint8", [8]]]}, nbytes) + bytes(nbytes))
+        raw.sendall(
+            encode_head(FrameKind.DATA, {"tree": [["array", "numpy", "uint8", [8]]]}, nbytes) + bytes(nbytes)
+        )
         with pytest.raises(BadFrameError, match=f"a value of 8 bytes comes with {nbytes} bytes of data"):
             link.receive(5)
         assert link.is_closed
@@ -279,8 +281,8 @@ def test_a_child_of_a_fork_lets_go_of_the_link_without_ending_it(ends):
         one.abandon()
         os._exit(0 if one.is_closed else 1)
     assert os.waitpid(child, 0)[1] == 0
-    one.send(Kind.PING)
-    assert other.receive(TIMEOUT).kind is Kind.PING
+    one.send(FrameKind.PING)
+    assert other.receive(TIMEOUT).kind is FrameKind.PING
 
 
 @pytest.mark.parametrize("address", [None, "unix"])
@@ -292,7 +294,7 @@ def test_both_sides_learn_what_the_other_tells_of_itself(tmp_path, address):
         assert (listener.peer.uid, listener.peer.pid) == (
             (os.geteuid(), os.getpid()) if path else (None, None)
         )
-        caller.send(Kind.DATA, {}, [bytes(10_000)])
+        caller.send(FrameKind.DATA, {}, [bytes(10_000)])
         assert (
             listener.receive(TIMEOUT).data.nbytes == 10_000
         )  # the limits are no longer those of the greeting
@@ -300,8 +302,8 @@ def test_both_sides_learn_what_the_other_tells_of_itself(tmp_path, address):
 
 def test_the_same_token_on_both_sides_links_them():
     with linked({"token": "secret"}, {"token": "secret"}) as (caller, listener):
-        caller.send(Kind.PING)
-        assert listener.receive(TIMEOUT).kind is Kind.PING
+        caller.send(FrameKind.PING)
+        assert listener.receive(TIMEOUT).kind is FrameKind.PING
 
 
 @pytest.mark.parametrize(
@@ -322,7 +324,7 @@ def test_a_token_that_does_not_fit_is_refused(mine, theirs, told):
 
 def test_an_empty_token_is_no_secret():
     with pytest.raises(ValueError, match="would let everybody in"):
-        handshake(socket.socket(), token="")
+        accept_connection(socket.socket(), token="")
 
 
 def test_a_proof_cannot_be_sent_back_to_the_one_who_gave_it():
@@ -330,10 +332,10 @@ def test_a_proof_cannot_be_sent_back_to_the_one_who_gave_it():
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
 
         def mirror():
-            link = Link(listener.accept()[0])
+            link = Connection(listener.accept()[0])
             hello = link.receive(TIMEOUT).meta
-            link.send(Kind.HELLO, {**hello, "token": True})
-            link.send(Kind.AUTH, link.receive(TIMEOUT).meta)
+            link.send(FrameKind.HELLO, {**hello, "token": True})
+            link.send(FrameKind.AUTH, link.receive(TIMEOUT).meta)
             return link
 
         mirrored = pool.submit(mirror)
@@ -345,7 +347,7 @@ def test_a_proof_cannot_be_sent_back_to_the_one_who_gave_it():
 def test_a_proof_is_what_the_specification_says():
     text = b"tensortap link 1\nconnect\n" + b"a" * 64 + b"\n" + b"b" * 64 + b"\nfingerprint"
     expected = hmac.new(b"secret", text, "sha256").hexdigest()
-    assert proof("secret", "connect", ("a" * 64, "b" * 64), "fingerprint") == expected
+    assert token_proof("secret", "connect", ("a" * 64, "b" * 64), "fingerprint") == expected
 
 
 def test_the_token_itself_is_never_sent():
@@ -353,9 +355,9 @@ def test_the_token_itself_is_never_sent():
         said = []
 
         def listen():
-            link = Link(listener.accept()[0])
+            link = Connection(listener.accept()[0])
             said.append(link.receive(TIMEOUT).meta)
-            link.send(Kind.HELLO, {"versions": [1], "nonce": "ab" * 32, "token": True})
+            link.send(FrameKind.HELLO, {"versions": [1], "nonce": "ab" * 32, "token": True})
             said.append(link.receive(TIMEOUT).meta)
             link.close()
 
@@ -368,21 +370,24 @@ def test_the_token_itself_is_never_sent():
 
 
 GREETING = {"versions": [1], "nonce": "ab" * 32}
-HELLO = head(Kind.HELLO, GREETING)
+HELLO = encode_head(FrameKind.HELLO, GREETING)
 GARBAGE = {
     "http": (b"GET /data HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody\r\n\r\n", "looks like HTTP"),
     "tls": (b"\x16\x03\x01\x02\x00" + bytes(100), "looks like TLS"),
     "random": (random.Random(3).randbytes(100), "no frame of tensortap"),
-    "data before greeting": (head(Kind.DATA, {"tree": [1]}), "said DATA where HELLO belongs"),
-    "large meta": (head(Kind.HELLO, {**GREETING, "more": "x" * 5000}), "allowed are 4096 and 0"),
-    "data in greeting": (head(Kind.HELLO, GREETING, 1) + b"x", "allowed are 4096 and 0"),
-    "large data in greeting": (head(Kind.HELLO, GREETING, 4 << 30), "allowed are 4096 and 0"),
-    "no nonce": (head(Kind.HELLO, {"versions": [1]}), "has no nonce"),
-    "odd nonce": (head(Kind.HELLO, {**GREETING, "nonce": "ab\n" * 21 + "a"}), "not 64 hexadecimal digits"),
-    "other version": (head(Kind.HELLO, {**GREETING, "versions": [7]}), r"speaks versions \[7\]"),
-    "number for a proof": (HELLO + head(Kind.AUTH, {"proof": 5}), "has no proof"),
-    "odd text for a proof": (HELLO + head(Kind.AUTH, {"proof": "\ud800"}), "wrong token"),
-    "without a proof": (HELLO + head(Kind.OK, {"about": {}}), "said OK where AUTH belongs"),
+    "data before greeting": (encode_head(FrameKind.DATA, {"tree": [1]}), "said DATA where HELLO belongs"),
+    "large meta": (encode_head(FrameKind.HELLO, {**GREETING, "more": "x" * 5000}), "allowed are 4096 and 0"),
+    "data in greeting": (encode_head(FrameKind.HELLO, GREETING, 1) + b"x", "allowed are 4096 and 0"),
+    "large data in greeting": (encode_head(FrameKind.HELLO, GREETING, 4 << 30), "allowed are 4096 and 0"),
+    "no nonce": (encode_head(FrameKind.HELLO, {"versions": [1]}), "has no nonce"),
+    "odd nonce": (
+        encode_head(FrameKind.HELLO, {**GREETING, "nonce": "ab\n" * 21 + "a"}),
+        "not 64 hexadecimal digits",
+    ),
+    "other version": (encode_head(FrameKind.HELLO, {**GREETING, "versions": [7]}), r"speaks versions \[7\]"),
+    "number for a proof": (HELLO + encode_head(FrameKind.AUTH, {"proof": 5}), "has no proof"),
+    "odd text for a proof": (HELLO + encode_head(FrameKind.AUTH, {"proof": "\ud800"}), "wrong token"),
+    "without a proof": (HELLO + encode_head(FrameKind.OK, {"about": {}}), "said OK where AUTH belongs"),
 }
 
 
@@ -398,7 +403,7 @@ def test_a_stranger_is_refused_and_its_connection_closed(garbage):
             assert_closed(stranger)
 
 
-HALF_A_HEADER = head(Kind.HELLO)[:20]
+HALF_A_HEADER = encode_head(FrameKind.HELLO)[:20]
 
 
 @pytest.mark.parametrize("said", [b"", HALF_A_HEADER], ids=["none", "half"])
@@ -462,8 +467,8 @@ def test_another_user_is_refused_at_a_unix_socket():
 
 
 def test_with_tls_a_pinned_certificate_and_a_token_frames_go_both_ways_at_once(pair):
-    server = listening_tls(*pair)
-    tls = calling_tls(fingerprint_of(pair.certificate))
+    server = server_tls(*pair)
+    tls = client_tls(certificate_fingerprint(pair.certificate))
     with linked({"tls": tls, "token": "t"}, {"tls": server, "token": "t"}) as (caller, listener):
         senders = [send_in_background(link, np.arange(1_000_000), 2) for link in (caller, listener)]
         for link in (caller, listener) * 2:
@@ -478,40 +483,40 @@ def test_with_tls_a_pinned_certificate_and_a_token_frames_go_both_ways_at_once(p
 def test_openssls_way_of_writing_a_fingerprint_is_understood(pair):
     command = ["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", str(pair.certificate)]
     written = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert calling_tls(written).fingerprint == fingerprint_of(pair.certificate)
+    assert client_tls(written).fingerprint == certificate_fingerprint(pair.certificate)
 
 
 @pytest.mark.parametrize(
     ("tls", "told"),
-    [(lambda: calling_tls("ab" * 32), "expected was abab"), (calling_tls, "certificate is not trusted")],
+    [(lambda: client_tls("ab" * 32), "expected was abab"), (client_tls, "certificate is not trusted")],
     ids=["another fingerprint", "unknown authority"],
 )
 def test_another_certificate_than_the_expected_one_is_refused(pair, tls, told):
-    with listening(tls=listening_tls(*pair)) as (address, accepted):
+    with listening(tls=server_tls(*pair)) as (address, accepted):
         with pytest.raises(RefusedError, match=told):
             connect(address, tls=tls())
         assert accepted.exception(TIMEOUT)
 
 
 def test_one_side_with_tls_and_one_without_do_not_link(pair):
-    with listening(tls=listening_tls(*pair)) as (address, accepted):
+    with listening(tls=server_tls(*pair)) as (address, accepted):
         with pytest.raises((OSError, BadFrameError)):
             connect(address)
         assert "do both sides use it?" in str(accepted.exception(TIMEOUT))
     with listening() as (address, accepted):
         with pytest.raises(OSError):
-            connect(address, tls=calling_tls("ab" * 32))
+            connect(address, tls=client_tls("ab" * 32))
         assert "looks like TLS" in str(accepted.exception(TIMEOUT))
 
 
 def test_a_proof_of_the_token_does_not_pass_somebody_in_between(pair, tmp_path):
     """Who shows the caller a certificate of its own cannot pass the caller's proof on to the listener."""
-    between = self_signed(tmp_path)
-    trusting = calling_tls(fingerprint_of(between.certificate))  # the caller was given the wrong one
-    real = {"token": "secret", "tls": listening_tls(*pair)}
+    between = create_self_signed(tmp_path)
+    trusting = client_tls(certificate_fingerprint(between.certificate))  # the caller was given the wrong one
+    real = {"token": "secret", "tls": server_tls(*pair)}
     with listening(**real) as (address, accepted), socket.create_server(("127.0.0.1", 0)) as trap:
         with ThreadPoolExecutor(1) as pool:
-            relay = pool.submit(pass_on, trap, listening_tls(*between), address, pair)
+            relay = pool.submit(pass_on, trap, server_tls(*between), address, pair)
             with pytest.raises((RefusedError, ConnectionError)):
                 connect("127.0.0.1:{1}".format(*trap.getsockname()), "secret", trusting)
             relay.result(TIMEOUT)
@@ -520,9 +525,11 @@ def test_a_proof_of_the_token_does_not_pass_somebody_in_between(pair, tmp_path):
 
 def pass_on(trap, tls, address, pair):
     """Decrypt what comes, and pass it on in both directions until somebody hangs up."""
-    inner = secured(trap.accept()[0], tls, None, None)[0]
-    outer = secured(dial(address, TIMEOUT), calling_tls(fingerprint_of(pair.certificate)), None, "x")[0]
-    links = {"caller": Link(inner), "listener": Link(outer)}
+    inner = wrap_tls(trap.accept()[0], tls, None, None)[0]
+    outer = wrap_tls(
+        open_socket(address, TIMEOUT), client_tls(certificate_fingerprint(pair.certificate)), None, "x"
+    )[0]
+    links = {"caller": Connection(inner), "listener": Connection(outer)}
     try:
         for one, other in [("caller", "listener"), ("listener", "caller")] * 2:
             frame = links[one].receive(TIMEOUT)
@@ -535,23 +542,23 @@ def pass_on(trap, tls, address, pair):
 
 
 def test_a_certificate_is_made_once_and_its_key_is_the_users_own(tmp_path):
-    first = self_signed(tmp_path / "new")
+    first = create_self_signed(tmp_path / "new")
     made = first.certificate.read_bytes()
     assert first.key.stat().st_mode & 0o777 == 0o600
-    assert self_signed(tmp_path / "new") == first
+    assert create_self_signed(tmp_path / "new") == first
     assert first.certificate.read_bytes() == made
 
 
 def test_without_the_openssl_program_a_sentence_tells_what_else_can_be_done(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotServingError, match=r"without the `openssl` program; .* forward the port with ssh"):
-        self_signed(tmp_path / "new")
+        create_self_signed(tmp_path / "new")
 
 
 def test_a_file_without_a_certificate_is_named(tmp_path):
     (tmp_path / "c.pem").write_text("nothing")
     with pytest.raises(ValueError, match="holds no certificate"):
-        fingerprint_of(tmp_path / "c.pem")
+        certificate_fingerprint(tmp_path / "c.pem")
 
 
 READER = """
@@ -570,12 +577,14 @@ def test_a_stopped_reader_is_waited_for_and_goes_on_where_it_was():
     command = [sys.executable, "-c", READER, str(other.fileno())]
     reader = subprocess.Popen(command, pass_fds=[other.fileno()], stdout=subprocess.PIPE)
     other.close()
-    link, data = Link(one), bytes(8 << 20)
+    link, data = Connection(one), bytes(8 << 20)
     with reader, ThreadPoolExecutor(1) as pool:
-        link.send(Kind.DATA, {}, [data], timeout=TIMEOUT)
+        link.send(FrameKind.DATA, {}, [data], timeout=TIMEOUT)
         assert reader.stdout.readline() == b"got\n"
         reader.send_signal(signal.SIGSTOP)
-        sending = pool.submit(lambda: [link.send(Kind.DATA, {}, [data], timeout=TIMEOUT) for _ in range(3)])
+        sending = pool.submit(
+            lambda: [link.send(FrameKind.DATA, {}, [data], timeout=TIMEOUT) for _ in range(3)]
+        )
         with pytest.raises(TimeoutError):
             sending.result(0.2)
         reader.send_signal(signal.SIGCONT)

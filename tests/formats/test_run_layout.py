@@ -15,7 +15,7 @@ from tensortap.core.errors import NoRunError, WriteFailedError
 from tensortap.core.ranks import RankInfo
 from tensortap.formats import run_layout
 from tensortap.formats.run_layout import (
-    LAUNCHES,
+    LAUNCHES_FOLDER,
     agree_on_run,
     create_run,
     file_stem,
@@ -146,7 +146,7 @@ def test_a_later_launch_of_the_same_kind_meets_elsewhere(tmp_path):
 def test_a_meeting_place_left_by_an_old_launch_is_ignored(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(run_layout, "_WAIT_SECONDS", 0.1)
     stale = agree_on_run(tmp_path, UTC, RankInfo(0, 2), 1)
-    (meeting,) = (tmp_path / LAUNCHES).iterdir()
+    (meeting,) = (tmp_path / LAUNCHES_FOLDER).iterdir()
     assert agree_on_run(tmp_path, UTC, RankInfo(1, 2), 1) == stale
     os.utime(meeting, (time.time() - 10**6,) * 2)
     assert agree_on_run(tmp_path, UTC, RankInfo(1, 2), 1) != stale
@@ -156,7 +156,7 @@ def test_a_meeting_place_left_by_an_old_launch_is_ignored(tmp_path, monkeypatch,
 def test_a_rank_that_comes_ten_minutes_later_still_finds_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(run_layout, "_process_start", lambda: time.time() - 700)
     run = agree_on_run(tmp_path, UTC, RankInfo(0, 2), 1)
-    (meeting,) = (tmp_path / LAUNCHES).iterdir()
+    (meeting,) = (tmp_path / LAUNCHES_FOLDER).iterdir()
     os.utime(meeting, (time.time() - 600,) * 2)
     assert agree_on_run(tmp_path, UTC, RankInfo(1, 2), 1) == run
 

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.formats.wire import (
     HEADER_NBYTES,
-    VERSION,
+    WIRE_VERSION,
     BadFrameError,
-    Header,
-    Kind,
-    Limits,
-    head,
+    FrameHeader,
+    FrameKind,
+    FrameLimits,
+    encode_head,
     parse_header,
     parse_meta,
 )
-from tensortap.formats.wire_building import unpacked
-from tensortap.formats.wire_records import record_from
-from tensortap.formats.wire_values import packed
+from tensortap.formats.wire_building import decode_from_wire
+from tensortap.formats.wire_records import decode_record
+from tensortap.formats.wire_values import encode_for_wire
 
 FIELDS = struct.Struct("<2sBBIIQQ")
 
@@ -35,12 +35,12 @@ def signed(fields: bytes) -> bytes:
     return fields + struct.pack("<I", zlib.crc32(fields))
 
 
-def header_with(magic=b"TT", version=VERSION, kind=Kind.DATA, flags=0, meta=2, data=0, seq=0):
+def header_with(magic=b"TT", version=WIRE_VERSION, kind=FrameKind.DATA, flags=0, meta=2, data=0, seq=0):
     return signed(FIELDS.pack(magic, version, kind, flags, meta, data, seq))
 
 
 def test_a_frame_has_the_bytes_of_the_specification():
-    frame = head(Kind.DATA, {"name": "é"}, 7, seq=3)
+    frame = encode_head(FrameKind.DATA, {"name": "é"}, 7, seq=3)
     text = b'{"name":"\\u00e9"}'
     fields = b"TT\x01\x09" + bytes(4) + bytes([len(text), 0, 0, 0]) + bytes([7, *[0] * 7, 3, *[0] * 7])
     assert frame == fields + zlib.crc32(fields).to_bytes(4, "little") + text
@@ -49,18 +49,20 @@ def test_a_frame_has_the_bytes_of_the_specification():
 def test_the_numbers_of_the_kinds_never_change():
     first = ["HELLO", "AUTH", "OK", "ERR", "CATALOG", "TAP", "UNTAP", "CREDIT"]
     then = ["DATA", "BATCH", "EVENT", "STATS", "PING", "BYE"]
-    assert [(kind.name, kind.value) for kind in Kind] == list(zip(first + then, range(1, 15), strict=True))
+    assert [(kind.name, kind.value) for kind in FrameKind] == list(
+        zip(first + then, range(1, 15), strict=True)
+    )
 
 
 def test_what_head_wrote_is_read_back():
-    frame = head(Kind.TAP, {"path": "layers.*", "every": 10}, 0, seq=2**40)
+    frame = encode_head(FrameKind.TAP, {"path": "layers.*", "every": 10}, 0, seq=2**40)
     header = parse_header(frame[:HEADER_NBYTES])
-    assert header == Header(Kind.TAP, 0, len(frame) - HEADER_NBYTES, 0, 2**40)
+    assert header == FrameHeader(FrameKind.TAP, 0, len(frame) - HEADER_NBYTES, 0, 2**40)
     assert parse_meta(frame[HEADER_NBYTES:]) == {"path": "layers.*", "every": 10}
 
 
 def test_a_frame_without_meta_has_an_empty_object():
-    assert head(Kind.PING)[HEADER_NBYTES:] == b"{}"
+    assert encode_head(FrameKind.PING)[HEADER_NBYTES:] == b"{}"
 
 
 def test_the_number_of_a_later_kind_is_read_and_known_to_be_unknown():
@@ -135,12 +137,12 @@ def test_brackets_inside_of_text_are_no_nesting():
 
 def test_a_meta_larger_than_the_limit_is_not_sent():
     with pytest.raises(UnsupportedValueError, match="takes 2000011 bytes, and a frame has room for 1048576"):
-        head(Kind.EVENT, {"text": "x" * 2_000_000})
+        encode_head(FrameKind.EVENT, {"text": "x" * 2_000_000})
 
 
 def test_data_larger_than_the_limit_are_not_sent():
     with pytest.raises(UnsupportedValueError, match="send a part of it"):
-        head(Kind.DATA, {}, (4 << 30) + 1)
+        encode_head(FrameKind.DATA, {}, (4 << 30) + 1)
 
 
 @given(st.binary(max_size=200))
@@ -153,7 +155,7 @@ def test_arbitrary_bytes_are_a_meta_or_refused(raw):
 
 @given(st.binary(min_size=28, max_size=28))
 def test_arbitrary_fields_are_a_header_within_the_limits_or_refused(fields):
-    limits = Limits(meta=1 << 16, data=1 << 20)
+    limits = FrameLimits(meta=1 << 16, data=1 << 20)
     try:
         header = parse_header(signed(b"TT\x01" + fields[3:]), limits)
     except BadFrameError:
@@ -162,7 +164,7 @@ def test_arbitrary_fields_are_a_header_within_the_limits_or_refused(fields):
     assert header.data_nbytes <= limits.data
 
 
-SMALL = Limits(meta=4096, data=1 << 16, parts=1000, numbers=1000)
+SMALL = FrameLimits(meta=4096, data=1 << 16, parts=1000, numbers=1000)
 
 
 def take(frame: bytes) -> bool:
@@ -171,7 +173,7 @@ def take(frame: bytes) -> bool:
         header = parse_header(frame[:HEADER_NBYTES], SMALL)
         end = HEADER_NBYTES + header.meta_nbytes
         meta = parse_meta(frame[HEADER_NBYTES:end], SMALL)
-        record_from(meta, unpacked(meta, bytearray(frame[end:]), SMALL, into="numpy"))
+        decode_record(meta, decode_from_wire(meta, bytearray(frame[end:]), SMALL, into="numpy"))
     except BadFrameError:
         return False
     return True
@@ -188,9 +190,9 @@ def sound_frames() -> list[bytes]:
 
 
 def frame_of(value) -> bytes:
-    made = packed(value)
+    made = encode_for_wire(value)
     meta = {"name": "x", "step": 3, "site": ["f", "file", 1, 0, [], 0], **made.meta}
-    return head(Kind.DATA, meta, made.nbytes) + b"".join(made.buffers)
+    return encode_head(FrameKind.DATA, meta, made.nbytes) + b"".join(made.buffers)
 
 
 def refit(frame: bytes, meta: bytes) -> bytes:

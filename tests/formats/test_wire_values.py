@@ -22,9 +22,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement, Record, Site
-from tensortap.formats.wire import BadFrameError, Kind, Limits, head, parse_meta
-from tensortap.formats.wire_building import notes
-from tensortap.formats.wire_values import packed, record_from, record_meta, unpacked
+from tensortap.formats.wire import BadFrameError, FrameKind, FrameLimits, encode_head, parse_meta
+from tensortap.formats.wire_building import original_types
+from tensortap.formats.wire_values import encode_for_wire, record_from, record_meta, unpacked
 
 Point = namedtuple("Point", "x y")
 
@@ -41,10 +41,10 @@ class Colour(enum.IntEnum):
 
 def sent(value):
     """The meta and the data as they come out of a frame."""
-    made = packed(value)
+    made = encode_for_wire(value)
     data = bytearray(b"".join(made.buffers))
     assert len(data) == made.nbytes
-    return parse_meta(head(Kind.DATA, made.meta, made.nbytes)[32:]), data
+    return parse_meta(encode_head(FrameKind.DATA, made.meta, made.nbytes)[32:]), data
 
 
 def passed(value, **options):
@@ -181,7 +181,7 @@ def test_arrays_inside_of_containers_arrive_in_their_places():
 
 
 def test_each_array_begins_at_a_multiple_of_64_and_lies_in_the_order_of_the_tree():
-    made = packed([torch.ones(3), b"abc", torch.full((2,), 2.0)])
+    made = encode_for_wire([torch.ones(3), b"abc", torch.full((2,), 2.0)])
     data = b"".join(made.buffers)
     assert len(data) == made.nbytes == 128 + 8
     assert data[:12] == np.ones(3, "<f4").tobytes()
@@ -191,7 +191,7 @@ def test_each_array_begins_at_a_multiple_of_64_and_lies_in_the_order_of_the_tree
 
 def test_a_contiguous_tensor_is_sent_from_its_own_memory():
     value = torch.zeros(1000)
-    (view,) = packed(value).buffers
+    (view,) = encode_for_wire(value).buffers
     value.fill_(1)
     assert bytes(view) == np.ones(1000, "<f4").tobytes()
 
@@ -235,7 +235,7 @@ def test_a_class_of_its_own_arrives_as_a_plain_container_with_a_note(value, plai
     meta, data = sent(value)
     back = unpacked(meta, data)
     assert (type(back), back) == (type(plain), plain)
-    assert notes(meta) == [note]
+    assert original_types(meta) == [note]
 
 
 def test_a_subclass_of_a_number_arrives_as_the_number():
@@ -260,7 +260,7 @@ def test_a_distributed_tensor_arrives_as_its_piece_with_its_placement(tmp_path, 
 @pytest.mark.filterwarnings("ignore:torch.quantize")
 def test_a_quantized_tensor_is_refused():
     with pytest.raises(UnsupportedValueError, match="quantized"):
-        packed(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8))
+        encode_for_wire(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8))
 
 
 CYCLE: list[object] = [1]
@@ -284,7 +284,7 @@ CYCLE.append(CYCLE)
 )
 def test_what_cannot_be_sent_is_refused_and_the_part_named(value, told):
     with pytest.raises(UnsupportedValueError, match=told):
-        packed(value)
+        encode_for_wire(value)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_a_number_type_that_is_not_in_the_table_never_reaches_numpy():
 
 
 def test_a_long_list_of_numbers_of_one_type_is_one_block():
-    made = packed([0.5] * 1_000_000)
+    made = encode_for_wire([0.5] * 1_000_000)
     assert made.meta["tree"] == [["numbers", "list", "float64", 1_000_000]]
     assert made.nbytes == 8_000_000
 
@@ -328,7 +328,7 @@ def test_a_long_list_of_numbers_of_one_type_is_one_block():
 def test_the_limits_are_the_receivers():
     meta, data = sent(list(range(100)))
     with pytest.raises(BadFrameError, match="allowed are 50"):
-        unpacked(meta, data, Limits(numbers=50))
+        unpacked(meta, data, FrameLimits(numbers=50))
 
 
 def test_without_torch_a_tensor_arrives_as_a_numpy_array_and_torch_is_not_imported():
@@ -354,7 +354,7 @@ def test_a_wanted_numpy_array_is_one_even_where_torch_is_loaded():
 
 
 def through_json(meta):
-    return parse_meta(head(Kind.DATA, meta)[32:])
+    return parse_meta(encode_head(FrameKind.DATA, meta)[32:])
 
 
 def test_a_record_arrives_with_everything_it_tells():

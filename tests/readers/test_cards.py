@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.core.cards import render_card, cards
-from tensortap.core.record import Site
+from tensortap.core.record import Site, cards, render_card
 
 _MOST = 200_000
 

@@ -13,12 +13,12 @@ from tensortap.kernels.numbers import decode
 from tensortap.readers import picture
 from tensortap.readers.picture import (
     ColourScale,
-    render_bars,
-    pool_plane,
     apply_colours,
-    render_half_blocks,
     encode_png,
     fit_colour_scale,
+    pool_plane,
+    render_bars,
+    render_half_blocks,
     render_shades,
     sparkline,
 )
@@ -121,7 +121,10 @@ def test_enlarged_cells_are_squares():
 
 def test_half_blocks_put_two_rows_into_a_line():
     pixels = np.array([[[1, 2, 3]], [[4, 5, 6]], [[7, 8, 9]]], np.uint8)
-    assert render_half_blocks(pixels) == ["\x1b[38;2;1;2;3m\x1b[48;2;4;5;6m▀\x1b[0m", "\x1b[38;2;7;8;9m▀\x1b[0m"]
+    assert render_half_blocks(pixels) == [
+        "\x1b[38;2;1;2;3m\x1b[48;2;4;5;6m▀\x1b[0m",
+        "\x1b[38;2;7;8;9m▀\x1b[0m",
+    ]
     same = np.zeros((2, 50, 3), np.uint8)
     assert render_half_blocks(same)[0].count("\x1b") == 3
 

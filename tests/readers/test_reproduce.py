@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from tensortap.core.errors import CorruptRunError, NoRunError, RefusedError
-from tensortap.readers.reproduce import Choices, Done, Plan
-from tensortap.readers.reproduce_recorded import LackingError
+from tensortap.readers.reproduce import ReproductionOptions, ReproductionPlan, ReproductionResult
+from tensortap.readers.reproduce_recorded import MissingRequirementError
 from tensortap.readers.run import Run
 
 pytestmark = pytest.mark.xdist_group("readers reproduce")  # what they share is made once
@@ -147,8 +147,8 @@ def copied(kept: tuple[Project, Path], home: Path) -> Path:
     return Path(shutil.copytree(kept[1], home / "copied"))
 
 
-def again(run: Path, into: Path | None = None, **choices: Any) -> Done:
-    return Plan(run, Choices(**choices)).go(into, lambda line: None)
+def again(run: Path, into: Path | None = None, **choices: Any) -> ReproductionResult:
+    return ReproductionPlan(run, ReproductionOptions(**choices)).go(into, lambda line: None)
 
 
 def values(run: Path | None) -> dict[str, bytes]:
@@ -156,7 +156,7 @@ def values(run: Path | None) -> dict[str, bytes]:
     return {stored.name: np.asarray(stored.load()).tobytes() for stored in Run(run)}
 
 
-def assert_same(run: Path, done: Done) -> None:
+def assert_same(run: Path, done: ReproductionResult) -> None:
     assert done.exit_code == 0
     assert values(done.run) == values(run)
     assert len(values(run)) > 1
@@ -270,7 +270,7 @@ def test_a_large_untracked_file_comes_from_where_it_was(project: Project) -> Non
     done = again(run)
     assert (done.into / "code" / "large.bin").stat().st_size == 100 << 20
     large.write_bytes(b"another")
-    (lack,) = again(run).lacks
+    (lack,) = again(run).missing
     assert "large.bin (104,857,600 bytes)" in lack.what
 
 
@@ -278,7 +278,7 @@ def test_what_was_left_out_can_be_linked(project: Project) -> None:
     project.write(".env", b"TOKEN=x\n")
     run = project.record()
     plain = again(run)
-    assert [lack.remedy for lack in plain.lacks] == [f"--link .env takes it from {project.path}"]
+    assert [lack.remedy for lack in plain.missing] == [f"--link .env takes it from {project.path}"]
     done = again(run, links=(".env",))
     assert (done.into / "code" / ".env").read_bytes() == b"TOKEN=x\n"
 
@@ -297,7 +297,7 @@ def test_a_repository_that_is_gone_is_made_from_the_bundle(
     run.parent.rename(moved)
     subprocess.run(["rm", "-rf", str(project.path)], check=True)
     assert_same(moved / run.name, again(moved / run.name))
-    script = Plan(moved / run.name, Choices()).script(home / "by hand")
+    script = ReproductionPlan(moved / run.name, ReproductionOptions()).script(home / "by hand")
     subprocess.run(["sh"], input=script, text=True, check=True)
     (found,) = (home / "by hand" / "code" / "out").iterdir()
     assert values(found) == values(moved / run.name)
@@ -309,7 +309,7 @@ def test_a_commit_that_nobody_has_is_named_with_a_remedy(project: Project, home:
         bundle.unlink()
     run.rename(home / "kept")
     subprocess.run(["rm", "-rf", str(project.path)], check=True)
-    with pytest.raises(LackingError, match=r"commit [0-9a-f]{12} of project: .* give --repo DIR"):
+    with pytest.raises(MissingRequirementError, match=r"commit [0-9a-f]{12} of project: .* give --repo DIR"):
         again(home / "kept")
 
 
@@ -370,7 +370,7 @@ def test_a_link_out_of_the_code_is_restored_on_trust(project: Project, home: Pat
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_the_command_of_a_stranger_is_not_run_without_trust(copied: Path) -> None:
     os.chown(copied / "runtime_info.json", 12345, 12345)
-    plan = Plan(copied, Choices())
+    plan = ReproductionPlan(copied, ReproductionOptions())
     assert "job.py" in plan.script(None)
     with pytest.raises(RefusedError, match="made by another user"):
         plan.go(None, lambda line: None)
@@ -403,7 +403,7 @@ def test_files_without_a_repository_are_restored(home: Path) -> None:
     done = again(run)
     assert values(done.run) == values(run)
     assert (done.into / "code" / "small.yaml").exists()
-    assert done.told[0] == "code: restored job.py, late.py, small.yaml, digest as recorded"
+    assert done.messages[0] == "code: restored job.py, late.py, small.yaml, digest as recorded"
 
 
 @pytest.fixture
@@ -459,7 +459,7 @@ def test_a_run_of_the_second_init_is_set_against_the_second(project: Project) ->
 
 def test_a_folder_without_facts_is_no_run(home: Path) -> None:
     with pytest.raises(NoRunError, match=r"has no runtime_info\.json"):
-        Plan(home, Choices())
+        ReproductionPlan(home, ReproductionOptions())
 
 
 @pytest.mark.parametrize("name", ["runtime_info.json", ".tensortap/environment.json"])
@@ -470,4 +470,4 @@ def test_damaged_facts_are_named(name: str, content: bytes, home: Path) -> None:
     (run / "runtime_info.json").write_bytes(b"{}")
     (run / name).write_bytes(content)
     with pytest.raises(CorruptRunError, match=Path(name).name):
-        Plan(run, Choices())
+        ReproductionPlan(run, ReproductionOptions())

@@ -117,7 +117,10 @@ def test_an_empty_piece_may_be_missing():
 def test_partial_results_are_reduced_in_their_own_type(operation, expected, make):
     records = [
         Record(
-            "x", make([number]), rank=rank, placement=placement_at((3,), (rank,), (f"partial({operation})",), (1,))
+            "x",
+            make([number]),
+            rank=rank,
+            placement=placement_at((3,), (rank,), (f"partial({operation})",), (1,)),
         )
         for rank, number in enumerate([1.0, 2.0, 4.0])
     ]

@@ -202,7 +202,7 @@ def test_calls_of_a_tapped_name_are_forgotten_with_their_step(model, x):
         for _ in range(50):
             tt.tap(model(x), "loss")
             tt.tap(x, "loss")
-    assert len(cap._heard._calls) == 1
+    assert len(cap._tap_source._calls) == 1
     assert {record.call for record in cap if record.name == "loss"} <= {0, 1}
 
 

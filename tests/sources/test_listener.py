@@ -10,10 +10,10 @@ import pytest
 from tensortap.core.errors import NotServingError, RefusedError
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.certificates import calling_tls, listening_tls, self_signed
-from tensortap.formats.greeting import Peer, greet_acceptor
-from tensortap.formats.link import Link, connect
-from tensortap.formats.wire import HEADER_NBYTES, Kind, head
+from tensortap.formats.certificates import client_tls, create_self_signed, server_tls
+from tensortap.formats.greeting import PeerInfo, handshake_as_client
+from tensortap.formats.link import Connection, connect
+from tensortap.formats.wire import HEADER_NBYTES, FrameKind, encode_head
 from tensortap.sinks.memory import Memory
 from tensortap.sinks.stream import Stream
 from tensortap.sources import listener as listening
@@ -94,8 +94,8 @@ def test_a_port_that_cannot_be_is_refused_with_a_sentence(serve):
     [
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + b" " * 32, "looks like HTTP"),
         (b"\0" * 64, "no frame of tensortap"),
-        (head(Kind.DATA, {"name": "x", "tree": [1]}), "said DATA where HELLO belongs"),
-        (head(Kind.HELLO, {"versions": [99], "nonce": "x"}), "speaks versions"),
+        (encode_head(FrameKind.DATA, {"name": "x", "tree": [1]}), "said DATA where HELLO belongs"),
+        (encode_head(FrameKind.HELLO, {"versions": [99], "nonce": "x"}), "speaks versions"),
     ],
     ids=["HTTP", "zeros", "data", "version"],
 )
@@ -123,7 +123,7 @@ def test_a_frame_that_says_too_much_ends_its_own_connection_only(serve, send, ca
     listener.allow(1 << 20)
     link = connect(listener.address)
     tree = [["array", "numpy", "uint8", [1 << 30]]]
-    link._stream.send([head(Kind.DATA, {"name": "x", "tree": tree}, 1 << 30)], None)
+    link._stream.send([encode_head(FrameKind.DATA, {"name": "x", "tree": tree}, 1 << 30)], None)
     with pytest.raises(OSError):
         link.receive(5)
     link.close()
@@ -143,10 +143,10 @@ def test_a_wrong_token_and_no_token_get_nothing_in(serve, send, caplog):
 
 
 def test_values_travel_through_tls_to_the_certificate_that_was_named(serve, send, tmp_path):
-    tls = listening_tls(*self_signed(tmp_path))
+    tls = server_tls(*create_self_signed(tmp_path))
     listener = serve(tls=tls, token="t")
-    assert send(listener, Record("x", np.zeros(100_000)), token="t", tls=calling_tls(tls.fingerprint))
-    assert not send(listener, Record("x", 1), token="t", tls=calling_tls("00" * 32))
+    assert send(listener, Record("x", np.zeros(100_000)), token="t", tls=client_tls(tls.fingerprint))
+    assert not send(listener, Record("x", 1), token="t", tls=client_tls("00" * 32))
 
 
 @pytest.mark.parametrize("options", [{}, {"token": "t"}, {"insecure": True}])
@@ -206,15 +206,17 @@ def test_ten_thousand_random_frames_do_no_harm(serve, send, caplog):
     _until(lambda: listener.refused == 9_000)
     for _ in range(1_000):
         acquaintance = socket.create_connection(("127.0.0.1", listener.port), 5)
-        greet_acceptor(Link(acquaintance), "secret", "", None, {}, Peer())
+        handshake_as_client(Connection(acquaintance), "secret", "", None, {}, PeerInfo())
         _pester(acquaintance, _garbage(DATA, draw))
     assert send(listener, Record("x", 1), token="secret")
     _until(lambda: sum(job.is_connected for job in listener.producers) == 1)
     assert "Traceback" not in caplog.text
 
 
-HELLO = head(Kind.HELLO, {"versions": [1], "nonce": "x" * 64})
-DATA = head(Kind.DATA, {"name": "x", "tree": [["array", "numpy", "uint8", [8]]], "number": 1}, 8) + bytes(8)
+HELLO = encode_head(FrameKind.HELLO, {"versions": [1], "nonce": "x" * 64})
+DATA = encode_head(
+    FrameKind.DATA, {"name": "x", "tree": [["array", "numpy", "uint8", [8]]], "number": 1}, 8
+) + bytes(8)
 
 
 def _pester(stranger, garbage):

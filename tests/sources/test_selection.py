@@ -424,7 +424,7 @@ def test_a_model_with_nothing_in_it_says_so():
 
 
 def test_selecting_alone_raises_nothing(model):
-    from tensortap.core.paths import parse_pattern
+    from tensortap.core.patterns import parse_pattern
 
     assert select(model, parse_pattern("zzz")) == []
     assert len(select(model, parse_pattern("norm"))) == 1

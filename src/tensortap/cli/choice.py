@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 from tensortap.formats.tree_names import ranges
 from tensortap.readers.column_counts import distinct_numbers
 from tensortap.readers.run import Run

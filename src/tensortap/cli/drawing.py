@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tensortap.cli.output import wants_colours, width
-from tensortap.formats.tree_words import number
+from tensortap.formats.tree_words import format_number
 from tensortap.kernels.numbers import decode
 from tensortap.readers import picture
-from tensortap.readers.portrait import Index, ArraySummary, index_array, format_index
+from tensortap.readers.portrait import ArraySummary, Index, format_index, index_array
 
 _LINES, _COLUMNS, _WIDEST = 24, 64, 120
 _BAR = 40
@@ -137,7 +137,7 @@ def _odd_marks(cells: picture.PooledPlane, depth: picture.Depth | None) -> str:
 def _number(value: Any) -> str:
     if value is None:
         return "-"
-    return number(value) if math.isfinite(value) else str(value)
+    return format_number(value) if math.isfinite(value) else str(value)
 
 
 def _exact(value: Any) -> str:

@@ -11,7 +11,13 @@ from tensortap.cli.output import counted, json_option, note, size, write, write_
 from tensortap.core.errors import RefusedError
 from tensortap.live.discovery import stale_files
 from tensortap.readers.gallery import RunFinder
-from tensortap.readers.leftovers import GARBAGE_KINDS, Garbage, garbage_at, find_old_launches, find_garbage_in_run
+from tensortap.readers.leftovers import (
+    GARBAGE_KINDS,
+    Garbage,
+    find_garbage_in_run,
+    find_old_launches,
+    garbage_at,
+)
 from tensortap.readers.writers import runs_being_written
 
 _HEAD = ("what", "size", "path")
@@ -36,7 +42,9 @@ exit codes:
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path())
 @click.option("--dry-run", is_flag=True, help="List only.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-@click.option("--only", multiple=True, type=click.Choice(GARBAGE_KINDS), help="This kind alone; may be repeated.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(GARBAGE_KINDS), help="This kind alone; may be repeated."
+)
 @json_option
 def command(folders: tuple[str, ...], dry_run: bool, yes: bool, only: tuple[str, ...], as_json: bool) -> None:
     found = [one for one in _found(list(folders) or ["."]) if not only or one.kind in only]

@@ -23,7 +23,7 @@ from tensortap.core.errors import (
     UnknownNameError,
     UntrustedFileError,
 )
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 from tensortap.core.settings import is_strict
 
 _HOME = os.path.dirname(tensortap.__file__) + os.sep

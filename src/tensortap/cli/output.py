@@ -12,9 +12,9 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from tensortap.core.settings import setting
-from tensortap.formats.table import size_words, table_text
+from tensortap.formats.table import format_nbytes, format_table
 
-size = size_words  # how commands write a number of bytes
+size = format_nbytes  # how commands write a number of bytes
 SAME = OK = 0
 DIFFERENT, USAGE, MISSING, REFUSED = 1, 2, 3, 4
 Item = TypeVar("Item")
@@ -73,7 +73,7 @@ def write_table(
     the first word of a cell; if it is too narrow, the column `shortened` is cut there, never in a pipe."""
     lines = [[printable(cell) for cell in row] for row in rows]
     if not wants_colours() or not _draws(list(head), lines, right, shortened, colours or {}):
-        write(table_text(_aligned([list(head), *lines], [name in right for name in head])))
+        write(format_table(_aligned([list(head), *lines], [name in right for name in head])))
 
 
 def styled(text: str, style: str) -> str:

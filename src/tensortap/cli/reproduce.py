@@ -23,9 +23,9 @@ from tensortap.cli.output import (
 )
 from tensortap.comparison.runs import Comparison, compare_runs
 from tensortap.metadata.git import GitError
-from tensortap.readers.reproduce import Choices, Done, Plan
-from tensortap.readers.reproduce_command import Answers, Secret
-from tensortap.readers.reproduce_recorded import Lack, LackingError, ending
+from tensortap.readers.reproduce import ReproductionOptions, ReproductionPlan, ReproductionResult
+from tensortap.readers.reproduce_command import ProvidedSecrets, RedactedValue
+from tensortap.readers.reproduce_recorded import MissingRequirement, MissingRequirementError, describe_exit
 
 _NAME = "reproduce"
 _HELP = """Run a run again, in a folder of its own.
@@ -79,37 +79,37 @@ def command(**given: Any) -> int:
     is_wanted = given["go"] or given["verify"]
     with _ended_like_an_interruption():
         try:
-            plan = Plan(given["run"], _choices(given, may_ask=is_wanted))
+            plan = ReproductionPlan(given["run"], _choices(given, may_ask=is_wanted))
             if not is_wanted:
                 return _printed(plan, given["into"], as_json)
             done = plan.go(given["into"], lambda line: note(line, _NAME))
-        except LackingError as error:
-            return _lacking(error.lacks, as_json)
+        except MissingRequirementError as error:
+            return _lacking(error.missing, as_json)
         except GitError as error:
             note(f"the code was not restored: {error}", _NAME)
             return MISSING
     return _verified(plan, done, given) if given["verify"] else _ran(plan, done, as_json)
 
 
-def _choices(given: dict[str, Any], *, may_ask: bool) -> Choices:
+def _choices(given: dict[str, Any], *, may_ask: bool) -> ReproductionOptions:
     env: Literal["auto", "current", "fresh"] = given["env"]
     is_asking = may_ask and sys.stdin is not None and sys.stdin.isatty()
     ask = _asked if is_asking else _unasked
-    answers = Answers(given["set_env"], given["set_arg"], frozenset(given["unset"]), ask)
-    return Choices(env, given["repo"], given["trust"], given["link"], given["apply"], answers)
+    answers = ProvidedSecrets(given["set_env"], given["set_arg"], frozenset(given["unset"]), ask)
+    return ReproductionOptions(env, given["repo"], given["trust"], given["link"], given["apply"], answers)
 
 
-def _asked(secret: Secret) -> str | None:
+def _asked(secret: RedactedValue) -> str | None:
     text = f"{secret.kind} {secret.name} was hidden; its value (nothing: run without it)"
     answer: str = click.prompt(text, default="", hide_input=True, show_default=False, err=True)
     return answer or None
 
 
-def _unasked(secret: Secret) -> str | None:
+def _unasked(secret: RedactedValue) -> str | None:
     return None
 
 
-def _printed(plan: Plan, into: Path | None, as_json: bool) -> int:
+def _printed(plan: ReproductionPlan, into: Path | None, as_json: bool) -> int:
     text = "" if plan.refusal else plan.script(into)
     if as_json:
         write_json(_NAME, {**_facts(plan), "refusal": plan.refusal, "script": text})
@@ -120,11 +120,11 @@ def _printed(plan: Plan, into: Path | None, as_json: bool) -> int:
     return REFUSED if plan.refusal else OK
 
 
-def _words(plan: Plan) -> Iterator[str]:
+def _words(plan: ReproductionPlan) -> Iterator[str]:
     """The plan for eyes; each line is a comment of the script."""
     recorded = plan.recorded
     yield f"{recorded.path}, of {recorded.runtime.get('timestamp', 'unknown time')}"
-    for part in recorded.parts:
+    for part in recorded.repositories:
         commit = f"commit {part.commit[:12]}" if part.commit else "no commit"
         patch = f", patch of {part.patch.stat().st_size:,} bytes" if part.patch else ""
         yield f"{part.label}: {commit} of {part.root}{patch}"
@@ -134,14 +134,14 @@ def _words(plan: Plan) -> Iterator[str]:
     yield _packages(plan)
     yield f"in {recorded.working_directory}"
     yield from (f"note: {line}" for line in plan.notes)
-    yield from (f"missing: {lack.what}: {lack.remedy}" for lack in plan.lacks)
+    yield from (f"missing: {lack.what}: {lack.remedy}" for lack in plan.missing)
     if plan.refusal:
         yield f"refused: {plan.refusal}"
     if not plan.is_trusted:
         yield "made by another user: --go needs --trust"
 
 
-def _packages(plan: Plan) -> str:
+def _packages(plan: ReproductionPlan) -> str:
     count = counted(len(plan.recorded.distributions), "package")
     wanted = f"Python {plan.recorded.python_version} and {count}"
     if plan.interpreter is None:
@@ -150,25 +150,26 @@ def _packages(plan: Plan) -> str:
     return f"{wanted}: {plan.interpreter.python} {told}"
 
 
-def _facts(plan: Plan) -> dict[str, Any]:
+def _facts(plan: ReproductionPlan) -> dict[str, Any]:
     return {
         "run": plan.recorded.path,
         "parts": [
-            {"name": p.label, "root": p.root, "commit": p.commit, "tree": p.tree} for p in plan.recorded.parts
+            {"name": p.label, "root": p.root, "commit": p.commit, "tree": p.tree}
+            for p in plan.recorded.repositories
         ],
         "environment": "fresh" if plan.is_fresh else "current",
         "differences": plan.differences.words(),
         "notes": plan.notes,
-        "missing": [_lack(lack) for lack in plan.lacks],
+        "missing": [_lack(lack) for lack in plan.missing],
         "is_trusted": plan.is_trusted,
     }
 
 
-def _lack(lack: Lack) -> dict[str, Any]:
-    return {"what": lack.what, "remedy": lack.remedy, "stops": lack.stops}
+def _lack(lack: MissingRequirement) -> dict[str, Any]:
+    return {"what": lack.what, "remedy": lack.remedy, "stops": lack.is_blocking}
 
 
-def _lacking(lacks: tuple[Lack, ...], as_json: bool) -> int:
+def _lacking(lacks: tuple[MissingRequirement, ...], as_json: bool) -> int:
     if as_json:
         write_json(_NAME, {"missing": [_lack(lack) for lack in lacks]})
     for lack in lacks:
@@ -176,7 +177,7 @@ def _lacking(lacks: tuple[Lack, ...], as_json: bool) -> int:
     return MISSING
 
 
-def _ran(plan: Plan, done: Done, as_json: bool) -> int:
+def _ran(plan: ReproductionPlan, done: ReproductionResult, as_json: bool) -> int:
     _note_circumstances(plan, done)
     if as_json:
         write_json(_NAME, {**_facts(plan), **_result(done)})
@@ -185,17 +186,17 @@ def _ran(plan: Plan, done: Done, as_json: bool) -> int:
     return _end(plan, done)
 
 
-def _end(plan: Plan, done: Done) -> int:
+def _end(plan: ReproductionPlan, done: ReproductionResult) -> int:
     return OK if plan.recorded.exit_code in (done.exit_code, None) else DIFFERENT
 
 
-def _places(done: Done) -> str:
+def _places(done: ReproductionResult) -> str:
     run = f"run: {done.run}" if done.run else "the program began no run"
     return f"{run}\nfolder: {done.into}\nto remove it: {done.removal}"
 
 
-def _result(done: Done) -> dict[str, Any]:
-    told = [f"{lack.what}: {lack.remedy}" for lack in done.lacks]
+def _result(done: ReproductionResult) -> dict[str, Any]:
+    told = [f"{lack.what}: {lack.remedy}" for lack in done.missing]
     return {
         "into": done.into,
         "removal": done.removal,
@@ -205,19 +206,19 @@ def _result(done: Done) -> dict[str, Any]:
     }
 
 
-def _note_circumstances(plan: Plan, done: Done) -> None:
+def _note_circumstances(plan: ReproductionPlan, done: ReproductionResult) -> None:
     """What stands beside the answer, never hidden."""
     for line in plan.notes:
         note(line, _NAME)
-    for lack in done.lacks:
+    for lack in done.missing:
         note(f"left out: {lack.what}: {lack.remedy}", _NAME)
     before = plan.recorded.exit_code
     if done.exit_code or before:
-        earlier = "" if before is None else f", and before with {ending(before)}"
-        note(f"the program ended with {ending(done.exit_code)}{earlier}", _NAME)
+        earlier = "" if before is None else f", and before with {describe_exit(before)}"
+        note(f"the program ended with {describe_exit(done.exit_code)}{earlier}", _NAME)
 
 
-def _verified(plan: Plan, done: Done, given: dict[str, Any]) -> int:
+def _verified(plan: ReproductionPlan, done: ReproductionResult, given: dict[str, Any]) -> int:
     _note_circumstances(plan, done)
     if done.run is None:
         note(f"the program began no run in {done.into}, so there is nothing to compare", _NAME)

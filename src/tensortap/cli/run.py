@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from tensortap.cli.output import counted, note, plain, printable
-from tensortap.core.errand import LaunchSpec
+from tensortap.core.launch_spec import LaunchSpec
 from tensortap.core.ranks import rank_info
-from tensortap.formats.run_layout import agree_on_run, cannot_write
+from tensortap.formats.run_layout import agree_on_run, write_failed_error
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
 from tensortap.metadata.outcome import forget
 from tensortap.metadata.runtime import timestamp_zone, working_directory
@@ -118,7 +118,7 @@ def _describe(account: RunOutcome) -> None:
         with patched_argv(account.command) as start:
             Metadata(run, start=start).write()
     except OSError as error:
-        raise cannot_write("the metadata", run, error) from error
+        raise write_failed_error("the metadata", run, error) from error
     forget(run / OWN_FOLDER)
 
 
@@ -166,7 +166,10 @@ def _tell(account: RunOutcome, *, is_quiet: bool) -> None:
     for name in dict.fromkeys(one for process in account.processes for one in process["let_go"]):
         note(f"nothing more came from {name}: it was given to torch.jit, which cannot follow hooks", "run")
     if account.python_without_tensortap:
-        note(f"{account.python_without_tensortap} has no tensortap, so nothing was seen of it; install it there", "run")
+        note(
+            f"{account.python_without_tensortap} has no tensortap, so nothing was seen of it; install it there",
+            "run",
+        )
     elif not account.was_watched:
         note("no Python was reached: there was none, or one with -I, -E or -S", "run")
     if not is_quiet:
@@ -180,7 +183,10 @@ def _tell_lacks(account: RunOutcome) -> None:
         for name, reason in lacks[:_MOST_TOLD]:
             note(sentence.format(name, reason), "run")
         if len(lacks) > _MOST_TOLD:
-            note(f"and {len(lacks) - _MOST_TOLD} more, which {OWN_FOLDER}/{PROGRAM_FILE} of the run lists", "run")
+            note(
+                f"and {len(lacks) - _MOST_TOLD} more, which {OWN_FOLDER}/{PROGRAM_FILE} of the run lists",
+                "run",
+            )
 
 
 def _shown(path: str) -> str:

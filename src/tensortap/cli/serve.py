@@ -16,7 +16,7 @@ import click
 from tensortap.cli.output import write, write_json
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.faces import thing
-from tensortap.formats.arrivals import Arrival, value_words
+from tensortap.formats.arrivals import ReceivedRecord, describe_value
 from tensortap.frameworks.base import Description, framework_of
 from tensortap.recording.receiving import Receiver
 
@@ -38,7 +38,7 @@ def command(port: int | None, seconds: float | None, as_json: bool, **where: Any
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         thing.serve(port, **where)
     try:
-        watch(thing.receiving())
+        watch(thing.active_receiver())
     finally:
         thing.stop_serving()
     return 0
@@ -89,7 +89,7 @@ def _tell_arrivals(session: Receiver, last: int) -> int:
     return last
 
 
-def _facts(arrival: Arrival) -> dict[str, Any]:
+def _facts(arrival: ReceivedRecord) -> dict[str, Any]:
     record = arrival.record
     return {
         "id": arrival.number,
@@ -111,7 +111,7 @@ def _described(value: Any) -> dict[str, Any]:
         "dtype": None if array is None else array.dtype,
         "shape": None if array is None else array.shape,
         "value": _single(value, array),
-        "text": value_words(value),
+        "text": describe_value(value),
     }
 
 
@@ -127,7 +127,9 @@ def _summary(session: Receiver) -> dict[str, Any]:
     history = session.history
     kept = Counter(arrival.record.name for arrival in history.all())
     return {
-        "names": [{"name": name, "values": kept[name], "gone": history.dropped[name]} for name in history.names],
+        "names": [
+            {"name": name, "values": kept[name], "gone": history.dropped[name]} for name in history.names
+        ],
         "bytes": history.nbytes,
         "dropped": sum(job.dropped for job in session.listener.producers),
     }

@@ -27,9 +27,9 @@ from tensortap.cli.subject import Subject, in_file, in_run
 from tensortap.cli.target import named, target
 from tensortap.core.errors import RefusedError
 from tensortap.formats.safetensors import SUFFIX
-from tensortap.formats.short_words import ShortWords
+from tensortap.formats.short_words import ShortRepr
 from tensortap.kernels.numbers import decode
-from tensortap.readers.portrait import ArraySummary, default_index, index_array, summarize_array, format_index
+from tensortap.readers.portrait import ArraySummary, default_index, format_index, index_array, summarize_array
 from tensortap.readers.run import Run
 
 _LIST_HEAD = ("name", "kind", "records", "dtype", "shape", "size")
@@ -127,10 +127,10 @@ def _shape(row: dict[str, Any]) -> str:
 
 def _write_other(found: Subject, as_json: bool) -> None:
     if as_json:
-        write_json("show", {**found.facts, "text": ShortWords().of(found.other)})
+        write_json("show", {**found.facts, "text": ShortRepr().of(found.other)})
         return
     _write_head(found)
-    write(ShortWords().of(found.other))
+    write(ShortRepr().of(found.other))
 
 
 def _write_numbers(

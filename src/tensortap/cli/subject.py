@@ -11,7 +11,7 @@ from tensortap.cli.output import size
 from tensortap.cli.target import file_values, part_of
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnknownNameError
-from tensortap.formats.rows import Row
+from tensortap.formats.rows import ValueRow
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.statistics import Statistics
 from tensortap.live.slices import parse_slice
@@ -124,7 +124,7 @@ def _history(run: Run, shown: StoredRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _mean(row: Row) -> float | None:
+def _mean(row: ValueRow) -> float | None:
     """A single number is its own."""
     return row.low if row.mean is None else row.mean
 

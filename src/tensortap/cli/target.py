@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensortap.cli.output import printable
 from tensortap.core.errors import NoRunError, UnknownNameError
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 from tensortap.formats import serializers
 from tensortap.frameworks.nested import leaves
 from tensortap.readers.run import Run

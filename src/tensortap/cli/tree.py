@@ -22,11 +22,11 @@ from tensortap.cli.output import (
     write_json,
 )
 from tensortap.cli.target import opened_run
-from tensortap.formats.rows import Row
-from tensortap.formats.run_layout import MODEL, OWN
-from tensortap.formats.tree import fits, tree_text
+from tensortap.formats.rows import ValueRow
+from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
+from tensortap.formats.tree import render_value_tree, stream_limits
 from tensortap.readers.column_counts import file_ends
-from tensortap.readers.lost_files import file_ends_from_cells, describe_lost_files
+from tensortap.readers.lost_files import describe_lost_files, file_ends_from_cells
 from tensortap.readers.run import Run
 from tensortap.readers.stored_rows import UNREADABLE, display_row
 
@@ -58,9 +58,11 @@ def command(run: str, pattern: str | None, step: str | None, rank: str | None, a
     return MISSING if is_damaged else OK
 
 
-def _write(path: Path, rows: list[Row]) -> None:
+def _write(path: Path, rows: list[ValueRow]) -> None:
     model = _model(path)
-    text = tree_text(rows, _title(path, model), (), *fits(sys.stdout), classes=model.get("modules"))
+    text = render_value_tree(
+        rows, _title(path, model), (), *stream_limits(sys.stdout), classes=model.get("modules")
+    )
     write("\n".join(styled(line, "yellow") if "! " in line else line for line in text.split("\n")))
 
 
@@ -87,7 +89,7 @@ def _last_step(found: Run) -> Run:
 def _model(path: Path) -> dict[str, Any]:
     """The classes of its modules, where a model was captured."""
     try:
-        found = json.loads((path / OWN / MODEL).read_bytes())
+        found = json.loads((path / INTERNAL_FOLDER / MODEL_FILE).read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -97,7 +99,7 @@ def _title(path: Path, model: dict[str, Any]) -> str:
     return " ".join(filter(None, [path.absolute().name, str(model.get("class") or "")]))
 
 
-def _facts(row: Row) -> dict[str, Any]:
+def _facts(row: ValueRow) -> dict[str, Any]:
     return {
         "name": row.name,
         "kind": row.kind,

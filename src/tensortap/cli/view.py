@@ -29,7 +29,9 @@ def command(paths: tuple[Path, ...], port: int, opens: bool, allow_actions: bool
         signal.signal(number, lambda *_: is_over.set())
     with start(*(paths or (_usual(),)), port=port, allow_actions=allow_actions) as view:
         _tell(view, as_json)
-        view.tokens.on_token_reused = lambda: note(f"that address was used before; here is another: {view.url}", "view")
+        view.tokens.on_token_reused = lambda: note(
+            f"that address was used before; here is another: {view.url}", "view"
+        )
         if opens:
             webbrowser.open(view.url)
         is_over.wait()

@@ -89,7 +89,9 @@ def _spans_several_steps(pair: EntryPair) -> bool:
 
 def _note_unresolved(pair: EntryPair) -> EntryPair:
     """A pair of which a side has several steps that could not be put together, with the reason."""
-    reasons = [entry.reference.reason for entry in (pair.a, pair.b) if isinstance(entry.reference, UnresolvedRef)]
+    reasons = [
+        entry.reference.reason for entry in (pair.a, pair.b) if isinstance(entry.reference, UnresolvedRef)
+    ]
     if not reasons or pair.alignment is not None:
         return pair
     return replace(pair, alignment=AlignmentNote(pair.a.name, "unaligned", tuple(reasons), is_usable=False))
@@ -121,8 +123,14 @@ def assemble_pair(pair: EntryPair) -> EntryPair:
         )
         return replace(pair, a=a_entry, b=b_entry, alignment=note)
     summary = ", ".join(dict.fromkeys(full_value.summary for full_value in full_values if full_value.summary))
-    details = tuple(f"{side}: {full_value.details}" for side, full_value in zip("AB", full_values, strict=True) if full_value.details)
-    replica_mismatch = "; ".join(full_value.replica_mismatch for full_value in full_values if full_value.replica_mismatch)
+    details = tuple(
+        f"{side}: {full_value.details}"
+        for side, full_value in zip("AB", full_values, strict=True)
+        if full_value.details
+    )
+    replica_mismatch = "; ".join(
+        full_value.replica_mismatch for full_value in full_values if full_value.replica_mismatch
+    )
     note = AlignmentNote(pair.a.name, summary, details, replica_mismatch=replica_mismatch)
     return replace(pair, a=full_values[0].entry, b=full_values[1].entry, alignment=note)
 
@@ -141,9 +149,7 @@ def _assemble_both_sides(
     if full is None or shards is None:
         assembled = _take_identical_shards(sharded_entry)
         if assembled is None:
-            return (
-                f"{sharded_entry} is not numbers on every rank, and its ranks do not say how they belong together"
-            )
+            return f"{sharded_entry} is not numbers on every rank, and its ranks do not say how they belong together"
         return (full_side, assembled) if b is None else (assembled, full_side)
     inferred = infer_placement(full, shards)
     if inferred.placement is None or not inferred.is_usable:
@@ -187,7 +193,9 @@ def _assemble_shards(
     reference = JoinedRef(tuple(shard.reference for shard in shards), placement, replica)
     full_entry = replace(entry, reference=reference, shape=tuple(full.shape))
     replica_mismatch = (
-        f"its {len(replicas)} copies are not equal" if mismatch and do_replicas_differ(replicas, entry.dtype) else ""
+        f"its {len(replicas)} copies are not equal"
+        if mismatch and do_replicas_differ(replicas, entry.dtype)
+        else ""
     )
     return FullValue(full_entry, str(placement), "; ".join(filter(None, details)), replica_mismatch)
 

@@ -18,44 +18,48 @@ class Gradients:
     hooks see it in any order: whoever takes it is whose backward made it."""
 
     def __init__(
-        self, findings: Iterable[Finding], modules: ModuleParents, classes: Mapping[str, str]
+        self, findings: Iterable[Finding], parents: ModuleParents, classes: Mapping[str, str]
     ) -> None:
-        self._modules, self._classes = modules, classes
-        self._takers: defaultdict[Any, list[str]] = defaultdict(list)
-        self._last: dict[str, str] = {}
+        self._parents, self._classes = parents, classes
+        self._consumers: defaultdict[Any, list[str]] = defaultdict(list)
+        self._last_child: dict[str, str] = {}
         for finding in findings:
             tensor = _fingerprint(finding) if finding.kind == "grad_input" else None
             if tensor is not None:
-                self._takers[tensor].append(finding.module)
+                self._consumers[tensor].append(finding.module)
 
-    def pass_by(self, finding: Finding) -> None:
+    def register(self, finding: Finding) -> None:
         """Remember which part of each module was last on the way back."""
         if finding.kind == "grad_output" and finding.module:
-            self._last[self._modules[finding.module]] = finding.module
+            self._last_child[self._parents[finding.module]] = finding.module
 
-    def blamed(self, finding: Finding) -> str:
+    def blame(self, finding: Finding) -> str:
         """The module whose backward made this gradient."""
         if finding.kind == "grad_param":
             return finding.module
-        consumers = self._innermost(finding)
+        consumers = self._innermost_consumers(finding)
         if consumers:
-            return consumers[0] if len(consumers) == 1 else _common_ancestor(consumers, self._modules)
+            return consumers[0] if len(consumers) == 1 else _common_ancestor(consumers, self._parents)
         if finding.kind != "grad_output":
             return finding.module
-        around = self._modules[finding.module]
-        return self._last.get(around, around) if self._classes.get(around) in _CONTAINER_CLASSES else around
+        around = self._parents[finding.module]
+        return (
+            self._last_child.get(around, around)
+            if self._classes.get(around) in _CONTAINER_CLASSES
+            else around
+        )
 
-    def doubt(self, finding: Finding) -> str:
+    def describe_uncertainty(self, finding: Finding) -> str:
         """What would tell more."""
-        consumers = self._innermost(finding)
+        consumers = self._innermost_consumers(finding)
         if len(consumers) > 1:
             return f"several take it: {', '.join(consumers[:4])}"
-        if not consumers and not self._takers and finding.kind == "grad_output":
+        if not consumers and not self._consumers and finding.kind == "grad_output":
             return "'**.in.grad' would tell which module's backward it is"
         return ""
 
-    def _innermost(self, finding: Finding) -> list[str]:
-        consumers = list(dict.fromkeys(self._takers.get(_fingerprint(finding), ())))
+    def _innermost_consumers(self, finding: Finding) -> list[str]:
+        consumers = list(dict.fromkeys(self._consumers.get(_fingerprint(finding), ())))
         return [module for module in consumers if not any(_is_inside(other, module) for other in consumers)]
 
 

@@ -72,7 +72,9 @@ def describe_differences(a: Facts, b: Facts) -> dict[str, str]:
         return {}
     keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key, _ABSENT) != b.get(key, _ABSENT)]
     comparable_keys = [key for key in keys if not _lacks_subject(key, a) and not _lacks_subject(key, b)]
-    changes = {key: _describe_change(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in comparable_keys}
+    changes = {
+        key: _describe_change(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in comparable_keys
+    }
     # Nobody seeds it in most programs: it alone would be found between any two runs.
     return {} if list(changes) == [_PYTHON_RNG] and len({*a, *b}) > 1 else changes
 
@@ -137,7 +139,10 @@ def _code_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"{name} commit", f"{value.get('commit_id', '')[:12]} {value.get('status', '')}".strip()
     for repository in _nested_dict(metadata, "environment").get("repositories") or ():
         # Of the files as they were: two states of one commit, both with changes, have the same words above.
-        yield f"{repository.get('path') or repository.get('package')} files", (repository.get("tree") or "")[:12]
+        yield (
+            f"{repository.get('path') or repository.get('package')} files",
+            (repository.get("tree") or "")[:12],
+        )
     for name, value in _nested_dict(git, "runtime_modifications").items():
         yield f"patched {name}", value
 

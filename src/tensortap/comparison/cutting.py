@@ -24,7 +24,8 @@ def _cropped_parts(ops: Sequence[ArrayOp], array: Array) -> Iterator[tuple[Array
         before = (slice(None),) * axis
         kept = array[(*before, slice(start, stop))]
         yield from (
-            (cropped, kept) for cropped in (array[(*before, slice(0, start))], array[(*before, slice(stop, None))])
+            (cropped, kept)
+            for cropped in (array[(*before, slice(0, start))], array[(*before, slice(stop, None))])
         )
         array = kept
 

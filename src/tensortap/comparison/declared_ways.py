@@ -33,7 +33,9 @@ def parse_placement(declaration: Any) -> ShardPlacement:
         return ShardPlacement("partial", operation=partial[1])
     shard = _SHARD.fullmatch(text)
     if shard is None:
-        raise ValueError(f"{declaration!r} says nothing of how pieces sit in a whole; say {_PLACEMENT_SYNTAX}")
+        raise ValueError(
+            f"{declaration!r} says nothing of how pieces sit in a whole; say {_PLACEMENT_SYNTAX}"
+        )
     dim, zigzag, sections = shard.groups()
     if sections:
         return ShardPlacement("fused", int(dim), tuple(map(int, sections.split(":"))))
@@ -46,7 +48,9 @@ def parse_declared_placements(dims: Any) -> tuple[DeclaredPlacement, ...]:
         return ()
     if not isinstance(dims, Mapping):
         raise TypeError(f'dims are a dict from patterns to words, {{"**.up": "shard(1)"}}; not {dims!r}')
-    return tuple(DeclaredPlacement(str(pattern), parse_placement(declaration)) for pattern, declaration in dims.items())
+    return tuple(
+        DeclaredPlacement(str(pattern), parse_placement(declaration)) for pattern, declaration in dims.items()
+    )
 
 
 def parse_placement_tables(tables: Any, where: str) -> tuple[DeclaredPlacement, ...]:
@@ -62,4 +66,6 @@ def parse_placement_tables(tables: Any, where: str) -> tuple[DeclaredPlacement, 
 
 def find_declared_placement(name: str, declarations: Sequence[DeclaredPlacement]) -> ShardPlacement | None:
     """Of a name that several patterns mean, what the first says."""
-    return next((declared.placement for declared in declarations if is_selected(name, [declared.pattern])), None)
+    return next(
+        (declared.placement for declared in declarations if is_selected(name, [declared.pattern])), None
+    )

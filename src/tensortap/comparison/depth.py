@@ -16,42 +16,44 @@ class DepthTracker:
     """The lowest precision and the number of layers on the way to a value."""
 
     def __init__(self) -> None:
-        self._passed: dict[tuple[object, object], _StepProgress] = {}
+        self._progress: dict[tuple[object, object], _StepProgress] = {}
 
-    def of(self, pair: EntryPair) -> tuple[str, int]:
+    def dtype_and_depth(self, pair: EntryPair) -> tuple[str, int]:
         entry, other_dtype = pair.a, pair.b.dtype
         if entry.dtype in SCALE_DTYPES:
             return entry.dtype, 1
-        progress = self._passed.get((entry.step, entry.rank)) or self._begun(entry)
-        if entry.dtype != progress.lowest or other_dtype != progress.lowest:
-            progress.lowest = max(progress.lowest, entry.dtype, other_dtype, key=_unit_roundoff)
+        progress = self._progress.get((entry.step, entry.rank)) or self._start_step(entry)
+        if entry.dtype != progress.lowest_dtype or other_dtype != progress.lowest_dtype:
+            progress.lowest_dtype = max(progress.lowest_dtype, entry.dtype, other_dtype, key=_unit_roundoff)
         if entry.name not in progress.names:
-            progress.enter(entry)
+            progress.add(entry)
         # Through every layer forwards, and then backwards.
-        return progress.lowest, 2 * progress.layers if entry.kind.startswith("grad") else progress.layers
+        return progress.lowest_dtype, 2 * progress.layers if entry.kind.startswith(
+            "grad"
+        ) else progress.layers
 
-    def _begun(self, entry: Entry) -> _StepProgress:
+    def _start_step(self, entry: Entry) -> _StepProgress:
         """What stands for several steps counts with the first of them."""
-        progress = self._passed.setdefault((entry.first_step, entry.first_rank), _StepProgress())
-        return self._passed.setdefault((entry.step, entry.rank), progress)
+        progress = self._progress.setdefault((entry.first_step, entry.first_rank), _StepProgress())
+        return self._progress.setdefault((entry.step, entry.rank), progress)
 
 
 @dataclass(slots=True)
 class _StepProgress:
     """What the values of one step and rank have passed through so far."""
 
-    lowest: str = ""
+    lowest_dtype: str = ""
     layers: int = 1  # parts that have run, of whatever has the most of them
     names: set[str] = field(default_factory=set)
-    parts: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    children: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def enter(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         self.names.add(entry.name)
         # What somebody gave a name is no module; what it is named after may be one.
         path = module_of(entry.name, entry.kind) if entry.kind != "value" else entry.name.rpartition(".")[0]
         while path:
             parent = path.rpartition(".")[0]
-            siblings = self.parts[parent]
+            siblings = self.children[parent]
             if path in siblings:
                 return
             siblings.add(path)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from tensortap.comparison.operands import Operand
-from tensortap.core.paths import matches_pattern
+from tensortap.core.patterns import matches_pattern
 from tensortap.core.record import Kind, Placement, Site
 
 _MAX_NAMES_SHOWN = 4  # names
@@ -113,7 +113,9 @@ class Side:
     def _describe_empty_selection(self, patterns: Sequence[str], step: int | None, rank: int | None) -> str:
         """What nothing of it is, and what there is."""
         criteria = [" or ".join(map(repr, patterns))] if patterns else []
-        criteria += [f"of {label} {number}" for label, number in (("step", step), ("rank", rank)) if number is not None]
+        criteria += [
+            f"of {label} {number}" for label, number in (("step", step), ("rank", rank)) if number is not None
+        ]
         names = ", ".join(map(repr, self.names[:_MAX_NAMES_SHOWN])) + (
             ", ..." if len(self.names) > _MAX_NAMES_SHOWN else ""
         )

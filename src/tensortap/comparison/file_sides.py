@@ -48,7 +48,9 @@ def side_from_file(path: Path) -> Side:
         dtype = description.dtype if description.layout != "python" else ""
         shape = tuple(description.shape)
         reference = FileLeafRef(file_path, name, written)
-        entries.append(Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=description.nbytes))
+        entries.append(
+            Entry(name, reference, order=order, dtype=dtype, shape=shape, nbytes=description.nbytes)
+        )
     return Side(str(path), entries, [], [], {}, str(path))
 
 
@@ -71,7 +73,9 @@ def side_from_safetensors(path: Path) -> Side:
     tensors, problems = safetensors.tensors(path)
     entries = []
     for order, tensor in enumerate(tensors):
-        reference = SafetensorsRef(file_path, written, tensor.offset, tensor.nbytes, tensor.dtype, tensor.shape)
+        reference = SafetensorsRef(
+            file_path, written, tensor.offset, tensor.nbytes, tensor.dtype, tensor.shape
+        )
         facts = (order, tensor.dtype, tensor.shape, tensor.nbytes)
         entries.append(Entry(tensor.name, reference, "value", 0, 0, 0, *facts))
     if not entries and not problems:

@@ -26,7 +26,7 @@ class Finding:
     axis: Axis = ""
     note: str = ""
     source: str = ""  # of what is inherited: the value it comes from
-    place: str = ""  # the module, where the name alone tells another
+    module_override: str = ""  # the module, where the name alone tells another
 
     @property
     def name(self) -> str:
@@ -38,7 +38,7 @@ class Finding:
 
     @property
     def module(self) -> str:
-        return self.place or module_of(self.pair.a.name, self.pair.a.kind)
+        return self.module_override or module_of(self.pair.a.name, self.pair.a.kind)
 
     @property
     def step(self) -> int:
@@ -115,7 +115,11 @@ def resolve_out_modules(findings: Sequence[Finding]) -> Sequence[Finding]:
 def _resolve_out_module(finding: Finding, outs: tuple[str, ...]) -> Finding:
     stem = stem_of(finding.name, finding.kind)
     is_below = finding.kind in OUTPUTS and f"{stem}.".startswith(outs)
-    return replace(finding, place=stem) if is_below and not f"{finding.module}.".startswith(outs) else finding
+    return (
+        replace(finding, module_override=stem)
+        if is_below and not f"{finding.module}.".startswith(outs)
+        else finding
+    )
 
 
 def worse_of(a: Finding | None, b: Finding | None) -> Finding | None:

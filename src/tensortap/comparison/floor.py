@@ -27,7 +27,7 @@ SCHEMA = "tensortap.floor/1"
 _MIN_LIMIT, _MAX_LIMIT, _MARGIN = 2.0, 12.0, 1.5
 # What rounding makes of a whole array, of the most that it makes of one number.
 _ROUNDING_SHARE = 0.4
-# The noise of a few numbers may be nothing by luck: they have at least that of what came before them.
+# The noise of a few numbers may be nothing by column_slack: they have at least that of what came before them.
 _SMALL_SIZE = 256
 # So is how far two right ways are apart in a column of few rows.
 _FEW_ROWS, _COLUMN_SLACK = 16, 4.0
@@ -114,11 +114,11 @@ class Floor:
 
 
 def _noise_to_row(noise: Noise) -> list[Any]:
-    return [noise.relative_l2, noise.row, noise.column, noise.source, noise.flips, noise.own]
+    return [noise.relative_l2, noise.row, noise.column, noise.source, noise.flips, noise.intrinsic]
 
 
 def _noise_from_row(l2: float, row: float, column: float, source: str, flips: int, own: Any) -> Noise:
-    return Noise(l2, row, column, source, flips=flips, own=tuple(own) if own else None)
+    return Noise(l2, row, column, source, flips=flips, intrinsic=tuple(own) if own else None)
 
 
 class _ArraySize(NamedTuple):
@@ -129,27 +129,27 @@ class _ArraySize(NamedTuple):
     dtype: str
 
     @property
-    def luck(self) -> float:
+    def column_slack(self) -> float:
         return 1 + _COLUMN_SLACK / max(self.rows, 1) if self.rows < _FEW_ROWS else 1.0
 
 
 class NoiseMeasurements:
-    """What the twins of a run differ by, value by value; the values themselves are not kept. `is_alone`: what
+    """What the twins of a run differ by, value by value; the values themselves are not kept. `is_intrinsic`: what
     a value is made of was given, so that it has no noise but its own."""
 
-    def __init__(self, *, is_alone: bool = False) -> None:
-        self._is_alone = is_alone
+    def __init__(self, *, is_intrinsic: bool = False) -> None:
+        self._is_intrinsic = is_intrinsic
         self._noise: dict[str, dict[EntryKey, Noise]] = {}
         self._sizes: dict[EntryKey, _ArraySize] = {}
         self._reshaped: set[str] = set()
 
     @property
-    def twins(self) -> tuple[str, ...]:
+    def reruns(self) -> tuple[str, ...]:
         return tuple(self._noise)
 
     def add(self, rerun: str, entry: Entry, metrics: Metrics, share: float = 1.0) -> None:
         """What one value of a twin differs by, and the share of it that is noise; of a few numbers all is, as
-        it may be little by luck. One that has another shape, or a NaN, is no twin there."""
+        it may be little by column_slack. One that has another shape, or a NaN, is no twin there."""
         key = entry.name, entry.first_step, entry.call, entry.first_rank
         noise = self._noise.setdefault(rerun, {})
         if metrics.reason or metrics.disagreeing or metrics.is_opaque:
@@ -168,10 +168,10 @@ class NoiseMeasurements:
             self._noise.pop(rerun, None)
 
     def floor(self, skipped: Iterable[str] = (), limit: float | None = None) -> Floor:
-        twins = tuple(rerun for rerun in self.twins if rerun != INTRINSIC_ROUNDING)
-        noise_by_key = self._over(twins)
+        twins = tuple(rerun for rerun in self.reruns if rerun != INTRINSIC_ROUNDING)
+        noise_by_key = self._combine_noise(twins)
         for key, noise in (
-            self._over([INTRINSIC_ROUNDING]) if INTRINSIC_ROUNDING in self._noise else {}
+            self._combine_noise([INTRINSIC_ROUNDING]) if INTRINSIC_ROUNDING in self._noise else {}
         ).items():
             if key in noise_by_key:
                 # Another right way rounds elsewhere, in some row by all that rounding can do; and rounding
@@ -181,21 +181,21 @@ class NoiseMeasurements:
                 intrinsic = (
                     noise.relative_l2,
                     max(noise.row, roundoff),
-                    max(noise.column, roundoff) * size.luck,
+                    max(noise.column, roundoff) * size.column_slack,
                 )
                 bound = (
                     noise_by_key[key].relative_l2,
                     noise_by_key[key].row,
-                    noise_by_key[key].column * size.luck,
+                    noise_by_key[key].column * size.column_slack,
                 )
-                noise_by_key[key] = replace(noise_by_key[key], own=map_levels(min, intrinsic, bound))
+                noise_by_key[key] = replace(noise_by_key[key], intrinsic=map_levels(min, intrinsic, bound))
         return Floor(noise_by_key, limit or DEFAULT_LIMIT, twins, tuple(skipped))
 
-    def calibrated(self) -> float:
+    def calibrate_limit(self) -> float:
         """The limit at which every twin lies within the noise of the others, with a margin."""
         worst = 0.0
         for rerun, noise in self._noise.items():
-            noise_of_others = self._over([other for other in self.twins if other != rerun])
+            noise_of_others = self._combine_noise([other for other in self.reruns if other != rerun])
             worst = max(
                 [
                     worst,
@@ -208,30 +208,30 @@ class NoiseMeasurements:
             )
         return min(max(_MARGIN * worst, _MIN_LIMIT), _MAX_LIMIT)
 
-    def ratio_of(self, rerun: str, other_reruns: Sequence[str]) -> float:
+    def worst_ratio_to(self, rerun: str, other_reruns: Sequence[str]) -> float:
         """How far one twin lies beyond the noise of others, at worst."""
-        floor = self._over(other_reruns)
+        floor = self._combine_noise(other_reruns)
         own = self._noise.get(rerun, {})
         return max(
             (_worst_ratio(noise, floor[key]) for key, noise in own.items() if key in floor), default=0.0
         )
 
-    def _over(self, reruns: Sequence[str]) -> dict[EntryKey, Noise]:
+    def _combine_noise(self, reruns: Sequence[str]) -> dict[EntryKey, Noise]:
         """The larger noise of these twins, never below the rounding of the type."""
         combined: dict[EntryKey, Noise] = {}
         for rerun in reruns:
             for key, noise in self._noise[rerun].items():
                 combined[key] = max_noise(combined.get(key), noise)
-        return self._lifted(combined)
+        return self._apply_lower_bounds(combined)
 
-    def _lifted(self, combined: dict[EntryKey, Noise]) -> dict[EntryKey, Noise]:
+    def _apply_lower_bounds(self, combined: dict[EntryKey, Noise]) -> dict[EntryKey, Noise]:
         preceding = Noise(0.0, 0.0, 0.0, "")
         bounded = {}
         for key, noise in combined.items():
             count, _, dtype = self._sizes[key]
             lower_bound = UNIT_ROUNDOFF.get(dtype, 0.0)
             if count < _SMALL_SIZE:
-                lower_bound = max(lower_bound, self._of_few(noise, dtype, preceding.relative_l2))
+                lower_bound = max(lower_bound, self._bound_small_array(noise, dtype, preceding.relative_l2))
             elif key[0] in self._reshaped:
                 # The twins that tell most of its noise had another shape: it has that of what came before.
                 noise = max_noise(replace(preceding, source=noise.source), noise)
@@ -247,11 +247,11 @@ class NoiseMeasurements:
             )
         return bounded
 
-    def _of_few(self, noise: Noise, dtype: str, preceding: float) -> float:
-        """That a few numbers differ by little is luck, unless it is as little as their type can: a loss in
+    def _bound_small_array(self, noise: Noise, dtype: str, preceding: float) -> float:
+        """That a few numbers differ by little is column_slack, unless it is as little as their type can: a loss in
         single precision above a model in half."""
         typical = analytic_noise(dtype).relative_l2
-        return min(typical, preceding) if self._is_alone and noise.relative_l2 <= typical else preceding
+        return min(typical, preceding) if self._is_intrinsic and noise.relative_l2 <= typical else preceding
 
 
 def _worst_ratio(noise: Noise, floor: Noise) -> float:

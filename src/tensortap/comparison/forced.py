@@ -48,13 +48,13 @@ class TeacherForcedRun:
     """What a model made of another's values: pairs of (the other's, its own), and what has no partner."""
 
     pairs: list[tuple[Entry, Entry]] = field(default_factory=list)
-    alone: list[Entry] = field(default_factory=list)
-    kept: dict[str, str] = field(default_factory=dict)  # values that were not replaced, and why
+    unmatched: list[Entry] = field(default_factory=list)
+    not_replaced: dict[str, str] = field(default_factory=dict)  # values that were not replaced, and why
     missing: list[str] = field(default_factory=list)
     plans: dict[int, AlignmentNote] = field(
         default_factory=dict
     )  # of another arrangement, by the id of its own value
-    joined: dict[str, int] = field(default_factory=dict)  # ways in which pieces of ranks were put together
+    assembled: dict[str, int] = field(default_factory=dict)  # ways in which pieces of ranks were put together
 
 
 def run_teacher_forced(
@@ -74,17 +74,17 @@ def run_teacher_forced(
         wanted_site for wanted_site in selection(model, patterns) if wanted_site.site.kind in _REPLACED_KINDS
     ]
     with contextlib.ExitStack() as stack:
-        captured = stack.enter_context(capture(model, *patterns, keep="cow", to=run.see))
+        captured = stack.enter_context(capture(model, *patterns, keep="cow", to=run.on_record))
         stack.enter_context(preserved_state(model))
         # Hooks run in their order: what is recorded is what the model made, before it is replaced.
         stack.enter_context(replacing_activations(model, wanted, run))
         run_batch(model, batch)
     if run.failure is not None:
         raise run.failure
-    run.found.missing = [
+    run.result.missing = [
         f"{site.name} was selected and never came: {site.reason}" for site in captured.missing
     ]
-    return run.found
+    return run.result
 
 
 @contextlib.contextmanager
@@ -161,51 +161,53 @@ class _ActivationExchange:
     def __init__(
         self, shelf: ReferenceActivations, classes: Mapping[str, str], change: Perturbation | None = None
     ) -> None:
-        self._shelf, self._classes, self._change = shelf, classes, change
-        self._next: dict[str, Entry] = {}
-        self.found = TeacherForcedRun()
+        self._reference, self._classes, self._perturbation = shelf, classes, change
+        self._replacements: dict[str, Entry] = {}
+        self.result = TeacherForcedRun()
         self.failure: Exception | None = None
 
-    def see(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         try:
-            self._see(record)
+            self._process(record)
         except Exception as error:  # noqa: BLE001 - a capture would only log it; raised afterwards
             self.failure = self.failure or error
 
-    def _see(self, record: Record) -> None:
+    def _process(self, record: Record) -> None:
         (own,) = side_from_records([record], self._classes).entries
-        own.order = len(self.found.pairs) + len(self.found.alone)
+        own.order = len(self.result.pairs) + len(self.result.unmatched)
         own_placement = record.placement
-        other = self._shelf.take(record, own.shape if own_placement is None else own_placement.shape)
-        own.step = self._shelf.step_of(record)
-        other = other if other is None or own_placement is None else self._placed(own, other, own_placement)
+        other = self._reference.take(record, own.shape if own_placement is None else own_placement.shape)
+        own.step = self._reference.step_of(record)
+        other = (
+            other if other is None or own_placement is None else self._take_shard(own, other, own_placement)
+        )
         plan = None
         if other is not None and shards_of(other):
-            other, plan = self._whole(own, other)
+            other, plan = self._assemble(own, other)
         if other is None:
-            self.found.alone.append(own)
+            self.result.unmatched.append(own)
             return
         other = replace(other, rank=own.rank, call=own.call, order=own.order)
         if plan is not None and not plan.is_usable:
-            self._paired(other, own, plan)
+            self._add_pair(other, own, plan)
             return
-        self._next[record.name] = other
+        self._replacements[record.name] = other
         aligned = align_layouts(other, own)
         if isinstance(aligned, str):
-            self.found.kept.update({own.name: aligned} if aligned else {})
-            self._paired(other, own, plan)
+            self.result.not_replaced.update({own.name: aligned} if aligned else {})
+            self._add_pair(other, own, plan)
             return
-        self._next[record.name] = aligned.given
-        self._paired(
+        self._replacements[record.name] = aligned.given
+        self._add_pair(
             aligned.other, aligned.own, aligned.layout.annotate(plan or AlignmentNote(other.name, "", ()))
         )
 
-    def _paired(self, other: Entry, own: Entry, plan: AlignmentNote | None) -> None:
-        self.found.pairs.append((other, own))
+    def _add_pair(self, other: Entry, own: Entry, plan: AlignmentNote | None) -> None:
+        self.result.pairs.append((other, own))
         if plan is not None:
-            self.found.plans[id(own)] = plan
+            self.result.plans[id(own)] = plan
 
-    def _whole(self, own: Entry, other: Entry) -> tuple[Entry, AlignmentNote | None]:
+    def _assemble(self, own: Entry, other: Entry) -> tuple[Entry, AlignmentNote | None]:
         """The pieces of several ranks of the reference put together, as they say or as this value tells.
         Which of copies that are not equal is right nobody knows: none of them is put."""
         pair = assemble_pair(EntryPair(other, own))
@@ -215,12 +217,12 @@ class _ActivationExchange:
             plan = replace(plan, details=(*plan.details[:-1], reason), is_usable=False)
             pair = replace(pair, a=replace(pair.a, reference=UnresolvedRef(plan.details[-1])))
         if plan is None or not plan.is_usable:
-            self.found.kept[own.name] = plan.details[-1] if plan is not None else "it is in pieces"
+            self.result.not_replaced[own.name] = plan.details[-1] if plan is not None else "it is in pieces"
             return pair.a, plan
-        self.found.joined[plan.summary] = self.found.joined.get(plan.summary, 0) + 1
+        self.result.assembled[plan.summary] = self.result.assembled.get(plan.summary, 0) + 1
         return pair.a, plan
 
-    def _placed(self, own: Entry, other: Entry, own_placement: Placement) -> Entry | None:
+    def _take_shard(self, own: Entry, other: Entry, own_placement: Placement) -> Entry | None:
         """Of a sharded value the piece of this rank; nothing where the whole does not tell what that is."""
         if other.placement == own_placement or other.shape != own_placement.shape:
             return other
@@ -228,7 +230,7 @@ class _ActivationExchange:
             (part for part in own_placement.parts if part != "replicate" and not parse_shard(part)), ""
         )
         if partial:
-            self.found.kept[own.name] = (
+            self.result.not_replaced[own.name] = (
                 f"it is {partial} here, of which only all ranks together are the whole"
             )
             return None
@@ -236,15 +238,15 @@ class _ActivationExchange:
         return replace(other, reference=reference, shape=own.shape, placement=own_placement, checksum="")
 
     def exchange(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        entry = self._next.pop(name, None)
+        entry = self._replacements.pop(name, None)
         if entry is None:
             return value
         try:
             tensor = as_tensor_like(entry.load(), value)
-            is_kept = self._change is None or entry.kind != "input"
-            return tensor if is_kept else _perturb(tensor, name, self._change)
+            is_kept = self._perturbation is None or entry.kind != "input"
+            return tensor if is_kept else _perturb(tensor, name, self._perturbation)
         except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, TensortapError) as error:
-            self.found.kept.setdefault(name, str(error))
+            self.result.not_replaced.setdefault(name, str(error))
             return value
 
 

@@ -107,7 +107,7 @@ def floor_from_isolated_runs(
     """The noise of every value: of the twin against what it was given, or against another that was given the
     same. Of the latter nobody knows that it is right: what is more than is usual for the `lowest` type on
     its way is no noise of it."""
-    measurements = NoiseMeasurements(is_alone=not (runs.is_coarser or are_mixed))
+    measurements = NoiseMeasurements(is_intrinsic=not (runs.is_coarser or are_mixed))
     for other, base_value, own in _pair_with_base(runs.twin, base):
         measurements.add(f"each part alone in {runs.name}", other, measure(base_value.load(), own.load()))
     for other, base_value, own in _pair_with_base(runs.moved, runs.twin if runs.is_coarser else base):

@@ -101,12 +101,14 @@ def _describe_unfinished_steps(shelf: ReferenceActivations) -> list[str]:
 
 def describe_replay(run: TeacherForcedRun, shelf: ReferenceActivations) -> list[str]:
     """What is worth saying of a replay."""
-    notes = [f"{name} was not replaced: {reason}" for name, reason in list(run.kept.items())[:_MAX_SHOWN]]
-    more = len(run.kept) - _MAX_SHOWN
+    notes = [
+        f"{name} was not replaced: {reason}" for name, reason in list(run.not_replaced.items())[:_MAX_SHOWN]
+    ]
+    more = len(run.not_replaced) - _MAX_SHOWN
     notes += [f"{more} more values were not replaced"] if more > 0 else []
     notes += run.missing[:_MAX_SHOWN]
-    if run.joined:
-        methods = ", ".join(f"{count} {description}" for description, count in run.joined.items())
+    if run.assembled:
+        methods = ", ".join(f"{count} {description}" for description, count in run.assembled.items())
         notes.append(f"the pieces of the reference's ranks were put together: {methods}")
     if shelf.is_cut and shelf.is_alike and not shelf.strange:
         count = len(shelf.ran)

@@ -29,7 +29,9 @@ def pair_fused_inputs(matching: Matching, fused: Iterable[FusedParts]) -> Matchi
         if full.kind == "output":
             full_inputs, part_inputs = free if is_a else free[::-1]
             pairs += _input_pairs(
-                full_inputs.get(_module_call(full), []), [part_inputs.get(_module_call(part), []) for part in parts], is_a
+                full_inputs.get(_module_call(full), []),
+                [part_inputs.get(_module_call(part), []) for part in parts],
+                is_a,
             )
     paired = {id(entry) for pair in pairs for entry in (pair.a, pair.b)}
     kept = [pair for pair in matching.pairs if pair not in guessed or not {id(pair.a), id(pair.b)} & paired]
@@ -41,7 +43,9 @@ def pair_fused_inputs(matching: Matching, fused: Iterable[FusedParts]) -> Matchi
     )
 
 
-def _input_pairs(full_inputs: Sequence[Entry], part_inputs: Iterable[Sequence[Entry]], is_a: bool) -> Iterator[EntryPair]:
+def _input_pairs(
+    full_inputs: Sequence[Entry], part_inputs: Iterable[Sequence[Entry]], is_a: bool
+) -> Iterator[EntryPair]:
     """The first input with the first of each part, and so on."""
     for inputs in part_inputs:
         for full_input, part_input in zip(full_inputs, inputs, strict=False):

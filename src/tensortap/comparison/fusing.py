@@ -14,7 +14,7 @@ from tensortap.comparison.operands import Operand
 from tensortap.comparison.recombining import find_fused
 from tensortap.comparison.references import numeric_operand
 from tensortap.comparison.shelf import concatenate
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 
 Fused = Mapping[str, Sequence[str]]
 _USAGE = 'fused says what one module does of several: {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}'
@@ -68,7 +68,7 @@ def guess_fused(matched: Matching, renamed: Callable[[str], str]) -> FusionGuess
     original_names = {id(one): entry.name for one, entry in zip(renamed_entries, matched.only_a, strict=True)}
     guess = FusionGuess({}, {})
     for candidate in find_fused(Matching([], _outputs(renamed_entries), _outputs(matched.only_b))):
-        whole, parts = candidate.whole, candidate.parts
+        whole, parts = candidate.full, candidate.parts
         if candidate.ops or not candidate.is_fused or candidate.placement.dim != len(whole.shape) - 1:
             continue
         if candidate.is_a:

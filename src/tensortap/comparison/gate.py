@@ -31,7 +31,7 @@ class Explanation:
     text: str
     names: tuple[str, ...] = ()
     state: State = "differs"
-    are_alone: bool = False  # the names are on one side only: nothing is known of what they hold
+    are_unmatched: bool = False  # the names are on one side only: nothing is known of what they hold
 
     @property
     def differs(self) -> bool:
@@ -90,7 +90,7 @@ def _compare_digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matchi
             f"{len(names)} only in {side}: {_join_some(names)}" for side, names in unmatched.items() if names
         ]
         description = f"the models do not have the same weights: {'; '.join(counts)}"
-        return Explanation("weights", description, (*unmatched["A"], *unmatched["B"]), are_alone=True)
+        return Explanation("weights", description, (*unmatched["A"], *unmatched["B"]), are_unmatched=True)
     if pieces:
         description = (
             f"{len(pieces)} of {len(common)} weights are in pieces on one side, and were not compared"

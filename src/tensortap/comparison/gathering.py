@@ -35,7 +35,11 @@ def _differently_sharded_names(a: Side, b: Side) -> set[str]:
             placement = entry.placement
             described = None if placement is None else (placement.mesh, placement.parts)
             by_name.setdefault(entry.name, set()).add(described)
-    return {name for name, placements in placements_by_side[0].items() if placements_by_side[1].get(name, placements) != placements}
+    return {
+        name
+        for name, placements in placements_by_side[0].items()
+        if placements_by_side[1].get(name, placements) != placements
+    }
 
 
 def group_shards(

@@ -153,6 +153,8 @@ def _indices_before(steps: Sequence[ArrayOp], shape: Shape, indices: tuple[Array
             indices = tuple(indices[arguments[0].index(axis)] for axis in range(len(old)))
         else:
             axis = arguments[0]
-            position = np.asarray(arguments[1])[indices[axis]] if verb == "take" else indices[axis] + arguments[1]
+            position = (
+                np.asarray(arguments[1])[indices[axis]] if verb == "take" else indices[axis] + arguments[1]
+            )
             indices = (*indices[:axis], position, *indices[axis + 1 :])
     return indices

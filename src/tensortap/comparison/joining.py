@@ -49,8 +49,12 @@ class JoinedRef(NamedTuple):
         operands = [_load_operand(shard) for shard in self.shards]
         dtypes = {operand.dtype for operand in operands}
         if len(dtypes) == 1 and not self.placement.is_reduced:
-            return Operand(assemble(self.placement, [operand.bits for operand in operands])[self.replica], dtypes.pop())
-        full = assemble(self.placement, [decode(operand.bits, operand.dtype) for operand in operands])[self.replica]
+            return Operand(
+                assemble(self.placement, [operand.bits for operand in operands])[self.replica], dtypes.pop()
+            )
+        full = assemble(self.placement, [decode(operand.bits, operand.dtype) for operand in operands])[
+            self.replica
+        ]
         return Operand(full, str(full.dtype))
 
 
@@ -64,7 +68,12 @@ class DeclaredShardsRef(NamedTuple):
 
     def load(self) -> Any:
         rows = zip(self.shards, self.ranks, self.placements, strict=True)
-        return whole([Record(self.name, shard.load(), rank=rank, placement=placement) for shard, rank, placement in rows])
+        return whole(
+            [
+                Record(self.name, shard.load(), rank=rank, placement=placement)
+                for shard, rank, placement in rows
+            ]
+        )
 
     def operand(self) -> Operand | None:
         return numeric_operand(self.load())
@@ -104,7 +113,7 @@ class WindowsRef(NamedTuple):
     """Parts of values, one number after the other; an empty place is all of it."""
 
     references: tuple[ValueRef, ...]
-    places: tuple[tuple[tuple[int, int], ...], ...]  # from where to where along each axis
+    windows: tuple[tuple[tuple[int, int], ...], ...]  # from where to where along each axis
 
     def load(self) -> Any:
         operand = self.operand()
@@ -114,7 +123,7 @@ class WindowsRef(NamedTuple):
         operands = [_load_operand(reference) for reference in self.references]
         parts = [
             operand.bits[tuple(slice(*limits) for limits in window)].reshape(-1)
-            for operand, window in zip(operands, self.places, strict=True)
+            for operand, window in zip(operands, self.windows, strict=True)
         ]
         return Operand(np.concatenate(parts), operands[0].dtype)
 

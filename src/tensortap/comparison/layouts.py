@@ -59,7 +59,11 @@ def find_layout(a: Array, b: Array) -> LayoutMatch:
     if min(a.size, b.size) < _MIN_NUMBERS or _is_constant(a) or _is_constant(b):
         return LayoutMatch()
     sampled = SampledFit(a, b)
-    if a.shape == b.shape and sampled.could_match((), (), _MAX_ERROR) and relative_distance(a, b) <= _MAX_ERROR:
+    if (
+        a.shape == b.shape
+        and sampled.could_match((), (), _MAX_ERROR)
+        and relative_distance(a, b) <= _MAX_ERROR
+    ):
         return LayoutMatch()
     fitting = list(_fitting_layouts(a, b, sampled))
     if not fitting:

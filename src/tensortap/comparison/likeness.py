@@ -56,9 +56,13 @@ def match_by_content(
     """Values of one shape that hold nearly the same numbers; then whatever is named by analogy with them."""
     known_b = {module_of(pair.b.name, pair.b.kind) for pair in pairs}
     known_a = {module_of(pair.a.name, pair.a.kind) for pair in pairs}
-    a_groups = _group_by_shape((entry for entry in a if module_of(entry.name, entry.kind) not in known_a), shift)
+    a_groups = _group_by_shape(
+        (entry for entry in a if module_of(entry.name, entry.kind) not in known_a), shift
+    )
     b_groups = _group_by_shape((entry for entry in b if module_of(entry.name, entry.kind) not in known_b), {})
-    pairs_found = [pair for key, group in a_groups.items() for pair in _match_nearest(group, b_groups.get(key, []))]
+    pairs_found = [
+        pair for key, group in a_groups.items() for pair in _match_nearest(group, b_groups.get(key, []))
+    ]
     return [*pairs_found, *_match_by_analogy(a, b, pairs_found, shift)]
 
 
@@ -185,7 +189,11 @@ def _match_by_analogy(
         if score >= _LIKELY and _NUMBER.findall(a_entry.name) == _NUMBER.findall(b_entry.name):
             analogies[_numbers_to_stars(a_entry.name)].add(_numbers_to_stars(b_entry.name))
     paired = {id(entry) for a_entry, b_entry, _ in pairs for entry in (a_entry, b_entry)}
-    b_by_call = {(a_entry.name, a_entry.step, a_entry.rank, a_entry.call): a_entry for a_entry in b if id(a_entry) not in paired}
+    b_by_call = {
+        (a_entry.name, a_entry.step, a_entry.rank, a_entry.call): a_entry
+        for a_entry in b
+        if id(a_entry) not in paired
+    }
     analogous: list[ScoredPair] = []
     for entry in a:
         targets = analogies.get(_numbers_to_stars(entry.name), set())

@@ -31,65 +31,67 @@ class _ModuleScope:
     worst: Finding | None = None
     has_inputs: bool = False
     call: int = 0
-    sorting: Finding | None = None  # decisions that came in and fall otherwise, though no more than in a twin
+    sorting_decisions: Finding | None = (
+        None  # decisions that came in and fall otherwise, though no more than in a twin
+    )
 
     def add(self, finding: Finding) -> None:
         self.worst = worse_of(self.worst, finding)
         if finding.pair.a.kind == "input" and is_tie(finding):
-            self.sorting = finding
+            self.sorting_decisions = finding
 
 
 @dataclass(slots=True)
 class _StepWalk:
     """One step of one rank, value by value in the order in which they were computed."""
 
-    modules: ModuleParents
+    parents: ModuleParents
     classes: dict[str, str]
     gradients: Gradients
-    unseen: UncapturedInputs
-    own: IntrinsicRounding
-    has_own_weights: bool  # those it began with: no step before can have changed them
+    uncaptured: UncapturedInputs
+    intrinsic: IntrinsicRounding
+    has_initial_weights: bool  # those it began with: no step before can have changed them
     scopes: defaultdict[str, _ModuleScope] = field(default_factory=lambda: defaultdict(_ModuleScope))
     weights: dict[str, Finding] = field(default_factory=dict)
-    given: Finding | None = None  # by the model, to whoever called it: it may come in again
+    model_output: Finding | None = None  # by the model, to whoever called it: it may come in again
     worst: Finding | None = None  # of all so far, the backward pass among them
     tie: Finding | None = None  # decisions that fell otherwise within noise: what follows moves in leaps
 
-    def parent_of(self, finding: Finding) -> Finding | None:
+    def worst_parent_of(self, finding: Finding) -> Finding | None:
         """The worst of what the value was computed from, as far as was captured."""
         kind = finding.kind
         if kind in GRADIENT_KINDS or finding.name.endswith(AFTER_STEP):
             return self.worst
         if kind == "value":
-            return worse_of(self.scopes[""].worst, self.given)
+            return worse_of(self.scopes[""].worst, self.model_output)
         module = finding.module
         if kind == "input":
-            return self._around(module)
-        return worse_of(self._within(module), self.weights.get(module))
+            return self._worst_outside(module)
+        return worse_of(self._worst_inside(module), self.weights.get(module))
 
-    def _within(self, module: str) -> Finding | None:
+    def _worst_inside(self, module: str) -> Finding | None:
         """Of a result: what came into the module and what its parts gave; else what is around it."""
         scope = self.scopes[module]
         if scope.has_inputs or not module:
             return scope.worst
-        return worse_of(scope.worst, self._around(module))
+        return worse_of(scope.worst, self._worst_outside(module))
 
-    def _around(self, module: str) -> Finding | None:
+    def _worst_outside(self, module: str) -> Finding | None:
         """Of what comes into a module: what was seen in the code that calls it."""
         if module:
-            return self._within(self.modules[module])
+            return self._worst_inside(self.parents[module])
         # What the model was called with is given to it, unless it comes from what the model gave before.
-        return self.given if self.given is not None and self.given.is_beyond else None
+        return self.model_output if self.model_output is not None and self.model_output.is_beyond else None
 
-    def sorting_of(self, finding: Finding) -> Finding | None:
+    def find_sorting_decisions(self, finding: Finding) -> Finding | None:
         """The decisions by which a module around it sorts its rows, where they differ within noise."""
         if finding.kind in _WEIGHT_KINDS:
             return None
         module = finding.module
         while module:
-            module = self.modules[module]
-            if self.scopes[module].sorting is not None:
-                return self.scopes[module].sorting
+            module = self.parents[module]
+            if self.scopes[module].sorting_decisions is not None:
+                return self.scopes[module].sorting_decisions
         return None
 
     def register(self, finding: Finding) -> None:
@@ -98,7 +100,7 @@ class _StepWalk:
         self.tie = self.tie or (finding if is_tie(finding) else None)
         module, kind = finding.module, finding.kind
         if kind in GRADIENT_KINDS:
-            self.gradients.pass_by(finding)
+            self.gradients.register(finding)
         elif kind == "input":
             scope = self.scopes[module]
             if finding.call != scope.call or not scope.has_inputs:
@@ -109,19 +111,19 @@ class _StepWalk:
         elif kind == "param":
             self.weights[module] = worse_of(self.weights.get(module), finding) or finding
         elif kind == "output" and not module:
-            self.given = worse_of(self.given, finding)
+            self.model_output = worse_of(self.model_output, finding)
         else:
-            parent = self.modules[module] if kind == "output" else ""
+            parent = self.parents[module] if kind == "output" else ""
             self.scopes[parent].add(finding)
 
-    def blamed(self, finding: Finding) -> tuple[str, str]:
+    def blame(self, finding: Finding) -> tuple[str, str]:
         """The module, and what of it."""
         module = finding.module
         if finding.kind in GRADIENT_KINDS:
-            return self.gradients.blamed(finding), "backward"
+            return self.gradients.blame(finding), "backward"
         if finding.kind == "input":
             # What comes in wrong, from what is right, was made by the code around.
-            return (self.modules[module], "own code") if module else (finding.name, "data")
+            return (self.parents[module], "own code") if module else (finding.name, "data")
         if finding.kind == "value":
             return finding.name, "value"
         kinds = {"param": "param", "output": "output"}
@@ -156,7 +158,7 @@ _IndexedFinding = tuple[int, Finding]
 
 def _may_change(finding: Finding) -> bool:
     """Whether its surroundings may make something else of it, or it of them: of few, where runs are alike."""
-    return finding.verdict in BEYOND_NOISE or finding.noise.own is not None
+    return finding.verdict in BEYOND_NOISE or finding.noise.intrinsic is not None
 
 
 def _localise_rank(
@@ -167,7 +169,9 @@ def _localise_rank(
     by_step: dict[int, list[_IndexedFinding]] = {}
     for indexed in findings:
         by_step.setdefault(indexed[1].step, []).append(indexed)
-    if all(finding.noise.own is None for _, finding in findings):  # else it counts what the steps before were
+    if all(
+        finding.noise.intrinsic is None for _, finding in findings
+    ):  # else it counts what the steps before were
         changing = {finding.step for _, finding in findings if _may_change(finding)}
         by_step = {step: by_step[step] for step in changing}
     parents = ModuleParents(finding.module for _, finding in findings)
@@ -219,13 +223,13 @@ def _judge_in_context(
 ) -> tuple[Finding, Origin | None]:
     if finding.verdict in ("unreadable", "uncovered", "unaligned"):
         return finding, None
-    parent = walk.parent_of(finding)
-    if walk.has_own_weights and walk.unseen.before(finding) is None:
-        has_inputs = walk.scopes[producing_module(finding, walk.modules)].has_inputs
-        finding = walk.own.judged(finding, parent, has_inputs=has_inputs)
+    parent = walk.worst_parent_of(finding)
+    if walk.has_initial_weights and walk.uncaptured.first_before(finding) is None:
+        has_inputs = walk.scopes[producing_module(finding, walk.parents)].has_inputs
+        finding = walk.intrinsic.rejudge(finding, parent, has_inputs=has_inputs)
     if not finding.is_beyond:
         return _mark_healed(finding, parent), None
-    sorting = walk.sorting_of(finding) if finding.verdict in _SORTABLE else None
+    sorting = walk.find_sorting_decisions(finding) if finding.verdict in _SORTABLE else None
     if sorting is not None:
         return _mark_resorted(finding, sorting), None
     if finding.source:  # of ties, see there
@@ -268,7 +272,7 @@ def _mark_inherited(finding: Finding, parent: Finding) -> Finding:
 
 
 def _make_origin(walk: _StepWalk, finding: Finding) -> Origin:
-    name, kind = walk.blamed(finding)
+    name, kind = walk.blame(finding)
     site = finding.pair.a.site
     return Origin(
         name,
@@ -287,9 +291,9 @@ def _make_origin(walk: _StepWalk, finding: Finding) -> Origin:
 
 
 def _describe_uncertainty(walk: _StepWalk, finding: Finding) -> str:
-    missing = walk.unseen.before(finding)
+    missing = walk.uncaptured.first_before(finding)
     if missing is not None:
         return f"{missing.name} has no partner, and the fault may be there"
     if finding.kind == "output" and not walk.scopes[finding.module].has_inputs:
         return "its inputs were not captured; '**.in' would tell it from what comes before"
-    return walk.gradients.doubt(finding) if finding.kind in GRADIENT_KINDS else ""
+    return walk.gradients.describe_uncertainty(finding) if finding.kind in GRADIENT_KINDS else ""

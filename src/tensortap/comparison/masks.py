@@ -25,7 +25,9 @@ def mask_threshold(dtype: str) -> float:
     dtype_facts = dtype_info(dtype)
     if not dtype_facts.native or dtype_facts.family != "float":
         return -math.inf
-    return -(_MASK_SHARE_HALF if dtype == "float16" else _MASK_SHARE) * float(np.finfo(dtype_facts.storage).max)
+    return -(_MASK_SHARE_HALF if dtype == "float16" else _MASK_SHARE) * float(
+        np.finfo(dtype_facts.storage).max
+    )
 
 
 def mask_values_to_inf(side: Operand) -> Operand:

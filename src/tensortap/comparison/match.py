@@ -12,7 +12,7 @@ from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.likeness import ScoredPair, match_by_class, match_by_content, suggest_rules
 from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.rules import Rules, load_rules
-from tensortap.core.collector import gc_paused
+from tensortap.core.gc_pause import gc_paused
 
 MatchMethod = Literal["name", "map", "class", "order", "content", "parts"]
 _Key = tuple[Any, ...]
@@ -75,9 +75,15 @@ def match(a: Side, b: Side, rules: Any = None) -> Matching:
         positions = {id(entry): position for position, entry in enumerate(a_entries)}
         pairs.sort(key=lambda pair: positions[id(pair.a)])
     if rename_rules.ignore or rename_rules.placements:
-        messages = [*rename_rules.describe_unused_patterns(_unique_names([*a.entries, *b.entries])), *messages]
+        messages = [
+            *rename_rules.describe_unused_patterns(_unique_names([*a.entries, *b.entries])),
+            *messages,
+        ]
     if rename_rules.has_renames:
-        messages = [*rename_rules.find_problems(_unique_names(a_entries), _unique_names(b_entries)), *messages]
+        messages = [
+            *rename_rules.find_problems(_unique_names(a_entries), _unique_names(b_entries)),
+            *messages,
+        ]
     return Matching(pairs, left_a, left_b, messages, ignored)
 
 
@@ -124,7 +130,9 @@ def _index_by_key(entries: list[Entry], keys: Iterable[_Key]) -> dict[_Key, Entr
 
 def _unpaired(pairs: list[EntryPair], a: list[Entry], b: list[Entry]) -> tuple[list[Entry], list[Entry]]:
     paired = {id(entry) for pair in pairs for entry in (pair.a, pair.b)}
-    return [entry for entry in a if id(entry) not in paired], [entry for entry in b if id(entry) not in paired]
+    return [entry for entry in a if id(entry) not in paired], [
+        entry for entry in b if id(entry) not in paired
+    ]
 
 
 def _map_steps(a: list[Entry], b: list[Entry]) -> tuple[dict[Any, Any], list[str]]:

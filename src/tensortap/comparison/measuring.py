@@ -84,7 +84,9 @@ def measure_batch(batch: Sequence[_RefPair]) -> list[MetricsOrError]:
         pair_terms, job, operands = read
         jobs.append(job)
         waiting.append((position, pair_terms, operands))
-        pending_bytes += pair_terms.nbytes if operands is not None else 0  # bytes of a mapped file are not held
+        pending_bytes += (
+            pair_terms.nbytes if operands is not None else 0
+        )  # bytes of a mapped file are not held
         if pending_bytes >= _PENDING_BYTES:
             _run_jobs(measurements, batch, waiting, jobs)
             jobs, waiting, pending_bytes = [], [], 0

@@ -58,7 +58,11 @@ def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> M
     difference = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
     if are_discrete(a.dtype, b.dtype):
         return _discrete_metrics(difference)
-    if difference.disagreeing or _reaches_mask_value(difference.a.min, a) or _reaches_mask_value(difference.b.min, b):
+    if (
+        difference.disagreeing
+        or _reaches_mask_value(difference.a.min, a)
+        or _reaches_mask_value(difference.b.min, b)
+    ):
         x, y = mask_values_to_inf(a), mask_values_to_inf(b)
         x, y = bool_mask_to_additive(x, y), bool_mask_to_additive(y, x)
         if x is not a or y is not b:
@@ -90,7 +94,11 @@ def _measure_big_ints(pair: LeafPair) -> Metrics:
     if (isinstance(pair.a, int) and isinstance(pair.b, int)) or a is None or b is None:
         return Metrics(count=1, is_discrete=True, mismatches=1)
     metrics = measure_operands(a, b)
-    return replace(metrics, is_identical=False, is_discrete=True, mismatches=1) if metrics.is_identical else metrics
+    return (
+        replace(metrics, is_identical=False, is_discrete=True, mismatches=1)
+        if metrics.is_identical
+        else metrics
+    )
 
 
 def _measure_opaque(pair: LeafPair) -> Metrics:
@@ -144,7 +152,9 @@ def _discrete_metrics(difference: ArrayDifference) -> Metrics:
 def _float_metrics(difference: ArrayDifference, a: Operand, b: Operand, threads: int | None) -> Metrics:
     is_same = difference.absolute is None and not difference.disagreeing
     rows, columns = (
-        ((0.0, -1), (0.0, -1)) if difference.absolute is None else _worst_row_and_column(difference, a, b, threads)
+        ((0.0, -1), (0.0, -1))
+        if difference.absolute is None
+        else _worst_row_and_column(difference, a, b, threads)
     )
     return Metrics(
         count=difference.count,
@@ -182,9 +192,9 @@ def _worst_row_and_column(
         return (0.0, -1), (0.0, -1)
     are_finite = not any((*difference.nan, *difference.inf))
 
-    def of(one: Operand, base: Operand) -> tuple[tuple[float, int], tuple[float, int]]:
-        x, y = (side.bits.reshape(-1, side.bits.shape[-1]) for side in (one, base))
-        return worst_row_and_column(x, one.dtype, y, base.dtype, are_finite=are_finite, threads=threads)
+    def of(operand: Operand, base: Operand) -> tuple[tuple[float, int], tuple[float, int]]:
+        x, y = (side.bits.reshape(-1, side.bits.shape[-1]) for side in (operand, base))
+        return worst_row_and_column(x, operand.dtype, y, base.dtype, are_finite=are_finite, threads=threads)
 
     if are_norms_tied(difference.a.norm, difference.b.norm):
         relative_to_a, relative_to_b = of(b, a), of(a, b)

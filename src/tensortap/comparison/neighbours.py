@@ -15,9 +15,9 @@ class CandidatesByShape:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._positions = {id(entry): position for position, entry in enumerate(entries)}
         self._groups: defaultdict[Hashable, dict[int, Entry]] = defaultdict(dict)
-        for place, entry in enumerate(entries):
+        for index, entry in enumerate(entries):
             for key in _lookup_keys(entry):
-                self._groups[key][place] = entry
+                self._groups[key][index] = entry
 
     def with_names(self, full: Entry, names: Sequence[str]) -> list[Entry]:
         """Those of its moment that have one of these names, in the order of the side."""

@@ -53,18 +53,22 @@ class Noise:
     limit: float = DEFAULT_LIMIT
     flips: int = 0  # discrete decisions that fell otherwise in a twin
     # Of the whole, the worst row and the worst column, where all that it was made of is identical.
-    own: NoiseLevels | None = None
+    intrinsic: NoiseLevels | None = None
 
     @property
     def is_measured(self) -> bool:
         return self.source != "analytic"
 
-    def alone(self) -> Noise | None:
+    def intrinsic_only(self) -> Noise | None:
         """What its own computation adds, without what came in; None where that was not measured."""
-        if self.own is None:
+        if self.intrinsic is None:
             return None
         return replace(
-            self, relative_l2=self.own[0], row=self.own[1], column=self.own[2], source=INTRINSIC_ROUNDING
+            self,
+            relative_l2=self.intrinsic[0],
+            row=self.intrinsic[1],
+            column=self.intrinsic[2],
+            source=INTRINSIC_ROUNDING,
         )
 
 
@@ -94,7 +98,11 @@ def max_noise(a: Noise | None, b: Noise) -> Noise:
         source,
         max(a.limit, b.limit),
         max(a.flips, b.flips),
-        a.own if b.own is None else b.own if a.own is None else map_levels(max, a.own, b.own),
+        a.intrinsic
+        if b.intrinsic is None
+        else b.intrinsic
+        if a.intrinsic is None
+        else map_levels(max, a.intrinsic, b.intrinsic),
     )
 
 

@@ -42,7 +42,10 @@ def _rotary_orders(size: int) -> Iterator[tuple[str, Array]]:
         rows = (starts + turns).reshape(-1)
         description = f"halves (A) against turns (B) in rotary heads of {head}"
         yield description, rows
-        yield description.replace("halves (A)", "turns (A)").replace("turns (B)", "halves (B)"), np.argsort(rows)
+        yield (
+            description.replace("halves (A)", "turns (A)").replace("turns (B)", "halves (B)"),
+            np.argsort(rows),
+        )
 
 
 def _fused_orders(size: int) -> Iterator[tuple[str, Array]]:

@@ -23,19 +23,25 @@ class IntrinsicRounding:
         measured_names: Iterable[str],
         findings: Iterable[Finding],
         unmatched: Iterable[Entry],
-        modules: ModuleParents,
+        parents: ModuleParents,
     ) -> None:
-        self._modules = modules
+        self._parents = parents
         judged = {finding.name: finding.verdict not in GAPS for finding in findings}
         judged |= {entry.name: True for entry in unmatched}
-        self._lacking = {self._code_of(name) for name in measured_names if not judged.get(name)}
+        self._incomplete_modules = {
+            self._enclosing_module(name) for name in measured_names if not judged.get(name)
+        }
 
-    def judged(self, finding: Finding, parent: Finding | None, *, has_inputs: bool) -> Finding:
+    def rejudge(self, finding: Finding, parent: Finding | None, *, has_inputs: bool) -> Finding:
         """By its own rounding where that is all that can differ; else as it is."""
         if parent is None or parent.verdict != "identical" or not has_inputs:
             return finding
-        noise, metrics = finding.noise.alone(), finding.metrics
-        if noise is None or metrics is None or producing_module(finding, self._modules) in self._lacking:
+        noise, metrics = finding.noise.intrinsic_only(), finding.metrics
+        if (
+            noise is None
+            or metrics is None
+            or producing_module(finding, self._parents) in self._incomplete_modules
+        ):
             return finding
         if finding.verdict not in ("within noise", "origin") or finding.pair.a.dtype != finding.pair.b.dtype:
             return finding
@@ -44,8 +50,8 @@ class IntrinsicRounding:
             finding, noise=noise, verdict=judgement.verdict, ratio=judgement.ratio, axis=judgement.axis
         )
 
-    def _code_of(self, name: str) -> str:
+    def _enclosing_module(self, name: str) -> str:
         """The module in whose code it is seen: what comes into a module, or what a part of it gave."""
         module, rest = split_name(name)
         is_inside = rest == ".in" or rest.startswith((".in.", ".in["))
-        return module if is_inside and module in self._modules.names else self._modules[module]
+        return module if is_inside and module in self._parents.names else self._parents[module]

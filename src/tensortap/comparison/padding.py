@@ -38,9 +38,17 @@ def _token_masks(pairs: Sequence[EntryPair]) -> Iterator[tuple[EntryPair, Array]
     masks = {pair.a.first_step: pair for pair in pairs if _is_model_input(pair, MASK)}
     for pair in pairs:
         mask = masks.get(pair.a.first_step) if _is_model_input(pair, IDS) else None
-        loaded = [] if mask is None else [_load_last_numbers(entry.reference) for entry in (pair.a, pair.b, mask.a)]
+        loaded = (
+            []
+            if mask is None
+            else [_load_last_numbers(entry.reference) for entry in (pair.a, pair.b, mask.a)]
+        )
         arrays = [array for array in loaded if array is not None]
-        if len(arrays) < 3 or {array.ndim for array in arrays} != {2} or not np.array_equal(arrays[0], arrays[1]):
+        if (
+            len(arrays) < 3
+            or {array.ndim for array in arrays} != {2}
+            or not np.array_equal(arrays[0], arrays[1])
+        ):
             continue
         ids, _, table = arrays
         if _covers_ids(table.shape, ids.shape):
@@ -87,11 +95,13 @@ def _drop_padding_rows(pair: EntryPair, table: Array | None) -> EntryPair:
 def _ops_for_token_rows(pair: EntryPair, table: Array) -> tuple[ArrayOp, ...] | None:
     """What takes the rows of tokens; None where a value has no row for each."""
     stepped = [
-        entry.reference.reference for entry in (pair.a, pair.b) if isinstance(entry.reference, ConcatenatedStepsRef)
+        entry.reference.reference
+        for entry in (pair.a, pair.b)
+        if isinstance(entry.reference, ConcatenatedStepsRef)
     ]
     windows = [reference for reference in stepped if isinstance(reference, WindowsRef)]
     if windows:
-        return _ops_for_windows([windowed for windowed in windows if not any(windowed.places)], table)
+        return _ops_for_windows([windowed for windowed in windows if not any(windowed.windows)], table)
     shape, ids, rows = pair.a.shape, table.shape, np.flatnonzero(table)
     is_attention = len(shape) == 4 and (shape[0], shape[2]) == ids and ids[1] != shape[1]
     if is_attention:  # or heads: a row for each of its queries
@@ -102,7 +112,9 @@ def _ops_for_token_rows(pair: EntryPair, table: Array) -> tuple[ArrayOp, ...] | 
 def _ops_for_windows(references: Sequence[WindowsRef], table: Array) -> tuple[ArrayOp, ...] | None:
     """Attention over the tokens so far, step by step: the queries that are tokens."""
     loaded = [load_numbers(reference) for windows in references for reference in windows.references]
-    shapes = [array.shape for array in loaded if array is not None and array.ndim == 4 and len(array) == len(table)]
+    shapes = [
+        array.shape for array in loaded if array is not None and array.ndim == 4 and len(array) == len(table)
+    ]
     lengths = [shape[2] for shape in shapes]
     if not loaded or len(shapes) < len(loaded) or sum(lengths) != table.shape[1]:
         return None

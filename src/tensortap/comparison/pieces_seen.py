@@ -36,7 +36,9 @@ class SampledConcatenation:
         return self._squares[key]
 
     def _sample_squared_error(self, part: Array, start: int) -> float:
-        sample = np.unravel_index(np.random.default_rng(0).integers(0, part.size, _PART_SAMPLE_SIZE), part.shape)
+        sample = np.unravel_index(
+            np.random.default_rng(0).integers(0, part.size, _PART_SAMPLE_SIZE), part.shape
+        )
         positions = tuple(index + start if axis == self._axis else index for axis, index in enumerate(sample))
         gap = absolute_distance(self._full[positions].astype(np.float64), part[sample].astype(np.float64))
         return gap**2 * part.size / _PART_SAMPLE_SIZE

@@ -77,7 +77,11 @@ def infer_placement(full: Array, shards: Sequence[Array]) -> InferredPlacement:
     finite_shards = [_to_finite(_subtract_offset(shard, zero), scale)[0] for shard in shards]
     candidates = candidate_placements([finite_shard.shape for finite_shard in finite_shards], target.shape)
     # A sum has another zero than its parts.
-    placements = (placement for placement in candidates if _drops_only_padding(placement, finite_shards) and not (zero and placement.is_reduced))
+    placements = (
+        placement
+        for placement in candidates
+        if _drops_only_padding(placement, finite_shards) and not (zero and placement.is_reduced)
+    )
     tried = [_try_placement(placement, target, finite_shards) for placement in placements]
     if not tried:
         return InferredPlacement("unexplained")
@@ -107,7 +111,9 @@ def infer_both_placements(
     best_fits = [fit for fit in fits if fit[1].error <= _MARGIN * best + _EPSILON]
     (placement, inferred, full), *other_fits = sorted(best_fits, key=_complexity)
     for other_placement, rival, other_full in other_fits:
-        is_as_simple = _complexity((other_placement, rival, other_full)) == _complexity((placement, inferred, full))
+        is_as_simple = _complexity((other_placement, rival, other_full)) == _complexity(
+            (placement, inferred, full)
+        )
         if is_as_simple and (
             other_full.shape != full.shape or _relative_distance(other_full, full, full) > best + _EPSILON
         ):
@@ -138,7 +144,9 @@ def _drops_only_padding(placement: ShardPlacement, shards: Sequence[Array]) -> b
 
 def _complexity(fit: tuple[ShardPlacement, InferredPlacement, Array]) -> int:
     placement, inferred, _ = fit
-    return sum(_KINDS_BY_COMPLEXITY.index(each.kind) for each in (placement, inferred.placement) if each is not None)
+    return sum(
+        _KINDS_BY_COMPLEXITY.index(each.kind) for each in (placement, inferred.placement) if each is not None
+    )
 
 
 def _placements_without_reference(shards: Sequence[Array]) -> list[ShardPlacement]:
@@ -157,8 +165,15 @@ def _placements_without_reference(shards: Sequence[Array]) -> list[ShardPlacemen
 
 def _choose_candidate(candidates: list[_Candidate], count: int, target: Array) -> InferredPlacement:
     best = min(candidates, key=lambda candidate: candidate.error)
-    chosen = next(candidate for candidate in candidates if candidate.error <= _slack(candidate, best, count) * best.error + _EPSILON)
-    others = sorted((candidate for candidate in candidates if candidate is not chosen), key=lambda candidate: candidate.error)
+    chosen = next(
+        candidate
+        for candidate in candidates
+        if candidate.error <= _slack(candidate, best, count) * best.error + _EPSILON
+    )
+    others = sorted(
+        (candidate for candidate in candidates if candidate is not chosen),
+        key=lambda candidate: candidate.error,
+    )
     ties = [candidate for candidate in others if _is_tie(candidate, chosen, count, target)]
     rivals = tuple((candidate.placement, candidate.error) for candidate in ties or others)
     return InferredPlacement("ambiguous" if ties else "certain", chosen.placement, chosen.error, rivals)
@@ -198,13 +213,18 @@ def _misfitting_shards(candidate: _Candidate, target: Array, shards: Sequence[Ar
         errors = [_relative_distance(shard, target, target) for shard in shards]
     else:
         owner, residual = owning_shards(candidate.placement, shards), candidate.assembled[0] - target
-        errors = [_norm(residual[owner == position]) / (_norm(target[owner == position]) or 1) for position in range(len(shards))]
+        errors = [
+            _norm(residual[owner == position]) / (_norm(target[owner == position]) or 1)
+            for position in range(len(shards))
+        ]
     return tuple(position for position, error in enumerate(errors) if error > _MAX_ERROR)
 
 
 def _placement_of_copies(shards: Sequence[Array], candidates: list[_Candidate]) -> InferredPlacement | None:
     """Pieces that are all the same are copies, whatever the whole is."""
-    if candidates[0].placement != REPLICATE or any(not np.array_equal(shards[0], other) for other in shards[1:]):
+    if candidates[0].placement != REPLICATE or any(
+        not np.array_equal(shards[0], other) for other in shards[1:]
+    ):
         return None
     return InferredPlacement("certain", REPLICATE, candidates[0].error)
 
@@ -212,7 +232,10 @@ def _placement_of_copies(shards: Sequence[Array], candidates: list[_Candidate]) 
 def _placement_by_shape(candidates: list[_Candidate]) -> InferredPlacement:
     """Where no way explains the numbers they differ under all of them; the only plain one will do."""
     plain = [candidate for candidate in candidates if candidate.placement.kind in ("replicate", "shard")]
-    rivals = tuple((candidate.placement, candidate.error) for candidate in sorted(candidates, key=lambda candidate: candidate.error))
+    rivals = tuple(
+        (candidate.placement, candidate.error)
+        for candidate in sorted(candidates, key=lambda candidate: candidate.error)
+    )
     if len(plain) == 1:
         return InferredPlacement("assumed", plain[0].placement, plain[0].error, rivals)
     return InferredPlacement("unexplained", None, math.inf, rivals)

@@ -63,12 +63,17 @@ def compare_provenance(a: Run, b: Run) -> Provenance:
     b_metadata, b_errors, b_files = circumstances.read_metadata(b)
     lost = {*a_errors, *b_errors}
     a_metadata, b_metadata = (
-        {name: type(value)() if name in lost else value for name, value in side.items()} for side in (a_metadata, b_metadata)
+        {name: type(value)() if name in lost else value for name, value in side.items()}
+        for side in (a_metadata, b_metadata)
     )
-    topics = {name: _compare_topic(name, facts(a_metadata), facts(b_metadata)) for name, facts in _TOPICS.items()}
+    topics = {
+        name: _compare_topic(name, facts(a_metadata), facts(b_metadata)) for name, facts in _TOPICS.items()
+    }
     # Where one side has a repository instead, its files are not known.
     file_changes = diff_files(a_files, b_files) if a_files and b_files and "sources" not in lost else []
-    topics["code"] = _add_changes(topics["code"], (*diff_patches(a_metadata["patch"], b_metadata["patch"]), *file_changes))
+    topics["code"] = _add_changes(
+        topics["code"], (*diff_patches(a_metadata["patch"], b_metadata["patch"]), *file_changes)
+    )
     checked = (
         _mark_partial(topic) if lost & _METADATA_PARTS[name] else topic for name, topic in topics.items()
     )

@@ -45,7 +45,7 @@ class _NumbersCache:
 class FusedMatch:
     """One value, those of the other side that make it up, and how."""
 
-    whole: Entry
+    full: Entry
     parts: list[Entry]
     placement: ShardPlacement
     ops: tuple[ArrayOp, ...]
@@ -63,14 +63,27 @@ def pair_fused(matching: Matching) -> Matching:
     matches = find_fused(matching)
     if not matches:
         return matching
-    paired = {id(entry) for fused in matches for entry in (fused.whole, *fused.parts)}
+    paired = {id(entry) for fused in matches for entry in (fused.full, *fused.parts)}
     pairs = [pair for fused in matches for pair in _fused_pairs(fused)]
-    only = [[entry for entry in side if id(entry) not in paired] for side in (matching.only_a, matching.only_b)]
-    summaries = ", ".join(dict.fromkeys(pair.alignment.summary for pair in pairs if pair.alignment is not None))
+    only = [
+        [entry for entry in side if id(entry) not in paired] for side in (matching.only_a, matching.only_b)
+    ]
+    summaries = ", ".join(
+        dict.fromkeys(pair.alignment.summary for pair in pairs if pair.alignment is not None)
+    )
     note = f"{len(pairs)} pairs are kept as one value on one side and as several on the other: {summaries}"
     messages = [*matching.messages, note]
-    updated = replace(matching, pairs=[*matching.pairs, *pairs], only_a=only[0], only_b=only[1], messages=messages)
-    updated = pair_fused_inputs(updated, [(fused_match.whole, fused_match.parts, fused_match.is_a) for fused_match in matches if fused_match.is_fused])
+    updated = replace(
+        matching, pairs=[*matching.pairs, *pairs], only_a=only[0], only_b=only[1], messages=messages
+    )
+    updated = pair_fused_inputs(
+        updated,
+        [
+            (fused_match.full, fused_match.parts, fused_match.is_a)
+            for fused_match in matches
+            if fused_match.is_fused
+        ],
+    )
     return replace(updated, pairs=sorted(updated.pairs, key=lambda pair: _execution_order(pair.a)))
 
 
@@ -81,13 +94,17 @@ def find_fused(matching: Matching) -> list[FusedMatch]:
         (matching.only_a, matching.only_b, True),
         (matching.only_b, matching.only_a, False),
     ):
-        paired = {id(entry) for fused in matches for entry in (fused.whole, *fused.parts)}
-        candidates = CandidatesByShape([entry for entry in part_entries if id(entry) not in paired and entry.dtype])
+        paired = {id(entry) for fused in matches for entry in (fused.full, *fused.parts)}
+        candidates = CandidatesByShape(
+            [entry for entry in part_entries if id(entry) not in paired and entry.dtype]
+        )
         for entry in full_entries:
-            made = _find_parts(entry, candidates, is_a) if id(entry) not in paired and entry.dtype else None
-            if made is not None:
-                candidates.remove(made.parts)
-                matches.append(made)
+            fused_match = (
+                _find_parts(entry, candidates, is_a) if id(entry) not in paired and entry.dtype else None
+            )
+            if fused_match is not None:
+                candidates.remove(fused_match.parts)
+                matches.append(fused_match)
     return matches
 
 
@@ -95,7 +112,10 @@ def _find_parts(full: Entry, candidates: CandidatesByShape, is_a: bool) -> Fused
     """The values that make it up; nothing unless exactly one way does."""
     numbers = _NumbersCache()
     try:
-        decompositions = [*_residual_sums(full, candidates, numbers), *_fused_sections(full, candidates, numbers)]
+        decompositions = [
+            *_residual_sums(full, candidates, numbers),
+            *_fused_sections(full, candidates, numbers),
+        ]
     except (TensortapError, OSError, ValueError):
         return None
     return FusedMatch(full, *decompositions[0], is_a) if len(decompositions) == 1 else None
@@ -104,7 +124,9 @@ def _find_parts(full: Entry, candidates: CandidatesByShape, is_a: bool) -> Fused
 _FusedParts = tuple[list[Entry], ShardPlacement, tuple[ArrayOp, ...]]
 
 
-def _residual_sums(full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache) -> Iterator[_FusedParts]:
+def _residual_sums(
+    full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache
+) -> Iterator[_FusedParts]:
     """Hidden states and the residual that the other side has added to them already."""
     parts = candidates.with_names(full, (f"{full.name}[0]", f"{full.name}[1]"))
     if len(parts) == 2 and all(part.shape == full.shape for part in parts):
@@ -115,7 +137,9 @@ def _residual_sums(full: Entry, candidates: CandidatesByShape, numbers: _Numbers
             yield parts, _SUM, ()
 
 
-def _fused_sections(full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache) -> Iterator[_FusedParts]:
+def _fused_sections(
+    full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache
+) -> Iterator[_FusedParts]:
     """Query, key and value, or gate and up, in one product."""
     for axis in dict.fromkeys((len(full.shape) - 1, 0)) if full.shape else ():
         fitting_parts = candidates.with_shape(full, axis, _MAX_CANDIDATES)
@@ -132,13 +156,20 @@ def _fused_sections(full: Entry, candidates: CandidatesByShape, numbers: _Number
 
 
 def _fused_layout(
-    full: Entry, parts: list[Entry], placement: ShardPlacement, numbers: _NumbersCache, sampled: SampledConcatenation
+    full: Entry,
+    parts: list[Entry],
+    placement: ShardPlacement,
+    numbers: _NumbersCache,
+    sampled: SampledConcatenation,
 ) -> tuple[ArrayOp, ...] | None:
     """What the whole needs to be the parts one after another; None where nothing makes it so."""
     arrays, full_numbers = numbers.load_all(parts), numbers.load(full)
     if arrays is None or full_numbers is None:
         return None
-    if sampled.could_match(arrays, _MAX_ERROR) and _remaining_error(full, parts, placement, numbers) <= _MAX_ERROR:
+    if (
+        sampled.could_match(arrays, _MAX_ERROR)
+        and _remaining_error(full, parts, placement, numbers) <= _MAX_ERROR
+    ):
         return ()
     if [part.order for part in parts] != sorted(part.order for part in parts):
         return None
@@ -147,7 +178,7 @@ def _fused_layout(
 
 
 def _fused_pairs(fused: FusedMatch) -> Iterator[EntryPair]:
-    full, parts, placement, ops = fused.whole, fused.parts, fused.placement, fused.ops
+    full, parts, placement, ops = fused.full, fused.parts, fused.placement, fused.ops
     summary = f"fused along axis {placement.dim}" if fused.is_fused else "a residual beside"
     names = ", ".join(part.name for part in parts)
     if fused.is_a or not fused.is_fused:
@@ -177,7 +208,11 @@ def _remaining_error(
     full: Entry, parts: Sequence[Entry], placement: ShardPlacement, numbers: _NumbersCache
 ) -> float:
     full_numbers, arrays = numbers.load(full), numbers.load_all(parts)
-    return float("inf") if full_numbers is None or arrays is None else relative_distance(full_numbers, assemble(placement, arrays)[0])
+    return (
+        float("inf")
+        if full_numbers is None or arrays is None
+        else relative_distance(full_numbers, assemble(placement, arrays)[0])
+    )
 
 
 def _execution_order(entry: Entry) -> tuple[int, int, int]:

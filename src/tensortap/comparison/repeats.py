@@ -24,20 +24,20 @@ def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = Non
     if saved:
         raise ValueError(f"{saved[0]} is a saved floor, which is given alone; several are of runs")
     base, *others = [load_side(run) for run in runs]
-    gathered = NoiseMeasurements()
+    measurements = NoiseMeasurements()
     skipped = [
         problem
         for number, other in enumerate(others)
-        for problem in _add_repeat(gathered, base, other, number, executor)
+        for problem in _add_repeat(measurements, base, other, number, executor)
     ]
-    if not gathered.twins:
+    if not measurements.reruns:
         raise ValueError(f"{base.label} has no value in common with the other runs; give runs of one program")
-    limit = gathered.calibrated() if len(gathered.twins) > 1 else None
-    return gathered.floor(skipped, limit)
+    limit = measurements.calibrate_limit() if len(measurements.reruns) > 1 else None
+    return measurements.floor(skipped, limit)
 
 
 def _add_repeat(
-    gathered: NoiseMeasurements, base: Side, other: Side, number: int, executor: Executor | None
+    measurements: NoiseMeasurements, base: Side, other: Side, number: int, executor: Executor | None
 ) -> list[str]:
     rerun = "repeat" if not number else f"repeat {number + 1}"
     pairs = [(pair.a, pair.b) for pair in match(base, other).pairs]
@@ -46,5 +46,5 @@ def _add_repeat(
         if isinstance(measurement, str):
             unread += 1
         else:
-            gathered.add(rerun, entry, measurement)
+            measurements.add(rerun, entry, measurement)
     return [f"{rerun}: {unread} values could not be read"] if unread else []

@@ -58,7 +58,7 @@ from tensortap.comparison.shelf import ReferenceActivations
 from tensortap.comparison.sides import load_side
 from tensortap.comparison.untouched import preserved_state
 from tensortap.comparison.verdict import judge
-from tensortap.core.paths import parse_pattern
+from tensortap.core.patterns import parse_pattern
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import capture
@@ -105,7 +105,7 @@ def align(
     replay = _TeacherForcedComparison(
         reference, candidate, batch, patterns or _DEFAULT_PATTERNS, load_rules(map)
     )
-    return replay.comparison(floor, limit, parts, step, rank)
+    return replay.compare(floor, limit, parts, step, rank)
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class _TeacherForcedComparison:
     rules: Rules
     ignored: list[Entry] = field(default_factory=list)  # values of the reference that a rule leaves out
 
-    def comparison(
+    def compare(
         self,
         floor: Any,
         limit: float | None,
@@ -127,15 +127,17 @@ class _TeacherForcedComparison:
         step: int | None,
         rank: int | None,
     ) -> Comparison:
-        side = _select_rank(self.side(), step, rank, self.rules.placements)
+        side = _select_rank(self.load_reference(), step, rank, self.rules.placements)
         noise_floor = None if floor is None else resolve_floor(floor, side)
-        selected = side = self.asked(side, fused)
-        run, shelf, matched, guess = self.replayed(side)
+        selected = side = self.select_reference(side, fused)
+        run, shelf, matched, guess = self.replay(side)
         if not fused and any(guess):
             side = split_fused(concatenate_fused(side, guess.fused), guess.split_up)
             side = replace(side, notes=[*side.notes, str(guess)])
-            run, shelf, matched, _ = self.replayed(side)
-        noise_floor = noise_floor or self.floor(side, run, shelf.names, is_own=not fused and side is selected)
+            run, shelf, matched, _ = self.replay(side)
+        noise_floor = noise_floor or self.measure_floor(
+            side, run, shelf.names, is_own=not fused and side is selected
+        )
         noise_floor = noise_floor if limit is None else replace(noise_floor, limit=limit)
         table = annotate_decision_margins(
             [mark_shape_mismatch(finding) for finding in _judge_pairs(matched.pairs, noise_floor)]
@@ -157,38 +159,38 @@ class _TeacherForcedComparison:
             explanations,
             _summarise_coverage(matched, table, [*side.problems, *describe_step_gaps(shelf)]),
             noise_floor,
-            (*matched.notes, *side.notes, *describe_replay(run, shelf), *self.compiled()),
+            (*matched.notes, *side.notes, *describe_replay(run, shelf), *self.compile_notes()),
         )
 
-    def side(self) -> Side:
+    def load_reference(self) -> Side:
         """The reference's values; a model is run on the batch first."""
         if not is_model(self.reference):
             return load_side(self.reference)
-        with capture(self.reference, *self.wanted()) as cap, preserved_state(self.reference):
+        with capture(self.reference, *self.reference_patterns()) as cap, preserved_state(self.reference):
             run_batch(self.reference, self.batch)
         return Side(_model_label(self.reference), side_from_capture(cap).entries)
 
-    def wanted(self) -> Sequence[Any]:
+    def reference_patterns(self) -> Sequence[Any]:
         """The patterns, as far as they mean anything in the reference, whose names may be others."""
         return [
             pattern for pattern in self.patterns if _selects_any(self.reference, pattern)
         ] or _DEFAULT_PATTERNS
 
-    def replayed(self, side: Side) -> tuple[TeacherForcedRun, ReferenceActivations, Matching, FusionGuess]:
+    def replay(self, side: Side) -> tuple[TeacherForcedRun, ReferenceActivations, Matching, FusionGuess]:
         """Once with the names that are known; once more where guesses make pairs of others."""
         names = {name: self.rules.rename(name) for name in side.names}
-        run, shelf = self.run(ReferenceActivations(side, names))
-        ours = Side("", [*(own for _, own in run.pairs), *run.alone])
+        run, shelf = self.run_candidate(ReferenceActivations(side, names))
+        ours = Side("", [*(own for _, own in run.pairs), *run.unmatched])
         matching = match(_matched_reference(side, run, shelf, self.ignored), ours, self.rules)
         guesses = {pair.a.name: pair for pair in matching.pairs if pair.how in ("class", "content")}
         if guesses and not (shelf.is_cut or shelf.is_joined):
             names |= {name: pair.b.name for name, pair in guesses.items()}
-            run, shelf = self.run(ReferenceActivations(side, names))
+            run, shelf = self.run_candidate(ReferenceActivations(side, names))
         pairs = [
             replace(_make_pair(a, b, names, guesses), alignment=run.plans.get(id(b))) for a, b in run.pairs
         ]
         left = [entry for entry in side.entries if id(entry) not in shelf.used]
-        alone = self.rules.drop_ignored(run.alone)
+        alone = self.rules.drop_ignored(run.unmatched)
         unmatched = keep_replayed_steps(left, shelf), keep_replayed_steps(alone, shelf)
         run.missing = [
             site_message
@@ -199,10 +201,10 @@ class _TeacherForcedComparison:
         matched = drop_padding(matched) if shelf.is_cut or shelf.is_joined else matched
         return run, shelf, matched, _guess_fused(matching, self.rules)
 
-    def run(self, shelf: ReferenceActivations) -> tuple[TeacherForcedRun, ReferenceActivations]:
-        return run_teacher_forced(self.candidate, self.given(), self.patterns, shelf), shelf
+    def run_candidate(self, shelf: ReferenceActivations) -> tuple[TeacherForcedRun, ReferenceActivations]:
+        return run_teacher_forced(self.candidate, self.candidate_batch(), self.patterns, shelf), shelf
 
-    def given(self) -> Any:
+    def candidate_batch(self) -> Any:
         """The batch in the candidate's own type, where the reference has another."""
         if not is_model(self.reference):
             return self.batch
@@ -213,7 +215,7 @@ class _TeacherForcedComparison:
             else self.batch
         )
 
-    def asked(self, side: Side, fused: Fused) -> Side:
+    def select_reference(self, side: Side, fused: Fused) -> Side:
         """The values of the reference that the patterns mean: what they do not is not missed."""
         side = infer_kinds(side, self.rules.rename)
         side = replace(concatenate_fused(side, fused), problems=[*side.problems, *missing_parts(side, fused)])
@@ -226,7 +228,9 @@ class _TeacherForcedComparison:
         self.ignored = [entry for entry in entries if id(entry) not in kept_ids]
         return replace(side, entries=kept)
 
-    def floor(self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_own: bool) -> Floor:
+    def measure_floor(
+        self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_own: bool
+    ) -> Floor:
         """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
         reference_dtype, candidate_dtype = (
             coarsest_output_dtype(side.entries),
@@ -235,7 +239,14 @@ class _TeacherForcedComparison:
         lowest, skipped = coarsest_dtype(candidate_dtype, reference_dtype), list[str]()
         candidates: list[tuple[Any, Any, Any, tuple[str, str], Mapping[str, str], TeacherForcedRun | None]]
         candidates = [
-            (self.candidate, self.given(), self.patterns, (candidate_dtype, reference_dtype), names, run)
+            (
+                self.candidate,
+                self.candidate_batch(),
+                self.patterns,
+                (candidate_dtype, reference_dtype),
+                names,
+                run,
+            )
         ]
         if is_own and is_model(self.reference):
             # A reference that rounds more has rounded its weights too, of which only the candidate can show
@@ -243,7 +254,14 @@ class _TeacherForcedComparison:
             place = 0 if lowest == candidate_dtype else 1
             candidates.insert(
                 place,
-                (self.reference, self.batch, self.wanted(), (reference_dtype, candidate_dtype), {}, None),
+                (
+                    self.reference,
+                    self.batch,
+                    self.reference_patterns(),
+                    (reference_dtype, candidate_dtype),
+                    {},
+                    None,
+                ),
             )
         for model, batch, patterns, types, names_in_model, base in candidates:
             rounding = IsolatedRounding(model, batch, patterns)
@@ -255,7 +273,7 @@ class _TeacherForcedComparison:
                 )
         return Floor(skipped=tuple(skipped))
 
-    def compiled(self) -> list[str]:
+    def compile_notes(self) -> list[str]:
         model = self.candidate
         if type(model).__name__ != "OptimizedModule" and model._compiled_call_impl is None:
             return []
@@ -329,7 +347,7 @@ def _make_pair(a: Entry, b: Entry, names: Mapping[str, str], guesses: Mapping[st
 def _judge_pairs(pairs: Sequence[EntryPair], floor: Floor) -> Iterator[Finding]:
     for pair, measurement in zip(pairs, measure_pairs([(pair.a, pair.b) for pair in pairs]), strict=True):
         noise = floor.of(pair.a, dtype=coarsest_dtype(pair.a.dtype, pair.b.dtype))
-        noise = noise.alone() or noise
+        noise = noise.intrinsic_only() or noise
         yield make_finding(pair, measurement, noise, judge(measurement, noise, pair))
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from html import escape
 
-from tensortap.core.paths import natural_sort_key
+from tensortap.core.patterns import natural_sort_key
 from tensortap.frameworks.base import Description
 from tensortap.kernels.tally import ArrayDifference, LargestDifference, Number, Tolerance
 
@@ -135,7 +135,10 @@ def _describe_largest(leaves: tuple[LeafDifference, ...]) -> str | None:
 
 def _describe_nonfinite(leaves: tuple[LeafDifference, ...]) -> list[str]:
     numbers = [leaf.numbers for leaf in leaves if leaf.numbers is not None and not leaf.is_equal]
-    one_sided, both = sum(difference.disagreeing for difference in numbers), sum(difference.both_nan for difference in numbers)
+    one_sided, both = (
+        sum(difference.disagreeing for difference in numbers),
+        sum(difference.both_nan for difference in numbers),
+    )
     clauses = []
     if one_sided:
         clauses.append(f"{one_sided:,} NaN or infinite on one side, not the same on the other")

@@ -26,7 +26,9 @@ class _LazyReport:
             # Only what was left open comes here: `metrics_from_report` fills the others.
             if name not in _LAZY_FIELDS:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-            for field_name, value in zip(_LAZY_FIELDS, _unpack_report(self._report, self._shape), strict=True):
+            for field_name, value in zip(
+                _LAZY_FIELDS, _unpack_report(self._report, self._shape), strict=True
+            ):
                 setattr(self, field_name, value)
             return getattr(self, name)
 
@@ -125,10 +127,24 @@ def _unpack_report(report: PairReport, shape: tuple[int, ...]) -> tuple[Any, ...
         along = account.product / longest / longest
         cosine_distance = cosine_distance_from_shares(gap / longest, along, x / longest, y / longest)
     if account.largest:
-        absolute = LargestDifference(account.largest, unravel_index(account.position, shape), account.a, account.b)
+        absolute = LargestDifference(
+            account.largest, unravel_index(account.position, shape), account.a, account.b
+        )
     bias = account.total / account.finite if account.finite else 0.0
     nan, inf = (account.a_nan, account.b_nan), (account.a_inf, account.b_inf)
-    return account.worst_row, account.worst_column, absolute, cosine_distance, gain, bias, 0, nan, inf, norms, ""
+    return (
+        account.worst_row,
+        account.worst_column,
+        absolute,
+        cosine_distance,
+        gain,
+        bias,
+        0,
+        nan,
+        inf,
+        norms,
+        "",
+    )
 
 
 def _discrete_metrics_from_account(account: PairDifferences, shape: tuple[int, ...]) -> Metrics:

@@ -23,7 +23,7 @@ from typing import Any
 
 from tensortap.comparison.declared_ways import DeclaredPlacement, parse_placement_tables
 from tensortap.comparison.entries import Entry, is_selected
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _STARS = re.compile(r"\*\*\.|\*+")
@@ -77,7 +77,11 @@ class Rules:
         """Patterns that mean nothing."""
         patterns = [("ignore", pattern) for pattern in self.ignore]
         patterns += [("the placement of", pattern.pattern) for pattern in self.placements]
-        unused = ((label, pattern) for label, pattern in patterns if not any(is_selected(name, [pattern]) for name in names))
+        unused = (
+            (label, pattern)
+            for label, pattern in patterns
+            if not any(is_selected(name, [pattern]) for name in names)
+        )
         return [f"{label} {pattern!r} matches no name of either side" for label, pattern in unused]
 
     def drop_ignored(self, entries: list[Entry]) -> list[Entry]:

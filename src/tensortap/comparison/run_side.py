@@ -15,10 +15,10 @@ from tensortap.comparison.circumstances import read_metadata
 from tensortap.comparison.entries import Entry, Side, sort_entries
 from tensortap.comparison.modules import class_of
 from tensortap.comparison.references import RunValueRef
-from tensortap.core.collector import gc_paused
+from tensortap.core.gc_pause import gc_paused
 from tensortap.core.record import Kind
-from tensortap.formats.index import index_files, placement_from, site_from
-from tensortap.formats.run_layout import OWN, PACKS
+from tensortap.formats.index import index_files, parse_placement, parse_site
+from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER
 from tensortap.readers.run import Run
 
 _RECENT_SECONDS = 60.0  # seconds
@@ -28,7 +28,11 @@ _ZIP_END_SIZE = 22
 
 def side_from_folder(path: Path) -> Side:
     """The run in this folder; of a folder that holds runs, the newest."""
-    runs = [] if (path / OWN).is_dir() else sorted(own.parent for own in path.glob(f"*/{OWN}"))
+    runs = (
+        []
+        if (path / INTERNAL_FOLDER).is_dir()
+        else sorted(own.parent for own in path.glob(f"*/{INTERNAL_FOLDER}"))
+    )
     if not runs:
         return side_from_run(Run(path))
     side = side_from_run(Run(runs[-1]))
@@ -56,7 +60,7 @@ def _run_entries(run: Run, classes: dict[str, str]) -> list[Entry]:
     """Column by column, with no line of ours for each record: that would take longer than comparing them."""
     cells = run.cells(without=("type", "device", "statistics"))
     name, kind, dtype, nbytes = (cells[column] for column in ("name", "kind", "dtype", "nbytes"))
-    shape, site = _parse_unique(cells["shape"], _parse_shape), _parse_unique(cells["site"], site_from)
+    shape, site = _parse_unique(cells["shape"], _parse_shape), _parse_unique(cells["site"], parse_site)
     storage = (cells[column] for column in ("framework", "start", "length", "suffix"))
     location = repeat(str(run.path.absolute())), cells["file"], cells["offset"]
     ref_fields = zip(*location, nbytes, dtype, shape, *storage, repeat(_run_stamp(run.path)), strict=False)
@@ -87,13 +91,15 @@ def _parse_shape(text: str) -> tuple[int, ...]:
 
 
 def _parse_placement(text: str) -> Any:
-    return placement_from(json.loads(text))
+    return parse_placement(json.loads(text))
 
 
 def _run_stamp(path: Path) -> int:
     """Tells the files of a run from others that are written in their place."""
-    own = path / OWN
-    statuses = [(file.name, _file_status(file)) for file in (path, *index_files(own), *sorted(_pack_files(own)))]
+    own = path / INTERNAL_FOLDER
+    statuses = [
+        (file.name, _file_status(file)) for file in (path, *index_files(own), *sorted(_pack_files(own)))
+    ]
     return zlib.crc32(repr(statuses).encode())
 
 
@@ -106,12 +112,12 @@ def _file_status(file: Path) -> tuple[int, ...]:
 
 
 def _pack_files(own: Path) -> Iterable[Path]:
-    return (own / PACKS).glob("*.npz")
+    return (own / PACKS_FOLDER).glob("*.npz")
 
 
 def _describe_unfinished_files(path: Path) -> list[str]:
     """What tells that the writer has not finished: a pack without its end, half a line of the index."""
-    own = path / OWN
+    own = path / INTERNAL_FOLDER
     unfinished_packs = [pack for pack in sorted(_pack_files(own)) if not _has_zip_end(pack)]
     unfinished_indexes = [index for index in index_files(own) if not _ends_with(index, b"\n", 1)]
     files = [*unfinished_packs, *unfinished_indexes]

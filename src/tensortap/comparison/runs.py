@@ -32,7 +32,7 @@ from tensortap.comparison.sides import load_side
 from tensortap.comparison.steps import merge_steps
 from tensortap.comparison.verdict import Verdict, judge
 from tensortap.core.errors import UnknownNameError
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,10 +199,10 @@ def _judge_pairs(
 ) -> Iterator[Finding]:
     pairs = matched.pairs
     entries = ((pair.a, pair.b) for pair in pairs)
-    surroundings = DepthTracker()
+    depth_tracker = DepthTracker()
     # All of them first: a thread that judges meanwhile holds the interpreter that the workers wait for.
     for pair, measurement in zip(pairs, list(measure_pairs(entries, executor)), strict=True):
-        dtype, depth = surroundings.of(pair)
+        dtype, depth = depth_tracker.dtype_and_depth(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
         noise = noise if limit in (None, noise.limit) else replace(noise, limit=limit)
         reordered = resolve_layout(pair, measurement)
@@ -216,7 +216,7 @@ def add_weight_note(origin: Origin, explanations: Sequence[Explanation]) -> Orig
     weights = [
         name
         for explanation in explanations
-        if explanation.what == "weights" and explanation.differs and not explanation.are_alone
+        if explanation.what == "weights" and explanation.differs and not explanation.are_unmatched
         for name in explanation.names
         if name.rpartition(".")[0] == origin.name
     ]

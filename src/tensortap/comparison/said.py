@@ -34,11 +34,17 @@ def apply_declared_placement(
     replica, mismatch = farthest_replica(replicas, replicas[0] if reference_full is None else reference_full)
     shards = shards_of(entry)
     details = [f"{len(shards)} pieces of {describe_ranks(shards)} are {placement}, as was declared", mismatch]
-    details += [] if reference_full is None else [_describe_contradiction(placement, arrays, replicas[replica], reference_full)]
+    details += (
+        []
+        if reference_full is None
+        else [_describe_contradiction(placement, arrays, replicas[replica], reference_full)]
+    )
     reference = JoinedRef(tuple(shard.reference for shard in shards), placement, replica)
     full_entry = replace(entry, reference=reference, shape=tuple(replicas[replica].shape))
     doubt = (
-        f"its {len(replicas)} copies are not equal" if mismatch and do_replicas_differ(replicas, entry.dtype) else ""
+        f"its {len(replicas)} copies are not equal"
+        if mismatch and do_replicas_differ(replicas, entry.dtype)
+        else ""
     )
     return FullValue(full_entry, str(placement), "; ".join(filter(None, details)), doubt)
 
@@ -66,10 +72,14 @@ def _fit_placement(entry: Entry, placement: ShardPlacement, arrays: Sequence[Arr
             if len(other_dims) == 1 and shard_spans(candidate, lengths) is not None:
                 return candidate
     described_shapes = ", ".join(str(list(shape)) for shape in shapes)
-    raise ValueError(f"{entry.name} was declared as {placement}, by which pieces of {described_shapes} make no whole")
+    raise ValueError(
+        f"{entry.name} was declared as {placement}, by which pieces of {described_shapes} make no whole"
+    )
 
 
-def _describe_contradiction(placement: ShardPlacement, arrays: Sequence[Array], assembled: Array, full: Array) -> str:
+def _describe_contradiction(
+    placement: ShardPlacement, arrays: Sequence[Array], assembled: Array, full: Array
+) -> str:
     inferred = infer_placement(full, arrays)
     if inferred.state != "certain" or str(inferred.placement) == str(placement):
         return ""

@@ -17,4 +17,4 @@ def describe_symptoms(finding: Finding) -> list[str]:
         a, b = (load_numbers(entry.reference) for entry in (finding.pair.a, finding.pair.b))
     except (OSError, ValueError, TypeError, KeyError, TensortapError):
         return []
-    return [] if a is None or b is None else [symptom.told for symptom in find_symptoms(a, b)]
+    return [] if a is None or b is None else [symptom.description for symptom in find_symptoms(a, b)]

@@ -38,7 +38,10 @@ def merge_steps(a: Side, b: Side, rules: Rules) -> tuple[Side, Side]:
     counts = [len(side.steps) for side in (a, b)]
     if min(counts) != 1 or max(counts) == 1:
         return a, b
-    name_functions: tuple[_NameOf, _NameOf] = (lambda entry: rules.rename(entry.name), lambda entry: entry.name)
+    name_functions: tuple[_NameOf, _NameOf] = (
+        lambda entry: rules.rename(entry.name),
+        lambda entry: entry.name,
+    )
     if counts[0] == 1:
         single, merged = _merge_long_side(a, b, *name_functions, "B")
         return single, merged
@@ -59,10 +62,10 @@ def _merge_long_side(
         complete = [(full, group) for full, group in pairs if len(group) == count]
         # Of all sequences: positions may be there once for all.
         splits = [_split_of(*group_pair) for group_pair in complete if _is_same_data(*group_pair)]
-        cut = max(splits, key=lambda split: split.lines, default=None)
-        if cut is None:
+        chosen = max(splits, key=lambda split: split.sequences, default=None)
+        if chosen is None:
             return short, long
-        merged = {id(full): _merge_group(full, group, cut, which) for full, group in pairs}
+        merged = {id(full): _merge_group(full, group, chosen, which) for full, group in pairs}
     except (TensortapError, OSError, ValueError):
         return short, long
     return _replace_entries(
@@ -75,14 +78,14 @@ class _StepSplit:
     """How the inputs of the model are cut."""
 
     axis: int
-    lines: int  # sequences of the whole, where it is a table
+    sequences: int  # sequences of the whole, where it is a table
     lengths: tuple[int, ...]  # of the pieces along the axis
-    beside: int = 0  # how long the other axis is, where it is a table
+    other_length: int = 0  # how long the other axis is, where it is a table
 
     def order(self, shape: Shape, axis: int) -> Array | None:
         """Where the rows of a whole are among those of its pieces, where that is another order."""
-        is_flat = axis == 0 and self.axis == 1 and shape[0] == self.lines * sum(self.lengths)
-        return token_row_order(self.lines, self.lengths) if is_flat and self.lines > 1 else None
+        is_flat = axis == 0 and self.axis == 1 and shape[0] == self.sequences * sum(self.lengths)
+        return token_row_order(self.sequences, self.lengths) if is_flat and self.sequences > 1 else None
 
 
 def _split_of(full: Entry, group: Sequence[Entry]) -> _StepSplit:
@@ -108,7 +111,11 @@ def _replace_entries(
     consumed = {id(entry) for _, group, merged_pair in rows if merged_pair is not None for entry in group}
     merged_entries = [merged_pair[1] for *_, merged_pair in rows if merged_pair is not None]
     unresolved = {id(group[0]): full for full, group, merged_pair in rows if merged_pair is None}
-    remaining = [_mark_unresolved(entry, unresolved.get(id(entry))) for entry in long.entries if id(entry) not in consumed]
+    remaining = [
+        _mark_unresolved(entry, unresolved.get(id(entry)))
+        for entry in long.entries
+        if id(entry) not in consumed
+    ]
     note = f"{message}: {len(merged_entries)} of its values are put together"
     return (
         replace(short, entries=[replacements.get(id(entry), entry) for entry in short.entries]),
@@ -137,8 +144,12 @@ def _is_same_data(full: Entry, group: Sequence[Entry]) -> bool:
     full_numbers = load_numbers(full.reference)
     if full_numbers is None or any(array is None for array in arrays):
         return False
-    concatenated = assemble(ShardPlacement("shard", axis), [array for array in arrays if array is not None])[0]
-    return bool(np.array_equal(concatenated, full_numbers)) or (axis == 0 and _are_same_rows(full_numbers, concatenated))
+    concatenated = assemble(ShardPlacement("shard", axis), [array for array in arrays if array is not None])[
+        0
+    ]
+    return bool(np.array_equal(concatenated, full_numbers)) or (
+        axis == 0 and _are_same_rows(full_numbers, concatenated)
+    )
 
 
 def _are_same_rows(a: Array, b: Array) -> bool:
@@ -156,7 +167,9 @@ def _merge_group(full: Entry, group: Sequence[Entry], split: _StepSplit, which: 
     axis = _concat_axis(shapes, full.shape)
     if axis is not None:
         other_dims = (*full.shape[:axis], *full.shape[axis + 1 :])
-        if not are_token_lengths([shape[axis] for shape in shapes], split.lengths, split.beside, other_dims):
+        if not are_token_lengths(
+            [shape[axis] for shape in shapes], split.lengths, split.other_length, other_dims
+        ):
             return None
         description = f"{description}, put together along axis {axis}"
         order = split.order(full.shape, axis)
@@ -177,13 +190,17 @@ def _merge_group(full: Entry, group: Sequence[Entry], split: _StepSplit, which: 
     )
 
 
-def _merge_repeated(full: Entry, group: Sequence[Entry], description: str) -> ConcatenatedStepsRef | UnresolvedRef:
+def _merge_repeated(
+    full: Entry, group: Sequence[Entry], description: str
+) -> ConcatenatedStepsRef | UnresolvedRef:
     """What every step has as a whole. A lone number may be each step's own, as a loss is."""
     references = tuple(entry.reference for entry in group)
     full_scalar, *step_scalars = (_scalar_of(entry) for entry in (full, *group))
     if not _is_per_step_scalar(full_scalar, step_scalars):
         description = f"{description}, each of which has the whole: the farthest is compared"
-        return ConcatenatedStepsRef(JoinedRef(references, REPLICATE, _farthest_step(full, group)), description)
+        return ConcatenatedStepsRef(
+            JoinedRef(references, REPLICATE, _farthest_step(full, group)), description
+        )
     rounding = 8 * UNIT_ROUNDOFF.get(full.dtype, 0.0)
     if not math.isclose(float(np.mean(step_scalars)), full_scalar, rel_tol=rounding):
         return UnresolvedRef("every step has a number of its own, and nothing tells how they make up the one")
@@ -209,9 +226,7 @@ def _merged_entry(
     full: Entry, group: Sequence[Entry], reference: ConcatenatedStepsRef | UnresolvedRef
 ) -> Entry:
     size = sum(entry.nbytes for entry in group)
-    return replace(
-        group[0], reference=reference, step=full.step, shape=full.shape, nbytes=size, checksum=""
-    )
+    return replace(group[0], reference=reference, step=full.step, shape=full.shape, nbytes=size, checksum="")
 
 
 def _farthest_step(full: Entry, group: Sequence[Entry]) -> int:

@@ -24,7 +24,9 @@ def unmatched_hints(a: Sequence[Entry], b: Sequence[Entry], *, are_guessed: bool
         are = "is" if len(common) == 1 else "are"
         message = f"no value has a partner, although {_list_names(common)} {are} on both sides"
         return [f"{message}: the map, the step, the rank or the call tells them apart"]
-    message = f"no name is on both sides: A has {_list_names(list(a_names))}, B has {_list_names(list(b_names))}"
+    message = (
+        f"no name is on both sides: A has {_list_names(list(a_names))}, B has {_list_names(list(b_names))}"
+    )
     if are_guessed:
         return [message]
     nearest = _nearest_names(a_names, b_names)
@@ -46,7 +48,8 @@ def _nearest_names(a: dict[str, Entry], b: dict[str, Entry]) -> list[tuple[str, 
     b_entries = _distinct_names(b)
     for name, entry in _distinct_names(a).items():
         likeness, index = max(
-            (_entry_similarity(entry, b_entry), position) for position, b_entry in enumerate(b_entries.values())
+            (_entry_similarity(entry, b_entry), position)
+            for position, b_entry in enumerate(b_entries.values())
         )
         scored.append((likeness, name, list(b_entries)[index]))
     return [

@@ -34,30 +34,30 @@ class Symptom:
     """What a detector is sure of."""
 
     name: str
-    told: str
+    description: str
 
 
 class DifferenceView:
     """Two arrays of one shape as float64, and what several detectors ask of them."""
 
     def __init__(self, a: Array, b: Array) -> None:
-        self._given = a, b
+        self._arrays = a, b
         self.a, self.b = a.astype(np.float64), b.astype(np.float64)
         odd = ~((np.abs(self.a) < _HUGE) & (np.abs(self.b) < _HUGE))
         self.is_finite = not odd.any() or bool(np.array_equal(self.a[odd], self.b[odd], equal_nan=True))
         self.x, self.y = (np.where(odd, 0.0, array) if odd.any() else array for array in (self.a, self.b))
 
     @cached_property
-    def apart(self) -> Array:
+    def difference(self) -> Array:
         """Of integers that a float64 cannot hold, as exactly as of others."""
-        if not any(_exceeds_float64(array) for array in self._given):
+        if not any(_exceeds_float64(array) for array in self._arrays):
             return np.asarray(self.y - self.x)
-        a, b = (array.astype(object) for array in self._given)
+        a, b = (array.astype(object) for array in self._arrays)
         return np.asarray(b - a).astype(np.float64)
 
     @cached_property
-    def size(self) -> float:
-        return _norm(self.apart)
+    def difference_norm(self) -> float:
+        return _norm(self.difference)
 
     @cached_property
     def is_constant(self) -> bool:
@@ -67,17 +67,19 @@ class DifferenceView:
     def gain(self) -> float:
         """What a factor is more than one."""
         square = float(np.vdot(self.x, self.x))
-        return float(np.vdot(self.x, self.apart)) / square if square else 0.0
+        return float(np.vdot(self.x, self.difference)) / square if square else 0.0
 
     @property
     def factor(self) -> float:
         return 1 + self.gain
 
     @cached_property
-    def rests(self) -> tuple[float, float]:
+    def residuals(self) -> tuple[float, float]:
         """What a factor leaves of the difference, and what a summand does."""
-        norm = self.size or 1.0
-        return _norm(self.apart - self.gain * self.x) / norm, _norm(self.apart - self.apart.mean()) / norm
+        norm = self.difference_norm or 1.0
+        return _norm(self.difference - self.gain * self.x) / norm, _norm(
+            self.difference - self.difference.mean()
+        ) / norm
 
     @cached_property
     def norm(self) -> float:
@@ -85,7 +87,7 @@ class DifferenceView:
 
     @property
     def is_large(self) -> bool:
-        return self.size > _LARGE * self.norm
+        return self.difference_norm > _LARGE * self.norm
 
 
 def find_symptoms(a: Array, b: Array) -> list[Symptom]:
@@ -95,7 +97,7 @@ def find_symptoms(a: Array, b: Array) -> list[Symptom]:
     view = DifferenceView(a, b)
     if not view.is_finite:
         return _run_detectors(view, {"masked": detect_masked})
-    return _run_detectors(view, DETECTORS) if view.size else []
+    return _run_detectors(view, DETECTORS) if view.difference_norm else []
 
 
 def _run_detectors(
@@ -131,7 +133,7 @@ def detect_zeros(view: DifferenceView) -> str:
 def detect_scaled(view: DifferenceView) -> str:
     if view.is_constant or not view.y.any() or np.count_nonzero(view.x) < _MIN_NUMBERS:
         return ""
-    residual, offset_residual = view.rests
+    residual, offset_residual = view.residuals
     is_sure = abs(view.factor) >= _MAX_RESIDUAL and _explains(residual, offset_residual)
     return f"B is A times {view.factor:.4g}" if is_sure else ""
 
@@ -139,15 +141,15 @@ def detect_scaled(view: DifferenceView) -> str:
 def detect_offset(view: DifferenceView) -> str:
     if view.is_constant:
         return ""
-    scale_residual, residual = view.rests
-    return f"B is A plus {view.apart.mean():.4g}" if _explains(residual, scale_residual) else ""
+    scale_residual, residual = view.residuals
+    return f"B is A plus {view.difference.mean():.4g}" if _explains(residual, scale_residual) else ""
 
 
 def detect_bias(view: DifferenceView) -> str:
     """One vector is added to every row."""
     if view.x.ndim < 2 or view.x.shape[-1] < 2 or view.x.size < 4 * view.x.shape[-1] or detect_offset(view):
         return ""
-    rows = view.apart.reshape(-1, view.x.shape[-1])
+    rows = view.difference.reshape(-1, view.x.shape[-1])
     values = view.x.reshape(rows.shape)
     vector = rows.mean(axis=0)
     is_same_row = _norm(values - values.mean(axis=0)) <= _LARGE * _norm(values)
@@ -190,7 +192,7 @@ def detect_permuted(view: DifferenceView) -> str:
 
 def detect_part(view: DifferenceView) -> str:
     """Only the tail, one part, one row, a block: where along each axis the difference lies."""
-    return regions.describe_region(view.apart, view.x)
+    return regions.describe_region(view.difference, view.x)
 
 
 def detect_masked(view: DifferenceView) -> str:
@@ -220,7 +222,7 @@ def _explains(residual: float, other_residual: float) -> bool:
 
 
 def _is_explained(view: DifferenceView, residual: Array) -> bool:
-    return _norm(residual) <= _MAX_RESIDUAL * view.size
+    return _norm(residual) <= _MAX_RESIDUAL * view.difference_norm
 
 
 def _is_rounded(round_to: Callable[[Array], Array], source: Array, rounded: Array) -> bool:

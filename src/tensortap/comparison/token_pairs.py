@@ -45,7 +45,9 @@ def align_tokens(matching: Matching) -> Matching:
     if not rows_by_step:
         return matching
     pairs = [_take_tokens(pair, rows_by_step.get(pair.a.first_step)) for pair in matching.pairs]
-    return replace(matching, pairs=pairs, messages=[*matching.messages, *messages], gaps=[*matching.gaps, *gaps])
+    return replace(
+        matching, pairs=pairs, messages=[*matching.messages, *messages], gaps=[*matching.gaps, *gaps]
+    )
 
 
 def _describe_unmatched(rows: TokenRows, step: int) -> list[str]:

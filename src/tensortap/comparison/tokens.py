@@ -46,7 +46,9 @@ def match_tokens(
     indices = _sequence_indices(a, b, pairs)
     same_columns = indices is not None and _have_same_columns(a, b, pairs)
     shapes = a.shape, b.shape
-    return TokenRows(rows[0], rows[1], shapes, description, is_sure, indices, same_columns, unmatched, len(pairs))
+    return TokenRows(
+        rows[0], rows[1], shapes, description, is_sure, indices, same_columns, unmatched, len(pairs)
+    )
 
 
 def ops_for_sequences(
@@ -141,7 +143,9 @@ def _sequence_indices(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) 
 def _have_same_columns(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> bool:
     """Whether all have the same columns, and nothing of them is padding."""
     width = a.shape[1]
-    return width == b.shape[1] and all(len(a_positions) == len(b_positions) == width for a_positions, b_positions in pairs)
+    return width == b.shape[1] and all(
+        len(a_positions) == len(b_positions) == width for a_positions, b_positions in pairs
+    )
 
 
 def _has_repeats(sequences: Sequence[tuple[Array, Array]]) -> bool:

@@ -85,7 +85,7 @@ class _PerturbedReruns:
     def __init__(self, model: Any, batch: Any, patterns: Sequence[str]) -> None:
         self._model, self._batch, self._patterns = model, batch, patterns
         self._has_gradients = any(wanted_site.site.is_gradient for wanted_site in selection(model, patterns))
-        self._gathered, self._skipped = NoiseMeasurements(), list[str]()
+        self._measurements, self._skipped = NoiseMeasurements(), list[str]()
         self._harmless: list[str] = []
         self._base: dict[tuple[str, int, int], Entry] = {}
         self._is_trained = False
@@ -135,17 +135,17 @@ class _PerturbedReruns:
 
     def floor(self, limit: float | None) -> Floor:
         own_reruns = [
-            rerun for rerun in self._gathered.twins if rerun not in (*self._harmless, INTRINSIC_ROUNDING)
+            rerun for rerun in self._measurements.reruns if rerun not in (*self._harmless, INTRINSIC_ROUNDING)
         ]
         if self._harmless or any(
             rerun in PRECISIONS and not self._is_finer(PRECISIONS[rerun]) for rerun in own_reruns
         ):
-            self._gathered.drop([INTRINSIC_ROUNDING])  # what else is harmless may well do more than round
+            self._measurements.drop([INTRINSIC_ROUNDING])  # what else is harmless may well do more than round
         if limit is None and self._harmless and own_reruns:
-            worst = max(self._gathered.ratio_of(rerun, own_reruns) for rerun in self._harmless)
+            worst = max(self._measurements.worst_ratio_to(rerun, own_reruns) for rerun in self._harmless)
             limit = max(DEFAULT_LIMIT, _MARGIN * worst)
-            self._gathered.drop(self._harmless)
-        return self._gathered.floor(self._skipped, limit)
+            self._measurements.drop(self._harmless)
+        return self._measurements.floor(self._skipped, limit)
 
     def _add_harmless(self, name: str, model: Any, batch: Any) -> None:
         self._harmless.append(name)
@@ -188,7 +188,7 @@ class _PerturbedReruns:
             if self._is_finer(dtype) and not (callable(batch) and self._has_gradients):
                 self._add_own(converted, batch)
         except (RuntimeError, TypeError, NotImplementedError) as error:
-            self._gathered.drop([name, INTRINSIC_ROUNDING])
+            self._measurements.drop([name, INTRINSIC_ROUNDING])
             self._skipped.append(f"{name}: the model does not run in it ({error})")
             # Some kernels know single precision and nothing above; for half precision that is as good.
             if name == "float64" and self._is_finer(torch.float32):
@@ -235,7 +235,7 @@ class _PerturbedReruns:
         steps[:] = steps or [step]
         entry = self._base.get((record.name, step - steps[0], record.call))
         if entry is not None:
-            self._gathered.add(name, entry, measure(entry.load(), record.value))
+            self._measurements.add(name, entry, measure(entry.load(), record.value))
 
     def _run(self, model: Any, batch: Any, *, has_gradients: bool) -> None:
         if callable(batch):

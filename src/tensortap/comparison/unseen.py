@@ -15,28 +15,28 @@ _WEIGHT_KINDS = ("param", "grad_param")
 class UncapturedInputs:
     """Values without a partner, by step, rank and the module in whose code they are."""
 
-    def __init__(self, unmatched: Iterable[Entry], modules: ModuleParents) -> None:
-        self._modules = modules
+    def __init__(self, unmatched: Iterable[Entry], parents: ModuleParents) -> None:
+        self._parents = parents
         self._first: dict[tuple[int, int, str], Entry] = {}
         for entry in sorted(unmatched, key=lambda unmatched_entry: unmatched_entry.order):
             if entry.kind not in GRADIENT_KINDS and entry.kind not in _WEIGHT_KINDS:
-                key = entry.first_step, entry.first_rank, self._place(entry)
+                key = entry.first_step, entry.first_rank, self._module_of_entry(entry)
                 self._first.setdefault(key, entry)
 
-    def before(self, finding: Finding) -> Entry | None:
+    def first_before(self, finding: Finding) -> Entry | None:
         """The first of them in the code that made this value, if it came before it."""
         if not self._first or finding.kind in GRADIENT_KINDS:
             return None
-        first = self._first.get((finding.step, finding.rank, producing_module(finding, self._modules)))
+        first = self._first.get((finding.step, finding.rank, producing_module(finding, self._parents)))
         return first if first is not None and first.order < finding.pair.a.order else None
 
-    def _place(self, entry: Entry) -> str:
+    def _module_of_entry(self, entry: Entry) -> str:
         module = module_of(entry.name, entry.kind)
         return (
-            self._modules[module] if entry.kind == "output" or module not in self._modules.names else module
+            self._parents[module] if entry.kind == "output" or module not in self._parents.names else module
         )
 
 
-def producing_module(finding: Finding, modules: ModuleParents) -> str:
+def producing_module(finding: Finding, parents: ModuleParents) -> str:
     """The module whose code made the value: of an input it is the one that calls."""
-    return modules[finding.module] if finding.kind == "input" else finding.module
+    return parents[finding.module] if finding.kind == "input" else finding.module

@@ -60,7 +60,9 @@ def candidate_placements(shards: Sequence[Shape], full: Shape) -> Iterator[Shard
     is_copy = all(shape == full for shape in shards)
     if is_copy:
         yield from (ShardPlacement("partial", operation=operation) for operation in ("sum", "mean"))
-    for dim in {placement.dim: None for placement in simple if placement.kind == "shard" and not placement.padding}:
+    for dim in {
+        placement.dim: None for placement in simple if placement.kind == "shard" and not placement.padding
+    }:
         yield from _regrouped_placements([shape[dim] for shape in shards], dim)
     yield from _mesh_placements(shards, full)
 
@@ -161,7 +163,9 @@ def _concatenate(placement: ShardPlacement, shards: Sequence[Array]) -> Array:
     lengths = [shard.shape[placement.dim] for shard in shards]
     spans = shard_spans(placement, lengths)
     if spans is None:
-        raise ValueError(f"pieces of {lengths} along dimension {placement.dim} do not make a whole by {placement}")
+        raise ValueError(
+            f"pieces of {lengths} along dimension {placement.dim} do not make a whole by {placement}"
+        )
     if placement.kind == "shard":
         full = np.concatenate(shards, axis=placement.dim)
     else:
@@ -172,7 +176,11 @@ def _concatenate(placement: ShardPlacement, shards: Sequence[Array]) -> Array:
         ]
         parts.sort(key=lambda span_part: span_part[0])
         full = np.concatenate([part for _, part in parts], axis=placement.dim)
-    return full if not placement.padding else np.take(full, range(full.shape[placement.dim] - placement.padding), placement.dim)
+    return (
+        full
+        if not placement.padding
+        else np.take(full, range(full.shape[placement.dim] - placement.padding), placement.dim)
+    )
 
 
 def _split_shard(shard: Array, dim: int, of_rank: Sequence[_Span]) -> list[Array]:

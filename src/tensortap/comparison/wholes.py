@@ -40,7 +40,9 @@ def farthest_replica(replicas: Sequence[Array], full: Array) -> tuple[int, str]:
     if all(np.array_equal(replicas[0], other, equal_nan=True) for other in replicas[1:]):
         return 0, ""
     with np.errstate(invalid="ignore"):
-        distances = [np.nan_to_num(np.abs(replica.astype(np.float64) - full), nan=np.inf).max() for replica in replicas]
+        distances = [
+            np.nan_to_num(np.abs(replica.astype(np.float64) - full), nan=np.inf).max() for replica in replicas
+        ]
     worst = int(np.argmax(distances))
     return worst, f"its {len(replicas)} copies are not equal: copy {worst}, the farthest, is compared"
 

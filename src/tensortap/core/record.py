@@ -1,9 +1,17 @@
-"""What flows from sources to sinks (Record) and what is read back (Series)."""
+"""Record, Series, Site, Placement.
 
+What flows from sources to sinks (Record) and what is read back (Series).
+
+How a notebook shows a thing of the ground floor: drawn upstairs, and found through a registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from tensortap.core.cards import render_card
+from tensortap.core.registry import Registry
 
 Kind = Literal[
     "value",
@@ -61,7 +69,7 @@ class Record(NamedTuple):
     site: Site | None = None
     placement: Placement | None = None
 
-    def with_value(self, value: Any) -> "Record":
+    def with_value(self, value: Any) -> Record:
         """The same moment with another value."""
         return Record(self.name, value, *self[2:])
 
@@ -112,3 +120,12 @@ class Series:
 
     def _repr_html_(self) -> str | None:
         return render_card(self)
+
+
+cards: Registry[Callable[[Any], str]] = Registry("cards")
+
+
+def render_card(thing: object) -> str | None:
+    """Static HTML for the thing, None where nobody draws its kind."""
+    draw = cards.for_type(type(thing))
+    return None if draw is None else draw(thing)

@@ -1,15 +1,23 @@
-"""When a value was seen: the step, which the program or the outermost captured model says, and the order.
+"""Step counter; opt-in hooks at first use.
+
+When a value was seen: the step, which the program or the outermost captured model says, and the order.
 
 A step is what `tt.step()` says; else what `tensortap run` counts; else one forward of the outermost captured
 model.
+
+What the environment asks for at a program's first call, and not before: opening it to live sessions.
 """
 
+from __future__ import annotations
+
 import itertools
+import logging
+import sys
 from collections.abc import Callable
 from operator import index
 from typing import SupportsIndex
 
-from tensortap.core.first_call import listen_if_requested
+from tensortap.core.settings import is_on, is_strict, setting
 
 # One step and one order for the process: records of several tools line up only if all count alike.
 _declared: int | None = None
@@ -90,3 +98,22 @@ def reset_steps() -> None:
 def _notify_listeners() -> None:
     for watcher in _listeners:
         watcher()
+
+
+_was_called = False
+log = logging.getLogger("tensortap.live")
+
+
+def listen_if_requested() -> None:
+    """To be called by every call that a live session can gain from; does its work once."""
+    global _was_called
+    if _was_called:
+        return
+    _was_called = True
+    if is_on() and setting("TENSORTAP_LIVE") != "0":
+        try:
+            sys.modules["tensortap"].listen()  # through the front door: what listens is floors above
+        except Exception:
+            if is_strict():
+                raise
+            log.exception("TENSORTAP_LIVE=1 could not open the program to live sessions; it goes on without")

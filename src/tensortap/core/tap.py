@@ -13,7 +13,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from tensortap.core.parts import Sink, Source, Stage
+from tensortap.core.protocols import Sink, Source, Stage
 from tensortap.core.record import Record
 from tensortap.core.settings import is_strict
 

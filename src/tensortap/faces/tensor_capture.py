@@ -15,8 +15,8 @@ from tensortap.recording.latest import (
     available_modules,
     is_tracing,
     modules_being_called,
-    resolve_modules,
     modules_without_forward,
+    resolve_modules,
 )
 from tensortap.sources.compiled import plain_python
 from tensortap.sources.manual import Manual
@@ -36,7 +36,7 @@ log = logging.getLogger("tensortap.capture")
 # The latest enabled last. A model owns its capture through its hooks, so both go when the model goes.
 _enabled: tuple[weakref.ref[LastForward], ...] = ()
 _compiled = contextlib.ExitStack()
-_unattached = Manual()  # for values that go into the user's own tap alone
+_standalone_source = Manual()  # for values that go into the user's own tap alone
 
 
 def enable_tensor_capture(
@@ -61,25 +61,25 @@ def enable_tensor_capture(
         return model
     names = [modules_to_capture] if isinstance(modules_to_capture, str) else modules_to_capture or ()
     modules = resolve_modules(require_module(model), names)
-    _check_most(max_tensors)
+    _check_max_tensors(max_tensors)
     for name in modules_without_forward(modules):
         log.warning("%r only holds other modules and is never called; list those instead", name)
     disable_tensor_capture(model)
-    latest = LastForward(model, max_tensors)
-    latest.start(modules, has_inputs=capture_inputs, user_tap=tap)
+    last_forward = LastForward(model, max_tensors)
+    last_forward.start(modules, has_inputs=capture_inputs, user_tap=tap)
     if not _enabled:
         _compiled.enter_context(plain_python())
         atexit.register(_compiled.close)  # while the interpreter is still whole
-    _enabled = (*_enabled, weakref.ref(latest, _forget))
+    _enabled = (*_enabled, weakref.ref(last_forward, _forget))
     return model
 
 
 def disable_tensor_capture(model: Model) -> Model:
     """Take every hook off the model again, forget what was captured of it, and return it."""
-    latest = _latest_of(model) if _enabled else None
-    if latest is not None:
-        latest.stop()
-        _forget(weakref.ref(latest))
+    last_forward = _capture_of(model) if _enabled else None
+    if last_forward is not None:
+        last_forward.stop()
+        _forget(weakref.ref(last_forward))
     return model
 
 
@@ -100,10 +100,10 @@ def register_tensor(name: str, tensor: Any, *, tap: Tap | None = None) -> None:
         return
     if not isinstance(name, str):
         raise TypeError(f"a name is a text, not {name!r}; register_tensor(name, tensor) takes the name first")
-    for latest in _running() or _living()[-1:]:
-        latest.register(name, tensor, depth=1)
+    for last_forward in _running_captures() or _alive_captures()[-1:]:
+        last_forward.register(name, tensor, depth=1)
     if tap is not None and is_on() and not is_tracing():
-        _unattached.emit(tensor, name, depth=1, tap=tap)
+        _standalone_source.emit(tensor, name, depth=1, tap=tap)
 
 
 def get_captured_tensors_dict(*, model: Any = None, pad: bool = False) -> OrderedDict[str, Any]:
@@ -115,35 +115,39 @@ def get_captured_tensors_dict(*, model: Any = None, pad: bool = False) -> Ordere
     """
     if not _enabled:
         return OrderedDict()
-    latest = _latest_of(model) if model is not None else next(iter(_running() or _living()[-1:]), None)
-    return OrderedDict() if latest is None else latest.tensors(pads=pad)
+    last_forward = (
+        _capture_of(model)
+        if model is not None
+        else next(iter(_running_captures() or _alive_captures()[-1:]), None)
+    )
+    return OrderedDict() if last_forward is None else last_forward.tensors(pads=pad)
 
 
-def _living() -> list[LastForward]:
-    return [latest for one in _enabled if (latest := one()) is not None]
+def _alive_captures() -> list[LastForward]:
+    return [last_forward for reference in _enabled if (last_forward := reference()) is not None]
 
 
-def _latest_of(model: Any) -> LastForward | None:
-    wanted = unwrapped(require_module(model))
-    return next((latest for latest in _living() if latest.model is wanted), None)
+def _capture_of(model: Any) -> LastForward | None:
+    inner = unwrapped(require_module(model))
+    return next((last_forward for last_forward in _alive_captures() if last_forward.model is inner), None)
 
 
-def _running() -> list[LastForward]:
+def _running_captures() -> list[LastForward]:
     """Those whose model's forward is running in this thread, innermost first."""
-    by_model = {id(latest.model): latest for latest in _living()}
+    by_model = {id(last_forward.model): last_forward for last_forward in _alive_captures()}
     called = dict.fromkeys(map(id, modules_being_called()))
     return [by_model[module] for module in called if module in by_model]
 
 
 def _forget(gone: weakref.ref[LastForward]) -> None:
     global _enabled
-    _enabled = tuple(one for one in _enabled if one != gone)
+    _enabled = tuple(reference for reference in _enabled if reference != gone)
     if not _enabled:
         atexit.unregister(_compiled.close)
         _compiled.close()
 
 
-def _check_most(max_tensors: Any) -> None:
+def _check_max_tensors(max_tensors: Any) -> None:
     is_count = isinstance(max_tensors, int) and not isinstance(max_tensors, bool) and max_tensors >= 0
     if max_tensors is not None and not is_count:
         raise ValueError(

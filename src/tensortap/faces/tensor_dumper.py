@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 
 from tensortap.comparison.values import compare, difference
 from tensortap.core.errors import NotInitialisedError
-from tensortap.core.first_call import listen_if_requested
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
+from tensortap.core.steps import listen_if_requested
 from tensortap.core.tap import Tap
-from tensortap.formats.run_layout import agree_on_run, cannot_write
+from tensortap.formats.run_layout import agree_on_run, write_failed_error
 from tensortap.frameworks.compiling import disable_compile
 from tensortap.metadata.collect import Metadata
 from tensortap.metadata.runtime import timestamp_zone
@@ -25,7 +25,7 @@ __all__ = ["close", "compare", "difference", "disable", "dump", "enable", "flush
 
 _is_enabled = is_on()
 _source = Manual()
-_unattached = Manual()  # for values that go into the user's own tap alone
+_standalone_source = Manual()  # for values that go into the user's own tap alone
 _tap: Tap | None = None
 _metadata: Metadata | None = None
 _attempts = 0
@@ -56,16 +56,16 @@ def init(
         _is_enabled = False
         return None
     zone = timestamp_zone(timezone)
-    _check("layout", layout, get_args(Layout))
-    _check("on_full", on_full, ("wait", "drop"))
-    _check("env", env, ("all", "redact", "names"))
+    _check_choice("layout", layout, get_args(Layout))
+    _check_choice("on_full", on_full, ("wait", "drop"))
+    _check_choice("env", env, ("all", "redact", "names"))
     if not isinstance(budget, int) or budget <= 0:
         raise ValueError(f"budget is a number of bytes above zero, not {budget!r}")
     close()
-    here = rank_info()
+    ranks = rank_info()
     _attempts += 1
-    run = agree_on_run(Path(folder_name), zone, here, _attempts)
-    metadata = Metadata(run, timezone=timezone, env=env) if here.rank == 0 else None
+    run = agree_on_run(Path(folder_name), zone, ranks, _attempts)
+    metadata = Metadata(run, timezone=timezone, env=env) if ranks.rank == 0 else None
     if metadata is not None:
         _collect(metadata, metadata.write)
     sink = RunDirectory(
@@ -81,7 +81,7 @@ def init(
     _tap, _metadata = Tap(sinks=[sink]).attach(_source), metadata
     disable_compile(dump, "dump writes a file")
     _close_at_exit()
-    _go_live(live, Path(folder_name).name)
+    _listen_if_asked(live, Path(folder_name).name)
     return run
 
 
@@ -94,18 +94,18 @@ def dump(obj: Any, name: str | None = None, update_metadata: bool = True, *, tap
     """
     if not _is_enabled:
         return
-    is_taken = False
-    while not is_taken:
+    is_emitted = False
+    while not is_emitted:
         current, source, metadata = _tap, _source, _metadata
         if current is None and tap is not None:
-            _unattached.emit(obj, name, depth=1, tap=tap)
+            _standalone_source.emit(obj, name, depth=1, tap=tap)
             return
         if current is None:
             raise NotInitialisedError("dump() needs a run: call init('experiments') first, once per process")
         if update_metadata and metadata is not None:
             _collect(metadata, metadata.refresh)
         # Another thread may have begun a new run meanwhile: then the value belongs there.
-        is_taken = source.emit(obj, name, depth=1, tap=tap) or _tap is current
+        is_emitted = source.emit(obj, name, depth=1, tap=tap) or _tap is current
 
 
 def enable() -> None:
@@ -145,30 +145,30 @@ def close() -> None:
         tap.close()
 
 
-def _go_live(is_wanted: bool, name: str) -> None:
+def _listen_if_asked(is_wanted: bool, name: str) -> None:
     if is_wanted:
         from tensortap.live.endpoint import listen  # late: most runs need none of it
 
-        listen(name, dump_to=_also)
+        listen(name, dump_to=_dump_live_record)
     listen_if_requested()
 
 
-def _also(record: Record) -> None:
+def _dump_live_record(record: Record) -> None:
     """A record that a live session wanted on disk."""
     if _tap is not None:
         _tap.emit(record)
 
 
-def _check(name: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise ValueError(f"{name} is {given!r}; give {' or '.join(map(repr, known))}")
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; give {' or '.join(map(repr, choices))}")
 
 
 def _collect(metadata: Metadata, collect: Callable[[], object]) -> None:
     try:
         collect()
     except OSError as error:
-        raise cannot_write("the metadata", metadata.folder, error) from error
+        raise write_failed_error("the metadata", metadata.folder, error) from error
 
 
 def _close_at_exit() -> None:

@@ -61,27 +61,29 @@ class ModelTracer:
         self._savers: list[H5PYSaverCallback] = []
         if not is_on():
             return
-        pace = TraceSchedule(model, trace_interval, train_only=train_only, eval_only=eval_only)
-        pre = _listed("pre_gather_callbacks", pre_gather_callbacks)
-        post = _listed("post_gather_callbacks", post_gather_callbacks)
-        last = _listed("post_trace_callbacks", post_trace_callbacks)
-        self._savers = [one for one in (*post, *last) if isinstance(one, H5PYSaverCallback)]
-        if any(isinstance(one, H5PYSaverCallback) for one in pre):
+        schedule = TraceSchedule(model, trace_interval, train_only=train_only, eval_only=eval_only)
+        pre = _check_callbacks("pre_gather_callbacks", pre_gather_callbacks)
+        post = _check_callbacks("post_gather_callbacks", post_gather_callbacks)
+        post_trace = _check_callbacks("post_trace_callbacks", post_trace_callbacks)
+        self._savers = [
+            callback for callback in (*post, *post_trace) if isinstance(callback, H5PYSaverCallback)
+        ]
+        if any(isinstance(callback, H5PYSaverCallback) for callback in pre):
             raise ValueError("only rank 0 has a file; give the H5PYSaverCallback to post_gather_callbacks")
         gather = Gather(
             gathering_interval,
             pre=pre,
             post=[reduce.stack_tensors, *post] if stack_tensors else post,
             drop_last=drop_last,
-            counts=pace.counts_for_gathering,
+            counts=schedule.counts_for_gathering,
         )
         self._trace = ModelTrace(
             model,
-            _with_model(paths) if trace_model else paths,
+            _add_model_output(paths) if trace_model else paths,
             gather=gather,
-            schedule=pace,
-            post_trace=last,
-            pre_save=_listed("pre_save_callbacks", pre_save_callbacks),
+            schedule=schedule,
+            post_trace=post_trace,
+            pre_save=_check_callbacks("pre_save_callbacks", pre_save_callbacks),
             user_tap=tap,
         )
 
@@ -93,9 +95,11 @@ class ModelTracer:
     @property
     def missing(self) -> list[Missing]:
         """Every path that gave no value, and every value that was left out, with the reason."""
-        found = [] if self._trace is None else self._trace.missing
-        unstored = [Missing(*item) for saver in self._savers for item in saver.reasons.items()]
-        return [*found, *unstored]
+        unobserved = [] if self._trace is None else self._trace.missing
+        unstored = [
+            Missing(*name_and_reason) for saver in self._savers for name_and_reason in saver.reasons.items()
+        ]
+        return [*unobserved, *unstored]
 
     def __enter__(self) -> Self:
         if self._trace is not None:
@@ -107,7 +111,7 @@ class ModelTracer:
     ) -> None:
         with contextlib.ExitStack() as stack:
             for saver in self._savers:
-                stack.callback(_flush, saver)
+                stack.callback(_flush_or_log, saver)
             if self._trace is not None:
                 self._trace.stop(is_failure=kind is not None)
 
@@ -186,19 +190,19 @@ class H5PYSaverCallback:
             self._file.close()
 
 
-def _listed(argument: str, callbacks: Any) -> list[Callback]:
+def _check_callbacks(argument: str, callbacks: Any) -> list[Callback]:
     if callable(callbacks) or not isinstance(callbacks, Iterable):
-        what = getattr(callbacks, "__name__", None) or repr(callbacks)
-        raise TypeError(f"{argument} is {what}; give a list of functions")
+        shown = getattr(callbacks, "__name__", None) or repr(callbacks)
+        raise TypeError(f"{argument} is {shown}; give a list of functions")
     return list(callbacks)
 
 
-def _with_model(paths: Any) -> Any:
+def _add_model_output(paths: Any) -> Any:
     is_list = isinstance(paths, Iterable) and not isinstance(paths, str)
     return list(dict.fromkeys([*paths, "forward"])) if is_list else paths
 
 
-def _flush(saver: H5PYSaverCallback) -> None:
+def _flush_or_log(saver: H5PYSaverCallback) -> None:
     """Values that the disk refuses must not end the program, which may have trained for days."""
     try:
         saver.flush()

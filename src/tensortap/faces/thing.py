@@ -14,9 +14,9 @@ from tensortap.core.errors import NotServingError
 from tensortap.core.settings import is_on, setting
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
-from tensortap.formats.arrivals import Report
-from tensortap.formats.certificates import Tls, listening_tls, self_signed
-from tensortap.formats.token import own_token
+from tensortap.formats.arrivals import ReceivedTable
+from tensortap.formats.certificates import TlsConfig, create_self_signed, server_tls
+from tensortap.formats.token import read_token
 from tensortap.frameworks.compiling import disable_compile
 from tensortap.readers.spinner import print_new_lines, show_spinner
 from tensortap.recording.receiving import Receiver
@@ -88,7 +88,7 @@ def catch(
     frame = _getframe(1)
     if name is None:
         name = argument_name(frame) or "value"
-    if not _is_turn(name, every, first):
+    if not _is_due(name, every, first):
         return NOT_DELIVERED
     stream = _stream_to(server)
     if stream.has_no_listener and tap is None:
@@ -120,17 +120,17 @@ def serve(
     certificate and its key), or the word `insecure=True`.
     """
     global _session
-    wanted = int(setting("THING_PORT")) if port is None else port
+    chosen_port = int(setting("THING_PORT")) if port is None else port
     if _session is not None:
         _session.refuse_second(port)
         return
-    secured = _listening_tls(tls)
-    listener = Listener(host, wanted, token=token or own_token(), tls=secured, insecure=insecure)
+    tls_config = _tls_config(tls)
+    listener = Listener(host, chosen_port, token=token or read_token(), tls=tls_config, insecure=insecure)
     _session = Receiver(listener, memory, to=to, tap=tap)
     atexit.register(stop_serving)
     print(f"listening at {listener.address}; help() tells what can be asked")
-    if secured is not None:
-        print(f"the certificate's fingerprint, for THING_FINGERPRINT in the job: {secured.fingerprint}")
+    if tls_config is not None:
+        print(f"the certificate's fingerprint, for THING_FINGERPRINT in the job: {tls_config.fingerprint}")
 
 
 def stop_serving() -> None:
@@ -149,15 +149,15 @@ def get(name_or_id: str | int, index: int = 0) -> Any:
     >>> tt.get("loss")
     >>> tt.get("loss", 1)      # the one before
     """
-    return _serving().get(name_or_id, index)
+    return _require_session().get(name_or_id, index)
 
 
 def get_all(name: str) -> list[Any]:
     """All values of that name, the oldest first."""
-    return _serving().get_all(name)
+    return _require_session().get_all(name)
 
 
-def summary() -> Report | None:
+def summary() -> ReceivedTable | None:
     """What has arrived, one line per name, as text or in a notebook as a table."""
     if _session is None:
         print(_NOT_SERVING)
@@ -165,9 +165,9 @@ def summary() -> Report | None:
     return _session.summary()
 
 
-def describe(name_or_id: str | int | None = None) -> Report | None:
+def describe(name_or_id: str | int | None = None) -> ReceivedTable | None:
     """All that is known of the latest value of a name, or of the one with that id."""
-    return summary() if name_or_id is None else _serving().describe(name_or_id)
+    return summary() if name_or_id is None else _require_session().describe(name_or_id)
 
 
 def status(seconds: float | None = None) -> None:
@@ -178,14 +178,14 @@ def status(seconds: float | None = None) -> None:
         show_spinner(_session.state, _session.news(), seconds=seconds)
 
 
-def receiving() -> Receiver:
+def active_receiver() -> Receiver:
     """What this session receives, for a program that tells of it in its own way."""
-    return _serving()
+    return _require_session()
 
 
 def watch_arrivals(seconds: float | None = None) -> None:
     """As `status`, for a program: into a pipe it prints a line per value instead of turning."""
-    session = _serving()
+    session = _require_session()
     if sys.stdout.isatty():
         show_spinner(session.state, session.news(), seconds=seconds)
     else:
@@ -195,21 +195,21 @@ def watch_arrivals(seconds: float | None = None) -> None:
 def ingest_all(namespace: dict[str, Any] | None = None, *, overwrite: bool = False) -> list[str]:
     """Put the latest value of each name into the caller's variables, or into `namespace`; the names of the
     variables. A variable that was not put there by an earlier call is left alone, unless `overwrite`."""
-    into = _getframe(1).f_globals if namespace is None else namespace
-    put, left = _serving().put_into(into, overwrite=overwrite)
-    if left:
-        print(f"left alone, because they are variables of yours: {', '.join(left)}")
-    return put
+    target = _getframe(1).f_globals if namespace is None else namespace
+    assigned, kept = _require_session().put_into(target, overwrite=overwrite)
+    if kept:
+        print(f"left alone, because they are variables of yours: {', '.join(kept)}")
+    return assigned
 
 
 def pin(name_or_id: str | int, index: int = 0) -> None:
     """Keep this value, however short memory gets."""
-    _serving().pin(name_or_id, index)
+    _require_session().pin(name_or_id, index)
 
 
 def unpin(name_or_id: str | int, index: int = 0) -> None:
     """Let this value go again, when memory runs short."""
-    _serving().unpin(name_or_id, index)
+    _require_session().unpin(name_or_id, index)
 
 
 def help() -> None:
@@ -217,11 +217,11 @@ def help() -> None:
     print(_HELP if _session is None else f"{_HELP}\n\n{_session.state()}")
 
 
-def _is_turn(name: str, every: int, first: int | None) -> bool:
+def _is_due(name: str, every: int, first: int | None) -> bool:
     if type(every) is not int or every < 1:
         raise ValueError(f"every is {every!r}; give a whole number from 1 on")
-    number, rest = divmod(next(_calls[name]), every)
-    return not rest and (first is None or number <= first)
+    number, remainder = divmod(next(_calls[name]), every)
+    return not remainder and (first is None or number <= first)
 
 
 def _stream_to(server: str | None) -> Stream:
@@ -237,13 +237,13 @@ def _stream_to(server: str | None) -> Stream:
     return stream
 
 
-def _listening_tls(tls: bool | tuple[str, str]) -> Tls | None:
+def _tls_config(tls: bool | tuple[str, str]) -> TlsConfig | None:
     if isinstance(tls, tuple):
-        return listening_tls(*tls)
-    return listening_tls(*self_signed(Path.home() / ".config" / "tensortap" / "tls")) if tls else None
+        return server_tls(*tls)
+    return server_tls(*create_self_signed(Path.home() / ".config" / "tensortap" / "tls")) if tls else None
 
 
-def _serving() -> Receiver:
+def _require_session() -> Receiver:
     if _session is None:
         raise NotServingError(_NOT_SERVING)
     return _session

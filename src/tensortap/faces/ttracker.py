@@ -9,7 +9,12 @@ from typing import Any
 
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.recording.watching import WatchOptions, DecoratedFunctions, check_options, check_module_patterns
+from tensortap.recording.watching import (
+    DecoratedFunctions,
+    WatchOptions,
+    check_module_patterns,
+    check_options,
+)
 from tensortap.sinks.tree_files import TreeFiles
 from tensortap.sinks.tree_log import ValueLog
 from tensortap.sinks.tree_output import logger
@@ -17,8 +22,8 @@ from tensortap.sources.functions import MAX_DEPTH
 
 __all__ = ["_log_change", "auto_diff", "h4logger", "log2file", "logger", "var_tracker"]
 
-_loose = ValueLog()
-_files: TreeFiles | None = None  # of log2file, while the logger has none of its own
+_value_log = ValueLog()
+_default_files: TreeFiles | None = None  # of log2file, while the logger has none of its own
 
 
 class AutoDiff(DecoratedFunctions):
@@ -45,10 +50,10 @@ class AutoDiff(DecoratedFunctions):
         tap: Tap | None = None,
     ) -> Any:
         names = (targets,) if isinstance(targets, str) else tuple(targets)
-        given = WatchOptions(names, max_depth, max_items, stats, check_module_patterns(follow), tap=tap)
-        options = check_options(given, decorator="targets")
+        unchecked = WatchOptions(names, max_depth, max_items, stats, check_module_patterns(follow), tap=tap)
+        options = check_options(unchecked, decorator="targets")
         if function is None:
-            return lambda one: self.decorate(one, options)
+            return lambda decorated: self.decorate(decorated, options)
         return self.decorate(function, options)
 
 
@@ -77,8 +82,10 @@ def var_tracker(
             if targets
             else "var_tracker needs the name of a variable; write @var_tracker('video')"
         )
-    given = WatchOptions(targets, max_depth, max_items, stats, check_module_patterns(follow), bool(auto_diff), tap)
-    options = check_options(given, decorator="var_tracker")
+    unchecked = WatchOptions(
+        targets, max_depth, max_items, stats, check_module_patterns(follow), bool(auto_diff), tap
+    )
+    options = check_options(unchecked, decorator="var_tracker")
     return lambda function: _AUTO_DIFF.decorate(function, options)
 
 
@@ -101,11 +108,11 @@ def log2file(message: object) -> None:
 
 
 def _file_handler() -> TreeFiles:
-    global _files
-    added = next((one for one in logger.handlers if isinstance(one, TreeFiles)), None)
-    if added is None and _files is None:
-        _files = h4logger()
-    return added or _files  # type: ignore[return-value]
+    global _default_files
+    added = next((handler for handler in logger.handlers if isinstance(handler, TreeFiles)), None)
+    if added is None and _default_files is None:
+        _default_files = h4logger()
+    return added or _default_files  # type: ignore[return-value]
 
 
 def _log_change(
@@ -118,4 +125,4 @@ def _log_change(
     ├─ Linear [Tensor] input[0]@0 → shape=torch.Size([2, 4]) | dtype=torch.float32
     """
     if is_on():
-        _loose.write(prefix, name, value, indent, lineno, stats=stats)
+        _value_log.write(prefix, name, value, indent, lineno, stats=stats)

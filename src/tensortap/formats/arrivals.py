@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record
-from tensortap.formats.short_words import ShortWords
-from tensortap.formats.table import table_html, table_text
-from tensortap.formats.tree_words import number, plural, printable
+from tensortap.formats.short_words import ShortRepr
+from tensortap.formats.table import format_table, format_table_html
+from tensortap.formats.tree_words import escape_unprintable, format_number, pluralize
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import is_container, leaves
 from tensortap.kernels.statistics import statistics
 
-_MOST_PARTS = 30
+_MAX_LEAVES = 30
 _UNITS = ("B", "KB", "MB", "GB", "TB")
 _MINUTE, _HOUR = 60, 3600
-_words = ShortWords()
+_short_repr = ShortRepr()
 
 
-class Arrival(NamedTuple):
+class ReceivedRecord(NamedTuple):
     """A record that came, its number among all that came, and when."""
 
     number: int
@@ -30,26 +30,30 @@ class Arrival(NamedTuple):
     time: float
 
 
-class Report:
+class ReceivedTable:
     """A title and a table: text in a terminal, HTML in a notebook."""
 
     def __init__(self, title: str, rows: list[list[str]]) -> None:
         self.title, self.rows = title, rows
 
     def __str__(self) -> str:
-        return f"{self.title}\n{table_text(self.rows)}" if self.rows else self.title
+        return f"{self.title}\n{format_table(self.rows)}" if self.rows else self.title
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return table_html(self.title, self.rows) if self.rows else f"<p>{table_text([[self.title]])}</p>"
+        return (
+            format_table_html(self.title, self.rows)
+            if self.rows
+            else f"<p>{format_table([[self.title]])}</p>"
+        )
 
 
-def overview(
-    title: str, arrivals: Sequence[Arrival], gone: dict[str, int], is_pinned: Callable[[int], bool]
-) -> Report:
+def received_overview(
+    title: str, arrivals: Sequence[ReceivedRecord], gone: dict[str, int], is_pinned: Callable[[int], bool]
+) -> ReceivedTable:
     """One line per name: its latest value, and how many there are."""
-    by_name: dict[str, list[Arrival]] = {}
+    by_name: dict[str, list[ReceivedRecord]] = {}
     for arrival in arrivals:
         by_name.setdefault(arrival.record.name, []).append(arrival)
     rows = [["name", "latest", "id", "values", "size", "arrived", "rank"]]
@@ -60,47 +64,55 @@ def overview(
         told = [str(len(found))]
         told += [f"{gone[name]} gone"] if gone.get(name) else []
         told += [f"{pins} pinned"] if pins else []
-        size = size_words(sum(one.nbytes for one in found))
-        cells = [printable(name), value_words(last.record.value), str(last.number), ", ".join(told), size]
-        rows.append([*cells, ago(now - last.time), str(last.record.rank)])
-    return Report(title, rows if by_name else [])
+        size = format_binary_nbytes(sum(one.nbytes for one in found))
+        cells = [
+            escape_unprintable(name),
+            describe_value(last.record.value),
+            str(last.number),
+            ", ".join(told),
+            size,
+        ]
+        rows.append([*cells, format_age(now - last.time), str(last.record.rank)])
+    return ReceivedTable(title, rows if by_name else [])
 
 
-def detail(arrival: Arrival, count: int) -> Report:
+def received_detail(arrival: ReceivedRecord, count: int) -> ReceivedTable:
     """All that is known of one value."""
     record = arrival.record
-    rows = [["what", "is"], ["value", value_words(record.value)]]
+    rows = [["what", "is"], ["value", describe_value(record.value)]]
     rows += [["id", str(arrival.number)], ["values of this name", str(count)]]
-    rows += [["arrived", f"{clock(arrival.time)} ({ago(time.time() - arrival.time)})"]]
+    rows += [["arrived", f"{format_clock(arrival.time)} ({format_age(time.time() - arrival.time)})"]]
     if record.time:
-        rows.append(["caught", clock(record.time)])
+        rows.append(["caught", format_clock(record.time)])
     if record.site is not None:
-        rows.append(["at", printable(f"{record.site.file}:{record.site.line} in {record.site.function}")])
+        rows.append(
+            ["at", escape_unprintable(f"{record.site.file}:{record.site.line} in {record.site.function}")]
+        )
     rows += [["step, rank, call", f"{record.step}, {record.rank}, {record.call}"]]
     if record.placement is not None:
         rows.append(["placement", f"{', '.join(record.placement.parts)} of {list(record.placement.shape)}"])
-    rows += _numbers(record.value)
-    return Report(printable(record.name), rows)
+    rows += _leaf_rows(record.value)
+    return ReceivedTable(escape_unprintable(record.name), rows)
 
 
-def value_words(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """`float32[4,64]`, `dict of 3 parts`, or the value itself where it is a single one."""
     if is_container(value):
-        return f"{type(value).__name__} of {plural(sum(1 for _ in leaves(value)), 'part')}"
+        return f"{type(value).__name__} of {pluralize(sum(1 for _ in leaves(value)), 'part')}"
     framework = framework_of(value)
     if framework.name == "python":
-        return _words.of(value)
+        return _short_repr.of(value)
     told = framework.describe(value)
     shape = f"[{','.join(map(str, told.shape))}]"
     if told.shape or told.layout != "strided":
         return f"{told.dtype}{shape} ({framework.name})"
     try:
-        return f"{number(framework.to_numpy(value).item())} ({told.dtype})"
+        return f"{format_number(framework.to_numpy(value).item())} ({told.dtype})"
     except (UnsupportedValueError, TypeError):  # a complex number has no order of size
         return f"{told.dtype}{shape}"
 
 
-def size_words(nbytes: float) -> str:
+def format_binary_nbytes(nbytes: float) -> str:
     for unit in _UNITS:
         if nbytes < 1000 or unit == _UNITS[-1]:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.3g} {unit}"
@@ -108,7 +120,7 @@ def size_words(nbytes: float) -> str:
     raise AssertionError("unreachable")
 
 
-def ago(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     if seconds < 1:
         return "just now"
     if seconds < 2 * _MINUTE:
@@ -116,33 +128,33 @@ def ago(seconds: float) -> str:
     return f"{seconds / _MINUTE:.0f} min ago" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.0f} h ago"
 
 
-def clock(moment: float) -> str:
+def format_clock(moment: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(moment))
 
 
-def _numbers(value: Any) -> Iterator[list[str]]:
+def _leaf_rows(value: Any) -> Iterator[list[str]]:
     for count, (path, leaf) in enumerate(leaves(value)):
-        if count == _MOST_PARTS:
+        if count == _MAX_LEAVES:
             yield ["...", "more parts"]
             return
         if path:
-            yield [printable(path), value_words(leaf)]
-        yield from ([f"{printable(path)} {what}".strip(), told] for what, told in _facts(leaf))
+            yield [escape_unprintable(path), describe_value(leaf)]
+        yield from ([f"{escape_unprintable(path)} {what}".strip(), told] for what, told in _leaf_facts(leaf))
 
 
-def _facts(leaf: Any) -> Iterator[tuple[str, str]]:
+def _leaf_facts(leaf: Any) -> Iterator[tuple[str, str]]:
     framework = framework_of(leaf)
     if framework.name == "python":
         return
     told = framework.describe(leaf)
-    yield "size", size_words(told.nbytes)
+    yield "size", format_binary_nbytes(told.nbytes)
     try:
         found = statistics(framework.bits(leaf), told.dtype)
     except (UnsupportedValueError, KeyError):
         return
     if found.count > 1 and found.min is not None and found.max is not None:
-        yield "min, max", f"{number(found.min)}, {number(found.max)}"
-        yield "mean, std", f"{number(found.mean or 0.0)}, {number(found.std or 0.0)}"
-        yield "norm", number(found.norm)
+        yield "min, max", f"{format_number(found.min)}, {format_number(found.max)}"
+        yield "mean, std", f"{format_number(found.mean or 0.0)}, {format_number(found.std or 0.0)}"
+        yield "norm", format_number(found.norm)
     if found.nan or found.inf:
         yield "not finite", f"{found.nan} NaN, {found.inf} Inf"

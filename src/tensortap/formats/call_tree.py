@@ -10,7 +10,7 @@ from typing import Any
 from tensortap.core.record import Record, Site
 from tensortap.formats.call_tree_labels import BAR, Labels, Line
 from tensortap.formats.call_tree_values import CallValues, Odd, Shown, changes
-from tensortap.formats.tree_words import printable
+from tensortap.formats.tree_words import escape_unprintable
 
 _OWNERS = (".self", ".cls")  # the header has their class already
 _POSITION = re.compile(r"\[-?\d+\]")
@@ -63,7 +63,7 @@ class ValueLines:
         start = f"{head}[{'Tensor' if shown.is_array else 'Var'}] {name}@{lineno}"
         text = f"{start} → {shown.text}" if shown.is_array else f"{start} {shown.text}"
         if not text.isprintable():
-            text = printable(text)
+            text = escape_unprintable(text)
         note = changes(before, shown) if before is not None else ""
         alarm = self._alarm(shown.odd) if shown.odd is not None else ""
         if shown.number is not None and not is_target:
@@ -74,7 +74,7 @@ class ValueLines:
     def _given(self, start: str, shown: Shown, latest: tuple[Any, ...]) -> Line:
         text = shown.short if shown.is_array and shown.facts == latest else shown.text
         alarm = self._alarm(shown.odd) if shown.odd is not None else ""
-        line = Line(printable(f"{start} {text}"), "", alarm)
+        line = Line(escape_unprintable(f"{start} {text}"), "", alarm)
         if shown.number is None:
             return line
         counts = shown.counted(start.rpartition(" ")[2].partition("@")[0])
@@ -130,7 +130,7 @@ class CallTree:
             self.title = where
         self._known[site.function, record.call] = {}
         text = f"{bars}┌── {where}{self._callers(site.callers)}"
-        return [Line(printable(text + (self._extra if not site.depth else "")), is_header=True)]
+        return [Line(escape_unprintable(text + (self._extra if not site.depth else "")), is_header=True)]
 
     def _callers(self, callers: Sequence[str]) -> str:
         if not callers:
@@ -171,7 +171,7 @@ class CallTree:
     def _raised(self, record: Record, site: Site, bars: str) -> list[Line]:
         self._known.pop((site.function, record.call), None)
         text = f"{bars}{BAR}└─ {self._labels.error}@{site.line} "
-        return [Line(printable(text.rstrip()), "", printable(f"! {record.value}"))]
+        return [Line(escape_unprintable(text.rstrip()), "", escape_unprintable(f"! {record.value}"))]
 
 
 _KINDS: dict[str, Callable[[CallTree, Record, Site, str], list[Line]]] = {

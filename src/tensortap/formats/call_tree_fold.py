@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from tensortap.formats.call_tree_labels import Labels, Line
-from tensortap.formats.tree_words import number
+from tensortap.formats.tree_words import format_number
 
 LONGEST_BLOCK = 64
 _START = "│├└┌─ "
@@ -92,7 +92,7 @@ class Fold:
 
     def _counted(self, line: Line) -> str:
         ends = self._before.get(line.likeness()), line.number
-        return f"{line.counts} {' … '.join(number(end) for end in ends if end is not None)}"
+        return f"{line.counts} {' … '.join(format_number(end) for end in ends if end is not None)}"
 
 
 def _indentation(text: str) -> int:

@@ -9,7 +9,7 @@ from tensortap.core.record import Record
 from tensortap.formats.call_tree import ValueLines
 from tensortap.formats.call_tree_labels import BAR, Labels, Line
 from tensortap.formats.call_tree_values import CallValues
-from tensortap.formats.tree_words import printable
+from tensortap.formats.tree_words import escape_unprintable
 
 # A name is the module's path, then what of it: `h.0.in.x`, `h.0[1]`, `out.logits`, `h.0.forward.scores`.
 _INPUT = re.compile(r"(?:(.*?)\.)??in\.(.+)")
@@ -88,7 +88,7 @@ class ModuleTree:
             self._open.append(path)
             self._known.pop(path, None)
             text = f"{BAR * len(self._open)}┌── {self._labels.module} [{path}]"
-            lines = [] if self._is_too_deep() else [Line(printable(text), is_header=True)]
+            lines = [] if self._is_too_deep() else [Line(escape_unprintable(text), is_header=True)]
         return lines
 
     def _left(self, path: str, item: str, record: Record) -> list[Line]:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.formats.short_words import ShortWords, named
-from tensortap.formats.tree_words import number
+from tensortap.formats.short_words import ShortRepr, class_name
+from tensortap.formats.tree_words import format_number
 from tensortap.frameworks.base import Description, Framework, framework_of
 from tensortap.frameworks.nested import children
 from tensortap.kernels.statistics import Statistics, statistics
@@ -54,7 +54,7 @@ class CallValues:
 
     def __init__(self, *, stats: bool = False, max_items: int = 8) -> None:
         self.stats, self.max_items = stats, max_items
-        self._words = ShortWords()
+        self._words = ShortRepr()
 
     def shown(self, value: Any) -> Shown:
         """Never fails: a value of any class may be anything."""
@@ -65,8 +65,8 @@ class CallValues:
             framework = framework_of(value)
             return self._array(framework, value) if framework.name != "python" else self._other(value, kind)
         except Exception:
-            log.debug("a %s cannot be shown", named(type(value)), exc_info=True)
-            return Shown(f"value: {named(type(value))}", False, (type(value), None))
+            log.debug("a %s cannot be shown", class_name(type(value)), exc_info=True)
+            return Shown(f"value: {class_name(type(value))}", False, (type(value), None))
 
     def arrays(self, value: Any) -> tuple[list[tuple[str, Any]], bool]:
         """The first arrays in a container, with their paths, and whether there may be more."""
@@ -75,7 +75,7 @@ class CallValues:
         try:
             found = list(islice(_arrays(value, "", _Budget(), 0), self.max_items + 1))
         except Exception:
-            log.debug("a %s cannot be walked", named(type(value)), exc_info=True)
+            log.debug("a %s cannot be walked", class_name(type(value)), exc_info=True)
             return [], False
         return found[: self.max_items], len(found) > self.max_items
 
@@ -104,7 +104,7 @@ class CallValues:
             number = None if items else length
             return Shown(f"len(value): {length}{items}", False, (kind, length), None, number)
         if dataclasses.is_dataclass(kind):
-            return Shown(f"value: {named(kind)}", False, (kind, len(dataclasses.fields(kind))))
+            return Shown(f"value: {class_name(kind)}", False, (kind, len(dataclasses.fields(kind))))
         return Shown(f"value: {self._words.of(value)}", False, (kind, None))
 
     def _items(self, value: Any, kind: type) -> str:
@@ -228,7 +228,7 @@ def _statistics(found: Statistics) -> str:
     if found.min is None or found.max is None or found.mean is None:
         return ""
     known = (("min", found.min), ("max", found.max), ("mean", found.mean), ("norm", found.norm))
-    return f" | {' '.join(f'{what}={number(value)}' for what, value in known)}"
+    return f" | {' '.join(f'{what}={format_number(value)}' for what, value in known)}"
 
 
 def _single(framework: Framework, value: Any) -> float | None:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from tensortap.core.errors import NotServingError, RefusedError
 
-_DAYS = "3650"
+_VALIDITY_DAYS = "3650"
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class TlsConfig:
     """How one side does TLS. `fingerprint` is the listener's own, or the one that a caller insists on."""
 
     context: ssl.SSLContext
@@ -28,20 +28,20 @@ class Tls:
         return self.context.protocol == ssl.PROTOCOL_TLS_SERVER
 
 
-class Pair(NamedTuple):
+class CertificateFiles(NamedTuple):
     certificate: Path
     key: Path
 
 
-def listening_tls(certificate: str | Path, key: str | Path) -> Tls:
+def server_tls(certificate: str | Path, key: str | Path) -> TlsConfig:
     """TLS for the side that listens, from its two files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)
-    return Tls(context, fingerprint_of(certificate))
+    return TlsConfig(context, certificate_fingerprint(certificate))
 
 
-def calling_tls(fingerprint: str = "", authority: str | Path | None = None) -> Tls:
+def client_tls(fingerprint: str = "", authority: str | Path | None = None) -> TlsConfig:
     """TLS for the side that connects. With a fingerprint, only that very certificate is trusted; without,
     one that `authority` signed for the host's name, or one of the system's authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -53,10 +53,10 @@ def calling_tls(fingerprint: str = "", authority: str | Path | None = None) -> T
         context.load_verify_locations(authority)
     else:
         context.load_default_certs()
-    return Tls(context, _plain(fingerprint))
+    return TlsConfig(context, _normalize_fingerprint(fingerprint))
 
 
-def fingerprint_of(certificate: str | Path) -> str:
+def certificate_fingerprint(certificate: str | Path) -> str:
     """SHA-256 of the first certificate in the file, as 64 digits."""
     text = Path(certificate).read_text(encoding="ascii", errors="replace")
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -77,9 +77,9 @@ def check_certificate(connection: ssl.SSLSocket, expected: str) -> str:
     return found
 
 
-def self_signed(folder: str | Path) -> Pair:
+def create_self_signed(folder: str | Path) -> CertificateFiles:
     """A certificate and key in that folder, made on first use by the `openssl` program."""
-    pair = Pair(Path(folder, "certificate.pem"), Path(folder, "key.pem"))
+    pair = CertificateFiles(Path(folder, "certificate.pem"), Path(folder, "key.pem"))
     if pair.certificate.exists() and pair.key.exists():
         return pair
     program = shutil.which("openssl")
@@ -89,11 +89,11 @@ def self_signed(folder: str | Path) -> Pair:
             "a certificate and key of your own, or forward the port with ssh"
         )
     pair.key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _make(program, pair)
+    _run_openssl(program, pair)
     return pair
 
 
-def _make(program: str, pair: Pair) -> None:
+def _run_openssl(program: str, pair: CertificateFiles) -> None:
     # The key exists, closed to others, before anything is written to it.
     os.close(os.open(pair.key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     pair.key.chmod(0o600)
@@ -106,7 +106,7 @@ def _make(program: str, pair: Pair) -> None:
         "ec_paramgen_curve:P-256",
         "-nodes",
         "-days",
-        _DAYS,
+        _VALIDITY_DAYS,
     ]
     files = ["-subj", "/CN=tensortap", "-keyout", str(pair.key), "-out", str(pair.certificate)]
     done = subprocess.run([program, *wanted, *files], capture_output=True, text=True, timeout=60, check=False)
@@ -116,6 +116,6 @@ def _make(program: str, pair: Pair) -> None:
         raise NotServingError(f"openssl could not make a certificate: {done.stderr.strip()[-300:]}")
 
 
-def _plain(fingerprint: str) -> str:
+def _normalize_fingerprint(fingerprint: str) -> str:
     """As `openssl x509 -fingerprint` writes it, or as we do."""
     return fingerprint.rsplit("=", 1)[-1].replace(":", "").strip().lower()

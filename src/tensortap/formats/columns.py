@@ -15,23 +15,32 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tensortap.core.collector import gc_paused
-from tensortap.core.paths import pattern_regex
-from tensortap.formats.index import COLUMNS, index_files, is_sound, read_rows
+from tensortap.core.gc_pause import gc_paused
+from tensortap.core.patterns import pattern_regex
+from tensortap.formats.index import COLUMNS, has_valid_types, index_files, read_rows
 
-_CODED = ("name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix", "site")
-_JSON = ("placement", "statistics")
-_WHOLE = ("call", "order", "nbytes", "start", "length")
-_ODD = np.iinfo(np.int64).min  # stands for a step or rank that is a tuple, or too large a number
-_SMALL = range(_ODD + 1, -_ODD)
-_WORTH_CACHING = 2000
-_TAIL = 256
-_BAD_CACHE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error)
+_CODED_COLUMNS = ("name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix", "site")
+_JSON_COLUMNS = ("placement", "statistics")
+_INT64_COLUMNS = ("call", "order", "nbytes", "start", "length")
+_NOT_INT64 = np.iinfo(np.int64).min  # stands for a step or rank that is a tuple, or too large a number
+_INT64_RANGE = range(_NOT_INT64 + 1, -_NOT_INT64)
+_MIN_ROWS_TO_CACHE = 2000
+_FINGERPRINT_NBYTES = 256
+_CACHE_ERRORS = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    BadZipFile,
+    zlib.error,
+)
 _NO_ROWS = np.empty(0, np.int64)
 Array = np.ndarray[Any, Any]
 
 
-class Coded:
+class CodedColumn:
     """A column of few different texts: codes, and the texts they stand for."""
 
     def __init__(self, codes: Array, texts: list[Any]) -> None:
@@ -100,7 +109,7 @@ class Coded:
         return lines, np.cumsum(lengths + 1) - lengths - 1
 
 
-class Columns:
+class IndexColumns:
     """Every record of a run; `refresh` adds what was appended since."""
 
     def __init__(self, own: Path, cache: Path) -> None:
@@ -109,7 +118,7 @@ class Columns:
         self.problems: list[str] = []
         self._files: dict[str, list[int]] = {}
         self.plain: dict[str, Array] = {}
-        self.coded: dict[str, Coded] = {}
+        self.coded: dict[str, CodedColumn] = {}
         self._take([])
         self._load_cache()
         self.refresh()
@@ -125,7 +134,7 @@ class Columns:
                 rows += self._new_rows(path)
             if rows:
                 self._take_sound(rows)
-        if len(rows) >= _WORTH_CACHING:
+        if len(rows) >= _MIN_ROWS_TO_CACHE:
             self._save_cache()
         return len(rows)
 
@@ -147,21 +156,21 @@ class Columns:
             if self.coded[f"odd_{name}"].texts == [None]:
                 continue
             numbers = zip(found[name], odd, strict=True)
-            found[name] = [number if text is None else _odd(text) for number, text in numbers]
+            found[name] = [number if text is None else _parse_wide_cell(text) for number, text in numbers]
         return found
 
     def _number(self, column: str, row: int) -> int | tuple[int, ...]:
         number = int(self.plain[column][row])
-        if number != _ODD:
+        if number != _NOT_INT64:
             return number
-        return _odd(self.coded[f"odd_{column}"][row])
+        return _parse_wide_cell(self.coded[f"odd_{column}"][row])
 
     def _new_rows(self, path: Path) -> list[list[Any]]:
         end = self._files.get(path.name, [0, 0])[0]
         if path.stat().st_size == end:
             return []
         rows, end, problems = read_rows(path, end)
-        self._files[path.name] = [end, _fingerprint(path, end)]
+        self._files[path.name] = [end, _tail_fingerprint(path, end)]
         self.problems += problems
         return rows
 
@@ -172,7 +181,7 @@ class Columns:
             self._take(rows)
         except (TypeError, ValueError, OverflowError):
             self.plain, self.coded = before
-            sound = [row for row in rows if is_sound(row)]
+            sound = [row for row in rows if has_valid_types(row)]
             self.problems.append(f"{len(rows) - len(sound)} rows of the index have cells of a wrong type")
             self._take(sound)
 
@@ -180,13 +189,13 @@ class Columns:
         columns = (
             dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(COLUMNS, ())
         )
-        for name in _CODED:
+        for name in _CODED_COLUMNS:
             self._extend_coded(name, columns[name])
-        for name in _JSON:
+        for name in _JSON_COLUMNS:
             self._extend_coded(name, [None if cell is None else json.dumps(cell) for cell in columns[name]])
         for name in ("step", "rank"):
             self._extend_numbers(name, columns[name])
-        for name in _WHOLE:
+        for name in _INT64_COLUMNS:
             self._extend(name, np.array(columns[name], np.int64))
         self._extend("time", np.array(columns["time"], np.float64))
         self._extend("offset", np.array([-1 if at is None else at for at in columns["offset"]], np.int64))
@@ -199,11 +208,11 @@ class Columns:
     def _extend_numbers(self, name: str, cells: Iterable[Any]) -> None:
         cells = list(cells)
         odd: list[Any] = [None] * len(cells)
-        if set(map(type, cells)) <= {int} and all(map(_SMALL.__contains__, cells)):
+        if set(map(type, cells)) <= {int} and all(map(_INT64_RANGE.__contains__, cells)):
             numbers = np.array(cells, np.int64)
         else:
-            numbers = np.array([cell if _is_small(cell) else _ODD for cell in cells], np.int64)
-            odd = [None if _is_small(cell) else json.dumps(cell) for cell in cells]
+            numbers = np.array([cell if _is_int64(cell) else _NOT_INT64 for cell in cells], np.int64)
+            odd = [None if _is_int64(cell) else json.dumps(cell) for cell in cells]
         self._extend(name, numbers)
         self._extend_coded(f"odd_{name}", odd)
 
@@ -215,7 +224,7 @@ class Columns:
         if not {str, type(None)} >= set(map(type, seen)):
             raise TypeError(f"{name} holds more than texts")
         joined = np.concatenate([known.codes, codes]) if known else codes
-        self.coded[name] = Coded(joined, list(seen))
+        self.coded[name] = CodedColumn(joined, list(seen))
 
     def _save_cache(self) -> None:
         """Best effort: a folder that cannot be written is read without a cache."""
@@ -244,10 +253,11 @@ class Columns:
             if facts["columns"] != list(COLUMNS) or not self._is_current(facts["files"]):
                 return
             coded = {
-                name: Coded(arrays.pop(f"codes_{name}"), texts) for name, texts in facts["texts"].items()
+                name: CodedColumn(arrays.pop(f"codes_{name}"), texts)
+                for name, texts in facts["texts"].items()
             }
             files, problems = facts["files"], facts["problems"]
-        except _BAD_CACHE:
+        except _CACHE_ERRORS:
             return
         if set(coded) != set(self.coded) or set(arrays) != set(self.plain):
             return
@@ -257,23 +267,23 @@ class Columns:
         return all(
             (path := self._own / name).exists()
             and path.stat().st_size >= end
-            and _fingerprint(path, end) == mark
+            and _tail_fingerprint(path, end) == mark
             for name, (end, mark) in files.items()
         )
 
 
-def _odd(text: str) -> int | tuple[int, ...]:
+def _parse_wide_cell(text: str) -> int | tuple[int, ...]:
     odd = json.loads(text)
     return odd if isinstance(odd, int) else tuple(odd)
 
 
-def _is_small(cell: Any) -> bool:
-    return type(cell) is int and cell in _SMALL
+def _is_int64(cell: Any) -> bool:
+    return type(cell) is int and cell in _INT64_RANGE
 
 
-def _fingerprint(path: Path, end: int) -> int:
+def _tail_fingerprint(path: Path, end: int) -> int:
     """A checksum of the last bytes that were read: another file of that name will not have them."""
-    start = max(0, end - _TAIL)
+    start = max(0, end - _FINGERPRINT_NBYTES)
     with open(path, "rb") as stream:
         stream.seek(start)
         return zlib.crc32(stream.read(end - start))

@@ -8,14 +8,14 @@ import ssl
 from collections.abc import Iterator
 
 from tensortap.core.errors import RefusedError
-from tensortap.formats.certificates import Tls, check_certificate
-from tensortap.formats.streams import PlainStream, Stream, TlsStream
+from tensortap.formats.certificates import TlsConfig, check_certificate
+from tensortap.formats.streams import ByteStream, SocketStream, TlsStream
 
 _LOOPBACK = ("127.0.0.1", "::1")
 _SEND_BUFFER = 128 << 10  # bytes; the system takes twice that
 
 
-def host_of(address: str) -> str | None:
+def parse_host(address: str) -> str | None:
     """The host of `"host:port"`; None for the path of a unix socket."""
     if "/" in address and "://" not in address:
         return None
@@ -25,11 +25,11 @@ def host_of(address: str) -> str | None:
     return host.removeprefix("[").removesuffix("]")
 
 
-def dial(address: str, timeout: float) -> socket.socket:
-    host = host_of(address)
+def open_socket(address: str, timeout: float) -> socket.socket:
+    host = parse_host(address)
     if host is not None:
         connection = socket.create_connection((host, int(address.rpartition(":")[2])), timeout)
-        _stay_in_the_cache(connection)
+        _limit_send_buffer(connection)
         return connection
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with closing_on_error(connection):
@@ -38,19 +38,19 @@ def dial(address: str, timeout: float) -> socket.socket:
     return connection
 
 
-def _stay_in_the_cache(connection: socket.socket) -> None:
+def _limit_send_buffer(connection: socket.socket) -> None:
     """Within one machine bytes go from cache to cache while few are on their way; the megabytes that the
     system would let wait there fall out of it, and take half as long again."""
     if connection.getpeername()[0] in _LOOPBACK:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
 
 
-def secured(
-    connection: socket.socket, tls: Tls | None, deadline: float | None, host: str | None
-) -> tuple[Stream, str]:
+def wrap_tls(
+    connection: socket.socket, tls: TlsConfig | None, deadline: float | None, host: str | None
+) -> tuple[ByteStream, str]:
     """The stream, and what a proof of the token is bound to: the certificate, where there is one."""
     if tls is None:
-        return PlainStream(connection), ""
+        return SocketStream(connection), ""
     name = None if tls.is_listening else host
     connection.setblocking(False)
     wrapped = tls.context.wrap_socket(
@@ -58,11 +58,11 @@ def secured(
     )
     stream = TlsStream(wrapped)
     with closing_on_error(wrapped):
-        _greet(stream, deadline)
+        _tls_handshake(stream, deadline)
         return stream, tls.fingerprint if tls.is_listening else check_certificate(wrapped, tls.fingerprint)
 
 
-def _greet(stream: TlsStream, deadline: float | None) -> None:
+def _tls_handshake(stream: TlsStream, deadline: float | None) -> None:
     try:
         stream.greet(deadline)
     except ssl.SSLCertVerificationError as error:

@@ -16,8 +16,8 @@ from tensortap.core.errors import UnknownFormatError
 from tensortap.core.record import Placement, Record, Site
 from tensortap.frameworks.base import Description
 
-VERSION = 1
-_BETWEEN_LOOKS = 0.0001  # seconds: a look costs as much as the row
+INDEX_VERSION = 1
+_CHECK_INTERVAL = 0.0001  # seconds: a look costs as much as the row
 COLUMNS = (
     "name",
     "kind",
@@ -42,10 +42,10 @@ COLUMNS = (
     "placement",
     "statistics",
 )
-_HEADER = json.dumps({"tensortap_index": VERSION, "columns": COLUMNS}).encode() + b"\n"
-_TEXTS = {"name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix"}
-_COUNTS = {"call", "order", "nbytes", "start", "length"}
-_OPTIONAL = {"offset": int, "checksum": str, "site": str, "placement": list, "statistics": list}
+_HEADER = json.dumps({"tensortap_index": INDEX_VERSION, "columns": COLUMNS}).encode() + b"\n"
+_STRING_COLUMNS = {"name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix"}
+_INTEGER_COLUMNS = {"call", "order", "nbytes", "start", "length"}
+_OPTIONAL_COLUMNS = {"offset": int, "checksum": str, "site": str, "placement": list, "statistics": list}
 
 
 class IndexWriter:
@@ -64,7 +64,7 @@ class IndexWriter:
         now = monotonic()
         if now > self._next_look:
             self._check()
-            self._next_look = now + _BETWEEN_LOOKS
+            self._next_look = now + _CHECK_INTERVAL
         written = os.write(self._fd, row)
         if written < len(row):
             self._take_back(written)
@@ -89,25 +89,25 @@ class IndexWriter:
                 os.ftruncate(self._fd, end - written)
 
 
-def row_start(record: Record, framework: str, description: Description, nbytes: int) -> str:
+def format_row_start(record: Record, framework: str, description: Description, nbytes: int) -> str:
     """The part of a row that is known before the value is written."""
     step, rank = record.step, record.rank
     if type(step) is not int or type(rank) is not int:
-        step, rank = _numbers(step), _numbers(rank)  # type: ignore[assignment]
+        step, rank = _format_numbers(step), _format_numbers(rank)  # type: ignore[assignment]
     return (
         f'[{quoted(record.name)},"{record.kind}",{step},{rank},{record.call},{record.order},{record.time:.6f},'
-        f"{_described(framework, description)},{nbytes}"
+        f"{_format_description(framework, description)},{nbytes}"
     )
 
 
 @lru_cache(maxsize=4096)
-def _described(framework: str, description: Description) -> str:
+def _format_description(framework: str, description: Description) -> str:
     shape = ",".join(map(str, description.shape))
     what = f"{quoted(description.type)},{quoted(description.dtype)}"
     return f'{quoted(framework)},{what},"{shape}",{quoted(description.device)}'
 
 
-def row_end(
+def format_row_end(
     file: str,
     suffix: str,
     start: int,
@@ -122,20 +122,20 @@ def row_end(
     return f',{quoted(file)},"{suffix}",{start},{length},{at},{sum_text},{facts}]\n'
 
 
-def facts(record: Record, statistics: tuple[Any, ...] | None) -> str:
+def format_facts(record: Record, statistics: tuple[Any, ...] | None) -> str:
     """Site, placement and statistics, as they stand in a row."""
     if record.site is None and record.placement is None and statistics is None:
         return "null,null,null"
     if record.placement is None and statistics is None:
-        return f"{_site(record.site)},null,null"
-    return f"{_site(record.site)},{_placement(record.placement)},{json.dumps(statistics)}"
+        return f"{_format_site(record.site)},null,null"
+    return f"{_format_site(record.site)},{_format_placement(record.placement)},{json.dumps(statistics)}"
 
 
 def read_rows(path: Path, start: int = 0) -> tuple[list[list[Any]], int, list[str]]:
     """Rows from byte `start` on, where the last whole line ends, and what was damaged."""
     with open(path, "rb") as stream:
         header = stream.readline()
-        columns = _columns_of(header, path)
+        columns = _parse_header(header, path)
         stream.seek(max(start, len(header)))
         data = stream.read()
     if not header.endswith(b"\n"):
@@ -148,16 +148,16 @@ def read_rows(path: Path, start: int = 0) -> tuple[list[list[Any]], int, list[st
     return rows, begin + len(body), problems
 
 
-def _columns_of(header: bytes, path: Path) -> Sequence[str] | None:
+def _parse_header(header: bytes, path: Path) -> Sequence[str] | None:
     """The columns that the header names; None when it cannot be read."""
     try:
         known = json.loads(header)
         version, columns = known["tensortap_index"], known["columns"]
     except (ValueError, TypeError, KeyError):
         return None
-    if version != VERSION or not set(COLUMNS) <= set(columns):
+    if version != INDEX_VERSION or not set(COLUMNS) <= set(columns):
         raise UnknownFormatError(
-            f"{path} is an index of version {version}, this tensortap reads version {VERSION}; "
+            f"{path} is an index of version {version}, this tensortap reads version {INDEX_VERSION}; "
             f"upgrade tensortap to read the run"
         )
     return tuple(columns)
@@ -168,9 +168,9 @@ def _parse(body: bytes, columns: Sequence[str], name: str, start: int) -> tuple[
         rows = json.loads(b"[" + body[:-1].replace(b"\n", b",") + b"]")
     except ValueError:
         rows = None
-    if rows is None or not _are_rows(rows, columns):
+    if rows is None or not _have_row_shape(rows, columns):
         return _parse_damaged(body, columns, name, start)
-    return [_in_order(row, columns) for row in rows] if columns != COLUMNS else rows, []
+    return [_reorder_cells(row, columns) for row in rows] if columns != COLUMNS else rows, []
 
 
 def _parse_damaged(
@@ -183,34 +183,34 @@ def _parse_damaged(
             row = json.loads(line)
         except ValueError:
             row = None
-        if _are_rows([row], columns):
-            rows.append(_in_order(row, columns))
+        if _have_row_shape([row], columns):
+            rows.append(_reorder_cells(row, columns))
         elif not line.startswith(_HEADER[:19]):  # two writers that began at once each wrote one
             problems.append(f"the line at byte {at} of {name} is damaged")
         at += len(line)
     return rows, problems
 
 
-def _are_rows(rows: list[Any], columns: Sequence[str]) -> bool:
+def _have_row_shape(rows: list[Any], columns: Sequence[str]) -> bool:
     return set(map(type, rows)) <= {list} and set(map(len, rows)) <= {len(columns)}
 
 
-def is_sound(row: list[Any]) -> bool:
+def has_valid_types(row: list[Any]) -> bool:
     """Whether each cell is of its column's type; asked only where the columns could not be made."""
-    return all(_fits(column, cell) for column, cell in zip(COLUMNS, row, strict=True))
+    return all(_is_valid_cell(column, cell) for column, cell in zip(COLUMNS, row, strict=True))
 
 
-def _fits(column: str, cell: Any) -> bool:
-    if column in _TEXTS:
+def _is_valid_cell(column: str, cell: Any) -> bool:
+    if column in _STRING_COLUMNS:
         return isinstance(cell, str)
-    if column in _COUNTS:
+    if column in _INTEGER_COLUMNS:
         return isinstance(cell, int) and abs(cell) < 1 << 63
-    if column in _OPTIONAL:
-        return cell is None or isinstance(cell, _OPTIONAL[column])
+    if column in _OPTIONAL_COLUMNS:
+        return cell is None or isinstance(cell, _OPTIONAL_COLUMNS[column])
     return isinstance(cell, (int, float) if column == "time" else (int, list))
 
 
-def _in_order(row: list[Any], columns: Sequence[str]) -> list[Any]:
+def _reorder_cells(row: list[Any], columns: Sequence[str]) -> list[Any]:
     """The cells we know, in our order: a later tensortap may have added others."""
     return row if columns == COLUMNS else [row[columns.index(column)] for column in COLUMNS]
 
@@ -219,22 +219,22 @@ def index_files(own: Path) -> Iterator[Path]:
     return iter(sorted(own.glob("index-*.jsonl")))
 
 
-def site_from(text: str) -> Site:
+def parse_site(text: str) -> Site:
     file, line, function, depth, callers, *tree = text.split("\t")
     outwards = tuple(callers.split(" <- ")) if callers else ()
     return Site(function, file, int(line), int(depth), outwards, *map(int, tree[:1]))
 
 
-def placement_from(fields: list[Any]) -> Placement:
+def parse_placement(fields: list[Any]) -> Placement:
     return Placement(*(tuple(part) for part in fields))
 
 
-def _numbers(number: int | tuple[int, ...]) -> str:
+def _format_numbers(number: int | tuple[int, ...]) -> str:
     """As JSON; a step may come as a number of numpy's."""
     return json.dumps([int(one) for one in number] if isinstance(number, tuple) else int(number))
 
 
-def _site(site: Site | None) -> str:
+def _format_site(site: Site | None) -> str:
     if site is None:
         return "null"
     file = site.file.replace("\t", " ")  # a tab parts the fields
@@ -243,5 +243,5 @@ def _site(site: Site | None) -> str:
     return str(quoted(f"{file}\t{site.line}\t{site.function}\t{site.depth}\t{callers}{tree}"))
 
 
-def _placement(placement: Placement | None) -> str:
+def _format_placement(placement: Placement | None) -> str:
     return "null" if placement is None else json.dumps(astuple(placement))

@@ -9,54 +9,60 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from tensortap.formats.certificates import Tls
-from tensortap.formats.dialing import closing_on_error, dial, host_of, secured
-from tensortap.formats.greeting import GREETING, Peer, check_peer, greet_acceptor, greet_connector
-from tensortap.formats.streams import PlainStream, Stream, deadline_in, remaining
+from tensortap.formats.certificates import TlsConfig
+from tensortap.formats.dialing import closing_on_error, open_socket, parse_host, wrap_tls
+from tensortap.formats.greeting import (
+    HANDSHAKE_LIMITS,
+    PeerInfo,
+    check_unix_peer,
+    handshake_as_client,
+    handshake_as_server,
+)
+from tensortap.formats.streams import ByteStream, SocketStream, deadline_after, remaining_seconds
 from tensortap.formats.wire import (
+    DEFAULT_LIMITS,
     HEADER_NBYTES,
-    LIMITS,
     BadFrameError,
-    Header,
-    Kind,
-    Limits,
-    head,
+    FrameHeader,
+    FrameKind,
+    FrameLimits,
+    encode_head,
     parse_header,
     parse_meta,
 )
 from tensortap.formats.wire_tree import data_nbytes
 
 _Array = np.ndarray[Any, Any]
-_SCRATCH = 1 << 20
+_SCRATCH_NBYTES = 1 << 20
 _ALIGNMENT = 64
-_NOTHING = np.empty(0, np.uint8)
+_NO_DATA = np.empty(0, np.uint8)
 
 
 class Frame(NamedTuple):
     """What arrived. `data` is the receiver's own, writable, and begins at a multiple of 64."""
 
-    kind: Kind
+    kind: FrameKind
     meta: dict[str, Any]
     data: _Array
     seq: int
 
 
-class Link:
+class Connection:
     """Any thread may send, one at a time receives. All that goes wrong with the connection is an OSError
     (`TimeoutError` among them), and what the other side should not have said a BadFrameError."""
 
-    def __init__(self, connection: socket.socket | Stream, limits: Limits = LIMITS) -> None:
-        self._stream = PlainStream(connection) if isinstance(connection, socket.socket) else connection
+    def __init__(self, connection: socket.socket | ByteStream, limits: FrameLimits = DEFAULT_LIMITS) -> None:
+        self._stream = SocketStream(connection) if isinstance(connection, socket.socket) else connection
         self.limits = limits
-        self.peer = Peer()
+        self.peer = PeerInfo()
         self._sending = threading.Lock()
         self._sent = 0
-        self._incoming = _Incoming()
+        self._incoming = _PartialFrame()
         self.is_closed = False
 
     def send(
         self,
-        kind: Kind,
+        kind: FrameKind,
         meta: Mapping[str, Any] | None = None,
         buffers: Sequence[Any] = (),
         timeout: float | None = None,
@@ -69,8 +75,8 @@ class Link:
         nbytes = sum(view.nbytes for view in views) if views else 0
         with self._sending:
             self._refuse_closed()
-            text = head(kind, meta, nbytes, self._sent, self.limits)
-            self._send([text, *views], deadline_in(timeout))
+            text = encode_head(kind, meta, nbytes, self._sent, self.limits)
+            self._send([text, *views], deadline_after(timeout))
             self._sent += 1
         return len(text) + nbytes
 
@@ -78,13 +84,13 @@ class Link:
         """The next frame. A timeout leaves the link whole: the next call goes on where this one stopped,
         and `timeout=0` takes what is there."""
         self._refuse_closed()
-        deadline = deadline_in(timeout)
+        deadline = deadline_after(timeout)
         try:
             while True:
                 frame = self._receive(deadline)
                 if frame is not None:
                     return frame
-                remaining(deadline)  # a flood of what we do not know must not keep us here
+                remaining_seconds(deadline)  # a flood of what we do not know must not keep us here
         except TimeoutError:
             raise
         except (OSError, ValueError):  # after bytes that cannot be understood nothing else can be
@@ -113,7 +119,7 @@ class Link:
                 has_begun = True
                 if len(views) == 1 and count == len(views[0]):
                     return
-                views = _after(views, count)
+                views = _drop_sent(views, count)
         except BaseException as error:
             if has_begun or not isinstance(error, TimeoutError):
                 self.close()
@@ -129,18 +135,18 @@ class Link:
         if at.header is None:
             self._fill(at, deadline)
             at.begin(parse_header(at.target, self.limits))
-        header: Header = at.header  # type: ignore[assignment]
+        header: FrameHeader = at.header  # type: ignore[assignment]
         if at.meta is None:
             self._fill(at, deadline)
             at.meta = parse_meta(at.target, self.limits)
             at.aim(self._room_for(header, at.meta))
         if not header.is_known:
             self._pass_over(at, header.data_nbytes, deadline)
-            self._incoming = _Incoming()
+            self._incoming = _PartialFrame()
             return None
         self._fill(at, deadline)
-        self._incoming = _Incoming()
-        return Frame(cast(Kind, header.kind), at.meta, at.array, header.seq)
+        self._incoming = _PartialFrame()
+        return Frame(cast(FrameKind, header.kind), at.meta, at.array, header.seq)
 
     def _small(self, deadline: float | None) -> Frame | None:
         """A frame that came whole in one call, as most do; None for any other, of which nothing is taken."""
@@ -153,35 +159,35 @@ class Link:
         header = parse_header(ahead.space[ahead.start : meta_start], self.limits)
         kind, _, meta_nbytes, nbytes, seq = header
         start = meta_start + meta_nbytes
-        if start + nbytes > ahead.end or type(kind) is not Kind:
+        if start + nbytes > ahead.end or type(kind) is not FrameKind:
             return None
         meta = parse_meta(ahead.space[meta_start:start], self.limits)
         if "tree" in meta:
             self._refuse_length(meta["tree"], nbytes)
-        data = _fresh(nbytes) if nbytes else _NOTHING
+        data = _allocate_aligned(nbytes) if nbytes else _NO_DATA
         if nbytes:
             data.data[:] = ahead.space[start : start + nbytes]
         ahead.start = start + nbytes
         return Frame(kind, meta, data, seq)
 
-    def _room_for(self, header: Header, meta: dict[str, Any]) -> _Array:
+    def _room_for(self, header: FrameHeader, meta: dict[str, Any]) -> _Array:
         """Memory for the data, once its length is what the meta says."""
         if not header.is_known:
-            return np.empty(min(_SCRATCH, header.data_nbytes), np.uint8)
+            return np.empty(min(_SCRATCH_NBYTES, header.data_nbytes), np.uint8)
         if "tree" in meta:
             self._refuse_length(meta["tree"], header.data_nbytes)
-        return _fresh(header.data_nbytes) if header.data_nbytes else _NOTHING
+        return _allocate_aligned(header.data_nbytes) if header.data_nbytes else _NO_DATA
 
     def _refuse_length(self, tree: Any, nbytes: int) -> None:
         wanted = data_nbytes(tree, self.limits)
         if wanted != nbytes:
             raise BadFrameError(f"a value of {wanted} bytes comes with {nbytes} bytes of data")
 
-    def _fill(self, at: _Incoming, deadline: float | None) -> None:
+    def _fill(self, at: _PartialFrame, deadline: float | None) -> None:
         while at.got < at.target.nbytes:
             at.got += self._read(at.target[at.got :], deadline)
 
-    def _pass_over(self, at: _Incoming, nbytes: int, deadline: float | None) -> None:
+    def _pass_over(self, at: _PartialFrame, nbytes: int, deadline: float | None) -> None:
         while at.got < nbytes:
             at.got += self._read(at.target[: nbytes - at.got], deadline)
 
@@ -192,19 +198,19 @@ class Link:
         return count
 
 
-class _Incoming:
+class _PartialFrame:
     """How far the frame that is being received has come."""
 
     __slots__ = ("array", "got", "header", "meta", "target")
 
     def __init__(self) -> None:
-        self.header: Header | None = None
+        self.header: FrameHeader | None = None
         self.meta: dict[str, Any] | None = None
-        self.array: _Array = _NOTHING
+        self.array: _Array = _NO_DATA
         self.target = memoryview(bytearray(HEADER_NBYTES))
         self.got = 0
 
-    def begin(self, header: Header) -> None:
+    def begin(self, header: FrameHeader) -> None:
         self.header, self.got = header, 0
         self.target = memoryview(bytearray(header.meta_nbytes))
 
@@ -216,52 +222,54 @@ class _Incoming:
 def connect(
     address: str,
     token: str | None = None,
-    tls: Tls | None = None,
+    tls: TlsConfig | None = None,
     timeout: float = 3.0,
     *,
     about: Mapping[str, Any] | None = None,
-    limits: Limits = LIMITS,
-) -> Link:
+    limits: FrameLimits = DEFAULT_LIMITS,
+) -> Connection:
     """A link to whoever listens at `"host:port"` or at the path of a unix socket.
 
     `about` tells the other side who calls, once both have shown that they know the token.
     """
-    deadline = deadline_in(timeout)
-    connection = dial(address, timeout)
-    return _greeted(connection, greet_acceptor, token, tls, deadline, about, limits, host_of(address))
+    deadline = deadline_after(timeout)
+    connection = open_socket(address, timeout)
+    return _establish(
+        connection, handshake_as_client, token, tls, deadline, about, limits, parse_host(address)
+    )
 
 
-def handshake(
+def accept_connection(
     connection: socket.socket,
     token: str | None = None,
-    tls: Tls | None = None,
+    tls: TlsConfig | None = None,
     timeout: float = 3.0,
     *,
     about: Mapping[str, Any] | None = None,
-    limits: Limits = LIMITS,
-) -> Link:
+    limits: FrameLimits = DEFAULT_LIMITS,
+) -> Connection:
     """A link to whoever connected; the connection of one who is refused is closed."""
-    deadline = deadline_in(timeout)
-    return _greeted(connection, greet_connector, token, tls, deadline, about, limits, None)
+    deadline = deadline_after(timeout)
+    return _establish(connection, handshake_as_server, token, tls, deadline, about, limits, None)
 
 
-def _greeted(
+def _establish(
     connection: socket.socket,
-    greet: Callable[..., Peer],
+    greet: Callable[..., PeerInfo],
     token: str | None,
-    tls: Tls | None,
+    tls: TlsConfig | None,
     deadline: float | None,
     about: Mapping[str, Any] | None,
-    limits: Limits,
+    limits: FrameLimits,
     host: str | None,
-) -> Link:
+) -> Connection:
     """Until the other side is known, a few kilobytes are all that is read."""
     with closing_on_error(connection):
         if token == "":
             raise ValueError("an empty token would let everybody in; give a secret, or None for no token")
-        peer = check_peer(connection)
-        stream, binding = secured(connection, tls, deadline, host)
-        link = Link(stream, GREETING)
+        peer = check_unix_peer(connection)
+        stream, binding = wrap_tls(connection, tls, deadline, host)
+        link = Connection(stream, HANDSHAKE_LIMITS)
         try:
             link.peer = greet(link, token, binding, deadline, about or {}, peer)
         except BaseException:
@@ -271,7 +279,7 @@ def _greeted(
         return link
 
 
-def _fresh(nbytes: int) -> _Array:
+def _allocate_aligned(nbytes: int) -> _Array:
     """Memory that begins at a multiple of 64. Not recycled: what the system has just cleared, in huge pages,
     is in the cache when the bytes come, and was the faster of the two."""
     try:
@@ -282,7 +290,7 @@ def _fresh(nbytes: int) -> _Array:
     return whole[start : start + nbytes]
 
 
-def _after(views: list[Any], count: int) -> list[Any]:
+def _drop_sent(views: list[Any], count: int) -> list[Any]:
     """What is left to send when that many bytes went."""
     for number, view in enumerate(views):
         if count < len(view):

@@ -10,14 +10,20 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from tensortap.core.errors import WriteFailedError
-from tensortap.core.ranks import RankInfo, from_process_group, broadcast_from_rank_zero, is_single_agent, launch_id
+from tensortap.core.ranks import (
+    RankInfo,
+    broadcast_from_rank_zero,
+    from_process_group,
+    is_single_agent,
+    launch_id,
+)
 
-OWN = ".tensortap"  # everything in a run that is not the user's
-PACKS = "packs"
-CACHE = "cache"
-MODEL = "model.json"  # what the model was when the run began
-LAUNCHES = ".tensortap-launches"  # beside the runs: where ranks without a process group meet
-_LONGEST_STEM = 180  # bytes; leaves room for a rank, a number and a suffix within 255
+INTERNAL_FOLDER = ".tensortap"  # everything in a run that is not the user's
+PACKS_FOLDER = "packs"
+CACHE_FOLDER = "cache"
+MODEL_FILE = "model.json"  # what the model was when the run began
+LAUNCHES_FOLDER = ".tensortap-launches"  # beside the runs: where ranks without a process group meet
+_MAX_STEM_NBYTES = 180  # bytes; leaves room for a rank, a number and a suffix within 255
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|%\ud800-\udfff]|^\.')
 _WAIT_SECONDS = 30.0
 _LAUNCH_SKEW_SECONDS = 300.0
@@ -27,14 +33,14 @@ log = logging.getLogger("tensortap.runs")
 def file_stem(name: str) -> str:
     """A file name for eyes: what a file system cannot hold is written as %XX, what is too long ends in a
     digest. The index knows the true name."""
-    if len(name) * 4 <= _LONGEST_STEM and name and name.isascii() and not _UNSAFE.search(name):
+    if len(name) * 4 <= _MAX_STEM_NBYTES and name and name.isascii() and not _UNSAFE.search(name):
         return name
     stem = _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name) or "%empty"
     encoded = stem.encode()
-    if len(encoded) <= _LONGEST_STEM:
+    if len(encoded) <= _MAX_STEM_NBYTES:
         return encoded.decode()
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-    return encoded[: _LONGEST_STEM - 13].decode(errors="ignore") + "~" + digest
+    return encoded[: _MAX_STEM_NBYTES - 13].decode(errors="ignore") + "~" + digest
 
 
 def ranked_stem(name: str, ranks: RankInfo) -> str:
@@ -44,9 +50,11 @@ def ranked_stem(name: str, ranks: RankInfo) -> str:
 def is_own_run(path: Path) -> bool:
     """Whether the file lies in a run directory that the current user made."""
     path = path.absolute()
-    folder = path.parents[2] if path.parts[-3:-1] == (OWN, PACKS) else path.parent
+    folder = path.parents[2] if path.parts[-3:-1] == (INTERNAL_FOLDER, PACKS_FOLDER) else path.parent
     try:
-        return (folder / OWN).is_dir() and path.stat().st_uid == folder.stat().st_uid == os.getuid()
+        return (
+            folder / INTERNAL_FOLDER
+        ).is_dir() and path.stat().st_uid == folder.stat().st_uid == os.getuid()
     except (OSError, AttributeError):
         return False
 
@@ -60,14 +68,14 @@ def create_run(base: Path, zone: tzinfo) -> Path:
         try:
             base.mkdir(parents=True, exist_ok=True)
             run.mkdir()
-            (run / OWN).mkdir()
+            (run / INTERNAL_FOLDER).mkdir()
         except FileExistsError as error:
             if not base.is_dir():
-                raise cannot_create(run, error) from None
+                raise create_failed_error(run, error) from None
             number += 1
             continue
         except OSError as error:
-            raise cannot_create(run, error) from None
+            raise create_failed_error(run, error) from None
         return run
 
 
@@ -77,9 +85,11 @@ def agree_on_run(base: Path, zone: tzinfo, ranks: RankInfo, attempt: int) -> Pat
         return create_run(base, zone)
     if from_process_group() is not None:
         return _agree_in_group(base, zone, ranks)
-    meeting = base / LAUNCHES / f"{_digest(launch_id())}-{attempt}"
+    meeting = base / LAUNCHES_FOLDER / f"{_digest(launch_id())}-{attempt}"
     return (
-        _announce(meeting, create_run(base, zone)) if ranks.rank == 0 else _find(meeting, base, zone, ranks)
+        _publish_run(meeting, create_run(base, zone))
+        if ranks.rank == 0
+        else _wait_for_run(meeting, base, zone, ranks)
     )
 
 
@@ -97,18 +107,18 @@ def _agree_in_group(base: Path, zone: tzinfo, ranks: RankInfo) -> Path:
     return Path(answer)
 
 
-def _announce(meeting: Path, run: Path) -> Path:
+def _publish_run(meeting: Path, run: Path) -> Path:
     draft = meeting.with_suffix(f".{os.getpid()}")
     try:
         meeting.parent.mkdir(exist_ok=True)
         draft.write_text(run.name, encoding="utf-8")
         draft.replace(meeting)
     except OSError as error:
-        raise cannot_create(run, error) from None
+        raise create_failed_error(run, error) from None
     return run
 
 
-def _find(meeting: Path, base: Path, zone: tzinfo, ranks: RankInfo) -> Path:
+def _wait_for_run(meeting: Path, base: Path, zone: tzinfo, ranks: RankInfo) -> Path:
     """Wait for rank 0's word; without it, keep our own values rather than stop the job."""
     oldest = 0.0 if is_single_agent() else _process_start() - _LAUNCH_SKEW_SECONDS
     deadline = time.monotonic() + _WAIT_SECONDS
@@ -117,7 +127,7 @@ def _find(meeting: Path, base: Path, zone: tzinfo, ranks: RankInfo) -> Path:
             if meeting.stat().st_mtime >= oldest:
                 return base / meeting.read_text(encoding="utf-8")
         except (NotADirectoryError, PermissionError) as error:
-            raise cannot_create(base, error) from None
+            raise create_failed_error(base, error) from None
         except OSError:
             pass  # not there yet, or a network file system that lags behind
         time.sleep(0.02)
@@ -145,7 +155,7 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def cannot_create(run: Path, error: OSError) -> WriteFailedError:
+def create_failed_error(run: Path, error: OSError) -> WriteFailedError:
     failed = WriteFailedError(
         f"cannot create the run folder {run}: {_reason(error)}; init() with a folder you can write to"
     )
@@ -153,7 +163,7 @@ def cannot_create(run: Path, error: OSError) -> WriteFailedError:
     return failed
 
 
-def cannot_write(what: str, run: Path, error: OSError) -> WriteFailedError:
+def write_failed_error(what: str, run: Path, error: OSError) -> WriteFailedError:
     reason, remedy = _reason(error), "check the folder"
     if error.errno == errno.ENOSPC:
         remedy = "free some space"

@@ -8,17 +8,22 @@ from time import perf_counter
 from typing import Any
 from weakref import WeakSet
 
-from tensortap.formats.tree_words import number, printable
+from tensortap.formats.tree_words import escape_unprintable, format_number
 
-LONGEST = 80
-SLOWEST = 0.05  # seconds
+MAX_LENGTH = 80
+MAX_SECONDS = 0.05  # seconds
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 # Their repr writes out everything they hold, over many lines.
-_BY_NAME = ("torch.nn.modules.module", "torch.optim.optimizer", "pandas.core.frame", "pandas.core.series")
+_VERBOSE_REPR_MODULES = (
+    "torch.nn.modules.module",
+    "torch.optim.optimizer",
+    "pandas.core.frame",
+    "pandas.core.series",
+)
 log = logging.getLogger("tensortap.tree.words")
 
 
-class ShortWords:
+class ShortRepr:
     """Remembers the classes whose repr failed or took too long: their values go by the name of the class."""
 
     def __init__(self) -> None:
@@ -27,14 +32,18 @@ class ShortWords:
     def of(self, value: Any) -> str:
         kind = type(value)
         if kind is int:
-            return str(value) if -(1 << 200) < value < 1 << 200 else number(value)
+            return str(value) if -(1 << 200) < value < 1 << 200 else format_number(value)
         if kind is float or kind is bool or value is None:
             return repr(value)
         if kind is str or kind is bytes:
-            return _text(value)
+            return _string_repr(value)
         own = getattr(kind, "__repr__", object.__repr__)
-        if own is object.__repr__ or kind in self._by_name or getattr(own, "__module__", None) in _BY_NAME:
-            return named(kind)
+        if (
+            own is object.__repr__
+            or kind in self._by_name
+            or getattr(own, "__module__", None) in _VERBOSE_REPR_MODULES
+        ):
+            return class_name(kind)
         return self._asked(value, kind)
 
     def _asked(self, value: Any, kind: type) -> str:
@@ -43,23 +52,23 @@ class ShortWords:
             text = repr(value)
         except Exception as error:
             # Its class may raise anything here; the next value of it is not asked again.
-            log.debug("the repr of a %s failed", named(kind), exc_info=True)
+            log.debug("the repr of a %s failed", class_name(kind), exc_info=True)
             self._by_name.add(kind)
-            return f"{named(kind)} (its repr raises {type(error).__name__})"
-        if perf_counter() - began > SLOWEST:
+            return f"{class_name(kind)} (its repr raises {type(error).__name__})"
+        if perf_counter() - began > MAX_SECONDS:
             self._by_name.add(kind)
-        return cut(_ADDRESS.sub("", " ".join(text[: 4 * LONGEST].split())))
+        return truncate(_ADDRESS.sub("", " ".join(text[: 4 * MAX_LENGTH].split())))
 
 
-def named(kind: type) -> str:
-    return printable(str(type.__dict__["__qualname__"].__get__(kind)))
+def class_name(kind: type) -> str:
+    return escape_unprintable(str(type.__dict__["__qualname__"].__get__(kind)))
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
+def truncate(text: str, longest: int = MAX_LENGTH) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def _text(value: str | bytes) -> str:
-    if len(value) <= LONGEST:
-        return cut(repr(value), 2 * LONGEST)
-    return f"{repr(value[: LONGEST // 2])[:LONGEST]}… ({len(value)} long)"
+def _string_repr(value: str | bytes) -> str:
+    if len(value) <= MAX_LENGTH:
+        return truncate(repr(value), 2 * MAX_LENGTH)
+    return f"{repr(value[: MAX_LENGTH // 2])[:MAX_LENGTH]}… ({len(value)} long)"

@@ -15,18 +15,18 @@ from typing import Any, Protocol
 
 Bytes = bytes | bytearray | memoryview
 _READ_AHEAD = 1 << 16
-_DIRECT = 1 << 15  # bytes; a larger read goes straight to where it belongs
-_MOST_VECTORS = 512
+_MIN_DIRECT_READ = 1 << 15  # bytes; a larger read goes straight to where it belongs
+_MAX_VECTORS = 512
 _TLS_CHUNK = 1 << 20
 _TIMEVAL = struct.Struct("@ll")
 _WAIT_ALL = getattr(socket, "MSG_WAITALL", 0)
 _DO_NOT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """Bytes in both directions. A deadline is a time of the monotonic clock; None waits for ever."""
 
-    ahead: ReadAhead
+    ahead: ReadAheadBuffer
 
     def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
         """Some of these bytes, in order; how many went."""
@@ -40,11 +40,11 @@ class Stream(Protocol):
     def close(self, *, is_shared: bool = False) -> None: ...
 
 
-def deadline_in(timeout: float | None) -> float | None:
+def deadline_after(timeout: float | None) -> float | None:
     return None if timeout is None else time.monotonic() + timeout
 
 
-def remaining(deadline: float | None) -> float | None:
+def remaining_seconds(deadline: float | None) -> float | None:
     """Seconds to the deadline; a deadline that has passed raises."""
     if deadline is None:
         return None
@@ -54,7 +54,7 @@ def remaining(deadline: float | None) -> float | None:
     return left
 
 
-class PlainStream:
+class SocketStream:
     """An ordinary socket. The kernel does the waiting, with a time limit of its own for each direction:
     Python's `settimeout` would be one for both, and cost a `poll` for every call."""
 
@@ -64,7 +64,7 @@ class PlainStream:
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._limited: set[int] = set()  # directions in which the kernel does not wait for ever
-        self.ahead = ReadAhead()
+        self.ahead = ReadAheadBuffer()
 
     def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
         is_limited = deadline is not None or socket.SO_SNDTIMEO in self._limited
@@ -72,13 +72,13 @@ class PlainStream:
         try:
             if len(views) == 1:
                 return self._socket.send(views[0], flags)
-            return self._socket.sendmsg(views[:_MOST_VECTORS], (), flags)
+            return self._socket.sendmsg(views[:_MAX_VECTORS], (), flags)
         except BlockingIOError:
             raise TimeoutError("the other side took nothing in time") from None
 
     def read_into(self, view: memoryview, deadline: float | None) -> int:
         if self.ahead.start == self.ahead.end:
-            if view.nbytes >= _DIRECT:
+            if view.nbytes >= _MIN_DIRECT_READ:
                 return self._receive(view, deadline, _WAIT_ALL)
             self.read_ahead(deadline)
         return self.ahead.take(view)
@@ -116,7 +116,7 @@ class TlsStream:
         self._socket = connection
         connection.setblocking(False)
         self._lock = threading.Lock()
-        self.ahead = ReadAhead()
+        self.ahead = ReadAheadBuffer()
 
     def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
         first = next((view for view in views if len(view)), b"")
@@ -125,7 +125,7 @@ class TlsStream:
 
     def read_into(self, view: memoryview, deadline: float | None) -> int:
         if self.ahead.start == self.ahead.end:
-            if view.nbytes >= _DIRECT:
+            if view.nbytes >= _MIN_DIRECT_READ:
                 return self._read(view, deadline)
             self.read_ahead(deadline)
         return self.ahead.take(view)
@@ -154,7 +154,7 @@ class TlsStream:
             _wait(self._socket, event, deadline)
 
 
-class ReadAhead:
+class ReadAheadBuffer:
     """Bytes that came together with those asked for, in `space` from `start` to `end`: many small frames
     arrive in one call."""
 
@@ -172,7 +172,7 @@ class ReadAhead:
 
 
 def _wait(connection: socket.socket, event: int, deadline: float | None) -> None:
-    left = remaining(deadline)
+    left = remaining_seconds(deadline)
     poll = select.poll()
     try:
         poll.register(connection, event)

@@ -9,15 +9,15 @@ from pathlib import Path
 from tensortap.core.errors import RefusedError
 from tensortap.core.settings import setting
 
-_FILE = Path(".config", "tensortap", "token")
+_TOKEN_FILE = Path(".config", "tensortap", "token")
 
 
-def own_token() -> str | None:
+def read_token() -> str | None:
     """`THING_TOKEN`, else the first line of `~/.config/tensortap/token`; None where neither is there."""
-    return setting("THING_TOKEN") or _from_file(Path.home() / _FILE)
+    return setting("THING_TOKEN") or _read_token_file(Path.home() / _TOKEN_FILE)
 
 
-def _from_file(path: Path) -> str | None:
+def _read_token_file(path: Path) -> str | None:
     try:
         with path.open(encoding="utf-8") as file:
             told = os.fstat(file.fileno())

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tensortap.formats.rows import Row
+from tensortap.formats.rows import ValueRow
 from tensortap.formats.tree_cells import (
     MOST_LINES,
     Cells,
@@ -19,7 +19,7 @@ from tensortap.formats.tree_cells import (
     summary,
 )
 from tensortap.formats.tree_fold import Fold, Line
-from tensortap.formats.tree_words import plural
+from tensortap.formats.tree_words import pluralize
 
 _WIDEST_LABEL = 48
 _NARROWEST_LABEL = 8
@@ -29,8 +29,8 @@ _BOX = ("├─ ", "└─ ", "│  ", "   ", "…")
 _ASCII = ("|- ", "'- ", "|  ", "   ", "...")
 
 
-def tree_text(
-    rows: Sequence[Row],
+def render_value_tree(
+    rows: Sequence[ValueRow],
     title: str = "",
     missing: Missing = (),
     width: int | None = None,
@@ -50,13 +50,13 @@ def tree_text(
     hidden = len(drawn) - len(shown)
     room = width or sys.maxsize
     above = [_shortened(line, room, drawing[-1]) for line in summary(rows, fold, title)]
-    below = [f"... {plural(hidden, 'more line')}"] if hidden else []
+    below = [f"... {pluralize(hidden, 'more line')}"] if hidden else []
     below += [_shortened(line, room, drawing[-1]) for line in missing_lines(missing)]
     text = "\n".join([*above, *_laid(shown, width, drawing[-1]), *below])
     return text.encode("ascii", "backslashreplace").decode() if ascii else text
 
 
-def fits(stream: Any) -> tuple[int | None, bool]:
+def stream_limits(stream: Any) -> tuple[int | None, bool]:
     """How wide a text for the stream may be, None where nobody watches, and whether it must be ASCII."""
     return (shutil.get_terminal_size().columns if _is_terminal(stream) else None), not _takes_boxes(stream)
 

@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tensortap.formats.rows import Row
+from tensortap.formats.rows import ValueRow
 from tensortap.formats.tree_fold import Fold, Line
 from tensortap.formats.tree_names import joined
-from tensortap.formats.tree_words import notes, plural, printable, short_dtype, spread, trend, typed
+from tensortap.formats.tree_words import (
+    describe_type,
+    escape_unprintable,
+    format_range,
+    format_std_trend,
+    join_notes,
+    pluralize,
+    short_dtype,
+)
 
 Missing = Sequence[tuple[str, str]]
 
@@ -36,15 +44,18 @@ class Cells:
 
 
 def cells_of(line: Line, dtype: str, device: str, head: str = "") -> Cells:
-    times = f"  x{line.times} {printable(line.of)}".rstrip() if line.times > 1 else ""
-    type_word = printable(typed(line.rows, dtype, device))
-    cells = Cells(head, printable(line.label), times, line.arrow, type_word)
-    cells.low, cells.high = spread(line.rows)
-    cells.trend = trend(line.ends)
-    told = [line.repeated, "" if line.odd else notes(line.rows)]
-    cells.tail = printable(", ".join(word for word in told if word))
+    times = f"  x{line.times} {escape_unprintable(line.of)}".rstrip() if line.times > 1 else ""
+    type_word = escape_unprintable(describe_type(line.rows, dtype, device))
+    cells = Cells(head, escape_unprintable(line.label), times, line.arrow, type_word)
+    cells.low, cells.high = format_range(line.rows)
+    cells.trend = format_std_trend(line.ends)
+    told = [line.repeated, "" if line.odd else join_notes(line.rows)]
+    cells.tail = escape_unprintable(", ".join(word for word in told if word))
     if line.odd:
-        cells.where, cells.body = printable(line.where), _odd_body(printable(line.odd), cells)
+        cells.where, cells.body = (
+            escape_unprintable(line.where),
+            _odd_body(escape_unprintable(line.odd), cells),
+        )
     return cells
 
 
@@ -81,16 +92,16 @@ def columns_of(shown: Sequence[Cells]) -> Columns:
     )
 
 
-def summary(rows: Sequence[Row], fold: Fold, title: str) -> list[str]:
+def summary(rows: Sequence[ValueRow], fold: Fold, title: str) -> list[str]:
     """The first lines: how many values, what is usual among them, and where the first trouble is."""
     if not rows:
-        return [printable(f"{title}: nothing was captured" if title else "nothing was captured")]
+        return [escape_unprintable(f"{title}: nothing was captured" if title else "nothing was captured")]
     usual = f"{short_dtype(fold.dtype)} on {fold.device}" if fold.dtype and fold.device else fold.dtype
-    words = ", ".join(word for word in (plural(len(rows), "value"), fold.repeated, usual) if word)
+    words = ", ".join(word for word in (pluralize(len(rows), "value"), fold.repeated, usual) if word)
     lines = [f"{title}  {words}" if title else words]
     if fold.nonfinite:
         lines.append(f"! {len(fold.nonfinite):,} with NaN or Inf, first {fold.nonfinite[0].name}")
-    return [printable(line) for line in lines]
+    return [escape_unprintable(line) for line in lines]
 
 
 def missing_lines(missing: Missing) -> list[str]:
@@ -99,6 +110,6 @@ def missing_lines(missing: Missing) -> list[str]:
     for name, reason in missing:
         by_reason.setdefault(reason, []).append(name)
     told = [(name, reason) for reason, names in by_reason.items() for name in joined(names)]
-    lines = [printable(f"missing: {name} - {reason}") for name, reason in told[:_MOST_MISSING]]
+    lines = [escape_unprintable(f"missing: {name} - {reason}") for name, reason in told[:_MOST_MISSING]]
     hidden = len(told) - len(lines)
     return [*lines, f"missing: ... {hidden:,} more"] if hidden else lines

@@ -6,10 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensortap.formats.rows import Row
+from tensortap.formats.rows import ValueRow
 from tensortap.formats.tree_modules import Module, Value, grown, pooled, shared_infinities, signature
 from tensortap.formats.tree_names import Place, is_number, ranges
-from tensortap.formats.tree_words import oddity, plural, repeats, spread, typed
+from tensortap.formats.tree_words import (
+    describe_anomaly,
+    describe_repeats,
+    describe_type,
+    format_range,
+    pluralize,
+)
 
 _MOST_ODD_REPEATS = 5
 _PATTERN = 0.75  # the share of siblings that must agree before another one counts as unusual
@@ -23,8 +29,8 @@ class Line:
 
     label: str
     arrow: str = ""
-    rows: list[Row] = field(default_factory=list)
-    ends: tuple[Row, ...] = ()
+    rows: list[ValueRow] = field(default_factory=list)
+    ends: tuple[ValueRow, ...] = ()
     times: int = 1
     of: str = ""
     odd: str = ""
@@ -37,7 +43,7 @@ class Line:
 class Fold:
     """The lines of a capture, and what is usual in it."""
 
-    def __init__(self, rows: Sequence[Row], classes: Mapping[str, str] | None = None) -> None:
+    def __init__(self, rows: Sequence[ValueRow], classes: Mapping[str, str] | None = None) -> None:
         self._classes = classes or {}
         self._order = {id(row): at for at, row in enumerate(rows)}
         arrays = [row for row in rows if row.shape is not None]
@@ -89,13 +95,13 @@ class Fold:
         if len(value.rows) == 1 and odd:
             line.odd = self._oddity(odd[0])
         elif odd and len({(row.nan, row.inf) for row in value.rows}) == 1 and not odd[0].nan:
-            line.odd = f"{oddity(odd[0], False, False)} each"
+            line.odd = f"{describe_anomaly(odd[0], False, False)} each"
         elif odd:
             line.rows, line.ends = good or value.rows, (good[0], good[-1]) if good else ()
             line.children = [*map(self._odd_repeat, odd[:_MOST_ODD_REPEATS]), *_more(odd)]
         return line
 
-    def _odd_repeat(self, row: Row) -> Line:
+    def _odd_repeat(self, row: ValueRow) -> Line:
         said = [f"step {row.step}"] if self._has_steps else []
         said += [f"call {row.call}"] if row.call or not said else []
         said += [f"rank {row.rank}"] if self._has_ranks else []
@@ -148,9 +154,9 @@ class Fold:
             return None
         _, name, row = min(found, key=lambda each: each[0])
         others = len({other for _, other, _ in found}) - 1
-        low, high = spread([row])
+        low, high = format_range([row])
         span = f", {low} .. {high}" if high else ""
-        more = f"; {plural(others, 'more value')}" if others else ""
+        more = f"; {pluralize(others, 'more value')}" if others else ""
         return name or "out", self._oddity(row) + span + more
 
     def _deviation(self, group: list[Module], groups: list[list[Module]]) -> tuple[str, str] | None:
@@ -168,23 +174,23 @@ class Fold:
             usual = usuals[name]
             devices = {row.device for row in (*value.rows, *usual.rows)}
             quiet = devices.pop() if len(devices) == 1 else ""
-            here, there = typed(value.rows, "", quiet), typed(usual.rows, "", quiet)
+            here, there = describe_type(value.rows, "", quiet), describe_type(usual.rows, "", quiet)
             if here != there:
                 return name or "out", f"{here}, others {there}"
         return None
 
-    def _oddity(self, row: Row) -> str:
-        return oddity(row, row is self._first_nan, row is self._first_inf)
+    def _oddity(self, row: ValueRow) -> str:
+        return describe_anomaly(row, row is self._first_nan, row is self._first_inf)
 
-    def _told(self, rows: Sequence[Row]) -> str:
+    def _told(self, rows: Sequence[ValueRow]) -> str:
         told = self._repeated(rows)
         return "" if told == self.repeated else told or "once"
 
-    def _repeated(self, rows: Sequence[Row]) -> str:
-        return repeats(rows, self._has_steps, self._has_ranks)
+    def _repeated(self, rows: Sequence[ValueRow]) -> str:
+        return describe_repeats(rows, self._has_steps, self._has_ranks)
 
 
-def _is_odd(row: Row) -> bool:
+def _is_odd(row: ValueRow) -> bool:
     return bool(row.nan or row.inf) or row.note.startswith("cannot be read")
 
 
@@ -208,6 +214,6 @@ def _most_common(words: Iterable[str]) -> str:
     return counted[0][0] if counted else ""
 
 
-def _more(odd: list[Row]) -> list[Line]:
+def _more(odd: list[ValueRow]) -> list[Line]:
     hidden = len(odd) - _MOST_ODD_REPEATS
     return [Line(f"... {hidden} more", odd=f"{hidden} more")] if hidden > 0 else []

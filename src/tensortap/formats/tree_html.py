@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from tensortap.formats.rows import BARS, Row
+from tensortap.formats.rows import HISTOGRAM_BINS, ValueRow
 from tensortap.formats.tree_cells import (
     MOST_LINES,
     Cells,
@@ -17,7 +17,7 @@ from tensortap.formats.tree_cells import (
     summary,
 )
 from tensortap.formats.tree_fold import Fold, Line
-from tensortap.formats.tree_words import plural
+from tensortap.formats.tree_words import pluralize
 
 _INDENT = 2
 _WIDEST_LABEL = 48
@@ -38,8 +38,8 @@ _STYLE = """<style>
 </style>"""
 
 
-def tree_html(
-    rows: Sequence[Row],
+def render_value_tree_html(
+    rows: Sequence[ValueRow],
     title: str = "",
     missing: Missing = (),
     *,
@@ -51,7 +51,7 @@ def tree_html(
     flat = _flat(fold.lines)
     page = _Page(fold, flat[:MOST_LINES])
     hidden = len(flat) - MOST_LINES
-    more = [f"... {plural(hidden, 'more line')}"] if hidden > 0 else []
+    more = [f"... {pluralize(hidden, 'more line')}"] if hidden > 0 else []
     first, *trouble = summary(rows, fold, title)
     above = [_paragraph(first), *(f"<p>{_marked(line)}</p>" for line in trouble)]
     below = [_paragraph(line) for line in (*more, *missing_lines(missing))]
@@ -111,7 +111,7 @@ def _leads_to_trouble(line: Line) -> bool:
     return bool(line.odd) or any(map(_leads_to_trouble, line.children))
 
 
-def _picture(rows: Sequence[Row]) -> str:
+def _picture(rows: Sequence[ValueRow]) -> str:
     """Ten bars as one path."""
     counts = _together([row for row in rows if row.histogram])
     most = max(counts)
@@ -122,9 +122,9 @@ def _picture(rows: Sequence[Row]) -> str:
     return f'<svg viewBox="0 0 10 10" preserveAspectRatio="none" aria-hidden="true"><path d="{bars}"/></svg>'
 
 
-def _together(rows: Sequence[Row]) -> list[float]:
+def _together(rows: Sequence[ValueRow]) -> list[float]:
     """The histograms of several rows as one over the range of all; a bar goes where its middle lies."""
-    counts = [0.0] * BARS
+    counts = [0.0] * HISTOGRAM_BINS
     lows = [float(row.low) for row in rows if row.low is not None]
     highs = [float(row.high) for row in rows if row.high is not None]
     if not lows or not highs:
@@ -133,7 +133,7 @@ def _together(rows: Sequence[Row]) -> list[float]:
     for row in rows:
         start, end = float(row.low or 0), float(row.high or 0)
         for at, count in enumerate(row.histogram or ()):
-            middle = start + (end - start) * (at + 0.5) / BARS
-            tenth = int((middle - low) / width * BARS) if 0 < width < float("inf") else at
-            counts[min(max(tenth, 0), BARS - 1)] += count
+            middle = start + (end - start) * (at + 0.5) / HISTOGRAM_BINS
+            tenth = int((middle - low) / width * HISTOGRAM_BINS) if 0 < width < float("inf") else at
+            counts[min(max(tenth, 0), HISTOGRAM_BINS - 1)] += count
     return counts

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tensortap.formats.rows import Row
+from tensortap.formats.rows import ValueRow
 from tensortap.formats.tree_names import Place, is_number, places
 
 
 @dataclass(slots=True)
 class Value:
     place: Place
-    rows: list[Row]
-    ends: tuple[Row, ...]
+    rows: list[ValueRow]
+    ends: tuple[ValueRow, ...]
     is_pooled: bool = False
 
 
@@ -49,7 +49,7 @@ def _joined(prefix: str, value: Value) -> str:
     return f"{prefix}{label}".rstrip(".")
 
 
-def grown(rows: Sequence[Row]) -> Module:
+def grown(rows: Sequence[ValueRow]) -> Module:
     root, placed = Module("", ""), places(rows)
     for row in rows:
         place = placed[row.name]
@@ -105,7 +105,7 @@ def signature(module: Module) -> frozenset[object]:
     )
 
 
-def _shaped(row: Row) -> tuple[object, ...]:
+def _shaped(row: ValueRow) -> tuple[object, ...]:
     return (row.dtype, row.shape, row.device, row.kind, row.note)
 
 

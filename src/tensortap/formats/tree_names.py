@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tensortap.core.record import Kind
-from tensortap.formats.rows import Row
+from tensortap.formats.rows import ValueRow
 
 _ITEM = r"\[(?:'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[^\]]*)\]"
 _SPLIT = re.compile(rf"({_ITEM})|\.")
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     arrow: str
 
 
-def places(rows: Sequence[Row]) -> dict[str, Place]:
+def places(rows: Sequence[ValueRow]) -> dict[str, Place]:
     """The place of every name; what a name means may depend on which others exist."""
     kinds: dict[str, Kind] = {}
     for row in rows:

@@ -13,14 +13,21 @@ from zlib import crc32
 
 from tensortap.core.errors import TensortapError, UnsupportedValueError
 
-VERSION = 1
+WIRE_VERSION = 1
 HEADER_NBYTES = 32
 MAGIC = b"TT"
-_FIELDS = struct.Struct("<2sBBIIQQ")
+_HEADER_FIELDS = struct.Struct("<2sBBIIQQ")
 _CRC = struct.Struct("<I")
-_WHOLE = struct.Struct("<2sBBIIQQI")
-_CRC_AT = _FIELDS.size
-_OTHERS = {b"\x16\x03": "TLS", b"GE": "HTTP", b"PO": "HTTP", b"HE": "HTTP", b"OP": "HTTP", b"SS": "SSH"}
+_HEADER = struct.Struct("<2sBBIIQQI")
+_CRC_AT = _HEADER_FIELDS.size
+_FOREIGN_PROTOCOLS = {
+    b"\x16\x03": "TLS",
+    b"GE": "HTTP",
+    b"PO": "HTTP",
+    b"HE": "HTTP",
+    b"OP": "HTTP",
+    b"SS": "SSH",
+}
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
@@ -28,7 +35,7 @@ class BadFrameError(TensortapError, ValueError):
     """Bytes that are not a frame, or say more than the limits allow."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is for. A receiver passes over numbers that it does not know."""
 
     HELLO = 1
@@ -47,11 +54,11 @@ class Kind(IntEnum):
     BYE = 14
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS_BY_NUMBER = {int(kind): kind for kind in FrameKind}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FrameLimits:
     """What a receiver takes; looked at before anything is allocated."""
 
     meta: int = 1 << 20  # bytes
@@ -63,10 +70,10 @@ class Limits:
     numbers: int = 1 << 22  # elements of a list that travels as one block
 
 
-LIMITS = Limits()
+DEFAULT_LIMITS = FrameLimits()
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     kind: int  # a Kind, or the number of one that a later version has
     flags: int
     meta_nbytes: int
@@ -75,54 +82,54 @@ class Header(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        return isinstance(self.kind, Kind)
+        return isinstance(self.kind, FrameKind)
 
 
-def head(
-    kind: Kind,
+def encode_head(
+    kind: FrameKind,
     meta: Mapping[str, Any] | None = None,
     data_nbytes: int = 0,
     seq: int = 0,
-    limits: Limits = LIMITS,
+    limits: FrameLimits = DEFAULT_LIMITS,
 ) -> bytes:
     """Header and meta of a frame; `data_nbytes` bytes are to follow."""
-    text = "".join(_chunks(meta, 0)).encode() if meta else b"{}"
+    text = "".join(_encode_chunks(meta, 0)).encode() if meta else b"{}"
     if len(text) > limits.meta or data_nbytes > limits.data:
         _refuse_to_send(len(text), data_nbytes, limits)
-    fields = _FIELDS.pack(MAGIC, VERSION, kind, 0, len(text), data_nbytes, seq)
+    fields = _HEADER_FIELDS.pack(MAGIC, WIRE_VERSION, kind, 0, len(text), data_nbytes, seq)
     return b"".join((fields, _CRC.pack(crc32(fields)), text))
 
 
-def parse_header(raw: bytes | bytearray | memoryview, limits: Limits = LIMITS) -> Header:
+def parse_header(raw: bytes | bytearray | memoryview, limits: FrameLimits = DEFAULT_LIMITS) -> FrameHeader:
     """The header in these 32 bytes, if it keeps to the limits."""
     if len(raw) != HEADER_NBYTES:
         raise BadFrameError(f"a header has {HEADER_NBYTES} bytes, here are {len(raw)}")
-    magic, version, kind, flags, meta, data, seq, checksum = _WHOLE.unpack(raw)
+    magic, version, kind, flags, meta, data, seq, checksum = _HEADER.unpack(raw)
     if magic != MAGIC:
-        raise BadFrameError(_stranger(magic))
+        raise BadFrameError(_describe_foreign_bytes(magic))
     if checksum != crc32(raw[:_CRC_AT]):
         raise BadFrameError("the checksum of a header is wrong; the stream is damaged or out of step")
-    if version != VERSION or flags:
+    if version != WIRE_VERSION or flags:
         raise BadFrameError(
             f"a frame of version {version} with flags {flags}; "
-            f"this tensortap reads version {VERSION} without flags"
+            f"this tensortap reads version {WIRE_VERSION} without flags"
         )
     if meta > limits.meta or data > limits.data:
         raise BadFrameError(
             f"a frame of {meta} bytes of meta and {data} of data; allowed are {limits.meta} and {limits.data}"
         )
-    return Header(_KINDS.get(kind, kind), flags, meta, data, seq)
+    return FrameHeader(_KINDS_BY_NUMBER.get(kind, kind), flags, meta, data, seq)
 
 
-def parse_meta(raw: bytes | bytearray | memoryview, limits: Limits = LIMITS) -> dict[str, Any]:
+def parse_meta(raw: bytes | bytearray | memoryview, limits: FrameLimits = DEFAULT_LIMITS) -> dict[str, Any]:
     """The JSON object in these bytes, if it is one and not nested too deeply."""
     if len(raw) > limits.meta:
         raise BadFrameError(f"a meta of {len(raw)} bytes; allowed are {limits.meta}")
     try:
         text = str(raw, "utf-8")
         if text.count("[") + text.count("{") > limits.json_depth:  # it cannot be deeper than that
-            _refuse_depth(text, limits.json_depth)
-        meta = _decode(text)
+            _check_depth(text, limits.json_depth)
+        meta = _decode_json(text)
     except BadFrameError:
         raise
     except (ValueError, RecursionError) as error:
@@ -132,7 +139,7 @@ def parse_meta(raw: bytes | bytearray | memoryview, limits: Limits = LIMITS) -> 
     return meta
 
 
-def _refuse_depth(text: str, most: int) -> None:
+def _check_depth(text: str, most: int) -> None:
     depth = 0
     for found in _BRACKETS.finditer(text):
         first = text[found.start()]
@@ -148,7 +155,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _decode(text: str) -> Any:
+def _decode_json(text: str) -> Any:
     try:
         meta, end = _scan(text, 0)
     except StopIteration:
@@ -160,15 +167,17 @@ def _decode(text: str) -> Any:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _scan: Any = _DECODER.scan_once  # type: ignore[attr-defined]
-_make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
-_chunks: Any = (
-    _make(None, _ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
-    if _make is not None
+_make_encoder: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+_encode_chunks: Any = (
+    _make_encoder(
+        None, _ENCODER.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+    )
+    if _make_encoder is not None
     else lambda meta, _: _ENCODER.iterencode(meta)
 )
 
 
-def _refuse_to_send(meta: int, data: int, limits: Limits) -> NoReturn:
+def _refuse_to_send(meta: int, data: int, limits: FrameLimits) -> NoReturn:
     if meta > limits.meta:
         raise UnsupportedValueError(
             f"what describes the value takes {meta} bytes, and a frame has room for {limits.meta}; "
@@ -179,7 +188,7 @@ def _refuse_to_send(meta: int, data: int, limits: Limits) -> NoReturn:
     )
 
 
-def _stranger(begin: bytes) -> str:
-    other = _OTHERS.get(begin)
+def _describe_foreign_bytes(begin: bytes) -> str:
+    other = _FOREIGN_PROTOCOLS.get(begin)
     guess = f", which looks like {other}" if other else ""
     return f"no frame of tensortap: it begins with {begin!r}{guess}"

@@ -9,35 +9,40 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import TensortapError
-from tensortap.formats.wire import LIMITS, BadFrameError, Limits
-from tensortap.formats.wire_tree import CONTAINERS, Extent, extents, items_of
+from tensortap.formats.wire import DEFAULT_LIMITS, BadFrameError, FrameLimits
+from tensortap.formats.wire_tree import CONTAINERS, Extent, child_count, node_extents
 from tensortap.frameworks.base import framework_named
 
-Into = Literal["loaded", "own", "numpy"]
+TargetFramework = Literal["loaded", "own", "numpy"]
 _Array = np.ndarray[Any, Any]
-_ARRAYS = ("torch", "jax")
+_OPTIONAL_FRAMEWORKS = ("torch", "jax")
 
 
-def unpacked(meta: dict[str, Any], data: Any = b"", limits: Limits = LIMITS, into: Into = "loaded") -> Any:
+def decode_from_wire(
+    meta: dict[str, Any],
+    data: Any = b"",
+    limits: FrameLimits = DEFAULT_LIMITS,
+    into: TargetFramework = "loaded",
+) -> Any:
     """The value of a frame, writable, on the memory of `data`.
 
     An array comes back in its own framework where the program has loaded that (`into="loaded"`), or
     where it is installed (`"own"`); else, and with `"numpy"`, as a numpy array.
     """
     tree = meta.get("tree")
-    places, nbytes = extents(tree, limits)
+    places, nbytes = node_extents(tree, limits)
     held = np.frombuffer(data, np.uint8) if nbytes or len(data) else np.empty(0, np.uint8)
     if held.nbytes != nbytes:
         raise BadFrameError(f"a value of {nbytes} bytes came with {held.nbytes} bytes of data")
     try:
-        return _built(tree, places, held, into)  # type: ignore[arg-type]
+        return _build_value(tree, places, held, into)  # type: ignore[arg-type]
     except BadFrameError:
         raise
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise BadFrameError(f"a value that cannot be made: {error}") from error
 
 
-def notes(meta: dict[str, Any]) -> list[str]:
+def original_types(meta: dict[str, Any]) -> list[str]:
     """What containers and arrays were before they became plain ones: `"Point(x, y)"`, `"Parameter"`."""
     found = []
     for node in meta.get("tree", ()):
@@ -48,21 +53,21 @@ def notes(meta: dict[str, Any]) -> list[str]:
     return found
 
 
-def _built(tree: list[Any], places: list[Extent], held: _Array, into: Into) -> Any:
+def _build_value(tree: list[Any], places: list[Extent], held: _Array, into: TargetFramework) -> Any:
     """Backwards, so that a container finds its items on the stack, the first on top."""
     done: list[Any] = []
     for node, place in zip(reversed(tree), reversed(places), strict=True):
         if type(node) is not list:
             done.append(node)
         elif node[0] in CONTAINERS:
-            items = [done.pop() for _ in range(items_of(node))]
-            done.append(_container(node[0], items))
+            items = [done.pop() for _ in range(child_count(node))]
+            done.append(_build_container(node[0], items))
         else:
-            done.append(_leaf(node, held[place.start : place.start + place.nbytes], into))
+            done.append(_build_leaf(node, held[place.start : place.start + place.nbytes], into))
     return done[0]
 
 
-def _container(tag: str, items: list[Any]) -> Any:
+def _build_container(tag: str, items: list[Any]) -> Any:
     if tag == "list":
         return items
     if tag == "dict":
@@ -70,10 +75,10 @@ def _container(tag: str, items: list[Any]) -> Any:
     return {"tuple": tuple, "set": set, "frozenset": frozenset}[tag](items)
 
 
-def _leaf(node: list[Any], held: _Array, into: Into) -> Any:
+def _build_leaf(node: list[Any], held: _Array, into: TargetFramework) -> Any:
     tag, *fields = node
     if tag == "array":
-        return _array(held, into, *fields)
+        return _build_array(held, into, *fields)
     if tag == "numbers":
         kind, dtype, _ = fields
         numbers = held.view(DTYPE_TABLE[dtype].storage).tolist()
@@ -87,22 +92,22 @@ def _leaf(node: list[Any], held: _Array, into: Into) -> Any:
     return int(fields[0], 16) if tag == "int" else float(fields[0])
 
 
-def _array(
+def _build_array(
     held: _Array,
-    into: Into,
+    into: TargetFramework,
     framework: str,
     dtype: str,
     shape: list[int],
     extra: dict[str, Any] | None = None,
 ) -> Any:
     bits = held.view(DTYPE_TABLE[dtype].storage).reshape(shape)
-    made = _in_framework(bits, framework, dtype, into)
+    made = _to_framework(bits, framework, dtype, into)
     return made[()] if extra and extra.get("scalar") and isinstance(made, np.ndarray) else made
 
 
-def _in_framework(bits: _Array, framework: str, dtype: str, into: Into) -> Any:
+def _to_framework(bits: _Array, framework: str, dtype: str, into: TargetFramework) -> Any:
     is_wanted = into == "own" or (into == "loaded" and sys.modules.get(framework) is not None)
-    if framework in _ARRAYS and is_wanted:
+    if framework in _OPTIONAL_FRAMEWORKS and is_wanted:
         try:
             return framework_named(framework).from_bits(bits, dtype)
         except (ImportError, TensortapError):  # not installed, or without this number type

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.formats.wire import LIMITS, BadFrameError, Limits
+from tensortap.formats.wire import DEFAULT_LIMITS, BadFrameError, FrameLimits
 
 ALIGNMENT = 64
 CONTAINERS = {"list": 1, "tuple": 1, "set": 1, "frozenset": 1, "dict": 2}  # nodes per item
 LIST_DTYPES = {bool: "bool", int: "int64", float: "float64"}
-_LONGEST_SIZE = 1 << 62
-_PLAIN = frozenset((float, int, bool, str, type(None)))  # nodes that are values themselves
+_MAX_SIZE = 1 << 62
+_SCALAR_TYPES = frozenset((float, int, bool, str, type(None)))  # nodes that are values themselves
 
 
 class Extent(NamedTuple):
@@ -26,53 +26,53 @@ class Extent(NamedTuple):
     nbytes: int
 
 
-_NOTHING = Extent(0, 0)
+_NO_EXTENT = Extent(0, 0)
 
 
-def aligned(position: int) -> int:
+def align_up(position: int) -> int:
     return -(-position // ALIGNMENT) * ALIGNMENT
 
 
-def extents(tree: Any, limits: Limits = LIMITS) -> tuple[list[Extent], int]:
+def node_extents(tree: Any, limits: FrameLimits = DEFAULT_LIMITS) -> tuple[list[Extent], int]:
     """Where the bytes of each node lie and how many there are in all; raises for a tree that is not sound."""
     if type(tree) is not list or not 0 < len(tree) <= limits.parts:
         raise BadFrameError(f"the tree of a value is a list of 1 to {limits.parts} nodes")
-    if len(tree) == 1 and type(tree[0]) in _PLAIN:
-        return [_NOTHING], 0
+    if len(tree) == 1 and type(tree[0]) in _SCALAR_TYPES:
+        return [_NO_EXTENT], 0
     found, end = [], 0
     for node in tree:
         if type(node) is not list:
-            found.append(_NOTHING)
-            _refuse_object(node)
+            found.append(_NO_EXTENT)
+            _require_no_object(node)
             continue
-        start, nbytes = aligned(end), _nbytes(node, limits)
+        start, nbytes = align_up(end), _node_nbytes(node, limits)
         if nbytes:
             end = start + nbytes
             if end > limits.data:
                 raise BadFrameError(f"a value of more than {limits.data} bytes")
-        found.append(Extent(start, nbytes) if nbytes else _NOTHING)
-    _refuse_misfits(tree, limits)
+        found.append(Extent(start, nbytes) if nbytes else _NO_EXTENT)
+    _require_single_value(tree, limits)
     return found, end
 
 
-def data_nbytes(tree: Any, limits: Limits = LIMITS) -> int:
+def data_nbytes(tree: Any, limits: FrameLimits = DEFAULT_LIMITS) -> int:
     """How many bytes of data belong to this tree."""
-    return extents(tree, limits)[1]
+    return node_extents(tree, limits)[1]
 
 
-def items_of(node: list[Any]) -> int:
+def child_count(node: list[Any]) -> int:
     """How many of the following nodes a container holds; 0 for a leaf."""
     return int(node[1]) * CONTAINERS.get(node[0], 0) if node[0] in CONTAINERS else 0
 
 
-def _refuse_misfits(tree: list[Any], limits: Limits) -> None:
+def _require_single_value(tree: list[Any], limits: FrameLimits) -> None:
     """Whether the nodes are one value; read backwards, so that a container finds its items done."""
     depths: list[int] = []
     for node in reversed(tree):
         if type(node) is not list:
             depths.append(0)
             continue
-        count = items_of(node)
+        count = child_count(node)
         if count > len(depths):
             raise BadFrameError(f"a {node[0]} of {count} nodes, and {len(depths)} follow")
         depth = 0
@@ -86,12 +86,12 @@ def _refuse_misfits(tree: list[Any], limits: Limits) -> None:
         raise BadFrameError(f"the nodes of a tree are {len(depths)} values; they have to be one")
 
 
-def _refuse_object(node: Any) -> None:
+def _require_no_object(node: Any) -> None:
     if type(node) is dict:
         raise BadFrameError("a node of a tree is an object; nodes are scalars and arrays")
 
 
-def _nbytes(node: list[Any], limits: Limits) -> int:
+def _node_nbytes(node: list[Any], limits: FrameLimits) -> int:
     tag = node[0] if node else None
     check = _CHECKS.get(tag) if type(tag) is str else None
     if check is None:
@@ -102,40 +102,40 @@ def _nbytes(node: list[Any], limits: Limits) -> int:
         raise BadFrameError(f"a node {tag!r} with other fields than it has: {error}") from error
 
 
-def _container(limits: Limits, count: Any, note: Any = "") -> int:
+def _check_container(limits: FrameLimits, count: Any, note: Any = "") -> int:
     if not _is_count(count) or type(note) is not str:
         raise BadFrameError("a container tells its number of items, and a note as text")
     return 0
 
 
-def _integer(limits: Limits, text: Any) -> int:
+def _check_integer(limits: FrameLimits, text: Any) -> int:
     if type(text) is not str:
         raise BadFrameError("a large integer is text")
     return 0
 
 
-def _float(limits: Limits, text: Any) -> int:
+def _check_float(limits: FrameLimits, text: Any) -> int:
     if text not in ("nan", "inf", "-inf"):
         raise BadFrameError("a float that JSON lacks is 'nan', 'inf' or '-inf'")
     return 0
 
 
-def _complex(limits: Limits, real: Any, imaginary: Any) -> int:
+def _check_complex(limits: FrameLimits, real: Any, imaginary: Any) -> int:
     for part in (real, imaginary):
         if type(part) is str:
-            _float(limits, part)
+            _check_float(limits, part)
         elif type(part) not in (int, float):
             raise BadFrameError("a complex number has two numbers")
     return 0
 
 
-def _block(limits: Limits, nbytes: Any) -> int:
+def _check_block(limits: FrameLimits, nbytes: Any) -> int:
     if not _is_count(nbytes):
         raise BadFrameError("a text or bytes tells its length")
     return int(nbytes)
 
 
-def _numbers(limits: Limits, kind: Any, dtype: Any, count: Any) -> int:
+def _check_numbers(limits: FrameLimits, kind: Any, dtype: Any, count: Any) -> int:
     if kind not in ("list", "tuple") or dtype not in LIST_DTYPES.values() or not _is_count(count):
         raise BadFrameError("numbers in one block are a list or tuple of bool, int64 or float64")
     if count > limits.numbers:
@@ -143,7 +143,7 @@ def _numbers(limits: Limits, kind: Any, dtype: Any, count: Any) -> int:
     return int(count) * DTYPE_TABLE[dtype].itemsize
 
 
-def _array(limits: Limits, framework: Any, dtype: Any, shape: Any, extra: Any = None) -> int:
+def _check_array(limits: FrameLimits, framework: Any, dtype: Any, shape: Any, extra: Any = None) -> int:
     if type(framework) is not str or type(dtype) is not str or dtype not in DTYPE_TABLE:
         raise BadFrameError(f"an array of type {str(dtype)[:40]!r}; known are {', '.join(DTYPE_TABLE)}")
     if type(shape) is not list or len(shape) > limits.dims or not all(map(_is_count, shape)):
@@ -157,17 +157,17 @@ def _array(limits: Limits, framework: Any, dtype: Any, shape: Any, extra: Any = 
 
 
 def _is_count(number: Any) -> bool:
-    return type(number) is int and 0 <= number < _LONGEST_SIZE
+    return type(number) is int and 0 <= number < _MAX_SIZE
 
 
 _CHECKS: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(CONTAINERS, _container),
-    "int": _integer,
-    "float": _float,
-    "complex": _complex,
-    "str": _block,
-    "bytes": _block,
-    "bytearray": _block,
-    "numbers": _numbers,
-    "array": _array,
+    **dict.fromkeys(CONTAINERS, _check_container),
+    "int": _check_integer,
+    "float": _check_float,
+    "complex": _check_complex,
+    "str": _check_block,
+    "bytes": _check_block,
+    "bytearray": _check_block,
+    "numbers": _check_numbers,
+    "array": _check_array,
 }

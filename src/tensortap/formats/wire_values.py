@@ -12,25 +12,22 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.formats.wire import LIMITS, Limits
-from tensortap.formats.wire_building import unpacked as unpacked
-from tensortap.formats.wire_records import placement_meta
-from tensortap.formats.wire_records import record_from as record_from
-from tensortap.formats.wire_records import record_meta as record_meta
-from tensortap.formats.wire_tree import ALIGNMENT, LIST_DTYPES, aligned
+from tensortap.formats.wire import DEFAULT_LIMITS, FrameLimits
+from tensortap.formats.wire_records import encode_placement
+from tensortap.formats.wire_tree import ALIGNMENT, LIST_DTYPES, align_up
 from tensortap.frameworks import nested
 from tensortap.frameworks.base import Framework, framework_of
 
 _Array = np.ndarray[Any, Any]
 _INT64 = range(-(2**63), 2**63)
-_INLINE_TEXT = 512  # characters; more lies in the data
-_INLINE_NUMBERS = 16
+_MAX_INLINE_TEXT = 512  # characters; more lies in the data
+_MAX_INLINE_NUMBERS = 16
 _PADDING = memoryview(bytes(ALIGNMENT))
 _SEQUENCES = (list, tuple, deque, UserList)
 
 
 @dataclass(slots=True)
-class Packed:
+class WireValue:
     """`meta` holds the tree; `buffers` are views of the value's own memory where that is one block."""
 
     meta: dict[str, Any]
@@ -38,25 +35,25 @@ class Packed:
     nbytes: int
 
 
-def packed(value: Any, limits: Limits = LIMITS) -> Packed:
+def encode_for_wire(value: Any, limits: FrameLimits = DEFAULT_LIMITS) -> WireValue:
     """The value, ready to be sent; what cannot be is refused, with the part named."""
-    packing = _Packing(limits)
+    packing = _Encoder(limits)
     write = _WRITERS.get(type(value))
     if write is not None:
         write(packing, value)
     else:
         packing.run(value)
-    return Packed({"tree": packing.tree}, packing.buffers, packing.nbytes)
+    return WireValue({"tree": packing.tree}, packing.buffers, packing.nbytes)
 
 
 @dataclass(slots=True)
-class _Place:
+class _Node:
     """A part of a value and the way to it, spelled out only for an error."""
 
     value: Any
     depth: int = 0
     key: Any = None
-    parent: _Place | None = None
+    parent: _Node | None = None
 
     @property
     def path(self) -> str:
@@ -68,15 +65,15 @@ class _Place:
 
 
 @dataclass(slots=True)
-class _Packing:
-    limits: Limits
+class _Encoder:
+    limits: FrameLimits
     tree: list[Any] = field(default_factory=list)
     buffers: list[memoryview] = field(default_factory=list)
     nbytes: int = 0
-    _todo: list[_Place] = field(default_factory=list)
+    _todo: list[_Node] = field(default_factory=list)
 
     def run(self, value: Any) -> None:
-        self._todo.append(_Place(value))
+        self._todo.append(_Node(value))
         while self._todo:
             place = self._todo.pop()
             try:
@@ -86,7 +83,7 @@ class _Packing:
                     raise
                 raise UnsupportedValueError(f"{place.path}: {error}") from error
 
-    def _add(self, place: _Place) -> None:
+    def _add(self, place: _Node) -> None:
         value = place.value
         write = _WRITERS.get(type(value))
         if write is not None:
@@ -115,7 +112,7 @@ class _Packing:
         self.tree.append(node)
         if not view.nbytes:
             return
-        start = aligned(self.nbytes)
+        start = align_up(self.nbytes)
         if start > self.nbytes:
             self.buffers.append(_PADDING[: start - self.nbytes])
         self.buffers.append(view)
@@ -129,37 +126,39 @@ class _Packing:
         if told.dtype not in DTYPE_TABLE:
             _refuse(f"a {told.layout} array of {told.dtype} cannot be sent; send the arrays it is made of")
         node: list[Any] = ["array", framework.name, told.dtype, list(bits.shape)]
-        extra = _extra(value, framework, told.type)
-        self.block([*node, extra] if extra else node, _one_block(bits))
+        extra = _array_extra(value, framework, told.type)
+        self.block([*node, extra] if extra else node, _contiguous_bytes(bits))
 
-    def _sequence(self, place: _Place) -> None:
+    def _sequence(self, place: _Node) -> None:
         """A plain list or tuple, which may be long: nothing is made for each item that is not needed."""
         value = place.value
         if not self._as_numbers(value):
             self.tree.append([type(value).__name__, len(value)])
             self._follow(place, value, range(len(value)))
 
-    def _mapping(self, place: _Place) -> None:
+    def _mapping(self, place: _Node) -> None:
         value = place.value
         self.tree.append(["dict", len(value)])
         self._follow(place, list(value.values()), list(value), has_keys=True)
 
-    def _container(self, place: _Place, parts: list[nested.Child]) -> None:
+    def _container(self, place: _Node, parts: list[nested.Child]) -> None:
         value, items = place.value, [part.value for part in parts]
         if isinstance(value, _SEQUENCES):
-            self.tree.append(["tuple" if isinstance(value, tuple) else "list", len(parts), _note(value)])
+            self.tree.append(
+                ["tuple" if isinstance(value, tuple) else "list", len(parts), _container_note(value)]
+            )
             self._follow(place, items, range(len(items)))
         else:
-            self.tree.append(["dict", len(parts), _note(value)])
+            self.tree.append(["dict", len(parts), _container_note(value)])
             self._follow(place, items, [part.key for part in parts], has_keys=True)
 
-    def _set(self, place: _Place) -> None:
+    def _set(self, place: _Node) -> None:
         items = list(place.value)
         self.tree.append(["frozenset" if isinstance(place.value, frozenset) else "set", len(items)])
         self._follow(place, items, range(len(items)))
 
     def _follow(
-        self, place: _Place, items: Sequence[Any], keys: Sequence[Any], *, has_keys: bool = False
+        self, place: _Node, items: Sequence[Any], keys: Sequence[Any], *, has_keys: bool = False
     ) -> None:
         """Put what a container holds next, its first item on top."""
         depth, count = place.depth + 1, len(self.tree) + len(self._todo) + len(items) * (1 + has_keys)
@@ -168,13 +167,13 @@ class _Packing:
         if count > self.limits.parts:
             _refuse(f"a value of more than {self.limits.parts} parts; send numbers as arrays")
         for item, key in zip(reversed(items), reversed(keys), strict=True):
-            self._todo.append(_Place(item, depth, key, place))
+            self._todo.append(_Node(item, depth, key, place))
             if has_keys:
-                self._todo.append(_Place(key, depth, key, place))
+                self._todo.append(_Node(key, depth, key, place))
 
     def _as_numbers(self, items: list[Any] | tuple[Any, ...]) -> bool:
         """Whether a list of numbers of one type went into one block."""
-        if not _INLINE_NUMBERS < len(items) <= self.limits.numbers:
+        if not _MAX_INLINE_NUMBERS < len(items) <= self.limits.numbers:
             return False
         kinds = set(map(type, items))
         dtype = LIST_DTYPES.get(kinds.pop()) if len(kinds) == 1 else None
@@ -183,14 +182,14 @@ class _Packing:
         self.block(["numbers", type(items).__name__, dtype, len(items)], np.array(items, dtype))
         return True
 
-    def _odd(self, place: _Place) -> None:
+    def _odd(self, place: _Node) -> None:
         """A class of the user's own is sent as the container or the Python value that it is."""
         value = place.value
         parts = nested.children(value)
         if parts is not None:
             self._container(place, parts)
             return
-        for kind, plain in _PLAIN.items():
+        for kind, plain in _TO_BASE_TYPE.items():
             if isinstance(value, kind):
                 _WRITERS[kind](self, plain(value))
                 return
@@ -201,12 +200,12 @@ class _Packing:
         )
 
 
-def _one_block(bits: _Array) -> _Array:
+def _contiguous_bytes(bits: _Array) -> _Array:
     """Its bytes in C order: its own memory where it is that already, else a copy."""
     return np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
 
 
-def _extra(value: Any, framework: Framework, kind: str) -> dict[str, Any]:
+def _array_extra(value: Any, framework: Framework, kind: str) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     if isinstance(value, np.generic):
         extra["scalar"] = True
@@ -214,11 +213,11 @@ def _extra(value: Any, framework: Framework, kind: str) -> dict[str, Any]:
         extra["type"] = kind
     placement = framework.placement(value)
     if placement is not None:
-        extra["placement"] = placement_meta(placement)
+        extra["placement"] = encode_placement(placement)
     return extra
 
 
-def _note(value: Any) -> str:
+def _container_note(value: Any) -> str:
     """What a container was that arrives as a plain one."""
     kind = type(value)
     fields = getattr(kind, "_fields", None) if issubclass(kind, tuple) else None
@@ -229,33 +228,33 @@ def _refuse(why: str) -> NoReturn:
     raise UnsupportedValueError(why)
 
 
-def _write_int(packing: _Packing, value: int) -> None:
+def _write_int(packing: _Encoder, value: int) -> None:
     packing.leaf(value if value in _INT64 else ["int", hex(value)])
 
 
-def _write_float(packing: _Packing, value: float) -> None:
+def _write_float(packing: _Encoder, value: float) -> None:
     packing.leaf(value if math.isfinite(value) else ["float", repr(value)])
 
 
-def _write_complex(packing: _Packing, value: complex) -> None:
+def _write_complex(packing: _Encoder, value: complex) -> None:
     parts = (value.real, value.imag)
     packing.leaf(["complex", *(part if math.isfinite(part) else repr(part) for part in parts)])
 
 
-def _write_str(packing: _Packing, value: str) -> None:
-    if len(value) <= _INLINE_TEXT:
+def _write_str(packing: _Encoder, value: str) -> None:
+    if len(value) <= _MAX_INLINE_TEXT:
         packing.leaf(value)
         return
     data = value.encode("utf-8", "surrogatepass")
     packing.block(["str", len(data)], data)
 
 
-def _write_bytes(packing: _Packing, value: bytes | bytearray) -> None:
+def _write_bytes(packing: _Encoder, value: bytes | bytearray) -> None:
     packing.block([type(value).__name__, len(value)], value)
 
 
 # By the kind's own rules: a subclass may have others.
-_PLAIN: dict[type, Callable[[Any], Any]] = {
+_TO_BASE_TYPE: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
     complex: complex.__pos__,
@@ -264,8 +263,8 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     bytearray: bytearray,
 }
 _WRITERS: dict[type, Any] = {
-    type(None): _Packing.leaf,
-    bool: _Packing.leaf,
+    type(None): _Encoder.leaf,
+    bool: _Encoder.leaf,
     int: _write_int,
     float: _write_float,
     complex: _write_complex,

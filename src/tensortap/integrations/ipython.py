@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from tensortap.core.errors import TensortapError
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 from tensortap.recording.capture import Capture, capture
 from tensortap.stages.select import every
 
@@ -27,9 +27,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """What `%unload_ext tensortap` calls: the magic goes, and so do the hooks of a capture that is on."""
-    found = shell.magics_manager.registry.pop("TapMagics", None)
-    if found is not None:
-        found.end()
+    magics = shell.magics_manager.registry.pop("TapMagics", None)
+    if magics is not None:
+        magics.end()
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("tap", None)
 
@@ -58,58 +58,58 @@ class TapMagics(Magics):
         """
         words = shlex.split(line, comments=True)
         if cell is not None:
-            return self._one_cell(words, cell)
+            return self._capture_cell(words, cell)
         if not words:
-            return self._looked_at()
+            return self._current_capture()
         if words == ["off"]:
             return self.end()
         if set(words) & {*_HELP}:
             print(inspect.getdoc(TapMagics.tap))
             return None
-        made = self._made(words)
-        self._give_way()
-        self._capture = made
-        made.start()
+        new_capture = self._make_capture(words)
+        self._end_previous()
+        self._capture = new_capture
+        new_capture.start()
         return None
 
-    def _give_way(self) -> None:
+    def _end_previous(self) -> None:
         """Told, because `cap` is another from now on."""
-        before = self.end()
-        if before is not None:
-            count = f"{len(before):,} record{'' if len(before) == 1 else 's'}"
+        previous = self.end()
+        if previous is not None:
+            count = f"{len(previous):,} record{'' if len(previous) == 1 else 's'}"
             print(f"the tap that was on has ended, with {count}; `cap` is the new one")
 
     def end(self) -> Capture | None:
         """End the capture that is on, and give it."""
-        found, self._capture = self._capture, None
-        if found is not None:
-            found.stop()
-        return found
+        ended, self._capture = self._capture, None
+        if ended is not None:
+            ended.stop()
+        return ended
 
-    def _one_cell(self, words: list[str], cell: str) -> Capture:
-        made = self._made(words)
-        with made:
+    def _capture_cell(self, words: list[str], cell: str) -> Capture:
+        new_capture = self._make_capture(words)
+        with new_capture:
             # The shell itself shows what goes wrong in the cell.
             self._notebook.run_cell(cell)
-        return made
+        return new_capture
 
-    def _looked_at(self) -> Capture:
+    def _current_capture(self) -> Capture:
         if self._capture is None:
             raise UsageError(f"nothing is tapped; {_USAGE}")
         return self._capture
 
-    def _made(self, words: list[str]) -> Capture:
-        given = _parsed(words)
-        model = self._found(given.model)
+    def _make_capture(self, words: list[str]) -> Capture:
+        arguments = _parse_arguments(words)
+        model = self._resolve_variable(arguments.model)
         try:
-            when = every(given.every) if given.every else None
-            made = capture(model, *given.patterns, keep=given.keep, when=when, to=given.to)
+            when = every(arguments.every) if arguments.every else None
+            new_capture = capture(model, *arguments.patterns, keep=arguments.keep, when=when, to=arguments.to)
         except (TensortapError, ValueError, TypeError, OSError) as error:
             raise UsageError(str(error)) from None
-        self._notebook.user_ns["cap"] = made
-        return made
+        self._notebook.user_ns["cap"] = new_capture
+        return new_capture
 
-    def _found(self, path: str) -> Any:
+    def _resolve_variable(self, path: str) -> Any:
         """A variable of the notebook, or an attribute of one: `trainer.model`. Nothing is evaluated."""
         first, *rest = path.split(".")
         names = self._notebook.user_ns
@@ -117,27 +117,27 @@ class TapMagics(Magics):
             near = closest_names(first, [name for name in names if not name.startswith("_")])
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise UsageError(f"no variable {first!r} in this notebook{hint}")
-        found = names[first]
+        attribute = names[first]
         for name in rest:
-            if not hasattr(found, name):
+            if not hasattr(attribute, name):
                 raise UsageError(f"{first!r} has no {name!r} on the way to {path!r}")
-            found = getattr(found, name)
-        return found
+            attribute = getattr(attribute, name)
+        return attribute
 
 
-class _Parser(argparse.ArgumentParser):
+class _MagicParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; {_USAGE}")
 
 
-def _parsed(words: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog="%tap", add_help=False, allow_abbrev=False)
+def _parse_arguments(words: list[str]) -> argparse.Namespace:
+    parser = _MagicParser(prog="%tap", add_help=False, allow_abbrev=False)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--every", type=int)
     parser.add_argument("--keep")
     parser.add_argument("--to")
-    given = parser.parse_intermixed_args(words)
-    if not given.words:
+    arguments = parser.parse_intermixed_args(words)
+    if not arguments.words:
         parser.error("there is no model")
-    given.model, *given.patterns = given.words
-    return given
+    arguments.model, *arguments.patterns = arguments.words
+    return arguments

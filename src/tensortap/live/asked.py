@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from tensortap.core.errors import TensortapError, UnsupportedValueError
-from tensortap.core.paths import matches_pattern
+from tensortap.core.patterns import matches_pattern
 from tensortap.core.record import Record
 from tensortap.core.steps import declared_step
 from tensortap.frameworks.keep import detached_reference, summarise_value

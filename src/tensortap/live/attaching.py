@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensortap.core.errors import NotServingError, RefusedError
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 from tensortap.formats.link import Connection, connect
 from tensortap.formats.wire import BadFrameError
 from tensortap.live.discovery import Job, jobs

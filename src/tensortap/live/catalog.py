@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensortap.formats.table import format_table_html, format_table
+from tensortap.formats.table import format_table, format_table_html
 from tensortap.live.offers import CatalogEntry
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tensortap.core.errors import TensortapError
-from tensortap.core.paths import matches_pattern
+from tensortap.core.patterns import matches_pattern
 from tensortap.formats.link import Frame
 from tensortap.formats.wire import FrameKind, encode_head
 from tensortap.live.control import Control
@@ -48,7 +48,9 @@ class RequestHandler:
         except (TensortapError, ValueError, TypeError) as error:
             kind = "refused" if isinstance(error, PermissionError) else "value"
             connection.enqueue(
-                encode_head(FrameKind.ERR, {**_request_id(frame.meta), "kind": kind, "error": str(error)[:2000]})
+                encode_head(
+                    FrameKind.ERR, {**_request_id(frame.meta), "kind": kind, "error": str(error)[:2000]}
+                )
             )
 
     def drop_session(self, connection: SessionConnection) -> None:

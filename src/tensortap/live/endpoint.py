@@ -209,7 +209,9 @@ class Endpoint:
         self._listener.close()
         deadline = time.monotonic() + _CLOSE_TIMEOUT
         for connection in [*self._connections, *self._accepted]:
-            connection.enqueue(encode_head(FrameKind.BYE, {"why": "the job has ended, or closed its endpoint"}))
+            connection.enqueue(
+                encode_head(FrameKind.BYE, {"why": "the job has ended, or closed its endpoint"})
+            )
         while self._connections and time.monotonic() < deadline and not self._is_all_sent():
             self._selector.select(0.05)
         for connection in [*self._connections, *self._accepted]:

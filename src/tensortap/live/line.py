@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tensortap.formats.link import Frame, Connection
+from tensortap.formats.link import Connection, Frame
 from tensortap.live.parcels import OutgoingValue
 from tensortap.live.subscriptions import Subscription
 

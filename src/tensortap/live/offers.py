@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from tensortap.core.first_call import listen_if_requested
 from tensortap.core.settings import is_on
+from tensortap.core.steps import listen_if_requested
 from tensortap.recording import entered
 from tensortap.recording.capture import Capture
 from tensortap.sources.sites import class_name, require_module, sites_of, takes_hooks, unwrapped, walk

@@ -56,6 +56,8 @@ class OutgoingBudget:
         frame_content = encode_record(record.with_value(value))
         if self.pending_bytes and self.pending_bytes + frame_content.nbytes > self.max_bytes:
             return None
-        outgoing = OutgoingValue(record.name, frame_content.meta, copy_buffers(frame_content, self._pool), self)
+        outgoing = OutgoingValue(
+            record.name, frame_content.meta, copy_buffers(frame_content, self._pool), self
+        )
         self.queued_bytes += frame_content.nbytes
         return outgoing

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
-from tensortap.formats.link import Frame, Connection
+from tensortap.formats.link import Connection, Frame
 from tensortap.formats.wire import FrameKind
 
 _SEND_SECONDS = 5.0

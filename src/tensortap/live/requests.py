@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tensortap.core.errors import RefusedError
-from tensortap.core.paths import parse_pattern
+from tensortap.core.patterns import parse_pattern
 from tensortap.live.expressions import Condition, parse_condition
 from tensortap.live.slices import Index, parse_slice
 from tensortap.sources.named_functions import split

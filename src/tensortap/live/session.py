@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from tensortap.core.errors import NotServingError
 from tensortap.core.tap import Tap
-from tensortap.formats.table import format_table_html, format_table
+from tensortap.formats.table import format_table, format_table_html
 from tensortap.formats.wire import FrameKind
 from tensortap.live.attaching import connect_to_job
 from tensortap.live.catalog import Catalog, parse_catalog_row

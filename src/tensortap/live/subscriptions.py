@@ -49,7 +49,9 @@ class Subscription:
     def end_step(self) -> None:
         """Tell the session that it has all of a step: now it may grant another."""
         if self._is_sending and self.connection.is_open:
-            self.connection.enqueue(encode_head(FrameKind.CREDIT, {"tap": self.number, "skipped": self.skipped}))
+            self.connection.enqueue(
+                encode_head(FrameKind.CREDIT, {"tap": self.number, "skipped": self.skipped})
+            )
         self._step, self._is_sending = None, False
 
     def may_fire(self) -> bool:

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
-from tensortap.core.paths import closest_names, matches_pattern
+from tensortap.core.patterns import closest_names, matches_pattern
 from tensortap.core.record import Record, Series
 from tensortap.live.shelf import ReceivedRecord
 

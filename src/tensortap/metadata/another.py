@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tensortap.core.errand import environment_without_launch_spec
+from tensortap.core.launch_spec import environment_without_launch_spec
 from tensortap.metadata.packages import ALWAYS, normalised
 from tensortap.metadata.redact import without_credentials
 

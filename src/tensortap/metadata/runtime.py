@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tensortap.core.errand import environment_without_launch_spec
+from tensortap.core.launch_spec import environment_without_launch_spec
 from tensortap.core.settings import setting
 from tensortap.metadata.redact import Policy, Redactor
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.formats.columns import Columns
+from tensortap.formats.columns import IndexColumns
 
 Array = np.ndarray[Any, Any]
 STATISTICS = ("mean", "std", "min", "max", "absmax", "nan", "inf")
@@ -17,9 +17,9 @@ _MERGED = np.iinfo(np.int64).min
 
 
 class IndexTable:
-    """String and number columns, a row per record; statistics are known where they were written with the value."""
+    """String and number columns, a row per record; statistics only where they were written with the value."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: IndexColumns) -> None:
         self._columns = columns
 
     def __len__(self) -> int:

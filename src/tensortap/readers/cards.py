@@ -11,8 +11,8 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Record, Series, Site
-from tensortap.formats.short_words import ShortWords, cut
-from tensortap.formats.table import size_words
+from tensortap.formats.short_words import ShortRepr, truncate
+from tensortap.formats.table import format_nbytes
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.blocks import decode_block
 from tensortap.kernels.statistics import statistics
@@ -50,7 +50,8 @@ def value_card(record: Record | StoredRecord) -> str:
 def series_card(series: Series) -> str:
     """HTML of all values of one name: mean and range over the steps, and the card of the latest."""
     rows = [_min_mean_max(value) for value in _at_most(series.values, 400)]
-    description = f"{len(series):,} values, steps {_describe_range(series.steps)}, ranks {_describe_range(series.ranks)}"
+    steps, ranks = _describe_range(series.steps), _describe_range(series.ranks)
+    description = f"{len(series):,} values, steps {steps}, ranks {ranks}"
     latest = value_card(Record(series.name, series.values[-1])) if series.values else ""
     return _card_html(series.name, description, _range_svg([row for row in rows if row is not None])) + latest
 
@@ -75,8 +76,9 @@ def _array_html(bits: Array, dtype: str) -> str:
     sample = bits if stride == 1 else _subsample(bits, stride)
     summary = summarize_array(sample, dtype, bins=_BARS)
     sampled = f", sampled: one in {stride:,}" if stride > 1 else ""
-    description = f"{dtype}{list(bits.shape)} {size_words(bits.nbytes)}{sampled}"
-    parts = f"{_thumbnail(bits, dtype)}<div>{_histogram_svg(summary)}{_sign_shares_svg(sample, dtype)}</div>{_statistics_table(summary)}"
+    description = f"{dtype}{list(bits.shape)} {format_nbytes(bits.nbytes)}{sampled}"
+    plots = f"<div>{_histogram_svg(summary)}{_sign_shares_svg(sample, dtype)}</div>"
+    parts = f"{_thumbnail(bits, dtype)}{plots}{_statistics_table(summary)}"
     return f'<p>{escape(description)}</p><div class="tt-parts">{parts}</div>'
 
 
@@ -166,8 +168,8 @@ def _statistics_table(summary: ArraySummary) -> str:
 def _opaque_html(record: Record | StoredRecord) -> str:
     """HTML of a value that is not a dense array: its type or short repr."""
     if isinstance(record, StoredRecord):
-        return f"<p>{escape(record.type)}, {size_words(record.nbytes)}</p>"
-    return f"<p>{escape(ShortWords().of(record.value))}</p>"
+        return f"<p>{escape(record.type)}, {format_nbytes(record.nbytes)}</p>"
+    return f"<p>{escape(ShortRepr().of(record.value))}</p>"
 
 
 def _describe_occurrence(record: Record | StoredRecord) -> str:
@@ -233,8 +235,8 @@ def _format_number(number: float | None) -> str:
 
 
 def _card_html(name: str, subtitle: str, body: str) -> str:
-    title = escape(cut(name if name.isprintable() else repr(name), _MAX_TITLE))
-    head = f"<style>{STYLE}</style><h4>{title}</h4><p>{escape(cut(subtitle, 400))}</p>"
+    title = escape(truncate(name if name.isprintable() else repr(name), _MAX_TITLE))
+    head = f"<style>{STYLE}</style><h4>{title}</h4><p>{escape(truncate(subtitle, 400))}</p>"
     return f'<div class="tt-card">{head}{body}</div>'
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.formats.columns import Columns
-from tensortap.formats.run_layout import CACHE, OWN
+from tensortap.formats.columns import IndexColumns
+from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER
 
 NAN, INF = 6, 7  # positions of the counts in a row of statistics
 _ALL_FINITE = ", 0, 0]"  # how a row without NaN and Inf ends; it need not be parsed
@@ -17,7 +17,7 @@ _ALL_FINITE = ", 0, 0]"  # how a row without NaN and Inf ends; it need not be pa
 
 def count_columns(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
     """Counts by field, the byte where the last value of each file ends, and problems of the index."""
-    columns = Columns(path / OWN, path / OWN / CACHE)
+    columns = IndexColumns(path / INTERNAL_FOLDER, path / INTERNAL_FOLDER / CACHE_FOLDER)
     times = columns.plain["time"]
     known = times[times > 0]
     counts = {
@@ -32,7 +32,7 @@ def count_columns(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]
     return counts, file_ends(columns), list(columns.problems)
 
 
-def distinct_numbers(columns: Columns, name: str) -> tuple[int, ...]:
+def distinct_numbers(columns: IndexColumns, name: str) -> tuple[int, ...]:
     """The distinct steps or ranks, sorted; a record merged from several counts for each."""
     merged_column = columns.coded[f"odd_{name}"]
     is_plain = np.array([text is None for text in merged_column.texts], bool)
@@ -48,7 +48,7 @@ def distinct_numbers(columns: Columns, name: str) -> tuple[int, ...]:
     return tuple(sorted({*np.unique(plain).tolist(), *merged_numbers}))
 
 
-def _count_nonfinite(columns: Columns) -> dict[str, int]:
+def _count_nonfinite(columns: IndexColumns) -> dict[str, int]:
     column = columns.coded["statistics"]
     occurrences = np.bincount(column.codes, minlength=len(column.texts)).tolist()
     written = [
@@ -62,7 +62,7 @@ def _count_nonfinite(columns: Columns) -> dict[str, int]:
     }
 
 
-def file_ends(columns: Columns) -> dict[str, int]:
+def file_ends(columns: IndexColumns) -> dict[str, int]:
     """The byte where the last value of each file ends."""
     files = columns.coded["file"]
     last_bytes = np.zeros(len(files.texts), np.int64)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensortap.core.errors import NoRunError
-from tensortap.formats.run_layout import OWN
+from tensortap.formats.run_layout import INTERNAL_FOLDER
 
 MAX_FOLDERS = 20_000
 MAX_DEPTH = 8
@@ -35,7 +35,9 @@ class RunFinder:
                     yield run
 
     def _walk(self, folder: Path, depth: int) -> Iterator[Path]:
-        if os.path.isdir(folder / OWN):  # Path.is_dir raises without permission to list the folder
+        if os.path.isdir(
+            folder / INTERNAL_FOLDER
+        ):  # Path.is_dir raises without permission to list the folder
             yield folder
             return
         if self._visited >= MAX_FOLDERS:

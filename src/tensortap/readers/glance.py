@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from tensortap.core.errors import TensortapError
 from tensortap.formats.index import COLUMNS, read_rows
-from tensortap.formats.run_layout import CACHE, MODEL, OWN, PACKS
+from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
 from tensortap.readers.lost_files import describe_lost_files, file_ends_from_cells
 
 State = Literal["finished", "writing", "cut off", "damaged"]
@@ -64,7 +64,11 @@ def _read_facts(path: Path) -> tuple[dict[str, Any], list[str]]:
     """Facts from the metadata files, and what is wrong with them; a missing file is no problem."""
     problems: list[str] = []
     runtime, git = (_read_json(path / f"{name}.json", problems) for name in ("runtime_info", "git_info"))
-    model = _read_json(path / OWN / MODEL, problems) if (path / OWN / MODEL).exists() else {}
+    model = (
+        _read_json(path / INTERNAL_FOLDER / MODEL_FILE, problems)
+        if (path / INTERNAL_FOLDER / MODEL_FILE).exists()
+        else {}
+    )
     project = _dict_or_empty(git.get("project_git_info"))
     status = project.get("status")
     facts = {
@@ -120,9 +124,9 @@ def _count_by_column(path: Path) -> tuple[dict[str, Any], dict[str, int], list[s
 
 
 def _has_short_index(path: Path) -> bool:
-    own = path / OWN
+    own = path / INTERNAL_FOLDER
     return (
-        not (own / CACHE / "columns.npz").exists()
+        not (own / CACHE_FOLDER / "columns.npz").exists()
         and sum(_file_size(index) for index in _index_files(own)) < _SHORT_INDEX
     )
 
@@ -130,7 +134,7 @@ def _has_short_index(path: Path) -> bool:
 def _count_by_row(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
     rows: list[list[Any]] = []
     problems: list[str] = []
-    for index in _index_files(path / OWN):
+    for index in _index_files(path / INTERNAL_FOLDER):
         index_rows, _, index_problems = read_rows(index)
         rows, problems = rows + index_rows, problems + index_problems
     columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
@@ -159,7 +163,7 @@ def _distinct_cells(cells: Sequence[Any]) -> tuple[int, ...]:
 def _cached_statistics(path: Path) -> Iterator[list[Any]]:
     """The rows of the statistics cache, skipping damaged lines."""
     try:
-        lines = (path / OWN / CACHE / "statistics.jsonl").read_bytes().splitlines()
+        lines = (path / INTERNAL_FOLDER / CACHE_FOLDER / "statistics.jsonl").read_bytes().splitlines()
     except OSError:
         return
     row_by_key = {}
@@ -180,9 +184,9 @@ def _file_size(path: Path) -> int:
 
 
 def _final_state(path: Path) -> State:
-    """Finished if the writer closed everything: packs have their directory, and the index ends with a newline."""
-    own = path / OWN
-    packs = [own / PACKS / name for name in _list_names(own / PACKS) if name.endswith(".npz")]
+    """Finished if the writer closed everything: packs have a directory, and the index ends with a newline."""
+    own = path / INTERNAL_FOLDER
+    packs = [own / PACKS_FOLDER / name for name in _list_names(own / PACKS_FOLDER) if name.endswith(".npz")]
     are_packs_complete = all(_tail(pack, _ZIP_END_SIZE)[:4] == _ZIP_END for pack in packs)
     return (
         "finished"

@@ -13,9 +13,9 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from tensortap.formats.columns import Columns
+from tensortap.formats.columns import IndexColumns
 from tensortap.formats.index import index_files
-from tensortap.formats.run_layout import MODEL, OWN, PACKS
+from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
 from tensortap.formats.serializers import known_suffixes
 from tensortap.kernels.hashing import checksum
 
@@ -26,8 +26,8 @@ _METADATA_FILES = (
     "runtime_info.json",
     "packages.json",
     "git_info.json",
-    f"{OWN}/environment.json",
-    f"{OWN}/{MODEL}",
+    f"{INTERNAL_FOLDER}/environment.json",
+    f"{INTERNAL_FOLDER}/{MODEL_FILE}",
 )
 
 
@@ -57,12 +57,12 @@ class VerificationReport:
 
 
 class RunVerification:
-    """Verifies one run, in steps for a progress bar: `for _ in verification: ...`, then `verification.report`."""
+    """Verifies one run, in steps for a progress bar: `for _ in verification`, then `verification.report`."""
 
     def __init__(self, path: Path) -> None:
         self.report = VerificationReport(path)
         self._path = path
-        self._columns = Columns(path / OWN, _NO_CACHE)
+        self._columns = IndexColumns(path / INTERNAL_FOLDER, _NO_CACHE)
         self.report.records = len(self._columns)
         self._files = self._rows_by_file()
 
@@ -88,11 +88,13 @@ class RunVerification:
 
     def _check_index(self) -> None:
         for problem in self._columns.problems:
-            self._add_damage("index", OWN, problem)
-        for index in index_files(self._path / OWN):
+            self._add_damage("index", INTERNAL_FOLDER, problem)
+        for index in index_files(self._path / INTERNAL_FOLDER):
             data = index.read_bytes()
             if data and not data.endswith(b"\n"):
-                self.report.notes.append(f"{OWN}/{index.name} ends within a line: its writer was cut off")
+                self.report.notes.append(
+                    f"{INTERNAL_FOLDER}/{index.name} ends within a line: its writer was cut off"
+                )
 
     def _check_file(self, file: str, rows: list[int]) -> Iterator[None]:
         unsummed = self.report.unsummed
@@ -118,7 +120,7 @@ class RunVerification:
             self._add_damage(kind, file, text, self._describe_names(rows))
             yield from (None for _ in rows)
             return
-        if file.startswith(f"{OWN}/{PACKS}/"):
+        if file.startswith(f"{INTERNAL_FOLDER}/{PACKS_FOLDER}/"):
             self._check_pack(file, rows, self.report.unsummed - unsummed)
 
     def _check_value(self, file: str, row: int, memory: Any, length: int) -> None:
@@ -173,7 +175,7 @@ class RunVerification:
 
     def _find_strays(self) -> None:
         suffixes = tuple(known_suffixes())
-        for folder in ("", f"{OWN}/{PACKS}/"):
+        for folder in ("", f"{INTERNAL_FOLDER}/{PACKS_FOLDER}/"):
             for entry in _scan_folder(self._path / folder):
                 file = folder + entry.name
                 if entry.name.endswith(suffixes) and file not in self._files:

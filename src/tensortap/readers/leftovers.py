@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from tensortap.formats.index import index_files
-from tensortap.formats.run_layout import CACHE, LAUNCHES, OWN, PACKS
+from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, LAUNCHES_FOLDER, PACKS_FOLDER
 
 GarbageKind = Literal["draft", "cache", "launch", "empty run", "socket"]
 GARBAGE_KINDS: tuple[GarbageKind, ...] = ("draft", "cache", "launch", "empty run", "socket")
@@ -68,23 +68,23 @@ def garbage_at(kind: GarbageKind, path: Path) -> Garbage | None:
 
 def find_garbage_in_run(run: Path, being_written: Iterable[Path] = ()) -> Iterator[Garbage]:
     """Garbage of a run; a run that is or was recently written has none."""
-    own = run / OWN
+    own = run / INTERNAL_FOLDER
     if run.resolve() in set(being_written) or own.is_symlink() or _was_written_recently(own):
         return
     if _is_empty(run):
         yield from _existing("empty run", [run])
         return
     yield from _existing("draft", [path for folder in (run, own) for path in _drafts(folder)])
-    if not (own / CACHE).is_symlink():
-        yield from _existing("draft", _drafts(own / CACHE))
+    if not (own / CACHE_FOLDER).is_symlink():
+        yield from _existing("draft", _drafts(own / CACHE_FOLDER))
         yield from _existing(
-            "cache", [path for path in _files(own / CACHE) if _writer_pid(path.name) is None]
+            "cache", [path for path in _files(own / CACHE_FOLDER) if _writer_pid(path.name) is None]
         )
 
 
 def find_old_launches(folder: Path) -> Iterator[Garbage]:
     """Rendezvous files of launches that started long ago."""
-    launches = folder / LAUNCHES
+    launches = folder / LAUNCHES_FOLDER
     if launches.is_dir() and not launches.is_symlink():
         oldest_kept = time.time() - _OLD_LAUNCH
         yield from (
@@ -120,18 +120,18 @@ def _has_exited(pid: int | None) -> bool:
 
 def _is_empty(run: Path) -> bool:
     """Whether the run holds nothing but our own folder, without records and metadata."""
-    if [entry.name for entry in _scan_folder(run)] != [OWN]:
+    if [entry.name for entry in _scan_folder(run)] != [INTERNAL_FOLDER]:
         return False
-    own = run / OWN
-    expected = {index.name for index in index_files(own)} | {CACHE, PACKS}
+    own = run / INTERNAL_FOLDER
+    expected = {index.name for index in index_files(own)} | {CACHE_FOLDER, PACKS_FOLDER}
     if any(entry.name not in expected or entry.is_symlink() for entry in _scan_folder(own)):
         return False
     has_rows = any(index.read_bytes().count(b"\n") > 1 for index in index_files(own))
-    return not has_rows and not _scan_folder(own / PACKS)
+    return not has_rows and not _scan_folder(own / PACKS_FOLDER)
 
 
 def _was_written_recently(own: Path) -> bool:
-    return any(_is_recent(path) for path in (own, *index_files(own), *(own / PACKS).glob("*.npz")))
+    return any(_is_recent(path) for path in (own, *index_files(own), *(own / PACKS_FOLDER).glob("*.npz")))
 
 
 def _is_recent(path: Path) -> bool:

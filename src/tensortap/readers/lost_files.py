@@ -38,7 +38,7 @@ def _describe_loss(actual: int, expected: int, *, is_readable: bool) -> str:
 
 
 def _file_lengths(folder: str) -> dict[str, int] | None:
-    """The length of each file, from one scandir: a stat per file is too slow for a list of short runs. None if
+    """The length of each file, from one scandir: opening each is too slow for a list of short runs. None if
     the folder is not readable."""
     try:
         with os.scandir(folder) as entries:

@@ -89,7 +89,7 @@ def pool_plane(bits: Array, dtype: str, rows: int, columns: int) -> PooledPlane:
 
 
 def fit_colour_scale(values: Array, *, signed: bool = True) -> ColourScale:
-    """From the lowest finite number to the highest; with `signed`, symmetric around zero if both signs occur."""
+    """The range of the finite numbers; with `signed`, symmetric around zero if both signs occur."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return ColourScale(0.0, 0.0, False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.formats.rows import histogram_of
+from tensortap.formats.rows import compute_histogram
 from tensortap.kernels.blocks import decode_block
 from tensortap.kernels.statistics import Statistics, statistics
 
@@ -39,7 +39,7 @@ def summarize_array(
         return ArraySummary(bits.shape, dtype, stats, {}, ())
     bin_count = _bin_count(dtype, stats, bins)
     stride = -(-bits.size // _MAX_SORTED)
-    histogram = histogram_of(bits, dtype, stats.min, stats.max, bin_count)
+    histogram = compute_histogram(bits, dtype, stats.min, stats.max, bin_count)
     return ArraySummary(bits.shape, dtype, stats, _percentiles(bits, dtype, stride), histogram, stride)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.core.paths import matches_pattern, pattern_regex
+from tensortap.core.patterns import matches_pattern, pattern_regex
 
 _Array = np.ndarray[Any, Any]
 _PATTERN = re.compile(r"[*{}@\[\]!]|(?:^|\.)\d+-\d+(?:\.|$)")

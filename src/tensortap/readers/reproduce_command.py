@@ -1,4 +1,4 @@
-"""The command of a run, as it is started again: arguments, variables, folder, and the secrets it needs."""
+"""The command of a run for its reproduction: arguments, variables, folder, and the secrets it needs."""
 
 from __future__ import annotations
 
@@ -12,35 +12,40 @@ from typing import Literal
 
 from tensortap.metadata.launch import is_launcher
 from tensortap.metadata.redact import NOT_RECORDED
-from tensortap.readers.reproduce_paths import Moves
-from tensortap.readers.reproduce_recorded import Lack, LackingError, Recorded
+from tensortap.readers.reproduce_paths import PathMapping
+from tensortap.readers.reproduce_recorded import MissingRequirement, MissingRequirementError, RecordedRun
 
-_HIDDEN = re.compile(r"<redacted:[0-9a-f]{16}>")
-# Of the place and the session, not of the run: taken as they are now.
-_SESSION = frozenset((
+_REDACTED = re.compile(r"<redacted:[0-9a-f]{16}>")
+# Variables of the machine and session, not of the run: taken from the current environment.
+_SESSION_VARIABLES = frozenset((
     "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "TMPDIR", "TMP", "TEMP", "DISPLAY", "HOSTNAME",
     "WAYLAND_DISPLAY", "TMUX", "TMUX_PANE", "STY", "PWD", "OLDPWD", "SHLVL", "_", "LS_COLORS", "MAIL",
     "VIRTUAL_ENV_PROMPT", "PS1", "COLUMNS", "LINES",
 ))  # fmt: skip
-_SESSION_BEGINNINGS = ("SSH_", "XDG_", "DBUS_", "VSCODE_", "PYTEST_", "BASH_FUNC_", "_TENSORTAP_")
-_LAUNCHED = frozenset((
+_SESSION_PREFIXES = ("SSH_", "XDG_", "DBUS_", "VSCODE_", "PYTEST_", "BASH_FUNC_", "_TENSORTAP_")
+_LAUNCHER_VARIABLES = frozenset((
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
     "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 ))  # fmt: skip
-_LAUNCHED_BEGINNINGS = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_")
-_SET_ANEW = ("TENSORTAP_PARENT", "TENSORTAP_RUN_LIST", "VIRTUAL_ENV")
-_NOT_REPEATED = ("srun",)
-_IS_TYPED = dict.fromkeys(
+_LAUNCHER_PREFIXES = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_")
+_REPLACED_VARIABLES = ("TENSORTAP_PARENT", "TENSORTAP_RUN_LIST", "VIRTUAL_ENV")
+_UNSUPPORTED_LAUNCHERS = ("srun",)
+_INTERACTIVE_PROGRAMS = dict.fromkeys(
     ("ipython", "ipython3", "IPython", "ipykernel", "ipykernel_launcher", "ipykernel_launcher.py"),
     "it was typed into a notebook or shell",
 )
-# The present tensortap watches, whichever Python the program runs on.
-_WATCH = (sys.executable, "-c", "from tensortap.cli.main import main; raise SystemExit(main())", "run")
+# The current tensortap records, whichever Python the program runs on.
+_TENSORTAP_RUN = (
+    sys.executable,
+    "-c",
+    "from tensortap.cli.main import main; raise SystemExit(main())",
+    "run",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Secret:
-    """A value that was hidden when the run was written."""
+class RedactedValue:
+    """A value that was redacted when the run was written."""
 
     kind: Literal["variable", "argument"]
     name: str  # of the variable; of the option, else `#3` for the third word of the command
@@ -53,7 +58,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started: everything that a process gets from its parent."""
+    """The process to start: arguments, working directory, environment and umask."""
 
     words: list[str]
     folder: str
@@ -61,71 +66,83 @@ class Command:
     umask: int = -1
 
 
-Ask = Callable[[Secret], str | None]
+AskForSecret = Callable[[RedactedValue], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """What the user gave in place of the hidden values."""
+class ProvidedSecrets:
+    """The values that the user provides for redacted ones."""
 
     variables: Mapping[str, str]
     arguments: Mapping[str, str]
     unset: frozenset[str] = frozenset()
-    ask: Ask = lambda secret: None
+    ask: AskForSecret = lambda secret: None
 
-    def of(self, secret: Secret, hide: Callable[[str], str]) -> str | None:
-        """The value: as given, as it still is in this environment, or as answered."""
-        given = self.variables if secret.kind == "variable" else self.arguments
-        if secret.name in given:
-            return given[secret.name]
-        same = (value for value in os.environ.values() if value and hide(value) == secret.hidden)
-        found = next(same, None)
-        return found if found is not None or self.leaves_out(secret) else self.ask(secret)
+    def of(self, secret: RedactedValue, hide: Callable[[str], str]) -> str | None:
+        """The value as provided, as found by digest in the current environment, or as prompted for."""
+        provided = self.variables if secret.kind == "variable" else self.arguments
+        if secret.name in provided:
+            return provided[secret.name]
+        matching = (value for value in os.environ.values() if value and hide(value) == secret.hidden)
+        current = next(matching, None)
+        return current if current is not None or self.omits(secret) else self.ask(secret)
 
-    def leaves_out(self, secret: Secret) -> bool:
+    def omits(self, secret: RedactedValue) -> bool:
         return secret.kind == "variable" and bool({secret.name, "all"} & self.unset)
 
 
-def secrets(recorded: Recorded) -> list[Secret]:
-    """What is hidden in the run: variables by name, arguments by option or position."""
-    variables = [Secret("variable", n, v) for n, v in recorded.variables.items() if _HIDDEN.fullmatch(v)]
-    return [*variables, *_hidden_arguments(program(recorded))]
+def redacted_values(recorded: RecordedRun) -> list[RedactedValue]:
+    """The redacted values of the run: variables by name, arguments by option or position."""
+    variables = [
+        RedactedValue("variable", name, value)
+        for name, value in recorded.variables.items()
+        if _REDACTED.fullmatch(value)
+    ]
+    return [*variables, *_redacted_arguments(outermost_command(recorded))]
 
 
-def _hidden_arguments(words: list[str]) -> Iterator[Secret]:
+def _redacted_arguments(words: list[str]) -> Iterator[RedactedValue]:
     for position, word in enumerate(words):
-        for hidden in _HIDDEN.findall(word):
-            before = words[position - 1] if position else ""
+        for hidden in _REDACTED.findall(word):
+            previous = words[position - 1] if position else ""
             option, equals, _ = word.partition("=")
-            named = option if equals and "<" not in option else before if before.startswith("-") else ""
-            yield Secret("argument", named or f"#{position}", hidden)
+            name = option if equals and "<" not in option else previous if previous.startswith("-") else ""
+            yield RedactedValue("argument", name or f"#{position}", hidden)
 
 
-def program(recorded: Recorded) -> list[str]:
-    """The outermost command that starts all processes of the run again."""
-    if recorded.watched:
-        return recorded.watched
+def outermost_command(recorded: RecordedRun) -> list[str]:
+    """The outermost command, which starts all processes of the run."""
+    if recorded.wrapped_program:
+        return recorded.wrapped_program
     outer = [words for words in recorded.launchers if is_launcher(words)]
     return outer[-1] if outer else recorded.command
 
 
-def text_lacks(recorded: Recorded) -> list[Lack]:
-    """A program that lies in no file and in no word of its command cannot be given again."""
-    words = program(recorded)
-    why = _why_no_text(words[1:]) if _is_python(words[0]) else _IS_TYPED.get(os.path.basename(words[0]), "")
-    remedy = f"{why} and was not kept; save it as a file, and run that"
-    return [Lack("the text of the program", remedy)] if why else []
+def missing_program_text(recorded: RecordedRun) -> list[MissingRequirement]:
+    """Nonempty for a program that was neither a file nor in its command line, so it cannot be repeated."""
+    words = outermost_command(recorded)
+    reason = (
+        _reason_for_no_text(words[1:])
+        if _is_python(words[0])
+        else _INTERACTIVE_PROGRAMS.get(os.path.basename(words[0]), "")
+    )
+    remedy = f"{reason} and was not kept; save it as a file, and run that"
+    return [MissingRequirement("the text of the program", remedy)] if reason else []
 
 
-def _why_no_text(words: list[str]) -> str:
-    left = iter(words)
-    for word in left:
+def _reason_for_no_text(words: list[str]) -> str:
+    remaining = iter(words)
+    for word in remaining:
         if word in ("-W", "-X"):
-            next(left, None)
+            next(remaining, None)
         elif word == "-m":
-            return _IS_TYPED.get(next(left, ""), "")
+            return _INTERACTIVE_PROGRAMS.get(next(remaining, ""), "")
         elif word[:2] in ("-c", "-m") or not word.startswith("-"):
-            return _IS_TYPED.get(os.path.basename(word), "") if not any(map(_is_script, left)) else ""
+            return (
+                _INTERACTIVE_PROGRAMS.get(os.path.basename(word), "")
+                if not any(map(_is_script, remaining))
+                else ""
+            )
         elif word == "-":
             break
     return "it came from standard input"
@@ -139,111 +156,144 @@ def _is_python(word: str) -> bool:
     return os.path.basename(word).startswith("python")
 
 
-def answered(
-    recorded: Recorded, answers: Answers, hide: Callable[[str], str]
-) -> tuple[dict[Secret, str], list[Lack]]:
-    """The secrets that are known now, and those that are not."""
-    known, lacks = {}, []
-    for secret in secrets(recorded):
+def resolve_secrets(
+    recorded: RecordedRun, answers: ProvidedSecrets, hide: Callable[[str], str]
+) -> tuple[dict[RedactedValue, str], list[MissingRequirement]]:
+    """The values of the redacted ones that can be resolved, and those that are missing."""
+    values, missing = {}, []
+    for secret in redacted_values(recorded):
         value = answers.of(secret, hide)
         if value is not None:
-            known[secret] = value
-        elif not answers.leaves_out(secret):
-            without = f", or --unset {secret.name} runs without it" if secret.kind == "variable" else ""
-            lacks.append(Lack(f"{secret.kind} {secret.name}, which was hidden", f"{secret.option}{without}"))
-    return known, lacks
+            values[secret] = value
+        elif not answers.omits(secret):
+            alternative = f", or --unset {secret.name} runs without it" if secret.kind == "variable" else ""
+            missing.append(
+                MissingRequirement(
+                    f"{secret.kind} {secret.name}, which was hidden", f"{secret.option}{alternative}"
+                )
+            )
+    return values, missing
 
 
-def answer_notes(
-    recorded: Recorded, answers: Answers, known: Mapping[Secret, str], hide: Callable[[str], str]
+def notes_on_secrets(
+    recorded: RecordedRun,
+    answers: ProvidedSecrets,
+    secret_values: Mapping[RedactedValue, str],
+    hide: Callable[[str], str],
 ) -> list[str]:
-    """Answers that are not what the run had, and those to a question that nobody asked."""
+    """Notes on provided values that differ from the recorded ones by digest, or were not needed."""
     notes = [
-        f"the value given for {one.kind} {one.name} is another than the run had, by its digest, "
+        f"the value given for {secret.kind} {secret.name} is another than the run had, by its digest, "
         "or the run was made under another key, as that of another user"
-        for one, value in known.items()
-        if hide(value) != one.hidden
+        for secret, value in secret_values.items()
+        if hide(value) != secret.hidden
     ]
-    wanted = {(one.kind, one.name) for one in secrets(recorded)}
-    given = [("variable", name) for name in answers.variables] + [("argument", n) for n in answers.arguments]
-    unasked = [f"{kind} {name} was not hidden, so the recorded one is used" for kind, name in given
-               if (kind, name) not in wanted]  # fmt: skip
-    return notes + unasked
+    redacted = {(secret.kind, secret.name) for secret in redacted_values(recorded)}
+    provided = [("variable", name) for name in answers.variables] + [
+        ("argument", name) for name in answers.arguments
+    ]
+    unused = [f"{kind} {name} was not hidden, so the recorded one is used" for kind, name in provided
+               if (kind, name) not in redacted]  # fmt: skip
+    return notes + unused
 
 
-def build(recorded: Recorded, python: str, moves: Moves, into: Path, known: dict[Secret, str]) -> Command:
-    """The recorded command in the new place, run by that Python."""
-    words = program(recorded)
-    if os.path.basename(words[0]) in _NOT_REPEATED:
-        raise LackingError(Lack(f"a launch by {words[0]}", f"start it yourself: {' '.join(words)}"))
-    folder = moves.path(recorded.working_directory)
-    if folder == recorded.working_directory:  # not in the code: its outputs must not land in the old place
+def build_command(
+    recorded: RecordedRun,
+    python: str,
+    mapping: PathMapping,
+    into: Path,
+    secret_values: dict[RedactedValue, str],
+) -> Command:
+    """The recorded command with translated paths, run by that Python."""
+    words = outermost_command(recorded)
+    if os.path.basename(words[0]) in _UNSUPPORTED_LAUNCHERS:
+        raise MissingRequirementError(
+            MissingRequirement(f"a launch by {words[0]}", f"start it yourself: {' '.join(words)}")
+        )
+    folder = mapping.translate(recorded.working_directory)
+    if folder == recorded.working_directory:  # outside the code: its outputs must not land in the old folder
         folder = str(into / "work")
-    told = {secret.hidden: value for secret, value in known.items()}
-    filled = [_HIDDEN.sub(lambda found: told.get(found.group(), found.group()), word) for word in words]
-    started = [_program(filled, recorded, python), *_arguments(filled, recorded, python, moves)]
-    watch = [*_WATCH, *recorded.watching, "--to", str(into / "runs"), "--quiet", "--"]
+    value_of = {secret.hidden: value for secret, value in secret_values.items()}
+    filled_words = [
+        _REDACTED.sub(lambda match: value_of.get(match.group(), match.group()), word) for word in words
+    ]
+    command = [
+        _new_program(filled_words, recorded, python),
+        *_new_arguments(filled_words, recorded, python, mapping),
+    ]
+    wrapper = [*_TENSORTAP_RUN, *recorded.wrapper_options, "--to", str(into / "runs"), "--quiet", "--"]
     return Command(
-        [*watch, *started] if recorded.watched else started,
+        [*wrapper, *command] if recorded.wrapped_program else command,
         folder,
-        _variables(recorded, python, moves, known, is_launched=bool(recorded.launchers)),
-        _umask(recorded),
+        _new_variables(recorded, python, mapping, secret_values, is_launched=bool(recorded.launchers)),
+        _recorded_umask(recorded),
     )
 
 
-def _program(words: list[str], recorded: Recorded, python: str) -> str:
+def _new_program(words: list[str], recorded: RecordedRun, python: str) -> str:
     is_python = words[0] == recorded.executable or _is_python(words[0])
-    return python if is_python else _script(words[0], recorded, python)
+    return python if is_python else _new_console_script(words[0], recorded, python)
 
 
-def _arguments(words: list[str], recorded: Recorded, python: str, moves: Moves) -> Iterator[str]:
+def _new_arguments(
+    words: list[str], recorded: RecordedRun, python: str, mapping: PathMapping
+) -> Iterator[str]:
     for word in words[1:]:
-        moved = moves.argument(word, recorded.working_directory)
-        yield _script(word, recorded, python) if moved == word else moved
+        translated = mapping.translate_argument(word, recorded.working_directory)
+        yield _new_console_script(word, recorded, python) if translated == word else translated
 
 
-def _script(word: str, recorded: Recorded, python: str) -> str:
-    """A console script beside the recorded interpreter is now beside the new one."""
+def _new_console_script(word: str, recorded: RecordedRun, python: str) -> str:
+    """The console script beside the new interpreter, for one beside the recorded interpreter."""
     if not recorded.executable or os.path.dirname(word) != os.path.dirname(recorded.executable):
         return word
     beside = os.path.join(os.path.dirname(python), os.path.basename(word))
     return beside if os.path.exists(beside) else word
 
 
-def _variables(
-    recorded: Recorded, python: str, moves: Moves, known: dict[Secret, str], *, is_launched: bool
+def _new_variables(
+    recorded: RecordedRun,
+    python: str,
+    mapping: PathMapping,
+    secret_values: dict[RedactedValue, str],
+    *,
+    is_launched: bool,
 ) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if is_of_session(name)}
+    variables = {name: value for name, value in os.environ.items() if is_session_variable(name)}
     for name, value in recorded.variables.items():
-        if is_of_session(name) or (is_launched and _is_launched(name)) or name in _SET_ANEW:
+        if (
+            is_session_variable(name)
+            or (is_launched and _is_launcher_variable(name))
+            or name in _REPLACED_VARIABLES
+        ):
             continue
         if value == NOT_RECORDED:
-            found.update({name: os.environ[name]} if name in os.environ else {})
-        elif not _HIDDEN.fullmatch(value):
-            found[name] = moves.list_of_paths(value)
-    found |= {secret.name: value for secret, value in known.items() if secret.kind == "variable"}
-    return found | _interpreter_first(found, python, recorded)
+            variables.update({name: os.environ[name]} if name in os.environ else {})
+        elif not _REDACTED.fullmatch(value):
+            variables[name] = mapping.translate_list(value)
+    variables |= {secret.name: value for secret, value in secret_values.items() if secret.kind == "variable"}
+    return variables | _interpreter_first(variables, python, recorded)
 
 
-def _interpreter_first(found: Mapping[str, str], python: str, recorded: Recorded) -> dict[str, str]:
+def _interpreter_first(variables: Mapping[str, str], python: str, recorded: RecordedRun) -> dict[str, str]:
     scripts = os.path.dirname(python)
-    places = [place for place in found.get("PATH", "").split(os.pathsep) if place]
-    old = os.path.dirname(recorded.executable)
-    kept = [place for place in places if place not in (scripts, old)]
+    folders = [folder for folder in variables.get("PATH", "").split(os.pathsep) if folder]
+    old_scripts = os.path.dirname(recorded.executable)
+    kept = [folder for folder in folders if folder not in (scripts, old_scripts)]
     home = os.path.dirname(scripts)
     is_virtual = os.path.exists(os.path.join(home, "pyvenv.cfg"))
     return {"PATH": os.pathsep.join([scripts, *kept])} | ({"VIRTUAL_ENV": home} if is_virtual else {})
 
 
-def is_of_session(name: str) -> bool:
-    return name in _SESSION or name.startswith(_SESSION_BEGINNINGS)
+def is_session_variable(name: str) -> bool:
+    return name in _SESSION_VARIABLES or name.startswith(_SESSION_PREFIXES)
 
 
-def _is_launched(name: str) -> bool:
-    return name in _LAUNCHED or name.startswith(_LAUNCHED_BEGINNINGS)
+def _is_launcher_variable(name: str) -> bool:
+    return name in _LAUNCHER_VARIABLES or name.startswith(_LAUNCHER_PREFIXES)
 
 
-def _umask(recorded: Recorded) -> int:
+def _recorded_umask(recorded: RecordedRun) -> int:
     system = recorded.environment.get("system")
-    told = system.get("umask") if isinstance(system, dict) else None
-    return int(told, 8) if isinstance(told, str) and re.fullmatch(r"[0-7]{3,4}", told) else -1
+    umask = system.get("umask") if isinstance(system, dict) else None
+    return int(umask, 8) if isinstance(umask, str) and re.fullmatch(r"[0-7]{3,4}", umask) else -1

@@ -1,4 +1,4 @@
-"""The packages of a run: whether an interpreter here has the same, or a fresh environment that gets them."""
+"""The packages of a run: compare those of an interpreter, or install them into a new environment."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 
 from tensortap.metadata import another
 from tensortap.metadata.packages import installed, normalised
-from tensortap.readers.reproduce_recorded import Lack, LackingError, Recorded
+from tensortap.readers.reproduce_recorded import MissingRequirement, MissingRequirementError, RecordedRun
 
-OWN_PACKAGE = "tensortap"  # the recorder of the new run is the present one
+OWN_PACKAGE = "tensortap"  # the new run is recorded by the current version
 RECORDER = Path(__file__).parents[1]
-_NOT_FOUND = re.compile(r"No matching distribution found for (\S+)")
-_OTHERS = re.compile(r"satisfies the requirement (\S+) \(from versions: ([^)]*)\)")
-_MOST_RETRIES = 30
+_NO_DISTRIBUTION = re.compile(r"No matching distribution found for (\S+)")
+_OTHER_VERSIONS = re.compile(r"satisfies the requirement (\S+) \(from versions: ([^)]*)\)")
+_MAX_RETRIES = 30
 Versions = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python and what it has."""
+    """A Python executable, its version and packages."""
 
     python: str
     version: str
@@ -33,7 +33,7 @@ class Interpreter:
 
 
 @dataclass(frozen=True, slots=True)
-class Differences:
+class PackageDifferences:
     """How a set of packages differs from the recorded one."""
 
     missing: Versions = field(default_factory=dict)
@@ -44,195 +44,231 @@ class Differences:
     def __bool__(self) -> bool:
         return bool(self.missing or self.changed or self.extra or self.python)
 
-    def words(self, most: int = 6) -> str:
+    def words(self, limit: int = 6) -> str:
         python = [f"Python {self.python[0]} -> {self.python[1]}"] if self.python else []
         changed = [f"{name} {was} -> {now}" for name, (was, now) in self.changed.items()]
         missing = [f"{name}=={version} is missing" for name, version in self.missing.items()]
         extra = [f"{name}=={version} was not there" for name, version in self.extra.items()]
-        every = [*python, *changed, *missing, *extra]
-        more = f" and {len(every) - most} more" if len(every) > most else ""
-        return ", ".join(every[:most]) + more
+        all_differences = [*python, *changed, *missing, *extra]
+        more = f" and {len(all_differences) - limit} more" if len(all_differences) > limit else ""
+        return ", ".join(all_differences[:limit]) + more
 
 
-def present() -> Interpreter:
-    """The interpreter that runs this, without starting another."""
+def current_interpreter() -> Interpreter:
+    """The running interpreter, without a subprocess."""
     packages = {package.name: package.version for package in installed()}
     return Interpreter(sys.executable, sys.version.split()[0], packages)
 
 
-def ask(python: str) -> Interpreter | None:
-    """What another interpreter has; None when it does not answer."""
-    told = another.ask(python, alone=True)
-    if told is None:
+def query_interpreter(python: str) -> Interpreter | None:
+    """Another interpreter's version and packages; None when it does not answer."""
+    facts = another.ask(python, alone=True)
+    if facts is None:
         return None
-    packages = {one["name"]: one["version"] for one in told["packages"]}
-    return Interpreter(python, told["python_version"], packages)
+    packages = {package["name"]: package["version"] for package in facts["packages"]}
+    return Interpreter(python, facts["python_version"], packages)
 
 
-def differences(recorded: Recorded, found: Interpreter) -> Differences:
-    """By name and version, the recorder itself aside."""
-    wanted = {normalised(one["name"]): str(one.get("version", "")) for one in recorded.distributions}
-    has = {normalised(name): version for name, version in found.packages.items()}
-    for versions in (wanted, has):
+def compare_packages(recorded: RecordedRun, interpreter: Interpreter) -> PackageDifferences:
+    """How the packages of an interpreter differ from the recorded ones, except for tensortap itself."""
+    expected = {
+        normalised(package["name"]): str(package.get("version", "")) for package in recorded.distributions
+    }
+    actual = {normalised(name): version for name, version in interpreter.packages.items()}
+    for versions in (expected, actual):
         versions.pop(OWN_PACKAGE, None)
-    return Differences(
-        {name: version for name, version in wanted.items() if name not in has},
-        {n: (version, has[n]) for n, version in wanted.items() if n in has and has[n] != version},
-        {name: version for name, version in has.items() if name not in wanted},
-        (recorded.python_version, found.version) if recorded.python_version != found.version else None,
+    return PackageDifferences(
+        {name: version for name, version in expected.items() if name not in actual},
+        {
+            name: (version, actual[name])
+            for name, version in expected.items()
+            if name in actual and actual[name] != version
+        },
+        {name: version for name, version in actual.items() if name not in expected},
+        (recorded.python_version, interpreter.version)
+        if recorded.python_version != interpreter.version
+        else None,
     )
 
 
-def requirements(recorded: Recorded, editable: dict[str, str]) -> list[str]:
-    """A line for each package, exact; `editable` names where those of working folders are now."""
+def pip_requirements(recorded: RecordedRun, editable: dict[str, str]) -> list[str]:
+    """A requirement line per package, with exact versions; `editable` maps packages to restored folders."""
     lines = []
-    for one in recorded.distributions:
-        if normalised(one["name"]) != OWN_PACKAGE:
-            lines.append(_requirement(one, editable.get(one["name"])))
+    for package in recorded.distributions:
+        if normalised(package["name"]) != OWN_PACKAGE:
+            lines.append(_requirement(package, editable.get(package["name"])))
     return sorted(lines, key=str.lower)
 
 
-def _requirement(one: dict[str, Any], folder: str | None) -> str:
-    told = one.get("direct_url")
-    origin: dict[str, Any] = told if isinstance(told, dict) else {}
-    control, place = origin.get("vcs_info"), origin.get("dir_info")
-    url = "".join(str(origin.get("url", "")).split())  # one word: anything else would be an option to pip
+def _requirement(package: dict[str, Any], folder: str | None) -> str:
+    direct_url = package.get("direct_url")
+    origin: dict[str, Any] = direct_url if isinstance(direct_url, dict) else {}
+    vcs_info, dir_info = origin.get("vcs_info"), origin.get("dir_info")
+    url = "".join(
+        str(origin.get("url", "")).split()
+    )  # without spaces: anything else could be an option to pip
     if folder:
         return f"-e {folder}"
-    if isinstance(control, dict):
-        commit = re.sub(r"\W", "", str(control.get("commit_id", "")))
-        return f"{one['name']} @ git+{url}@{commit}" if control.get("vcs") == "git" else _exact(one)
-    if isinstance(place, dict) and place.get("editable"):
+    if isinstance(vcs_info, dict):
+        commit = re.sub(r"\W", "", str(vcs_info.get("commit_id", "")))
+        return (
+            f"{package['name']} @ git+{url}@{commit}"
+            if vcs_info.get("vcs") == "git"
+            else _exact_version(package)
+        )
+    if isinstance(dir_info, dict) and dir_info.get("editable"):
         return f"-e {url.removeprefix('file://')}"
     if url.startswith(("http://", "https://")):
-        return f"{one['name']} @ {url}"
-    return _exact(one)  # a file of this machine is had by its version, wherever the index is now
+        return f"{package['name']} @ {url}"
+    return _exact_version(package)  # a local file is taken by its version from the index
 
 
-def _exact(one: dict[str, Any]) -> str:
-    return f"{one['name']}=={one.get('version', '')}"
+def _exact_version(package: dict[str, Any]) -> str:
+    return f"{package['name']}=={package.get('version', '')}"
 
 
 def make_environment(
-    recorded: Recorded, into: Path, editable: dict[str, str], tell: Callable[[str], None]
+    recorded: RecordedRun, into: Path, editable: dict[str, str], notify: Callable[[str], None]
 ) -> str:
-    """A fresh environment below `into` with exactly the recorded packages; the path of its Python."""
+    """Create an environment below `into` with exactly the recorded packages; return its Python."""
     folder = into / "env"
-    wanted = requirements(recorded, editable)
-    listed = into / "requirements.txt"
-    listed.write_text("".join(f"{line}\n" for line in wanted), encoding="utf-8")
-    python = _create(recorded.python_version, folder)
-    tell(f"environment: {folder}, packages to install: {len(wanted)}")
-    if wanted and not _by_uv(python, listed):
-        _by_pip(python, wanted, listed, recorded)
+    requirements = pip_requirements(recorded, editable)
+    requirements_file = into / "requirements.txt"
+    requirements_file.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+    python = _create_venv(recorded.python_version, folder)
+    notify(f"environment: {folder}, packages to install: {len(requirements)}")
+    if requirements and not _install_with_uv(python, requirements_file):
+        _install_with_pip(python, requirements, requirements_file, recorded)
     _add_recorder(folder)
-    found = ask(python)
-    apart = differences(recorded, found) if found is not None else None
-    if found is None or apart is None or apart.missing or apart.changed or apart.extra:
-        told = apart.words() if apart is not None else "its Python does not answer"
-        raise LackingError(Lack(f"the recorded packages in {folder}", f"after installing them: {told}"))
+    interpreter = query_interpreter(python)
+    differences = compare_packages(recorded, interpreter) if interpreter is not None else None
+    if (
+        interpreter is None
+        or differences is None
+        or differences.missing
+        or differences.changed
+        or differences.extra
+    ):
+        reason = differences.words() if differences is not None else "its Python does not answer"
+        raise MissingRequirementError(
+            MissingRequirement(f"the recorded packages in {folder}", f"after installing them: {reason}")
+        )
     return python
 
 
-def _create(version: str, folder: Path) -> str:
+def _create_venv(version: str, folder: Path) -> str:
     python = str(folder / "bin" / "python")
     uv = shutil.which("uv")
-    if uv and _runs([uv, "venv", "--quiet", "--python", version, str(folder)]) == "":
+    if uv and _run_for_error([uv, "venv", "--quiet", "--python", version, str(folder)]) == "":
         return python
     shutil.rmtree(folder, ignore_errors=True)
     base = find_python(version)
     if base is None:
-        raise LackingError(python_lack(version))
-    failure = _runs([base, "-m", "venv", "--without-pip", str(folder)])
+        raise MissingRequirementError(missing_python(version))
+    failure = _run_for_error([base, "-m", "venv", "--without-pip", str(folder)])
     if failure:
-        raise LackingError(Lack(f"an environment in {folder}", failure))
+        raise MissingRequirementError(MissingRequirement(f"an environment in {folder}", failure))
     return python
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter of that version: the same minor version counts, and the difference is told."""
+    """An interpreter of the same minor version; a different micro version is reported elsewhere."""
     minor = ".".join(version.split(".")[:2])
     if minor == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     return shutil.which(f"python{minor}")
 
 
-def python_lack(version: str) -> Lack:
-    return Lack(f"Python {version}", f"uv python install {version}, or put a python{version} on PATH")
+def missing_python(version: str) -> MissingRequirement:
+    return MissingRequirement(
+        f"Python {version}", f"uv python install {version}, or put a python{version} on PATH"
+    )
 
 
-def _by_uv(python: str, listed: Path) -> bool:
+def _install_with_uv(python: str, requirements_file: Path) -> bool:
     uv = shutil.which("uv")
-    command = ["pip", "install", "--quiet", "--no-deps", "--python", python, "-r", str(listed)]
-    return uv is not None and _runs([uv, *command]) == ""
+    command = ["pip", "install", "--quiet", "--no-deps", "--python", python, "-r", str(requirements_file)]
+    return uv is not None and _run_for_error([uv, *command]) == ""
 
 
-def _by_pip(python: str, wanted: list[str], listed: Path, recorded: Recorded) -> None:
-    """All at once; pip stops at the first it cannot have, so that one is noted and the rest tried again."""
-    lacks: list[Lack] = []
-    for _ in range(_MOST_RETRIES):
-        failure = _runs([*_pip(python), "--no-deps", "-r", str(listed)])
-        absent = _NOT_FOUND.search(failure)
-        if not failure or absent is None or absent[1] not in wanted:
+def _install_with_pip(
+    python: str, requirements: list[str], requirements_file: Path, recorded: RecordedRun
+) -> None:
+    """Install all at once; pip stops at the first it cannot find, so note that one and retry the rest."""
+    missing: list[MissingRequirement] = []
+    for _ in range(_MAX_RETRIES):
+        failure = _run_for_error([*_pip_install_command(python), "--no-deps", "-r", str(requirements_file)])
+        absent = _NO_DISTRIBUTION.search(failure)
+        if not failure or absent is None or absent[1] not in requirements:
             break
-        lacks.append(_package_lack(absent[1], failure, recorded))
-        wanted.remove(absent[1])
-        listed.write_text("".join(f"{line}\n" for line in wanted), encoding="utf-8")
-        # Enough to know what else is missing; installing what can be had would only take time.
-    if lacks:
-        raise LackingError(*lacks)
+        missing.append(_missing_package(absent[1], failure, recorded))
+        requirements.remove(absent[1])
+        requirements_file.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        # Only to learn what else is missing; the reproduction fails anyway.
+    if missing:
+        raise MissingRequirementError(*missing)
     if failure:
-        raise LackingError(Lack("the recorded packages", f"pip says: {_last_line(failure)}"))
+        raise MissingRequirementError(
+            MissingRequirement("the recorded packages", f"pip says: {_last_line(failure)}")
+        )
 
 
-def _pip(python: str) -> list[str]:
+def _pip_install_command(python: str) -> list[str]:
     return [
         *(sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--no-input"),
         *("install", "--quiet", "--no-warn-script-location"),
     ]
 
 
-def _package_lack(wanted: str, failure: str, recorded: Recorded) -> Lack:
-    others = dict(_OTHERS.findall(failure)).get(wanted, "")
-    known = [version for version in others.split(", ") if version and version != "none"]
-    near = f"the nearest there is {nearest_version(wanted, known)}" if known else "it has no version of it"
+def _missing_package(requirement: str, failure: str, recorded: RecordedRun) -> MissingRequirement:
+    versions = dict(_OTHER_VERSIONS.findall(failure)).get(requirement, "")
+    known = [version for version in versions.split(", ") if version and version != "none"]
+    near = (
+        f"the nearest there is {nearest_version(requirement, known)}" if known else "it has no version of it"
+    )
     indexes = recorded.environment.get("indexes")
-    places = sorted({url for urls in indexes.values() for url in urls}) if isinstance(indexes, dict) else []
-    asked = f"; the run had {', '.join(places)}" if places else ""
-    return Lack(
-        wanted,
-        f"no file in the configured index; {near}{asked}; set PIP_EXTRA_INDEX_URL, or --env current",
+    index_urls = (
+        sorted({url for urls in indexes.values() for url in urls}) if isinstance(indexes, dict) else []
+    )
+    recorded_indexes = f"; the run had {', '.join(index_urls)}" if index_urls else ""
+    return MissingRequirement(
+        requirement,
+        f"no file in the configured index; {near}{recorded_indexes}; "
+        "set PIP_EXTRA_INDEX_URL, or --env current",
     )
 
 
-def nearest_version(wanted: str, known: list[str]) -> str:
-    """The one that shares the longest beginning with the wanted; the later one of two."""
-    version = wanted.partition("==")[2]
-    return max(reversed(known), key=lambda one: _alike(one, version))
+def nearest_version(requirement: str, known: list[str]) -> str:
+    """The version with the longest common prefix; the later one of a tie."""
+    version = requirement.partition("==")[2]
+    return max(reversed(known), key=lambda candidate: _common_prefix_length(candidate, version))
 
 
-def _alike(one: str, other: str) -> int:
-    return next(
-        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+def _common_prefix_length(a: str, b: str) -> int:
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
 def _add_recorder(folder: Path) -> None:
-    """Let the new environment import the present tensortap, and nothing else from here."""
+    """Make the current tensortap importable in the new environment, and nothing else from here."""
     recorder = folder / "recorder"
     recorder.mkdir()
     (recorder / RECORDER.name).symlink_to(RECORDER)
-    for place in folder.glob("lib/python*/site-packages"):
-        (place / "tensortap-recorder.pth").write_text(f"{recorder}\n", encoding="utf-8")
+    for site_packages in folder.glob("lib/python*/site-packages"):
+        (site_packages / "tensortap-recorder.pth").write_text(f"{recorder}\n", encoding="utf-8")
 
 
-def _runs(command: list[str]) -> str:
-    """Nothing when it worked, else what it said."""
+def _run_for_error(command: list[str]) -> str:
+    """Run a command; return an empty string if it succeeded, else its output."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        process = subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
     except OSError as error:
         return str(error)
-    return (done.stderr or done.stdout or f"exit code {done.returncode}") if done.returncode else ""
+    return (
+        (process.stderr or process.stdout or f"exit code {process.returncode}") if process.returncode else ""
+    )
 
 
 def _last_line(text: str) -> str:

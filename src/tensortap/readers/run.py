@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
-from tensortap.core.paths import closest_names, natural_sort_key, parse_pattern
+from tensortap.core.patterns import closest_names, natural_sort_key, parse_pattern
 from tensortap.core.record import Kind, Series
-from tensortap.formats.columns import Columns
-from tensortap.formats.run_layout import CACHE, MODEL, OWN
-from tensortap.formats.table import size_words, table_html, table_text
+from tensortap.formats.columns import IndexColumns
+from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE
+from tensortap.formats.table import format_nbytes, format_table, format_table_html
 from tensortap.metadata.sources import CODE, SOURCES, kept_files
 from tensortap.readers.asked import IndexTable
 from tensortap.readers.query import parse_query
@@ -41,12 +41,12 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        if not (self.path / OWN).is_dir():
+        if not (self.path / INTERNAL_FOLDER).is_dir():
             raise NoRunError(_describe_no_run(self.path))
-        own = self.path / OWN
-        self._columns = Columns(own, own / CACHE)
+        own = self.path / INTERNAL_FOLDER
+        self._columns = IndexColumns(own, own / CACHE_FOLDER)
         self._values = ValueReader(self.path)
-        self._statistics = StatisticsCache(own / CACHE)
+        self._statistics = StatisticsCache(own / CACHE_FOLDER)
         self._rows: np.ndarray[Any, Any] | None = None
 
     def filter(
@@ -88,8 +88,8 @@ class Run:
         return self._select_rows(rows if self._rows is None else np.intersect1d(rows, self._rows))
 
     @property
-    def columns(self) -> Columns:
-        """The in-memory index of all records, also of those filtered out; for readers of many records at once."""
+    def columns(self) -> IndexColumns:
+        """The in-memory index of all records, also of those filtered out; for bulk readers."""
         return self._columns
 
     @property
@@ -186,14 +186,14 @@ class Run:
         patch = self.path / "project.patch"
         return {
             **{name: partial(_read_json, self.path / f"{name}.json") for name in _METADATA},
-            "environment": partial(_read_json, self.path / OWN / "environment.json"),
-            "model": partial(_read_json, self.path / OWN / MODEL),
+            "environment": partial(_read_json, self.path / INTERNAL_FOLDER / "environment.json"),
+            "model": partial(_read_json, self.path / INTERNAL_FOLDER / MODEL_FILE),
             "patch": lambda: patch.read_bytes() if patch.exists() else b"",
         }
 
     def sources(self) -> dict[str, bytes]:
         """The files of a program that no repository keeps, as they were."""
-        path = self.path / OWN / CODE / SOURCES
+        path = self.path / INTERNAL_FOLDER / CODE / SOURCES
         try:
             return kept_files(path)
         except tarfile.TarError as error:
@@ -214,14 +214,14 @@ class Run:
         return bool(self._records_named(name))
 
     def __repr__(self) -> str:
-        return "\n".join([self._headline(), table_text(self._table())])
+        return "\n".join([self._headline(), format_table(self._table())])
 
     def _repr_html_(self) -> str:
-        return table_html(self._headline(), self._table())
+        return format_table_html(self._headline(), self._table())
 
     def _headline(self) -> str:
         names, nbytes = len(self.names), sum(record.nbytes for record in self) if len(self) < 10_000 else None
-        size = f", {size_words(nbytes)}" if nbytes is not None else ""
+        size = f", {format_nbytes(nbytes)}" if nbytes is not None else ""
         damaged = f", {len(self.problems)} damaged" if self.problems else ""
         return f"run {self.path}: {len(self)} records of {names} names{size}{damaged}"
 
@@ -292,7 +292,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _describe_no_run(path: Path) -> str:
     if not path.exists():
         return f"{path} does not exist; give the folder that init() made"
-    runs = sorted(entry.parent.name for entry in path.glob(f"*/{OWN}"))
+    runs = sorted(entry.parent.name for entry in path.glob(f"*/{INTERNAL_FOLDER}"))
     if runs:
         return f"{path} is not a run but holds {len(runs)}: {', '.join(runs[-3:])}; give one of them"
-    return f"{path} is not a run directory: it has no {OWN} folder; give the folder that init() made"
+    return (
+        f"{path} is not a run directory: it has no {INTERNAL_FOLDER} folder; give the folder that init() made"
+    )

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.cards import render_card
-from tensortap.core.record import Kind, Placement, Record, Site
-from tensortap.formats.columns import Columns
-from tensortap.formats.index import placement_from, site_from
+from tensortap.core.record import Kind, Placement, Record, Site, render_card
+from tensortap.formats.columns import IndexColumns
+from tensortap.formats.index import parse_placement, parse_site
 from tensortap.kernels.statistics import Statistics
 from tensortap.readers.statistics_cache import StatisticsCache
 from tensortap.readers.values import ValueReader
@@ -21,7 +20,9 @@ class StoredRecord:
 
     __slots__ = ("_columns", "_row", "_statistics", "_values")
 
-    def __init__(self, row: int, columns: Columns, values: ValueReader, statistics: StatisticsCache) -> None:
+    def __init__(
+        self, row: int, columns: IndexColumns, values: ValueReader, statistics: StatisticsCache
+    ) -> None:
         self._row = row
         self._columns = columns
         self._values = values
@@ -134,12 +135,12 @@ class StoredRecord:
     @property
     def site(self) -> Site | None:
         text = self._columns.coded["site"][self._row]
-        return None if text is None else site_from(text)
+        return None if text is None else parse_site(text)
 
     @property
     def placement(self) -> Placement | None:
         text = self._columns.coded["placement"][self._row]
-        return None if text is None else placement_from(json.loads(text))
+        return None if text is None else parse_placement(json.loads(text))
 
     def row(self) -> list[str]:
         """The record as cells of a table row."""

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Record
-from tensortap.formats.rows import Row, row_of
+from tensortap.formats.rows import ValueRow, value_row
 from tensortap.readers.stored import StoredRecord
 
 UNREADABLE = "cannot be read"  # start of the note of a row without its value
 _SMALL = 4096  # bytes: a number, or a few of them
 
 
-def display_row(record: StoredRecord) -> Row:
+def display_row(record: StoredRecord) -> ValueRow:
     """The display row of a record; if it cannot be read, the note says why."""
-    row = Row(record.name, record.kind, record.step, record.rank, record.call)
+    row = ValueRow(record.name, record.kind, record.step, record.rank, record.call)
     try:
         stats = record.statistics
         if stats is None:
@@ -39,8 +39,8 @@ def display_row(record: StoredRecord) -> Row:
     )
 
 
-def _non_array_row(record: StoredRecord, row: Row) -> Row:
+def _non_array_row(record: StoredRecord, row: ValueRow) -> ValueRow:
     """A small value is loaded, since it may be a number; a larger one is shown by its class."""
     if record.nbytes <= _SMALL and record.framework == "python":
-        return row_of(Record(row.name, record.load(), row.kind, row.step, row.rank, row.call))
+        return value_row(Record(row.name, record.load(), row.kind, row.step, row.rank, row.call))
     return replace(row, dtype=record.dtype or record.type, shape=record.shape if record.dtype else None)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
-from tensortap.core.paths import closest_names, matches_pattern, natural_sort_key
+from tensortap.core.patterns import closest_names, matches_pattern, natural_sort_key
 from tensortap.core.record import Series
 from tensortap.formats.hdf5_layout import load_filters, open_file
 from tensortap.formats.hdf5_parts import Rows, StoredPart, find_parts
-from tensortap.formats.table import table_html, table_text
+from tensortap.formats.table import format_table, format_table_html
 
 T = TypeVar("T")
 _SHOWN = 20
@@ -76,10 +76,10 @@ class TraceFile:
         return sum(part.count for parts in self._parts.values() for part in parts)
 
     def __repr__(self) -> str:
-        return "\n".join([self._headline(), table_text(self._table())])
+        return "\n".join([self._headline(), format_table(self._table())])
 
     def _repr_html_(self) -> str:
-        return table_html(self._headline(), self._table())
+        return format_table_html(self._headline(), self._table())
 
     def _headline(self) -> str:
         return f"trace {self.path}: {len(self)} values of {len(self._parts)} names"

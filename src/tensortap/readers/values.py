@@ -12,7 +12,7 @@ import numpy as np
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats import serializers
-from tensortap.formats.run_layout import OWN, is_own_run
+from tensortap.formats.run_layout import INTERNAL_FOLDER, is_own_run
 from tensortap.frameworks.base import Framework, framework_named
 
 _MAX_CACHED_FILES = 64
@@ -56,7 +56,7 @@ class ValueReader:
 
     def deserialize(self, file: str, start: int, length: int, suffix: str, trust: bool) -> Any:
         path = self._run / file
-        if not file.startswith(OWN):
+        if not file.startswith(INTERNAL_FOLDER):
             self._mapped(file)  # raises for a file that is missing or outside the run
             return serializers.load(path, trust=trust)
         data = memoryview(self._memory(file, start + length))[start : start + length]
@@ -82,7 +82,7 @@ class ValueReader:
         try:
             with open(path, "rb") as stream:
                 # A mapping holds a file descriptor as long as a value of it lives, and those are limited.
-                if len(self._alive) >= _MAX_MAPPED_FILES and not file.startswith(OWN):
+                if len(self._alive) >= _MAX_MAPPED_FILES and not file.startswith(INTERNAL_FOLDER):
                     return bytearray(stream.read())
                 # Copy-on-write: writing to a value never changes the file.
                 memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)

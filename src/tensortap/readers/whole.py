@@ -117,9 +117,9 @@ def _common_placement(name: str, shards: Sequence[LocalShard]) -> Placement:
     if not distinct:
         raise NotWholeError(f"no rank of the mesh is among the records of {name!r}; give those of every rank")
     if len(distinct) > 1:
+        descriptions = format_list([_describe_placement(placement) for placement in distinct.values()])
         raise NotWholeError(
-            f"the ranks place {name!r} differently: {format_list([_describe_placement(placement) for placement in distinct.values()])}; "
-            "give records of the same capture"
+            f"the ranks place {name!r} differently: {descriptions}; give records of the same capture"
         )
     return shards[0].placement
 
@@ -142,8 +142,8 @@ def _check_shape(name: str, shard: LocalShard) -> None:
     if expected != list(shard.bits.shape) or starts != list(placement.offset):
         raise NotWholeError(
             f"rank {shard.rank} holds {list(shard.bits.shape)} from {list(placement.offset)} on of {name!r}, "
-            f"but {_describe_placement(placement)} over a mesh {placement.mesh} gives it {expected} from {starts} on; "
-            "the pieces and their placements do not belong together"
+            f"but {_describe_placement(placement)} over a mesh {placement.mesh} gives it {expected} from "
+            f"{starts} on; the pieces and their placements do not belong together"
         )
 
 
@@ -160,8 +160,9 @@ def _deduplicate(
         difference = describe_difference(by_coordinate.setdefault(coordinate, shard), shard)
         if difference:
             raise NotWholeError(
-                f"rank {by_coordinate[coordinate].rank} and rank {shard.rank} should hold the same piece of {name!r}, but "
-                f"differ in {difference}; give the records of one group of ranks, or compare the two"
+                f"rank {by_coordinate[coordinate].rank} and rank {shard.rank} should hold the same piece of "
+                f"{name!r}, but differ in {difference}; give the records of one group of ranks, or compare "
+                "the two"
             )
     return by_coordinate
 
@@ -182,8 +183,8 @@ def _check_complete(
     ]
     if missing:
         raise NotWholeError(
-            f"{len(missing)} of {prod(sizes)} pieces of {name!r} are missing, at {format_list(missing)} of the "
-            f"mesh {placement.mesh}; {describe_ranks(shards)} gave theirs, give the records of every rank"
+            f"{len(missing)} of {prod(sizes)} pieces of {name!r} are missing, at {format_list(missing)} of "
+            f"the mesh {placement.mesh}; {describe_ranks(shards)} gave theirs, give the records of every rank"
         )
 
 

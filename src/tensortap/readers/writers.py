@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tensortap.formats.run_layout import OWN
+from tensortap.formats.run_layout import INTERNAL_FOLDER
 
-_INDEX = f"/{OWN}/index-"
+_INDEX = f"/{INTERNAL_FOLDER}/index-"
 
 
 def runs_being_written() -> set[Path]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensortap.core.errand import NO_TENSORTAP_MARKER, REACHED_MARKER, LaunchSpec
 from tensortap.core.errors import TensortapError
+from tensortap.core.launch_spec import NO_TENSORTAP_MARKER, REACHED_MARKER, LaunchSpec
 from tensortap.formats.index import COLUMNS, index_files, read_rows
 from tensortap.formats.run_layout import INTERNAL_FOLDER
 from tensortap.metadata.another import is_this

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
-from tensortap.core.errand import REACHED_MARKER, VARIABLE, LaunchSpec, current_launch_spec
+from tensortap.core.launch_spec import REACHED_MARKER, VARIABLE, LaunchSpec, current_launch_spec
 from tensortap.core.settings import is_on
 
 if TYPE_CHECKING:

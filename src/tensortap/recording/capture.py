@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from tensortap.core.first_call import listen_if_requested
-from tensortap.core.paths import parse_pattern
+from tensortap.core.patterns import parse_pattern
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
+from tensortap.core.steps import listen_if_requested
 from tensortap.core.tap import Tap
 from tensortap.frameworks.keep import specialise_for_torch
 from tensortap.recording import entered, tapping

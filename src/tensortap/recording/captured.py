@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.core.paths import closest_names, parse_pattern, pattern_regex
+from tensortap.core.patterns import closest_names, parse_pattern, pattern_regex
 from tensortap.core.record import Record
 from tensortap.formats.rows import value_rows
-from tensortap.formats.tree import stream_limits, render_value_tree
+from tensortap.formats.tree import render_value_tree, stream_limits
 from tensortap.recording.found import CapturedMany
 from tensortap.recording.keeping import Destination, fetch_summaries
 from tensortap.sources.absence import Missing

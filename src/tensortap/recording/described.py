@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tensortap.core.errand import LaunchSpec
+from tensortap.core.launch_spec import LaunchSpec
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
 from tensortap.metadata.another import ask, packages_of

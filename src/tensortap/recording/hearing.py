@@ -7,7 +7,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.core.paths import matches_pattern
+from tensortap.core.patterns import matches_pattern
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record, Site
 from tensortap.core.steps import declared_step, next_order

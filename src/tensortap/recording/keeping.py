@@ -9,12 +9,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tensortap.core.parts import Sink
+from tensortap.core.protocols import Sink
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.formats.rows import value_row
-from tensortap.formats.tree_words import describe_anomaly, pluralize, escape_unprintable, format_range, format_std_trend, describe_type
+from tensortap.formats.tree_words import (
+    describe_anomaly,
+    describe_type,
+    escape_unprintable,
+    format_range,
+    format_std_trend,
+    pluralize,
+)
 from tensortap.frameworks.keep import RetentionPolicy, detached_reference, retention_policy
 from tensortap.readers.run import Run
 from tensortap.sinks.addresses import open_sink
@@ -199,10 +206,17 @@ def _half_of_memory() -> int:
 def _print_record(record: Record) -> None:
     """One line as it happens, so that the last ones survive a crash."""
     row = value_row(record)
-    columns = [describe_type([row], "", "cpu"), " .. ".join(filter(None, format_range([row]))), format_std_trend([row])]
+    columns = [
+        describe_type([row], "", "cpu"),
+        " .. ".join(filter(None, format_range([row]))),
+        format_std_trend([row]),
+    ]
     columns.append(describe_anomaly(row, False, False))
     call = f"@{record.call}" if record.call else ""
-    print(f"{record.step}  {escape_unprintable(record.name)}{call}  {'  '.join(filter(None, columns))}", flush=True)
+    print(
+        f"{record.step}  {escape_unprintable(record.name)}{call}  {'  '.join(filter(None, columns))}",
+        flush=True,
+    )
 
 
 def fetch_summaries(records: Iterable[Record]) -> None:

@@ -12,8 +12,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from tensortap.core.errors import UnknownModuleError, UnsupportedValueError
-from tensortap.core.parts import Stage
-from tensortap.core.paths import closest_names, matches_pattern
+from tensortap.core.patterns import closest_names, matches_pattern
+from tensortap.core.protocols import Stage
 from tensortap.core.record import Kind, Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.keep import copy_on_write

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.formats.table import format_table_html, format_table
+from tensortap.formats.table import format_table, format_table_html
 from tensortap.formats.tree_words import pluralize
 from tensortap.recording.capture import Selector
 from tensortap.sources.function_sites import bound_at, selection_without_model
@@ -23,7 +23,9 @@ class Sites(list[ModuleSite]):
         return [site.name for site in self]
 
     def __repr__(self) -> str:
-        return "\n".join(line for headline, table in self._tables() for line in (headline, format_table(table)))
+        return "\n".join(
+            line for headline, table in self._tables() for line in (headline, format_table(table))
+        )
 
     def _repr_html_(self) -> str:
         return "".join(format_table_html(headline, table) for headline, table in self._tables())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from tensortap.core.parts import Sink
+from tensortap.core.protocols import Sink
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.recording.capture import Capture

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
-from tensortap.formats.run_layout import MODEL_FILE, INTERNAL_FOLDER
+from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.sharded import wait_local
 from tensortap.kernels.hashing import checksum

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tensortap.core.errand import LaunchSpec
 from tensortap.core.errors import TensortapError, UnsupportedValueError
-from tensortap.core.paths import closest_names, parse_pattern
+from tensortap.core.launch_spec import LaunchSpec
+from tensortap.core.patterns import closest_names, parse_pattern
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap

@@ -9,11 +9,19 @@ from keyword import iskeyword
 from typing import Any
 
 from tensortap.core.errors import NotServingError, UnknownNameError
-from tensortap.core.parts import Sink
+from tensortap.core.protocols import Sink
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.arrivals import ReceivedRecord, ReceivedTable, format_clock, received_detail, received_overview, format_binary_nbytes, describe_value
-from tensortap.formats.tree_words import pluralize, escape_unprintable
+from tensortap.formats.arrivals import (
+    ReceivedRecord,
+    ReceivedTable,
+    describe_value,
+    format_binary_nbytes,
+    format_clock,
+    received_detail,
+    received_overview,
+)
+from tensortap.formats.tree_words import escape_unprintable, pluralize
 from tensortap.frameworks.nested import snapshot_leaves
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.history import History, parse_memory_limit
@@ -76,7 +84,9 @@ class Receiver:
         self.history.unpin(self.find(name_or_id, index).number)
 
     def summary(self) -> ReceivedTable:
-        return received_overview(self.state(), self.history.all(), self.history.dropped, self.history.is_pinned)
+        return received_overview(
+            self.state(), self.history.all(), self.history.dropped, self.history.is_pinned
+        )
 
     def describe(self, name_or_id: str | int) -> ReceivedTable:
         arrival = self.find(name_or_id)

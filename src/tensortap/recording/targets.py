@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 
 _NAME_PART = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]|([^.\[\]]+)")
 _MAX_PARTS = 64

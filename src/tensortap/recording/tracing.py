@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tensortap.core.errors import GatherError
-from tensortap.core.parts import Sink
+from tensortap.core.protocols import Sink
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Kind, Series
 from tensortap.core.settings import is_strict

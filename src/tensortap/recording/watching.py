@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.core.parts import Sink
+from tensortap.core.protocols import Sink
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap

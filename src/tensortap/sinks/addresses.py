@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensortap.core.errors import UnknownFormatError
-from tensortap.core.parts import Sink
+from tensortap.core.protocols import Sink
 from tensortap.core.ranks import rank_info
 from tensortap.core.registry import Registry
 from tensortap.core.settings import setting

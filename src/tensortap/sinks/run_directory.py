@@ -14,7 +14,12 @@ from tensortap.core.record import Record
 from tensortap.formats.files import DIRECT_ROOM, LARGE, one_block
 from tensortap.formats.index import format_facts
 from tensortap.formats.payload import Payload
-from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER, create_failed_error, write_failed_error
+from tensortap.formats.run_layout import (
+    INTERNAL_FOLDER,
+    PACKS_FOLDER,
+    create_failed_error,
+    write_failed_error,
+)
 from tensortap.formats.serializers import Encoded, encode
 from tensortap.frameworks.pool import Buffer, BufferPool
 from tensortap.kernels.hashing import checksum, crc32
@@ -102,7 +107,9 @@ class RunDirectory:
 
     def _make_folders(self) -> None:
         try:
-            (self.path / INTERNAL_FOLDER / (PACKS_FOLDER if self._is_packed else "")).mkdir(parents=True, exist_ok=True)
+            (self.path / INTERNAL_FOLDER / (PACKS_FOLDER if self._is_packed else "")).mkdir(
+                parents=True, exist_ok=True
+            )
         except OSError as error:
             raise create_failed_error(self.path, error) from None
 

@@ -14,7 +14,7 @@ from tensortap.core.record import Record
 from tensortap.formats.files import Folder
 from tensortap.formats.index import IndexWriter, format_row_end, format_row_start
 from tensortap.formats.pack import PackWriter
-from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER, write_failed_error, ranked_stem
+from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER, ranked_stem, write_failed_error
 from tensortap.formats.serializers import Encoded
 
 _MAX_DELAY = 1.0  # seconds

@@ -64,7 +64,9 @@ def warn_drops(address: str, budget: int) -> None:
 
 def warn_unconfirmed(address: str, count: int) -> None:
     if count:
-        log.warning("the session at %s went away before it had confirmed %s", address, pluralize(count, "value"))
+        log.warning(
+            "the session at %s went away before it had confirmed %s", address, pluralize(count, "value")
+        )
 
 
 def warn_undelivered(address: str, count: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tensortap.core.paths import items_match
+from tensortap.core.patterns import items_match
 from tensortap.sources.port_source import PortSource
 from tensortap.sources.ports import Port
 from tensortap.sources.probes import unbound

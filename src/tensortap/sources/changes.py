@@ -6,7 +6,14 @@ from collections.abc import Callable, Hashable, Mapping
 from types import FrameType
 from typing import Any
 
-from tensortap.frameworks.sameness import is_array, contents_equal, share_memory, change_token, tensor_version, names_with_new_version
+from tensortap.frameworks.sameness import (
+    change_token,
+    contents_equal,
+    is_array,
+    names_with_new_version,
+    share_memory,
+    tensor_version,
+)
 from tensortap.sources.reaching import MISSING, attribute, attributes, reach
 from tensortap.sources.touched import Lines, Target, Touched
 

@@ -34,18 +34,18 @@ class _PlainPython(contextlib.AbstractContextManager[None]):
     _undo = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        kind = _PlainPython
-        with kind._lock:
-            kind._users += 1
-            if kind._users == 1:
-                _ask(kind._undo)
+        shared = _PlainPython
+        with shared._lock:
+            shared._users += 1
+            if shared._users == 1:
+                _ask(shared._undo)
 
     def __exit__(self, *error: object) -> None:
-        kind = _PlainPython
-        with kind._lock:
-            kind._users -= 1
-            if not kind._users:
-                kind._undo.close()
+        shared = _PlainPython
+        with shared._lock:
+            shared._users -= 1
+            if not shared._users:
+                shared._undo.close()
 
 
 def _ask(undo: contextlib.ExitStack) -> None:
@@ -74,8 +74,8 @@ def _force_eager() -> contextlib.AbstractContextManager[None]:
 class _Awaited(MetaPathFinder):
     """Sees the compiler being imported, and asks it for plain Python as soon as it is there."""
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        self._stack = stack
+    def __init__(self, undo: contextlib.ExitStack) -> None:
+        self._stack = undo
 
     def leave(self) -> None:
         if self in (sys.meta_path or ()):  # None while the interpreter ends
@@ -91,9 +91,9 @@ class _Awaited(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_and_ask(module: ModuleType) -> None:
+            def execute_then_force_eager(module: ModuleType) -> None:
                 execute(module)
                 self._stack.enter_context(_force_eager())
 
-            spec.loader.exec_module = execute_and_ask  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_then_force_eager  # type: ignore[method-assign]
         return spec

@@ -6,14 +6,14 @@ import errno
 import socket
 
 from tensortap.core.errors import NotServingError, RefusedError
-from tensortap.formats.certificates import Tls
-from tensortap.formats.link import Link
+from tensortap.formats.certificates import TlsConfig
+from tensortap.formats.link import Connection
 
 _BACKLOG = 128
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
-def refuse_open_door(host: str, token: str | None, tls: Tls | None, insecure: bool) -> None:
+def refuse_open_door(host: str, token: str | None, tls: TlsConfig | None, insecure: bool) -> None:
     if host.startswith(_LOOPBACK):
         return
     if not token:
@@ -55,7 +55,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> NotServingError:
     return NotServingError(f"cannot listen at {host}:{port}: {error.strerror or error}")
 
 
-def shut(connection: socket.socket | Link) -> None:
+def shut(connection: socket.socket | Connection) -> None:
     """Close it, also for a thread that waits in it."""
     if isinstance(connection, socket.socket):
         try:

@@ -24,12 +24,12 @@ class Edits:
     def __init__(self, model: Any, edits: Sequence[tuple[Wanted, Change]]) -> None:
         self._model = unwrapped(model)
         self._places: dict[tuple[int, str], Place] = {}
-        for wanted, change in edits:
-            key = id(wanted.site.module), wanted.site.of
-            place = self._places.get(key)
-            if place is None:
-                place = self._places[key] = self._place(wanted.site.module, wanted.site.of)
-            place.edits.append((wanted, change))
+        for selected, change in edits:
+            key = id(selected.site.module), selected.site.of
+            point = self._places.get(key)
+            if point is None:
+                point = self._places[key] = self._place(selected.site.module, selected.site.of)
+            point.edits.append((selected, change))
         self._handles: list[Any] = []
 
     def _place(self, module: Any, kind: Kind) -> Place:
@@ -39,7 +39,7 @@ class Edits:
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
             self._handles.append(self._model.register_forward_pre_hook(StepHook(self).see, prepend=True))
-            self._handles += [place.hook(self) for place in self._places.values()]
+            self._handles += [point.hook(self) for point in self._places.values()]
             undo.pop_all()
 
     def stop(self) -> None:
@@ -50,12 +50,12 @@ class Edits:
     @property
     def unused(self) -> list[Wanted]:
         """The edits that were never made."""
-        places = self._places.values()
-        return [wanted for place in places for wanted, _ in place.edits if wanted not in place.made]
+        points = self._places.values()
+        return [selected for point in points for selected, _ in point.edits if selected not in point.made]
 
     def begin_step(self) -> None:
-        for place in self._places.values():
-            place.calls = 0
+        for point in self._places.values():
+            point.calls = 0
 
 
 class Place:
@@ -74,66 +74,68 @@ class Place:
 
     def edited(self, parameter: str, value: Any, call: int) -> Any:
         """The value with every wanted leaf replaced; the very same object where nothing is."""
-        changed: dict[int, Any] = {}
+        replacements: dict[int, Any] = {}
         for item, leaf in leaves(value):
             new = self._leaf(parameter, item, leaf, call)
             if new is not leaf:
-                changed[id(leaf)] = new
-        if not changed:
+                replacements[id(leaf)] = new
+        if not replacements:
             return value
-        return map_leaves(value, lambda leaf: changed.get(id(leaf), leaf))
+        return map_leaves(value, lambda leaf: replacements.get(id(leaf), leaf))
 
     def _leaf(self, parameter: str, item: str, leaf: Any, call: int) -> Any:
-        for wanted, change in self.edits:
-            if not wanted.accepts(parameter, item, call):
+        for selected, change in self.edits:
+            if not selected.accepts(parameter, item, call):
                 continue
-            if not wanted.site.is_gradient:
-                leaf = _changed(wanted, change, leaf)
-                self.made.add(wanted)
+            if not selected.site.is_gradient:
+                leaf = _changed(selected, change, leaf)
+                self.made.add(selected)
             elif isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                self._edit_gradient(wanted, change, leaf)
+                self._edit_gradient(selected, change, leaf)
         return leaf
 
-    def _edit_gradient(self, wanted: Wanted, change: Change, leaf: torch.Tensor) -> None:
-        def replaced(gradient: torch.Tensor) -> Any:
-            self.made.add(wanted)
-            return _changed(wanted, change, gradient)
+    def _edit_gradient(self, selected: Wanted, change: Change, leaf: torch.Tensor) -> None:
+        def replace_gradient(gradient: torch.Tensor) -> Any:
+            self.made.add(selected)
+            return _changed(selected, change, gradient)
 
-        leaf.register_hook(replaced)  # type: ignore[no-untyped-call]
+        leaf.register_hook(replace_gradient)  # type: ignore[no-untyped-call]
 
 
 class _OutputEdit(Hook):
-    def __init__(self, source: Edits, place: Place) -> None:
+    def __init__(self, source: Edits, point: Place) -> None:
         super().__init__(source)
-        self._place = place
+        self._place = point
 
     def see(self, module: Any, arguments: Any, output: Any) -> Any:
         if self._source.is_resting:
             return None
-        place = self._place
-        place.calls += 1
-        return place.edited("", output, place.calls - 1)
+        point = self._place
+        point.calls += 1
+        return point.edited("", output, point.calls - 1)
 
 
 class _InputEdit(Hook):
-    def __init__(self, source: Edits, place: Place) -> None:
+    def __init__(self, source: Edits, point: Place) -> None:
         super().__init__(source)
-        self._place = place
-        self._positional, _, self._rest, _ = inputs_of(place.module)
+        self._place = point
+        self._positional, _, self._rest, _ = inputs_of(point.module)
 
     def see(self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         if self._source.is_resting:
             return None
-        place = self._place
-        place.calls += 1
-        call = place.calls - 1
+        point = self._place
+        point.calls += 1
+        call = point.calls - 1
         names: Iterable[str] = [*self._positional, *[self._rest or "args"] * len(arguments)]
-        new = tuple(place.edited(name, one, call) for name, one in zip(names, arguments, strict=False))
-        return new, {name: place.edited(name, one, call) for name, one in keywords.items()}
+        new_arguments = tuple(
+            point.edited(name, value, call) for name, value in zip(names, arguments, strict=False)
+        )
+        return new_arguments, {name: point.edited(name, value, call) for name, value in keywords.items()}
 
 
-def _changed(wanted: Wanted, change: Change, value: Any) -> Any:
+def _changed(selected: Wanted, change: Change, value: Any) -> Any:
     new = change(value)
     if new is None:
-        raise TypeError(f"the edit of {wanted.site.name!r} returned None; return the value to go on with")
+        raise TypeError(f"the edit of {selected.site.name!r} returned None; return the value to go on with")
     return new

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensortap.core.paths import Pattern
+from tensortap.core.patterns import Pattern
 from tensortap.sources.sites import ModuleSite, Wanted
 
 

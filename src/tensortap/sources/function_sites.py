@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.core.paths import Pattern, Alternative, parse_pattern, segment_matches
+from tensortap.core.patterns import Alternative, Pattern, parse_pattern, segment_matches
 from tensortap.sources.exclusion import without
 from tensortap.sources.named_functions import NamedFunction, given_function, named_functions, path_of, split
 from tensortap.sources.sites import ModuleSite, Wanted, gradient_of
@@ -78,7 +78,9 @@ def _inside(function: Any, pattern: Pattern) -> list[Wanted]:
     return [one for way in pattern.alternatives for one in _values(found, way.segments, way, pattern.call)]
 
 
-def _values(found: NamedFunction, tail: tuple[str, ...], way: Alternative, call: int | None) -> Iterator[Wanted]:
+def _values(
+    found: NamedFunction, tail: tuple[str, ...], way: Alternative, call: int | None
+) -> Iterator[Wanted]:
     """What the segments after a function mean: what it returns, or its variables, and parts of these."""
     spots = bindings(found.function)
     is_gradient = way.is_gradient_of_items

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from tensortap.core.paths import matches_pattern
+from tensortap.core.patterns import matches_pattern
 from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
@@ -141,7 +141,11 @@ class Functions:
 
 def _is_wanted(pattern: str, path: str) -> bool:
     """The variable itself, or a part of it, or what holds the part that is wanted."""
-    return matches_pattern(pattern, path) or matches_pattern(f"{pattern}.**", path) or pattern.startswith(f"{path}.")
+    return (
+        matches_pattern(pattern, path)
+        or matches_pattern(f"{pattern}.**", path)
+        or pattern.startswith(f"{path}.")
+    )
 
 
 def _is_method_of(owner: type, found: Any) -> bool:

@@ -53,28 +53,28 @@ def see_gradient(tensor: torch.Tensor, key: int, position: str = "") -> torch.Te
     """
     if not tensor.requires_grad:
         return tensor
-    watched: Any = tensor.view_as(tensor) if tensor.is_leaf else tensor
+    hooked: Any = tensor.view_as(tensor) if tensor.is_leaf else tensor
 
-    def show(gradient: torch.Tensor) -> torch.Tensor:
+    def observe(gradient: torch.Tensor) -> torch.Tensor:
         see(gradient, key, position)
         return gradient  # compiled autograd takes None for the gradient itself
 
-    watched.register_hook(show)
-    return cast(torch.Tensor, watched)
+    hooked.register_hook(observe)
+    return cast(torch.Tensor, hooked)
 
 
 def output_hook(value_key: int | None = None, gradient_key: int | None = None) -> Callable[..., Any]:
     """A hook for `register_forward_hook` that shows each tensor of the output, with its position.
 
-    Positions read like `nested.leaves`: `""`, `[0]`, `['k'][0]`, `.logits`. Tuples, lists, deques,
+    Positions read like `pytree.leaves`: `""`, `[0]`, `['k'][0]`, `.logits`. Tuples, lists, deques,
     dictionaries, named tuples, dataclasses and `ModelOutput` are opened, any other container is passed by.
     """
 
     keys = (value_key, gradient_key)
 
     def hook(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
-        shown = _shown(output, "", keys)
-        return None if shown is output else shown
+        observed = _shown(output, "", keys)
+        return None if observed is output else observed
 
     return _never_alone(hook)
 
@@ -91,9 +91,13 @@ def input_hook(
     keys = (value_key, gradient_key)
 
     def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        places = [f".{names[i]}" if i < len(names) else f"[{i}]" for i in range(len(args))]
-        shown = [_shown(item, place, keys) for place, item in zip(places, args, strict=True)]
-        return tuple(shown), {name: _shown(item, f".{name}", keys) for name, item in kwargs.items()}
+        positions = [f".{names[i]}" if i < len(names) else f"[{i}]" for i in range(len(args))]
+        observed = [
+            _shown(argument, position, keys) for position, argument in zip(positions, args, strict=True)
+        ]
+        return tuple(observed), {
+            name: _shown(argument, f".{name}", keys) for name, argument in kwargs.items()
+        }
 
     return _never_alone(hook)
 
@@ -101,10 +105,10 @@ def input_hook(
 def shown_by(key: int) -> Callable[[Any, str], None]:
     """A function that shows a value, or the tensors of a container, under a name; compiled or not."""
 
-    def show(value: Any, name: str) -> None:
+    def observe(value: Any, name: str) -> None:
         _shown(value, name, (key, None))
 
-    return show
+    return observe
 
 
 @contextlib.contextmanager
@@ -146,14 +150,14 @@ def _shown(value: Any, position: str, keys: Keys, depth: int = 0) -> Any:
         if keys[0] is not None:
             see(value, keys[0], position)
         return value if keys[1] is None else see_gradient(value, keys[1], position)
-    parts = _parts(value) if depth < MAX_DEPTH else []
-    shown = [_shown(item, position + step, keys, depth + 1) for step, item in parts]
-    is_same = all(new is old for new, (_, old) in zip(shown, parts, strict=True))
-    return value if is_same else _rebuilt(value, shown)
+    members = _parts(value) if depth < MAX_DEPTH else []
+    observed = [_shown(item, position + step, keys, depth + 1) for step, item in members]
+    is_same = all(new is old for new, (_, old) in zip(observed, members, strict=True))
+    return value if is_same else _rebuilt(value, observed)
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:
-    """What a container holds. Not `nested.parts`: this is traced by dynamo, which cannot follow that."""
+    """What a container holds. Not `pytree.children`: this is traced by dynamo, which cannot follow that."""
     kind = type(value)
     if hasattr(kind, "__dataclass_fields__") and not isinstance(value, dict):
         return [(f".{name}", getattr(value, name, None)) for name in kind.__dataclass_fields__]
@@ -168,11 +172,11 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def _rebuilt(value: Any, shown: list[Any]) -> Any:
+def _rebuilt(value: Any, members: list[Any]) -> Any:
     """Only plain containers; from any other the value goes on, and such a leaf's gradient is not seen."""
     if type(value) is dict:
-        return dict(zip(value, shown, strict=True))
-    return type(value)(shown) if type(value) in (list, tuple) else value
+        return dict(zip(value, members, strict=True))
+    return type(value)(members) if type(value) in (list, tuple) else value
 
 
 @_never_alone

@@ -48,19 +48,21 @@ class GraphModules(Modules):
         if position == self._first_position:
             self.begin_step()
 
-    def _hook(self, module: Any, ports: Sequence[Port]) -> None:
-        for port in ports:
-            shown = _Shown(port)
-            value = self._ticket(shown.value)
-            gradient = self._ticket(shown.gradient) if port.gradients else None
-            if port.kind == "input":
-                hook = input_hook(value, gradient, inputs_of(module).positional)
+    def _hook(self, module: Any, points: Sequence[Port]) -> None:
+        for point in points:
+            counter = _Shown(point)
+            value_key = self._ticket(counter.value)
+            gradient_key = self._ticket(counter.gradient) if point.gradients else None
+            if point.kind == "input":
+                hook = input_hook(value_key, gradient_key, inputs_of(module).positional)
                 handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-            elif port.kind == "output":
-                handle = module.register_forward_hook(output_hook(value, gradient))
+            elif point.kind == "output":
+                handle = module.register_forward_hook(output_hook(value_key, gradient_key))
             else:
-                names = [one.site.parameter for one in port.values if not one.site.is_after_step]
-                handle = module.register_forward_hook(_stored_hook(value, names))
+                names = [
+                    selected.site.parameter for selected in point.values if not selected.site.is_after_step
+                ]
+                handle = module.register_forward_hook(_stored_hook(value_key, names))
             self._handles.append(handle)
 
     def _ticket(self, callback: Any) -> int:
@@ -72,8 +74,8 @@ class GraphModules(Modules):
 class _Shown:
     """Counts what a graph shows of one port: each position once per call, gradients in the reverse order."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, point: Port) -> None:
+        self._port = point
         self._step = -1
         self._values: Counter[str] = Counter()
         self._gradients: Counter[str] = Counter()
@@ -92,23 +94,23 @@ class _Shown:
         self._port.see_shown(parameter, item, tensor, call)
 
     def gradient(self, tensor: torch.Tensor, position: str) -> None:
-        port = self._port
-        if port.source.is_resting:
+        point = self._port
+        if point.source.is_resting:
             return
         call = max(0, self._values[position] - 1 - self._gradients[position])
         self._gradients[position] += 1
         parameter, item = self._split(position)
-        accepting = [one for one in port.gradients if one.accepts(parameter, item, call)]
+        accepting = [selected for selected in point.gradients if selected.accepts(parameter, item, call)]
         if accepting:
-            name = port.name(parameter, item) + ".grad"
-            port.take_gradient(accepting, name, tensor, port.source.step, call)
+            name = point.name(parameter, item) + ".grad"
+            point.take_gradient(accepting, name, tensor, point.source.step, call)
 
     def _split(self, position: str) -> tuple[str, str]:
         if self._port.kind == "output":
             return "", position
-        found = _PARAMETER.fullmatch(position)
-        assert found is not None
-        return (found[1], found[2]) if found[1] else ("args", found[2])
+        match = _PARAMETER.fullmatch(position)
+        assert match is not None
+        return (match[1], match[2]) if match[1] else ("args", match[2])
 
 
 def _stored_hook(key: int, names: Sequence[str]) -> Any:

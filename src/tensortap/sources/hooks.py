@@ -50,8 +50,8 @@ class Resting:
     def begin_step(self) -> None: ...
 
 
-def _resting(kind: type[Hook]) -> Hook:
-    hook = kind.__new__(kind)
+def _resting(hook_class: type[Hook]) -> Hook:
+    hook = hook_class.__new__(hook_class)
     Hook.__init__(hook, Resting())
     return hook
 
@@ -76,20 +76,20 @@ class OfferHook(StepHook):
 class OutputHook(Hook):
     """After a module's forward: its output under each of its names, then its parameters."""
 
-    def __init__(self, source: Modules, ports: Sequence[Port], parameters: Sequence[Port]) -> None:
+    def __init__(self, source: Modules, points: Sequence[Port], parameters: Sequence[Port]) -> None:
         super().__init__(source)
-        self._ports, self._parameters = ports, parameters
+        self._ports, self._parameters = points, parameters
 
     def see(self, module: Any, arguments: Any, output: Any) -> None:
         source: Any = self._source
         if source.is_resting:
             return
         try:
-            for port in self._ports:
-                port.see_output(output)
-                port.raw = None
-            for port in self._parameters:
-                port.see_stored(module)
+            for point in self._ports:
+                point.see_output(output)
+                point.raw = None
+            for point in self._parameters:
+                point.see_stored(module)
         except Exception:  # noqa: BLE001 - a guest in someone's forward pass
             source.fail()
         if source.may_stop:
@@ -100,32 +100,36 @@ class SimpleHook(OutputHook):
     """The same where all of an output is wanted under one name, its value or its gradient or both: the usual
     case, so it is written out."""
 
-    def __init__(self, source: Modules, port: Port) -> None:
-        super().__init__(source, [port], [])
-        self.port, self.name, self.rank = port, port.name(""), source.rank
+    def __init__(self, source: Modules, point: Port) -> None:
+        super().__init__(source, [point], [])
+        self.port, self.name, self.rank = point, point.name(""), source.rank
         self.take, self.pour = source.take_tensor, source.pour_directly
-        self._has_values, self._again = bool(port.values), port.again
+        self._has_values, self._again = bool(point.values), point.again
 
     def see(self, module: Any, arguments: Any, output: Any) -> None:
         source: Any = self._source
         if source.is_special or type(output) is not Tensor or graph_task() != NO_GRAPH_TASK:
             super().see(module, arguments, output)
             return
-        again = self._again
-        if again is not None and (again.hidden or not output.requires_grad or not is_grad_enabled()):
+        recomputation = self._again
+        if recomputation is not None and (
+            recomputation.hidden or not output.requires_grad or not is_grad_enabled()
+        ):
             super().see(module, arguments, output)
             return
         try:
-            port, step, name = self.port, source.step, self.name
-            if port.step != step:
-                port.begin(step)
-            call = port.calls
-            port.calls = call + 1
+            point, step, name = self.port, source.step, self.name
+            if point.step != step:
+                point.begin(step)
+            call = point.calls
+            point.calls = call + 1
             if self._has_values:
-                port.has_emitted = True
-                kept, rank = self.take(output), self.rank
-                self.pour(Record(name, kept, "output", step, rank, call, next_order(), time(), None, None))
-            if again is not None:
+                point.has_emitted = True
+                retained, rank = self.take(output), self.rank
+                self.pour(
+                    Record(name, retained, "output", step, rank, call, next_order(), time(), None, None)
+                )
+            if recomputation is not None:
                 handle = output.register_hook(_SimpleGradient(self, step, call))  # type: ignore[no-untyped-call]
                 source.keep_handle(handle, output.is_leaf)
         except UnsupportedValueError as error:
@@ -146,27 +150,29 @@ class _SimpleGradient:
     def __call__(self, gradient: Tensor) -> None:
         hook, step, call = self._hook, self._step, self._call
         try:
-            port, name = hook.port, hook.name + ".grad"
-            if port.source.is_over:
+            point, name = hook.port, hook.name + ".grad"
+            if point.source.is_over:
                 return
             if type(gradient) is not Tensor:
-                port.take_gradient(port.gradients, name, gradient, step, call)
+                point.take_gradient(point.gradients, name, gradient, step, call)
                 return
-            port.has_gradient = True
-            kept, rank = hook.take(gradient), hook.rank
-            hook.pour(Record(name, kept, "grad_output", step, rank, call, next_order(), time(), None, None))
+            point.has_gradient = True
+            retained, rank = hook.take(gradient), hook.rank
+            hook.pour(
+                Record(name, retained, "grad_output", step, rank, call, next_order(), time(), None, None)
+            )
         except UnsupportedValueError as error:
-            port.source.refused.setdefault(name, str(error))
+            point.source.refused.setdefault(name, str(error))
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
-            port.source.fail()
+            point.source.fail()
 
 
 class InputHook(Hook):
     """Before a module's forward: what it was given, by the names of its parameters or by position."""
 
-    def __init__(self, source: Modules, ports: Sequence[Port], module: Any) -> None:
+    def __init__(self, source: Modules, points: Sequence[Port], module: Any) -> None:
         super().__init__(source)
-        self._ports = ports
+        self._ports = points
         self._positional, _, self._rest, _ = inputs_of(module)
         self._named = self._by_position if source.by_position else self._by_name
 
@@ -178,8 +184,8 @@ class InputHook(Hook):
         if source.is_resting:
             return
         try:
-            for port in self._ports:
-                port.see_inputs(self._named(arguments, keywords))
+            for point in self._ports:
+                point.see_inputs(self._named(arguments, keywords))
         except Exception:  # noqa: BLE001 - a guest in someone's forward pass
             source.fail()
         if source.may_stop:
@@ -205,12 +211,12 @@ class InputHook(Hook):
 class RawHook(Hook):
     """Before the other forward hooks: what a parallel layer computed, before it is made local."""
 
-    def __init__(self, source: Modules, ports: Sequence[Port]) -> None:
+    def __init__(self, source: Modules, points: Sequence[Port]) -> None:
         super().__init__(source)
-        self._ports = ports
+        self._ports = points
 
     def see(self, module: Any, arguments: Any, output: Any) -> None:
         if self._source.is_resting:
             return
-        for port in self._ports:
-            port.raw = output
+        for point in self._ports:
+            point.raw = output

@@ -16,11 +16,11 @@ from weakref import WeakSet
 
 from tensortap.core.errors import TensortapError
 from tensortap.core.tap import Tap
-from tensortap.formats.certificates import Tls
-from tensortap.formats.link import Frame, Link, handshake
-from tensortap.formats.neighbours import check_caller
-from tensortap.formats.wire import LIMITS, Kind, Limits
-from tensortap.formats.wire_building import Into
+from tensortap.formats.certificates import TlsConfig
+from tensortap.formats.link import Connection, Frame, accept_connection
+from tensortap.formats.neighbours import check_client_user
+from tensortap.formats.wire import DEFAULT_LIMITS, FrameKind, FrameLimits
+from tensortap.formats.wire_building import TargetFramework
 from tensortap.formats.wire_values import record_from, unpacked
 from tensortap.sources.doors import open_door, refuse_open_door, shut
 
@@ -78,10 +78,10 @@ class Listener:
         port: int = 0,
         *,
         token: str | None = None,
-        tls: Tls | None = None,
+        tls: TlsConfig | None = None,
         insecure: bool = False,
-        limits: Limits = LIMITS,
-        into: Into = "own",
+        limits: FrameLimits = DEFAULT_LIMITS,
+        into: TargetFramework = "own",
     ) -> None:
         refuse_open_door(host, token, tls, insecure)
         self.host, self.port = host, port
@@ -91,7 +91,7 @@ class Listener:
         self.refused = 0
         self._socket: socket.socket | None = None
         self._threads: set[threading.Thread] = set()
-        self._connections: dict[int, socket.socket | Link] = {}
+        self._connections: dict[int, socket.socket | Connection] = {}
         self._lock = threading.Lock()
 
     @property
@@ -173,8 +173,8 @@ class Listener:
         key = id(connection)
         try:
             if self._token is None:
-                check_caller(connection)
-            link = handshake(connection, self._token, self._tls, limits=self._limits)
+                check_client_user(connection)
+            link = accept_connection(connection, self._token, self._tls, limits=self._limits)
         except (OSError, ValueError, TensortapError) as error:
             self._end(key, connection)
             if self._socket is not None:
@@ -195,16 +195,16 @@ class Listener:
             producer.is_connected = False
             self._end(key, link)
 
-    def _end(self, key: int, connection: socket.socket | Link) -> None:
+    def _end(self, key: int, connection: socket.socket | Connection) -> None:
         connection.close()
         with self._lock:
             self._connections.pop(key, None)
 
-    def _receive(self, link: Link, producer: Producer, tap: Tap) -> None:
+    def _receive(self, link: Connection, producer: Producer, tap: Tap) -> None:
         """Until the job says goodbye."""
         answers = _Answers(link)
-        while (frame := link.receive()).kind is not Kind.BYE:
-            if frame.kind is Kind.DATA:
+        while (frame := link.receive()).kind is not FrameKind.BYE:
+            if frame.kind is FrameKind.DATA:
                 self._emit(frame, producer, tap)
                 answers.add(frame)
 
@@ -228,7 +228,7 @@ class Listener:
         self._lock = threading.Lock()
         door, self._socket = self._socket, None
         for one in (door, *self._connections.values()):
-            if isinstance(one, Link):
+            if isinstance(one, Connection):
                 one.abandon()
             elif one is not None:
                 os.close(one.detach())
@@ -238,7 +238,7 @@ class Listener:
 class _Answers:
     """Confirmations: when the job asks, because nothing more waits there, and after some values anyway."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Connection) -> None:
         self._link = link
         self._count = self._nbytes = 0
 
@@ -249,7 +249,7 @@ class _Answers:
         number = frame.meta.get("number")
         if type(number) is int and (is_due or frame.meta.get("ask") is True):
             self._count = self._nbytes = 0
-            self._link.send(Kind.OK, {"got": number})
+            self._link.send(FrameKind.OK, {"got": number})
 
 
 def _who(producer: Producer) -> str:

@@ -13,7 +13,7 @@ from tensortap.core.record import Placement
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
 from tensortap.frameworks import sharded
-from tensortap.frameworks.parallel_layers import megatron_placement, megatron_parameter_placement
+from tensortap.frameworks.parallel_layers import megatron_parameter_placement, megatron_placement
 from tensortap.sources.hooks import InputHook, OutputHook, RawHook, SimpleHook, StepHook
 from tensortap.sources.parameters import Parameters
 from tensortap.sources.port_source import PortSource, Stopped
@@ -47,8 +47,8 @@ class Modules(PortSource):
         self.by_position = by_position
         self.may_stop = self.is_special = is_last is not None
         self._is_last = is_last
-        stored = [port for port in self.ports if port.kind == "param"]
-        self._parameters = Parameters(self, stored) if stored else None
+        parameter_points = [point for point in self.ports if point.kind == "param"]
+        self._parameters = Parameters(self, parameter_points) if parameter_points else None
 
     def start(self, tap: Tap) -> None:
         super().start(tap)
@@ -57,68 +57,68 @@ class Modules(PortSource):
             if takes_hooks(self.model):
                 self._handles.append(self._hook_step())
             by_module: defaultdict[Any, list[Port]] = defaultdict(list)
-            for port in self.ports:
-                if takes_hooks(port.module) and port.kind not in VARIABLES:
-                    by_module[port.module].append(port)
-            for module, ports in by_module.items():
-                self._hook(module, ports)
+            for point in self.ports:
+                if takes_hooks(point.module) and point.kind not in VARIABLES:
+                    by_module[point.module].append(point)
+            for module, points in by_module.items():
+                self._hook(module, points)
             if self._parameters is not None:
                 self._handles += self._parameters.hooks()
-            self._handles += Probes(self, [port for port in self.ports if port.kind in VARIABLES]).place()
+            self._handles += Probes(self, [point for point in self.ports if point.kind in VARIABLES]).place()
             undo.pop_all()
 
     def forget(self) -> None:
         super().forget()
         self._parameters = None
 
-    def passed(self, ports: Sequence[Port]) -> None:
-        for port in ports:
-            if self._is_last is not None and self._is_last(port):
-                self.stopped_after = port.path or "the model itself"
+    def passed(self, points: Sequence[Port]) -> None:
+        for point in points:
+            if self._is_last is not None and self._is_last(point):
+                self.stopped_after = point.path or "the model itself"
                 raise Stopped(self)
 
-    def placement(self, port: Port, leaf: Any) -> Placement | None:
+    def placement(self, point: Port, leaf: Any) -> Placement | None:
         """How a piece sits in the whole, as the tensor says, or the hooks of its layer, or its form."""
-        found = super().placement(port, leaf)
-        if port.function is not None:
-            return found
-        if found is None and port.raw is not None:
-            found = sharded.placement_of_former_dtensor(port.raw, leaf, port.module)
-        if found is None and port.kind == "param":
-            return megatron_parameter_placement(port.module, leaf)
-        return found or megatron_placement(port.module, leaf, port.kind)  # type: ignore[arg-type]
+        placement = super().placement(point, leaf)
+        if point.function is not None:
+            return placement
+        if placement is None and point.raw is not None:
+            placement = sharded.placement_of_former_dtensor(point.raw, leaf, point.module)
+        if placement is None and point.kind == "param":
+            return megatron_parameter_placement(point.module, leaf)
+        return placement or megatron_placement(point.module, leaf, point.kind)  # type: ignore[arg-type]
 
     @cached_property
     def _has_pieces(self) -> bool:
         """Whether layers may hand out local pieces of distributed tensors."""
         if "torch.distributed.tensor" not in sys.modules:
             return False
-        return any(sharded.is_distributed(type(one)) for one in self.model.parameters())
+        return any(sharded.is_distributed(type(parameter)) for parameter in self.model.parameters())
 
-    def _hook(self, module: Any, ports: Sequence[Port]) -> None:
-        if len(ports) == 1 and ports[0].is_simple and not self._may_hand_out_pieces(module):
-            hook = SimpleHook(self, ports[0])
+    def _hook(self, module: Any, points: Sequence[Port]) -> None:
+        if len(points) == 1 and points[0].is_simple and not self._may_hand_out_pieces(module):
+            hook = SimpleHook(self, points[0])
             self._handles.append(module.register_forward_hook(hook.see))
             return
-        inputs = [port for port in ports if port.kind == "input"]
-        outputs = [port for port in ports if port.kind == "output"]
-        parameters = [port for port in ports if port.kind == "param"]
+        inputs = [point for point in points if point.kind == "input"]
+        outputs = [point for point in points if point.kind == "output"]
+        parameters = [point for point in points if point.kind == "param"]
         if inputs:
-            before = InputHook(self, inputs, module)
-            self._handles.append(module.register_forward_pre_hook(before.see, with_kwargs=True))
+            input_hook = InputHook(self, inputs, module)
+            self._handles.append(module.register_forward_pre_hook(input_hook.see, with_kwargs=True))
         if self._may_hand_out_pieces(module):
-            for port in ports:
+            for port in points:
                 port.may_be_piece = True
         if outputs and module._forward_hooks and self._has_pieces:
             self._handles.append(module.register_forward_hook(RawHook(self, outputs).see, prepend=True))
         if outputs or parameters:
-            after = OutputHook(self, outputs, [port for port in parameters if port.values])
-            self._handles.append(module.register_forward_hook(after.see))
+            output_hook = OutputHook(self, outputs, [point for point in parameters if point.values])
+            self._handles.append(module.register_forward_hook(output_hook.see))
 
     def _may_hand_out_pieces(self, module: Any) -> bool:
         if self._has_pieces:
             return True
-        return any(hasattr(one, "tensor_model_parallel") for one in module._parameters.values())
+        return any(hasattr(parameter, "tensor_model_parallel") for parameter in module._parameters.values())
 
     def _hook_step(self) -> Any:
         return self.model.register_forward_pre_hook(StepHook(self).see, prepend=True)

@@ -8,7 +8,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from tensortap.core.errors import UnknownNameError, UnsupportedValueError
-from tensortap.core.paths import Alternative, segment_matches
+from tensortap.core.patterns import Alternative, segment_matches
 from tensortap.sources.python_modules import python_module
 from tensortap.sources.real_functions import real_function
 from tensortap.sources.sites import ModuleSite

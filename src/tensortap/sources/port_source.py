@@ -86,17 +86,17 @@ class PortSource:
     def keep_handle(self, handle: Any, is_on_leaf: bool = False) -> None:
         (self._lasting_handles if is_on_leaf else self._gradient_handles).append(handle)
 
-    def placement(self, port: Port, leaf: Any) -> Placement | None:
+    def placement(self, point: Port, leaf: Any) -> Placement | None:
         """How a piece sits in the whole, as the value itself says."""
         return framework_of(leaf).placement(leaf)
 
     def _make_ports(self, wanted: Sequence[Wanted]) -> list[Port]:
         groups: defaultdict[tuple[str, Kind, str], list[Wanted]] = defaultdict(list)
-        for one in wanted:
-            site = one.site
-            groups[site.path, site.of, site.parameter if site.of in VARIABLES else ""].append(one)
+        for selected in wanted:
+            site = selected.site
+            groups[site.path, site.of, site.parameter if site.of in VARIABLES else ""].append(selected)
         return [
-            Port(self, found[0].site.module, path, kind, found) for (path, kind, _), found in groups.items()
+            Port(self, group[0].site.module, path, kind, group) for (path, kind, _), group in groups.items()
         ]
 
     def _clear_gradients(self) -> None:

@@ -46,11 +46,13 @@ class Port:
         self._plain = plain_tensors()
         # A variable is not seen while a checkpoint repeats its function.
         self._is_repeated = never if kind in VARIABLES else recomputing()
-        self.gradients = [one for one in wanted if one.site.is_gradient]
-        self.values = [one for one in wanted if not one.site.is_gradient] if self.gradients else wanted
+        self.gradients = [selected for selected in wanted if selected.site.is_gradient]
+        self.values = (
+            [selected for selected in wanted if not selected.site.is_gradient] if self.gradients else wanted
+        )
         # Where something narrower is wanted besides, each value is asked for: else nobody knew if it came.
-        self.takes_all = all(one.takes_all for one in self.values)
-        takes_all_gradients = all(one.takes_all for one in self.gradients)
+        self.takes_all = all(selected.takes_all for selected in self.values)
+        takes_all_gradients = all(selected.takes_all for selected in self.gradients)
         self.is_simple = kind == "output" and self.takes_all and takes_all_gradients
         self.fired: set[Wanted] = set()
         self.parts: set[str] = set()  # what came by where only some of it was wanted
@@ -80,12 +82,12 @@ class Port:
         source, name, kind = self.source, self.name(self.parameter), self.kind
         if not self.takes_all or self.gradients or self.may_be_piece:
             return self.see_output
-        ways = {tensor_class(): source.take_tensor, **dict.fromkeys(_CONSTANTS, source.take)}
-        way, pour, rank = ways.get, source.pour_directly, source.rank
+        retainers = {tensor_class(): source.take_tensor, **dict.fromkeys(_CONSTANTS, source.take)}
+        find_retainer, emit, rank = retainers.get, source.pour_directly, source.rank
 
-        def see(value: Any) -> None:
-            take = way(type(value))
-            if take is None:
+        def observe(value: Any) -> None:
+            retain = find_retainer(type(value))
+            if retain is None:
                 self.see_output(value)
                 return
             step = source.step
@@ -95,13 +97,13 @@ class Port:
             self.calls = call + 1
             self.has_emitted = True
             try:
-                kept = take(value)
+                retained = retain(value)
             except UnsupportedValueError as error:
                 source.refused.setdefault(name, str(error))
                 return
-            pour(Record(name, kept, kind, step, rank, call, next_order(), time(), None, None))
+            emit(Record(name, retained, kind, step, rank, call, next_order(), time(), None, None))
 
-        return see
+        return observe
 
     def see_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
         call = self._next_call()
@@ -111,35 +113,35 @@ class Port:
     def see_stored(self, module: Any) -> None:
         """Parameters and buffers, as they are when the module's call ends."""
         call = self._next_call()
-        for one in self.values:
-            name = one.site.parameter
-            if not one.site.is_after_step and hasattr(module, name):
+        for selected in self.values:
+            name = selected.site.parameter
+            if not selected.site.is_after_step and hasattr(module, name):
                 self._see_leaf(name, "", getattr(module, name), call)
 
     def emit(
         self, name: str, value: Any, kind: Kind, step: int, call: int, placement: Placement | None
     ) -> None:
-        pieces = None if type(value) in self._plain else sharded.simulated_ranks(value, placement)
-        for rank, piece, where in pieces or [(self.source.rank, value, placement)]:
-            self._pour(name, piece, kind, step, rank, call, where)
+        shards = None if type(value) in self._plain else sharded.simulated_ranks(value, placement)
+        for rank, shard, shard_placement in shards or [(self.source.rank, value, placement)]:
+            self._pour(name, shard, kind, step, rank, call, shard_placement)
 
     def _pour(
         self, name: str, value: Any, kind: Kind, step: int, rank: int, call: int, placement: Placement | None
     ) -> None:
         source = self.source
         try:
-            kept = source.take(value)
+            retained = source.take(value)
         except UnsupportedValueError as error:
             source.refused.setdefault(name, str(error))
             return
-        source.pour(Record(name, kept, kind, step, rank, call, next_order(), time(), None, placement))
+        source.pour(Record(name, retained, kind, step, rank, call, next_order(), time(), None, placement))
 
     def name(self, parameter: str, item: str = "") -> str:
         key = parameter + item  # an item begins with a dot or a bracket, so nothing is mixed up
-        found = self._names.get(key)
-        if found is None:
-            found = self._names[key] = self.source.naming(self.path, self.kind, parameter, item)
-        return found
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = self.source.naming(self.path, self.kind, parameter, item)
+        return name
 
     def _next_call(self) -> int:
         """How often this port was passed in this step; negative while a checkpoint computes again what was
@@ -153,17 +155,19 @@ class Port:
         return self.calls - 1
 
     def _see(self, parameter: str, value: Any, call: int) -> None:
-        is_whole = self.source.keeps_structures and self.kind in (*VARIABLES, "output") and self.takes_all
-        for item, leaf in [("", value)] if is_whole else leaves(value):
-            if type(leaf) in self._plain or self._is_fit(leaf, is_whole):
+        keeps_container = (
+            self.source.keeps_structures and self.kind in (*VARIABLES, "output") and self.takes_all
+        )
+        for item, leaf in [("", value)] if keeps_container else leaves(value):
+            if type(leaf) in self._plain or self._is_fit(leaf, keeps_container):
                 self._see_leaf(parameter, item, leaf, call)
             elif leaf is not None:
                 self.unfit[parameter + item] = f"it was a {type(leaf).__name__}, not a tensor"
 
-    def _is_fit(self, leaf: Any, is_whole: bool) -> bool:
+    def _is_fit(self, leaf: Any, keeps_container: bool) -> bool:
         if self.kind in VARIABLES:  # a module would be copied, weights and all, each time it is bound
             return "Module" not in classes_of(leaf)
-        return is_whole or framework_of(leaf).name != "python"
+        return keeps_container or framework_of(leaf).name != "python"
 
     def see_shown(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         """One leaf that a compiled graph shows, which counts its calls itself."""
@@ -192,14 +196,14 @@ class Port:
 
     def _take(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         if self.values and call >= 0 and (self.takes_all or self._accepts(parameter, item, call)):
-            is_whole = type(leaf) in self._plain and self.raw is None and not self.may_be_piece
-            placement = None if is_whole else self.source.placement(self, leaf)
+            has_no_placement = type(leaf) in self._plain and self.raw is None and not self.may_be_piece
+            placement = None if has_no_placement else self.source.placement(self, leaf)
             self.has_emitted = True
             self.emit(self.name(parameter, item), leaf, self.kind, self.step, call, placement)
 
     def _accepts(self, parameter: str, item: str, call: int) -> bool:
         self.parts.add(parameter + item)
-        accepting = [one for one in self.values if one.accepts(parameter, item, call)]
+        accepting = [selected for selected in self.values if selected.accepts(parameter, item, call)]
         self.fired.update(accepting)
         return bool(accepting)
 
@@ -214,7 +218,7 @@ class Port:
         self.source.keep_handle(leaf.register_hook(hook), leaf.is_leaf)  # type: ignore[no-untyped-call]
 
     def wanting_gradient(self, parameter: str, item: str, call: int) -> list[Wanted]:
-        return [one for one in self.gradients if one.accepts(parameter, item, call)]
+        return [selected for selected in self.gradients if selected.accepts(parameter, item, call)]
 
 
 class _Gradient:
@@ -223,16 +227,16 @@ class _Gradient:
     __slots__ = ("_call", "_name", "_port", "_step", "_wanted")
     __torch_unserializable__ = True  # a tensor that is saved meanwhile leaves it behind, without a warning
 
-    def __init__(self, port: Port, wanted: Sequence[Wanted], name: str, call: int) -> None:
-        self._port, self._wanted, self._name, self._call = port, wanted, name, call
-        self._step = port.source.step
+    def __init__(self, point: Port, wanted: Sequence[Wanted], name: str, call: int) -> None:
+        self._port, self._wanted, self._name, self._call = point, wanted, name, call
+        self._step = point.source.step
 
     def __call__(self, gradient: torch.Tensor) -> None:
-        port = self._port
+        point = self._port
         try:
-            port.take_gradient(self._wanted, self._name, gradient, self._step, self._call)
+            point.take_gradient(self._wanted, self._name, gradient, self._step, self._call)
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
-            port.source.fail()
+            point.source.fail()
 
 
 def native_naming(model: Any) -> Naming:
@@ -244,16 +248,16 @@ def native_naming(model: Any) -> Naming:
         if not path or not item.startswith("."):
             return stem + item
         # The field of what a function returns is none of its variables.
-        word = ".out" if kind == "output" else ".return" if kind == "return" and ":" in path else ""
-        return stem + word + item
+        suffix = ".out" if kind == "output" else ".return" if kind == "return" and ":" in path else ""
+        return stem + suffix + item
 
     return name
 
 
-def _recomputed(port: Port) -> Recomputed:
+def _recomputed(point: Port) -> Recomputed:
     from tensortap.sources.recomputed import Recomputed
 
-    return Recomputed(port)
+    return Recomputed(point)
 
 
 def _no_gradient(leaf: torch.Tensor) -> str:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from tensortap.core.errors import UnknownModuleError
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 
 
 def python_module(name: str) -> Any:

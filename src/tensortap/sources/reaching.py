@@ -84,7 +84,9 @@ def attributes(value: Any) -> dict[str, Hashable] | None:
         held = {**held, **_filled(slots, value)}
     if len(held) > _MOST_ATTRIBUTES or "_modules" in held:
         return None
-    return {name: shallow_change_token(one) for name, one in held.items() if type(name) is str and name[:1] != "_"}
+    return {
+        name: shallow_change_token(one) for name, one in held.items() if type(name) is str and name[:1] != "_"
+    }
 
 
 def _filled(slots: Mapping[str, MemberDescriptorType], value: Any) -> dict[str, Any]:

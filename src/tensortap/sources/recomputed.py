@@ -22,15 +22,15 @@ _MOST_HIDDEN = 1000  # calls without a graph wait for a checkpoint, most of them
 
 def is_recomputing() -> bool:
     """Whether a backward pass is under way, in which a checkpoint computes again what it did not keep."""
-    found: bool = graph_task() != NO_GRAPH_TASK
-    return found
+    is_in_backward: bool = graph_task() != NO_GRAPH_TASK
+    return is_in_backward
 
 
 class Recomputed:
     """The calls of one port that had no graph, and the gradients that come when they are repeated."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, point: Port) -> None:
+        self._port = point
         self.hidden: deque[_Hidden] = deque(maxlen=_MOST_HIDDEN)
         self._replay: _Replay | None = None
 
@@ -75,8 +75,8 @@ class _Replay:
     """The calls that one checkpoint computes again. Checkpoints come back in the opposite order, so which
     calls they repeat is known when all of one have come, and their gradients only come after that."""
 
-    def __init__(self, checkpoint: tuple[int, int], hidden: deque[_Hidden]) -> None:
-        self.checkpoint, self._hidden = checkpoint, hidden
+    def __init__(self, checkpoint: tuple[int, int], calls_without_graph: deque[_Hidden]) -> None:
+        self.checkpoint, self._hidden = checkpoint, calls_without_graph
         self._calls: list[int] = []
         self._repeated: dict[int, _Hidden] = {}
 
@@ -99,19 +99,19 @@ class _LateGradient:
     __slots__ = ("_call", "_item", "_parameter", "_port", "_replay")
     __torch_unserializable__ = True
 
-    def __init__(self, port: Port, replay: _Replay, parameter: str, item: str, call: int) -> None:
-        self._port, self._replay = port, replay
+    def __init__(self, point: Port, recomputation: _Replay, parameter: str, item: str, call: int) -> None:
+        self._port, self._replay = point, recomputation
         self._parameter, self._item, self._call = parameter, item, call
 
     def __call__(self, gradient: torch.Tensor) -> None:
-        port, parameter, item = self._port, self._parameter, self._item
+        point, parameter, item = self._port, self._parameter, self._item
         try:
-            first = self._replay.repeated(self._call)
-            if first is None or parameter + item in first.watched:
+            original = self._replay.repeated(self._call)
+            if original is None or parameter + item in original.watched:
                 return
-            wanted = port.wanting_gradient(parameter, item, first.call)
-            if wanted:
-                name = port.name(parameter, item) + ".grad"
-                port.take_gradient(wanted, name, gradient, first.step, first.call)
+            selected = point.wanting_gradient(parameter, item, original.call)
+            if selected:
+                name = point.name(parameter, item) + ".grad"
+                point.take_gradient(selected, name, gradient, original.step, original.call)
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
-            port.source.fail()
+            point.source.fail()

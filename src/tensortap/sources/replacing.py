@@ -18,31 +18,33 @@ Exchange = Callable[[str, torch.Tensor], Any]
 class Replacing(Edits):
     """`exchange(name, tensor)` gives what the model goes on with; the names are those of a capture."""
 
-    def __init__(self, model: Any, wanted: Sequence[Wanted], exchange: Exchange) -> None:
-        self._naming, self._exchange = native_naming(unwrapped(model)), exchange
-        super().__init__(model, [(one, _itself) for one in wanted])
+    def __init__(self, model: Any, selected: Sequence[Wanted], replace: Exchange) -> None:
+        self._naming, self._exchange = native_naming(unwrapped(model)), replace
+        super().__init__(model, [(site, _itself) for site in selected])
 
     def _place(self, module: Any, kind: Kind) -> Place:
         return _NamedPlace(module, kind, self._naming, self._exchange)
 
 
 class _NamedPlace(Place):
-    def __init__(self, module: Any, kind: Kind, naming: Naming, exchange: Exchange) -> None:
+    def __init__(self, module: Any, kind: Kind, naming: Naming, replace: Exchange) -> None:
         super().__init__(module, kind)
-        self._naming, self._exchange = naming, exchange
+        self._naming, self._exchange = naming, replace
 
     def _leaf(self, parameter: str, item: str, leaf: Any, call: int) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        new: Any = leaf
+        new_leaf: Any = leaf
         # A module may be known under several names: each is told, and one that has a value gives it.
-        for wanted, _ in self.edits:
-            if wanted.accepts(parameter, item, call):
-                given = self._exchange(self._naming(wanted.site.path, self.kind, parameter, item), leaf)
-                if given is not leaf:
-                    new = given
-                    self.made.add(wanted)
-        return new
+        for selected, _ in self.edits:
+            if selected.accepts(parameter, item, call):
+                replacement = self._exchange(
+                    self._naming(selected.site.path, self.kind, parameter, item), leaf
+                )
+                if replacement is not leaf:
+                    new_leaf = replacement
+                    self.made.add(selected)
+        return new_leaf
 
 
 def _itself(value: Any) -> Any:

@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensortap.core.errors import UnknownModuleError
-from tensortap.core.paths import ANY_DEPTH, Pattern, Alternative, closest_names, parse_pattern, segment_matches
+from tensortap.core.patterns import (
+    ANY_DEPTH,
+    Alternative,
+    Pattern,
+    closest_names,
+    parse_pattern,
+    segment_matches,
+)
 from tensortap.sources.exclusion import excludes, without
 from tensortap.sources.function_sites import function_selection, has_binding, is_of_function
 from tensortap.sources.probes import attributes, first_argument, function_of
@@ -63,7 +70,9 @@ def select(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[
             if pattern(site)
         ]
     found = _named(unwrapped(model), pattern) or [
-        wanted for way in pattern.alternatives for wanted in _selected(_begin(way), pattern.call, unwrapped(model))
+        wanted
+        for way in pattern.alternatives
+        for wanted in _selected(_begin(way), pattern.call, unwrapped(model))
     ]
     return list(dict.fromkeys(found))
 
@@ -109,7 +118,9 @@ def _unknown(model: Any, pattern: Any) -> str:
 
 def _unknown_variable(model: Any, pattern: Pattern) -> str | None:
     """Where all but the last part leads to a function: what that function has."""
-    *above, function, name = ("", *pattern.alternatives[0].segments)[1 if len(pattern.alternatives[0].segments) > 1 else 0 :]
+    *above, function, name = ("", *pattern.alternatives[0].segments)[
+        1 if len(pattern.alternatives[0].segments) > 1 else 0 :
+    ]
     for names, module in walk(model):
         is_there = len(names) == len(above) and all(map(segment_matches, above, names))
         found = function_of(module, function) if is_there else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from tensortap.core.paths import items_match
+from tensortap.core.patterns import items_match
 from tensortap.core.record import Kind
 
 # Wrappers that stand for the module they hold: their own name in the path would be news to nobody.

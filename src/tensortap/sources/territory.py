@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-from tensortap.core.paths import matches_pattern
+from tensortap.core.patterns import matches_pattern
 
 _OWN = str(Path(__file__).resolve().parents[1]) + "/"
 # They have no level of their own; what they call has.
@@ -50,7 +50,10 @@ class Territory:
         root = package(module)
         if self._is_all or root in self._packages:
             return True
-        if any(matches_pattern(pattern, module) or matches_pattern(f"{pattern}.**", module) for pattern in self._patterns):
+        if any(
+            matches_pattern(pattern, module) or matches_pattern(f"{pattern}.**", module)
+            for pattern in self._patterns
+        ):
             return True
         return root != "tensortap" and not is_library(_file(code, root))
 

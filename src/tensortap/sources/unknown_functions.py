@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tensortap.core.paths import Pattern, closest_names
+from tensortap.core.patterns import Pattern, closest_names
 from tensortap.sources.named_functions import below, member, members, python_function, split
 from tensortap.sources.python_modules import python_module
 from tensortap.sources.swapping import bindings

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 from tensortap.sources.probes import attributes, first_argument, function_of, variables
 from tensortap.sources.sites import children, class_name, has_forward, stored, unwrapped
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tensortap.core.parts import Stage
+from tensortap.core.protocols import Stage
 from tensortap.core.record import Record, Series
 from tensortap.core.settings import is_strict
 from tensortap.frameworks.base import framework_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.core.parts import Stage
+from tensortap.core.protocols import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.content import value_fingerprint

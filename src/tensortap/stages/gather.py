@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tensortap.core.errors import GatherError, UnsupportedValueError
-from tensortap.core.parts import Stage
+from tensortap.core.protocols import Stage
 from tensortap.core.ranks import from_process_group
 from tensortap.core.record import Record
 from tensortap.core.settings import is_strict

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.core.parts import Stage
+from tensortap.core.protocols import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.nested import leaves

@@ -16,7 +16,7 @@ from tensortap.comparison.provenance import compare_provenance
 from tensortap.comparison.runs import Comparison
 from tensortap.comparison.runs_json import comparison_to_json, origin_to_json
 from tensortap.core.errors import TensortapError
-from tensortap.core.paths import closest_names
+from tensortap.core.patterns import closest_names
 from tensortap.viewer import sentences, tensors
 from tensortap.viewer.answers import NO_ROW
 from tensortap.viewer.books import RunDataset

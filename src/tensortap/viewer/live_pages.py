@@ -189,7 +189,10 @@ async def _live_events(state: ViewerState, live: LiveJob) -> AsyncIterator[bytes
         if news:
             yield format_event("records", {"records": news})
         if not live.session.is_open:
-            why = next((peer.close_reason for peer in live.session.peers if peer.close_reason), "the session is closed")
+            why = next(
+                (peer.close_reason for peer in live.session.peers if peer.close_reason),
+                "the session is closed",
+            )
             yield format_event("gone", {"text": why})
             return
         await asyncio.sleep(_POLL_INTERVAL if news or live.session.taps else 4 * _POLL_INTERVAL)
@@ -200,7 +203,9 @@ def _new_records(live: LiveJob, last_number: dict[int, int]) -> list[dict[str, A
     records = []
     for number in list(live.session.taps):
         lasts = [
-            entry for entry in live.session.buffer.latest_by_name(number) if entry.number > last_number.get(number, 0)
+            entry
+            for entry in live.session.buffer.latest_by_name(number)
+            if entry.number > last_number.get(number, 0)
         ]
         if lasts:
             last_number[number] = max(entry.number for entry in lasts)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensortap.comparison.operands import Operand
-from tensortap.core.paths import closest_names, natural_sort_key
+from tensortap.core.patterns import closest_names, natural_sort_key
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import INTERNAL_FOLDER
 from tensortap.readers.query import parse_query

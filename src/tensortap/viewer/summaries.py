@@ -221,7 +221,11 @@ def _is_closed_zip(pack: Path) -> bool:
 
 
 def _last_modified(path: Path) -> float:
-    files = [path] if path.is_file() else [*index_files(path / INTERNAL_FOLDER), *(path / INTERNAL_FOLDER / PACKS_FOLDER).glob("*")]
+    files = (
+        [path]
+        if path.is_file()
+        else [*index_files(path / INTERNAL_FOLDER), *(path / INTERNAL_FOLDER / PACKS_FOLDER).glob("*")]
+    )
     return max((file.stat().st_mtime for file in files), default=path.stat().st_mtime)
 
 
