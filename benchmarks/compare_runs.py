@@ -22,10 +22,10 @@ import numpy as np
 import tensortap as tt
 from harness import ENOUGH_IDLE, Table, finish, idle_processors, tell
 from tensortap.comparison.sides import load_side
-from tensortap.kernels.along import norms_per_index
-from tensortap.kernels.blocks import BLOCK_SIZE
+from tensortap.kernels.batched import compare_jobs, compare_pairs, pair_layout
+from tensortap.kernels.decode import BLOCK_SIZE
 from tensortap.kernels.differences import measure_differences
-from tensortap.kernels.many import compare_jobs, compare_pairs, pair_layout
+from tensortap.kernels.per_axis import norms_per_index
 
 KB, MB = 1 << 10, 1 << 20
 ROUNDS = 7

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from tensortap.comparison.values import difference
-from tensortap.kernels.tally import LargestDifference
+from tensortap.kernels.accumulator import LargestDifference
 
 
 def spoilt(count=37):

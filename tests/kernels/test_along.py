@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tensortap.kernels.along import relative_l2_per_index, worst_row_and_column
 from tensortap.kernels.differences import measure_differences
+from tensortap.kernels.per_axis import relative_l2_per_index, worst_row_and_column
 
 pytestmark = pytest.mark.usefixtures("way")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensortap.kernels.blocks import iterate_blocks
+from tensortap.kernels.decode import iterate_blocks
 
 BASE = np.arange(2 * 30 * 7).reshape(2, 30, 7)
 ARRAYS = {

@@ -11,9 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import differences as module
+from tensortap.kernels.accumulator import DEFAULT_ATOL, LargestDifference
+from tensortap.kernels.decode import decode
 from tensortap.kernels.differences import is_within_tolerance, measure_differences
-from tensortap.kernels.numbers import decode
-from tensortap.kernels.tally import DEFAULT_ATOL, LargestDifference
 
 pytestmark = pytest.mark.usefixtures("way")
 

@@ -11,9 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
-from tensortap.kernels.along import worst_row_and_column
+from tensortap.kernels.batched import compare_pairs, last_axis_length
 from tensortap.kernels.differences import measure_differences
-from tensortap.kernels.many import compare_pairs, last_axis_length
+from tensortap.kernels.per_axis import worst_row_and_column
 
 pytestmark = pytest.mark.skipif(not native.available, reason=native.unavailable_reason)
 VARIANTS = native.library.variants() if native.available else []

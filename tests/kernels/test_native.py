@@ -11,9 +11,9 @@ from hypothesis.extra import numpy as hnp
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
-from tensortap.kernels.along import relative_l2_per_index
+from tensortap.kernels.decode import decode
 from tensortap.kernels.differences import is_within_tolerance, measure_differences
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.per_axis import relative_l2_per_index
 from tensortap.kernels.statistics import statistics
 
 pytestmark = pytest.mark.skipif(not native.available, reason=native.unavailable_reason)

@@ -6,7 +6,7 @@ import torch
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 
 FLOAT8 = [name for name in DTYPE_TABLE if name.startswith("float8")]
 

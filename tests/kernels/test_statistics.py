@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 from tensortap.kernels.statistics import Statistics, statistics
 
 pytestmark = pytest.mark.usefixtures("way")

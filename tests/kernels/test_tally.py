@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensortap.kernels.tally import DEFAULT_ATOL, DEFAULT_RTOL, Tolerance
+from tensortap.kernels.accumulator import DEFAULT_ATOL, DEFAULT_RTOL, Tolerance
 
 
 @pytest.mark.parametrize("bad", [-1e-9, float("nan")])

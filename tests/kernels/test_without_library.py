@@ -11,7 +11,7 @@ sys.modules["tensortap.kernels._native"] = None
 import numpy as np
 import tensortap as tt
 from tensortap.kernels import native
-from tensortap.kernels.along import relative_l2_per_index
+from tensortap.kernels.per_axis import relative_l2_per_index
 from tensortap.kernels.statistics import statistics
 assert not native.available
 assert not native.supports("float32")

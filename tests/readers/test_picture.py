@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 from tensortap.readers import picture
 from tensortap.readers.picture import (
     ColourScale,

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensortap.cli.output import wants_colours, width
 from tensortap.formats.tree_words import format_number
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 from tensortap.readers import picture
 from tensortap.readers.portrait import ArraySummary, Index, format_index, index_array
 

@@ -28,7 +28,7 @@ from tensortap.cli.target import named, target
 from tensortap.core.errors import RefusedError
 from tensortap.formats.safetensors import SUFFIX
 from tensortap.formats.short_words import ShortRepr
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 from tensortap.readers.portrait import ArraySummary, default_index, format_index, index_array, summarize_array
 from tensortap.readers.run import Run
 

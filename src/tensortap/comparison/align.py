@@ -37,7 +37,7 @@ from tensortap.comparison.wholes import (
     load_shards,
 )
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 log = logging.getLogger("tensortap.compare")
 

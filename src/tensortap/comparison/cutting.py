@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tensortap.comparison.glimpse import ArrayOp
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _HUGE = 1e30  # beyond it, a number stands for infinity
 

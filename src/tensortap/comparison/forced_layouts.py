@@ -13,7 +13,7 @@ from tensortap.comparison.glimpse import ArrayOp, relative_distance
 from tensortap.comparison.joining import ReorderedRef, load_numbers
 from tensortap.comparison.layouts import Layout, apply_ops, find_layout
 from tensortap.comparison.operands import Operand
-from tensortap.kernels.numbers import Array, decode
+from tensortap.kernels.decode import Array, decode
 
 _FAR = 0.15  # of the whole: what is nearer is no other arrangement
 _SAMPLE_SIZE = 256

@@ -13,7 +13,7 @@ from tensortap.comparison.entries import Entry, Side
 from tensortap.comparison.match import EntryPair, Matching
 from tensortap.comparison.modules import module_of
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 Topic = Literal[
     "weights", "inputs", "configuration", "packages", "code", "randomness", "environment", "ranks"

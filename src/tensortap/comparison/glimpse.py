@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 # ("reshape", shape), ("transpose", axes), ("take", axis, rows), ("cut", axis, from, to)
 ArrayOp = tuple[Any, ...]

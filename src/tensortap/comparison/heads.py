@@ -8,7 +8,7 @@ import numpy as np
 
 from tensortap.comparison.glimpse import relative_distance
 from tensortap.comparison.layouts import Layout, apply_ops
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _SAMPLES_PER_ROW = 64  # numbers of each row
 _MAX_ROWS, _MIN_HEAD_WIDTH = 8192, 4  # rows along an axis; numbers of a head

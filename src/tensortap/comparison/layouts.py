@@ -12,7 +12,7 @@ from tensortap.comparison import orders
 from tensortap.comparison.cutting import is_padding
 from tensortap.comparison.glimpse import ArrayOp, SampledFit, Shape, relative_distance
 from tensortap.comparison.plans import AlignmentNote
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 # So much of the whole may remain, and the next best must leave this many times more.
 _MAX_ERROR, _MARGIN, _EPSILON = 0.1, 3.0, 1e-12

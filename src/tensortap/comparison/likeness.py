@@ -13,8 +13,7 @@ import numpy as np
 from tensortap.comparison.entries import Entry
 from tensortap.comparison.modules import module_of, split_name
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.blocks import decode_block
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array, decode_block
 
 ScoredPair = tuple[Entry, Entry, float]
 _SAMPLE_SIZE = 4096  # numbers of each value that are looked at

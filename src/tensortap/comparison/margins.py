@@ -13,7 +13,7 @@ from tensortap.comparison.entries import Entry
 from tensortap.comparison.findings import Finding
 from tensortap.comparison.ties import are_same_decisions, discount_ties
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array, decode
+from tensortap.kernels.decode import Array, decode
 
 _MAX_FLIPS = 16  # decisions that are looked into
 _MAX_ROWS = 4096

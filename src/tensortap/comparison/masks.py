@@ -9,8 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from tensortap.comparison.operands import Operand
-from tensortap.kernels.blocks import block_size, decode_block, iterate_blocks
-from tensortap.kernels.numbers import Array, dtype_info
+from tensortap.kernels.decode import Array, block_size, decode_block, dtype_info, iterate_blocks
 
 # Numbers beyond this share of what a type can hold stand for minus infinity in a mask; half precision is so
 # narrow that real values come near.

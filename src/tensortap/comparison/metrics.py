@@ -26,11 +26,11 @@ from tensortap.comparison.reported import Metrics as Metrics
 from tensortap.comparison.reported import are_norms_tied
 from tensortap.comparison.reported import metrics_from_report as metrics_from_report
 from tensortap.comparison.structure import LeafPair, walk_leaf_pairs
-from tensortap.kernels.along import worst_row_and_column
+from tensortap.kernels.accumulator import ArrayDifference
+from tensortap.kernels.batched import are_discrete, last_axis_length
+from tensortap.kernels.decode import Array
 from tensortap.kernels.differences import measure_differences
-from tensortap.kernels.many import are_discrete, last_axis_length
-from tensortap.kernels.numbers import Array
-from tensortap.kernels.tally import ArrayDifference
+from tensortap.kernels.per_axis import worst_row_and_column
 
 _PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_of
-from tensortap.kernels.numbers import Array
-from tensortap.kernels.tally import Tolerance
+from tensortap.kernels.accumulator import Tolerance
+from tensortap.kernels.decode import Array
 
 PYTHON_NUMBERS = (bool, int, float)
 _INT64 = range(-(2**63), 2**63)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _MAX_AXIS_LENGTH = 1 << 15  # numbers along an axis: longer ones, as of a vocabulary, have no heads
 _MAX_HEAD_WIDTH = 1024  # heads

@@ -16,7 +16,7 @@ from tensortap.comparison.modules import module_of
 from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.tokens import ops_for_tokens
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 IDS, MASK = "input_ids", "attention_mask"
 _NOTE = f"what {MASK} hides is not compared: a row of padding may look at another number of others there"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensortap.comparison.glimpse import absolute_distance, finite_norm
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _PART_SAMPLE_SIZE = 256
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensortap.comparison.cutting import is_padding
 from tensortap.comparison.ways import REPLICATE, ShardPlacement, assemble, candidate_placements, owning_shards
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 PlacementState = Literal["certain", "ambiguous", "assumed", "unexplained"]
 # Pieces are explained by a way when this much of the whole, at most, remains.

@@ -17,7 +17,7 @@ from tensortap.comparison.pieces_seen import SampledConcatenation
 from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.ways import ShardPlacement, assemble
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _MAX_ERROR, _MARGIN = 0.1, 3.0
 _MAX_PARTS, _MAX_CANDIDATES = 3, 8

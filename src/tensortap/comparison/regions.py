@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 # Of the worst slice: what is less is untouched, what is more is touched, and in between nothing is said.
 _UNTOUCHED, _TOUCHED = 0.02, 0.1

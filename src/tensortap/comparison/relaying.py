@@ -17,7 +17,7 @@ from tensortap.comparison.metrics import Metrics
 from tensortap.comparison.plans import AlignmentNote
 from tensortap.comparison.verdict import GREEN, judge
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _FAR = 0.3  # of the whole: two values of one shape may be arranged differently from there on
 

@@ -8,7 +8,7 @@ from html import escape
 
 from tensortap.core.patterns import natural_sort_key
 from tensortap.frameworks.base import Description
-from tensortap.kernels.tally import ArrayDifference, LargestDifference, Number, Tolerance
+from tensortap.kernels.accumulator import ArrayDifference, LargestDifference, Number, Tolerance
 
 _MAX_ROWS = 20
 _HEADINGS = ("path", "A", "B", "mismatches", "max |a - b|", "max rel", "NaN A|B", "Inf A|B")

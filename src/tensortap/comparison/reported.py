@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.masks import mask_threshold
-from tensortap.kernels.many import PairDifferences, PairLayout, PairReport
-from tensortap.kernels.tally import LargestDifference, cosine_distance_from_shares, unravel_index
+from tensortap.kernels.accumulator import LargestDifference, cosine_distance_from_shares, unravel_index
+from tensortap.kernels.batched import PairDifferences, PairLayout, PairReport
 
 _NORM_TOLERANCE = 1e-12  # by so much the order of adding up may move a norm
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 
 def _round_mantissa(bits: int) -> Callable[[Array], Array]:

@@ -17,7 +17,7 @@ from tensortap.comparison.wholes import (
     farthest_replica,
     load_shards,
 )
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _CLEAR_FACTOR, _EPSILON = 3.0, 1e-12  # another way contradicts what leaves so many times as much
 

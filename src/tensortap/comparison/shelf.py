@@ -16,7 +16,7 @@ from tensortap.comparison.modules import module_of
 from tensortap.comparison.references import InMemoryRef
 from tensortap.comparison.tokens import are_token_lengths, token_row_order
 from tensortap.core.record import Record
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _CallKey = tuple[str, int]  # name and call
 _Span = tuple[int, int]

@@ -24,7 +24,7 @@ from tensortap.comparison.rules import Rules
 from tensortap.comparison.tokens import are_token_lengths, match_tokens, token_row_order
 from tensortap.comparison.ways import REPLICATE, ShardPlacement, assemble
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 Shape = tuple[int, ...]
 _CallKey = tuple[object, ...]

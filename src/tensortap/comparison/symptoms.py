@@ -15,7 +15,7 @@ from tensortap.comparison.glimpse import SampledFit, relative_distance
 from tensortap.comparison.heads import sample_rows
 from tensortap.comparison.layouts import find_layout
 from tensortap.comparison.roundings import ROUNDINGS
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _MIN_NUMBERS = 8  # numbers: of fewer, nothing is said
 _MAX_RESIDUAL = 0.02  # so much of a difference may remain unexplained

@@ -11,7 +11,7 @@ from tensortap.comparison.metrics import Metrics, measure_operands
 from tensortap.comparison.operands import Operand
 from tensortap.comparison.verdict import judge
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 
 def discount_ties(findings: list[Finding]) -> list[Finding]:

@@ -21,7 +21,7 @@ from tensortap.comparison.tokens import (
     ops_for_tokens,
 )
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 _IDS, _MASK = "input_ids", "attention_mask"
 _MAX_DISTANCE = 0.01  # of the whole

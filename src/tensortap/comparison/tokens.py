@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensortap.comparison.glimpse import ArrayOp
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 Shape = tuple[int, ...]
 

@@ -22,8 +22,8 @@ from tensortap.comparison.report import Difference, LeafDifference
 from tensortap.comparison.structure import LeafPair, describe_leaf, walk_leaf_pairs
 from tensortap.core.registry import Registry
 from tensortap.formats import serializers
+from tensortap.kernels.accumulator import DEFAULT_ATOL, DEFAULT_RTOL, Tolerance
 from tensortap.kernels.differences import is_within_tolerance, measure_differences
-from tensortap.kernels.tally import DEFAULT_ATOL, DEFAULT_RTOL, Tolerance
 
 Comparator = Callable[[Any, Any, float, float], bool]
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 PlacementKind = Literal["replicate", "shard", "zigzag", "fused", "partial", "mesh"]
 Shape = tuple[int, ...]

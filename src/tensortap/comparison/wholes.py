@@ -11,7 +11,7 @@ from tensortap.comparison.entries import Entry
 from tensortap.comparison.floor import analytic_noise
 from tensortap.comparison.glimpse import relative_distance
 from tensortap.comparison.joining import load_numbers, shards_of
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 
 class FullValue(NamedTuple):

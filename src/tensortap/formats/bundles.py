@@ -10,8 +10,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from tensortap.kernels.blocks import BLOCK_SIZE, iterate_blocks
-from tensortap.kernels.numbers import decode, dtype_info
+from tensortap.kernels.decode import BLOCK_SIZE, decode, dtype_info, iterate_blocks
 
 Array = np.ndarray[Any, Any]
 # What numpy has no type for is written in the smallest one that holds every value.

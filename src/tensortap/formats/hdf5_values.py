@@ -13,7 +13,7 @@ import numpy as np
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description, Framework, framework_named, framework_of
-from tensortap.kernels.numbers import decode, float8_table
+from tensortap.kernels.decode import decode, float8_table
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["numbers", "text", "json"]

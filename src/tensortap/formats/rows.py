@@ -12,8 +12,7 @@ import numpy as np
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Kind, Record
 from tensortap.frameworks.base import Description, Framework, framework_of
-from tensortap.kernels.blocks import block_size, decode_block, iterate_blocks
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array, block_size, decode_block, iterate_blocks
 from tensortap.kernels.statistics import statistics
 
 Number = int | float

@@ -15,7 +15,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement
 from tensortap.frameworks.base import Description
 from tensortap.frameworks.content import bytes_fingerprint
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 
 _Array = np.ndarray[Any, Any]
 _DType = np.dtype[Any]

@@ -26,7 +26,7 @@ from tensortap.frameworks.layouts import (
     tensor_nbytes,
 )
 from tensortap.frameworks.numpy import torch_compatible
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 
 _Array = np.ndarray[Any, Any]
 

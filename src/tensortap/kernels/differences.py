@@ -1,16 +1,29 @@
-"""How two arrays of one shape differ, and whether they are close enough, in one pass over both."""
+"""Public differences of two arrays.
 
-from tensortap.kernels import native
-from tensortap.kernels.blocks import iterate_blocks
-from tensortap.kernels.numbers import Array
-from tensortap.kernels.pairs import BlockComparison
-from tensortap.kernels.tally import (
+How two arrays of one shape differ, and whether they are close enough, in one pass over both.
+
+Two arrays that are compared block by block: by the library where it serves them, else by its twin.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tensortap.kernels import accumulator, native, numpy_differences
+from tensortap.kernels.accumulator import (
     DEFAULT_ATOL,
     DEFAULT_RTOL,
     ArrayDifference,
     DifferenceAccumulator,
+    RunningMaximum,
+    SideAccumulator,
     Tolerance,
 )
+from tensortap.kernels.decode import Array, block_size, decode_block, dtype_info, iterate_blocks
 
 
 def measure_differences(
@@ -90,3 +103,179 @@ def _accumulate_chunks(
 def _check_threads(asked: int | None) -> None:
     if asked is not None and asked < 1:
         raise ValueError(f"threads must be at least 1, not {asked!r}")
+
+
+_PROBE_SIZE = 64
+_COMPUTED_AS_STORED = {"float32", "float64"}
+
+
+class _DtypePair(NamedTuple):
+    """What two number types have in common."""
+
+    are_exact: bool
+    are_complex: bool
+    have_ulps: bool
+    are_known: bool  # to the library, where it is there
+    blocks: tuple[int, int]  # how long, of arrays that are not contiguous, and of those that are
+
+
+@lru_cache(maxsize=256)
+def _dtype_pair(a: str, b: str) -> _DtypePair:
+    families = {dtype_info(a).family, dtype_info(b).family}
+    are_exact = families <= {"bool", "int"}
+    # One array, the difference and its sums share the scratch. Integers that differ need more room each,
+    # and so do numbers that first have to be brought together, or widened.
+    eighths = (2, 2) if are_exact else (3, 5 if {a, b} <= _COMPUTED_AS_STORED else 4)
+    size = block_size(a, b)
+    blocks = size * eighths[0] // 8, size * eighths[1] // 8
+    return _DtypePair(
+        are_exact,
+        "complex" in families,
+        accumulator.has_ulp_distance(a, b),
+        native.has_loops_for(a, b),
+        blocks,
+    )
+
+
+class BlockComparison:
+    """What two arrays have in common: how their blocks are compared."""
+
+    def __init__(
+        self,
+        a: Array,
+        a_dtype: str,
+        b: Array,
+        b_dtype: str,
+        tolerance: Tolerance,
+        block: int | None,
+        *,
+        until_mismatch: bool = False,
+        with_ulps: bool = False,
+    ) -> None:
+        if a.shape != b.shape:
+            raise ValueError(f"shapes differ: {a.shape} against {b.shape}")
+        types = _dtype_pair(a_dtype, b_dtype)
+        self._dtypes = a_dtype, b_dtype
+        self._tolerance = tolerance
+        self._is_exact, self._is_complex = types.are_exact, types.are_complex
+        self.is_native = native.library is not None and types.are_known
+        self._until_mismatch = until_mismatch
+        # Of several threads one at a time goes the long way: its scratch is all there is.
+        self._turn = threading.Lock()
+        self._room: numpy_differences.Scratch | None = None
+        self._size = a.size
+        self._with_ulps = with_ulps and types.have_ulps
+        self.block = block or types.blocks[a.flags.c_contiguous and b.flags.c_contiguous]
+
+    def add(self, tally: DifferenceAccumulator, a: Array, b: Array) -> None:
+        """Account for flat parts of both arrays, which begin at `tally.start`."""
+        start, stop = 0, a.size
+        while start < stop and not (self._until_mismatch and tally.mismatches):
+            if self.is_native:
+                start = self._add_native(tally, a, b, start)
+            if start < stop and not (self._until_mismatch and tally.mismatches):
+                end = min(start + self.block, stop)
+                with self._turn, np.errstate(all="ignore"):
+                    self._add_twin(tally, a[start:end], b[start:end], tally.start + start)
+                start = end
+
+    def are_surely_within(self, a_bits: Array, b_bits: Array) -> bool:
+        """A cheap proof that a block holds no mismatch; False says nothing."""
+        if self.is_native:  # it needs no longer for the whole account
+            return False
+        if self._are_same_bytes(a_bits, b_bits):
+            return self._is_exact or self._tolerance.equal_nan or not _has_nan(b_bits, self._dtypes[1])
+        if self._is_exact:
+            return False
+        a, b = decode_block(a_bits, self._dtypes[0]), decode_block(b_bits, self._dtypes[1])
+        with np.errstate(all="ignore"):
+            return self._scratch().are_surely_within(a, b, self._tolerance)
+
+    def _add_native(self, tally: DifferenceAccumulator, a: Array, b: Array, start: int) -> int:
+        """Where the library stopped: at the end, or at numbers that only its twin can handle."""
+        tolerance = self._tolerance
+        atol, rtol = tolerance.for_integers() if self._is_exact else (tolerance.atol, tolerance.rtol)
+        flags = (tolerance.equal_nan, self._until_mismatch, self._is_exact, self._with_ulps)
+        sides = (*native.as_native(a, self._dtypes[0]), *native.as_native(b, self._dtypes[1]))
+        report = native.library.differences(*sides, start, a.size, atol, rtol, *flags)
+        if report[0] > start:
+            self._take_up(tally, report)
+        return int(report[0])
+
+    def _take_up(self, tally: DifferenceAccumulator, report: Any) -> None:
+        _, counts, nan, inf, disagreeing, both_nan, sums, bounds, absolute, relative, found_ulps = report
+        finite, mismatches, above, below = counts
+        tally.finite += finite
+        tally.mismatches += mismatches
+        tally.above += above
+        tally.below += below
+        tally.nan = tally.nan[0] + nan[0], tally.nan[1] + nan[1]
+        tally.inf = tally.inf[0] + inf[0], tally.inf[1] + inf[1]
+        tally.disagreeing += disagreeing
+        tally.both_nan += both_nan
+        d, abs_d, a_total, b_total, dd, db, aa, bb = sums
+        tally.bias.add(d)
+        tally.total.add(abs_d)
+        tally.product.add(db)
+        tally.gap.add_squares(dd)
+        if finite:
+            self._take_up_side(tally.a, bounds[:2], a_total, aa)
+            self._take_up_side(tally.b, bounds[2:], b_total, bb)
+        if self._is_exact:
+            absolute = (int(absolute[0]), *absolute[1:])
+        self._raise(tally.absolute, absolute, tally.start)
+        self._raise(tally.relative, relative, tally.start)
+        if found_ulps is not None:
+            tally.count_ulps(found_ulps[1], found_ulps[0])
+
+    def _take_up_side(self, side: SideAccumulator, bounds: Any, total: float, squares: float) -> None:
+        low, high = map(int, bounds) if self._is_exact else bounds
+        side.bound(low, high)
+        side.total.add(total)
+        side.norm.add_squares(squares)
+
+    def _raise(self, peak: RunningMaximum, found: tuple[float, int, float, float], start: int) -> None:
+        size, at, x, y = found
+        if size > peak.size:
+            peak.size, peak.position = size, start + at
+            peak.a, peak.b = (int(x), int(y)) if self._is_exact else (x, y)
+
+    def _add_twin(self, tally: DifferenceAccumulator, a_bits: Array, b_bits: Array, start: int) -> None:
+        before, tally.start = tally.start, start
+        b = decode_block(b_bits, self._dtypes[1])
+        if self._is_exact:
+            numpy_differences.accumulate_integers(
+                tally, decode_block(a_bits, self._dtypes[0]), b, self._tolerance
+            )
+        elif self._are_same_bytes(a_bits, b_bits):
+            numpy_differences.accumulate_identical(tally, b, self._tolerance, self._scratch())
+        else:
+            a = decode_block(a_bits, self._dtypes[0])
+            numpy_differences.accumulate_floats(tally, a, b, self._tolerance, self._scratch())
+        if self._with_ulps:
+            tally.count_ulps(*accumulator.count_ulp_distances(a_bits, b_bits, self._dtypes[0]))
+        tally.start = before
+
+    def _are_same_bytes(self, a: Array, b: Array) -> bool:
+        """Whether type and bits are the same; most blocks that differ already do among the first few."""
+        if self._dtypes[0] != self._dtypes[1]:
+            return False
+        a, b = _words(a), _words(b)
+        return bool((a[:_PROBE_SIZE] == b[:_PROBE_SIZE]).all() and (a == b).all())
+
+    def _scratch(self) -> numpy_differences.Scratch:
+        """Taken once."""
+        if self._room is None:
+            self._room = numpy_differences.Scratch(min(self.block, self._size), is_complex=self._is_complex)
+        return self._room
+
+
+def _words(bits: Array) -> Array:
+    raw = bits.view(np.uint8)
+    return raw.view(np.uint64) if raw.size % 8 == 0 else raw
+
+
+def _has_nan(bits: Array, dtype: str) -> bool:
+    values = decode_block(bits, dtype)
+    # The minimum is NaN as soon as one number is.
+    return bool(np.isnan(values.min()))

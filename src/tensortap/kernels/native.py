@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from tensortap.kernels.numbers import Array, float8_table
+from tensortap.kernels.decode import Array, float8_table
 
 # The order of the list in _native.c; types of eight bits share a loop there, and complex ones have none.
 _DTYPE_ORDER = (

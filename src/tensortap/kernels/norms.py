@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array
 
 # BLAS starts threads for longer products, which costs more than it saves while the cores are busy.
 _BLAS_CHUNK = 8192

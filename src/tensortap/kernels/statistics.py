@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from tensortap.kernels import native
-from tensortap.kernels.blocks import block_size, decode_block, iterate_blocks
+from tensortap.kernels.decode import Array, block_size, decode_block, dtype_info, iterate_blocks
 from tensortap.kernels.norms import RunningNorm, norm, scale_down, sum_float64
-from tensortap.kernels.numbers import Array, dtype_info
 
 # Below this share of the squares the spread is mostly rounding, and is computed from the deviations.
 _MIN_SPREAD_SHARE = 1e-4

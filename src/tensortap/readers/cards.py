@@ -14,7 +14,7 @@ from tensortap.core.record import Record, Series, Site
 from tensortap.formats.short_words import ShortRepr, truncate
 from tensortap.formats.table import format_nbytes
 from tensortap.frameworks.base import framework_of
-from tensortap.kernels.blocks import decode_block
+from tensortap.kernels.decode import decode_block
 from tensortap.kernels.statistics import statistics
 from tensortap.readers.picture import apply_colours, encode_png, enlarge, last_plane, pool_plane
 from tensortap.readers.portrait import ArraySummary, summarize_array

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensortap.kernels.blocks import decode_block
+from tensortap.kernels.decode import decode_block
 
 Array = np.ndarray[Any, Any]
 Depth = Literal["truecolor", "256"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.formats.rows import compute_histogram
-from tensortap.kernels.blocks import decode_block
+from tensortap.kernels.decode import decode_block
 from tensortap.kernels.statistics import Statistics, statistics
 
 Array = np.ndarray[Any, Any]

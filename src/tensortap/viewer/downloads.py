@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 from tensortap.comparison.operands import Operand
 from tensortap.formats.npy import header
 from tensortap.formats.run_layout import file_stem
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 
 _CHUNK_ELEMENTS = 4 << 20  # elements
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.kernels.numbers import decode
+from tensortap.kernels.decode import decode
 from tensortap.viewer.numbers import (
     Array,
     Grid,

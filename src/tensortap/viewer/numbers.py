@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from tensortap.comparison.operands import Operand
-from tensortap.kernels.numbers import decode, dtype_info
-from tensortap.kernels.ulps import has_ulp_distance, ulp_distances
+from tensortap.kernels.accumulator import has_ulp_distance, ulp_distances
+from tensortap.kernels.decode import decode, dtype_info
 from tensortap.viewer.problems import NotFoundError, TooLargeError
 
 Array = np.ndarray[Any, Any]

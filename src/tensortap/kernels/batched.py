@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tensortap.kernels import native
-from tensortap.kernels.numbers import Array, dtype_info
+from tensortap.kernels.decode import Array, dtype_info
 
 ArrayPair = tuple[Array, str, Array, str]
 PairReport = tuple[Any, ...]  # the numbers of an account

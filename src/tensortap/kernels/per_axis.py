@@ -5,8 +5,7 @@ import math
 import numpy as np
 
 from tensortap.kernels import native
-from tensortap.kernels.blocks import block_size, decode_block, iterate_blocks
-from tensortap.kernels.numbers import Array
+from tensortap.kernels.decode import Array, block_size, decode_block, iterate_blocks
 from tensortap.kernels.statistics import statistics
 
 _SAFE_SQUARES = (1e-280, 1e300)
