@@ -16,7 +16,7 @@ from encoder import Encoder
 from rounds import Entry
 from tensortap.core.record import Record
 from tensortap.core.steps import next_order
-from tensortap.frameworks.keep import copy_on_write
+from tensortap.frameworks.retention import copy_on_write
 from tensortap.sinks.memory import Memory
 
 _NOWHERE = object()

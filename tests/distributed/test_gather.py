@@ -80,7 +80,7 @@ JOB = (
     import jax.numpy as jnp
     from collections import namedtuple
     from tensortap.frameworks.base import framework_of
-    from tensortap.frameworks.nested import leaves
+    from tensortap.frameworks.pytree import leaves
 
     Pair = namedtuple("Pair", "a b")
     TYPES = "bool uint8 uint16 uint64 int64 float16 bfloat16 float32 float64 complex64 complex32 "

@@ -20,8 +20,8 @@ PARTS = """
         ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module,
     )
     from torch.distributed.tensor.placement_types import _StridedShard
-    from tensortap.frameworks.parallel_layers import megatron_placement, megatron_parameter_placement
-    from tensortap.frameworks.sharded import wait_local, placement_of_former_dtensor
+    from tensortap.frameworks.megatron import megatron_placement, megatron_parameter_placement
+    from tensortap.frameworks.dtensor import wait_local, placement_of_former_dtensor
 
     torch.manual_seed(0)
     world = dist.get_world_size()

@@ -14,7 +14,7 @@ from tensortap.formats import files
 from tensortap.formats.files import DIRECT_ROOM, Folder, one_block
 from tensortap.formats.payload import Payload
 from tensortap.formats.serializers import encode
-from tensortap.frameworks.pool import BufferPool
+from tensortap.frameworks.retention import BufferPool
 from tensortap.kernels.hashing import checksum
 
 

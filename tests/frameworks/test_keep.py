@@ -9,7 +9,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.registry import Registry
 from tensortap.frameworks import base
 from tensortap.frameworks.base import register_framework
-from tensortap.frameworks.keep import (
+from tensortap.frameworks.retention import (
     clone,
     copy_on_write,
     copy_to_host,

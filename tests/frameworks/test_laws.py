@@ -83,7 +83,7 @@ def test_describing_a_numpy_array_imports_neither_torch_nor_jax():
     code = """
 import numpy
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.nested import leaves, snapshot_leaves
+from tensortap.frameworks.pytree import leaves, snapshot_leaves
 for value in (numpy.ones(3), 3, [1, {"a": numpy.ones(2)}], None):
     framework = framework_of(value)
     framework.describe(value), framework.snapshot(value), framework.mark(value)(value), list(leaves(value))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.tokenization_utils_base import BatchEncoding
 
-from tensortap.frameworks.nested import MAX_DEPTH, Truncation, leaves, map_leaves, snapshot_leaves
+from tensortap.frameworks.pytree import MAX_DEPTH, Truncation, leaves, map_leaves, snapshot_leaves
 
 Point = namedtuple("Point", "x y")
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tensortap.core.record import Placement
-from tensortap.frameworks.parallel_layers import megatron_parameter_placement, megatron_placement
+from tensortap.frameworks.megatron import megatron_parameter_placement, megatron_placement
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensortap.frameworks.sameness import (
+from tensortap.frameworks.equality import (
     change_token,
     contents_equal,
     names_with_new_version,
@@ -17,7 +17,7 @@ from tensortap.frameworks.sameness import (
     share_memory,
     tensor_version,
 )
-from tensortap.frameworks.torch_glance import differ_in_prefix
+from tensortap.frameworks.torch_summary import differ_in_prefix
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -20,7 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tensortap.core.record import Placement
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.sharded import (
+from tensortap.frameworks.dtensor import (
     global_indices,
     local_shape,
     placement_at,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tensortap.frameworks.torch_finite import (
+from tensortap.frameworks.torch_summary import (
     describe_untraced,
     is_readable,
     is_surely_finite,

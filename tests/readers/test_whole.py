@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tensortap as tt
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
-from tensortap.frameworks.sharded import global_indices, placement_at
+from tensortap.frameworks.dtensor import global_indices, placement_at
 from tensortap.readers.whole import whole
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tensortap.core.record import Placement, Record, Site
-from tensortap.frameworks.keep import retention_policy
+from tensortap.frameworks.retention import retention_policy
 from tensortap.sinks.memory import Memory
 
 

@@ -14,7 +14,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutput
 
-from tensortap.frameworks.nested import leaves
+from tensortap.frameworks.pytree import leaves
 from tensortap.sources.graph import forget, fresh_graphs, input_hook, output_hook, see, see_gradient, ticket
 
 needs_a_compiler = pytest.mark.skipif(

@@ -7,7 +7,7 @@ import torch
 
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.frameworks.keep import summarise_value
+from tensortap.frameworks.retention import summarise_value
 from tensortap.kernels.statistics import statistics
 from tensortap.sinks.memory import Memory
 from tensortap.stages.select import (

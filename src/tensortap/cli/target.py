@@ -9,7 +9,7 @@ from tensortap.cli.output import printable
 from tensortap.core.errors import NoRunError, UnknownNameError
 from tensortap.core.patterns import closest_names
 from tensortap.formats import serializers
-from tensortap.frameworks.nested import leaves
+from tensortap.frameworks.pytree import leaves
 from tensortap.readers.run import Run
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tensortap.comparison.shelf import ReferenceActivations, to_tensor
 from tensortap.comparison.untouched import preserved_state
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Placement, Record
-from tensortap.frameworks.sharded import (
+from tensortap.frameworks.dtensor import (
     dtensor_placement,
     is_distributed,
     parse_shard,

@@ -25,7 +25,7 @@ from tensortap.comparison.forced import Perturbation, TeacherForcedRun, run_teac
 from tensortap.comparison.metrics import measure
 from tensortap.comparison.moving import perturb_by_one_ulp
 from tensortap.comparison.shelf import ReferenceActivations
-from tensortap.frameworks.nested import map_leaves
+from tensortap.frameworks.pytree import map_leaves
 
 _FINER_DTYPES = ("float64", "float32")
 _ULP_RERUN = "each part one ulp off"

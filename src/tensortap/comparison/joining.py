@@ -15,7 +15,7 @@ from tensortap.comparison.references import numeric_operand
 from tensortap.comparison.ways import ShardPlacement, assemble
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
-from tensortap.frameworks.sharded import global_indices
+from tensortap.frameworks.dtensor import global_indices
 from tensortap.kernels.decode import Array, decode, dtype_info
 from tensortap.readers.whole import whole
 

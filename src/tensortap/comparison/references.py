@@ -17,7 +17,7 @@ from tensortap.comparison.operands import (
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import Framework, framework_named
-from tensortap.frameworks.nested import leaves
+from tensortap.frameworks.pytree import leaves
 from tensortap.readers.values import ValueReader
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensortap.comparison.operands import is_composite_array
 from tensortap.frameworks.base import Description, framework_of
-from tensortap.frameworks.nested import children
+from tensortap.frameworks.pytree import children
 
 _SEQUENCES = (list, tuple, deque, UserList)
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))

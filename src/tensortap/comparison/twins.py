@@ -21,7 +21,7 @@ from tensortap.comparison.run_side import side_from_run
 from tensortap.comparison.untouched import preserved_state
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
-from tensortap.frameworks.nested import leaves, map_leaves
+from tensortap.frameworks.pytree import leaves, map_leaves
 from tensortap.readers.run import Run
 from tensortap.recording.capture import capture
 from tensortap.recording.editing import edit

@@ -17,7 +17,7 @@ from tensortap.core.tap import Tap
 from tensortap.formats.arrivals import ReceivedTable
 from tensortap.formats.certificates import TlsConfig, create_self_signed, server_tls
 from tensortap.formats.token import read_token
-from tensortap.frameworks.compiling import disable_compile
+from tensortap.frameworks.torch import disable_compile
 from tensortap.readers.spinner import print_new_lines, show_spinner
 from tensortap.recording.receiving import Receiver
 from tensortap.sinks.addresses import open_stream

@@ -12,7 +12,7 @@ from tensortap.formats.short_words import ShortRepr
 from tensortap.formats.table import format_table, format_table_html
 from tensortap.formats.tree_words import escape_unprintable, format_number, pluralize
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.nested import is_container, leaves
+from tensortap.frameworks.pytree import is_container, leaves
 from tensortap.kernels.statistics import statistics
 
 _MAX_LEAVES = 30

@@ -17,7 +17,7 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.formats.short_words import ShortRepr, class_name
 from tensortap.formats.tree_words import format_number
 from tensortap.frameworks.base import Description, Framework, framework_of
-from tensortap.frameworks.nested import children
+from tensortap.frameworks.pytree import children
 from tensortap.kernels.statistics import Statistics, statistics
 
 _WORDS = (int, float, bool, str, type(None))
@@ -185,9 +185,9 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=1)
 def _torch() -> Any:
-    from tensortap.frameworks import torch_finite  # where there is a tensor, torch is there
+    from tensortap.frameworks import torch_summary  # where there is a tensor, torch is there
 
-    return torch_finite
+    return torch_summary
 
 
 def _numbers(framework: Framework, value: Any, told: Description, stats: bool) -> Statistics | None:

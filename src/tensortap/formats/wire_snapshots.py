@@ -9,7 +9,7 @@ import numpy as np
 from tensortap.core.record import Record
 from tensortap.formats.wire import DEFAULT_LIMITS, FrameLimits
 from tensortap.formats.wire_values import WireValue, encode_for_wire, record_meta
-from tensortap.frameworks.pool import Buffer, BufferPool
+from tensortap.frameworks.retention import Buffer, BufferPool
 
 _JOIN_NBYTES = 4096  # bytes; below that a buffer of the pool would be mostly empty
 _COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds

@@ -15,7 +15,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.formats.wire import DEFAULT_LIMITS, FrameLimits
 from tensortap.formats.wire_records import encode_placement
 from tensortap.formats.wire_tree import ALIGNMENT, LIST_DTYPES, align_up
-from tensortap.frameworks import nested
+from tensortap.frameworks import pytree
 from tensortap.frameworks.base import Framework, framework_of
 
 _Array = np.ndarray[Any, Any]
@@ -141,7 +141,7 @@ class _Encoder:
         self.tree.append(["dict", len(value)])
         self._follow(place, list(value.values()), list(value), has_keys=True)
 
-    def _container(self, place: _Node, parts: list[nested.Child]) -> None:
+    def _container(self, place: _Node, parts: list[pytree.Child]) -> None:
         value, items = place.value, [part.value for part in parts]
         if isinstance(value, _SEQUENCES):
             self.tree.append(
@@ -185,7 +185,7 @@ class _Encoder:
     def _odd(self, place: _Node) -> None:
         """A class of the user's own is sent as the container or the Python value that it is."""
         value = place.value
-        parts = nested.children(value)
+        parts = pytree.children(value)
         if parts is not None:
             self._container(place, parts)
             return

@@ -14,7 +14,7 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement
 from tensortap.frameworks.base import Description
-from tensortap.frameworks.content import bytes_fingerprint
+from tensortap.frameworks.fingerprint import bytes_fingerprint
 from tensortap.kernels.decode import decode
 
 _Array = np.ndarray[Any, Any]

@@ -13,7 +13,7 @@ import numpy as np
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement
-from tensortap.frameworks import nested
+from tensortap.frameworks import pytree
 from tensortap.frameworks.base import Description, framework_of
 
 log = logging.getLogger("tensortap.python")
@@ -39,8 +39,8 @@ class _Python:
 
     def snapshot(self, value: Any) -> Any:
         """Containers around a snapshot of each leaf; of other objects a deep copy, else the object itself."""
-        if nested.is_container(value):
-            return nested.snapshot_leaves(value)
+        if pytree.is_container(value):
+            return pytree.snapshot_leaves(value)
         if type(value) in _IMMUTABLE_TYPES:
             return value
         try:
@@ -55,7 +55,7 @@ class _Python:
         if type(value) in _IMMUTABLE_TYPES:
             exact = _exact_key(value)
             return lambda other: type(other) is type(value) and _exact_key(other) == exact
-        if nested.is_container(value):
+        if pytree.is_container(value):
             return _mark_container(value)
         return _mark_object(value)
 
@@ -103,14 +103,14 @@ def _exact_key(value: Any) -> Any:
 
 
 def _mark_container(value: Any) -> Callable[[Any], bool]:
-    leaves = list(nested.leaves(value))
+    leaves = list(pytree.leaves(value))
     marks = [(path, framework_of(leaf).mark(leaf)) for path, leaf in leaves]
     is_it = _identity_test(value, holds=all(type(leaf) in _IMMUTABLE_TYPES for _, leaf in leaves))
 
     def is_same(other: Any) -> bool:
         if not is_it(other):
             return False
-        now = list(nested.leaves(other))
+        now = list(pytree.leaves(other))
         return len(now) == len(marks) and all(
             path == before and test(leaf) for (before, test), (path, leaf) in zip(marks, now, strict=True)
         )

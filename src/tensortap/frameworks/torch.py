@@ -1,8 +1,14 @@
-"""What torch says about a tensor, asked without disturbing the program's modes, graph or generator."""
+"""Torch tensors.
+
+What torch says about a tensor, asked without disturbing the program's modes, graph or generator.
+
+Functions of ours in code that torch compiles: one clean break of the graph, not our insides in it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,16 +21,16 @@ from torch._C import DisableTorchFunction, _DisableTorchDispatch, _functorch
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement
-from tensortap.frameworks import sharded
+from tensortap.frameworks import dtensor
 from tensortap.frameworks.base import Description
-from tensortap.frameworks.content import bytes_fingerprint
-from tensortap.frameworks.layouts import (
+from tensortap.frameworks.dtensor import (
     component_tensors,
     layout_of,
     require_strided,
     static_shape,
     tensor_nbytes,
 )
+from tensortap.frameworks.fingerprint import bytes_fingerprint
 from tensortap.frameworks.numpy import torch_compatible
 from tensortap.kernels.decode import decode
 
@@ -93,10 +99,10 @@ class _Torch:
             return words if words.dtype == wanted else words.view(wanted)
 
     def placement(self, value: torch.Tensor) -> Placement | None:
-        if type(value) in PLAIN_TENSOR_TYPES or not sharded.is_distributed(type(value)):
+        if type(value) in PLAIN_TENSOR_TYPES or not dtensor.is_distributed(type(value)):
             return None
         with outside_modes():
-            return sharded.dtensor_placement(value)
+            return dtensor.dtensor_placement(value)
 
 
 FRAMEWORK = _Torch()
@@ -134,7 +140,7 @@ def _outside_inference() -> contextlib.AbstractContextManager[Any]:
 
 def local_tensor(value: torch.Tensor) -> torch.Tensor:
     """The tensor that this process holds below a distributed one or below `torch.func.grad`."""
-    tensor: torch.Tensor = sharded.wait_local(value)
+    tensor: torch.Tensor = dtensor.wait_local(value)
     while _functorch.is_gradtrackingtensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor
@@ -254,8 +260,8 @@ def _has_dispatch(tensor: torch.Tensor) -> bool:
 
 def _clone(value: torch.Tensor) -> torch.Tensor:
     tensor = local_tensor(value)
-    if sharded.is_distributed(type(value)):
-        copy: torch.Tensor = sharded.wrap_local(value.detach(), _clone(tensor))
+    if dtensor.is_distributed(type(value)):
+        copy: torch.Tensor = dtensor.wrap_local(value.detach(), _clone(tensor))
         return copy
     if _has_dispatch(tensor):
         return _clone_wrapper_subclass(tensor)
@@ -310,3 +316,13 @@ def _decode_numbers(tensor: torch.Tensor) -> _Array:
     if tensor.dtype in _DTYPE_NAMES:
         return decode(bits, _DTYPE_NAMES[tensor.dtype])
     raise UnsupportedValueError(f"numpy cannot hold the numbers of {tensor.dtype}; bits() gives its bytes")
+
+
+def disable_compile(function: Callable[..., Any], reason: str) -> None:
+    """Let the compiler call it as it is. Nothing is imported: without torch, there is nothing to do."""
+    marks = vars(function)
+    marks["_torchdynamo_disable"], marks["_torchdynamo_disable_msg"] = True, reason
+    frames: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    if frames is not None and hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tensortap.frameworks import sharded
+from tensortap.frameworks import dtensor
 from tensortap.frameworks.torch import (
     FRAMEWORK,
     PLAIN_TENSOR_TYPES,
@@ -41,7 +41,7 @@ def share_copy_on_write(value: torch.Tensor) -> Any:
         or _count_dispatch_modes()
         or _functorch_interpreter()
     ):
-        return _share_local_tensor(value) if sharded.is_distributed(type(value)) else copy_tensor(value)
+        return _share_local_tensor(value) if dtensor.is_distributed(type(value)) else copy_tensor(value)
     try:
         storage = value.untyped_storage()
         nbytes, held = value.nbytes, storage.nbytes()
@@ -127,7 +127,7 @@ def supports_copy_on_write(device: torch.device) -> bool:
 
 
 def _share_local_tensor(value: Any) -> Any:
-    piece = sharded.wait_local(value)
+    piece = dtensor.wait_local(value)
     if type(piece) not in PLAIN_TENSOR_TYPES or not has_no_modes():
         return FRAMEWORK.snapshot(value)
-    return sharded.wrap_local(value.detach(), share_copy_on_write(piece))
+    return dtensor.wrap_local(value.detach(), share_copy_on_write(piece))

@@ -1,7 +1,15 @@
-"""The few numbers that tell whether a tensor is healthy, without waiting for the device that holds it."""
+"""Cheap device-side statistics and finite checks.
+
+The few numbers that tell whether a tensor is healthy, without waiting for the device that holds it.
+
+Whether a tensor holds NaN or Inf, asked as cheaply as can be: one sum, where that already says no.
+
+Whether two tensors differ in what can be seen without reading them through.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,8 +19,15 @@ import torch
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description
-from tensortap.frameworks.layouts import layout_of
-from tensortap.frameworks.torch import FRAMEWORK, has_no_modes, local_tensor, outside_modes, require_values
+from tensortap.frameworks.dtensor import layout_of
+from tensortap.frameworks.torch import (
+    FRAMEWORK,
+    PLAIN_TENSOR_TYPES,
+    has_no_modes,
+    local_tensor,
+    outside_modes,
+    require_values,
+)
 from tensortap.frameworks.torch_snapshots import tracing_paused, tracing_state
 from tensortap.kernels import native
 from tensortap.kernels.statistics import Statistics, statistics
@@ -215,3 +230,89 @@ def _require_summarisable(tensor: torch.Tensor) -> None:
 def _std_from_norm(count: int, mean: float, norm: float) -> float:
     """It follows from norm and mean; where they nearly cancel it is no more than their rounding."""
     return math.sqrt(max(0.0, norm * norm / count - mean * mean)) if math.isfinite(norm) else math.nan
+
+
+_HALF_DTYPES = ("float16", "bfloat16")
+
+
+def describe_untraced(tensor: torch.Tensor) -> Description:
+    """What it is; while `torch.jit.trace` writes down a program, without becoming part of it."""
+    if tracing_state() is None:
+        return FRAMEWORK.describe(tensor)
+    with tracing_paused():
+        return FRAMEWORK.describe(tensor)
+
+
+def is_readable(tensor: torch.Tensor) -> bool:
+    """Whether its numbers can be read here and now, unseen by any mode or tracing of the program."""
+    if type(tensor) not in PLAIN_TENSOR_TYPES or not has_no_modes() or tracing_state() is not None:
+        return False
+    return tensor.nbytes <= tensor.untyped_storage().nbytes() or _is_expanded(tensor)
+
+
+def is_surely_finite(tensor: torch.Tensor, told: Description) -> bool:
+    """True when a sum says so; a sum that is not finite may also have overflown."""
+    if not is_readable(tensor) or told.dtype.startswith("float8"):
+        return False
+    quiet = tensor.detach() if tensor.requires_grad else tensor
+    if told.dtype == "float32" and told.device == "cpu" and quiet.is_contiguous():
+        flat = quiet.view(-1)
+        total = torch.dot(flat, flat)  # in this thread: waking others takes longer, on a busy machine by far
+    else:
+        total = quiet.sum(dtype=torch.float32) if told.dtype in _HALF_DTYPES else quiet.sum()
+    return math.isfinite(abs(total.item()))
+
+
+def tensor_statistics(tensor: torch.Tensor) -> Statistics | None:
+    """All numbers about it; None where it has no values, or none that can be read."""
+    try:
+        return summarise_tensor(tensor).statistics
+    except UnsupportedValueError:
+        return None
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    return 0 in tensor.stride() and tensor.untyped_storage().nbytes() > 0
+
+
+_PREFIX_NBYTES = 256  # bytes
+
+
+def differ_in_prefix(one: Any, other: Any) -> bool:
+    """True when shape, number type or first numbers differ; False when only a full comparison can tell."""
+    if type(one) not in PLAIN_TENSOR_TYPES or type(other) not in PLAIN_TENSOR_TYPES or not has_no_modes():
+        return False
+    if one.dtype is not other.dtype or one.shape != other.shape:
+        return True
+    if not (_is_plain_cpu_memory(one) and _is_plain_cpu_memory(other)):
+        return False
+    nbytes = _contiguous_prefix(one, other) * one.itemsize
+    first, second = _read_prefix(one, nbytes), _read_prefix(other, nbytes)
+    return first is not None and second is not None and first != second
+
+
+def _is_plain_cpu_memory(tensor: Any) -> bool:
+    """Whether the numbers are what the memory says."""
+    if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return False
+    return not tensor.is_neg() and not tensor.is_conj()
+
+
+def _contiguous_prefix(one: Any, other: Any) -> int:
+    """How many numbers from the first on lie side by side in both, in the same order."""
+    steps: tuple[int, ...] = one.stride()
+    count: int = one.numel()
+    if steps != other.stride() or 1 not in steps:
+        return min(1, count)
+    return min(int(one.shape[steps.index(1)]), count)
+
+
+def _read_prefix(tensor: Any, nbytes: int) -> bytes | None:
+    address, storage = tensor.data_ptr(), tensor.untyped_storage()
+    end = address - storage.data_ptr() + nbytes
+    # Past the end of a freed storage there is stray memory.
+    return (
+        ctypes.string_at(address, min(nbytes, _PREFIX_NBYTES))
+        if address and end <= storage.nbytes()
+        else None
+    )

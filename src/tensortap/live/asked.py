@@ -11,7 +11,7 @@ from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.core.patterns import matches_pattern
 from tensortap.core.record import Record
 from tensortap.core.steps import declared_step
-from tensortap.frameworks.keep import detached_reference, summarise_value
+from tensortap.frameworks.retention import detached_reference, summarise_value
 from tensortap.kernels.statistics import Statistics
 from tensortap.live.offers import ExposedModel
 from tensortap.live.pace import Throttle

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import copy_on_write
+from tensortap.frameworks.retention import copy_on_write
 from tensortap.kernels.statistics import Statistics
 from tensortap.live.asked import ActiveCaptures, RequestedTap, StepClock, compute_statistics
 from tensortap.live.offers import ExposedModel

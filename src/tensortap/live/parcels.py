@@ -6,7 +6,7 @@ from typing import Any
 
 from tensortap.core.record import Record
 from tensortap.formats.wire_snapshots import copy_buffers, encode_record
-from tensortap.frameworks.pool import Buffer, BufferPool
+from tensortap.frameworks.retention import Buffer, BufferPool
 
 
 class OutgoingValue:

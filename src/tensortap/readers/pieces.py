@@ -11,7 +11,7 @@ import numpy as np
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.base import Framework, framework_of
-from tensortap.frameworks.sharded import simulated_ranks, wait_local
+from tensortap.frameworks.dtensor import simulated_ranks, wait_local
 from tensortap.readers.stored import StoredRecord
 
 _Array = np.ndarray[Any, Any]

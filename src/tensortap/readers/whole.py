@@ -13,7 +13,7 @@ import numpy as np
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.sharded import global_indices, parse_shard
+from tensortap.frameworks.dtensor import global_indices, parse_shard
 from tensortap.readers.pieces import (
     UNPLACED,
     LocalShard,

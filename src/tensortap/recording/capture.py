@@ -12,7 +12,7 @@ from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.steps import listen_if_requested
 from tensortap.core.tap import Tap
-from tensortap.frameworks.keep import specialise_for_torch
+from tensortap.frameworks.retention import specialise_for_torch
 from tensortap.recording import entered, tapping
 from tensortap.recording.captured import Captured
 from tensortap.recording.hearing import ManualTapSource

@@ -13,8 +13,8 @@ from tensortap.core.record import Record, Site
 from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import keep_unchanged
-from tensortap.frameworks.nested import leaves
+from tensortap.frameworks.pytree import leaves
+from tensortap.frameworks.retention import keep_unchanged
 from tensortap.recording import tapping
 from tensortap.stages.select import StepPredicate
 

@@ -22,7 +22,7 @@ from tensortap.formats.tree_words import (
     format_std_trend,
     pluralize,
 )
-from tensortap.frameworks.keep import RetentionPolicy, detached_reference, retention_policy
+from tensortap.frameworks.retention import RetentionPolicy, detached_reference, retention_policy
 from tensortap.readers.run import Run
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.memory import Memory

@@ -16,8 +16,8 @@ from tensortap.core.patterns import closest_names, matches_pattern
 from tensortap.core.protocols import Stage
 from tensortap.core.record import Kind, Record
 from tensortap.core.tap import Tap
-from tensortap.frameworks.keep import copy_on_write
-from tensortap.frameworks.nested import leaves
+from tensortap.frameworks.pytree import leaves
+from tensortap.frameworks.retention import copy_on_write
 from tensortap.recording.keeping import RetainingSink, TapSink
 from tensortap.sources.manual import Manual
 from tensortap.sources.modules import Modules

@@ -16,7 +16,7 @@ from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
 from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.sharded import wait_local
+from tensortap.frameworks.dtensor import wait_local
 from tensortap.kernels.hashing import checksum
 from tensortap.recording.module_code import collect_module_code
 from tensortap.sources.sites import class_name, unwrapped, walk

@@ -22,7 +22,7 @@ from tensortap.formats.arrivals import (
     received_overview,
 )
 from tensortap.formats.tree_words import escape_unprintable, pluralize
-from tensortap.frameworks.nested import snapshot_leaves
+from tensortap.frameworks.pytree import snapshot_leaves
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.history import History, parse_memory_limit
 from tensortap.sources.listener import Listener, Producer

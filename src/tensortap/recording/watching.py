@@ -13,7 +13,7 @@ from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.formats.short_words import ShortRepr
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.nested import map_leaves
+from tensortap.frameworks.pytree import map_leaves
 from tensortap.recording.targets import WatchTargets
 from tensortap.sinks.tree_log import TreeLog
 from tensortap.sources.functions import MAX_DEPTH, Functions

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 from tensortap.formats.wire_values import WireValue
-from tensortap.frameworks.pool import Buffer
+from tensortap.frameworks.retention import Buffer
 
 _QUEUE_OVERHEAD = 2048  # bytes that a queued value takes besides its data
 

@@ -19,7 +19,7 @@ from tensortap.formats.hdf5_layout import Moment, Storing, filters_of, open_file
 from tensortap.formats.hdf5_names import ITERATIONS, RANKS
 from tensortap.formats.hdf5_values import Casts, encode
 from tensortap.formats.hdf5_writer import TraceWriter, make_room
-from tensortap.frameworks.nested import is_container, leaves
+from tensortap.frameworks.pytree import is_container, leaves
 
 log = logging.getLogger("tensortap.hdf5")
 

@@ -10,8 +10,8 @@ from typing import Any
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record, Series
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import RetentionPolicy
-from tensortap.frameworks.nested import leaves, snapshot_leaves
+from tensortap.frameworks.pytree import leaves, snapshot_leaves
+from tensortap.frameworks.retention import RetentionPolicy
 
 log = logging.getLogger("tensortap.memory")
 _CONSTANTS = frozenset((bool, int, float, str, type(None)))

@@ -21,7 +21,7 @@ from tensortap.formats.run_layout import (
     write_failed_error,
 )
 from tensortap.formats.serializers import Encoded, encode
-from tensortap.frameworks.pool import Buffer, BufferPool
+from tensortap.frameworks.retention import Buffer, BufferPool
 from tensortap.kernels.hashing import checksum, crc32
 from tensortap.kernels.statistics import statistics
 from tensortap.sinks.background import BackgroundWriter

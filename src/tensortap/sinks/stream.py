@@ -16,7 +16,7 @@ from tensortap.formats.neighbours import check_listener_user
 from tensortap.formats.wire import FrameKind
 from tensortap.formats.wire_snapshots import copy_buffers, encode_record
 from tensortap.formats.wire_values import WireValue
-from tensortap.frameworks.pool import BufferPool
+from tensortap.frameworks.retention import BufferPool
 from tensortap.sinks import stream_words as words
 from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery, Outbox, QueuedValue, queue_cost
 from tensortap.sinks.process_end import EXIT_TIMEOUT, close_at_exit, register_child_exit

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from types import FrameType
 from typing import Any
 
-from tensortap.frameworks.sameness import (
+from tensortap.frameworks.equality import (
     change_token,
     contents_equal,
     is_array,

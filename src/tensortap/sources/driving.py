@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Protocol
 
-from tensortap.frameworks.compiling import disable_compile
+from tensortap.frameworks.torch import disable_compile
 
 NOTHING: Any = object()  # was returned
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tensortap.core.record import Kind
-from tensortap.frameworks.nested import leaves, map_leaves
+from tensortap.frameworks.pytree import leaves, map_leaves
 from tensortap.sources.hooks import Hook, StepHook
 from tensortap.sources.sites import Wanted, inputs_of, unwrapped
 

@@ -12,8 +12,8 @@ from typing import Any
 from tensortap.core.record import Placement
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
-from tensortap.frameworks import sharded
-from tensortap.frameworks.parallel_layers import megatron_parameter_placement, megatron_placement
+from tensortap.frameworks import dtensor
+from tensortap.frameworks.megatron import megatron_parameter_placement, megatron_placement
 from tensortap.sources.hooks import InputHook, OutputHook, RawHook, SimpleHook, StepHook
 from tensortap.sources.parameters import Parameters
 from tensortap.sources.port_source import PortSource, Stopped
@@ -83,7 +83,7 @@ class Modules(PortSource):
         if point.function is not None:
             return placement
         if placement is None and point.raw is not None:
-            placement = sharded.placement_of_former_dtensor(point.raw, leaf, point.module)
+            placement = dtensor.placement_of_former_dtensor(point.raw, leaf, point.module)
         if placement is None and point.kind == "param":
             return megatron_parameter_placement(point.module, leaf)
         return placement or megatron_placement(point.module, leaf, point.kind)  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ class Modules(PortSource):
         """Whether layers may hand out local pieces of distributed tensors."""
         if "torch.distributed.tensor" not in sys.modules:
             return False
-        return any(sharded.is_distributed(type(parameter)) for parameter in self.model.parameters())
+        return any(dtensor.is_distributed(type(parameter)) for parameter in self.model.parameters())
 
     def _hook(self, module: Any, points: Sequence[Port]) -> None:
         if len(points) == 1 and points[0].is_simple and not self._may_hand_out_pieces(module):

@@ -11,7 +11,7 @@ from tensortap.core.ranks import rank_info
 from tensortap.core.record import Kind, Placement, Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import keep_unchanged
+from tensortap.frameworks.retention import keep_unchanged
 from tensortap.sources.ports import Naming, Port
 from tensortap.sources.sites import VARIABLES, Wanted
 

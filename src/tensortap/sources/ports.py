@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Kind, Placement, Record
 from tensortap.core.steps import next_order
-from tensortap.frameworks import sharded
+from tensortap.frameworks import dtensor
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.nested import leaves
+from tensortap.frameworks.pytree import leaves
 from tensortap.sources.loaded import never, plain_tensors, recomputing, tensor_class
 from tensortap.sources.sites import VARIABLES, Wanted, classes_of, gradient_kind, own_name, site_stem
 
@@ -121,7 +121,7 @@ class Port:
     def emit(
         self, name: str, value: Any, kind: Kind, step: int, call: int, placement: Placement | None
     ) -> None:
-        shards = None if type(value) in self._plain else sharded.simulated_ranks(value, placement)
+        shards = None if type(value) in self._plain else dtensor.simulated_ranks(value, placement)
         for rank, shard, shard_placement in shards or [(self.source.rank, value, placement)]:
             self._pour(name, shard, kind, step, rank, call, shard_placement)
 

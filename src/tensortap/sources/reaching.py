@@ -8,8 +8,8 @@ from functools import lru_cache
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
-from tensortap.frameworks.nested import is_container
-from tensortap.frameworks.sameness import is_array, shallow_change_token
+from tensortap.frameworks.equality import is_array, shallow_change_token
+from tensortap.frameworks.pytree import is_container
 from tensortap.sources.touched import Step, Target
 
 MISSING: Any = type("_Missing", (), {"__slots__": ()})()

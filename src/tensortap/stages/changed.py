@@ -9,8 +9,8 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.protocols import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.content import value_fingerprint
-from tensortap.frameworks.nested import children, is_container, leaves
+from tensortap.frameworks.fingerprint import value_fingerprint
+from tensortap.frameworks.pytree import children, is_container, leaves
 
 
 class Changed(Stage):

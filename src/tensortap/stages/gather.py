@@ -12,9 +12,9 @@ from tensortap.core.ranks import from_process_group
 from tensortap.core.record import Record
 from tensortap.core.settings import is_strict
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.keep import RetentionPolicy, copy_on_write, copy_to_host
-from tensortap.frameworks.nested import map_leaves
-from tensortap.frameworks.sharded import wait_local
+from tensortap.frameworks.dtensor import wait_local
+from tensortap.frameworks.pytree import map_leaves
+from tensortap.frameworks.retention import RetentionPolicy, copy_on_write, copy_to_host
 from tensortap.stages.callbacks import Callback, CallbackChain
 from tensortap.stages.parcel import Problem, RefusedValues, pack_records, unpack_records
 

@@ -15,7 +15,7 @@ import numpy as np
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.nested import map_leaves
+from tensortap.frameworks.pytree import map_leaves
 
 _Shapes = list[tuple[int, ...]]
 _NO_VALUES: Any = object()  # no list of values given: the first argument is the value

@@ -9,7 +9,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.protocols import Stage
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.nested import leaves
+from tensortap.frameworks.pytree import leaves
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.stages.changed import Changed
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.content import value_fingerprint
-from tensortap.frameworks.nested import children, is_container
+from tensortap.frameworks.fingerprint import value_fingerprint
+from tensortap.frameworks.pytree import children, is_container
 
 _ATOM_TYPES = frozenset((int, str, bytes, bool, type(None), type(Ellipsis), range))
 _FLOAT_TYPES = frozenset((float, complex))
@@ -156,9 +156,9 @@ def _torch() -> Any:
 
 @lru_cache(maxsize=1)
 def _torch_prefix() -> Any:
-    from tensortap.frameworks import torch_glance
+    from tensortap.frameworks import torch_summary
 
-    return torch_glance
+    return torch_summary
 
 
 def _container_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:

@@ -6,7 +6,7 @@ import sys
 from typing import Any, Literal
 
 from tensortap.core.record import Placement
-from tensortap.frameworks.sharded import placement_at
+from tensortap.frameworks.dtensor import placement_at
 
 _GROUP_ATTRIBUTES = ("tensor_parallel_group", "process_group", "tensor_model_parallel_group", "tp_group")
 _SEQUENCE_PARALLEL_ATTRIBUTES = ("sequence_parallel", "sequence_parallel_enabled")
