@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from harness import Table, finish, medians
-from tensortap.formats.hdf5_layout import chunk_of
+from tensortap.formats.hdf5.schema import chunk_of
 from tensortap.sinks.hdf5 import HDF5
 
 KB, MB = 1 << 10, 1 << 20

@@ -11,7 +11,7 @@ import torch
 import tensortap as tt
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
-from tensortap.formats.bundles import Named, write_safetensors
+from tensortap.formats.safetensors import Named, write_safetensors
 from tensortap.sinks.hdf5 import HDF5
 from tensortap.sinks.run_directory import RunDirectory
 

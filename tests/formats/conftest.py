@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tensortap.formats.files import Folder, one_block
+from tensortap.formats.atomic_files import Folder, one_block
 from tensortap.formats.serializers import encode
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.formats import files
-from tensortap.formats.files import DIRECT_ROOM, Folder, one_block
+from tensortap.formats import atomic_files
+from tensortap.formats.atomic_files import DIRECT_ROOM, Folder, one_block
 from tensortap.formats.payload import Payload
 from tensortap.formats.serializers import encode
 from tensortap.frameworks.retention import BufferPool
@@ -56,12 +56,12 @@ def test_taken_names_are_left_alone(folder, tmp_path):
 
 
 def test_a_large_body_is_written_in_blocks(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_BLOCK", 1000)
+    monkeypatch.setattr(atomic_files, "_BLOCK", 1000)
     data = os.urandom(3500)
     name, summed = _put(folder, data, lambda crc: crc.to_bytes(4, "little"))
     written = (tmp_path / name).read_bytes()
     assert written[4:-4] == data
-    assert int.from_bytes(written[-4:], "little") == files.crc32(data)
+    assert int.from_bytes(written[-4:], "little") == atomic_files.crc32(data)
     assert summed == checksum(data)
 
 
@@ -90,7 +90,7 @@ def test_a_file_system_without_nameless_files_is_noticed_once(tmp_path, monkeypa
 
     def unsupported(self):
         calls.append(1)
-        raise files._Unsupported
+        raise atomic_files._Unsupported
 
     monkeypatch.setattr(Folder, "_open_nameless", unsupported)
     assert [_put(folder)[0], _put(folder)[0]] == ["x.bin", "x.2.bin"]

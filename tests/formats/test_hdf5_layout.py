@@ -8,10 +8,17 @@ from hypothesis import strategies as st
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.formats.hdf5_layout import chunk_of, filters_of
-from tensortap.formats.hdf5_names import COMPANIONS, is_companion, key_of, name_of, part_of
-from tensortap.formats.hdf5_values import Casts, encode, restore
-from tensortap.formats.ordered_file import OrderedFile
+from tensortap.formats.hdf5.ordered_file import OrderedFile
+from tensortap.formats.hdf5.schema import (
+    COMPANIONS,
+    chunk_of,
+    filters_of,
+    is_companion,
+    key_of,
+    name_of,
+    part_of,
+)
+from tensortap.formats.hdf5.values import Casts, encode, restore
 from tensortap.frameworks.base import framework_of
 
 ODD_NAMES = ["", ".", "..", "/", "a/b", "a.b", "größe", "x" * 300, "x_iterations", "x~2", "%", "%2F", "a\0b"]

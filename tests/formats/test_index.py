@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tensortap.core.errors import UnknownFormatError
 from tensortap.core.patterns import matches_pattern
 from tensortap.core.record import Placement, Record, Site
-from tensortap.formats import columns as module
-from tensortap.formats.columns import IndexColumns
+from tensortap.formats import index_columns as module
 from tensortap.formats.index import COLUMNS, IndexWriter, format_facts, format_row_end, format_row_start
+from tensortap.formats.index_columns import IndexColumns
 from tensortap.frameworks.base import Description
 from tensortap.readers.stored import StoredRecord
 

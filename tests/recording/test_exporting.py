@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import tensortap as tt
-from tensortap.formats.bundles import Named, write_npz
+from tensortap.formats.safetensors import Named, write_npz
 from tensortap.recording import exporting
 
 _TYPES = [

@@ -16,7 +16,7 @@ import torch
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.record import Record
 from tensortap.formats import pack
-from tensortap.formats.files import Folder
+from tensortap.formats.atomic_files import Folder
 from tensortap.readers.run import Run
 from tensortap.sinks import shelves
 from tensortap.sinks.run_directory import RunDirectory

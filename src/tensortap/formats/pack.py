@@ -5,7 +5,7 @@ import os
 from functools import lru_cache
 from typing import NamedTuple
 
-from tensortap.formats.files import drive_for, write_all, write_parts
+from tensortap.formats.atomic_files import drive_for, write_all, write_parts
 from tensortap.formats.payload import Payload
 from tensortap.formats.zip_stored import Member, descriptor, descriptor_size, directory, local_header
 from tensortap.kernels.hashing import checksum, crc32

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.formats.columns import IndexColumns
+from tensortap.formats.index_columns import IndexColumns
 
 Array = np.ndarray[Any, Any]
 STATISTICS = ("mean", "std", "min", "max", "absmax", "nan", "inf")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.formats.columns import IndexColumns
+from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER
 
 NAN, INF = 6, 7  # positions of the counts in a row of statistics

@@ -13,8 +13,8 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from tensortap.formats.columns import IndexColumns
 from tensortap.formats.index import index_files
+from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
 from tensortap.formats.serializers import known_suffixes
 from tensortap.kernels.hashing import checksum

@@ -15,7 +15,7 @@ import numpy as np
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.patterns import closest_names, natural_sort_key, parse_pattern
 from tensortap.core.record import Kind, Series
-from tensortap.formats.columns import IndexColumns
+from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE
 from tensortap.formats.table import format_nbytes, format_table, format_table_html
 from tensortap.metadata.sources import CODE, SOURCES, kept_files

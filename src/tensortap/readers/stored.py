@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tensortap.core.record import Kind, Placement, Record, Site, render_card
-from tensortap.formats.columns import IndexColumns
 from tensortap.formats.index import parse_placement, parse_site
+from tensortap.formats.index_columns import IndexColumns
 from tensortap.kernels.statistics import Statistics
 from tensortap.readers.statistics_cache import StatisticsCache
 from tensortap.readers.values import ValueReader

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.patterns import closest_names, matches_pattern, natural_sort_key
 from tensortap.core.record import Series
-from tensortap.formats.hdf5_layout import load_filters, open_file
-from tensortap.formats.hdf5_parts import Rows, StoredPart, find_parts
+from tensortap.formats.hdf5.reader import Rows, StoredPart, find_parts
+from tensortap.formats.hdf5.schema import load_filters, open_file
 from tensortap.formats.table import format_table, format_table_html
 
 T = TypeVar("T")

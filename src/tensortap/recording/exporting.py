@@ -14,7 +14,7 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError, WriteFailedError
-from tensortap.formats.bundles import SAFETENSORS, Named, write_npz, write_safetensors
+from tensortap.formats.safetensors import SAFETENSORS, Named, write_npz, write_safetensors
 from tensortap.formats.tree_html import render_value_tree_html
 from tensortap.readers.cards import value_card
 from tensortap.readers.run import Run

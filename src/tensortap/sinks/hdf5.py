@@ -15,10 +15,9 @@ import numpy as np
 from tensortap.core.errors import UnsupportedValueError, WriteFailedError
 from tensortap.core.ranks import rank_info as this_process
 from tensortap.core.record import Record
-from tensortap.formats.hdf5_layout import Moment, Storing, filters_of, open_file
-from tensortap.formats.hdf5_names import ITERATIONS, RANKS
-from tensortap.formats.hdf5_values import Casts, encode
-from tensortap.formats.hdf5_writer import TraceWriter, make_room
+from tensortap.formats.hdf5.schema import ITERATIONS, RANKS, Moment, Storing, filters_of, open_file
+from tensortap.formats.hdf5.values import Casts, encode
+from tensortap.formats.hdf5.writer import TraceWriter, make_room
 from tensortap.frameworks.pytree import is_container, leaves
 
 log = logging.getLogger("tensortap.hdf5")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.record import Record
-from tensortap.formats.files import DIRECT_ROOM, LARGE, one_block
+from tensortap.formats.atomic_files import DIRECT_ROOM, LARGE, one_block
 from tensortap.formats.index import format_facts
 from tensortap.formats.payload import Payload
 from tensortap.formats.run_layout import (

@@ -11,7 +11,7 @@ from time import monotonic
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.ranks import RankInfo
 from tensortap.core.record import Record
-from tensortap.formats.files import Folder
+from tensortap.formats.atomic_files import Folder
 from tensortap.formats.index import IndexWriter, format_row_end, format_row_start
 from tensortap.formats.pack import PackWriter
 from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER, ranked_stem, write_failed_error

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensortap.core.errors import UnsupportedValueError, WriteFailedError
-from tensortap.formats.hdf5_layout import Moment, Part, Storing, create_file
-from tensortap.formats.hdf5_values import Cell
-from tensortap.formats.ordered_file import OrderedFile, lock
+from tensortap.formats.hdf5.ordered_file import OrderedFile, lock
+from tensortap.formats.hdf5.schema import Moment, Part, Storing, create_file
+from tensortap.formats.hdf5.values import Cell
 
 _INTERVAL = 1.0  # seconds between two commits that nobody asked for
 _MOST_WAITING = 64 << 20  # bytes

@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.formats.hdf5_layout import VERSION, has_padding, is_dataset, is_text
-from tensortap.formats.hdf5_names import (
+from tensortap.formats.hdf5.schema import (
     COMPANIONS,
     ITERATIONS,
     POSITIONS,
     RANKS,
     SHAPES,
+    VERSION,
+    has_padding,
     is_companion,
+    is_dataset,
+    is_text,
     name_of,
     part_of,
 )
-from tensortap.formats.hdf5_values import Array, Form, restore
+from tensortap.formats.hdf5.values import Array, Form, restore
 
 _Reading = Callable[["StoredPart", slice], list[Any]]
 
