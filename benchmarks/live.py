@@ -164,9 +164,9 @@ class Reader:
     """Takes a frame, pauses, and only then takes the next: the job sees a session that is slow."""
 
     def __init__(self, pause: float) -> None:
-        from tensortap.formats.link import connect
-        from tensortap.formats.wire import FrameKind
         from tensortap.live.discovery import jobs
+        from tensortap.transport.connection import connect
+        from tensortap.transport.frames import FrameKind
 
         self._kinds, self._pause = FrameKind, pause
         self._link = connect(jobs()[0].socket)

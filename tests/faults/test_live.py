@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import tensortap as tt
-from tensortap.formats.wire import HEADER_NBYTES, FrameKind, encode_head
+from tensortap.transport.frames import HEADER_NBYTES, FrameKind, encode_head
 
 SESSION = Path(__file__).with_name("live_session.py")
 PRELUDE = """

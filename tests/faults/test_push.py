@@ -16,8 +16,8 @@ import pytest
 
 from tensortap.core.errors import RefusedError
 from tensortap.core.record import Record
-from tensortap.formats.neighbours import check_client_user
 from tensortap.sinks.stream import Stream
+from tensortap.transport.tls import check_client_user
 
 SESSION = Path(__file__).with_name("push_session.py")
 NOBODY = 65534

@@ -19,12 +19,12 @@ import pytest
 import torch
 
 from tensortap.core.errors import NotServingError, RefusedError
-from tensortap.formats.certificates import certificate_fingerprint, client_tls, create_self_signed, server_tls
-from tensortap.formats.dialing import open_socket, wrap_tls
-from tensortap.formats.greeting import token_proof
-from tensortap.formats.link import Connection, accept_connection, connect
-from tensortap.formats.wire import BadFrameError, FrameKind, FrameLimits, encode_head
-from tensortap.formats.wire_values import encode_for_wire, unpacked
+from tensortap.transport.connection import Connection, accept_connection, connect
+from tensortap.transport.frames import BadFrameError, FrameKind, FrameLimits, encode_head
+from tensortap.transport.handshake import token_proof
+from tensortap.transport.sockets import open_socket, wrap_tls
+from tensortap.transport.tls import certificate_fingerprint, client_tls, create_self_signed, server_tls
+from tensortap.transport.values import encode_for_wire, unpacked
 
 TIMEOUT = 20
 
@@ -563,8 +563,8 @@ def test_a_file_without_a_certificate_is_named(tmp_path):
 
 READER = """
 import socket, sys
-from tensortap.formats.greeting import proof
-from tensortap.formats.link import Link
+from tensortap.transport.handshake import proof
+from tensortap.transport.connection import Link
 link = Link(socket.socket(fileno=int(sys.argv[1])))
 for _ in range(4):
     assert link.receive().data.nbytes == 8 << 20

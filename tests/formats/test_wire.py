@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensortap.core.errors import TensortapError, UnsupportedValueError
-from tensortap.formats.wire import (
+from tensortap.transport.frames import (
     HEADER_NBYTES,
     WIRE_VERSION,
     BadFrameError,
@@ -23,9 +23,8 @@ from tensortap.formats.wire import (
     parse_header,
     parse_meta,
 )
-from tensortap.formats.wire_building import decode_from_wire
-from tensortap.formats.wire_records import decode_record
-from tensortap.formats.wire_values import encode_for_wire
+from tensortap.transport.schema import decode_record
+from tensortap.transport.values import decode_from_wire, encode_for_wire
 
 FIELDS = struct.Struct("<2sBBIIQQ")
 

@@ -22,9 +22,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement, Record, Site
-from tensortap.formats.wire import BadFrameError, FrameKind, FrameLimits, encode_head, parse_meta
-from tensortap.formats.wire_building import original_types
-from tensortap.formats.wire_values import encode_for_wire, record_from, record_meta, unpacked
+from tensortap.transport.frames import BadFrameError, FrameKind, FrameLimits, encode_head, parse_meta
+from tensortap.transport.values import encode_for_wire, original_types, record_from, record_meta, unpacked
 
 Point = namedtuple("Point", "x y")
 
@@ -334,7 +333,7 @@ def test_the_limits_are_the_receivers():
 def test_without_torch_a_tensor_arrives_as_a_numpy_array_and_torch_is_not_imported():
     code = """
         import sys, numpy as np
-        from tensortap.formats.wire_values import unpacked
+        from tensortap.transport.values import unpacked
         meta = {"tree": [["array", "torch", "float32", [2]]]}
         back = unpacked(meta, bytearray(np.ones(2, "f4").tobytes()))
         assert type(back) is np.ndarray and "torch" not in sys.modules

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.formats.link import connect
-from tensortap.formats.wire import FrameKind
 from tensortap.live.subscriptions import WINDOW
+from tensortap.transport.connection import connect
+from tensortap.transport.frames import FrameKind
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ import torch
 
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.link import accept_connection
-from tensortap.formats.wire import FrameKind
-from tensortap.formats.wire_values import WireValue
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.deliveries import Outbox, QueuedValue
 from tensortap.sinks.memory import Memory
 from tensortap.sinks.stream import Stream
 from tensortap.sources.listener import Listener
 from tensortap.testing import SinkContract
+from tensortap.transport.connection import accept_connection
+from tensortap.transport.frames import FrameKind
+from tensortap.transport.values import WireValue
 
 MB = 1 << 20
 

@@ -10,14 +10,14 @@ import pytest
 from tensortap.core.errors import NotServingError, RefusedError
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.certificates import client_tls, create_self_signed, server_tls
-from tensortap.formats.greeting import PeerInfo, handshake_as_client
-from tensortap.formats.link import Connection, connect
-from tensortap.formats.wire import HEADER_NBYTES, FrameKind, encode_head
 from tensortap.sinks.memory import Memory
 from tensortap.sinks.stream import Stream
 from tensortap.sources import listener as listening
 from tensortap.sources.listener import Listener
+from tensortap.transport.connection import Connection, connect
+from tensortap.transport.frames import HEADER_NBYTES, FrameKind, encode_head
+from tensortap.transport.handshake import PeerInfo, handshake_as_client
+from tensortap.transport.tls import client_tls, create_self_signed, server_tls
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ from tensortap.core.settings import is_on, setting
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
 from tensortap.formats.arrivals import ReceivedTable
-from tensortap.formats.certificates import TlsConfig, create_self_signed, server_tls
-from tensortap.formats.token import read_token
 from tensortap.frameworks.torch import disable_compile
 from tensortap.readers.spinner import print_new_lines, show_spinner
 from tensortap.recording.receiving import Receiver
@@ -26,6 +24,8 @@ from tensortap.sinks.stream import Stream
 from tensortap.sources.frames import argument_name
 from tensortap.sources.listener import Listener
 from tensortap.sources.manual import Manual
+from tensortap.transport.handshake import read_token
+from tensortap.transport.tls import TlsConfig, create_self_signed, server_tls
 
 __all__ = [
     "catch",

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from tensortap.core.errors import NotServingError, RefusedError
 from tensortap.core.patterns import closest_names
-from tensortap.formats.link import Connection, connect
-from tensortap.formats.wire import BadFrameError
 from tensortap.live.discovery import Job, jobs
 from tensortap.live.forwarding import SshForwarding, remote_jobs, split_address
 from tensortap.live.peers import RankConnection
+from tensortap.transport.connection import Connection, connect
+from tensortap.transport.frames import BadFrameError
 
 _HOW_TO_LISTEN = "tt.listen() in a program, or TENSORTAP_LIVE=1, opens it"
 

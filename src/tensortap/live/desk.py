@@ -8,14 +8,14 @@ from typing import Any
 
 from tensortap.core.errors import TensortapError
 from tensortap.core.patterns import matches_pattern
-from tensortap.formats.link import Frame
-from tensortap.formats.wire import FrameKind, encode_head
 from tensortap.live.control import Control
 from tensortap.live.discovery import Job
 from tensortap.live.line import SessionConnection
 from tensortap.live.offers import CatalogEntry, ExposedModels
 from tensortap.live.requests import parse_count, parse_request
 from tensortap.live.subscriptions import Subscription
+from tensortap.transport.connection import Frame
+from tensortap.transport.frames import FrameKind, encode_head
 
 _MAX_TAPS = 1000  # of one session
 _ROWS_PER_FRAME = 2000

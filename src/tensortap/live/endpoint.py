@@ -19,8 +19,6 @@ from tensortap.core.errors import RefusedError, TensortapError
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on, setting
 from tensortap.core.steps import add_step_listener, remove_step_listener
-from tensortap.formats.link import accept_connection
-from tensortap.formats.wire import BadFrameError, FrameKind, encode_head
 from tensortap.live.control import Control, DumpTarget
 from tensortap.live.desk import RequestHandler
 from tensortap.live.discovery import Job, JobFile, describe_process, private_folder
@@ -28,6 +26,8 @@ from tensortap.live.line import SessionConnection
 from tensortap.live.offers import exposed_models
 from tensortap.live.pace import DEFAULT_SHARE
 from tensortap.live.parcels import OutgoingBudget
+from tensortap.transport.connection import accept_connection
+from tensortap.transport.frames import BadFrameError, FrameKind, encode_head
 
 _MAX_SESSIONS = 64
 _MAX_HANDSHAKES = 8

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tensortap.formats.link import Connection, Frame
 from tensortap.live.parcels import OutgoingValue
 from tensortap.live.subscriptions import Subscription
+from tensortap.transport.connection import Connection, Frame
 
 _MAX_PENDING_FRAMES = 20_000  # small ones that wait; a session that takes none is given up
 _WAKE_BYTES = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tensortap.core.record import Record
-from tensortap.formats.wire_snapshots import copy_buffers, encode_record
 from tensortap.frameworks.retention import Buffer, BufferPool
+from tensortap.transport.values import copy_buffers, encode_record
 
 
 class OutgoingValue:

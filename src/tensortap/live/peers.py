@@ -8,8 +8,8 @@ import threading
 from typing import Any
 
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
-from tensortap.formats.link import Connection, Frame
-from tensortap.formats.wire import FrameKind
+from tensortap.transport.connection import Connection, Frame
+from tensortap.transport.frames import FrameKind
 
 _SEND_SECONDS = 5.0
 _ids = itertools.count(1)

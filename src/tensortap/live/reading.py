@@ -9,13 +9,13 @@ from typing import Any
 
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.link import Frame
-from tensortap.formats.wire import BadFrameError, FrameKind
-from tensortap.formats.wire_values import record_from, unpacked
 from tensortap.kernels.statistics import Statistics
 from tensortap.live.peers import RankConnection
 from tensortap.live.shelf import ReceiveBuffer
 from tensortap.live.tapped import RemoteTap
+from tensortap.transport.connection import Frame
+from tensortap.transport.frames import BadFrameError, FrameKind
+from tensortap.transport.values import record_from, unpacked
 
 log = logging.getLogger("tensortap.live")
 

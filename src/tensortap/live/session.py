@@ -14,7 +14,6 @@ from typing import Any, Self
 from tensortap.core.errors import NotServingError
 from tensortap.core.tap import Tap
 from tensortap.formats.table import format_table, format_table_html
-from tensortap.formats.wire import FrameKind
 from tensortap.live.attaching import connect_to_job
 from tensortap.live.catalog import Catalog, parse_catalog_row
 from tensortap.live.forwarding import SshForwarding
@@ -24,6 +23,7 @@ from tensortap.live.shelf import ReceiveBuffer
 from tensortap.live.tapped import RemoteTap
 from tensortap.recording.keeping import parse_size
 from tensortap.sinks.addresses import open_sink
+from tensortap.transport.frames import FrameKind
 
 log = logging.getLogger("tensortap.live")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tensortap.core.record import Record
-from tensortap.formats.wire import FrameKind, encode_head
 from tensortap.live.parcels import OutgoingValue
 from tensortap.live.requests import Request
+from tensortap.transport.frames import FrameKind, encode_head
 
 WINDOW = 2  # steps on their way
 WINDOW_BYTES = 64 << 20

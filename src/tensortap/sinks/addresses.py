@@ -60,9 +60,9 @@ def open_sink(address: str) -> Sink:
 
 def open_stream(address: str, port: int | None = None) -> "Stream":
     """A stream to `host`, `host:port`, `tcp://host:port` or `tls://host:port`; `port` is the default port."""
-    from tensortap.formats.certificates import client_tls  # imported lazily: most programs send nothing
-    from tensortap.formats.token import read_token
     from tensortap.sinks.stream import Stream
+    from tensortap.transport.handshake import read_token
+    from tensortap.transport.tls import client_tls  # imported lazily: most programs send nothing
 
     scheme, separator, host = address.rpartition("://")
     if separator and scheme not in _STREAM_SCHEMES:

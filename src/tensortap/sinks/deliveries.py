@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from tensortap.formats.wire_values import WireValue
 from tensortap.frameworks.retention import Buffer
+from tensortap.transport.values import WireValue
 
 _QUEUE_OVERHEAD = 2048  # bytes that a queued value takes besides its data
 

@@ -9,17 +9,15 @@ from typing import Any
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record
-from tensortap.formats.certificates import TlsConfig
-from tensortap.formats.dialing import parse_host
-from tensortap.formats.link import Connection, connect
-from tensortap.formats.neighbours import check_listener_user
-from tensortap.formats.wire import FrameKind
-from tensortap.formats.wire_snapshots import copy_buffers, encode_record
-from tensortap.formats.wire_values import WireValue
 from tensortap.frameworks.retention import BufferPool
 from tensortap.sinks import stream_words as words
 from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery, Outbox, QueuedValue, queue_cost
 from tensortap.sinks.process_end import EXIT_TIMEOUT, close_at_exit, register_child_exit
+from tensortap.transport.connection import Connection, connect
+from tensortap.transport.frames import FrameKind
+from tensortap.transport.sockets import parse_host
+from tensortap.transport.tls import TlsConfig, check_listener_user
+from tensortap.transport.values import WireValue, copy_buffers, encode_record
 
 BUDGET = 256 << 20
 _FLUSH_TIMEOUT = 30.0  # seconds

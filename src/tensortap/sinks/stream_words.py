@@ -10,9 +10,9 @@ from typing import Any
 
 from tensortap.core.errors import RefusedError, UnsupportedValueError
 from tensortap.core.ranks import rank_info
-from tensortap.formats.link import Connection
 from tensortap.formats.tree_words import pluralize
-from tensortap.formats.wire import FrameKind
+from tensortap.transport.connection import Connection
+from tensortap.transport.frames import FrameKind
 
 # What a user-defined value may raise when it is described or copied.
 UNSENDABLE_ERRORS = (UnsupportedValueError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError)

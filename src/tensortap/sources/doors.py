@@ -6,8 +6,8 @@ import errno
 import socket
 
 from tensortap.core.errors import NotServingError, RefusedError
-from tensortap.formats.certificates import TlsConfig
-from tensortap.formats.link import Connection
+from tensortap.transport.connection import Connection
+from tensortap.transport.tls import TlsConfig
 
 _BACKLOG = 128
 _LOOPBACK = ("127.", "::1", "localhost")

@@ -16,13 +16,11 @@ from weakref import WeakSet
 
 from tensortap.core.errors import TensortapError
 from tensortap.core.tap import Tap
-from tensortap.formats.certificates import TlsConfig
-from tensortap.formats.link import Connection, Frame, accept_connection
-from tensortap.formats.neighbours import check_client_user
-from tensortap.formats.wire import DEFAULT_LIMITS, FrameKind, FrameLimits
-from tensortap.formats.wire_building import TargetFramework
-from tensortap.formats.wire_values import record_from, unpacked
 from tensortap.sources.doors import open_door, refuse_open_door, shut
+from tensortap.transport.connection import Connection, Frame, accept_connection
+from tensortap.transport.frames import DEFAULT_LIMITS, FrameKind, FrameLimits
+from tensortap.transport.tls import TlsConfig, check_client_user
+from tensortap.transport.values import TargetFramework, record_from, unpacked
 
 MOST_CONNECTIONS = 64
 _MOST_UNCONFIRMED = 32  # frames, or

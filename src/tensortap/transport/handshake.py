@@ -1,4 +1,9 @@
-"""Who is there: versions, the peer's user and a proof of the token, before anything else is said or read."""
+"""Versions, token proof.
+
+Who is there: versions, the peer's user and a proof of the token, before anything else is said or read.
+
+The secret that both sides of a link know: from the environment, or from a private file of the user.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,17 @@ import os
 import re
 import secrets
 import socket
+import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, NoReturn, Protocol
 
 from tensortap.core.errors import RefusedError
-from tensortap.formats.streams import remaining_seconds
-from tensortap.formats.wire import WIRE_VERSION, FrameKind, FrameLimits
+from tensortap.core.settings import setting
+from tensortap.transport.frames import WIRE_VERSION, FrameKind, FrameLimits
+from tensortap.transport.sockets import remaining_seconds
 
 Role = Literal["connect", "accept"]
 HANDSHAKE_LIMITS = FrameLimits(meta=4096, data=0, json_depth=4)
@@ -193,3 +201,22 @@ def _read_string(meta: dict[str, Any], key: str) -> str:
 def _sanitize(said: Any) -> str:
     """What a stranger said, fit for a terminal."""
     return "".join(one if one.isprintable() else "?" for one in str(said))[:300]
+
+
+_TOKEN_FILE = Path(".config", "tensortap", "token")
+
+
+def read_token() -> str | None:
+    """`THING_TOKEN`, else the first line of `~/.config/tensortap/token`; None where neither is there."""
+    return setting("THING_TOKEN") or _read_token_file(Path.home() / _TOKEN_FILE)
+
+
+def _read_token_file(path: Path) -> str | None:
+    try:
+        with path.open(encoding="utf-8") as file:
+            told = os.fstat(file.fileno())
+            if told.st_uid != os.geteuid() or stat.S_IMODE(told.st_mode) & 0o077:
+                raise RefusedError(f"the token in {path} can be read by others; chmod 600 it, and change it")
+            return file.readline().strip() or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None

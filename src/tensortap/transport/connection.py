@@ -9,17 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from tensortap.formats.certificates import TlsConfig
-from tensortap.formats.dialing import closing_on_error, open_socket, parse_host, wrap_tls
-from tensortap.formats.greeting import (
-    HANDSHAKE_LIMITS,
-    PeerInfo,
-    check_unix_peer,
-    handshake_as_client,
-    handshake_as_server,
-)
-from tensortap.formats.streams import ByteStream, SocketStream, deadline_after, remaining_seconds
-from tensortap.formats.wire import (
+from tensortap.transport.frames import (
     DEFAULT_LIMITS,
     HEADER_NBYTES,
     BadFrameError,
@@ -30,7 +20,25 @@ from tensortap.formats.wire import (
     parse_header,
     parse_meta,
 )
-from tensortap.formats.wire_tree import data_nbytes
+from tensortap.transport.handshake import (
+    HANDSHAKE_LIMITS,
+    PeerInfo,
+    check_unix_peer,
+    handshake_as_client,
+    handshake_as_server,
+)
+from tensortap.transport.schema import data_nbytes
+from tensortap.transport.sockets import (
+    ByteStream,
+    SocketStream,
+    closing_on_error,
+    deadline_after,
+    open_socket,
+    parse_host,
+    remaining_seconds,
+    wrap_tls,
+)
+from tensortap.transport.tls import TlsConfig
 
 _Array = np.ndarray[Any, Any]
 _SCRATCH_NBYTES = 1 << 20

@@ -1,22 +1,40 @@
-"""Values as they travel: a tree of nodes for the meta of a frame, and their numbers as they lie in memory."""
+"""Values to frames and back.
+
+Values as they travel: a tree of nodes for the meta of a frame, and their numbers as they lie in memory.
+
+Values made again from the tree of a frame and its data; only what the closed list of nodes allows.
+
+Records on their way to another process: what is told of them, and one snapshot of their bytes.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections import UserList, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.core.errors import UnsupportedValueError
-from tensortap.formats.wire import DEFAULT_LIMITS, FrameLimits
-from tensortap.formats.wire_records import encode_placement
-from tensortap.formats.wire_tree import ALIGNMENT, LIST_DTYPES, align_up
+from tensortap.core.errors import TensortapError, UnsupportedValueError
+from tensortap.core.record import Record
 from tensortap.frameworks import pytree
-from tensortap.frameworks.base import Framework, framework_of
+from tensortap.frameworks.base import Framework, framework_named, framework_of
+from tensortap.frameworks.retention import Buffer, BufferPool
+from tensortap.transport.frames import DEFAULT_LIMITS, BadFrameError, FrameLimits
+from tensortap.transport.schema import (
+    ALIGNMENT,
+    CONTAINERS,
+    LIST_DTYPES,
+    Extent,
+    align_up,
+    child_count,
+    encode_placement,
+    node_extents,
+)
 
 _Array = np.ndarray[Any, Any]
 _INT64 = range(-(2**63), 2**63)
@@ -272,3 +290,134 @@ _WRITERS: dict[type, Any] = {
     bytes: _write_bytes,
     bytearray: _write_bytes,
 }
+
+
+TargetFramework = Literal["loaded", "own", "numpy"]
+_OPTIONAL_FRAMEWORKS = ("torch", "jax")
+
+
+def decode_from_wire(
+    meta: dict[str, Any],
+    data: Any = b"",
+    limits: FrameLimits = DEFAULT_LIMITS,
+    into: TargetFramework = "loaded",
+) -> Any:
+    """The value of a frame, writable, on the memory of `data`.
+
+    An array comes back in its own framework where the program has loaded that (`into="loaded"`), or
+    where it is installed (`"own"`); else, and with `"numpy"`, as a numpy array.
+    """
+    tree = meta.get("tree")
+    places, nbytes = node_extents(tree, limits)
+    held = np.frombuffer(data, np.uint8) if nbytes or len(data) else np.empty(0, np.uint8)
+    if held.nbytes != nbytes:
+        raise BadFrameError(f"a value of {nbytes} bytes came with {held.nbytes} bytes of data")
+    try:
+        return _build_value(tree, places, held, into)  # type: ignore[arg-type]
+    except BadFrameError:
+        raise
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise BadFrameError(f"a value that cannot be made: {error}") from error
+
+
+def original_types(meta: dict[str, Any]) -> list[str]:
+    """What containers and arrays were before they became plain ones: `"Point(x, y)"`, `"Parameter"`."""
+    found = []
+    for node in meta.get("tree", ()):
+        if type(node) is list and node[0] in CONTAINERS and len(node) > 2:
+            found.append(node[2])
+        elif type(node) is list and node[0] == "array" and len(node) > 4 and "type" in node[4]:
+            found.append(node[4]["type"])
+    return found
+
+
+def _build_value(tree: list[Any], places: list[Extent], held: _Array, into: TargetFramework) -> Any:
+    """Backwards, so that a container finds its items on the stack, the first on top."""
+    done: list[Any] = []
+    for node, place in zip(reversed(tree), reversed(places), strict=True):
+        if type(node) is not list:
+            done.append(node)
+        elif node[0] in CONTAINERS:
+            items = [done.pop() for _ in range(child_count(node))]
+            done.append(_build_container(node[0], items))
+        else:
+            done.append(_build_leaf(node, held[place.start : place.start + place.nbytes], into))
+    return done[0]
+
+
+def _build_container(tag: str, items: list[Any]) -> Any:
+    if tag == "list":
+        return items
+    if tag == "dict":
+        return dict(zip(items[::2], items[1::2], strict=True))
+    return {"tuple": tuple, "set": set, "frozenset": frozenset}[tag](items)
+
+
+def _build_leaf(node: list[Any], held: _Array, into: TargetFramework) -> Any:
+    tag, *fields = node
+    if tag == "array":
+        return _build_array(held, into, *fields)
+    if tag == "numbers":
+        kind, dtype, _ = fields
+        numbers = held.view(DTYPE_TABLE[dtype].storage).tolist()
+        return tuple(numbers) if kind == "tuple" else numbers
+    if tag == "str":
+        return str(held.data, "utf-8", "surrogatepass")
+    if tag in ("bytes", "bytearray"):
+        return bytes(held.data) if tag == "bytes" else bytearray(held.data)
+    if tag == "complex":
+        return complex(*map(float, fields))
+    return int(fields[0], 16) if tag == "int" else float(fields[0])
+
+
+def _build_array(
+    held: _Array,
+    into: TargetFramework,
+    framework: str,
+    dtype: str,
+    shape: list[int],
+    extra: dict[str, Any] | None = None,
+) -> Any:
+    bits = held.view(DTYPE_TABLE[dtype].storage).reshape(shape)
+    made = _to_framework(bits, framework, dtype, into)
+    return made[()] if extra and extra.get("scalar") and isinstance(made, np.ndarray) else made
+
+
+def _to_framework(bits: _Array, framework: str, dtype: str, into: TargetFramework) -> Any:
+    is_wanted = into == "own" or (into == "loaded" and sys.modules.get(framework) is not None)
+    if framework in _OPTIONAL_FRAMEWORKS and is_wanted:
+        try:
+            return framework_named(framework).from_bits(bits, dtype)
+        except (ImportError, TensortapError):  # not installed, or without this number type
+            pass
+    return framework_named("numpy").from_bits(bits, dtype)
+
+
+_JOIN_NBYTES = 4096  # bytes; below that a buffer of the pool would be mostly empty
+_COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
+
+
+def encode_record(record: Record, limits: FrameLimits = DEFAULT_LIMITS) -> WireValue:
+    """The meta of a frame with this record, and its bytes where they lie; what cannot be sent is refused."""
+    sent = encode_for_wire(record.value, limits)
+    sent.meta = {**record_meta(record), **sent.meta}
+    return sent
+
+
+def copy_buffers(sent: WireValue, pool: BufferPool) -> Buffer | bytes:
+    """The bytes of it as they are now, in one block."""
+    if sent.nbytes <= _JOIN_NBYTES:
+        return b"".join(sent.buffers) if sent.nbytes else b""
+    buffer, at = pool.lend(sent.nbytes), 0
+    for view in sent.buffers:
+        _copy(buffer.array[at : at + view.nbytes], view)
+        at += view.nbytes
+    return buffer
+
+
+def _copy(target: np.ndarray[Any, Any], view: memoryview) -> None:
+    if view.nbytes <= _COPY_WITH_GIL:
+        # numpy would give the interpreter's lock away for this, and the sending thread would take it.
+        target.data[:] = view
+    else:
+        np.copyto(target, np.frombuffer(view, np.uint8))
