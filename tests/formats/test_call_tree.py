@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from tensortap.formats.call_tree_fold import LONGEST_BLOCK, Fold
-from tensortap.formats.call_tree_labels import CHINESE, ENGLISH, Line, encodable, fitted, labels_for
-from tensortap.formats.short_words import ShortRepr
+from tensortap.render.call_tree import LONGEST_BLOCK, Fold
+from tensortap.render.call_tree_values import CHINESE, ENGLISH, Line, encodable, fitted, labels_for
+from tensortap.render.text import ShortRepr
 
 
 def fold(texts):

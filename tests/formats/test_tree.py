@@ -14,12 +14,11 @@ import pytest
 import torch
 
 from tensortap.core.record import Record
-from tensortap.formats.rows import ValueRow, value_row, value_rows
-from tensortap.formats.tree import render_value_tree, stream_limits
-from tensortap.formats.tree_cells import MOST_LINES
-from tensortap.formats.tree_html import render_value_tree_html
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.statistics import statistics
+from tensortap.render.value_rows import ValueRow, value_row, value_rows
+from tensortap.render.value_tree import MOST_LINES, render_value_tree, stream_limits
+from tensortap.render.value_tree_html import render_value_tree_html
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 # Read here because every test starts without the variables of this package.

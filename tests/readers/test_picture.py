@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensortap.kernels.decode import decode
-from tensortap.readers import picture
-from tensortap.readers.picture import (
+from tensortap.render import plots
+from tensortap.render.plots import (
     ColourScale,
     apply_colours,
     encode_png,
@@ -49,9 +49,9 @@ def test_the_peak_keeps_its_sign():
 
 
 def test_any_number_of_axes_gives_a_plane():
-    assert picture.last_plane(np.float64(3).reshape(())).shape == (1, 1)
-    assert picture.last_plane(np.arange(5)).shape == (1, 5)
-    assert picture.last_plane(np.zeros((2, 3, 4, 5))).shape == (4, 5)
+    assert plots.last_plane(np.float64(3).reshape(())).shape == (1, 1)
+    assert plots.last_plane(np.arange(5)).shape == (1, 5)
+    assert plots.last_plane(np.zeros((2, 3, 4, 5))).shape == (4, 5)
     assert pool_plane(np.empty((0, 3)), "float64", 5, 5).peak.size == 0
 
 
@@ -86,8 +86,8 @@ def test_brighter_means_more_and_odd_numbers_have_colours_of_their_own():
     light = apply_colours(np.linspace(0, 1, 50)[None]).astype(int).sum(axis=2)[0]
     assert (np.diff(light) >= 0).all()
     odd = apply_colours(np.array([[0.0, 1.0, np.nan, np.inf, -np.inf]]))[0].tolist()
-    assert tuple(odd[2]) == picture.NAN_COLOUR
-    assert tuple(odd[3]) == tuple(odd[4]) == picture.INF_COLOUR
+    assert tuple(odd[2]) == plots.NAN_COLOUR
+    assert tuple(odd[3]) == tuple(odd[4]) == plots.INF_COLOUR
     minus, plus = apply_colours(np.array([[-1.0, 1.0]]))[0].tolist()
     assert minus[2] > minus[0]
     assert plus[0] > plus[2]
@@ -114,7 +114,7 @@ def test_a_png_holds_the_pixels_it_was_given(height, width):
 
 
 def test_enlarged_cells_are_squares():
-    big = picture.enlarge(np.arange(12, dtype=np.uint8).reshape(2, 2, 3), 3)
+    big = plots.enlarge(np.arange(12, dtype=np.uint8).reshape(2, 2, 3), 3)
     assert big.shape == (6, 6, 3)
     assert (big[:3, 3:] == np.array([3, 4, 5])).all()
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensortap.readers.portrait import default_index, format_index, index_array, summarize_array
+from tensortap.render.plots import default_index, format_index, index_array, summarize_array
 
 
 def test_percentiles_and_histogram_speak_of_the_finite_numbers():

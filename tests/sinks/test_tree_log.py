@@ -17,9 +17,8 @@ import tensortap as tt
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
-from tensortap.formats.call_tree import MOST_NAMES, CallTree
-from tensortap.formats.call_tree_labels import ENGLISH
-from tensortap.formats.call_tree_values import CallValues
+from tensortap.render.call_tree import MOST_NAMES, CallTree
+from tensortap.render.call_tree_values import ENGLISH, CallValues
 from tensortap.sinks import tree_output
 from tensortap.sinks.tree_files import TreeFiles
 from tensortap.sinks.tree_log import TreeLog

@@ -8,9 +8,9 @@ import click
 
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.patterns import closest_names
-from tensortap.formats.tree_names import ranges
 from tensortap.readers.column_counts import distinct_numbers
 from tensortap.readers.run import Run
+from tensortap.render.words import ranges
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _NUMBERS = re.compile(r"\d{1,18}(\.\.\d{1,18})?(,\d{1,18})*|first|last")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tensortap.cli.output import wants_colours, width
-from tensortap.formats.tree_words import format_number
 from tensortap.kernels.decode import decode
-from tensortap.readers import picture
-from tensortap.readers.portrait import ArraySummary, Index, format_index, index_array
+from tensortap.render import plots
+from tensortap.render.plots import ArraySummary, Index, format_index, index_array
+from tensortap.render.words import format_number
 
 _LINES, _COLUMNS, _WIDEST = 24, 64, 120
 _BAR = 40
@@ -43,7 +43,7 @@ def histogram_lines(found: ArraySummary) -> Iterator[str]:
     if low is None or high is None or len(found.histogram) < 2:
         return
     starts = list(map(_number, _starts(low, high, len(found.histogram))))
-    drawn = picture.render_bars(found.histogram, _BAR, ascii=not takes_blocks())
+    drawn = plots.render_bars(found.histogram, _BAR, ascii=not takes_blocks())
     wide = max(map(len, starts))
     for start, bar, count in zip(starts, drawn, found.histogram, strict=True):
         yield f"{start:>{wide}}  {bar} {count:,}" if count else f"{start:>{wide}}"
@@ -58,26 +58,26 @@ def _starts(low: int | float, high: int | float, parts: int) -> list[int | float
 
 def heat_map_lines(bits: Any, dtype: str, index: Index) -> Iterator[str]:
     """The plane that the index leaves, as blocks of colour or as shades; a single row as a sparkline."""
-    plane = picture.last_plane(index_array(bits, index))
+    plane = plots.last_plane(index_array(bits, index))
     if plane.size < 2:
         return
     wide = min(_WIDEST, max(8, (width() or _COLUMNS) - 2))
     if len(plane) == 1:
-        cells = picture.pool_plane(plane, dtype, 1, wide)
+        cells = plots.pool_plane(plane, dtype, 1, wide)
         yield f"[{format_index(index)}] from the first to the last of {plane.size:,}"
-        yield picture.sparkline(cells.peak[0].tolist(), wide, ascii=not takes_blocks())
+        yield plots.sparkline(cells.peak[0].tolist(), wide, ascii=not takes_blocks())
         return
     depth = colour_depth()
-    cells = picture.pool_plane(plane, dtype, _LINES * (2 if depth else 1), wide)
-    scale = picture.fit_colour_scale(cells.peak)
+    cells = plots.pool_plane(plane, dtype, _LINES * (2 if depth else 1), wide)
+    scale = plots.fit_colour_scale(cells.peak)
     ends = f"{_number(scale.low)} .. {_number(scale.high)}"
     told = f"[{format_index(index)}] {plane.shape[0]:,} x {plane.shape[1]:,}"
     told += ", of each cell the number farthest from zero" if cells.peak.size < plane.size else ""
     yield f"{told}, {ends}{_odd_marks(cells, depth)}"
     if depth:
-        yield from picture.render_half_blocks(picture.apply_colours(cells.peak, scale), depth)
+        yield from plots.render_half_blocks(plots.apply_colours(cells.peak, scale), depth)
     else:
-        yield from picture.render_shades(cells.peak, scale, ascii=not takes_blocks())
+        yield from plots.render_shades(cells.peak, scale, ascii=not takes_blocks())
 
 
 def sparkline_lines(history: list[dict[str, Any]]) -> Iterator[str]:
@@ -87,17 +87,17 @@ def sparkline_lines(history: list[dict[str, Any]]) -> Iterator[str]:
         return
     steps = f"steps {history[0]['step']} to {history[-1]['step']}"
     yield f"mean of {len(means):,} records, {steps}, {_number(means[0])} -> {_number(means[-1])}"
-    yield picture.sparkline(means, ascii=not takes_blocks())
+    yield plots.sparkline(means, ascii=not takes_blocks())
 
 
 def image(bits: Any, dtype: str, index: Index) -> bytes:
     """The same plane as a PNG file."""
-    plane = picture.last_plane(index_array(bits, index))
+    plane = plots.last_plane(index_array(bits, index))
     if not plane.size:
         raise ValueError(f"there is nothing to draw: [{format_index(index)}] has no numbers")
-    colours = picture.apply_colours(picture.pool_plane(plane, dtype, _SIDE, _SIDE).peak)
+    colours = plots.apply_colours(plots.pool_plane(plane, dtype, _SIDE, _SIDE).peak)
     times = max(1, _ENLARGED // max(colours.shape[:2]))
-    return picture.encode_png(picture.enlarge(colours, times) if times > 1 else colours)
+    return plots.encode_png(plots.enlarge(colours, times) if times > 1 else colours)
 
 
 def value_lines(bits: Any, dtype: str) -> Iterator[str]:
@@ -110,7 +110,7 @@ def value_lines(bits: Any, dtype: str) -> Iterator[str]:
         yield f"[{','.join(map(str, place))},:] " + " ".join(map(_exact, values[place]))
 
 
-def colour_depth() -> picture.Depth | None:
+def colour_depth() -> plots.Depth | None:
     """How many colours the terminal has, as far as it says so; None where none are wanted."""
     if not wants_colours() or not takes_blocks():
         return None
@@ -128,7 +128,7 @@ def takes_blocks() -> bool:
     return True
 
 
-def _odd_marks(cells: picture.PooledPlane, depth: picture.Depth | None) -> str:
+def _odd_marks(cells: plots.PooledPlane, depth: plots.Depth | None) -> str:
     nan, inf = "red" if depth else "!", "pink" if depth else "^"
     there = ((np.isnan(cells.peak).any(), f"NaN {nan}"), (np.isinf(cells.peak).any(), f"Inf {inf}"))
     return "".join(f", {word}" for is_there, word in there if is_there)

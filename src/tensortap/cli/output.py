@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from tensortap.core.settings import setting
-from tensortap.formats.table import format_nbytes, format_table
+from tensortap.render.text import format_nbytes, format_table
 
 size = format_nbytes  # how commands write a number of bytes
 SAME = OK = 0

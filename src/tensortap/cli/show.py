@@ -27,10 +27,10 @@ from tensortap.cli.subject import Subject, in_file, in_run
 from tensortap.cli.target import named, target
 from tensortap.core.errors import RefusedError
 from tensortap.formats.safetensors import SUFFIX
-from tensortap.formats.short_words import ShortRepr
 from tensortap.kernels.decode import decode
-from tensortap.readers.portrait import ArraySummary, default_index, format_index, index_array, summarize_array
 from tensortap.readers.run import Run
+from tensortap.render.plots import ArraySummary, default_index, format_index, index_array, summarize_array
+from tensortap.render.text import ShortRepr
 
 _LIST_HEAD = ("name", "kind", "records", "dtype", "shape", "size")
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -11,14 +11,14 @@ from tensortap.cli.output import size
 from tensortap.cli.target import file_values, part_of
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnknownNameError
-from tensortap.formats.rows import ValueRow
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.statistics import Statistics
 from tensortap.live.slices import parse_slice
-from tensortap.readers.portrait import Index
 from tensortap.readers.run import Run
 from tensortap.readers.stored import StoredRecord
 from tensortap.readers.stored_rows import display_row
+from tensortap.render.plots import Index
+from tensortap.render.value_rows import ValueRow
 
 _LONGEST_HISTORY, _MOST_READ = 500, 256 << 20  # records and bytes that are looked at for a sparkline
 

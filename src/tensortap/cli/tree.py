@@ -22,13 +22,13 @@ from tensortap.cli.output import (
     write_json,
 )
 from tensortap.cli.target import opened_run
-from tensortap.formats.rows import ValueRow
 from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
-from tensortap.formats.tree import render_value_tree, stream_limits
 from tensortap.readers.column_counts import file_ends
 from tensortap.readers.lost_files import describe_lost_files, file_ends_from_cells
 from tensortap.readers.run import Run
 from tensortap.readers.stored_rows import UNREADABLE, display_row
+from tensortap.render.value_rows import ValueRow
+from tensortap.render.value_tree import render_value_tree, stream_limits
 
 _MOST_RECORDS, _MOST_BYTES = 20_000, 2 << 30  # beyond, only the last step is looked at unless asked
 _HELP = """The modules of a RUN with their values: type, shape, range and spread.

@@ -14,10 +14,10 @@ from tensortap.core.errors import NotServingError
 from tensortap.core.settings import is_on, setting
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
-from tensortap.formats.arrivals import ReceivedTable
 from tensortap.frameworks.torch import disable_compile
 from tensortap.readers.spinner import print_new_lines, show_spinner
 from tensortap.recording.receiving import Receiver
+from tensortap.render.received import ReceivedTable
 from tensortap.sinks.addresses import open_stream
 from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery
 from tensortap.sinks.stream import Stream

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensortap.formats.table import format_table, format_table_html
 from tensortap.live.offers import CatalogEntry
+from tensortap.render.text import format_table, format_table_html
 
 
 class Catalog(list[CatalogEntry]):

@@ -20,7 +20,7 @@ from typing import Any
 from tensortap.core.errors import RefusedError
 from tensortap.core.ranks import RankInfo, launch_id
 from tensortap.core.settings import setting
-from tensortap.formats.table import format_table, format_table_html
+from tensortap.render.text import format_table, format_table_html
 
 _MAX_PATH_BYTES = 100  # bytes; the system allows a few more for a socket
 _MAX_JOB_FILE_BYTES = 1 << 16

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from tensortap.core.errors import NotServingError
 from tensortap.core.tap import Tap
-from tensortap.formats.table import format_table, format_table_html
 from tensortap.live.attaching import connect_to_job
 from tensortap.live.catalog import Catalog, parse_catalog_row
 from tensortap.live.forwarding import SshForwarding
@@ -22,6 +21,7 @@ from tensortap.live.reading import SessionReader
 from tensortap.live.shelf import ReceiveBuffer
 from tensortap.live.tapped import RemoteTap
 from tensortap.recording.keeping import parse_size
+from tensortap.render.text import format_table, format_table_html
 from tensortap.sinks.addresses import open_sink
 from tensortap.transport.frames import FrameKind
 

@@ -11,14 +11,20 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Record, Series, Site
-from tensortap.formats.short_words import ShortRepr, truncate
-from tensortap.formats.table import format_nbytes
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.decode import decode_block
 from tensortap.kernels.statistics import statistics
-from tensortap.readers.picture import apply_colours, encode_png, enlarge, last_plane, pool_plane
-from tensortap.readers.portrait import ArraySummary, summarize_array
 from tensortap.readers.stored import StoredRecord
+from tensortap.render.plots import (
+    ArraySummary,
+    apply_colours,
+    encode_png,
+    enlarge,
+    last_plane,
+    pool_plane,
+    summarize_array,
+)
+from tensortap.render.text import ShortRepr, format_nbytes, truncate
 
 Array = np.ndarray[Any, Any]
 _MAX_SAMPLED = 1 << 19  # elements; a larger array is subsampled with a stride

@@ -17,13 +17,13 @@ from tensortap.core.patterns import closest_names, natural_sort_key, parse_patte
 from tensortap.core.record import Kind, Series
 from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE
-from tensortap.formats.table import format_nbytes, format_table, format_table_html
 from tensortap.metadata.sources import CODE, SOURCES, kept_files
 from tensortap.readers.asked import IndexTable
 from tensortap.readers.query import parse_query
 from tensortap.readers.statistics_cache import StatisticsCache
 from tensortap.readers.stored import StoredRecord
 from tensortap.readers.values import ValueReader
+from tensortap.render.text import format_nbytes, format_table, format_table_html
 
 _SHOWN = 20
 _METADATA = ("runtime_info", "packages", "git_info")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Record
-from tensortap.formats.rows import ValueRow, value_row
 from tensortap.readers.stored import StoredRecord
+from tensortap.render.value_rows import ValueRow, value_row
 
 UNREADABLE = "cannot be read"  # start of the note of a row without its value
 _SMALL = 4096  # bytes: a number, or a few of them

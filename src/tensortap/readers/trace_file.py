@@ -12,7 +12,7 @@ from tensortap.core.patterns import closest_names, matches_pattern, natural_sort
 from tensortap.core.record import Series
 from tensortap.formats.hdf5.reader import Rows, StoredPart, find_parts
 from tensortap.formats.hdf5.schema import load_filters, open_file
-from tensortap.formats.table import format_table, format_table_html
+from tensortap.render.text import format_table, format_table_html
 
 T = TypeVar("T")
 _SHOWN = 20

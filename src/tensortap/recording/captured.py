@@ -12,10 +12,10 @@ from typing import Any
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.patterns import closest_names, parse_pattern, pattern_regex
 from tensortap.core.record import Record
-from tensortap.formats.rows import value_rows
-from tensortap.formats.tree import render_value_tree, stream_limits
 from tensortap.recording.found import CapturedMany
 from tensortap.recording.keeping import Destination, fetch_summaries
+from tensortap.render.value_rows import value_rows
+from tensortap.render.value_tree import render_value_tree, stream_limits
 from tensortap.sources.absence import Missing
 
 
@@ -106,7 +106,7 @@ class Captured:
         return render_value_tree(rows, self._title(), self.missing, width, is_ascii, classes=self._classes())
 
     def _repr_html_(self) -> str:
-        from tensortap.formats.tree_html import render_value_tree_html
+        from tensortap.render.value_tree_html import render_value_tree_html
 
         if self._destination.elsewhere_note:
             return f"<pre>{escape(repr(self))}</pre>"

@@ -15,11 +15,11 @@ import numpy as np
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError, WriteFailedError
 from tensortap.formats.safetensors import SAFETENSORS, Named, write_npz, write_safetensors
-from tensortap.formats.tree_html import render_value_tree_html
 from tensortap.readers.cards import value_card
 from tensortap.readers.run import Run
 from tensortap.readers.stored import StoredRecord
 from tensortap.readers.stored_rows import display_row
+from tensortap.render.value_tree_html import render_value_tree_html
 from tensortap.sinks.hdf5 import HDF5
 
 Format = Literal["npz", "safetensors", "hdf5", "html"]

@@ -13,8 +13,10 @@ from tensortap.core.protocols import Sink
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.rows import value_row
-from tensortap.formats.tree_words import (
+from tensortap.frameworks.retention import RetentionPolicy, detached_reference, retention_policy
+from tensortap.readers.run import Run
+from tensortap.render.value_rows import value_row
+from tensortap.render.words import (
     describe_anomaly,
     describe_type,
     escape_unprintable,
@@ -22,8 +24,6 @@ from tensortap.formats.tree_words import (
     format_std_trend,
     pluralize,
 )
-from tensortap.frameworks.retention import RetentionPolicy, detached_reference, retention_policy
-from tensortap.readers.run import Run
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.memory import Memory
 from tensortap.sinks.run_directory import RunDirectory

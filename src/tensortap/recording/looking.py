@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tensortap.core.errors import UnknownNameError
-from tensortap.formats.table import format_table, format_table_html
-from tensortap.formats.tree_words import pluralize
 from tensortap.recording.capture import Selector
+from tensortap.render.text import format_table, format_table_html
+from tensortap.render.words import pluralize
 from tensortap.sources.function_sites import bound_at, selection_without_model
 from tensortap.sources.named_functions import is_function
 from tensortap.sources.selection import selection

@@ -12,7 +12,8 @@ from tensortap.core.errors import NotServingError, UnknownNameError
 from tensortap.core.protocols import Sink
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.formats.arrivals import (
+from tensortap.frameworks.pytree import snapshot_leaves
+from tensortap.render.received import (
     ReceivedRecord,
     ReceivedTable,
     describe_value,
@@ -21,8 +22,7 @@ from tensortap.formats.arrivals import (
     received_detail,
     received_overview,
 )
-from tensortap.formats.tree_words import escape_unprintable, pluralize
-from tensortap.frameworks.pytree import snapshot_leaves
+from tensortap.render.words import escape_unprintable, pluralize
 from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.history import History, parse_memory_limit
 from tensortap.sources.listener import Listener, Producer

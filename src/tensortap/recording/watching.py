@@ -11,10 +11,10 @@ from tensortap.core.protocols import Sink
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.formats.short_words import ShortRepr
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import map_leaves
 from tensortap.recording.targets import WatchTargets
+from tensortap.render.text import ShortRepr
 from tensortap.sinks.tree_log import TreeLog
 from tensortap.sources.functions import MAX_DEPTH, Functions
 from tensortap.stages.changed import Changed

@@ -16,7 +16,7 @@ from time import time
 from weakref import WeakSet
 
 from tensortap.core.record import Record
-from tensortap.formats.arrivals import ReceivedRecord, format_binary_nbytes
+from tensortap.render.received import ReceivedRecord, format_binary_nbytes
 from tensortap.sinks.memory import nbytes_of
 
 _RECORD_OVERHEAD = 1024  # bytes of a record besides its data

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensortap.core.errors import RefusedError, UnsupportedValueError
 from tensortap.core.ranks import rank_info
-from tensortap.formats.tree_words import pluralize
+from tensortap.render.words import pluralize
 from tensortap.transport.connection import Connection
 from tensortap.transport.frames import FrameKind
 

@@ -9,11 +9,8 @@ from threading import get_ident
 from typing import Any
 
 from tensortap.core.record import Record
-from tensortap.formats.call_tree import ENDS, CallTree, ValueLines
-from tensortap.formats.call_tree_fold import Fold
-from tensortap.formats.call_tree_labels import Line, labels_for
-from tensortap.formats.call_tree_modules import ModuleTree
-from tensortap.formats.call_tree_values import CallValues
+from tensortap.render.call_tree import ENDS, CallTree, Fold, ModuleTree, ValueLines
+from tensortap.render.call_tree_values import CallValues, Line, labels_for
 from tensortap.sinks.tree_output import OutputScheduler, output_encoding, output_scheduler, shares_terminal
 
 _BLOCK_ENDS = (*ENDS, "yield")

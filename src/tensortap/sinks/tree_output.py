@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tensortap.core.settings import setting
-from tensortap.formats.call_tree_labels import Line, coloured, encodable, fitted
+from tensortap.render.call_tree_values import Line, coloured, encodable, fitted
 from tensortap.sinks.tree_files import TreeFiles
 
 MAX_PENDING_LINES = 10_000  # of a buffered tree; beyond that they are written as one block

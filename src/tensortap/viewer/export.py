@@ -11,7 +11,7 @@ import numpy as np
 from tensortap.comparison import runs_html
 from tensortap.comparison.findings import Finding
 from tensortap.core.errors import TensortapError
-from tensortap.readers.picture import ColourScale, apply_colours, fit_colour_scale
+from tensortap.render.plots import ColourScale, apply_colours, fit_colour_scale
 from tensortap.viewer import tiles
 from tensortap.viewer.comparisons import ComparisonJob
 from tensortap.viewer.divergence_map import pair_of_first_origin

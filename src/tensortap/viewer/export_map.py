@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.readers.picture import encode_png
+from tensortap.render.plots import encode_png
 from tensortap.viewer.comparisons import ComparisonJob
 from tensortap.viewer.divergence_map import divergence_columns
 

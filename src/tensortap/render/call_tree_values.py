@@ -1,10 +1,16 @@
-"""What a line of a call tree says of a value: shape and type of an array, else its length or value."""
+"""Values and labels in a call tree.
+
+What a line of a call tree says of a value: shape and type of an array, else its length or value.
+
+The words and the drawing of a call tree: two languages, box characters or ASCII, colours.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import math
+import unicodedata
 from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache
@@ -14,11 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.formats.short_words import ShortRepr, class_name
-from tensortap.formats.tree_words import format_number
+from tensortap.core.settings import is_chinese
 from tensortap.frameworks.base import Description, Framework, framework_of
 from tensortap.frameworks.pytree import children
 from tensortap.kernels.statistics import Statistics, statistics
+from tensortap.render.text import ShortRepr, class_name
+from tensortap.render.words import format_number
 
 _WORDS = (int, float, bool, str, type(None))
 _MOST_WORDS = 8  # items of a short container that are written out
@@ -240,3 +247,139 @@ def _single(framework: Framework, value: Any) -> float | None:
     except (RuntimeError, TypeError, ValueError):
         return None
     return item if isinstance(item, (int, float)) and math.isfinite(item) else None
+
+
+class Labels(NamedTuple):
+    function: str
+    called_from: str
+    input: str
+    output: str
+    gives: str
+    error: str
+    goes_on: str
+    module: str
+    step: str
+    again: str
+    above: str
+    more: str
+
+
+ENGLISH = Labels(
+    "function",
+    "called from",
+    "input",
+    "output",
+    "yield",
+    "error",
+    "goes on",
+    "module",
+    "step",
+    "the line above {times} more times",
+    "the {lines} lines above {times} more times",
+    "more",
+)
+CHINESE = Labels(
+    "函数",
+    "被调用于",
+    "输入",
+    "输出",
+    "产出",
+    "异常",
+    "继续",
+    "模块",
+    "步",
+    "上一行再重复 {times} 次",
+    "以上 {lines} 行再重复 {times} 次",
+    "还有更多",
+)
+BAR = "│   "
+_ASCII = {"┌": ",", "├": "|", "└": "`", "│": "|", "─": "-", "→": "->", "…": "...", "⋮": ":"}
+_TO_ASCII = str.maketrans(_ASCII)
+_BOLD, _RED, _YELLOW, _CYAN, _PLAIN = (f"\x1b[{code}m" for code in ("1", "1;31", "1;33", "36", "0"))
+
+
+class Line(NamedTuple):
+    """One line of a tree: what it says, how it differs from before, and what is wrong."""
+
+    text: str
+    note: str = ""
+    alarm: str = ""
+    key: str = ""  # what makes two lines alike; the whole line when empty
+    is_target: bool = False
+    is_header: bool = False
+    lineno: int = 0
+    number: float | None = None  # the only one that the line tells, which is no part of the key
+    counts: str = ""  # what the number is: a variable, its length, an output
+
+    def plain(self) -> str:
+        text = f"{self.text}  {self.note}" if self.note else self.text
+        return f"{text}  {self.alarm}" if self.alarm else text
+
+    def likeness(self) -> str:
+        return self.key or self.plain()
+
+
+def labels_for(encoding: str | None) -> Labels:
+    """The words of the language that is asked for, as long as the stream can take them."""
+    return CHINESE if is_chinese() and can_encode("".join(CHINESE), encoding) else ENGLISH
+
+
+def can_encode(text: str, encoding: str | None) -> bool:
+    try:
+        text.encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """The text with box characters where the encoding has them; what else it lacks is escaped."""
+    if can_encode(text, encoding):
+        return text
+    drawn = text.translate(_TO_ASCII)
+    name = encoding or "utf-8"
+    try:
+        return drawn.encode(name, "backslashreplace").decode(name)
+    except LookupError:
+        return drawn.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def coloured(line: Line, width: int | None) -> str:
+    """For a terminal: the notes are never cut away, and only the unusual has a colour."""
+    notes = "  ".join(part for part in (line.note, line.alarm) if part)
+    text = line.text if width is None else _cut(line.text, width - (len(notes) + 2 if notes else 0))
+    if line.is_header:
+        text = _painted(text, _BOLD)
+    elif line.is_target:
+        text = _painted(text, _YELLOW)
+    note = f"  {_painted(line.note, _CYAN)}" if line.note else ""
+    return text + note + (f"  {_painted(line.alarm, _RED)}" if line.alarm else "")
+
+
+def fitted(line: Line, width: int | None) -> str:
+    """The same without colours."""
+    notes = "  ".join(part for part in (line.note, line.alarm) if part)
+    if width is None or not notes:
+        return line.plain() if width is None else _cut(line.text, width)
+    return f"{_cut(line.text, width - len(notes) - 2)}  {notes}"
+
+
+def _painted(text: str, colour: str) -> str:
+    """The lines of the tree itself stay as they are."""
+    start = len(text) - len(text.lstrip("│├└┌─ "))
+    return f"{text[:start]}{colour}{text[start:]}{_PLAIN}"
+
+
+def _cut(text: str, width: int) -> str:
+    width = max(width, 20)
+    if len(text) <= width // 2 or _columns(text) <= width:
+        return text
+    while _columns(text) > width - 1:
+        text = text[: len(text) - max(1, (_columns(text) - width + 1) // 2)]
+    return f"{text}…"
+
+
+def _columns(text: str) -> int:
+    """A Chinese character takes two."""
+    wide = sum(letter >= "\u1100" and unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide

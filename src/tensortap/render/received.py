@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record
-from tensortap.formats.short_words import ShortRepr
-from tensortap.formats.table import format_table, format_table_html
-from tensortap.formats.tree_words import escape_unprintable, format_number, pluralize
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import is_container, leaves
 from tensortap.kernels.statistics import statistics
+from tensortap.render.text import ShortRepr, format_table, format_table_html
+from tensortap.render.words import escape_unprintable, format_number, pluralize
 
 _MAX_LEAVES = 30
 _UNITS = ("B", "KB", "MB", "GB", "TB")

@@ -1,14 +1,20 @@
-"""A value of the program in a few words on one line, whatever its own repr does or costs."""
+"""Short repr, text/HTML table.
+
+A value of the program in a few words on one line, whatever its own repr does or costs.
+
+Tables as text for a terminal and as HTML for a notebook.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
+from html import escape
 from time import perf_counter
 from typing import Any
 from weakref import WeakSet
 
-from tensortap.formats.tree_words import escape_unprintable, format_number
+from tensortap.render.words import escape_unprintable, format_number
 
 MAX_LENGTH = 80
 MAX_SECONDS = 0.05  # seconds
@@ -72,3 +78,40 @@ def _string_repr(value: str | bytes) -> str:
     if len(value) <= MAX_LENGTH:
         return truncate(repr(value), 2 * MAX_LENGTH)
     return f"{repr(value[: MAX_LENGTH // 2])[:MAX_LENGTH]}… ({len(value)} long)"
+
+
+_MAX_COLUMN_WIDTH = 60
+_MAX_CELL_LENGTH = 300  # letters of a cell on a page: a notebook keeps all of it
+
+
+def format_table(rows: list[list[str]]) -> str:
+    """Columns as wide as they must be, up to a limit; a longer cell is never cut, it only pushes its line."""
+    widths = [min(_MAX_COLUMN_WIDTH, max(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def format_table_html(caption: str, rows: list[list[str]]) -> str:
+    """A static table, everything escaped, nothing that runs."""
+    head, *body = rows
+    lines = [_html_row("th", head), *(_html_row("td", row) for row in body)]
+    return f"<table><caption>{escape(caption)}</caption>{''.join(lines)}</table>"
+
+
+def format_nbytes(nbytes: float) -> str:
+    """`1.23 MB`"""
+    unit = "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if nbytes < 1000:
+            break
+        nbytes, unit = nbytes / 1000, larger
+    return f"{nbytes:.3g} {unit}"
+
+
+def _html_row(tag: str, cells: list[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(_truncate_cell(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+
+def _truncate_cell(cell: str) -> str:
+    return cell if len(cell) <= _MAX_CELL_LENGTH else f"{cell[: _MAX_CELL_LENGTH - 1]}…"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from tensortap.formats.rows import HISTOGRAM_BINS, ValueRow
-from tensortap.formats.tree_cells import (
+from tensortap.render.value_rows import HISTOGRAM_BINS, ValueRow
+from tensortap.render.value_tree import (
     MOST_LINES,
     Cells,
     Columns,
@@ -16,8 +16,8 @@ from tensortap.formats.tree_cells import (
     missing_lines,
     summary,
 )
-from tensortap.formats.tree_fold import Fold, Line
-from tensortap.formats.tree_words import pluralize
+from tensortap.render.value_tree_fold import Fold, Line
+from tensortap.render.words import pluralize
 
 _INDENT = 2
 _WIDEST_LABEL = 48

@@ -1,0 +1,385 @@
+"""Call tree as text.
+
+The records of followed calls as lines of a tree, in the order in which they come.
+
+The records of a model's forward as a call tree: modules instead of functions.
+
+Lines that come again and again, as a loop makes them, told once with a count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from os.path import basename
+from typing import Any
+
+from tensortap.core.record import Record, Site
+from tensortap.render.call_tree_values import BAR, CallValues, Labels, Line, Odd, Shown, changes
+from tensortap.render.words import escape_unprintable, format_number
+
+_OWNERS = (".self", ".cls")  # the header has their class already
+_POSITION = re.compile(r"\[-?\d+\]")
+MOST_NAMES = 10_000  # of a call whose last values are known: a loop may store to a million items
+_NOWHERE = Site("", "", 0)
+ENDS = ("return", "raise")
+
+
+class ValueLines:
+    """Lines of values, each held against the last of its name, with the first NaN and Inf of the tree."""
+
+    def __init__(
+        self, values: CallValues, labels: Labels, is_target: Callable[[str], bool] | None = None
+    ) -> None:
+        self._values, self.labels, self._is_target = values, labels, is_target
+        self._odd_before = [False, False]
+
+    def bound(self, head: str, name: str, value: Any, lineno: int, known: dict[str, Any]) -> list[Line]:
+        """`[Tensor] video@575 → shape=... | dtype=...`, and below a container the arrays in it."""
+        shown = self._values.shown(value)
+        line = self._bound(head, name, shown, lineno, known)
+        lines = [_at_any_position(line, name) if name.endswith("]") and not line.is_target else line]
+        if shown.is_array:
+            return lines
+        inside, has_more = self._values.arrays(value)
+        for path, item in inside:
+            shown = self._values.shown(item)
+            if (
+                shown.odd or known.get(name + path) != shown.facts
+            ):  # else the line of the container says it all
+                lines.append(self._bound(head, name + path, shown, lineno, known))
+        return [*lines, Line(f"{head}… {self.labels.more}")] if has_more else lines
+
+    def given(self, head: str, label: str, value: Any, latest: tuple[Any, ...]) -> list[Line]:
+        """`output shape=...`; the type too, unless the line before has just said it."""
+        shown = self._values.shown(value)
+        inside, has_more = self._values.arrays(value)
+        items = ((f"{head}├─ {label}{path}", self._values.shown(item)) for path, item in inside)
+        lines = [self._given(start, item, ()) for start, item in items]
+        if has_more:
+            lines.append(Line(f"{head}├─ … {self.labels.more}"))
+        return [*lines, self._given(f"{head}└─ {label}", shown, latest)]
+
+    def _bound(self, head: str, name: str, shown: Shown, lineno: int, known: dict[str, Any]) -> Line:
+        is_target = self._is_target is not None and self._is_target(name)
+        before = known.pop(name, None)
+        known[name] = shown.facts  # now the latest
+        if len(known) > MOST_NAMES:
+            del known[next(iter(known))]
+        start = f"{head}[{'Tensor' if shown.is_array else 'Var'}] {name}@{lineno}"
+        text = f"{start} → {shown.text}" if shown.is_array else f"{start} {shown.text}"
+        if not text.isprintable():
+            text = escape_unprintable(text)
+        note = changes(before, shown) if before is not None else ""
+        alarm = self._alarm(shown.odd) if shown.odd is not None else ""
+        if shown.number is not None and not is_target:
+            counts = shown.counted(name)
+            return Line(text, note, alarm, f"{start} {note}", False, False, lineno, shown.number, counts)
+        return Line(text, note, alarm, "", is_target, False, lineno)
+
+    def _given(self, start: str, shown: Shown, latest: tuple[Any, ...]) -> Line:
+        text = shown.short if shown.is_array and shown.facts == latest else shown.text
+        alarm = self._alarm(shown.odd) if shown.odd is not None else ""
+        line = Line(escape_unprintable(f"{start} {text}"), "", alarm)
+        if shown.number is None:
+            return line
+        counts = shown.counted(start.rpartition(" ")[2].partition("@")[0])
+        return line._replace(key=f"{start} {shown.facts}", number=shown.number, counts=counts)
+
+    def _alarm(self, odd: Odd) -> str:
+        words = []
+        for at, (what, count) in enumerate((("NaN", odd.nan), ("Inf", odd.inf))):
+            if not count:
+                continue
+            first = "" if self._odd_before[at] else "first "
+            self._odd_before[at] = True
+            words.append(f"{first}{what}: {count} of {odd.total}")
+        return f"! {', '.join(words)}"
+
+
+def _at_any_position(line: Line, name: str) -> Line:
+    """Alike for all items of `rows[*]`: a loop stores to one after the other."""
+    wherever = _POSITION.sub("[*]", name)
+    key, counts = (text.replace(name, wherever, 1) for text in (line.likeness(), line.counts))
+    return line._replace(key=key, counts=counts)
+
+
+class CallTree:
+    """One outermost call and all that it calls."""
+
+    def __init__(
+        self,
+        values: CallValues,
+        labels: Labels,
+        *,
+        is_target: Callable[[str], bool] | None = None,
+        max_depth: int | None = None,
+        extra: str = "",
+    ) -> None:
+        self._lines = ValueLines(values, labels, is_target)
+        self._labels, self._extra = labels, extra
+        self._is_target, self._max_depth = is_target, max_depth
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}  # by call: the last value of each name
+        self._latest: tuple[Any, ...] = ()  # the last array that was told
+        self.title = ""
+
+    def lines(self, record: Record) -> list[Line]:
+        site = record.site or _NOWHERE
+        if self._max_depth is not None and site.depth > self._max_depth:
+            return []
+        told = _KINDS.get(record.kind)
+        return told(self, record, site, BAR * site.depth) if told is not None else []
+
+    def _called(self, record: Record, site: Site, bars: str) -> list[Line]:
+        where = f"[{basename(site.file)}:{site.line}] {self._labels.function} [{site.function}]"
+        if not site.depth or not self.title:
+            self.title = where
+        self._known[site.function, record.call] = {}
+        text = f"{bars}┌── {where}{self._callers(site.callers)}"
+        return [Line(escape_unprintable(text + (self._extra if not site.depth else "")), is_header=True)]
+
+    def _callers(self, callers: Sequence[str]) -> str:
+        if not callers:
+            return ""
+        places = [caller.rpartition("@")[2] for caller in callers]
+        function, line = callers[0].rpartition("@")[0], places[0].rpartition(":")[2]
+        return f" {self._labels.called_from} {function}:{line} ({' <- '.join(places)})"
+
+    def _given_in(self, record: Record, site: Site, bars: str) -> list[Line]:
+        if record.name.endswith(_OWNERS) and not (self._is_target and self._is_target("self")):
+            return []
+        return self._bound(record, site, f"{bars}├─ {self._labels.input} ")
+
+    def _changed(self, record: Record, site: Site, bars: str) -> list[Line]:
+        return self._bound(record, site, f"{bars}{BAR}├─ ")
+
+    def _bound(self, record: Record, site: Site, head: str) -> list[Line]:
+        name = record.name[len(site.function) + 1 :]
+        known = self._known.get((site.function, record.call))
+        if known is None:  # of a call that began before anyone listened
+            known = self._known[site.function, record.call] = {}
+        if record.kind == "input" and name in known:  # told already, with the container that it is in
+            return []
+        lines = self._lines.bound(head, name, record.value, site.line, known)
+        facts = known.get(name, ())
+        self._latest = facts if len(facts) == 4 else self._latest
+        return lines
+
+    def _returned(self, record: Record, site: Site, bars: str) -> list[Line]:
+        self._known.pop((site.function, record.call), None)
+        return self._lines.given(bars + BAR, self._labels.output, record.value, self._latest)
+
+    def _yielded(self, record: Record, site: Site, bars: str) -> list[Line]:
+        label = f"{self._labels.gives}@{site.line}"
+        lines = self._lines.given(bars + BAR, label, record.value, self._latest)
+        return [line._replace(text=line.text.replace("└─", "├─", 1)) for line in lines]
+
+    def _raised(self, record: Record, site: Site, bars: str) -> list[Line]:
+        self._known.pop((site.function, record.call), None)
+        text = f"{bars}{BAR}└─ {self._labels.error}@{site.line} "
+        return [Line(escape_unprintable(text.rstrip()), "", escape_unprintable(f"! {record.value}"))]
+
+
+_KINDS: dict[str, Callable[[CallTree, Record, Site, str], list[Line]]] = {
+    "call": CallTree._called,
+    "input": CallTree._given_in,
+    "local": CallTree._changed,
+    "return": CallTree._returned,
+    "yield": CallTree._yielded,
+    "raise": CallTree._raised,
+}
+
+
+# A name is the module's path, then what of it: `h.0.in.x`, `h.0[1]`, `out.logits`, `h.0.forward.scores`.
+_INPUT = re.compile(r"(?:(.*?)\.)??in\.(.+)")
+_OUTPUT = re.compile(r"(?:(.*?)\.)??out((?:[.\[].*)?)")
+_ITEM = re.compile(r"([^\[]*)(\[.*)?")
+
+
+class ModuleTree:
+    """One forward; a module has a line of its own when something inside it is told before its output."""
+
+    def __init__(
+        self, values: CallValues, labels: Labels, *, max_depth: int | None = None, extra: str = ""
+    ) -> None:
+        self._lines = ValueLines(values, labels)
+        self._labels, self._max_depth, self._extra = labels, max_depth, extra
+        self._open: list[str] = []  # paths from the top down
+        self._closed = ""
+        self._step: Any = None
+        self._known: dict[str, Any] = {}
+        self.title = labels.step
+        self.is_over = False  # after the output of the model itself
+
+    def lines(self, record: Record) -> list[Line]:
+        begun = self._begun(record)
+        self.is_over = False
+        if record.kind == "input":
+            return [*begun, *self._input(record)]
+        if record.kind == "output":
+            return [*begun, *self._output(record)]
+        is_local = record.kind == "local" and ".forward." in record.name
+        path, name = record.name.split(".forward.", 1) if is_local else ("", record.name)
+        return [*begun, *self._inside(path, name, record)]
+
+    def _begun(self, record: Record) -> list[Line]:
+        if record.step == self._step:
+            return []
+        self._step, self._open, self._closed = record.step, [], ""
+        self._known = {}
+        self.title = f"{self._labels.step} {record.step}"
+        return [Line(f"┌── {self.title}{self._extra}", is_header=True)]
+
+    def _input(self, record: Record) -> list[Line]:
+        found = _INPUT.fullmatch(record.name)
+        path, name = (found[1] or "", found[2]) if found else ("", record.name)
+        above = self._entered(path)
+        head = f"{BAR * len(self._open)}├─ {self._labels.input} "
+        return [*above, *self._told(head, path, name, record)]
+
+    def _output(self, record: Record) -> list[Line]:
+        path, item = _output_of(record.name)
+        if path in ("", *self._open) or path == self._closed:
+            return self._left(path, item, record)
+        above = self._entered(path.rpartition(".")[0])
+        within = path.removeprefix(self._open[-1] + ".") if self._open else path
+        return [*above, *self._told(f"{BAR * (len(self._open) + 1)}├─ ", path, within + item, record)]
+
+    def _inside(self, path: str, name: str, record: Record) -> list[Line]:
+        above = self._entered(path) if path else []
+        head = f"{BAR * (len(self._open) + 1)}├─ "
+        return [*above, *self._told(head, path, name, record)]
+
+    def _told(self, head: str, path: str, name: str, record: Record) -> list[Line]:
+        if self._is_too_deep():
+            return []
+        line = record.site.line if record.site is not None else 0
+        known: dict[str, Any] = {}  # a name comes once in a call, and calls are not held against each other
+        if record.kind == "local":
+            known = self._known.setdefault(path, {})
+        return self._lines.bound(head, name, record.value, line, known)
+
+    def _entered(self, path: str) -> list[Line]:
+        """The headers of the modules that must have been entered on the way there."""
+        self._open = [one for one in self._open if path == one or path.startswith(one + ".")]
+        lines = []
+        if path and (not self._open or self._open[-1] != path):
+            self._open.append(path)
+            self._known.pop(path, None)
+            text = f"{BAR * len(self._open)}┌── {self._labels.module} [{path}]"
+            lines = [] if self._is_too_deep() else [Line(escape_unprintable(text), is_header=True)]
+        return lines
+
+    def _left(self, path: str, item: str, record: Record) -> list[Line]:
+        if path != self._closed or not path:
+            self._open = [one for one in self._open if path.startswith(one + ".")]
+            self._closed = path
+        self.is_over = not path
+        bars = BAR * (len(self._open) + (2 if path else 1))
+        if self._max_depth is not None and len(self._open) >= self._max_depth:
+            return []
+        return self._lines.given(bars, self._labels.output + item, record.value, ())
+
+    def _is_too_deep(self) -> bool:
+        return self._max_depth is not None and len(self._open) > self._max_depth
+
+
+def _output_of(name: str) -> tuple[str, str]:
+    found = _OUTPUT.fullmatch(name)
+    if found:
+        return found[1] or "", found[2] or ""
+    path, item = _ITEM.fullmatch(name).groups()  # type: ignore[union-attr]
+    return path, item or ""
+
+
+LONGEST_BLOCK = 64
+_START = "│├└┌─ "
+
+
+class Fold:
+    """Passes lines on; what repeats the block before it, line by line, is counted instead. A block of one
+    line may repeat at once, a longer one is written twice before its third time is held back. What came only
+    once more is written after all: the count would take as much room.
+
+    Single numbers may differ: the counter of a loop would keep everything apart. Where they went is told
+    with the count.
+    """
+
+    def __init__(self, labels: Labels) -> None:
+        self._labels = labels
+        self._last: dict[str, int] = {}  # when a line was seen last, by its likeness
+        self._now = 0
+        self._period = self._alike = 0
+        self._block: deque[Line] = deque(maxlen=2 * LONGEST_BLOCK)  # the latest, whether written or held
+        self._held = 0
+        self._before: dict[str, float | None] = {}  # the numbers when holding back began
+
+    def add(self, line: Line) -> list[Line]:
+        """What is to be written now."""
+        likeness = line.likeness()
+        period = self._now - self._last.get(likeness, -(1 << 60))
+        self._last[likeness] = self._now
+        self._now += 1
+        if period == self._period:
+            self._alike += 1
+        else:
+            done, self._period, self._alike = self._release(), period, 1
+            self._block.append(line)
+            return [*done, *self._first(line)]
+        if self._alike <= self._period or self._period > LONGEST_BLOCK:
+            self._block.append(line)
+            return [line]
+        return self._hold(line)
+
+    def end(self) -> list[Line]:
+        """What is still to be told."""
+        done = self._release()
+        self._period = self._alike = 0
+        self._last.clear()
+        return done
+
+    def _first(self, line: Line) -> list[Line]:
+        if len(self._last) > 4 * LONGEST_BLOCK:
+            oldest = self._now - 2 * LONGEST_BLOCK
+            self._last = {known: at for known, at in self._last.items() if at >= oldest}
+        if self._period != 1:
+            return [line]
+        self._block.pop()
+        return self._hold(line)
+
+    def _hold(self, line: Line) -> list[Line]:
+        if not self._held:
+            self._before = {one.likeness(): one.number for one in list(self._block)[-self._period :]}
+        self._held += 1
+        self._block.append(line)
+        return []
+
+    def _release(self) -> list[Line]:
+        if not self._held:
+            return []
+        times, left = divmod(self._held, self._period)
+        latest, held, self._held = list(self._block), self._held, 0
+        if times < 2:
+            return latest[-held:]
+        block = latest[-self._period - left : len(latest) - left]
+        return [self._told(block, times), *latest[len(latest) - left :]]
+
+    def _told(self, block: list[Line], times: int) -> Line:
+        first = min((line.text for line in block), key=_indentation)
+        start = first[: _indentation(first)].rstrip("├└┌─ ")
+        form = self._labels.again if len(block) == 1 else self._labels.above
+        counted = ", ".join(self._counted(line) for line in block if self._has_counted(line))
+        words = form.format(lines=len(block), times=times) + (f" ({counted})" if counted else "")
+        return Line(f"{start}   ⋮ {words}" if start else f"⋮ {words}")
+
+    def _has_counted(self, line: Line) -> bool:
+        return line.number is not None and self._before.get(line.likeness()) != line.number
+
+    def _counted(self, line: Line) -> str:
+        ends = self._before.get(line.likeness()), line.number
+        return f"{line.counts} {' … '.join(format_number(end) for end in ends if end is not None)}"
+
+
+def _indentation(text: str) -> int:
+    return len(text) - len(text.lstrip(_START))
