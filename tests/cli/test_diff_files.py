@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensortap as tt
-from tensortap.metadata.sources import MAX_SOURCES, digest
+from tensortap.metadata.source_archive import MAX_SOURCES, digest
 
 PROGRAM = """
 import numpy as np

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensortap.metadata import bundle
+from tensortap.metadata import repositories
 
 
 def _facts(run: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def test_a_repository_that_moved_has_another_bundle(repo: Any, write_run: Any) -
 def test_too_much_is_left_out_with_a_remedy(
     name: str, value: int, told: str, repo: Any, write_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle, name, value)
+    monkeypatch.setattr(repositories, name, value)
     run = write_run()
     assert told in _facts(run)["reason"]
     assert not list(run.folder.rglob("*.bundle"))

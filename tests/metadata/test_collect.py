@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tensortap.metadata.collect import Watch
 from tensortap.metadata.problems import Problems
-from tensortap.metadata.watch import Watch
 
 FILES = (
     "runtime_info.json",

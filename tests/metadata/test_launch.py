@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tensortap.metadata.launch import is_launcher
+from tensortap.metadata.process import is_launcher
 
 BEGIN = "import sys\nfrom pathlib import Path\nfrom tensortap.metadata.collect import Metadata\n"
 RECORD = BEGIN + "Metadata(Path('run')).write()\n"

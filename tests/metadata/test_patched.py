@@ -10,7 +10,7 @@ import pytest
 
 FIND = """
 import json
-from tensortap.metadata.patched import runtime_modifications
+from tensortap.metadata.monkeypatches import runtime_modifications
 print(json.dumps(runtime_modifications(budget=30).found))
 """
 
@@ -164,7 +164,7 @@ def test_a_module_changing_itself_is_its_own_affair(find: Any) -> None:
 
 
 def test_the_look_ends_within_its_budget() -> None:
-    from tensortap.metadata.patched import runtime_modifications
+    from tensortap.metadata.monkeypatches import runtime_modifications
 
     result = runtime_modifications(budget=0.0)
     assert result.looked_at <= 1

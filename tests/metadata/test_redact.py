@@ -14,8 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensortap.metadata.digest_key import digest_key
-from tensortap.metadata.redact import NOT_RECORDED, Redactor, count_secrets, secret_spans, without_credentials
+from tensortap.metadata.redaction import (
+    NOT_RECORDED,
+    Redactor,
+    count_secrets,
+    digest_key,
+    secret_spans,
+    without_credentials,
+)
 
 
 def _corpus() -> Any:
@@ -160,7 +166,7 @@ def test_the_key_is_kept_for_the_user_alone(home: Path) -> None:
 
 
 def test_two_processes_share_the_key(home: Path) -> None:
-    code = "from tensortap.metadata.digest_key import digest_key; print(digest_key().hex())"
+    code = "from tensortap.metadata.redaction import digest_key; print(digest_key().hex())"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert bytes.fromhex(printed) == digest_key()
 

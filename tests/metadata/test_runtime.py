@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tensortap.metadata.runtime import timestamp_zone
+from tensortap.metadata.process import timestamp_zone
 
 MOMENT = datetime(2025, 10, 28, 14, 30, 41)
 
@@ -44,7 +44,7 @@ def test_an_unknown_zone_is_refused_in_one_sentence(name: str) -> None:
 def test_shanghai_works_without_zone_files() -> None:
     code = (
         "import sys; sys.modules['tzdata'] = None\n"
-        "from tensortap.metadata.runtime import timestamp_zone\n"
+        "from tensortap.metadata.process import timestamp_zone\n"
         "from datetime import datetime\n"
         "print(datetime(2025, 1, 1, tzinfo=timestamp_zone('Asia/Shanghai')).isoformat())\n"
     )

@@ -26,7 +26,7 @@ from tensortap.cli.output import (
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import DEFAULTS, is_on, is_strict
 from tensortap.live.discovery import jobs, stale_files
-from tensortap.metadata.runtime import timestamp_zone
+from tensortap.metadata.process import timestamp_zone
 
 # What each extra brings, by the name it is imported with; and by its name in the package index.
 _EXTRAS = {

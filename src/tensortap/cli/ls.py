@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tensortap.cli.output import counted, json_option, note, printable, size, write_json, write_table
-from tensortap.metadata.runtime import timestamp_zone
+from tensortap.metadata.process import timestamp_zone
 from tensortap.readers.gallery import RunFinder
 from tensortap.readers.glance import RunSummary, summarize_run
 from tensortap.readers.writers import runs_being_written

@@ -17,8 +17,7 @@ from tensortap.core.launch_spec import LaunchSpec
 from tensortap.core.ranks import rank_info
 from tensortap.formats.run_layout import agree_on_run, write_failed_error
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
-from tensortap.metadata.outcome import forget
-from tensortap.metadata.runtime import timestamp_zone, working_directory
+from tensortap.metadata.process import forget, timestamp_zone, working_directory
 from tensortap.recording import child
 from tensortap.recording.account import PROGRAM_FILE, RunOutcome
 from tensortap.recording.described import patched_argv

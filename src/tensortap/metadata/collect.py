@@ -1,4 +1,11 @@
-"""Collect the facts beside a run, and write those that changed."""
+"""Collect facts, refresh on change.
+
+Collect the facts beside a run, and write those that changed.
+
+Notice that one of a few files changed, in microseconds.
+"""
+
+from __future__ import annotations
 
 import json
 import os
@@ -6,37 +13,50 @@ import sys
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from os import F_OK, access, stat
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
 from typing import Any, get_args
 
 from tensortap.core.settings import setting
-from tensortap.metadata.bundle import keep_unpublished
-from tensortap.metadata.digest_key import digest_key
 from tensortap.metadata.git import NoRepositoryError, Repository
-from tensortap.metadata.indexes import indexes
-from tensortap.metadata.launch import announce, launch, next_number
-from tensortap.metadata.machine import hardware, interpreter, system
-from tensortap.metadata.outcome import remember_to_end
-from tensortap.metadata.packages import Package, installed, package_details, package_set, packages_info
-from tensortap.metadata.patched import Modifications, runtime_modifications
+from tensortap.metadata.machine import hardware, interpreter, randomness, system
+from tensortap.metadata.monkeypatches import Modifications, runtime_modifications
+from tensortap.metadata.packages import (
+    Package,
+    indexes,
+    installed,
+    package_details,
+    package_set,
+    packages_info,
+)
 from tensortap.metadata.problems import Problems
-from tensortap.metadata.project import (
+from tensortap.metadata.process import (
+    Start,
+    announce,
+    is_below,
+    launch,
+    next_number,
+    program_start,
+    remember_to_end,
+    runtime_info,
+    timestamp_zone,
+)
+from tensortap.metadata.redaction import Policy, Redactor, digest_key
+from tensortap.metadata.repositories import (
     PATCH,
+    Place,
     Project,
     describe_project,
+    describe_repositories,
     editable_packages,
     find_project,
+    keep_unpublished,
+    other_repositories,
     watched_paths,
 )
-from tensortap.metadata.randomness import randomness
-from tensortap.metadata.redact import Policy, Redactor
-from tensortap.metadata.repositories import Place, describe_repositories, other_repositories
-from tensortap.metadata.runtime import runtime_info, timestamp_zone
-from tensortap.metadata.sources import CODE, SOURCES, sources
-from tensortap.metadata.start import Start, is_below, program_start
-from tensortap.metadata.watch import Watch
+from tensortap.metadata.source_archive import CODE, SOURCES, sources
 
 OWN_FOLDER = ".tensortap"
 _BETWEEN_LOOKS = 0.002
@@ -245,3 +265,32 @@ def _replace(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+class Watch:
+    """Time, size and inode of some files as they were, and which were absent."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self._present: list[tuple[str, int, int, int]] = []
+        self._absent: list[str] = []
+        for path in paths:
+            self._look(path)
+
+    def has_moved(self) -> bool:
+        for path, time, size, inode in self._present:
+            try:
+                found = stat(path)
+            except OSError:
+                return True
+            if found.st_mtime_ns != time or found.st_size != size or found.st_ino != inode:
+                return True
+        # For a file that is not there, asking is half the price of a failing stat.
+        return any(access(path, F_OK) for path in self._absent) if self._absent else False
+
+    def _look(self, path: str) -> None:
+        try:
+            found = stat(path)
+        except OSError:
+            self._absent.append(path)
+        else:
+            self._present.append((path, found.st_mtime_ns, found.st_size, found.st_ino))

@@ -1,14 +1,31 @@
-"""Ask the git program about a repository, without changing a byte of it."""
+"""Git facts, patch, untracked files.
 
+Ask the git program about a repository, without changing a byte of it.
+
+Turn a working tree into a content id and a patch, in a private index beside the repository.
+
+Choose which untracked files go into the patch: no runs, no secrets, nothing large.
+
+Name the files of a patch whose added lines look secret; the patch itself is never altered.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
 import os
+import re
+import shutil
 import signal
+import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensortap.metadata.redact import without_credentials
+from tensortap.metadata.redaction import count_secrets, without_credentials
 
 TIMEOUT = 10.0
 LOG_ENTRIES = 50
@@ -194,7 +211,7 @@ def extras(repository: Repository) -> dict[str, Any]:
     }
 
 
-def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     try:
         # Its own session, so that at the time limit a filter git has started ends with it.
@@ -207,7 +224,7 @@ def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen
         raise GitError(f"git could not be started: {error}") from None
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -219,3 +236,245 @@ def _last_words(errors: bytes) -> str:
     lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
     return (fatal or lines or ["it said nothing"])[0]
+
+
+_DIFF = (
+    "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff",
+    "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "--submodule=short",
+    "--ignore-submodules=none", "-U3", "--inter-hunk-context=0", "--diff-algorithm=myers",
+)  # fmt: skip
+# The objects are gone a moment later: no need to press them, nor to wait until the disk has them.
+_THROWAWAY = ("core.fsync=none", "core.compression=0")
+# Every blob counts as big, so that they all go into one pack: a file each would take a millisecond each.
+_ONE_PACK = "core.bigFileThreshold=1"
+
+
+@dataclass
+class Worktree:
+    """The uncommitted state of a repository, ready to be written beside a run."""
+
+    tree: str
+    patch: bytes
+    is_dirty: bool
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    unmerged: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        return "dirty" if self.is_dirty else "clean"
+
+
+def read_worktree(repository: Repository, run_folder: str) -> Worktree:
+    """The tree and patch of what is on disk now: staged or not, deleted, untracked, binary."""
+    with tempfile.TemporaryDirectory(prefix="tensortap-") as temporary:
+        private = PrivateIndex(repository, temporary)
+        unmerged = private.unmerged()
+        private.ask("add", "--update", config=(_ONE_PACK,))
+        untracked = Untracked(repository.root, run_folder)
+        private.add(untracked.choose(private.names("ls-files", "--others", "--exclude-standard")))
+        tree = os.fsdecode(private.ask("write-tree")).strip()
+        patch = private.ask(*_DIFF, base_tree(repository), tree)
+    return Worktree(tree, patch, bool(patch) or untracked.left_out, untracked.skipped, unmerged)
+
+
+def base_tree(repository: Repository) -> str:
+    """The commit a patch starts from; the empty tree before the first."""
+    return head(repository) or repository.text("hash-object", "-t", "tree", "--stdin")
+
+
+class PrivateIndex:
+    """A copy of the index; new objects go beside it, and the repository is only read."""
+
+    def __init__(self, repository: Repository, folder: str) -> None:
+        self._repository = repository
+        index, objects = os.path.join(folder, "index"), os.path.join(folder, "objects")
+        os.mkdir(objects)
+        if os.path.exists(repository.index):
+            # With its time: git compares it with the files' to find changes made in the same instant.
+            shutil.copy2(repository.index, index)
+        self._variables = {
+            "GIT_INDEX_FILE": index,
+            "GIT_OBJECT_DIRECTORY": objects,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(repository.objects),
+        }
+        # The filter of git-lfs would otherwise store the new contents in the repository.
+        self._config = [f"lfs.storage={os.path.join(folder, 'lfs')}", *_THROWAWAY]
+
+    def ask(self, *arguments: str, stdin: bytes = b"", config: tuple[str, ...] = ()) -> bytes:
+        settings = (*self._config, *config)
+        return self._repository.ask(*arguments, variables=self._variables, stdin=stdin, config=settings)
+
+    def names(self, *arguments: str) -> list[str]:
+        return [os.fsdecode(name) for name in self.ask(*arguments, "-z").split(b"\0") if name]
+
+    def unmerged(self) -> list[str]:
+        return sorted({entry.partition("\t")[2] for entry in self.names("ls-files", "--unmerged")})
+
+    def add(self, paths: Iterable[str]) -> None:
+        names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        if names:
+            arguments = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+            self.ask(*arguments, stdin=names, config=(_ONE_PACK,))
+
+
+def _quoted(path: str) -> str:
+    # The variable is a list: a path with its separator must be quoted, in C's manner.
+    if os.pathsep not in path and not path.startswith('"'):
+        return path
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+MAX_FILE = 1 << 20
+MAX_TOTAL = 20 << 20
+MAX_FILES = 5_000
+MAX_LISTED = 1_000
+_HASHED_WHOLE = 8 << 20
+_OURS = ("runtime_info.json", "packages.json", "git_info.json", "project.patch", ".tensortap")
+_SECRET_FILES = (
+    ".env", ".env.*", ".env-*", ".env_*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks",
+    "*.keystore", "*.kdbx", "*.ppk", "*.ovpn", "*.gpg", "*.asc", "id_rsa*", "id_dsa*", "id_ecdsa*",
+    "id_ed25519*", "*credentials*", "*.secret", "*.secrets", "secrets.*", ".netrc", "_netrc", ".pgpass",
+    ".npmrc", ".pypirc", ".htpasswd", ".dockercfg", "*service_account*.json", "*service-account*.json",
+    "kubeconfig", ".boto", "*.tfstate",
+)  # fmt: skip
+# Public halves, and examples that are made to be shared.
+_NOT_SECRET_FILES = (".env.example", ".env.sample", ".env.template", ".env.dist", "*.pub")
+
+
+class Untracked:
+    """What of the untracked files is kept; `skipped` says what is not, and why."""
+
+    def __init__(self, root: str, run_folder: str) -> None:
+        self.skipped: list[dict[str, Any]] = []
+        self.left_out = False
+        self._root = root
+        self._runs = {os.path.relpath(os.path.realpath(run_folder), root)}
+        self._total = 0
+        self._count = 0
+        self._unlisted = 0
+
+    def choose(self, paths: Iterable[str]) -> list[str]:
+        paths = list(paths)
+        self._skip_runs(paths)
+        outside = [path for path in paths if not self._is_in_run(path)]
+        chosen = [path for path in outside if self._keeps(path)]
+        self.left_out = len(chosen) < len(outside)
+        if self._unlisted:
+            self.skipped.append({"path": "...", "reason": f"{self._unlisted} more, not listed"})
+        return chosen
+
+    def _skip_runs(self, paths: Iterable[str]) -> None:
+        """Earlier runs under the project are results, not code."""
+        found = {path.partition("/.tensortap/")[0] for path in paths if "/.tensortap/" in path}
+        for run in sorted(found - self._runs):
+            self._list(run, "a run folder")
+        self._runs |= found
+
+    def _is_in_run(self, path: str) -> bool:
+        if "." in self._runs and path.partition("/")[0] in _OURS:
+            return True
+        parts = path.split("/")
+        return any("/".join(parts[:depth]) in self._runs for depth in range(1, len(parts)))
+
+    def _keeps(self, path: str) -> bool:
+        reason, facts = self._objection(path)
+        if reason:
+            self._list(path, reason, **facts)
+        return not reason
+
+    def _objection(self, path: str) -> tuple[str, dict[str, Any]]:
+        if path.endswith("/"):
+            return "a repository of its own", {}
+        full = os.path.join(self._root, path)
+        try:
+            found = os.lstat(full)
+        except OSError as error:
+            return f"cannot be read: {error.strerror}", {}
+        return self._objection_to_file(path, full, found)
+
+    def _objection_to_file(self, path: str, full: str, found: os.stat_result) -> tuple[str, dict[str, Any]]:
+        size, is_link = found.st_size, stat.S_ISLNK(found.st_mode)
+        if not is_link and not (stat.S_ISREG(found.st_mode) and os.access(full, os.R_OK)):
+            return "cannot be read: not a readable file", {}
+        if is_secret_file(path) or (not is_link and _is_private_key(full)):
+            return "looks like a secret", {"size": size}
+        if size > MAX_FILE:
+            return "larger than 1 MB", {"size": size, **file_hash(full, size)}
+        if self._total + size > MAX_TOTAL:
+            return "beyond 20 MB in total", {"size": size, **file_hash(full, size)}
+        if self._count >= MAX_FILES:
+            return f"beyond {MAX_FILES} files", {"size": size}
+        self._total, self._count = self._total + size, self._count + 1
+        return "", {}
+
+    def _list(self, path: str, reason: str, **facts: Any) -> None:
+        if len(self.skipped) < MAX_LISTED:
+            self.skipped.append({"path": path, "reason": reason, **facts})
+        else:
+            self._unlisted += 1
+
+
+def is_secret_file(path: str) -> bool:
+    """Whether files of that name usually hold secrets."""
+    name = os.path.basename(path).lower()
+    matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRET_FILES)
+    return matches and not any(fnmatch.fnmatchcase(name, pattern) for pattern in _NOT_SECRET_FILES)
+
+
+def file_hash(path: str, size: int) -> dict[str, str]:
+    """The digest of a file; of a very large one only its first and last megabytes, and it says so."""
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        with open(path, "rb") as file:
+            digest.update(file.read(_HASHED_WHOLE if size <= _HASHED_WHOLE else MAX_FILE))
+            if size > _HASHED_WHOLE:
+                file.seek(-MAX_FILE, os.SEEK_END)
+                digest.update(file.read(MAX_FILE))
+    except OSError as error:
+        return {"hash": "", "hash_of": f"nothing: {error.strerror}"}
+    return {"hash": digest.hexdigest(), "hash_of": "all" if size <= _HASHED_WHOLE else "first and last MB"}
+
+
+def _is_private_key(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(80)
+    except OSError:
+        return False
+    return first.startswith(b"-----BEGIN ") and b"PRIVATE KEY" in first
+
+
+MAX_SCANNED = 1 << 20
+_ADDED = re.compile(rb"^\+(?!\+\+ )(.*)$", re.MULTILINE)
+
+
+def flagged(patch: bytes) -> list[dict[str, Any]]:
+    """Path and reason of each file that a reader should look at before sharing the patch."""
+    scanned, found = 0, []
+    for section in re.split(rb"^diff --git ", patch, flags=re.MULTILINE)[1:]:
+        header, _, body = section.partition(b"\n")
+        reason = _reason(_path(header), body if scanned < MAX_SCANNED else b"")
+        scanned += len(body)
+        if reason:
+            found.append({"path": _path(header), "reason": reason})
+    if scanned > MAX_SCANNED:
+        found.append({"path": "...", "reason": "the rest of the patch was not scanned: over 1 MB"})
+    return found
+
+
+def _reason(path: str, body: bytes) -> str:
+    if is_secret_file(path):
+        return "files of this name usually hold secrets"
+    if b"\nGIT binary patch\n" in body:
+        return ""
+    added = b"\n".join(_ADDED.findall(body[:MAX_SCANNED])).decode("utf-8", "replace")
+    count = count_secrets(added)
+    return f"added passages that look secret: {count}" if count else ""
+
+
+def _path(header: bytes) -> str:
+    """The path in `a/PATH b/PATH`: the same twice, since renames are not sought."""
+    if not header.startswith(b'"'):
+        return os.fsdecode(header[2 : 2 + (len(header) - 5) // 2])
+    quoted = header[3 : 3 + (len(header) - 9) // 2]
+    return os.fsdecode(quoted.decode("unicode_escape").encode("latin-1"))

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from tensortap.core.errors import RefusedError
-from tensortap.metadata.digest_key import digest_key
 from tensortap.metadata.machine import hardware
-from tensortap.metadata.redact import Redactor
+from tensortap.metadata.redaction import Redactor, digest_key
 from tensortap.readers import reproduce_command as commands
 from tensortap.readers import reproduce_environment as environments
 from tensortap.readers.reproduce_code import CodeRestorer, git, has_commit, is_unchanged, missing_commit

@@ -9,10 +9,8 @@ from pathlib import Path
 from shlex import quote
 
 from tensortap.core.errors import CorruptRunError, RefusedError
-from tensortap.metadata.git import GitError, find_repository, run_git
-from tensortap.metadata.sources import digest, entries
-from tensortap.metadata.untracked import file_hash
-from tensortap.metadata.worktree import read_worktree
+from tensortap.metadata.git import GitError, file_hash, find_repository, read_worktree, run_git
+from tensortap.metadata.source_archive import digest, entries
 from tensortap.readers.reproduce_paths import leads_out
 from tensortap.readers.reproduce_recorded import (
     MissingRequirement,

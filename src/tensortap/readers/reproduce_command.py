@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tensortap.metadata.launch import is_launcher
-from tensortap.metadata.redact import NOT_RECORDED
+from tensortap.metadata.process import is_launcher
+from tensortap.metadata.redaction import NOT_RECORDED
 from tensortap.readers.reproduce_paths import PathMapping
 from tensortap.readers.reproduce_recorded import MissingRequirement, MissingRequirementError, RecordedRun
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensortap.metadata import another
+from tensortap.metadata import packages as another
 from tensortap.metadata.packages import installed, normalised
 from tensortap.readers.reproduce_recorded import MissingRequirement, MissingRequirementError, RecordedRun
 

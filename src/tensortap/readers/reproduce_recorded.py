@@ -12,7 +12,7 @@ from typing import Any
 
 from tensortap.core.errors import CorruptRunError, NoRunError
 from tensortap.formats.run_layout import INTERNAL_FOLDER
-from tensortap.metadata.sources import CODE, SOURCES
+from tensortap.metadata.source_archive import CODE, SOURCES
 
 SCRIPT = "script"  # where a script is restored that does not lie in the project
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tensortap.metadata.redact import is_secret, secret_spans
+from tensortap.metadata.redaction import is_secret, secret_spans
 from tensortap.readers.reproduce_code import fetch_sources, has_commit, private_repository
 from tensortap.readers.reproduce_command import Command, RedactedValue, is_session_variable
 from tensortap.readers.reproduce_environment import RECORDER

@@ -17,7 +17,7 @@ from tensortap.core.patterns import closest_names, natural_sort_key, parse_patte
 from tensortap.core.record import Kind, Series
 from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE
-from tensortap.metadata.sources import CODE, SOURCES, kept_files
+from tensortap.metadata.source_archive import CODE, SOURCES, kept_files
 from tensortap.readers.asked import IndexTable
 from tensortap.readers.query import parse_query
 from tensortap.readers.statistics_cache import StatisticsCache

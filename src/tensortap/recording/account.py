@@ -14,9 +14,8 @@ from tensortap.core.errors import TensortapError
 from tensortap.core.launch_spec import NO_TENSORTAP_MARKER, REACHED_MARKER, LaunchSpec
 from tensortap.formats.index import COLUMNS, index_files, read_rows
 from tensortap.formats.run_layout import INTERNAL_FOLDER
-from tensortap.metadata.another import is_this
-from tensortap.metadata.digest_key import digest_key
-from tensortap.metadata.redact import Redactor
+from tensortap.metadata.packages import is_this
+from tensortap.metadata.redaction import Redactor, digest_key
 from tensortap.recording.described import (
     FACTS_MARKER,
     PACKAGES_FILE,

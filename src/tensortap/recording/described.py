@@ -14,11 +14,16 @@ from typing import Any
 from tensortap.core.launch_spec import LaunchSpec
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
-from tensortap.metadata.another import ask, packages_of
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
-from tensortap.metadata.packages import installed, normalised, packages_info, versions_digest
-from tensortap.metadata.runtime import working_directory
-from tensortap.metadata.start import Start, is_of_environment, program_start
+from tensortap.metadata.packages import (
+    ask,
+    installed,
+    normalised,
+    packages_info,
+    packages_of,
+    versions_digest,
+)
+from tensortap.metadata.process import Start, is_of_environment, program_start, working_directory
 
 log = logging.getLogger("tensortap.run")
 FACTS_MARKER = "described"

@@ -13,7 +13,7 @@ from tensortap.core.registry import Registry
 from tensortap.core.settings import setting
 from tensortap.formats.run_layout import agree_on_run, write_failed_error
 from tensortap.metadata.collect import Metadata
-from tensortap.metadata.runtime import timestamp_zone
+from tensortap.metadata.process import timestamp_zone
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sinks.tree_log import TreeLog
 

@@ -1,15 +1,25 @@
-"""Recognise secrets in variables, commands and addresses, and put a keyed digest in their place."""
+"""Secrets.
+
+Recognise secrets in variables, commands and addresses, and put a keyed digest in their place.
+
+Secrets that only the program they are given to makes known: `curl -u me:SECRET`, `mysql -pSECRET`.
+
+Keep the key of the redaction digests: one per user, readable by that user alone.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import hmac
 import math
+import os
 import re
+import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
-from typing import Literal
-
-from tensortap.metadata.program_options import secret_parts
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 Policy = Literal["all", "redact", "names"]
 
@@ -277,3 +287,102 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             joined.append((start, stop))
     return joined
+
+
+class Option(NamedTuple):
+    """How a program is given a secret: by which words, behind which mark, also in the next word or not."""
+
+    names: tuple[str, ...]
+    mark: str = ""
+    is_apart: bool = True
+
+
+_CURL = Option(("-u", "--user", "-U", "--proxy-user"), ":")
+_MYSQL = Option(("-p",), is_apart=False)  # a word after it is the name of a database
+_OPTIONS = {
+    "curl": _CURL,
+    **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb", "mariadb-dump"), _MYSQL),
+    "sshpass": Option(("-p",)),
+    "redis-cli": Option(("-a",)),
+}
+
+
+def secret_parts(words: Iterable[str]) -> Iterator[tuple[int, int] | None]:
+    """For each word of a command, where a secret begins and ends in it; None where there is none."""
+    option, before = None, ""
+    for word in words:
+        yield _part(option, before, word) if option is not None else None
+        option = _OPTIONS.get(os.path.basename(word), option)
+        before = word
+
+
+def _part(option: Option, before: str, word: str) -> tuple[int, int] | None:
+    start = _start(option, before, word)
+    if start is None:
+        return None
+    if option.mark:
+        start = word.find(option.mark, start) + 1 or len(word)
+    return (start, len(word)) if start < len(word) else None
+
+
+def _start(option: Option, before: str, word: str) -> int | None:
+    """Where the value of such an option begins in the word."""
+    if option.is_apart and before in option.names:
+        return 0
+    for name in option.names:
+        is_long = name.startswith("--")
+        if word.startswith(f"{name}=" if is_long else name):
+            return len(name) + is_long
+    return None
+
+
+_LENGTH = 32
+
+
+def digest_key() -> bytes:
+    """The user's key, made on first use; a key of this process alone where none can be kept."""
+    path = _path()
+    try:
+        return _read(path) or _create(path) or _process_key()
+    except (OSError, ValueError, RuntimeError):
+        return _process_key()
+
+
+def _path() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    base = Path(state) if state else Path("~/.local/state").expanduser()
+    return base / "tensortap" / "key"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        key = bytes.fromhex(path.read_text(encoding="utf-8").strip())
+    except FileNotFoundError:
+        return b""
+    return key if len(key) == _LENGTH else _process_key()
+
+
+def _create(path: Path) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(secrets.token_hex(_LENGTH) + "\n")
+        _keep_first(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return _read(path)
+
+
+def _keep_first(temporary: Path, path: Path) -> None:
+    # A link, unlike a rename, never replaces the key that another process has just made.
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+
+
+@cache
+def _process_key() -> bytes:
+    return secrets.token_bytes(_LENGTH)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tensortap.metadata.start import Start, is_below, is_of_environment
-from tensortap.metadata.untracked import is_secret_file
+from tensortap.metadata.git import is_secret_file
+from tensortap.metadata.process import Start, is_below, is_of_environment
 
 CODE = "code"  # the folder, in our own, of what keeps code
 SOURCES = "sources.tar"
