@@ -22,7 +22,7 @@ from command import main
 from encoder import Encoder, build
 from harness import Table, tell
 from rounds import Contestant, Entry, Times, compete, plain, race
-from tensortap.sources import definitions, swapping
+from tensortap.sources.probes import install, source_match
 
 WORDS = {ONE: "one name", ALL: "all names"}
 # Small functions, and the largest forwards that transformers has.
@@ -128,15 +128,15 @@ def first_and_again(function: Any) -> tuple[float, float]:
     """The quickest of three: what else the machine does is not ours."""
     first = []
     for _ in range(3):
-        swapping._rewritten.clear()
-        definitions._definition.cache_clear()
+        install._rewritten.clear()
+        source_match._definition.cache_clear()
         first.append(seconds_of(function))
     return min(first), min(seconds_of(function) for _ in range(3))
 
 
 def seconds_of(function: Any) -> float:
     begin = time.process_time()
-    probe = swapping.place(function, None, lambda first: None, returns=True)
+    probe = install.place(function, None, lambda first: None, returns=True)
     spent = time.process_time() - begin
     probe.remove()
     assert probe.how == "rewritten", f"{function.__qualname__}: {probe.why}"

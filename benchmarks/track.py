@@ -20,7 +20,7 @@ from statements import work
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.faces.ttracker import auto_diff, h4logger, logger
-from tensortap.sources.functions import Functions
+from tensortap.sources.calls.functions import Functions
 
 SHAPE = (4, 64, 256)
 table = Table("track")

@@ -1,7 +1,7 @@
 """What the tests of followed functions share: a source that tells short lines to a list."""
 
 from tensortap.core.tap import Tap
-from tensortap.sources.functions import Functions
+from tensortap.sources.calls.functions import Functions
 
 
 class Told:

@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 import tensortap as tt
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
-from tensortap.sources.absence import Missing, missing
-from tensortap.sources.modules import Modules, Stopped
-from tensortap.sources.selection import selection
+from tensortap.sources.hooks.modules import Modules, Stopped
+from tensortap.sources.selection.missing import Missing, missing
+from tensortap.sources.selection.select import selection
 
 X = torch.ones(2, 2)
 HERE = Path(__file__).name

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tensortap.sources.definitions import _pruned, definition_of
+from tensortap.sources.probes.source_match import _pruned, definition_of
 
 SOURCE = '''
 import math

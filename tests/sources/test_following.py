@@ -9,8 +9,8 @@ import pytest
 from tests.sources.followed import Told, following
 
 from tensortap.core.tap import Tap
-from tensortap.sources.functions import Functions
-from tensortap.sources.line_tracing import trace
+from tensortap.sources.calls.functions import Functions
+from tensortap.sources.probes.settrace import trace
 
 source, told = following()
 followed = source.wrap

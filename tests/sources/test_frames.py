@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tensortap.sources.frames import argument_name, site_of
+from tensortap.sources.manual import argument_name, site_of
 
 seen = []
 

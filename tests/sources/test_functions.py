@@ -517,7 +517,7 @@ class Broken:
 
 def test_a_sink_that_fails_does_not_break_the_function(monkeypatch, caplog):
     from tensortap.core.tap import Tap
-    from tensortap.sources.functions import Functions
+    from tensortap.sources.calls.functions import Functions
 
     monkeypatch.setenv("TENSORTAP_STRICT", "0")
     mine = Functions()
@@ -528,7 +528,7 @@ def test_a_sink_that_fails_does_not_break_the_function(monkeypatch, caplog):
 
 def test_a_failure_of_ours_is_logged_once_and_ends_the_following(monkeypatch, caplog):
     from tensortap.core.tap import Tap
-    from tensortap.sources.functions import Functions
+    from tensortap.sources.calls.functions import Functions
 
     monkeypatch.setenv("TENSORTAP_STRICT", "0")
 

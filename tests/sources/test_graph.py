@@ -15,7 +15,15 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutput
 
 from tensortap.frameworks.pytree import leaves
-from tensortap.sources.graph import forget, fresh_graphs, input_hook, output_hook, see, see_gradient, ticket
+from tensortap.sources.hooks.compiled import (
+    forget,
+    fresh_graphs,
+    input_hook,
+    output_hook,
+    see,
+    see_gradient,
+    ticket,
+)
 
 needs_a_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler, and there is none"

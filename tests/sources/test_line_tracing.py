@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from tensortap.sources.line_tracing import spots_of, trace
+from tensortap.sources.probes.settrace import spots_of, trace
 
 SOURCE = """
 def plain(x):

@@ -12,8 +12,8 @@ import traceback
 import pytest
 import torch
 
-from tensortap.sources.real_functions import real_function
-from tensortap.sources.swapping import Spot, bindings, place
+from tensortap.sources.function_names import real_function
+from tensortap.sources.probes.install import Spot, bindings, place
 
 counter = 0
 

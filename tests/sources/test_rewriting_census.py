@@ -11,10 +11,10 @@ import pytest
 import torch
 import transformers
 
-from tensortap.sources.definitions import definition_of, fits
-from tensortap.sources.instructions import instructions_of
-from tensortap.sources.real_functions import real_function
-from tensortap.sources.rewriting import RETURN, rewrite, weave
+from tensortap.sources.function_names import real_function
+from tensortap.sources.probes.bytecode import instructions_of
+from tensortap.sources.probes.rewrite import RETURN, rewrite, weave
+from tensortap.sources.probes.source_match import definition_of, fits
 
 pytestmark = pytest.mark.xdist_group("sources rewriting_census")  # what they share is made once
 

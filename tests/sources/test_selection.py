@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tensortap.core.errors import UnknownModuleError
-from tensortap.sources.selection import select, selection
+from tensortap.sources.selection.select import select, selection
 
 
 class Attention(nn.Module):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.sources.swapping import bindings, place, real_function
+from tensortap.sources.probes.install import bindings, place, real_function
 
 
 def scaled(x, by=2):

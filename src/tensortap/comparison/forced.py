@@ -32,9 +32,9 @@ from tensortap.frameworks.dtensor import (
 )
 from tensortap.kernels.hashing import checksum
 from tensortap.recording.capture import capture
-from tensortap.sources.compiled import plain_python
-from tensortap.sources.replacing import Replacing
-from tensortap.sources.selection import selection
+from tensortap.sources.hooks.compiled import plain_python
+from tensortap.sources.hooks.editing import Replacing
+from tensortap.sources.selection.select import selection
 from tensortap.sources.sites import Wanted, class_name, walk
 
 _REPLACED_KINDS = ("output", "input")

@@ -62,7 +62,7 @@ from tensortap.core.patterns import parse_pattern
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import capture
-from tensortap.sources.selection import select, selection
+from tensortap.sources.selection.select import select, selection
 from tensortap.sources.sites import class_name, require_module, unwrapped, walk
 
 _DEFAULT_PATTERNS = ("**", "**.in")

@@ -26,7 +26,7 @@ from tensortap.readers.run import Run
 from tensortap.recording.capture import capture
 from tensortap.recording.editing import edit
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.sources.selection import selection
+from tensortap.sources.selection.select import selection
 from tensortap.sources.sites import require_module
 
 DEFAULT_RERUNS = ("repeat", "ulp", "float64")

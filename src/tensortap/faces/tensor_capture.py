@@ -18,7 +18,7 @@ from tensortap.recording.latest import (
     modules_without_forward,
     resolve_modules,
 )
-from tensortap.sources.compiled import plain_python
+from tensortap.sources.hooks.compiled import plain_python
 from tensortap.sources.manual import Manual
 from tensortap.sources.sites import require_module, unwrapped
 

@@ -15,7 +15,7 @@ from tensortap.core.settings import is_on, is_strict
 from tensortap.core.tap import Tap
 from tensortap.recording.forwards import TraceSchedule
 from tensortap.recording.tracing import ModelTrace
-from tensortap.sources.absence import Missing
+from tensortap.sources.selection.missing import Missing
 from tensortap.stages import reduce
 from tensortap.stages.gather import Gather
 from tensortap.stages.reduce import stack_padded_tensors, stack_tensors

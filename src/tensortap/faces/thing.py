@@ -21,9 +21,8 @@ from tensortap.render.received import ReceivedTable
 from tensortap.sinks.addresses import open_stream
 from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery
 from tensortap.sinks.stream import Stream
-from tensortap.sources.frames import argument_name
 from tensortap.sources.listener import Listener
-from tensortap.sources.manual import Manual
+from tensortap.sources.manual import Manual, argument_name
 from tensortap.transport.handshake import read_token
 from tensortap.transport.tls import TlsConfig, create_self_signed, server_tls
 

@@ -18,7 +18,7 @@ from tensortap.recording.watching import (
 from tensortap.sinks.tree_files import TreeFiles
 from tensortap.sinks.tree_log import ValueLog
 from tensortap.sinks.tree_output import logger
-from tensortap.sources.functions import MAX_DEPTH
+from tensortap.sources.calls.functions import MAX_DEPTH
 
 __all__ = ["_log_change", "auto_diff", "h4logger", "log2file", "logger", "var_tracker"]
 

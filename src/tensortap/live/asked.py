@@ -20,7 +20,7 @@ from tensortap.live.requests import Request
 from tensortap.live.subscriptions import Subscription
 from tensortap.recording.capture import Capture
 from tensortap.recording.keeping import CallbackSink
-from tensortap.sources.selection import selection
+from tensortap.sources.selection.select import selection
 from tensortap.stages.select import every
 
 _HOOK_OVERHEAD_SECONDS = 5e-6  # what a hook takes around the sink, which is what is measured

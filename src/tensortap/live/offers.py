@@ -136,7 +136,7 @@ exposed_models = ExposedModels()
 
 
 def _make_hook(exposed: ExposedModel) -> Any:
-    from tensortap.sources.hooks import OfferHook  # late: it imports torch, which a model has done
+    from tensortap.sources.hooks.modules import OfferHook  # late: it imports torch, which a model has done
 
     return OfferHook(exposed).see
 

@@ -10,7 +10,7 @@ from tensortap.core.errors import RefusedError
 from tensortap.core.patterns import parse_pattern
 from tensortap.live.expressions import Condition, parse_condition
 from tensortap.live.slices import Index, parse_slice
-from tensortap.sources.named_functions import split
+from tensortap.sources.function_names import split
 
 Then = Literal["tell", "send", "dump"]
 _MAX_PATTERNS, _MAX_PATTERN_LENGTH = 64, 500

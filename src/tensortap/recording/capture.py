@@ -19,19 +19,17 @@ from tensortap.recording.hearing import ManualTapSource
 from tensortap.recording.keeping import Destination
 from tensortap.recording.model_facts import write_model_facts
 from tensortap.recording.stopping import LastSite
-from tensortap.sources.absence import Missing, missing
-from tensortap.sources.compiled import Compiled, plain_python, refuse_compiled
-from tensortap.sources.function_sites import is_of_function, selection_without_model
-from tensortap.sources.loaded import torch_if_loaded
-from tensortap.sources.named_functions import is_function, path_of
-from tensortap.sources.plain_functions import PlainFunctions
-from tensortap.sources.port_source import PortSource, Stopped
-from tensortap.sources.selection import selection
+from tensortap.sources.function_names import is_function, path_of
+from tensortap.sources.hooks.compiled import Compiled, plain_python, refuse_compiled
+from tensortap.sources.observation.point import PortSource, Stopped, torch_if_loaded
+from tensortap.sources.probes.probes import PlainFunctions
+from tensortap.sources.selection.missing import Missing, missing
+from tensortap.sources.selection.select import is_of_function, selection, selection_without_model
 from tensortap.sources.sites import ModuleSite, Wanted, class_name, require_module, unwrapped, walk
 from tensortap.stages.select import StepPredicate, When, predicates_of
 
 if TYPE_CHECKING:
-    from tensortap.sources.modules import Modules
+    from tensortap.sources.hooks.modules import Modules
 
 Keep = Literal["cow", "clone", "ref", "cpu", "stats"]
 Selector = str | Callable[[ModuleSite], bool]
@@ -260,10 +258,10 @@ class Capture(Captured):
     def _source_class(self) -> type[Modules]:
         # Not at the top: these import torch, which plain functions may do without.
         if self._compiled != "graph":
-            from tensortap.sources.modules import Modules
+            from tensortap.sources.hooks.modules import Modules
 
             return Modules
-        from tensortap.sources.graph_modules import GraphModules
+        from tensortap.sources.hooks.compiled import GraphModules
 
         return GraphModules
 
@@ -276,7 +274,7 @@ class Capture(Captured):
             return plain_python() if has_functions else contextlib.nullcontext()
         if self._compiled == "eager" or self._source is None:
             return plain_python()
-        from tensortap.sources.graph import fresh_graphs
+        from tensortap.sources.hooks.compiled import fresh_graphs
 
         return fresh_graphs(len(self._source.ports))
 
@@ -285,7 +283,7 @@ class Capture(Captured):
             self._tap_source.owner = self
             tap.attach(self._tap_source)
             return
-        from tensortap.sources.graph import forget, shown_by, ticket
+        from tensortap.sources.hooks.compiled import forget, shown_by, ticket
 
         self._tap_source.bind(tap)
         key = ticket(lambda tensor, name: self._tap_source.receive_tap(tensor, name, None))

@@ -16,7 +16,7 @@ from tensortap.recording.found import CapturedMany
 from tensortap.recording.keeping import Destination, fetch_summaries
 from tensortap.render.value_rows import value_rows
 from tensortap.render.value_tree import render_value_tree, stream_limits
-from tensortap.sources.absence import Missing
+from tensortap.sources.selection.missing import Missing
 
 
 class Captured:

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import Selector
-from tensortap.sources.absence import shown
-from tensortap.sources.compiled import plain_python
-from tensortap.sources.edits import Change, Edits
-from tensortap.sources.selection import selection
+from tensortap.sources.hooks.compiled import plain_python
+from tensortap.sources.hooks.editing import Change, Edits
+from tensortap.sources.selection.missing import shown
+from tensortap.sources.selection.select import selection
 from tensortap.sources.sites import VARIABLES, require_module
 
 

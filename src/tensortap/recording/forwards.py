@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from tensortap.sources.modules import Modules
+from tensortap.sources.hooks.modules import Modules
 from tensortap.sources.sites import Wanted
 
 FIRST_ITERATION = 1  # iterations count forwards from one

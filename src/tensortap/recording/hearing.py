@@ -19,7 +19,7 @@ from tensortap.recording import tapping
 from tensortap.stages.select import StepPredicate
 
 if TYPE_CHECKING:
-    from tensortap.sources.modules import Modules
+    from tensortap.sources.hooks.modules import Modules
 
 
 class ManualTapSource:

@@ -19,8 +19,8 @@ from tensortap.core.tap import Tap
 from tensortap.frameworks.pytree import leaves
 from tensortap.frameworks.retention import copy_on_write
 from tensortap.recording.keeping import RetainingSink, TapSink
+from tensortap.sources.hooks.modules import Modules
 from tensortap.sources.manual import Manual
-from tensortap.sources.modules import Modules
 from tensortap.sources.sites import ModuleSite, Wanted, has_forward, require_module, unwrapped, walk
 from tensortap.stages.select import When
 

@@ -8,9 +8,8 @@ from tensortap.core.errors import UnknownNameError
 from tensortap.recording.capture import Selector
 from tensortap.render.text import format_table, format_table_html
 from tensortap.render.words import pluralize
-from tensortap.sources.function_sites import bound_at, selection_without_model
-from tensortap.sources.named_functions import is_function
-from tensortap.sources.selection import selection
+from tensortap.sources.function_names import is_function
+from tensortap.sources.selection.select import bound_at, selection, selection_without_model
 from tensortap.sources.sites import ModuleSite, inputs_of, require_module, sites_of, stored, walk
 
 

@@ -118,7 +118,9 @@ class ObservedModel:
 
     def count_forwards(self, model: Any, counter: StepCounter, capture: Capture | None) -> None:
         """Before its forward, and before whoever else wants to know the step."""
-        from tensortap.sources.hooks import OfferHook  # late: it imports torch, which a model has done
+        from tensortap.sources.hooks.modules import (
+            OfferHook,  # late: it imports torch, which a model has done
+        )
 
         # On a compiled model's wrapper, where it has one: there it is outside of the graph.
         outer = model if class_name(model) == "OptimizedModule" else unwrapped(model)

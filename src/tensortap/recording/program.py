@@ -27,9 +27,8 @@ from tensortap.recording.met import CaptureIgnoringTaps, ObservedModel, Observed
 from tensortap.recording.model_facts import write_model_facts
 from tensortap.recording.tapping import TapListener
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.sources.function_sites import is_of_function
-from tensortap.sources.named_functions import split
-from tensortap.sources.selection import select
+from tensortap.sources.function_names import split
+from tensortap.sources.selection.select import is_of_function, select
 from tensortap.sources.sites import site_names
 from tensortap.stages.select import When, changed, every, first, nonfinite, predicates_of
 

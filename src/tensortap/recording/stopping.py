@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tensortap.sources.ports import Port
+from tensortap.sources.observation.point import Port
 
 SiteVisit = tuple[str, str, int]  # path, kind, how many times it was passed
 

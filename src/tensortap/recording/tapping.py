@@ -7,7 +7,7 @@ from sys import _getframe
 from typing import Any, TypeVar
 
 from tensortap.core.record import Site
-from tensortap.sources.frames import argument_name, site_of
+from tensortap.sources.manual import argument_name, site_of
 
 T = TypeVar("T")
 TapListener = Callable[[Any, str, Site | None], None]

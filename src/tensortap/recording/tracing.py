@@ -16,9 +16,9 @@ from tensortap.core.tap import Tap
 from tensortap.recording.forwards import ForwardSource, TraceSchedule
 from tensortap.recording.keeping import RetainingSink, TapSink
 from tensortap.sinks.memory import Memory
-from tensortap.sources.absence import Missing, missing
-from tensortap.sources.compiled import plain_python
-from tensortap.sources.selection import selection
+from tensortap.sources.hooks.compiled import plain_python
+from tensortap.sources.selection.missing import Missing, missing
+from tensortap.sources.selection.select import selection
 from tensortap.sources.sites import dotted, require_module, site_stem
 from tensortap.stages.callbacks import CallbackChain, PreSaveCallbacks
 from tensortap.stages.changed import Changed

@@ -16,7 +16,7 @@ from tensortap.frameworks.pytree import map_leaves
 from tensortap.recording.targets import WatchTargets
 from tensortap.render.text import ShortRepr
 from tensortap.sinks.tree_log import TreeLog
-from tensortap.sources.functions import MAX_DEPTH, Functions
+from tensortap.sources.calls.functions import MAX_DEPTH, Functions
 from tensortap.stages.changed import Changed
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))

@@ -1,0 +1,379 @@
+"""Decorated functions, wrappers, scope.
+
+Decorated functions and what they call: each call, argument, change of a variable, and how it ended.
+
+Which code a followed call is followed into.
+
+Wrappers that run a function, a generator or a coroutine as if they were it, and have it followed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import sysconfig
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Protocol
+
+from tensortap.core.patterns import matches_pattern
+from tensortap.core.ranks import current_rank_info, rank_info
+from tensortap.core.settings import is_on
+from tensortap.core.tap import Tap
+from tensortap.frameworks.torch import disable_compile
+from tensortap.sources.calls.follow import Known, Tree, known_of
+from tensortap.sources.function_names import real_function
+from tensortap.sources.probes.settrace import followers
+
+_OWN = str(Path(__file__).resolve().parents[1]) + "/"
+# They have no level of their own; what they call has.
+_TRANSPARENT = {"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+_MODULE_CALLS = {"_call_impl", "_wrapped_call_impl"}
+# Python calls these behind the program's back, or so often that nothing else would be seen.
+UNASKED = frozenset(
+    ("__del__", "__repr__", "__str__", "__format__", "__getattr__", "__getattribute__", "__setattr__",
+     "__delattr__", "__hash__", "__eq__", "__ne__", "__bool__", "__instancecheck__", "__subclasscheck__")
+)  # fmt: skip
+_INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+
+
+class Territory:
+    """The program's own code, the packages of decorated functions, and the modules that were asked for."""
+
+    def __init__(self, follow: Sequence[str] | bool | None = None) -> None:
+        self._packages: set[str] = set()
+        self._is_all = follow is True
+        self._patterns = () if isinstance(follow, bool) or follow is None else tuple(follow)
+
+    def add(self, module: str | None) -> None:
+        """A function of it was decorated."""
+        self._packages.add(package(module))
+
+    def holds(self, frame: FrameType) -> bool:
+        code = frame.f_code
+        if not code.co_flags & inspect.CO_OPTIMIZED or code.co_filename.startswith(_OWN):
+            return False
+        if code.co_name in _TRANSPARENT or code.co_name in UNASKED or code.co_name in _MODULE_CALLS:
+            return False
+        module = frame.f_globals.get("__name__")
+        return not is_generated(code) and self._is_inside(module if isinstance(module, str) else "", code)
+
+    def _is_inside(self, module: str, code: CodeType) -> bool:
+        root = package(module)
+        if self._is_all or root in self._packages:
+            return True
+        if any(
+            matches_pattern(pattern, module) or matches_pattern(f"{pattern}.**", module)
+            for pattern in self._patterns
+        ):
+            return True
+        return root != "tensortap" and not is_library(_file(code, root))
+
+
+def package(module: str | None) -> str:
+    """The outermost one."""
+    return (module or "").partition(".")[0]
+
+
+def is_generated(code: CodeType) -> bool:
+    """As a dataclass's `__init__`: without a file, under a name that nobody calls by itself."""
+    return code.co_filename.startswith("<") and code.co_name.startswith("__")
+
+
+def _file(code: CodeType, root: str) -> str:
+    if not code.co_filename.startswith("<"):
+        return code.co_filename
+    if code.co_filename.startswith("<frozen"):
+        return _library()[0]
+    return getattr(sys.modules.get(root), "__file__", None) or ""
+
+
+@lru_cache(maxsize=4096)
+def is_library(file: str) -> bool:
+    """Whether it came with Python or was installed."""
+    return bool(_INSTALLED.search(file)) or file.startswith(_library())
+
+
+@lru_cache(maxsize=1)
+def _library() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+MAX_DEPTH = 20
+_DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
+# Made before there is an object, or a class, that could be followed.
+_LEFT_ALONE = UNASKED | {"__new__", "__init_subclass__", "__class_getitem__", "__set_name__"}
+
+
+class Functions:
+    """Follows the calls of the functions it has wrapped, into every tap it is attached to.
+
+    `targets` are patterns of variables (`video`, `self.cache`, `mask_*`); without them all are told. `follow`
+    names modules besides the program's own, or is True for all. `max_depth` bounds the levels below the
+    decorated function.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str] | None = None,
+        follow: Sequence[str] | bool | None = None,
+        max_depth: int = MAX_DEPTH,
+    ) -> None:
+        self.targets = None if targets is None else tuple(targets)
+        self.max_depth = max_depth
+        self.is_enabled = True
+        self.taps: tuple[Tap, ...] = ()
+        self._launched = rank_info()
+        self._territory = Territory(follow)
+        self._known: dict[
+            int, tuple[CodeType, Known | None]
+        ] = {}  # by the id of the code, whose hash is slow
+        self._wanted: dict[str, bool] = {}
+
+    def start(self, tap: Tap) -> None:
+        self.taps = (*self.taps, tap)
+
+    def stop(self) -> None:
+        self.taps = ()
+
+    def wrap(self, function: Any) -> Any:
+        """What to put in the place of a function or a method of any sort; a class is given back itself, with
+        all methods of its own wrapped."""
+        if isinstance(function, type):
+            return self._wrap_class(function)
+        if not callable(function) and not isinstance(function, _DESCRIPTORS):
+            raise TypeError(
+                f"only functions, methods and classes can be followed, not {function!r}; "
+                "put the decorator right above a def or a class"
+            )
+        real_function(function)  # raises where there is no Python code
+        return self._wrap_inside(function)
+
+    def _wrap_class(self, owner: type) -> type:
+        for name, found in list(vars(owner).items()):
+            if name not in _LEFT_ALONE and _is_method_of(owner, found):
+                wrapped = self._wrap_inside(found)
+                setattr(owner, name, wrapped)
+                if isinstance(wrapped, functools.cached_property):
+                    wrapped.__set_name__(owner, name)
+        return owner
+
+    def _wrap_inside(self, function: Any) -> Any:
+        if isinstance(function, (staticmethod, classmethod)):
+            return type(function)(self._wrap_inside(function.__func__))
+        if isinstance(function, property):
+            parts = (function.fget, function.fset, function.fdel)
+            get, put, delete = (part and self._wrap_inside(part) for part in parts)
+            return property(get, put, delete, function.__doc__)
+        if isinstance(function, functools.cached_property):
+            return functools.cached_property(self._wrap_inside(function.func))
+        if isinstance(function, functools.partialmethod):
+            inner = self._wrap_inside(function.func)
+            return functools.partialmethod(inner, *function.args, **function.keywords)
+        return self._wrap_callable(function)
+
+    def _wrap_callable(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        real = real_function(function)
+        self._territory.add(real.__module__)
+        self._known.clear()
+        return wrapper(function, functools.partial(self._decide, real))
+
+    def _decide(self, real: FunctionType) -> Tree | None:
+        """A tree for this call; none where nobody listens, or it is part of one that they hear already."""
+        if not self.taps or not self.is_enabled or not is_on():
+            return None
+        code = real.__code__
+        for tree in followers():
+            if isinstance(tree, Tree) and tree.will_follow(code) and self._is_heard_by(tree):
+                tree.source.take_in(code)
+                return None
+        self.take_in(code)
+        return Tree(self, code, current_rank_info(self._launched).rank)
+
+    def _is_heard_by(self, tree: Tree) -> bool:
+        return all(any(tap is one for one in tree.source.taps) for tap in self.taps)
+
+    def take_in(self, code: CodeType) -> None:
+        """Whatever it is, it was decorated."""
+        self._known[id(code)] = (code, known_of(code))
+
+    def known(self, frame: FrameType) -> Known | None:
+        code = frame.f_code
+        found = self._known.get(id(code))
+        if found is None:
+            known = known_of(code) if self._territory.holds(frame) else None
+            found = self._known[id(code)] = (code, known)
+        return found[1]
+
+    @property
+    def wants(self) -> Callable[[str], bool] | None:
+        return None if self.targets is None else self._is_target
+
+    def _is_target(self, path: str) -> bool:
+        found = self._wanted.get(path)
+        if found is None:
+            found = self._wanted[path] = any(_is_wanted(one, path) for one in self.targets or ())
+        return found
+
+    def fail(self) -> None:
+        """Called while an exception is being handled."""
+        for tap in self.taps:
+            tap.fail(self)
+
+
+def _is_wanted(pattern: str, path: str) -> bool:
+    """The variable itself, or a part of it, or what holds the part that is wanted."""
+    return (
+        matches_pattern(pattern, path)
+        or matches_pattern(f"{pattern}.**", path)
+        or pattern.startswith(f"{path}.")
+    )
+
+
+def _is_method_of(owner: type, found: Any) -> bool:
+    """Not what a library has put there, as `dataclasses` and `enum` do: all of theirs would be followed."""
+    if not isinstance(found, (FunctionType, *_DESCRIPTORS)):
+        return False
+    try:
+        real = real_function(found)
+    except TypeError:  # around something that has no Python code
+        return False
+    is_ours = package(real.__module__) == package(owner.__module__) or not is_library(
+        real.__code__.co_filename
+    )
+    return is_ours and not is_generated(real.__code__)
+
+
+NOTHING: Any = object()  # was returned
+
+
+class Guide(Protocol):
+    """Follows one call of a function."""
+
+    def begin(self) -> None:
+        """Follow what this thread runs from here to `end`."""
+
+    def end(self, result: Any = NOTHING) -> None:
+        """Also where `begin` was interrupted; safe to call twice. `result` is what a plain function gave."""
+
+
+Decide = Callable[[], Guide | None]  # None: run it plainly
+
+
+def wrapper(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+    """A function of the same sort (plain, generator, coroutine, asynchronous generator)."""
+    if inspect.isasyncgenfunction(function):
+        made = _asynchronous_generator(function, decide)
+    elif inspect.iscoroutinefunction(function):
+        made = _coroutine(function, decide)
+    elif inspect.isgeneratorfunction(function):
+        made = _generator(function, decide)
+    else:
+        made = _plain(function, decide)
+    functools.update_wrapper(made, function)
+    disable_compile(made, "a watched function runs line by line")
+    return made
+
+
+def _plain(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        guide = decide()
+        if guide is None:
+            return function(*args, **kwargs)
+        result = NOTHING
+        try:
+            guide.begin()
+            result = function(*args, **kwargs)
+            return result
+        finally:
+            guide.end(result)
+
+    return call
+
+
+def _generator(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        guide = decide()
+        inner = function(*args, **kwargs)
+        return (yield from inner if guide is None else _Driven(inner, guide))
+
+    return generate
+
+
+def _coroutine(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        guide = decide()
+        inner = function(*args, **kwargs)
+        return await (inner if guide is None else _Awaited(inner, guide))
+
+    return run
+
+
+def _asynchronous_generator(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+    async def generate(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        guide = decide()
+        inner = function(*args, **kwargs)
+        ask = inner.asend(None)
+        while True:
+            try:
+                value = await (ask if guide is None else _Awaited(ask, guide))
+            except StopAsyncIteration:
+                return
+            try:
+                ask = inner.asend((yield value))
+            except GeneratorExit:
+                closing = inner.aclose()
+                await (closing if guide is None else _Awaited(closing, guide))
+                raise
+            except BaseException as error:  # noqa: BLE001 - thrown in, and so it is thrown on
+                ask = inner.athrow(error)
+
+    return generate
+
+
+class _Driven:
+    """A generator or coroutine that is followed while it runs, and not while it waits."""
+
+    def __init__(self, inner: Any, guide: Guide) -> None:
+        self._inner, self._guide = inner, guide
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        try:
+            self._guide.begin()
+            return self._inner.send(value)
+        finally:
+            self._guide.end()
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            self._guide.begin()
+            return self._inner.throw(*error)
+        finally:
+            self._guide.end()
+
+    def close(self) -> None:
+        try:
+            self._guide.begin()
+            self._inner.close()
+        finally:
+            self._guide.end()
+
+
+class _Awaited:
+    def __init__(self, inner: Any, guide: Guide) -> None:
+        self._inner, self._guide = inner, guide
+
+    def __await__(self) -> Any:
+        # What `asend` gives is its own iterator; a coroutine has send and throw itself.
+        return _Driven(self._inner, self._guide)

@@ -1,0 +1,240 @@
+"""`pkg.mod:func` to a function.
+
+Functions by their names: `pkg.mod:func`, `pkg.mod:Class.method`.
+
+A Python module by its name, imported if need be.
+
+The function that holds the code, behind methods, partials and decorators.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from tensortap.core.errors import UnknownModuleError, UnknownNameError, UnsupportedValueError
+from tensortap.core.patterns import Alternative, closest_names, segment_matches
+from tensortap.sources.sites import ModuleSite
+
+
+class Whose:
+    """Which calls of a function are meant, where others share it: those on an object, or on a class and what
+    belongs to it."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def __call__(self, first: Any) -> bool:
+        if not isinstance(self._owner, type):
+            return first is self._owner
+        return issubclass(first if isinstance(first, type) else type(first), self._owner)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Whose) and other._owner is self._owner
+
+    def __hash__(self) -> int:
+        return id(self._owner)
+
+
+class NamedFunction(NamedTuple):
+    """A function and where it was found."""
+
+    path: str  # of who holds it: `pkg.mod:`, `pkg.mod:Class`
+    name: str
+    holder: Any
+    function: Any
+    whose: Whose | None = None
+
+    def site(self, kind: Any, parameter: str) -> ModuleSite:
+        return ModuleSite(self.path, kind, self.holder, parameter, False, self.function, self.whose)
+
+
+def split(way: Alternative) -> tuple[str, tuple[str, ...]] | None:
+    """`pkg.mod`, and the segments after the colon; None where it is written otherwise."""
+    for position, segment in enumerate(way.segments):
+        last, colon, rest = segment.partition(":")
+        if colon:
+            above = [*way.segments[:position], last]
+            is_name = all(one.isidentifier() for one in above)
+            return (".".join(above), (rest, *way.segments[position + 1 :])) if is_name else None
+    return None
+
+
+def named_functions(way: Alternative) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
+    """The functions that the first segments mean, each with the segments that are left."""
+    found = split(way)
+    if found is not None:
+        yield from _functions(python_module(found[0]), f"{found[0]}:", found[1])
+
+
+def given_function(function: Any) -> NamedFunction:
+    """One that is given itself; of a bound method, the calls on its object alone."""
+    real = real_function(function)
+    whose = Whose(function.__self__) if isinstance(function, MethodType) else None
+    module, _, qualified = path_of(real).partition(":")
+    above, _, name = qualified.rpartition(".")
+    return NamedFunction(f"{module}:{above}", name, inspect.getmodule(real), real, whose)
+
+
+def path_of(function: Any) -> str:
+    """`pkg.mod:func`, also of one that is defined inside of another."""
+    found = real_function(function)
+    return f"{found.__module__}:{found.__qualname__.replace('.<locals>', '')}"
+
+
+def is_function(value: Any) -> bool:
+    """Whether it is one that can be looked into, by itself or behind a decorator; a model is none."""
+    is_candidate = callable(value) and not isinstance(value, type) and not hasattr(value, "_modules")
+    return is_candidate and python_function(value) is not None
+
+
+def python_function(member: Any) -> FunctionType | None:
+    if isinstance(member, ModuleType | type):
+        return None
+    try:
+        return real_function(member)
+    except UnsupportedValueError:
+        return None
+
+
+def members(holder: Any, segment: str) -> Iterator[tuple[str, Any]]:
+    """What a segment means: a name whatever it leads to, a wildcard only what is defined there."""
+    if "*" not in segment:
+        found = member(holder, segment)
+        if found is not None:
+            yield segment, found
+        return
+    for name, one in list(vars(holder).items()):
+        is_here = isinstance(holder, type) or getattr(one, "__module__", None) == holder.__name__
+        if is_here and segment_matches(segment, name):
+            yield name, one
+
+
+def member(holder: Any, name: str) -> Any:
+    """Of a class as it stands there; of a module also what it hands out only when asked."""
+    if isinstance(holder, type):
+        return inspect.getattr_static(holder, name, None)
+    try:
+        return getattr(holder, name, None)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UnknownNameError(f"{holder.__name__!r} does not give its {name!r}: {told}") from error
+
+
+def below(path: str, name: str) -> str:
+    return f"{path}{name}" if path.endswith(":") else f"{path}.{name}"
+
+
+def _functions(
+    holder: Any, path: str, segments: tuple[str, ...]
+) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
+    for name, one in members(holder, segments[0]):
+        if isinstance(one, type):
+            yield from _functions(one, below(path, name), segments[1:]) if segments[1:] else ()
+        elif (function := python_function(one)) is not None:
+            is_inherited = isinstance(holder, type) and name not in vars(holder)
+            is_shared = is_inherited and not isinstance(one, staticmethod)
+            whose = Whose(holder) if is_shared else None
+            yield NamedFunction(path, name, holder, function, whose), segments[1:]
+
+
+def python_module(name: str) -> Any:
+    """The module of that name; one that the program has not imported yet is imported."""
+    found = sys.modules.get(name)
+    if found is not None:
+        return found
+    try:
+        return _imported(name)
+    except UnknownModuleError:
+        raise
+    except Exception as error:  # the module's own, told to whoever asked for it
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+        raise UnknownModuleError(_unknown(name) if is_absent else _failed(name, error)) from error
+
+
+def _imported(name: str) -> Any:
+    spec = importlib.util.find_spec(name)  # imports the packages above it
+    if spec is None:
+        raise UnknownModuleError(_unknown(name))
+    if _is_the_program(spec):
+        raise UnknownModuleError(
+            f"{name!r} is the program itself, which must not run twice; write '__main__:...'"
+        )
+    return importlib.import_module(name)
+
+
+def _is_the_program(spec: Any) -> bool:
+    main = sys.modules.get("__main__")
+    files = [getattr(main, "__file__", None), spec.origin]
+    return all(file and os.path.exists(file) for file in files) and os.path.samefile(*files)
+
+
+def _failed(name: str, error: Exception) -> str:
+    first_line = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"the module {name!r} could not be imported: {first_line}"
+
+
+def _unknown(name: str) -> str:
+    above = name.rpartition(".")[0]
+    beside = pkgutil.iter_modules(getattr(sys.modules.get(above), "__path__", ()))
+    near = closest_names(name, [f"{above}.{one.name}" for one in beside] or sys.modules)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    return f"there is no Python module {name!r}{hint} 'pkg.mod:func.var' begins with what is imported"
+
+
+def real_function(function: Any) -> FunctionType:
+    """Follows bound, static and class methods, properties, partials and `__wrapped__`; and, where a decorator
+    left no `__wrapped__`, the one function that a wrapper closes over (see `_decorated`)."""
+    found, passed, inner = None, set(), function
+    while inner is not None and id(inner) not in passed:
+        passed.add(id(inner))
+        if isinstance(inner, FunctionType):
+            found = inner
+        inner = _inside(inner)
+    if found is None:
+        raise UnsupportedValueError(
+            f"{function!r} is not a Python function, so it has no local variables; "
+            "give a function, a method, or a decorated one"
+        )
+    return found
+
+
+def _inside(function: Any) -> Any:
+    if isinstance(function, MethodType | staticmethod | classmethod):
+        return function.__func__
+    if isinstance(function, property):
+        return function.fget
+    if isinstance(function, functools.partial | functools.partialmethod | functools.cached_property):
+        return function.func
+    inner = getattr(function, "__wrapped__", None)
+    if inner is None and isinstance(function, FunctionType):
+        return _decorated(function)
+    return inner
+
+
+def _decorated(wrapper: FunctionType) -> FunctionType | None:
+    """What a wrapper without `functools.wraps` calls: it takes whatever it is given (`*args`) and closes over
+    exactly one function that was not defined beside it."""
+    if not wrapper.__code__.co_flags & inspect.CO_VARARGS:
+        return None
+    beside = wrapper.__qualname__.rpartition(".")[0]
+    held = [cell.cell_contents for cell in wrapper.__closure__ or () if _is_filled(cell)]
+    functions = [one for one in held if isinstance(one, FunctionType)]
+    outside = [one for one in functions if one.__qualname__.rpartition(".")[0] != beside]
+    return outside[0] if len(functions) == len(outside) == 1 else None
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - raises where nothing was bound yet
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,436 @@
+"""Torch.compile.
+
+Compiled models: run as plain Python while they are captured, tapped in their graphs, or refused.
+
+Show values and gradients from inside compiled graphs, without breaking or recompiling them.
+
+Values of a compiled model, out of its graphs: the hooks are compiled with it and show what they see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import logging
+import re
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Literal, cast
+
+import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+
+from tensortap.core.settings import is_strict
+from tensortap.core.tap import Tap
+from tensortap.sources.hooks.modules import Modules
+from tensortap.sources.observation.point import Port
+from tensortap.sources.sites import inputs_of
+
+Compiled = Literal["eager", "graph", "error"]
+_COMPILER = "torch._dynamo"
+
+
+def plain_python() -> contextlib.AbstractContextManager[None]:
+    """Let compiled code run as it was written; its graphs are kept and used again afterwards.
+
+    The compiler takes seconds to import: where it is not loaded yet, this waits until the program does.
+    """
+    return _PlainPython()
+
+
+# No generator: one that a program leaves open runs its end while the interpreter is half gone.
+class _PlainPython(contextlib.AbstractContextManager[None]):
+    """The compiler is asked by the first that comes and released by the last that goes: captures need not
+    end in the order in which they began, and the compiler knows no other."""
+
+    _lock = threading.Lock()
+    _users = 0
+    _undo = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        shared = _PlainPython
+        with shared._lock:
+            shared._users += 1
+            if shared._users == 1:
+                _ask(shared._undo)
+
+    def __exit__(self, *error: object) -> None:
+        shared = _PlainPython
+        with shared._lock:
+            shared._users -= 1
+            if not shared._users:
+                shared._undo.close()
+
+
+def _ask(undo: contextlib.ExitStack) -> None:
+    if _COMPILER in sys.modules:
+        undo.enter_context(_force_eager())
+        return
+    finder = _Awaited(undo)
+    sys.meta_path.insert(0, finder)
+    undo.callback(finder.leave)
+
+
+def refuse_compiled(model: Any) -> None:
+    for name, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            raise ValueError(
+                f"{name or 'the model'} is compiled; compiled='eager' runs it as plain Python meanwhile, "
+                "compiled='graph' takes values out of its graph"
+            )
+
+
+def _force_eager() -> contextlib.AbstractContextManager[None]:
+    stance: contextlib.AbstractContextManager[None] = sys.modules["torch"].compiler.set_stance("force_eager")
+    return stance
+
+
+class _Awaited(MetaPathFinder):
+    """Sees the compiler being imported, and asks it for plain Python as soon as it is there."""
+
+    def __init__(self, undo: contextlib.ExitStack) -> None:
+        self._stack = undo
+
+    def leave(self) -> None:
+        if self in (sys.meta_path or ()):  # None while the interpreter ends
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _COMPILER:
+            return None
+        self.leave()
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_then_force_eager(module: ModuleType) -> None:
+                execute(module)
+                self._stack.enter_context(_force_eager())
+
+            spec.loader.exec_module = execute_then_force_eager  # type: ignore[method-assign]
+        return spec
+
+
+__all__ = ["forget", "fresh_graphs", "input_hook", "output_hook", "see", "see_gradient", "ticket"]
+
+Callback = Callable[[torch.Tensor, str], None]
+Keys = tuple[int | None, int | None]  # for the value, for its gradient
+MAX_DEPTH = 20
+log = logging.getLogger("tensortap.graph")
+
+# A graph can hold a number but no function, so the functions are found by number, once per process.
+# A number is never given twice: a graph that outlives its capture must not speak to the next one.
+_callbacks: dict[int, Callback] = {}
+_numbers = itertools.count(1)
+
+
+def ticket(callback: Callback) -> int:
+    """A key under which `see` and `see_gradient` call `callback(tensor, position)`, until `forget(key)`.
+
+    The tensor is the program's own and its memory is used again after the call: copy what is kept.
+    """
+    key = next(_numbers)
+    _callbacks[key] = callback
+    return key
+
+
+def forget(key: int) -> None:
+    _callbacks.pop(key, None)
+
+
+def see(tensor: torch.Tensor, key: int, position: str = "") -> None:
+    """Show a tensor to the callback of `key`, each time this line runs, compiled or not."""
+    _see(tensor, key, position)
+
+
+def see_gradient(tensor: torch.Tensor, key: int, position: str = "") -> torch.Tensor:
+    """The same tensor; its gradient is shown to the callback of `key` in each backward pass.
+
+    Go on with what is returned: for a leaf of autograd it is a view, because a hook on the leaf itself
+    would stay there after the call. A leaf's gradient is therefore that of this use alone.
+    """
+    if not tensor.requires_grad:
+        return tensor
+    hooked: Any = tensor.view_as(tensor) if tensor.is_leaf else tensor
+
+    def observe(gradient: torch.Tensor) -> torch.Tensor:
+        see(gradient, key, position)
+        return gradient  # compiled autograd takes None for the gradient itself
+
+    hooked.register_hook(observe)
+    return cast(torch.Tensor, hooked)
+
+
+def output_hook(value_key: int | None = None, gradient_key: int | None = None) -> Callable[..., Any]:
+    """A hook for `register_forward_hook` that shows each tensor of the output, with its position.
+
+    Positions read like `pytree.leaves`: `""`, `[0]`, `['k'][0]`, `.logits`. Tuples, lists, deques,
+    dictionaries, named tuples, dataclasses and `ModelOutput` are opened, any other container is passed by.
+    """
+
+    keys = (value_key, gradient_key)
+
+    def hook(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+        observed = _shown(output, "", keys)
+        return None if observed is output else observed
+
+    return _never_alone(hook)
+
+
+def input_hook(
+    value_key: int | None = None, gradient_key: int | None = None, names: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    """A hook for `register_forward_pre_hook(hook, with_kwargs=True)` that shows each tensor given.
+
+    `names` are the parameters of `forward`: then a position begins with `.hidden_states` however that
+    was passed; an argument beyond them begins with `[3]`.
+    """
+
+    keys = (value_key, gradient_key)
+
+    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        positions = [f".{names[i]}" if i < len(names) else f"[{i}]" for i in range(len(args))]
+        observed = [
+            _shown(argument, position, keys) for position, argument in zip(positions, args, strict=True)
+        ]
+        return tuple(observed), {
+            name: _shown(argument, f".{name}", keys) for name, argument in kwargs.items()
+        }
+
+    return _never_alone(hook)
+
+
+def shown_by(key: int) -> Callable[[Any, str], None]:
+    """A function that shows a value, or the tensors of a container, under a name; compiled or not."""
+
+    def observe(value: Any, name: str) -> None:
+        _shown(value, name, (key, None))
+
+    return observe
+
+
+@contextlib.contextmanager
+def fresh_graphs(hooks: int = 0) -> Iterator[None]:
+    """Forget all compiled graphs on enter and on exit; hooks put on inside are then seen, and gone after.
+
+    `hooks` is how many there will be: blocks that are compiled one by one shared a graph until each
+    holds a key of its own, so dynamo is allowed that many graphs more.
+    """
+    # Imported here: it takes a second, and a program that compiles nothing never needs it.
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    try:
+        with torch._dynamo.config.patch(_settings(torch._dynamo.config, hooks)):
+            yield
+    finally:
+        torch._dynamo.reset()
+
+
+def _settings(config: Any, hooks: int) -> dict[str, Any]:
+    # Without guards on hooks, two models of one class share the graph of whichever ran first.
+    limits = ["recompile_limit", "accumulated_recompile_limit"]
+    return {"skip_nnmodule_hook_guards": False} | {name: getattr(config, name) + 2 * hooks for name in limits}
+
+
+def _never_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let dynamo trace it into a graph, but run it as it is where no graph is: not as a graph of its own.
+
+    The hooks of a compiled model's root run outside of its graph; so does everything after a graph break.
+    """
+    set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
+    return function
+
+
+def _shown(value: Any, position: str, keys: Keys, depth: int = 0) -> Any:
+    """The value after its tensors were shown; another container only if a tensor in it is another."""
+    if isinstance(value, torch.Tensor):
+        if keys[0] is not None:
+            see(value, keys[0], position)
+        return value if keys[1] is None else see_gradient(value, keys[1], position)
+    members = _parts(value) if depth < MAX_DEPTH else []
+    observed = [_shown(item, position + step, keys, depth + 1) for step, item in members]
+    is_same = all(new is old for new, (_, old) in zip(observed, members, strict=True))
+    return value if is_same else _rebuilt(value, observed)
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """What a container holds. Not `pytree.children`: this is traced by dynamo, which cannot follow that."""
+    kind = type(value)
+    if hasattr(kind, "__dataclass_fields__") and not isinstance(value, dict):
+        return [(f".{name}", getattr(value, name, None)) for name in kind.__dataclass_fields__]
+    if hasattr(kind, "__dataclass_fields__"):
+        return [(f".{name}", item) for name, item in value.items()]
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return [(f".{name}", getattr(value, name)) for name in kind._fields]
+    if isinstance(value, (list, tuple, deque)):
+        return [(f"[{i}]", item) for i, item in enumerate(value)]
+    return []
+
+
+def _rebuilt(value: Any, members: list[Any]) -> Any:
+    """Only plain containers; from any other the value goes on, and such a leaf's gradient is not seen."""
+    if type(value) is dict:
+        return dict(zip(value, members, strict=True))
+    return type(value)(members) if type(value) in (list, tuple) else value
+
+
+@_never_alone
+def _call_back(tensor: torch.Tensor, key: int, position: str) -> None:
+    callback = _callbacks.get(key)
+    if callback is None:
+        return
+    try:
+        callback(tensor, position)
+    except Exception:  # the graph that runs is the user's: a failure of ours must not end it
+        if is_strict():
+            raise
+        log.exception("a value at %r could not be taken; this site is left out from now on", position)
+        forget(key)
+
+
+def _see_batch(
+    info: Any, dims: tuple[int | None, ...], tensor: torch.Tensor, *site: Any
+) -> tuple[None, None]:
+    """Inside `vmap` the whole batch is shown at once, its dimension first."""
+    _see(tensor if dims[0] is None else tensor.movedim(dims[0], 0), *site)
+    return None, None
+
+
+def _define() -> tuple[Any, Callable[[torch.Tensor, int, str], None]]:
+    """The operator that stands in a graph where a value is seen.
+
+    Written with `Library`: a call costs 2-3 us, where the wrappers of `custom_op` make it 40.
+    """
+    library = _new_library("tensortap", "FRAGMENT")
+    # A replayed CUDA graph calls no Python.
+    library.define("see(Tensor tensor, int key, str position) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
+    library.impl("see", _call_back, "CompositeExplicitAutograd")
+    library.impl("see", torch.library.fallthrough_kernel, "Autograd")
+    torch.library.register_fake("tensortap::see", lambda tensor, key, position: None, lib=library)
+    torch.library.register_vmap("tensortap::see", _see_batch, lib=library)
+    operator = torch.ops.tensortap.see.default
+    # An operator that returns nothing is removed from a graph, unless its order is known to matter.
+    _register_effectful_op(operator, _EffectType.ORDERED)
+    return library, operator
+
+
+_new_library: Any = torch.library.Library
+_library, _see = _define()  # without its library an operator is gone
+
+
+_PARAMETER = re.compile(r"\.?([^.\[]*)(.*)", re.DOTALL)
+
+
+class GraphModules(Modules):
+    """The modules of a compiled model, from `start` to `stop`; graphs made meanwhile hold the hooks."""
+
+    unseen = "not called, or inside a part of the compiled graph that shows nothing (torch.cond)"
+
+    def start(self, tap: Tap) -> None:
+        self._keys: list[int] = []
+        super().start(tap)
+
+    def stop(self) -> None:
+        super().stop()
+        for key in self._keys:
+            forget(key)
+
+    @property
+    def hook_count(self) -> int:
+        return len(self.ports)
+
+    def _hook_step(self) -> Any:
+        """The first tensor that the model is given begins a step."""
+        key = self._ticket(lambda tensor, position: self._first(position))
+        names = inputs_of(self.model).positional
+        hook = input_hook(key, None, names)
+        return self.model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
+
+    def _first(self, position: str) -> None:
+        self._first_position = getattr(self, "_first_position", position)
+        if position == self._first_position:
+            self.begin_step()
+
+    def _hook(self, module: Any, points: Sequence[Port]) -> None:
+        for point in points:
+            counter = _Shown(point)
+            value_key = self._ticket(counter.value)
+            gradient_key = self._ticket(counter.gradient) if point.gradients else None
+            if point.kind == "input":
+                hook = input_hook(value_key, gradient_key, inputs_of(module).positional)
+                handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+            elif point.kind == "output":
+                handle = module.register_forward_hook(output_hook(value_key, gradient_key))
+            else:
+                names = [
+                    selected.site.parameter for selected in point.values if not selected.site.is_after_step
+                ]
+                handle = module.register_forward_hook(_stored_hook(value_key, names))
+            self._handles.append(handle)
+
+    def _ticket(self, callback: Any) -> int:
+        key = ticket(callback)
+        self._keys.append(key)
+        return key
+
+
+class _Shown:
+    """Counts what a graph shows of one port: each position once per call, gradients in the reverse order."""
+
+    def __init__(self, point: Port) -> None:
+        self._port = point
+        self._step = -1
+        self._values: Counter[str] = Counter()
+        self._gradients: Counter[str] = Counter()
+
+    def value(self, tensor: torch.Tensor, position: str) -> None:
+        source = self._port.source
+        if source.is_resting:
+            return
+        if source.step != self._step:
+            self._step = source.step
+            self._values.clear()
+            self._gradients.clear()
+        call = self._values[position]
+        self._values[position] += 1
+        parameter, item = self._split(position)
+        self._port.see_shown(parameter, item, tensor, call)
+
+    def gradient(self, tensor: torch.Tensor, position: str) -> None:
+        point = self._port
+        if point.source.is_resting:
+            return
+        call = max(0, self._values[position] - 1 - self._gradients[position])
+        self._gradients[position] += 1
+        parameter, item = self._split(position)
+        accepting = [selected for selected in point.gradients if selected.accepts(parameter, item, call)]
+        if accepting:
+            name = point.name(parameter, item) + ".grad"
+            point.take_gradient(accepting, name, tensor, point.source.step, call)
+
+    def _split(self, position: str) -> tuple[str, str]:
+        if self._port.kind == "output":
+            return "", position
+        match = _PARAMETER.fullmatch(position)
+        assert match is not None
+        return (match[1], match[2]) if match[1] else ("args", match[2])
+
+
+def _stored_hook(key: int, names: Sequence[str]) -> Any:
+    def hook(module: Any, arguments: Any, output: Any) -> None:
+        for name in names:
+            see(getattr(module, name), key, f".{name}")
+
+    return hook

@@ -1,0 +1,372 @@
+"""AST rewriting.
+
+What the code of a function becomes so that it tells each value it binds.
+
+The syntax nodes of a tap: one question at the entry, then a word for every value.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from copy import copy, deepcopy
+from types import CodeType
+from typing import Any, NamedTuple
+
+from tensortap.sources.probes.source_match import BLOCKS, Def, Definition, NoSourceError, fits
+
+RETURN = "return"  # the kind of the value that a function returns, and its name
+
+Seen = Callable[[int, Any], None]  # (index of the spot, value)
+Enter = Callable[[Any], Seen | None]  # (first argument); None: this call is not watched
+Bound = tuple[str, Any, str]  # (name, the node that binds it, kind)
+
+
+class Spot(NamedTuple):
+    """One binding in a function's code.
+
+    `kind`: argument assign unpack augmented annotated walrus loop with except match import def return.
+    Of a name that one statement binds twice (`_, _ = pair`), only the last value can be told: one spot.
+    """
+
+    name: str
+    line: int
+    nth: int  # n-th binding of this name in the function
+    kind: str
+
+
+class Rewritten(NamedTuple):
+    code: CodeType
+    spots: tuple[Spot, ...]
+
+
+def rewrite(definition: Definition, names: Collection[str] | None, returns: bool) -> Rewritten:
+    """The code that asks `ENTER(first argument)` and tells its answer the index and value of each spot."""
+    node, spots = weave(definition.node, names, returns, definition.may_have_walrus)
+    code = definition.compiled(node)
+    if code is None or not fits(code, definition.code):
+        raise NoSourceError("taps would change what the function closes over")
+    return Rewritten(code, spots)
+
+
+def weave(
+    node: Def, names: Collection[str] | None, returns: bool, may_have_walrus: bool = True
+) -> tuple[Def, tuple[Spot, ...]]:
+    """A copy of the definition with a tap after every binding of these names (None: of every name)."""
+    wants = (lambda name: True) if names is None else names.__contains__
+    weaver = _Weaver(node, wants, returns, may_have_walrus)
+    return weaver.woven(), tuple(weaver.spots)
+
+
+class _Weaver(ast.NodeVisitor):
+    """Each visit gives the statements that stand for one; the tree itself stays as it is.
+
+    Nested functions, classes, lambdas and comprehensions have scopes of their own: they are not entered.
+    """
+
+    def __init__(self, node: Def, wants: Callable[[str], bool], returns: bool, may_have_walrus: bool) -> None:
+        self.spots: list[Spot] = []
+        self._node, self._wants, self._returns = node, wants, returns
+        self._counts: Counter[str] = Counter()
+        self._elsewhere: set[str] = set()  # declared global or nonlocal
+        # The text knows it at once; to look at every node would take a quarter of all the time.
+        self._has_walrus = may_have_walrus and any(isinstance(one, ast.NamedExpr) for one in ast.walk(node))
+
+    def woven(self) -> Def:
+        node, body = copy(self._node), self._node.body
+        start = 1 if ast.get_docstring(node, clean=False) is not None else 0
+        at = body[min(start, len(body) - 1)]
+        taps = [entry(node.args, at), *self._taps(_arguments(node.args), at)]
+        node.body = [*body[:start], *taps, *self._block(body[start:]), *self._falling_off(body)]
+        return node
+
+    def _falling_off(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        if not self._returns or _never_ends(body):
+            return []
+        return [self._return(none(body[-1]), body[-1])]
+
+    # Statements
+
+    def _block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        return [new for statement in statements for new in self.visit(statement)]
+
+    def generic_visit(self, node: Any) -> list[ast.stmt]:
+        node = self._own(node)
+        for field in ("body", "orelse", "finalbody"):
+            if hasattr(node, field):
+                setattr(node, field, self._block(getattr(node, field)))
+        return [node]
+
+    def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
+        bound = [one for target in node.targets for one in _targets(target, "assign")]
+        return [self._own(node), *self._taps(bound)]
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
+        return [self._own(node), *self._taps(_targets(node.target, "augmented"))]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
+        bound = _targets(node.target, "annotated") if node.value is not None else ()
+        return [self._own(node), *self._taps(bound)]
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
+        names = [(one.asname or one.name.split(".")[0], one) for one in node.names]
+        return [node, *self._taps((name, one, "import") for name, one in names)]
+
+    visit_ImportFrom = visit_Import
+
+    def visit_FunctionDef(self, node: Def | ast.ClassDef) -> list[ast.stmt]:
+        return [self._own(node), *self._taps([(node.name, node, "def")])]
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+
+    def visit_TypeAlias(self, node: Any) -> list[ast.stmt]:
+        return [node, *self._taps([(node.name.id, node, "def")])]
+
+    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> list[ast.stmt]:
+        self._elsewhere.update(node.names)
+        return [node]
+
+    visit_Nonlocal = visit_Global
+
+    def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
+        node = self._own(node)
+        if not self._returns:
+            return [node]
+        if node.value is None:
+            return [self._return(none(node), node), node]
+        keep, node.value = kept(node.value, node), load(VALUE, node)
+        return [keep, self._return(load(VALUE, node), node), node]
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> list[ast.stmt]:
+        node = self._own(node)
+        taps = self._taps(_targets(node.target, "loop", "loop"))
+        node.body = [*taps, *self._block(node.body)]
+        node.orelse = self._block(node.orelse)
+        return [node]
+
+    visit_AsyncFor = visit_For
+
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> list[ast.stmt]:
+        """One statement for each item: the next may use, or bind again, what the one before bound."""
+        node = self._own(node)
+        taps = [self._taps(_targets(item.optional_vars, "with", "with")) for item in node.items]
+        body = self._block(node.body)
+        for item, after in zip(reversed(node.items), reversed(taps), strict=True):
+            inner = copy(node)
+            inner.items, inner.body = [item], [*after, *body]
+            body = [inner]
+        return body
+
+    visit_AsyncWith = visit_With
+
+    def visit_Try(self, node: Any) -> list[ast.stmt]:
+        node = copy(node)
+        node.body = self._block(node.body)
+        node.handlers = [self._handler(one) for one in node.handlers]
+        node.orelse, node.finalbody = self._block(node.orelse), self._block(node.finalbody)
+        return [node]
+
+    visit_TryStar = visit_Try
+
+    def _handler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
+        node = self._own(node)
+        taps = self._taps([(node.name, node, "except")] if node.name else ())
+        node.body = [*taps, *self._block(node.body)]
+        return node
+
+    def visit_Match(self, node: ast.Match) -> list[ast.stmt]:
+        node = self._own(node)
+        node.cases = [self._case(one) for one in node.cases]
+        return [node]
+
+    def _case(self, case: ast.match_case) -> ast.match_case:
+        case = copy(case)
+        wanted = self._wanted((name, one, "match") for name, one in _captures(case.pattern))
+        guard = self._walruses(case.guard)
+        taps: list[ast.stmt] = []
+        if guard is None:
+            taps = [if_watched(*one) for one in wanted]
+        elif wanted:  # the names stay bound when the guard fails
+            guard = one_of([*(unless_idle(*one) for one in wanted), guard], -1, guard)
+        case.guard, case.body = guard, [*taps, *self._block(case.body)]
+        return case
+
+    # Expressions
+
+    def _own(self, node: Any) -> Any:
+        """A copy in which the walruses of its own expressions, not of the statements inside, are tapped."""
+        node = copy(node)
+        for field, value in ast.iter_fields(node):
+            if self._has_walrus and field not in BLOCKS:
+                setattr(node, field, self._walruses(value))
+        return node
+
+    def _walruses(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._walruses(one) for one in value]
+        is_searched = self._has_walrus and isinstance(value, ast.AST)
+        return _Walruses(self._walrus).visit(deepcopy(value)) if is_searched else value
+
+    def _walrus(self, node: ast.NamedExpr) -> ast.expr:
+        wanted = self._wanted([(node.target.id, node, "walrus")])
+        return one_of([node, *(unless_idle(*one) for one in wanted)], 0, node) if wanted else node
+
+    # Spots
+
+    def _taps(self, bound: Iterable[Bound], at: ast.stmt | None = None) -> list[ast.stmt]:
+        """What stands after the statement that bound them."""
+        return [if_watched(index, value, at or node) for index, value, node in self._wanted(bound)]
+
+    def _wanted(self, bound: Iterable[Bound]) -> list[tuple[int, ast.expr, Any]]:
+        """The index, the value and the place of each spot among them that is to be told."""
+        by_name = {name: (node, kind) for name, node, kind in bound if name not in self._elsewhere}
+        found = []
+        for name, (node, kind) in by_name.items():
+            nth = self._count(name)
+            if self._wants(name):
+                found.append((self._add(Spot(name, node.lineno, nth, kind)), load(name, node), node))
+        return found
+
+    def _count(self, name: str) -> int:
+        self._counts[name] += 1
+        return self._counts[name] - 1
+
+    def _add(self, spot: Spot) -> int:
+        self.spots.append(spot)
+        return len(self.spots) - 1
+
+    def _return(self, value: ast.expr, node: ast.stmt) -> ast.stmt:
+        spot = Spot(RETURN, node.lineno, self._count(RETURN), RETURN)
+        return if_watched(self._add(spot), value, node)
+
+
+class _Walruses(ast.NodeTransformer):
+    """Replaces the walruses that bind in the scope of the expression itself."""
+
+    def __init__(self, replace: Callable[[ast.NamedExpr], ast.expr]) -> None:
+        self._replace = replace
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
+        self.generic_visit(node)
+        return self._replace(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        self.visit(node.args)  # its defaults
+        return node
+
+    def visit_ListComp(self, node: ast.expr) -> ast.expr:
+        return node
+
+    visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
+
+
+# What binds which names
+
+
+def _arguments(arguments: ast.arguments) -> list[Bound]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    each = [*positional, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+    return [(one.arg, one, "argument") for one in each if one is not None]
+
+
+def _targets(target: ast.expr | None, kind: str, unpacked: str = "unpack") -> Iterator[Bound]:
+    """The names in a target of an assignment; attributes and items are no local variables."""
+    if isinstance(target, ast.Name):
+        yield target.id, target, kind
+    elif isinstance(target, ast.Starred):
+        yield from _targets(target.value, kind, unpacked)
+    elif isinstance(target, ast.Tuple | ast.List):
+        for one in target.elts:
+            yield from _targets(one, unpacked, unpacked)
+
+
+def _captures(pattern: ast.pattern) -> Iterator[tuple[str, ast.pattern]]:
+    for inner in ast.iter_child_nodes(pattern):
+        if isinstance(inner, ast.pattern):
+            yield from _captures(inner)
+    name = pattern.rest if isinstance(pattern, ast.MatchMapping) else getattr(pattern, "name", None)
+    if name is not None:
+        yield name, pattern
+
+
+def _never_ends(body: Sequence[ast.stmt]) -> bool:
+    """Whether the end of a block is certainly never reached."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        return _never_ends(last.body) and _never_ends(last.orelse)
+    return isinstance(last, ast.Return | ast.Raise)
+
+
+ENTER = "@tap_enter"  # the global that the new code asks at its entry, to be renamed
+# The new code's own local variables: no identifiers, so nobody else has them. `locals()` shows them.
+TAP, VALUE = "@tap", "@value"
+_LOAD, _STORE, _IS_NOT = ast.Load(), ast.Store(), ast.IsNot()
+
+
+def entry(arguments: ast.arguments, at: ast.stmt) -> ast.stmt:
+    """A call that begins after the probe was removed, or a generator, finds no global: it is not watched."""
+    look_up = ast.Assign([store(TAP, at)], load(ENTER, at), **_place(at))
+    idle = ast.ExceptHandler(None, None, [ast.Assign([store(TAP, at)], none(at), **_place(at))], **_place(at))
+    answer = ast.Call(load(TAP, at), [_first(arguments, at)], [], **_place(at))
+    ask = ast.Assign([store(TAP, at)], answer, **_place(at))
+    return ast.Try([look_up], [idle], [ask], [], **_place(at))
+
+
+def _first(arguments: ast.arguments, at: ast.stmt) -> ast.expr:
+    for one in (*arguments.posonlyargs, *arguments.args):
+        return load(one.arg, at)
+    if arguments.vararg is None:
+        return none(at)
+    rest = arguments.vararg.arg
+    item = ast.Subscript(load(rest, at), ast.Constant(0, **_place(at)), _LOAD, **_place(at))
+    return ast.IfExp(load(rest, at), item, none(at), **_place(at))
+
+
+def kept(value: ast.expr, at: ast.stmt) -> ast.stmt:
+    """Takes the value of a `return` before it is given."""
+    return ast.Assign([store(VALUE, at)], value, **_place(at))
+
+
+def if_watched(index: int, value: ast.expr, at: Any) -> ast.stmt:
+    place = _place(at)
+    is_watched, tell = _question(index, value, place)
+    return ast.If(is_watched, [ast.Expr(tell, **place)], [], **place)
+
+
+def unless_idle(index: int, value: ast.expr, at: Any) -> ast.expr:
+    place = _place(at)
+    is_watched, tell = _question(index, value, place)
+    return ast.IfExp(is_watched, tell, ast.Constant(None, **place), **place)
+
+
+def _question(index: int, value: ast.expr, place: dict[str, Any]) -> tuple[ast.expr, ast.expr]:
+    """Whether the call is watched, and what is then told. A large function has hundreds of these: what is
+    the same in both is one node."""
+    tap = ast.Name(TAP, _LOAD, **place)
+    is_watched = ast.Compare(tap, [_IS_NOT], [ast.Constant(None, **place)], **place)
+    return is_watched, ast.Call(tap, [ast.Constant(index, **place), value], [], **place)
+
+
+def one_of(values: list[ast.expr], position: int, at: ast.expr) -> ast.expr:
+    """All of them are evaluated in turn; one is the value."""
+    every = ast.Tuple(values, _LOAD, **_place(at))
+    return ast.Subscript(every, ast.Constant(position % len(values), **_place(at)), _LOAD, **_place(at))
+
+
+def load(name: str, at: Any) -> ast.expr:
+    return ast.Name(name, _LOAD, **_place(at))
+
+
+def store(name: str, at: Any) -> ast.expr:
+    return ast.Name(name, _STORE, **_place(at))
+
+
+def none(at: Any) -> ast.expr:
+    return ast.Constant(None, **_place(at))
+
+
+def _place(node: Any) -> dict[str, Any]:
+    """The start of a node: what is put there reports its first line."""
+    line, column = node.lineno, node.col_offset
+    return {"lineno": line, "col_offset": column, "end_lineno": line, "end_col_offset": column}

@@ -1,0 +1,297 @@
+"""Why a site gave nothing.
+
+Why a selected site gave no record: nothing that was asked for is ever passed over in silence.
+
+How the code of a module's forward uses a module that it holds.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+from tensortap.core.patterns import items_match
+from tensortap.sources.observation.point import Port, PortSource
+from tensortap.sources.probes.probes import unbound
+from tensortap.sources.sites import VARIABLES, Wanted, classes_of, has_forward, takes_hooks, unwrapped, walk
+
+
+class Missing(NamedTuple):
+    """A selected site that gave no record, and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+def missing(source: PortSource) -> list[Missing]:
+    """Every selected site without a record."""
+    silent = [
+        (port, wanted)
+        for port in source.ports
+        for wanted in (*port.values, *port.gradients)
+        if not _has_fired(port, wanted)
+    ]
+    if not silent:
+        return []
+    traces = _Traces(source)
+    return [Missing(shown(wanted), _reason(source, port, wanted, traces)) for port, wanted in silent]
+
+
+class _Traces:
+    """What ran, as far as the hooks have seen it."""
+
+    def __init__(self, source: PortSource) -> None:
+        ports = [port for port in source.ports if port.function is None]
+        self.called = {port.path for port in ports if port.count}
+        if source.has_run:
+            self.called.add("")
+        names: dict[int, list[str]] = {}
+        for path, module in walk(source.model) if source.model is not None else ():
+            names.setdefault(id(module), []).append(".".join(path))
+        # A module with several names runs under one of them, and nobody can tell which.
+        seen = [port.path for port in ports if port.count and len(names.get(id(port.module), ())) == 1]
+        self.ran_inside = {owner for path in seen for owner in _owners(path)}
+        self.idle = {port.path for port in ports} - self.called - self.ran_inside
+
+
+def _has_fired(port: Port, wanted: Wanted) -> bool:
+    if wanted in port.fired:
+        return True
+    return port.has_gradient if wanted.site.is_gradient else port.takes_all and port.has_emitted
+
+
+def shown(wanted: Wanted) -> str:
+    """As it was selected: its name, with the part and the call."""
+    call = "" if wanted.call is None else f"@{wanted.call}"
+    name = wanted.site.name
+    if not wanted.items:
+        return name + call
+    stem = name.removesuffix(".grad")
+    return f"{stem}{wanted.items}{'.grad' if stem != name else ''}{call}"
+
+
+def _reason(source: PortSource, port: Port, wanted: Wanted, traces: _Traces) -> str:
+    site = wanted.site
+    if source.failure:
+        return f"the capture was given up: {source.failure}"
+    if source.has_run and not source.was_awake:
+        return "left out at every step, by when=, trace_interval=, train_only= or eval_only="
+    if site.is_after_step:
+        return "no optimizer took a step on it while it was captured"
+    if site.kind == "grad_param":
+        return port.unfit.get(site.parameter) or _no_backward(source)
+    if not port.count and site.of in VARIABLES:
+        return unbound(source.ports, port)
+    if not port.count:
+        return _not_called(source, port, traces)
+    if wanted.call is not None and port.calls <= wanted.call:
+        return f"it was called {_times(port.calls)} in a step"
+    unfit = [why for part, why in port.unfit.items() if _is_part(part, wanted)]
+    if unfit:
+        return unfit[0]
+    return _no_backward(source) if site.is_gradient else _not_there(port, wanted)
+
+
+def _is_part(part: str, wanted: Wanted) -> bool:
+    """Whether something that came by, `mask[0]`, is within what was wanted."""
+    item = part.removeprefix(wanted.site.parameter)
+    is_of_parameter = part.startswith(wanted.site.parameter) and (not item or item[0] in ".[")
+    return (is_of_parameter or not wanted.site.parameter) and items_match(wanted.items, item)
+
+
+def _not_there(port: Port, wanted: Wanted) -> str:
+    parameter = wanted.site.parameter
+    whole = Wanted(wanted.site)
+    parts = sorted(part.removeprefix(parameter) or "no parts" for part in port.parts if _is_part(part, whole))
+    if wanted.items and parts:
+        return f"it has no {wanted.items}; it has {', '.join(parts[:6])}"
+    return "it was not passed" if wanted.site.kind == "input" else "it held no tensor"
+
+
+def _no_backward(source: PortSource) -> str:
+    if any(one.site.is_gradient for port in source.ports for one in port.fired):
+        return "no gradient reached it: what was differentiated does not depend on it"
+    return "no backward pass ran through it while it was captured"
+
+
+def _not_called(source: PortSource, port: Port, traces: _Traces) -> str:
+    line = list(_line(source.model, port.path))
+    is_inside = any("ScriptModule" in classes_of(owner) for owner, _ in line)
+    if is_inside or not takes_hooks(port.module):
+        return "it is scripted: no hook runs inside"
+    if not _is_held(line, port):
+        return "not called: the model holds it no longer, it was replaced or removed"
+    if source.stopped_after:
+        return f"the forward was left after {source.stopped_after} (stop=True)"
+    if not traces.called:
+        return "the model was not called while it was captured"
+    found = _seen_in_source(port.path, line, traces)
+    if port.path in traces.ran_inside and not (found and ".forward()" in found):
+        return "not called itself: its parts were, one by one, or its .forward(), which runs no hook"
+    return found or source.unseen
+
+
+def _line(model: Any, path: str) -> Iterator[tuple[Any, str]]:
+    """Every module above, from the model down, with the name by which it holds the next."""
+    module = model
+    for name in path.split(".") if path else ():
+        yield module, name
+        module = _child(module, name)
+        if module is None:  # it was taken away since
+            return
+
+
+def _is_held(line: Sequence[tuple[Any, str]], port: Port) -> bool:
+    """Whether its module still stands where it stood when the capture began."""
+    return not port.path or (len(line) == port.path.count(".") + 1 and _child(*line[-1]) is port.module)
+
+
+def _child(owner: Any, name: str) -> Any:
+    held = owner._modules[name] if name in owner._modules else None  # noqa: SIM401 - a scripted one has no get
+    return None if held is None else unwrapped(held)
+
+
+def _owners(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _seen_in_source(path: str, line: Sequence[tuple[Any, str]], traces: _Traces) -> str | None:
+    """What the code of the modules above says: of the nearest that can be called, else of those it is in."""
+    told, is_item = why_not_called, False
+    for (owner, name), above in zip(reversed(line), _owners(path), strict=True):
+        if not has_forward(owner):
+            is_item = True  # of a list: the code of its owner names the list alone
+            continue
+        found = None if above in traces.idle else told(owner, name, is_item=is_item)
+        if found is not None or above in traces.called:
+            return found
+        told, is_item = branch_not_taken, False
+    return None
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+class _Code(NamedTuple):
+    tree: ast.AST
+    file: str
+
+
+def why_not_called(owner: Any, name: str, *, is_item: bool) -> str | None:
+    """What the owner's code does instead of calling `name`, or the items of it, if it tells."""
+    code = _code_of(owner)
+    if code is None:
+        return None
+    aliases = _aliases(code.tree, name)
+    for node in ast.walk(code.tree):
+        if isinstance(node, ast.Attribute) and node.attr == "forward" and _means(node.value, name, aliases):
+            return f"its .forward() is called directly at {code.file}:{node.lineno}, which runs no hook"
+    uses, calls = _uses_and_calls(code, name, is_item)
+    if uses and not calls:
+        return f"not called: {code.file}:{uses[0].node.lineno} uses it without calling it"
+    return _in_branch(code, calls)
+
+
+def branch_not_taken(owner: Any, name: str, *, is_item: bool) -> str | None:
+    """The branch in which alone the owner's code calls `name`, or the items of it."""
+    code = _code_of(owner)
+    return None if code is None else _in_branch(code, _uses_and_calls(code, name, is_item)[1])
+
+
+def _in_branch(code: _Code, calls: Sequence[_Use]) -> str | None:
+    if not calls or any(use.branch is None for use in calls):
+        return None
+    return f"not called: the branch at {code.file}:{calls[0].branch} was not taken"
+
+
+def _uses_and_calls(code: _Code, name: str, is_item: bool) -> tuple[list[_Use], list[_Use]]:
+    """Items of a list are called by other names, so wherever the list is used, they may be."""
+    called = {id(node.func) for node in ast.walk(code.tree) if isinstance(node, ast.Call)}
+    uses = list(_uses(code.tree, name, None))
+    return uses, uses if is_item else [use for use in uses if id(use.node) in called]
+
+
+class _Use(NamedTuple):
+    node: ast.Attribute
+    branch: int | None  # the line of the innermost branch it lies in
+
+
+def _uses(node: ast.AST, name: str, branch: int | None) -> Iterator[_Use]:
+    if isinstance(node, ast.Attribute) and node.attr == name:
+        yield _Use(node, branch)
+    for child in ast.iter_child_nodes(node):
+        yield from _uses(child, name, _branch(node, child) or branch)
+
+
+def _branch(node: ast.AST, child: ast.AST) -> int | None:
+    if not isinstance(node, ast.If | ast.IfExp) or child is node.test:
+        return None
+    is_else = child is node.orelse if isinstance(node, ast.IfExp) else child in node.orelse
+    line: int = getattr(child, "lineno", node.lineno) if is_else else node.lineno
+    return line
+
+
+def _means(node: ast.AST, name: str, aliases: set[str]) -> bool:
+    """The module by its own name, or by a variable that stands for it or for its items."""
+    if isinstance(node, ast.Name):
+        return node.id in aliases
+    return not _is_super(node) and _has(node, name)
+
+
+def _aliases(tree: ast.AST, name: str) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.comprehension) and _has(node.iter, name):
+            found |= _names(node.target)
+        elif isinstance(node, ast.Assign) and _holds(node.value, name):
+            found |= {bound for target in node.targets for bound in _names(target)}
+    return found
+
+
+def _holds(node: ast.AST, name: str) -> bool:
+    """`self.name` or `self.name[0]`, and not what it gives."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return isinstance(node, ast.Attribute) and node.attr == name
+
+
+def _names(target: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def _has(node: ast.AST, name: str) -> bool:
+    return any(isinstance(part, ast.Attribute) and part.attr == name for part in ast.walk(node))
+
+
+def _is_super(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def _code_of(owner: Any) -> _Code | None:
+    """Of the forward that was written, below decorators; a class may have inherited it from another file."""
+    forward: Any = owner.__dict__.get("forward") or getattr(type(owner), "forward", None)
+    code = getattr(inspect.unwrap(forward), "__code__", None)
+    return None if code is None else _parsed(code)
+
+
+# By its code: a function set on an instance would keep the model alive.
+@lru_cache(maxsize=256)
+def _parsed(code: CodeType) -> _Code | None:
+    try:
+        lines, start = inspect.getsourcelines(code)
+        tree = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), start - 1)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    return _Code(tree, Path(code.co_filename).name)

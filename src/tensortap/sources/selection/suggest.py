@@ -1,0 +1,130 @@
+"""Did-you-mean for wrong paths.
+
+Which part of a path leads nowhere, and what stands at that place instead.
+
+Which part of `pkg.mod:Class.method.var` leads nowhere, and what there is instead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from tensortap.core.patterns import Pattern, closest_names
+from tensortap.sources.function_names import below, member, members, python_function, python_module, split
+from tensortap.sources.probes.install import bindings
+from tensortap.sources.probes.probes import attributes, first_argument, function_of, variables
+from tensortap.sources.sites import children, class_name, has_forward, stored, unwrapped
+
+_SHOWN = 6
+
+
+class Unresolved(NamedTuple):
+    """The first part of a path that is not there: who does not have it, and what he has."""
+
+    position: int
+    owner: str
+    known: list[str]
+
+
+def unresolved(model: Any, segments: Sequence[str]) -> Unresolved | None:
+    """None where all parts are there, or a part is a wildcard, which may fail in many places."""
+    if any(letter in segment for segment in segments for letter in "*?[{<"):
+        return None
+    module, position = unwrapped(model), 0
+    while position < len(segments) and (child := dict(children(module)).get(segments[position])) is not None:
+        module, position = child, position + 1
+    rest = segments[position:]
+    if rest and function_of(module, rest[0]) is not None:
+        return _in_function(module, rest, position)
+    owner = repr(".".join(segments[:position])) if position else "the model"
+    return Unresolved(position, owner, _parts(module)) if rest and rest[0] not in ("in", "out") else None
+
+
+def sentence(found: Unresolved, segments: Sequence[str]) -> str:
+    """Whose part is missing, and the whole path with the nearest part in its place."""
+    before, part, after = segments[: found.position], segments[found.position], segments[found.position + 1 :]
+    near = closest_names(part.partition("#")[0], found.known)
+    if not near:
+        more = ", ..." if len(found.known) > _SHOWN else ""
+        return f"{found.owner} has no {part!r}; it has {', '.join(map(repr, found.known[:_SHOWN]))}{more}."
+    meant = (repr(".".join([*before, one, *after])) for one in near)
+    return f"{found.owner} has no {part!r}; did you mean {' or '.join(meant)}?"
+
+
+def _in_function(module: Any, rest: Sequence[str], position: int) -> Unresolved | None:
+    name = f"{class_name(module)}.{rest[0]}"
+    if len(rest) > 2 and rest[1] == first_argument(module, rest[0]):
+        known = attributes(module)
+        return None if rest[2] in known else Unresolved(position + 2, rest[1], known)
+    known = variables(module, rest[0])
+    is_known = len(rest) < 2 or rest[1].partition("#")[0] in known
+    return None if is_known else Unresolved(position + 1, name, known)
+
+
+def _parts(module: Any) -> list[str]:
+    own = [name for name, _ in children(module)]
+    called = ["forward", *_functions(type(module)), "in", "out"] if has_forward(module) else []
+    return list(dict.fromkeys([*own, *stored(module), *called]))
+
+
+def _functions(kind: type) -> Iterable[str]:
+    """The methods that its author wrote, not those of torch."""
+    for one in kind.__mro__:
+        if not one.__module__.startswith("torch."):
+            found = (name for name, held in vars(one).items() if isinstance(held, FunctionType))
+            yield from (name for name in found if not name.startswith("__"))
+
+
+def unknown(pattern: Pattern) -> str:
+    found = split(pattern.alternatives[0])
+    assert found is not None
+    name, (first, *rest) = found
+    holder, path = python_module(name), f"{name}:"
+    while rest and isinstance(one := member(holder, first), type):
+        holder, path = one, below(path, first)
+        first, *rest = rest
+    function = python_function(member(holder, first))
+    if function is not None:
+        return no_variable(below(path, first), function, ".".join(rest))
+    return f"{pattern.text!r} names no function: {_instead(holder, path.rstrip(':'), first)}"
+
+
+def no_variable(path: str, function: FunctionType, name: str) -> str:
+    counts = Counter(spot.name for spot in bindings(function))
+    plain, mark, _ = name.partition("#")
+    if mark and plain in counts:
+        last = counts[plain] - 1
+        return f"{path} binds {plain!r} at #0{f' to #{last}' if last else ' alone'}; there is no {name!r}"
+    if not counts:
+        return f"{path} has no variable {name!r}, nor any other"
+    near = _near(plain, list(counts))
+    return f"{path} has no variable {name!r}; {near}" + (f" It has {len(counts)}" if near[-1] == "?" else "")
+
+
+def _instead(holder: Any, path: str, name: str) -> str:
+    found = None if "*" in name else member(holder, name)
+    if isinstance(found, ModuleType):
+        return f"{name!r} is a module; write '{found.__name__}:...'"
+    if isinstance(found, type):
+        return f"{name!r} is a class; add a method of it; {_near('', _names(found))}"
+    if found is not None:
+        return f"{name!r} is a {type(found).__name__}, which has no Python code to look into"
+    what = "class" if isinstance(holder, type) else "module"
+    return f"the {what} {path!r} has no {name!r}; {_near(name, _names(holder))}"
+
+
+def _names(holder: Any) -> list[str]:
+    """The functions and classes that are defined there."""
+    is_one = {name: isinstance(one, type) or python_function(one) for name, one in members(holder, "*")}
+    return [name for name, found in is_one.items() if found]
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = closest_names(name, known)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    more = ", ..." if len(known) > _SHOWN else ""
+    return f"it has {', '.join(map(repr, known[:_SHOWN])) or 'no functions at all'}{more}"
