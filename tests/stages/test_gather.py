@@ -11,9 +11,15 @@ from tensortap.core.record import Placement, Record, Series
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
 from tensortap.stages.callbacks import CallbackChain, PreSaveCallbacks
-from tensortap.stages.exchange import GatherCollective, _plan_messages
+from tensortap.stages.collective import (
+    ArraySlot,
+    GatherCollective,
+    _plan_messages,
+    pack_records,
+    payload_from_header,
+    unpack_records,
+)
 from tensortap.stages.gather import Gather
-from tensortap.stages.parcel import ArraySlot, pack_records, payload_from_header, unpack_records
 from tensortap.stages.reduce import mean, stack_padded_tensors, stack_tensors
 
 
@@ -273,7 +279,7 @@ def test_a_header_is_small_and_holds_no_numbers_of_arrays():
 
 
 def test_a_snapshot_is_sent_without_being_parted_from_its_original():
-    from tensortap.stages.exchange import _to_byte_tensor
+    from tensortap.stages.collective import _to_byte_tensor
 
     value = torch.rand(1000)
     snapshot = torch._lazy_clone(value)

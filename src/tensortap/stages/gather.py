@@ -16,10 +16,10 @@ from tensortap.frameworks.dtensor import wait_local
 from tensortap.frameworks.pytree import map_leaves
 from tensortap.frameworks.retention import RetentionPolicy, copy_on_write, copy_to_host
 from tensortap.stages.callbacks import Callback, CallbackChain
-from tensortap.stages.parcel import Problem, RefusedValues, pack_records, unpack_records
+from tensortap.stages.collective import Problem, RefusedValues, pack_records, unpack_records
 
 if TYPE_CHECKING:
-    from tensortap.stages.exchange import GatherCollective, GatherRound
+    from tensortap.stages.collective import GatherCollective, GatherRound
 
 log = logging.getLogger("tensortap.gather")
 
@@ -194,7 +194,7 @@ class Gather(Stage):
         if self._is_lost or ranks is None or ranks.world_size == 1:
             return None
         if self._collective is None:
-            from tensortap.stages.exchange import GatherCollective
+            from tensortap.stages.collective import GatherCollective
 
             self._rank = ranks.rank
             self._collective = GatherCollective(self._timeout, self._budget)
