@@ -60,7 +60,7 @@ def echo_server() -> None:
 
 def our_server() -> None:
     from tensortap.core.tap import Tap
-    from tensortap.sinks.history import History
+    from tensortap.sinks.memory import History
     from tensortap.sources.listener import Listener
 
     listener = Listener()

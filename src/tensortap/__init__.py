@@ -50,7 +50,7 @@ _HOMES = {
     "Comparison": "tensortap.comparison.runs",
     "register_serializer": "tensortap.formats.serializers",
     "register_framework": "tensortap.frameworks.base",
-    "register_sink": "tensortap.sinks.addresses",
+    "register_sink": "tensortap.sinks.open",
     "load": "tensortap.formats.serializers",
     "capture": "tensortap.recording.capture",
     "Capture": "tensortap.recording.capture",
@@ -184,9 +184,9 @@ if TYPE_CHECKING:
     from tensortap.recording.looking import sites as sites
     from tensortap.recording.tapping import tap as tap
     from tensortap.recording.watching import watch as watch
-    from tensortap.sinks.addresses import register_sink as register_sink
     from tensortap.sinks.hdf5 import HDF5 as HDF5
     from tensortap.sinks.memory import Memory as Memory
+    from tensortap.sinks.open import register_sink as register_sink
     from tensortap.sinks.run_directory import RunDirectory as RunDirectory
     from tensortap.sinks.stream import Stream as Stream
     from tensortap.sources.listener import Listener as Listener

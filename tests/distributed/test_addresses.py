@@ -7,7 +7,7 @@ import pytest
 import tensortap as tt
 
 OPEN = """
-    from tensortap.sinks.addresses import open_sink
+    from tensortap.sinks.open import open_sink
     begun = tt.init(base)
     runs = []
     for number in range(2):

@@ -16,7 +16,7 @@ import tensortap as tt
 from tensortap.core.tap import Tap
 from tensortap.faces import thing
 from tensortap.readers.spinner import show_spinner
-from tensortap.sinks.history import parse_memory_limit
+from tensortap.sinks.memory import parse_memory_limit
 from tensortap.sources.manual import Manual
 
 Point = namedtuple("Point", "x y")

@@ -6,8 +6,8 @@ from tensortap.core.errors import UnknownFormatError
 from tensortap.core.record import Record
 from tensortap.readers.run import Run
 from tensortap.readers.trace_file import TraceFile
-from tensortap.sinks.addresses import open_sink, register_sink, sinks
 from tensortap.sinks.memory import Memory
+from tensortap.sinks.open import open_sink, register_sink, sinks
 
 
 def test_a_folder_means_a_timestamped_run_in_it(tmp_path):

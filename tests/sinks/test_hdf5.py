@@ -333,7 +333,7 @@ def test_without_h5py_the_pip_line_is_said():
         import sys
         sys.modules["h5py"] = None
         from tensortap.core.errors import MissingExtraError
-        from tensortap.sinks.addresses import open_sink
+        from tensortap.sinks.open import open_sink
         try:
             open_sink("trace.h5")
         except MissingExtraError as error:

@@ -18,7 +18,7 @@ from tensortap.core.record import Record
 from tensortap.formats import pack
 from tensortap.formats.atomic_files import Folder
 from tensortap.readers.run import Run
-from tensortap.sinks import shelves
+from tensortap.sinks import run_storage
 from tensortap.sinks.run_directory import RunDirectory
 
 VALUES = {
@@ -355,7 +355,7 @@ def test_small_packed_values_wait_for_company_but_not_for_ever(tmp_path, monkeyp
     assert Run(tmp_path).names == ["first"]
     sink.flush()
     assert Run(tmp_path).names == ["first", "second"]
-    monkeypatch.setattr(shelves, "monotonic", lambda: float("inf"))
+    monkeypatch.setattr(run_storage, "monotonic", lambda: float("inf"))
     sink.write(Record("third", np.ones(3)))
     assert Run(tmp_path).names == ["first", "second", "third"]
     sink.close()

@@ -10,9 +10,9 @@ import torch
 
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.sinks.addresses import open_sink
-from tensortap.sinks.deliveries import Outbox, QueuedValue
 from tensortap.sinks.memory import Memory
+from tensortap.sinks.open import open_sink
+from tensortap.sinks.outbox import Outbox, QueuedValue
 from tensortap.sinks.stream import Stream
 from tensortap.sources.listener import Listener
 from tensortap.testing import SinkContract

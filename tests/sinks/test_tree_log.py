@@ -19,10 +19,9 @@ from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
 from tensortap.render.call_tree import MOST_NAMES, CallTree
 from tensortap.render.call_tree_values import ENGLISH, CallValues
-from tensortap.sinks import tree_output
-from tensortap.sinks.tree_files import TreeFiles
+from tensortap.sinks import tree_writer
 from tensortap.sinks.tree_log import TreeLog
-from tensortap.sinks.tree_output import OutputScheduler, logger
+from tensortap.sinks.tree_writer import OutputScheduler, TreeFiles, logger
 
 CALLERS = ("getitem@t2v_dataset.py:283", "run@thread.py:57", "start@thread.py:80")
 
@@ -479,7 +478,7 @@ def test_a_generator_that_rests_lets_others_write_and_says_when_it_goes_on(lines
 
 
 def test_a_suspended_tree_does_not_hold_back_finished_ones_for_long(lines, monkeypatch):
-    monkeypatch.setattr(tree_output, "STALE_AFTER", 0.0)
+    monkeypatch.setattr(tree_writer, "STALE_AFTER", 0.0)
     sink = log()
     waiting = Story(sink, 1, "serve").call()
     Story(sink, 2, "request").call().leave()
@@ -509,7 +508,7 @@ def test_a_handler_that_is_added_within_a_tree_strands_nobody(lines, tmp_path):
 
 
 def test_a_very_long_tree_that_waits_is_written_in_blocks(lines, monkeypatch):
-    monkeypatch.setattr(tree_output, "MAX_PENDING_LINES", 5)
+    monkeypatch.setattr(tree_writer, "MAX_PENDING_LINES", 5)
     sink = log()
     first, second = Story(sink, 1, "first").call(), Story(sink, 2, "second").call()
     for n in range(9):

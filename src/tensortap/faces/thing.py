@@ -18,8 +18,8 @@ from tensortap.frameworks.torch import disable_compile
 from tensortap.readers.spinner import print_new_lines, show_spinner
 from tensortap.recording.receiving import Receiver
 from tensortap.render.received import ReceivedTable
-from tensortap.sinks.addresses import open_stream
-from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery
+from tensortap.sinks.open import open_stream
+from tensortap.sinks.outbox import NOT_DELIVERED, Delivery
 from tensortap.sinks.stream import Stream
 from tensortap.sources.listener import Listener
 from tensortap.sources.manual import Manual, argument_name

@@ -15,9 +15,8 @@ from tensortap.recording.watching import (
     check_module_patterns,
     check_options,
 )
-from tensortap.sinks.tree_files import TreeFiles
 from tensortap.sinks.tree_log import ValueLog
-from tensortap.sinks.tree_output import logger
+from tensortap.sinks.tree_writer import TreeFiles, logger
 from tensortap.sources.calls.functions import MAX_DEPTH
 
 __all__ = ["_log_change", "auto_diff", "h4logger", "log2file", "logger", "var_tracker"]

@@ -22,7 +22,7 @@ from tensortap.live.shelf import ReceiveBuffer
 from tensortap.live.tapped import RemoteTap
 from tensortap.recording.keeping import parse_size
 from tensortap.render.text import format_table, format_table_html
-from tensortap.sinks.addresses import open_sink
+from tensortap.sinks.open import open_sink
 from tensortap.transport.frames import FrameKind
 
 log = logging.getLogger("tensortap.live")

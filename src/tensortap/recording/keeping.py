@@ -24,8 +24,8 @@ from tensortap.render.words import (
     format_std_trend,
     pluralize,
 )
-from tensortap.sinks.addresses import open_sink
 from tensortap.sinks.memory import Memory
+from tensortap.sinks.open import open_sink
 from tensortap.sinks.run_directory import RunDirectory
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?\s*", re.IGNORECASE)

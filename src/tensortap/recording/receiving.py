@@ -23,8 +23,8 @@ from tensortap.render.received import (
     received_overview,
 )
 from tensortap.render.words import escape_unprintable, pluralize
-from tensortap.sinks.addresses import open_sink
-from tensortap.sinks.history import History, parse_memory_limit
+from tensortap.sinks.memory import History, parse_memory_limit
+from tensortap.sinks.open import open_sink
 from tensortap.sources.listener import Listener, Producer
 
 

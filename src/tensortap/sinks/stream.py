@@ -1,23 +1,149 @@
-"""A sink that sends records to a session in another process, from a background thread."""
+"""Network sink.
+
+A sink that sends records to a session in another process, from a background thread.
+
+Messages of a stream: its process facts to the listener, and warnings on undelivered values to the log.
+
+Close sinks with a sender thread at process exit, and restart them after a fork.
+"""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import socket
+import sys
 import threading
+from functools import lru_cache
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
-from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.errors import RefusedError, UnsupportedValueError
+from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.frameworks.retention import BufferPool
-from tensortap.sinks import stream_words as words
-from tensortap.sinks.deliveries import NOT_DELIVERED, Delivery, Outbox, QueuedValue, queue_cost
-from tensortap.sinks.process_end import EXIT_TIMEOUT, close_at_exit, register_child_exit
+from tensortap.render.words import pluralize
+from tensortap.sinks.outbox import NOT_DELIVERED, Delivery, Outbox, QueuedValue, queue_cost
 from tensortap.transport.connection import Connection, connect
 from tensortap.transport.frames import FrameKind
 from tensortap.transport.sockets import parse_host
 from tensortap.transport.tls import TlsConfig, check_listener_user
 from tensortap.transport.values import WireValue, copy_buffers, encode_record
+
+# What a user-defined value may raise when it is described or copied.
+UNSENDABLE_ERRORS = (UnsupportedValueError, TypeError, ValueError, RuntimeError, AttributeError, MemoryError)
+_MAX_NAME_LENGTH = 200
+
+
+def describe_process() -> dict[str, Any]:
+    program = os.path.basename(sys.argv[0]) if sys.argv else ""
+    host = socket.gethostname()[:_MAX_NAME_LENGTH]
+    names = {"host": host, "program": (program or "python")[:_MAX_NAME_LENGTH]}
+    return {"pid": os.getpid(), "rank": rank_info().rank, **names}
+
+
+def send_goodbye(connection: Connection, *, is_free: bool) -> None:
+    """Close the connection; send BYE only if no other thread is in the middle of a frame."""
+    if is_free:
+        try:
+            connection.send(FrameKind.BYE, timeout=0.2)
+        except OSError as error:
+            log.debug("no goodbye: %s", error)
+    connection.close()
+
+
+def warn_no_listener(address: str, error: Exception) -> None:
+    if isinstance(error, RefusedError):
+        log.warning("values are not sent to %s: %s", address, error)
+        return
+    reason = getattr(error, "strerror", None) or str(error)
+    log.warning(
+        "nobody takes values at %s (%s), so none are sent; that begins when a session calls serve() there",
+        address,
+        reason,
+    )
+
+
+def log_listener_back(address: str) -> None:
+    log.info("%s takes values now", address)
+
+
+def warn_drops(address: str, budget: int) -> None:
+    log.warning(
+        "the session at %s takes values slower than they come: beyond %d MB the oldest that wait are dropped "
+        "and counted",
+        address,
+        budget >> 20,
+    )
+
+
+def warn_unconfirmed(address: str, count: int) -> None:
+    if count:
+        log.warning(
+            "the session at %s went away before it had confirmed %s", address, pluralize(count, "value")
+        )
+
+
+def warn_undelivered(address: str, count: int) -> None:
+    if count:
+        log.warning("%s could not be delivered to %s in time", pluralize(count, "value"), address)
+
+
+class UnsendableNames:
+    """Names of values that cannot be sent, each warned about once."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def warn_once(self, name: str, error: BaseException) -> None:
+        if name not in self._names:
+            self._names.add(name)
+            log.warning("%r is not sent: %s", name, error)
+
+
+EXIT_TIMEOUT = 2.0  # seconds that all senders together may delay the end of the program
+
+
+class Sender(Protocol):
+    def close(self, timeout: float = ...) -> None: ...
+
+    def restart_in_child(self) -> None: ...
+
+
+_senders: WeakSet[Sender] = WeakSet()
+
+
+def close_at_exit(sender: Sender) -> None:
+    _register_handlers()
+    _senders.add(sender)
+
+
+def register_child_exit() -> None:
+    """Forked multiprocessing children skip atexit handlers but run these finalizers."""
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        sys.modules["multiprocessing.util"].Finalize(None, _close_all, exitpriority=0)
+
+
+@lru_cache(maxsize=1)
+def _register_handlers() -> None:
+    atexit.register(_close_all)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_restart_all_in_child)
+
+
+def _close_all() -> None:
+    deadline = monotonic() + EXIT_TIMEOUT
+    for sender in list(_senders):
+        sender.close(max(deadline - monotonic(), 0.0))
+
+
+def _restart_all_in_child() -> None:
+    for sender in list(_senders):
+        sender.restart_in_child()
+
 
 BUDGET = 256 << 20
 _FLUSH_TIMEOUT = 30.0  # seconds
@@ -51,7 +177,7 @@ class Stream:
             0.0,
             monotonic(),
         )  # overhead of `send`, against the time since creation
-        self._unsendable_names = words.UnsendableNames()
+        self._unsendable_names = UnsendableNames()
         self._reset()
         close_at_exit(self)
 
@@ -70,7 +196,7 @@ class Stream:
         started = perf_counter()
         try:
             return self._queue(record)
-        except words.UNSENDABLE_ERRORS as error:
+        except UNSENDABLE_ERRORS as error:
             self._unsendable_names.warn_once(record.name, error)
             return NOT_DELIVERED
         finally:
@@ -95,7 +221,7 @@ class Stream:
             connection, thread = self._connection, self._thread
             self._work.notify_all()
         if connection is not None:
-            words.send_goodbye(connection, is_free=is_idle)
+            send_goodbye(connection, is_free=is_idle)
         for worker in (thread, self._ack_thread):
             if worker is not None and worker is not threading.current_thread():
                 worker.join(max(deadline - monotonic(), 0.05))
@@ -156,7 +282,7 @@ class Stream:
             dropped = self._outbox.reserve(cost)
         if dropped and not self._has_warned_of_drops:
             self._has_warned_of_drops = True
-            words.warn_drops(self.address, self._budget)
+            warn_drops(self.address, self._budget)
 
     def _send_directly(self, value: QueuedValue) -> bool:
         """Send a small value from this thread: with nothing in flight the socket buffer has room."""
@@ -208,7 +334,7 @@ class Stream:
         try:
             if self._token is None:
                 check_listener_user(self.address)
-            connection = connect(self.address, self._token, self._tls, about=words.describe_process())
+            connection = connect(self.address, self._token, self._tls, about=describe_process())
         except (OSError, ValueError) as error:
             self._back_off(error, monotonic() - started)
             return
@@ -223,7 +349,7 @@ class Stream:
         self._ack_thread.start()
         if self._has_warned_of_absence:
             self._has_warned_of_absence = False
-            words.log_listener_back(self.address)
+            log_listener_back(self.address)
 
     def _back_off(self, error: Exception, duration: float) -> None:
         """Pause before the next attempt; meanwhile writes return at once."""
@@ -231,7 +357,7 @@ class Stream:
         self._backoff = min(max(_MIN_BACKOFF, 2 * self._backoff, _BACKOFF_FACTOR * duration), longest)
         if not self._has_warned_of_absence:
             self._has_warned_of_absence = True
-            words.warn_no_listener(self.address, error)
+            warn_no_listener(self.address, error)
         with self._work:
             self._is_reconnecting = self.has_no_listener = True
             self._outbox.drop_all()
@@ -275,7 +401,7 @@ class Stream:
             lost = self._outbox.drop_unconfirmed()
             self.lost += lost
             self._is_reconnecting = True  # to know whether there is a listener before the next value comes
-        words.warn_unconfirmed(self.address, lost)
+        warn_unconfirmed(self.address, lost)
 
     def _read_acks(self, connection: Connection) -> None:
         """Read acks, and detect a closed connection, which a write would notice one value too late."""
@@ -304,4 +430,4 @@ class Stream:
     def _drop_remaining(self) -> None:
         with self._work:
             undelivered = self._outbox.drop_all() + self._outbox.drop_unconfirmed()
-        words.warn_undelivered(self.address, undelivered)
+        warn_undelivered(self.address, undelivered)

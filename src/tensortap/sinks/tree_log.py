@@ -11,7 +11,7 @@ from typing import Any
 from tensortap.core.record import Record
 from tensortap.render.call_tree import ENDS, CallTree, Fold, ModuleTree, ValueLines
 from tensortap.render.call_tree_values import CallValues, Line, labels_for
-from tensortap.sinks.tree_output import OutputScheduler, output_encoding, output_scheduler, shares_terminal
+from tensortap.sinks.tree_writer import OutputScheduler, output_encoding, output_scheduler, shares_terminal
 
 _BLOCK_ENDS = (*ENDS, "yield")
 _CALL_KINDS = ("call", "input", "local", "return", "yield", "raise")

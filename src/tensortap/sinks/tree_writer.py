@@ -1,4 +1,9 @@
-"""Schedule the output of call trees: one tree at a time is written live, the others are buffered."""
+"""Log files, one writer at a time.
+
+Schedule the output of call trees: one tree at a time is written live, the others are buffered.
+
+Log files for call trees: one per process and thread, so that lines never interleave.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, TextIO
 
+from tensortap.core.errors import WriteFailedError
 from tensortap.core.settings import setting
 from tensortap.render.call_tree_values import Line, coloured, encodable, fitted
-from tensortap.sinks.tree_files import TreeFiles
 
 MAX_PENDING_LINES = 10_000  # of a buffered tree; beyond that they are written as one block
 STALE_AFTER = 2.0  # seconds without output after which the live tree gives way to one that has ended
@@ -219,3 +225,71 @@ def _terminal_width_and_colour(stream: Any) -> tuple[int | None, bool]:
         return None, False
     is_plain = bool(setting("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     return shutil.get_terminal_size().columns, not is_plain
+
+
+_MAX_OPEN_FILES = 64  # a program that makes a thread per request must not run out of files
+log = logging.getLogger("tensortap.tree.files")
+
+
+class TreeFiles(logging.Handler):
+    """A handler that writes `<folder>/process_<pid>_thread_<id>.log`, each created with its first line."""
+
+    keeps_threads_apart = True
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        super().__init__()
+        self.folder = Path("logs", setting("LTAG")) if folder is None else Path(folder)
+        self.folder = self.folder.absolute()  # the program may change its working directory
+        self._files: dict[tuple[int, int], TextIO] = {}
+        self._has_failed = False
+        _make_folder(self.folder)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.put(record.thread or 0, [self.format(record)])
+
+    def is_plain(self) -> bool:
+        """Whether lines need no log record, which takes longer to create than everything else."""
+        return self.formatter is None and not self.filters and self.level <= logging.INFO
+
+    def put(self, thread: int, lines: Sequence[str]) -> None:
+        if self._has_failed:
+            return
+        try:
+            with self.lock:  # type: ignore[union-attr]
+                file = self._file(os.getpid(), thread)
+                file.write("\n".join([*lines, ""]))
+                file.flush()
+        except OSError as error:
+            self._has_failed = True
+            log.error("the tree is written no more: %s; the program goes on", error)
+
+    def close(self) -> None:
+        with self.lock:  # type: ignore[union-attr]
+            files, self._files = list(self._files.values()), {}
+        for file in files:
+            file.close()
+        super().close()
+
+    def _file(self, process: int, thread: int) -> TextIO:
+        key = process, thread
+        file = self._files.get(key)
+        if file is None:
+            if len(self._files) >= _MAX_OPEN_FILES:
+                self._files.pop(next(iter(self._files))).close()
+            path = self.folder / f"process_{process}_thread_{thread}.log"
+            file = self._files[key] = path.open("a", encoding="utf-8", errors="backslashreplace")
+        return file
+
+
+def _make_folder(folder: Path) -> None:
+    """Create it, and raise now if that fails: inside the program's functions it could only be logged."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return
+        reason = "no permission"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise WriteFailedError(
+        f"cannot write log files in {str(folder)!r}: {reason}; give h4logger(folder) another folder"
+    )

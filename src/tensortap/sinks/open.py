@@ -20,6 +20,7 @@ from tensortap.sinks.tree_log import TreeLog
 if TYPE_CHECKING:
     from tensortap.sinks.stream import Stream
 
+
 _STREAM_SCHEMES = ("tcp", "tls")
 _HDF5_SUFFIXES = (".h5", ".hdf5")  # never meant as the name of a folder
 sinks: Registry[Callable[[str], Sink]] = Registry("sinks")
