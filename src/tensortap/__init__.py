@@ -69,7 +69,7 @@ _HOMES = {
     "first": "tensortap.stages.select",
     "nonfinite": "tensortap.stages.select",
     "changed": "tensortap.stages.select",
-    "whole": "tensortap.readers.whole",
+    "whole": "tensortap.readers.full_tensor",
     "Run": "tensortap.readers.run",
     "Tap": "tensortap.core.tap",
     "Record": "tensortap.core.record",
@@ -174,9 +174,9 @@ if TYPE_CHECKING:
     from tensortap.live.endpoint import listen as listen
     from tensortap.live.offers import expose as expose
     from tensortap.live.session import attach as attach
+    from tensortap.readers.full_tensor import whole as whole
     from tensortap.readers.run import Run as Run
     from tensortap.readers.trace_file import TraceFile as TraceFile
-    from tensortap.readers.whole import whole as whole
     from tensortap.recording.capture import Capture as Capture
     from tensortap.recording.capture import capture as capture
     from tensortap.recording.editing import edit as edit

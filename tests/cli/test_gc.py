@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensortap as tt
-from tensortap.readers.leftovers import find_garbage_in_run, garbage_at
+from tensortap.readers.cleanup import find_garbage_in_run, garbage_at
 from tensortap.sinks.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("runtime")

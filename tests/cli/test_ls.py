@@ -87,7 +87,7 @@ def test_a_run_whose_program_was_killed_is_cut_off(tmp_path, tensortap):
 def test_a_long_index_is_counted_like_a_short_one(make_run, tensortap, monkeypatch):
     run = make_run(stats=True, x=[np.ones(1), np.full(1, np.nan)], y=[np.full(1, np.inf)])
     short = tensortap("ls", run, "--json").json
-    monkeypatch.setattr("tensortap.readers.glance._SHORT_INDEX", 0)
+    monkeypatch.setattr("tensortap.readers.listing._SHORT_INDEX", 0)
     assert tensortap("ls", run, "--json").json == short
     assert short["runs"][0]["health"] == {"nan": 1, "inf": 1, "known": 3}
 
@@ -101,7 +101,7 @@ def test_merged_steps_and_ranks_count_for_all_they_came_from(tmp_path, tensortap
         (found,) = tensortap("ls", tmp_path, "--json").json["runs"]
         assert found["steps"] == {"first": 1, "last": 5, "count": 3}
         assert found["ranks"] == [0, 3]
-        monkeypatch.setattr("tensortap.readers.glance._SHORT_INDEX", 0)
+        monkeypatch.setattr("tensortap.readers.listing._SHORT_INDEX", 0)
 
 
 def test_a_list_of_short_runs_does_without_numpy(make_run):

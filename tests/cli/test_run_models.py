@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tensortap as tt
-from tensortap.readers.glance import summarize_run
+from tensortap.readers.listing import summarize_run
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"

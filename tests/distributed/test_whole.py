@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.readers.pieces import NotWholeError
-from tensortap.readers.whole import whole
+from tensortap.readers.full_tensor import NotWholeError, whole
 
 # Whole numbers, so that every order of adding gives the same bits.
 PARTS = """

@@ -16,7 +16,7 @@ from tensortap.formats import index_columns as module
 from tensortap.formats.index import COLUMNS, IndexWriter, format_facts, format_row_end, format_row_start
 from tensortap.formats.index_columns import IndexColumns
 from tensortap.frameworks.base import Description
-from tensortap.readers.stored import StoredRecord
+from tensortap.readers.stored_record import StoredRecord
 
 any_text = st.text(st.characters(codec=None, categories=None), max_size=20)
 whole = st.integers(-(2**70), 2**70)

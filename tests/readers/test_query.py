@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import tensortap as tt
 from tensortap.core.record import Record, Site
-from tensortap.readers.query import QueryError, parse_query
-from tensortap.readers.query_fields import FIELDS
+from tensortap.readers.query.fields import FIELDS
+from tensortap.readers.query.parser import QueryError, parse_query
 
 NAMES = ["layers.0.attn", "layers.1.attn", "layers.10.mlp", "head", "pkg.mod:func.x"]
 

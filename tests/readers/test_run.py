@@ -13,9 +13,9 @@ import torch
 import tensortap as tt
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.record import Placement, Record, Site
-from tensortap.readers import values
+from tensortap.readers import stored_record
 from tensortap.readers.run import Run
-from tensortap.readers.values import ValueReader
+from tensortap.readers.stored_record import ValueReader
 from tensortap.sinks.run_directory import RunDirectory
 
 LAYOUTS = pytest.mark.parametrize("layout", ["files", "pack"])
@@ -277,7 +277,7 @@ def _is_mapped(address, path):
 
 
 def test_many_values_at_once_do_not_use_up_the_open_files(written, monkeypatch):
-    monkeypatch.setattr(values, "_MAX_MAPPED_FILES", 10)
+    monkeypatch.setattr(stored_record, "_MAX_MAPPED_FILES", 10)
     run = Run(written(*["x"] * 100, layout="files"))
     before = len(os.listdir("/proc/self/fd"))
     series = run.series("x")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tensortap.core.record import Record
-from tensortap.readers import statistics_cache
+from tensortap.readers import stored_record
 from tensortap.readers.run import Run
 
 
@@ -34,7 +34,7 @@ def test_statistics_are_those_of_the_value(path):
 
 def test_a_second_run_reads_them_from_the_cache(path, monkeypatch):
     first = Run(path).find("x").statistics
-    monkeypatch.setattr(statistics_cache, "statistics", None)  # nothing is computed again
+    monkeypatch.setattr(stored_record, "statistics", None)  # nothing is computed again
     assert Run(path).find("x").statistics == first
 
 

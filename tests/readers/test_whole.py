@@ -13,7 +13,7 @@ import tensortap as tt
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.dtensor import global_indices, placement_at
-from tensortap.readers.whole import whole
+from tensortap.readers.full_tensor import whole
 
 
 def cut(value, mesh, *parts, name="x"):

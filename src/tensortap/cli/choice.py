@@ -8,7 +8,7 @@ import click
 
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.patterns import closest_names
-from tensortap.readers.column_counts import distinct_numbers
+from tensortap.readers.listing import distinct_numbers
 from tensortap.readers.run import Run
 from tensortap.render.words import ranges
 

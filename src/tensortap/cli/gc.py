@@ -10,15 +10,14 @@ import click
 from tensortap.cli.output import counted, json_option, note, size, write, write_json, write_table
 from tensortap.core.errors import RefusedError
 from tensortap.live.discovery import stale_files
-from tensortap.readers.gallery import RunFinder
-from tensortap.readers.leftovers import (
+from tensortap.readers.cleanup import (
     GARBAGE_KINDS,
     Garbage,
     find_garbage_in_run,
     find_old_launches,
     garbage_at,
 )
-from tensortap.readers.writers import runs_being_written
+from tensortap.readers.listing import RunFinder, runs_being_written
 
 _HEAD = ("what", "size", "path")
 _HELP = """What could be deleted below folders (else below the current one), and delete it once you agree.

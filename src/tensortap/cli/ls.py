@@ -8,9 +8,7 @@ import click
 
 from tensortap.cli.output import counted, json_option, note, printable, size, write_json, write_table
 from tensortap.metadata.process import timestamp_zone
-from tensortap.readers.gallery import RunFinder
-from tensortap.readers.glance import RunSummary, summarize_run
-from tensortap.readers.writers import runs_being_written
+from tensortap.readers.listing import RunFinder, RunSummary, runs_being_written, summarize_run
 
 _HEAD = ("name", "started", "state", "steps", "ranks", "records", "bytes", "commit", "command")
 _RIGHT = {"steps", "ranks", "records", "bytes"}
@@ -54,7 +52,7 @@ def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: boo
 
 
 def _asked_for(found: list[RunSummary], where: str) -> list[RunSummary]:
-    from tensortap.readers.asked_runs import filter_runs  # with numpy, which takes longer than a plain list
+    from tensortap.readers.listing import filter_runs  # with numpy, which takes longer than a plain list
 
     return filter_runs(found, where)
 

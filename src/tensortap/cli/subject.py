@@ -15,8 +15,7 @@ from tensortap.frameworks.base import framework_of
 from tensortap.kernels.statistics import Statistics
 from tensortap.live.slices import parse_slice
 from tensortap.readers.run import Run
-from tensortap.readers.stored import StoredRecord
-from tensortap.readers.stored_rows import display_row
+from tensortap.readers.stored_record import StoredRecord, display_row
 from tensortap.render.plots import Index
 from tensortap.render.value_rows import ValueRow
 

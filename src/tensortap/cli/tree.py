@@ -23,10 +23,9 @@ from tensortap.cli.output import (
 )
 from tensortap.cli.target import opened_run
 from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
-from tensortap.readers.column_counts import file_ends
-from tensortap.readers.lost_files import describe_lost_files, file_ends_from_cells
+from tensortap.readers.listing import describe_lost_files, file_ends, file_ends_from_cells
 from tensortap.readers.run import Run
-from tensortap.readers.stored_rows import UNREADABLE, display_row
+from tensortap.readers.stored_record import UNREADABLE, display_row
 from tensortap.render.value_rows import ValueRow
 from tensortap.render.value_tree import render_value_tree, stream_limits
 

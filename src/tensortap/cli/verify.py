@@ -19,9 +19,8 @@ from tensortap.cli.output import (
     write_json,
 )
 from tensortap.core.errors import NoRunError, TensortapError
-from tensortap.readers.gallery import RunFinder
-from tensortap.readers.integrity import Damage, RunVerification, VerificationReport
-from tensortap.readers.writers import runs_being_written
+from tensortap.readers.listing import RunFinder, runs_being_written
+from tensortap.readers.verify import Damage, RunVerification, VerificationReport
 
 _SHOWN = 20
 _HELP = """Read every value of runs (or of the runs below folders) again, and hold it against the index:

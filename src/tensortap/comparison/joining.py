@@ -17,7 +17,7 @@ from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.dtensor import global_indices
 from tensortap.kernels.decode import Array, decode, dtype_info
-from tensortap.readers.whole import whole
+from tensortap.readers.full_tensor import whole
 
 
 class UnassembledRef(NamedTuple):

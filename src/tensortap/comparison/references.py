@@ -18,7 +18,7 @@ from tensortap.core.errors import CorruptRunError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import Framework, framework_named
 from tensortap.frameworks.pytree import leaves
-from tensortap.readers.values import ValueReader
+from tensortap.readers.stored_record import ValueReader
 
 if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile

@@ -14,7 +14,7 @@ from tensortap.core.record import Record, Series, Site
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.decode import decode_block
 from tensortap.kernels.statistics import statistics
-from tensortap.readers.stored import StoredRecord
+from tensortap.readers.stored_record import StoredRecord
 from tensortap.render.plots import (
     ArraySummary,
     apply_colours,

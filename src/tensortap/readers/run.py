@@ -18,11 +18,9 @@ from tensortap.core.record import Kind, Series
 from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE
 from tensortap.metadata.source_archive import CODE, SOURCES, kept_files
-from tensortap.readers.asked import IndexTable
-from tensortap.readers.query import parse_query
-from tensortap.readers.statistics_cache import StatisticsCache
-from tensortap.readers.stored import StoredRecord
-from tensortap.readers.values import ValueReader
+from tensortap.readers.query.parser import parse_query
+from tensortap.readers.query.tables import IndexTable
+from tensortap.readers.stored_record import StatisticsCache, StoredRecord, ValueReader
 from tensortap.render.text import format_nbytes, format_table, format_table_html
 
 _SHOWN = 20

@@ -17,8 +17,7 @@ from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatErr
 from tensortap.formats.safetensors import SAFETENSORS, Named, write_npz, write_safetensors
 from tensortap.readers.cards import value_card
 from tensortap.readers.run import Run
-from tensortap.readers.stored import StoredRecord
-from tensortap.readers.stored_rows import display_row
+from tensortap.readers.stored_record import StoredRecord, display_row
 from tensortap.render.value_tree_html import render_value_tree_html
 from tensortap.sinks.hdf5 import HDF5
 

@@ -16,7 +16,7 @@ from tensortap.core.errors import CorruptRunError, UntrustedFileError
 from tensortap.formats import serializers
 from tensortap.formats.index import parse_site
 from tensortap.kernels.statistics import Statistics
-from tensortap.readers.asked import Array, IndexTable
+from tensortap.readers.query.tables import Array, IndexTable
 from tensortap.readers.run import Run
 from tensortap.viewer.module_code import ModuleCode
 

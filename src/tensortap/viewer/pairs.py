@@ -16,7 +16,7 @@ from tensortap.comparison.runs import Comparison
 from tensortap.comparison.verdict import VERDICTS
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.patterns import natural_sort_key
-from tensortap.readers.query import parse_query
+from tensortap.readers.query.parser import parse_query
 from tensortap.viewer.answers import NO_ROW
 from tensortap.viewer.stock import CachedRun
 

@@ -20,7 +20,7 @@ from tensortap.core.errors import (
     UnsupportedValueError,
     UntrustedFileError,
 )
-from tensortap.readers.query import QueryError
+from tensortap.readers.query.parser import QueryError
 from tensortap.viewer.answers import json_response
 
 log = logging.getLogger("tensortap.viewer")

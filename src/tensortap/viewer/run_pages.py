@@ -14,8 +14,8 @@ from starlette.routing import Route
 from tensortap.comparison.verdict import VERDICTS
 from tensortap.core.errors import NoRunError
 from tensortap.core.record import Kind
-from tensortap.readers.query import parse_query
-from tensortap.readers.query_fields import FIELDS
+from tensortap.readers.query.fields import FIELDS
+from tensortap.readers.query.parser import parse_query
 from tensortap.viewer import call_lines, downloads, looks, module_tree, summaries, tensors
 from tensortap.viewer.answers import binary_response, json_response
 from tensortap.viewer.counted import STATISTIC_NAMES, UNKNOWN

@@ -15,7 +15,7 @@ from tensortap.comparison.operands import Operand
 from tensortap.core.patterns import closest_names, natural_sort_key
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import INTERNAL_FOLDER
-from tensortap.readers.query import parse_query
+from tensortap.readers.query.parser import parse_query
 from tensortap.viewer.answers import NO_ROW
 from tensortap.viewer.books import TRACE_SUFFIXES, Dataset, format_site, open_dataset
 from tensortap.viewer.counted import STATISTIC_NAMES, StatisticsColumns

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from tensortap.core.errors import TensortapError
-from tensortap.readers.query_fields import (
+from tensortap.readers.query.fields import (
     FIELDS,
     NUMBER_FIELDS,
     TEXT_FIELDS,

@@ -1,0 +1,467 @@
+"""Runs below folders, their state.
+
+Find the runs below folders, without following links and within bounds.
+
+The summary of a run: what it is, its size and state; reads only its index and metadata, no values.
+
+Runs with an active writer on this machine, from the open files in /proc.
+
+Count what a run holds from the columns of its index, with numpy: for runs of any length.
+
+Value files that a run has lost: they are missing, or end before a value that the index lists.
+
+Run summaries as a query table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tensortap.core.errors import NoRunError, TensortapError
+from tensortap.formats.index import COLUMNS, read_rows
+from tensortap.formats.index_columns import IndexColumns
+from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
+from tensortap.readers.query.parser import parse_query
+
+MAX_FOLDERS = 20_000
+MAX_DEPTH = 8
+_SKIPPED_FOLDERS = {"node_modules", "site-packages", "__pycache__"}
+
+
+class RunFinder:
+    """Iterates over the runs below folders; `problems` lists what was skipped, and why.
+
+    >>> for path in Gallery(["runs"]): Run(path)
+    """
+
+    def __init__(self, folders: list[str | os.PathLike[str]]) -> None:
+        self._folders = [_check_folder(Path(folder)) for folder in folders]
+        self.problems: list[str] = []
+        self._visited = 0
+
+    def __iter__(self) -> Iterator[Path]:
+        seen: set[tuple[int, int]] = set()
+        for folder in self._folders:
+            for run in self._walk(folder, 0):
+                status = run.stat()
+                if (status.st_dev, status.st_ino) not in seen:
+                    seen.add((status.st_dev, status.st_ino))
+                    yield run
+
+    def _walk(self, folder: Path, depth: int) -> Iterator[Path]:
+        if os.path.isdir(
+            folder / INTERNAL_FOLDER
+        ):  # Path.is_dir raises without permission to list the folder
+            yield folder
+            return
+        if self._visited >= MAX_FOLDERS:
+            if self._visited == MAX_FOLDERS:
+                self.problems.append(
+                    f"more than {MAX_FOLDERS:,} folders: {folder} and later were not looked at"
+                )
+            self._visited += 1
+            return
+        self._visited += 1
+        for subfolder in self._subfolders(folder):
+            if depth < MAX_DEPTH:
+                yield from self._walk(subfolder, depth + 1)
+            else:
+                self.problems.append(
+                    f"{subfolder} lies deeper than {MAX_DEPTH} folders and was not looked at"
+                )
+
+    def _subfolders(self, folder: Path) -> list[Path]:
+        try:
+            with os.scandir(folder) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            self.problems.append(f"{folder} cannot be looked at: {(error.strerror or str(error)).lower()}")
+            return []
+        return [
+            folder / name
+            for name in sorted(names)
+            if not name.startswith(".") and name not in _SKIPPED_FOLDERS
+        ]
+
+
+def _check_folder(folder: Path) -> Path:
+    if not folder.is_dir():
+        problem = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise NoRunError(f"{folder} {problem}; give a run, or a folder that holds runs")
+    return folder
+
+
+State = Literal["finished", "writing", "cut off", "damaged"]
+_SHORT_INDEX = 1 << 20  # bytes; a longer index is counted by column
+_NAN, _INF = 6, 7  # positions of the counts in a row of statistics
+_ZIP_END, _ZIP_END_SIZE = b"PK\5\6", 22
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """`steps` and `ranks` are sorted; `nan` and `inf` count the records that hold one, among the `known`
+    records whose statistics were written or computed before."""
+
+    path: Path
+    state: State = "finished"
+    problems: tuple[str, ...] = ()
+    started: float | None = None
+    command: str = ""
+    commit: str = ""
+    branch: str = ""
+    is_dirty: bool | None = None
+    model: str = ""
+    steps: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+    records: int = 0
+    names: int = 0
+    nbytes: int = 0
+    nan: int = 0
+    inf: int = 0
+    known: int = 0
+
+
+def summarize_run(path: Path, being_written: Iterable[Path] = ()) -> RunSummary:
+    """Summarize a run; one that cannot be read is reported as damaged, never raised."""
+    facts, problems = _read_facts(path)
+    try:
+        counts, ends, index_problems = _count(path)
+    except (TensortapError, OSError) as error:
+        return RunSummary(path, "damaged", (*problems, str(error)), **facts)
+    problems += [*index_problems, *describe_lost_files(path, ends)]
+    is_written = path.resolve() in set(being_written)
+    state: State = "damaged" if problems else "writing" if is_written else _final_state(path)
+    if facts["started"] is None:
+        facts["started"] = counts["started"]
+    return RunSummary(path, state, tuple(problems), **{**counts, **facts})
+
+
+def _read_facts(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Facts from the metadata files, and what is wrong with them; a missing file is no problem."""
+    problems: list[str] = []
+    runtime, git = (_read_json(path / f"{name}.json", problems) for name in ("runtime_info", "git_info"))
+    model = (
+        _read_json(path / INTERNAL_FOLDER / MODEL_FILE, problems)
+        if (path / INTERNAL_FOLDER / MODEL_FILE).exists()
+        else {}
+    )
+    project = _dict_or_empty(git.get("project_git_info"))
+    status = project.get("status")
+    facts = {
+        "command": str(_dict_or_empty(runtime.get("command")).get("full_command") or ""),
+        "commit": str(project.get("commit_id") or ""),
+        "branch": str(project.get("branch") or ""),
+        "is_dirty": None if status is None else status != "clean",
+        "model": str(model.get("class") or ""),
+        "started": _parse_timestamp(runtime.get("timestamp")),
+    }
+    return facts, problems
+
+
+def _read_json(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        return _dict_or_empty(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return {}
+
+
+def _dict_or_empty(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _parse_timestamp(timestamp: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _count(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+    """Counts by field, the byte where the last value of each file ends, and problems of the index."""
+    try:
+        counts, ends, problems = _count_by_row(path) if _has_short_index(path) else _count_by_column(path)
+    except (TypeError, ValueError, AttributeError):  # a cell of a wrong type: the columns report which
+        counts, ends, problems = _count_by_column(path)
+    cached = list(_cached_statistics(path))
+    counts["known"] += len(cached)
+    counts["nan"] += sum(bool(row[_NAN]) for row in cached)
+    counts["inf"] += sum(bool(row[_INF]) for row in cached)
+    return counts, ends, problems
+
+
+def _count_by_column(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+    # Imported lazily: listing short runs takes less time than importing numpy.
+
+    return count_columns(path)
+
+
+def _has_short_index(path: Path) -> bool:
+    own = path / INTERNAL_FOLDER
+    return (
+        not (own / CACHE_FOLDER / "columns.npz").exists()
+        and sum(_file_size(index) for index in _index_files(own)) < _SHORT_INDEX
+    )
+
+
+def _count_by_row(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+    rows: list[list[Any]] = []
+    problems: list[str] = []
+    for index in _index_files(path / INTERNAL_FOLDER):
+        index_rows, _, index_problems = read_rows(index)
+        rows, problems = rows + index_rows, problems + index_problems
+    columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
+    cells: dict[str, Sequence[Any]] = dict(zip(COLUMNS, columns, strict=True))
+    statistics = [row for row in cells["statistics"] if row is not None]
+    counts = {
+        "steps": _distinct_cells(cells["step"]),
+        "ranks": _distinct_cells(cells["rank"]),
+        "records": len(rows),
+        "names": len(set(cells["name"])),
+        "nbytes": sum(cells["nbytes"]),
+        "started": min((time for time in cells["time"] if time > 0), default=None),
+        "known": len(statistics),
+        "nan": sum(bool(row[_NAN]) for row in statistics),
+        "inf": sum(bool(row[_INF]) for row in statistics),
+    }
+    return counts, file_ends_from_cells(cells), problems
+
+
+def _distinct_cells(cells: Sequence[Any]) -> tuple[int, ...]:
+    """The distinct steps or ranks, sorted; a record merged from several counts for each."""
+    plain = {cell for cell in cells if not isinstance(cell, list)}
+    return tuple(sorted({*plain, *(number for cell in cells if isinstance(cell, list) for number in cell)}))
+
+
+def _cached_statistics(path: Path) -> Iterator[list[Any]]:
+    """The rows of the statistics cache, skipping damaged lines."""
+    try:
+        lines = (path / INTERNAL_FOLDER / CACHE_FOLDER / "statistics.jsonl").read_bytes().splitlines()
+    except OSError:
+        return
+    row_by_key = {}
+    for line in lines:
+        try:
+            key, row = json.loads(line)
+            row_by_key[key] = row[: _INF + 1]
+        except (ValueError, TypeError):
+            continue
+    yield from (row for row in row_by_key.values() if len(row) > _INF)
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _final_state(path: Path) -> State:
+    """Finished if the writer closed everything: packs have a directory, and the index ends with a newline."""
+    own = path / INTERNAL_FOLDER
+    packs = [own / PACKS_FOLDER / name for name in _list_names(own / PACKS_FOLDER) if name.endswith(".npz")]
+    are_packs_complete = all(_tail(pack, _ZIP_END_SIZE)[:4] == _ZIP_END for pack in packs)
+    return (
+        "finished"
+        if are_packs_complete and all(_tail(index, 1) == b"\n" for index in _index_files(own))
+        else "cut off"
+    )
+
+
+def _index_files(own: Path) -> list[Path]:
+    """Like `index_files`, without the cost of a glob."""
+    names = (name for name in _list_names(own) if name.startswith("index-") and name.endswith(".jsonl"))
+    return [own / name for name in sorted(names)]
+
+
+def _list_names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _tail(path: Path, length: int) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(-length, os.SEEK_END)
+            return stream.read()
+    except OSError:  # shorter than that, or not readable
+        return b""
+
+
+_INDEX = f"/{INTERNAL_FOLDER}/index-"
+
+
+def runs_being_written() -> set[Path]:
+    """Run folders whose index a process holds open; processes of other users and machines are not visible."""
+    return {Path(file.rpartition(_INDEX)[0]) for file in _open_files() if _INDEX in file}
+
+
+def _open_files() -> set[str]:
+    paths: set[str] = set()
+    for pid in _list_folder("/proc"):
+        if pid.isdigit():
+            descriptors = f"/proc/{pid}/fd"
+            paths.update(_read_link(f"{descriptors}/{number}") for number in _list_folder(descriptors))
+    return paths
+
+
+def _list_folder(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # another user's, one that has just ended, or a system without /proc
+        return []
+
+
+def _read_link(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
+NAN, INF = 6, 7  # positions of the counts in a row of statistics
+_ALL_FINITE = ", 0, 0]"  # how a row without NaN and Inf ends; it need not be parsed
+
+
+def count_columns(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
+    """Counts by field, the byte where the last value of each file ends, and problems of the index."""
+    columns = IndexColumns(path / INTERNAL_FOLDER, path / INTERNAL_FOLDER / CACHE_FOLDER)
+    times = columns.plain["time"]
+    known = times[times > 0]
+    counts = {
+        "steps": distinct_numbers(columns, "step"),
+        "ranks": distinct_numbers(columns, "rank"),
+        "records": len(columns),
+        "names": len(columns.coded["name"].texts),
+        "nbytes": int(columns.plain["nbytes"].sum()),
+        "started": float(known.min()) if len(known) else None,
+        **_count_nonfinite(columns),
+    }
+    return counts, file_ends(columns), list(columns.problems)
+
+
+def distinct_numbers(columns: IndexColumns, name: str) -> tuple[int, ...]:
+    """The distinct steps or ranks, sorted; a record merged from several counts for each."""
+    merged_column = columns.coded[f"odd_{name}"]
+    is_plain = np.array([text is None for text in merged_column.texts], bool)
+    plain = (
+        columns.plain[name][is_plain[merged_column.codes]]
+        if len(merged_column.codes)
+        else columns.plain[name]
+    )
+    merged = (json.loads(text) for text in merged_column.texts if text is not None)
+    merged_numbers = {
+        number for entry in merged for number in (entry if isinstance(entry, list) else [entry])
+    }
+    return tuple(sorted({*np.unique(plain).tolist(), *merged_numbers}))
+
+
+def _count_nonfinite(columns: IndexColumns) -> dict[str, int]:
+    column = columns.coded["statistics"]
+    occurrences = np.bincount(column.codes, minlength=len(column.texts)).tolist()
+    written = [
+        (count, text) for count, text in zip(occurrences, column.texts, strict=True) if text is not None
+    ]
+    nonfinite = [(count, json.loads(text)) for count, text in written if not text.endswith(_ALL_FINITE)]
+    return {
+        "known": sum(count for count, _ in written),
+        "nan": sum(count for count, row in nonfinite if row[NAN]),
+        "inf": sum(count for count, row in nonfinite if row[INF]),
+    }
+
+
+def file_ends(columns: IndexColumns) -> dict[str, int]:
+    """The byte where the last value of each file ends."""
+    files = columns.coded["file"]
+    last_bytes = np.zeros(len(files.texts), np.int64)
+    np.maximum.at(last_bytes, files.codes, columns.plain["start"] + columns.plain["length"])
+    return dict(zip(files.texts, last_bytes.tolist(), strict=True))
+
+
+def file_ends_from_cells(cells: Mapping[str, Sequence[Any]]) -> dict[str, int]:
+    """The byte where the last value of each file ends."""
+    ends: dict[str, int] = {}
+    for file, start, length in zip(cells["file"], cells["start"], cells["length"], strict=True):
+        ends[file] = max(ends.get(file, 0), start + length)
+    return ends
+
+
+def describe_lost_files(path: Path, ends: Mapping[str, int]) -> Iterator[str]:
+    """A sentence for each lost file; paths that lead out of the run are ignored."""
+    lengths_by_folder: dict[str, dict[str, int] | None] = {}
+    for file, expected in ends.items():
+        folder, _, name = file.rpartition("/")
+        if not name or os.path.isabs(file) or ".." in folder.split("/"):
+            continue
+        if folder not in lengths_by_folder:
+            lengths_by_folder[folder] = _file_lengths(os.path.join(path, folder))
+        lengths = lengths_by_folder[folder]
+        actual = -1 if lengths is None else lengths.get(name, -1)
+        if actual < expected:
+            yield f"{file} {_describe_loss(actual, expected, is_readable=lengths is not None)}"
+
+
+def _describe_loss(actual: int, expected: int, *, is_readable: bool) -> str:
+    if not is_readable:
+        return "may not be read"
+    return "is gone" if actual < 0 else f"ends at byte {actual:,} of {expected:,}"
+
+
+def _file_lengths(folder: str) -> dict[str, int] | None:
+    """The length of each file, from one scandir: opening each is too slow for a list of short runs. None if
+    the folder is not readable."""
+    try:
+        with os.scandir(folder) as entries:
+            return dict(filter(None, map(_entry_length, entries)))
+    except PermissionError:
+        return None
+    except OSError:
+        return {}
+
+
+def _entry_length(entry: os.DirEntry[str]) -> tuple[str, int] | None:
+    try:
+        return entry.name, entry.stat().st_size
+    except OSError:
+        return None
+
+
+Array = np.ndarray[Any, Any]
+_ATTRIBUTE_OF_FIELD = {"since": "started", "before": "started", "captures": "records"}
+
+
+class RunTable:
+    """String and number columns, a row per run."""
+
+    def __init__(self, runs: list[RunSummary]) -> None:
+        self._runs = runs
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def texts(self, field: str) -> tuple[Array, list[Any]] | None:
+        values = [run.path.name if field == "name" else getattr(run, field, "") for run in self._runs]
+        return np.arange(len(values)), [value if isinstance(value, str) else "" for value in values]
+
+    def numbers(self, field: str) -> Array | None:
+        values = [getattr(run, _ATTRIBUTE_OF_FIELD.get(field, field), None) for run in self._runs]
+        values = [len(value) if isinstance(value, tuple) else value for value in values]
+        return np.array([value if isinstance(value, int | float) else np.nan for value in values], np.float64)
+
+
+def filter_runs(runs: list[RunSummary], query: str) -> list[RunSummary]:
+    """The runs that match a query such as `command:train.py steps>100 nan:0`."""
+    mask = parse_query(query).mask(RunTable(runs))
+    return [run for run, is_selected in zip(runs, mask.tolist(), strict=True) if is_selected]
