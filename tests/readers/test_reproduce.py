@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tensortap.core.errors import CorruptRunError, NoRunError, RefusedError
-from tensortap.readers.reproduce import ReproductionOptions, ReproductionPlan, ReproductionResult
-from tensortap.readers.reproduce_recorded import MissingRequirementError
 from tensortap.readers.run import Run
+from tensortap.reproduce.plan import ReproductionOptions, ReproductionPlan, ReproductionResult
+from tensortap.reproduce.recorded import MissingRequirementError
 
 pytestmark = pytest.mark.xdist_group("readers reproduce")  # what they share is made once
 

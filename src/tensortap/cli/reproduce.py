@@ -23,9 +23,9 @@ from tensortap.cli.output import (
 )
 from tensortap.comparison.runs import Comparison, compare_runs
 from tensortap.metadata.git import GitError
-from tensortap.readers.reproduce import ReproductionOptions, ReproductionPlan, ReproductionResult
-from tensortap.readers.reproduce_command import ProvidedSecrets, RedactedValue
-from tensortap.readers.reproduce_recorded import MissingRequirement, MissingRequirementError, describe_exit
+from tensortap.reproduce.command import ProvidedSecrets, RedactedValue
+from tensortap.reproduce.plan import ReproductionOptions, ReproductionPlan, ReproductionResult
+from tensortap.reproduce.recorded import MissingRequirement, MissingRequirementError, describe_exit
 
 _NAME = "reproduce"
 _HELP = """Run a run again, in a folder of its own.

@@ -17,18 +17,27 @@ from typing import Literal
 from tensortap.core.errors import RefusedError
 from tensortap.metadata.machine import hardware
 from tensortap.metadata.redaction import Redactor, digest_key
-from tensortap.readers import reproduce_command as commands
-from tensortap.readers import reproduce_environment as environments
-from tensortap.readers.reproduce_code import CodeRestorer, git, has_commit, is_unchanged, missing_commit
-from tensortap.readers.reproduce_paths import PathMapping, check_patch, check_paths, map_paths
-from tensortap.readers.reproduce_recorded import (
+from tensortap.reproduce import command as commands
+from tensortap.reproduce import environment as environments
+from tensortap.reproduce.code import (
+    CodeRestorer,
+    PathMapping,
+    check_patch,
+    check_paths,
+    git,
+    has_commit,
+    is_unchanged,
+    map_paths,
+    missing_commit,
+)
+from tensortap.reproduce.recorded import (
     MissingRequirement,
     MissingRequirementError,
     RecordedRepository,
     RecordedRun,
     describe_exit,
 )
-from tensortap.readers.reproduce_script import shell_script
+from tensortap.reproduce.script import shell_script
 
 Notify = Callable[[str], None]
 RUN_LIST = "runs.txt"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensortap.metadata.redaction import is_secret, secret_spans
-from tensortap.readers.reproduce_code import fetch_sources, has_commit, private_repository
-from tensortap.readers.reproduce_command import Command, RedactedValue, is_session_variable
-from tensortap.readers.reproduce_environment import RECORDER
-from tensortap.readers.reproduce_recorded import RecordedRepository, RecordedRun
+from tensortap.reproduce.code import fetch_sources, has_commit, private_repository
+from tensortap.reproduce.command import Command, RedactedValue, is_session_variable
+from tensortap.reproduce.environment import RECORDER
+from tensortap.reproduce.recorded import RecordedRepository, RecordedRun
 
 quote = shlex.quote
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensortap.metadata import packages as another
 from tensortap.metadata.packages import installed, normalised
-from tensortap.readers.reproduce_recorded import MissingRequirement, MissingRequirementError, RecordedRun
+from tensortap.reproduce.recorded import MissingRequirement, MissingRequirementError, RecordedRun
 
 OWN_PACKAGE = "tensortap"  # the new run is recorded by the current version
 RECORDER = Path(__file__).parents[1]

@@ -12,8 +12,8 @@ from typing import Literal
 
 from tensortap.metadata.process import is_launcher
 from tensortap.metadata.redaction import NOT_RECORDED
-from tensortap.readers.reproduce_paths import PathMapping
-from tensortap.readers.reproduce_recorded import MissingRequirement, MissingRequirementError, RecordedRun
+from tensortap.reproduce.code import PathMapping
+from tensortap.reproduce.recorded import MissingRequirement, MissingRequirementError, RecordedRun
 
 _REDACTED = re.compile(r"<redacted:[0-9a-f]{16}>")
 # Variables of the machine and session, not of the run: taken from the current environment.
