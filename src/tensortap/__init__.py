@@ -54,11 +54,11 @@ _HOMES = {
     "load": "tensortap.formats.serializers",
     "capture": "tensortap.recording.capture",
     "Capture": "tensortap.recording.capture",
-    "export": "tensortap.recording.exporting",
-    "sites": "tensortap.recording.looking",
-    "tap": "tensortap.recording.tapping",
-    "edit": "tensortap.recording.editing",
-    "watch": "tensortap.recording.watching",
+    "export": "tensortap.recording.export",
+    "sites": "tensortap.recording.sites",
+    "tap": "tensortap.recording.manual_taps",
+    "edit": "tensortap.recording.edit",
+    "watch": "tensortap.recording.snoop",
     "listen": "tensortap.live.endpoint",
     "expose": "tensortap.live.offers",
     "attach": "tensortap.live.session",
@@ -179,11 +179,11 @@ if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile as TraceFile
     from tensortap.recording.capture import Capture as Capture
     from tensortap.recording.capture import capture as capture
-    from tensortap.recording.editing import edit as edit
-    from tensortap.recording.exporting import export as export
-    from tensortap.recording.looking import sites as sites
-    from tensortap.recording.tapping import tap as tap
-    from tensortap.recording.watching import watch as watch
+    from tensortap.recording.edit import edit as edit
+    from tensortap.recording.export import export as export
+    from tensortap.recording.manual_taps import tap as tap
+    from tensortap.recording.sites import sites as sites
+    from tensortap.recording.snoop import watch as watch
     from tensortap.sinks.hdf5 import HDF5 as HDF5
     from tensortap.sinks.memory import Memory as Memory
     from tensortap.sinks.open import register_sink as register_sink

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import tensortap as tt
 from tensortap.formats.safetensors import Named, write_npz
-from tensortap.recording import exporting
+from tensortap.recording import export
 
 _TYPES = [
     "bfloat16",
@@ -90,7 +90,7 @@ def test_keys_tell_what_differs_and_no_two_are_alike(made: Any) -> None:
         tt.Record("again", np.ones(1)),
         tt.Record("again", np.ones(1)),
     )
-    keys = exporting.record_keys(run)
+    keys = export.record_keys(run)
     assert keys[:5] == ["alone", "loss@step=0", "loss@step=1", "x@rank=0", "x@rank=1"]
     assert len(set(keys)) == len(keys)
 

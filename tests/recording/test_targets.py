@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensortap.recording.targets import WatchTargets, split_name
+from tensortap.recording.snoop import WatchTargets, split_name
 
 
 def inside(pattern, name, value):

@@ -21,7 +21,7 @@ from tensortap.cli.output import (
 from tensortap.cli.target import opened_run
 from tensortap.core.errors import UnknownNameError
 from tensortap.readers.stored_record import StoredRecord
-from tensortap.recording.exporting import FORMATS, Exported, Format, export
+from tensortap.recording.export import FORMATS, Exported, Format, export
 
 _HELP = """Write the values of a RUN into one FILE for other programs, or a page to look at.
 

@@ -17,7 +17,7 @@ from tensortap.cli.output import write, write_json
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.faces import thing
 from tensortap.frameworks.base import Description, framework_of
-from tensortap.recording.receiving import Receiver
+from tensortap.recording.receiver import Receiver
 from tensortap.render.received import ReceivedRecord, describe_value
 
 _HOST = "another interface needs THING_TOKEN, and --tls or --insecure"

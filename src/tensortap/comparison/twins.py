@@ -24,7 +24,7 @@ from tensortap.core.settings import is_on
 from tensortap.frameworks.pytree import leaves, map_leaves
 from tensortap.readers.run import Run
 from tensortap.recording.capture import capture
-from tensortap.recording.editing import edit
+from tensortap.recording.edit import edit
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.selection.select import selection
 from tensortap.sources.sites import require_module

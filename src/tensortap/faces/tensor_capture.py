@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.recording.latest import (
+from tensortap.recording.last_forward import (
     LastForward,
     available_modules,
     is_tracing,

@@ -13,8 +13,7 @@ from tensortap.core.errors import WriteFailedError
 from tensortap.core.record import Series
 from tensortap.core.settings import is_on, is_strict
 from tensortap.core.tap import Tap
-from tensortap.recording.forwards import TraceSchedule
-from tensortap.recording.tracing import ModelTrace
+from tensortap.recording.tracer import ModelTrace, TraceSchedule
 from tensortap.sources.selection.missing import Missing
 from tensortap.stages import reduce
 from tensortap.stages.gather import Gather

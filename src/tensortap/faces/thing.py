@@ -16,7 +16,7 @@ from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
 from tensortap.frameworks.torch import disable_compile
 from tensortap.readers.spinner import print_new_lines, show_spinner
-from tensortap.recording.receiving import Receiver
+from tensortap.recording.receiver import Receiver
 from tensortap.render.received import ReceivedTable
 from tensortap.sinks.open import open_stream
 from tensortap.sinks.outbox import NOT_DELIVERED, Delivery

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.recording.watching import (
+from tensortap.recording.snoop import (
     DecoratedFunctions,
     WatchOptions,
     check_module_patterns,

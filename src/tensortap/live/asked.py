@@ -19,7 +19,7 @@ from tensortap.live.parcels import OutgoingBudget
 from tensortap.live.requests import Request
 from tensortap.live.subscriptions import Subscription
 from tensortap.recording.capture import Capture
-from tensortap.recording.keeping import CallbackSink
+from tensortap.recording.destination import CallbackSink
 from tensortap.sources.selection.select import selection
 from tensortap.stages.select import every
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tensortap.core.settings import is_on
 from tensortap.core.steps import listen_if_requested
-from tensortap.recording import entered
+from tensortap.recording import manual_taps
 from tensortap.recording.capture import Capture
 from tensortap.sources.sites import class_name, require_module, sites_of, takes_hooks, unwrapped, walk
 
@@ -94,11 +94,11 @@ class ExposedModels:
 
     def open(self, on_forward: Callable[[ExposedModel], None]) -> None:
         self.on_forward = on_forward
-        entered.observe_captures(self._on_capture_change)
+        manual_taps.observe_captures(self._on_capture_change)
 
     def close(self) -> None:
         self.on_forward = None
-        entered.unobserve_captures(self._on_capture_change)
+        manual_taps.unobserve_captures(self._on_capture_change)
         for exposed in list(self._captured.values()):
             exposed.remove_hook()
         self._captured.clear()

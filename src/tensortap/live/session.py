@@ -20,7 +20,7 @@ from tensortap.live.peers import RankConnection
 from tensortap.live.reading import SessionReader
 from tensortap.live.shelf import ReceiveBuffer
 from tensortap.live.tapped import RemoteTap
-from tensortap.recording.keeping import parse_size
+from tensortap.recording.destination import parse_size
 from tensortap.render.text import format_table, format_table_html
 from tensortap.sinks.open import open_sink
 from tensortap.transport.frames import FrameKind

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensortap.recording.scripting import ScriptingHook
 
 _MODULES, _OPTIMIZERS = "torch.nn.modules.module", "torch.optim.optimizer"
-_TAPPING = "tensortap.recording.tapping"
+_TAPPING = "tensortap.recording.manual_taps"
 _MAIN = "__main__"
 
 

@@ -1,4 +1,9 @@
-"""Capture any tensor of a model, or of a function, by name, without editing it."""
+"""Tt.capture.
+
+Capture any tensor of a model, or of a function, by name, without editing it.
+
+When nothing that was selected can come any more, as far as that can be known.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from weakref import WeakKeyDictionary
 
 from tensortap.core.patterns import parse_pattern
 from tensortap.core.record import Record
@@ -13,15 +19,14 @@ from tensortap.core.settings import is_on
 from tensortap.core.steps import listen_if_requested
 from tensortap.core.tap import Tap
 from tensortap.frameworks.retention import specialise_for_torch
-from tensortap.recording import entered, tapping
+from tensortap.recording import manual_taps
 from tensortap.recording.captured import Captured
-from tensortap.recording.hearing import ManualTapSource
-from tensortap.recording.keeping import Destination
+from tensortap.recording.destination import Destination
+from tensortap.recording.manual_taps import ManualTapSource
 from tensortap.recording.model_facts import write_model_facts
-from tensortap.recording.stopping import LastSite
 from tensortap.sources.function_names import is_function, path_of
 from tensortap.sources.hooks.compiled import Compiled, plain_python, refuse_compiled
-from tensortap.sources.observation.point import PortSource, Stopped, torch_if_loaded
+from tensortap.sources.observation.point import Port, PortSource, Stopped, torch_if_loaded
 from tensortap.sources.probes.probes import PlainFunctions
 from tensortap.sources.selection.missing import Missing, missing
 from tensortap.sources.selection.select import is_of_function, selection, selection_without_model
@@ -30,6 +35,7 @@ from tensortap.stages.select import StepPredicate, When, predicates_of
 
 if TYPE_CHECKING:
     from tensortap.sources.hooks.modules import Modules
+
 
 Keep = Literal["cow", "clone", "ref", "cpu", "stats"]
 Selector = str | Callable[[ModuleSite], bool]
@@ -124,7 +130,7 @@ class Capture(Captured):
         """Begin, where a `with` block does not fit; `stop` ends it."""
         listen_if_requested()
         self._begin()
-        entered.mark_active(self)
+        manual_taps.mark_active(self)
 
     def start_within(self, step: int, has_begun: bool) -> None:
         """Begin between two steps of a program that counts on from `step`. If the forward of the model
@@ -288,15 +294,46 @@ class Capture(Captured):
         self._tap_source.bind(tap)
         key = ticket(lambda tensor, name: self._tap_source.receive_tap(tensor, name, None))
         stack.callback(forget, key)
-        tapping.set_graph_tap(shown_by(key))
-        stack.callback(tapping.set_graph_tap, None)
+        manual_taps.set_graph_tap(shown_by(key))
+        stack.callback(manual_taps.set_graph_tap, None)
 
     def _end(self, *, drain: bool) -> None:
         if self._state != "on":
             return
         self._state = "off"
-        entered.mark_inactive(self)
+        manual_taps.mark_inactive(self)
         with contextlib.ExitStack() as stack:
             if self._tap is not None:
                 stack.callback(self._tap.__exit__, *([None] * 3 if drain else [Exception, None, None]))
             stack.enter_context(self._undo)
+
+
+SiteVisit = tuple[str, str, int]  # path, kind, how many times it was passed
+
+# What the last forward of a model showed, for as long as the model lives.
+_last_visits: WeakKeyDictionary[Any, dict[tuple[str, ...], SiteVisit]] = WeakKeyDictionary()
+
+
+class LastSite:
+    """Knows the last selected place by the previous forward of this model; without one, the last is when
+    every place was passed once."""
+
+    def __init__(self, model: Any, patterns: Sequence[Any]) -> None:
+        self._model, self._key = model, tuple(map(str, patterns))
+        self._expected = _last_visits.get(model, {}).get(self._key)
+        self._pending: set[tuple[str, str]] = set()
+        self._visit: SiteVisit | None = None
+
+    def expect(self, ports: Sequence[Port]) -> None:
+        self._pending = {(port.path, port.kind) for port in ports}
+
+    def is_last(self, port: Port) -> bool:
+        if port.calls > max((value.call or 0 for value in port.values), default=0):
+            self._pending.discard((port.path, port.kind))
+        self._visit = (port.path, port.kind, port.calls)
+        return self._visit == self._expected or not self._pending
+
+    def remember(self) -> None:
+        """After a forward that ran to its end: the next one may be left where this one passed last."""
+        if self._visit is not None:
+            _last_visits.setdefault(self._model, {})[self._key] = self._visit

@@ -18,14 +18,13 @@ from tensortap.core.patterns import closest_names, parse_pattern
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
-from tensortap.recording import tapping
+from tensortap.recording import manual_taps
 from tensortap.recording.capture import Capture
 from tensortap.recording.counting import StepCounter
 from tensortap.recording.described import write_program_facts
-from tensortap.recording.hearing import ManualTapSource
+from tensortap.recording.manual_taps import ManualTapSource, TapListener
 from tensortap.recording.met import CaptureIgnoringTaps, ObservedModel, ObservedModels, is_inside_forward
 from tensortap.recording.model_facts import write_model_facts
-from tensortap.recording.tapping import TapListener
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.function_names import split
 from tensortap.sources.selection.select import is_of_function, select
@@ -245,7 +244,7 @@ class HandedOverTapSource(ManualTapSource):
 
     def start(self, tap: Tap) -> None:
         self.bind(tap)
-        tapping.replace_tap_listener(self._replaced, self.receive_tap)
+        manual_taps.replace_tap_listener(self._replaced, self.receive_tap)
 
 
 class CountingRunSink:

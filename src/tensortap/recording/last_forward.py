@@ -18,7 +18,7 @@ from tensortap.core.record import Kind, Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.pytree import leaves
 from tensortap.frameworks.retention import copy_on_write
-from tensortap.recording.keeping import RetainingSink, TapSink
+from tensortap.recording.destination import RetainingSink, TapSink
 from tensortap.sources.hooks.modules import Modules
 from tensortap.sources.manual import Manual
 from tensortap.sources.sites import ModuleSite, Wanted, has_forward, require_module, unwrapped, walk

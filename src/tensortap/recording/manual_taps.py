@@ -1,10 +1,19 @@
-"""What `tt.tap` shows while a capture is on, as a source of records."""
+"""Tt.tap.
+
+Values that the program taps by hand, for whoever is capturing.
+
+What `tt.tap` shows while a capture is on, as a source of records.
+
+The captures that are on, for whoever offers what they look at to others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sys import _getframe
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.patterns import matches_pattern
@@ -15,11 +24,64 @@ from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import leaves
 from tensortap.frameworks.retention import keep_unchanged
-from tensortap.recording import tapping
+from tensortap.sources.manual import argument_name, site_of
 from tensortap.stages.select import StepPredicate
 
 if TYPE_CHECKING:
     from tensortap.sources.hooks.modules import Modules
+
+
+T = TypeVar("T")
+TapListener = Callable[[Any, str, Site | None], None]
+
+# Empty while nobody listens: a compiled program that taps is guarded on these two alone.
+_tap_listeners: tuple[TapListener, ...] = ()
+_graph_tap: Callable[[Any, str], None] | None = None
+
+
+def tap(value: T, name: str | None = None) -> T:
+    """Show a value to every capture that is on, and return it; free while there is none.
+
+    >>> x = tt.tap(x, "after_layer_1")
+    """
+    if _graph_tap is not None:
+        _graph_tap(value, name or "value")
+    elif _tap_listeners:
+        _notify_listeners(value, name)
+    return value
+
+
+def add_tap_listener(listener: TapListener) -> None:
+    global _tap_listeners
+    _tap_listeners = (*_tap_listeners, listener)
+
+
+def remove_tap_listener(listener: TapListener) -> None:
+    global _tap_listeners
+    _tap_listeners = tuple(current for current in _tap_listeners if current != listener)
+
+
+def replace_tap_listener(listener: TapListener, successor: TapListener) -> None:
+    """Let one listen in the place of another, so that no value is missed and none is heard twice."""
+    global _tap_listeners
+    _tap_listeners = tuple(successor if current == listener else current for current in _tap_listeners)
+
+
+def set_graph_tap(graph_tap: Callable[[Any, str], None] | None) -> None:
+    """Let compiled code show what it taps itself; None ends it."""
+    global _graph_tap
+    _graph_tap = graph_tap
+
+
+def _notify_listeners(value: Any, name: str | None) -> None:
+    frame = _getframe(2)
+    if name is None:
+        name = argument_name(frame) or "value"
+    elif not isinstance(name, str):
+        raise TypeError(f"a name is a text, not {name!r}; tap(value, name) takes the value first")
+    site = site_of(frame)
+    for listener in _tap_listeners:
+        listener(value, name, site)
 
 
 class ManualTapSource:
@@ -40,14 +102,14 @@ class ManualTapSource:
 
     def start(self, tap: Tap) -> None:
         self.bind(tap)
-        tapping.add_tap_listener(self.receive_tap)
+        add_tap_listener(self.receive_tap)
 
     def bind(self, tap: Tap) -> None:
         """Without listening: a compiled graph shows what it taps itself."""
         self._tap, self._rank = tap, rank_info().rank
 
     def stop(self) -> None:
-        tapping.remove_tap_listener(self.receive_tap)
+        remove_tap_listener(self.receive_tap)
         self._tap = self.owner = None
 
     def has_received(self, pattern: str) -> bool:
@@ -85,3 +147,35 @@ class ManualTapSource:
 
     def _step(self) -> int:
         return self._modules.step if self._modules is not None else declared_step() or 0
+
+
+CaptureObserver = Callable[[Any, bool], None]
+
+_active_captures: WeakSet[Any] = WeakSet()
+_capture_observers: tuple[CaptureObserver, ...] = ()
+
+
+def mark_active(capture: Any) -> None:
+    _active_captures.add(capture)
+    for observer in _capture_observers:
+        observer(capture, True)
+
+
+def mark_inactive(capture: Any) -> None:
+    if capture in _active_captures:
+        _active_captures.discard(capture)
+        for observer in _capture_observers:
+            observer(capture, False)
+
+
+def observe_captures(observer: CaptureObserver) -> None:
+    """Call `watcher(capture, is_on)` for each capture that is on, that begins and that ends."""
+    global _capture_observers
+    _capture_observers = (*_capture_observers, observer)
+    for capture in list(_active_captures):
+        observer(capture, True)
+
+
+def unobserve_captures(observer: CaptureObserver) -> None:
+    global _capture_observers
+    _capture_observers = tuple(current for current in _capture_observers if current != observer)
