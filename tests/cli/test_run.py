@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tensortap as tt
-from tensortap.recording.described import write_interpreter_facts
+from tensortap.launcher.outcome import write_interpreter_facts
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"

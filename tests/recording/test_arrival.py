@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from tensortap.recording.arrival import MethodAccessHook
+from tensortap.launcher.import_hook import MethodAccessHook
 
 
 class Bell:

@@ -1,7 +1,7 @@
 """Steps of a program that does not say them: by forwards, then by its optimizers."""
 
 from tensortap.core.steps import declared_step, step
-from tensortap.recording.counting import StepCounter
+from tensortap.launcher.models import StepCounter
 
 
 class Optimizer:

@@ -16,11 +16,10 @@ from tensortap.cli.output import counted, note, plain, printable
 from tensortap.core.launch_spec import LaunchSpec
 from tensortap.core.ranks import rank_info
 from tensortap.formats.run_layout import agree_on_run, write_failed_error
+from tensortap.launcher import child_process
+from tensortap.launcher.outcome import PROGRAM_FILE, RunOutcome, patched_argv
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
 from tensortap.metadata.process import forget, timestamp_zone, working_directory
-from tensortap.recording import child
-from tensortap.recording.account import PROGRAM_FILE, RunOutcome
-from tensortap.recording.described import patched_argv
 
 _HELP = """Run any program, unedited: python train.py, torchrun ..., -m module, a script on the PATH.
 
@@ -65,9 +64,9 @@ def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool
         _describe(account)
         account.save()  # whatever becomes of this process, the run knows what it is
         begun = monotonic()
-        status = account.status = child.run_program(words, account.spec.environment())
+        status = account.status = child_process.run_program(words, account.spec.environment())
         account.seconds = monotonic() - begun
-    except child.CannotStartError as error:
+    except child_process.CannotStartError as error:
         _forget_run(account, is_first=is_first)
         raise click.UsageError(str(error)) from None
     finally:
@@ -76,7 +75,7 @@ def command(program: tuple[str, ...], to: Path, report: Path | None, quiet: bool
     if report is not None:
         _report(account, report)
     _tell(account, is_quiet=quiet)
-    return child.exit_like(status)
+    return child_process.exit_like(status)
 
 
 def _resolved(program: tuple[str, ...]) -> list[str]:
@@ -97,7 +96,7 @@ def _errand(to: Path, words: list[str], asked: dict[str, Any]) -> LaunchSpec:
     return LaunchSpec(
         run=str(run),
         notes=tempfile.mkdtemp(prefix="tensortap-run-"),
-        startup=child.STARTUP_FOLDER,
+        startup=child_process.STARTUP_FOLDER,
         patterns=(*asked["taps"], *asked["variables"]),
         every=asked["every"],
         first=asked["first"],

@@ -18,12 +18,17 @@ from tensortap.core.patterns import closest_names, parse_pattern
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
+from tensortap.launcher.models import (
+    CaptureIgnoringTaps,
+    ObservedModel,
+    ObservedModels,
+    StepCounter,
+    is_inside_forward,
+)
+from tensortap.launcher.outcome import write_program_facts
 from tensortap.recording import manual_taps
 from tensortap.recording.capture import Capture
-from tensortap.recording.counting import StepCounter
-from tensortap.recording.described import write_program_facts
 from tensortap.recording.manual_taps import ManualTapSource, TapListener
-from tensortap.recording.met import CaptureIgnoringTaps, ObservedModel, ObservedModels, is_inside_forward
 from tensortap.recording.model_facts import write_model_facts
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.function_names import split

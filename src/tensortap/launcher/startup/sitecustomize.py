@@ -15,7 +15,7 @@ def _leave_the_path() -> None:
 
 def _begin() -> None:
     try:
-        from tensortap.recording.arrival import install_import_hook
+        from tensortap.launcher.import_hook import install_import_hook
     except ImportError:
         _tell_absence()
         return

@@ -1,15 +1,25 @@
-"""In a program that `tensortap run` started: wait for what is worth watching, at no cost until it comes.
+"""What runs in every started Python.
+
+In a program that `tensortap run` started: wait for what is worth watching, at no cost until it comes.
 
 Little is imported here, because this runs in every Python that the program starts.
+
+Functions of the program's own script: noticed as soon as they are defined, before they are called.
+
+A model that is given to torch.jit, which cannot follow hooks, is let go of first.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import os
 import sys
 from _thread import RLock
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
@@ -17,8 +27,8 @@ from tensortap.core.launch_spec import REACHED_MARKER, VARIABLE, LaunchSpec, cur
 from tensortap.core.settings import is_on
 
 if TYPE_CHECKING:
-    from tensortap.recording.program import Program
-    from tensortap.recording.scripting import ScriptingHook
+    from tensortap.launcher.program import Program
+
 
 _MODULES, _OPTIMIZERS = "torch.nn.modules.module", "torch.optim.optimizer"
 _TAPPING = "tensortap.recording.manual_taps"
@@ -38,8 +48,6 @@ def install_import_hook() -> None:
         atexit.register(hook.at_exit, os.getpid())
     sys.meta_path.insert(0, hook)
     if any(_module_in_pattern(pattern) == _MAIN for pattern in spec.patterns):
-        from tensortap.recording.main_functions import await_definitions
-
         await_definitions(
             spec.patterns, lambda: hook.run_guarded(lambda: hook.program.capture_functions_of(_MAIN))
         )
@@ -65,7 +73,7 @@ class ImportHook:
     def program(self) -> Program:
         if self._program is None:
             # Imported before the lock is taken: whoever imports something else may wait for it.
-            from tensortap.recording.program import Program
+            from tensortap.launcher.program import Program
 
             with self._creation_lock:
                 self._program = self._program or Program(self._spec, self._optimizers)
@@ -75,7 +83,7 @@ class ImportHook:
         """A program without a model is described when it is over; a forked child is not this program."""
         has_model = self._program is not None and self._program.has_model
         if process == os.getpid() and not has_model:
-            from tensortap.recording.described import write_program_facts_at_exit
+            from tensortap.launcher.outcome import write_program_facts_at_exit
 
             self.run_guarded(write_program_facts_at_exit, self._spec)
 
@@ -115,7 +123,6 @@ class ImportHook:
             self._hook_scripting()
 
     def _hook_scripting(self) -> None:
-        from tensortap.recording.scripting import ScriptingHook, is_jit_imported
 
         if is_jit_imported():
             self._scripting_hook = ScriptingHook(lambda model: self.run_guarded(self._release, model))
@@ -131,7 +138,6 @@ class ImportHook:
         return self.run_guarded(self._register_model, model) or ()
 
     def _register_model(self, model: Any) -> Iterable[Any]:
-        from tensortap.recording.scripting import is_scripting
 
         if is_scripting():
             return ()
@@ -230,3 +236,133 @@ def _module_in_pattern(pattern: str) -> str:
     """`pkg.mod` of a pattern `pkg.mod:func.var`; nothing of any other."""
     above, colon, _ = pattern.removeprefix("!").partition(":")
     return above if colon else ""
+
+
+_MAIN_OF_CHILD = "__mp_main__"  # what a spawned child of multiprocessing calls the script while it reads it
+_DEFINITION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+TraceFunction = Callable[[FrameType, str, Any], Any]
+
+
+def await_definitions(patterns: Sequence[str], notify: Callable[[], object]) -> None:
+    """Call `tell` once every name that the patterns begin with stands in the script's namespace.
+
+    No import tells of them, so the lines of the script are followed until then. Names that its text does not
+    define are not waited for; with a wildcard, the first call of a function of the script is the moment.
+    """
+    names = {
+        _first_name(pattern) for pattern in patterns if pattern.removeprefix("!").startswith(f"{_MAIN}:")
+    }
+    plain = {name for name in names if name.isidentifier()}
+    defined = _names_defined_in_script()
+    awaited = plain if defined is None else plain & defined
+    if awaited or names != plain:
+        DefinitionTracer(awaited, has_wildcard=names != plain, notify=notify).start()
+
+
+class DefinitionTracer:
+    """A trace function that looks at the lines of the script's own frame, and at nothing of any other."""
+
+    def __init__(self, names: set[str], *, has_wildcard: bool, notify: Callable[[], object]) -> None:
+        self._names, self._has_wildcard, self._notify = names, has_wildcard, notify
+        self._previous_trace: Any = None
+
+    def start(self) -> None:
+        self._previous_trace = sys.gettrace()
+        sys.settrace(self.trace_call)
+
+    def trace_call(self, frame: FrameType, event: str, argument: Any) -> TraceFunction | None:
+        if frame.f_globals.get("__name__") not in (_MAIN, _MAIN_OF_CHILD):
+            return None
+        if frame.f_code.co_name == "<module>":
+            return self.trace_line
+        if self._has_wildcard and self._names <= frame.f_globals.keys():
+            self._finish()
+        return None
+
+    def trace_line(self, frame: FrameType, event: str, argument: Any) -> TraceFunction | None:
+        are_defined = not self._has_wildcard and self._names <= frame.f_globals.keys()
+        if are_defined or event == "return":
+            self._finish()
+            return None
+        return self.trace_line
+
+    def _finish(self) -> None:
+        if sys.gettrace() == self.trace_call:  # else a debugger of the program's has taken its place
+            sys.settrace(self._previous_trace)
+        with _script_as_main():
+            self._notify()
+
+
+@contextmanager
+def _script_as_main() -> Iterator[None]:
+    """In a spawned child the script takes the place of the main module, but only when it was read."""
+    main, script = sys.modules[_MAIN], sys.modules.get(_MAIN_OF_CHILD)
+    sys.modules[_MAIN] = script or main
+    try:
+        yield
+    finally:
+        sys.modules[_MAIN] = main
+
+
+def _first_name(pattern: str) -> str:
+    return pattern.partition(":")[2].partition(".")[0]
+
+
+def _names_defined_in_script() -> set[str] | None:
+    """The functions and classes in the text of the script; None where there is no such text."""
+    try:
+        with open(sys.argv[0], "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, IndexError, SyntaxError, ValueError):
+        return None
+    imported = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    aliases = {alias.asname or alias.name for node in imported for alias in node.names}
+    return aliases | {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITION_NODES)}
+
+
+# Where a module becomes one of torch.jit's own kind, by script() and by trace(); both take it first.
+_ENTRY_POINTS = {"torch.jit._recursive": "create_script_module", "torch.jit._trace": "make_module"}
+
+
+def is_jit_imported() -> bool:
+    return all(hasattr(sys.modules.get(module_name), name) for module_name, name in _ENTRY_POINTS.items())
+
+
+class ScriptingHook:
+    """Stands in these places, and tells which module it is before it goes on."""
+
+    def __init__(self, release: Callable[[Any], object]) -> None:
+        self._functions = {
+            module_name: getattr(sys.modules[module_name], name)
+            for module_name, name in _ENTRY_POINTS.items()
+        }
+        self._wrappers = {
+            module_name: _release_before(function, release)
+            for module_name, function in self._functions.items()
+        }
+        for entry_module, name in _ENTRY_POINTS.items():
+            setattr(sys.modules[entry_module], name, self._wrappers[entry_module])
+
+    def remove(self) -> None:
+        for module_name, name in _ENTRY_POINTS.items():
+            if getattr(sys.modules[module_name], name) is self._wrappers[module_name]:
+                setattr(sys.modules[module_name], name, self._functions[module_name])
+
+
+def _release_before(function: Callable[..., Any], release: Callable[[Any], object]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapper(module: Any, *arguments: Any, **options: Any) -> Any:
+        release(module)
+        return function(module, *arguments, **options)
+
+    return wrapper
+
+
+def is_scripting() -> bool:
+    """Whether modules are looked at, or called for the sake of a trace, by torch.jit in this thread."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("torch.jit."):
+            return True
+        frame = frame.f_back
+    return False
