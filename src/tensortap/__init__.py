@@ -59,9 +59,9 @@ _HOMES = {
     "tap": "tensortap.recording.manual_taps",
     "edit": "tensortap.recording.edit",
     "watch": "tensortap.recording.snoop",
-    "listen": "tensortap.live.endpoint",
-    "expose": "tensortap.live.offers",
-    "attach": "tensortap.live.session",
+    "listen": "tensortap.live.job.endpoint",
+    "expose": "tensortap.live.job.exposed",
+    "attach": "tensortap.live.client.session",
     "jobs": "tensortap.live.discovery",
     "view": "tensortap.viewer.server",
     "step": "tensortap.core.steps",
@@ -170,10 +170,10 @@ if TYPE_CHECKING:
     from tensortap.frameworks.base import register_framework as register_framework
     from tensortap.integrations.ipython import load_ipython_extension as load_ipython_extension
     from tensortap.integrations.ipython import unload_ipython_extension as unload_ipython_extension
+    from tensortap.live.client.session import attach as attach
     from tensortap.live.discovery import jobs as jobs
-    from tensortap.live.endpoint import listen as listen
-    from tensortap.live.offers import expose as expose
-    from tensortap.live.session import attach as attach
+    from tensortap.live.job.endpoint import listen as listen
+    from tensortap.live.job.exposed import expose as expose
     from tensortap.readers.full_tensor import whole as whole
     from tensortap.readers.run import Run as Run
     from tensortap.readers.trace_file import TraceFile as TraceFile

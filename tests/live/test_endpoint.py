@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.live.subscriptions import WINDOW
+from tensortap.live.job.subscription import WINDOW
 from tensortap.transport.connection import connect
 from tensortap.transport.frames import FrameKind
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tensortap.kernels.statistics import statistics
-from tensortap.live.expressions import MAX_DEPTH, parse_condition
+from tensortap.live.conditions_language import MAX_DEPTH, parse_condition
 
 
 def seen(**values: dict[str, list[float]]):

@@ -8,9 +8,8 @@ from dataclasses import asdict
 import pytest
 
 import tensortap as tt
-from tensortap.live.attaching import choose_job
+from tensortap.live.client.connect import choose_job, forward_command, list_command, split_address
 from tensortap.live.discovery import Job, parse_job
-from tensortap.live.forwarding import forward_command, list_command, split_address
 
 JOB = Job("exp1", 12, 0, 1, "a", "/run/user/1000/tensortap/exp1-r0-12.sock", 1.0)
 

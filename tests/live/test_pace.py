@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.live import pace
-from tensortap.live.pace import Throttle
+from tensortap.live.job import tap
+from tensortap.live.job.tap import Throttle
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Judge after a hundredth of a second."""
-    monkeypatch.setattr(pace, "_WINDOW", 0.01)
+    monkeypatch.setattr(tap, "_WINDOW", 0.01)
 
 
 def worked(found, steps, share, seconds=0.02):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensortap.live.slices import parse_slice
+from tensortap.live.protocol import parse_slice
 
 ARRAY = np.arange(4 * 5 * 6).reshape(4, 5, 6)
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tensortap.cli.output import size, write_json
-from tensortap.live.session import Session, attach
+from tensortap.live.client.session import Session, attach
 
 _HELP = """Watch a running program, and taps in it, until Ctrl-C.
 

@@ -13,7 +13,7 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnknownNameError
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.statistics import Statistics
-from tensortap.live.slices import parse_slice
+from tensortap.live.protocol import parse_slice
 from tensortap.readers.run import Run
 from tensortap.readers.stored_record import StoredRecord, display_row
 from tensortap.render.plots import Index

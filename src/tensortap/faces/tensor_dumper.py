@@ -147,7 +147,7 @@ def close() -> None:
 
 def _listen_if_asked(is_wanted: bool, name: str) -> None:
     if is_wanted:
-        from tensortap.live.endpoint import listen  # late: most runs need none of it
+        from tensortap.live.job.endpoint import listen  # late: most runs need none of it
 
         listen(name, dump_to=_dump_live_record)
     listen_if_requested()

@@ -12,9 +12,9 @@ from tensortap.comparison.operands import Operand
 from tensortap.comparison.references import numeric_operand
 from tensortap.core.record import Record
 from tensortap.kernels.statistics import Statistics, statistics
+from tensortap.live.client.remote_tap import RemoteTap
+from tensortap.live.client.session import Session, attach
 from tensortap.live.discovery import jobs
-from tensortap.live.session import Session, attach
-from tensortap.live.tapped import RemoteTap
 from tensortap.viewer.library import match_prefix, shortest_prefix
 from tensortap.viewer.problems import NotFoundError
 from tensortap.viewer.tensors import scalar_value, statistics_facts

@@ -1,10 +1,18 @@
-"""A live session: look into a running job of one's own, and ask it for what it shows."""
+"""Session.
+
+A live session: look into a running job of one's own, and ask it for what it shows.
+
+What a job could show, as the session prints it.
+
+The thread of a session that reads from all ranks, and gives each job leave to send more.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,18 +20,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from tensortap.core.errors import NotServingError
+from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.live.attaching import connect_to_job
-from tensortap.live.catalog import Catalog, parse_catalog_row
-from tensortap.live.forwarding import SshForwarding
-from tensortap.live.peers import RankConnection
-from tensortap.live.reading import SessionReader
-from tensortap.live.shelf import ReceiveBuffer
-from tensortap.live.tapped import RemoteTap
+from tensortap.kernels.statistics import Statistics
+from tensortap.live.client.connect import RankConnection, SshForwarding, connect_to_job
+from tensortap.live.client.receive_buffer import ReceiveBuffer
+from tensortap.live.client.remote_tap import RemoteTap
+from tensortap.live.job.exposed import CatalogEntry
 from tensortap.recording.destination import parse_size
 from tensortap.render.text import format_table, format_table_html
 from tensortap.sinks.open import open_sink
-from tensortap.transport.frames import FrameKind
+from tensortap.transport.connection import Frame
+from tensortap.transport.frames import BadFrameError, FrameKind
+from tensortap.transport.values import record_from, unpacked
 
 log = logging.getLogger("tensortap.live")
 
@@ -255,3 +264,147 @@ class Session:
         )
         rows = (parse_catalog_row(row) for frame in frames for row in frame.get("rows", ()))
         return Catalog(row for row in rows if row is not None), int(frames[-1].get("surveys", 0))
+
+
+class Catalog(list[CatalogEntry]):
+    """Sites with their shapes, where those are known; nothing of them is captured yet."""
+
+    @property
+    def names(self) -> list[str]:
+        return [entry.name for entry in self]
+
+    def __repr__(self) -> str:
+        return (
+            f"{len(self)} sites\n{format_table(self._table())}" if self else "no site of that name is offered"
+        )
+
+    def _repr_html_(self) -> str:
+        return format_table_html(f"{len(self)} sites", self._table())
+
+    def _table(self) -> list[list[str]]:
+        return [["site", "is", "of", "type", "shape"], *([*entry[:4], format_shape(entry)] for entry in self)]
+
+
+def format_shape(entry: CatalogEntry) -> str:
+    return "" if entry.shape is None else str(list(entry.shape))
+
+
+def parse_catalog_row(row: Any) -> CatalogEntry | None:
+    """A row of the catalog as it travels; None for one that is not sound."""
+    if type(row) is not list or len(row) < 5 or not all(type(cell) is str for cell in row[:4]):
+        return None
+    name, kind, module_class, dtype, shape = row[:5]
+    is_shape = type(shape) is list and all(type(size) is int for size in shape)
+    return CatalogEntry(name, kind, module_class, dtype, tuple(shape) if is_shape else None)
+
+
+class SessionReader:
+    """A thread for each rank, which waits in its socket: nothing to be woken, nothing to be polled."""
+
+    def __init__(
+        self, peers: list[RankConnection], taps: dict[int, RemoteTap], buffer: ReceiveBuffer
+    ) -> None:
+        self._peers, self._taps, self._buffer = peers, taps, buffer
+        self.is_open = True
+        self._tee: Tap | None = None
+        self._threads = [
+            threading.Thread(target=self._run, args=(peer,), name="tensortap-session", daemon=True)
+            for peer in peers
+        ]
+        for thread in self._threads:
+            thread.start()
+        for peer in peers:
+            peer.request_stats()
+
+    def tee(self, tap: Tap | None) -> None:
+        previous, self._tee = self._tee, tap
+        if previous is not None:
+            previous.close()
+
+    def close(self) -> None:
+        self.is_open = False
+        for peer in self._peers:
+            peer.end(peer.close_reason or "this session is closed")
+        for thread in self._threads:
+            thread.join(5)
+        self.tee(None)
+
+    def status(self) -> dict[str, Any]:
+        stats = [peer.stats for peer in self._peers if peer.stats]
+        costs = [
+            rank_stats["overhead"] for rank_stats in stats if isinstance(rank_stats.get("overhead"), float)
+        ]
+        taps = list(self._taps.values())
+        return {
+            "step": max((rank_stats.get("step", 0) for rank_stats in stats), default=0),
+            "rate": min((rank_stats.get("rate", 0.0) for rank_stats in stats), default=0.0),
+            "overhead": max(costs, default=None),
+            "received": sum(peer.received for peer in self._peers),
+            "nbytes": sum(peer.nbytes for peer in self._peers),
+            "lost": sum(tap.skipped + tap.dropped for tap in taps),
+            "lag": max((tap.lag for tap in taps), default=0.0),
+            "ranks": sum(peer.is_alive for peer in self._peers),
+        }
+
+    def _run(self, peer: RankConnection) -> None:
+        try:
+            while peer.is_alive:
+                self._handle_frame(peer, peer.link.receive())
+        except (OSError, BadFrameError) as error:
+            peer.end(peer.close_reason or f"the job {peer.name!r} has gone without a word ({error})")
+        except Exception as error:
+            log.exception("reading from rank %d failed; the session with it is closed", peer.rank)
+            peer.end(f"reading from rank {peer.rank} failed: {error}")
+        for tap in list(self._taps.values()):
+            if peer.rank in tap.ranks:
+                tap.on_event(peer.rank, "ended", peer.close_reason)
+
+    def _handle_frame(self, peer: RankConnection, frame: Frame) -> None:
+        if frame.kind is FrameKind.DATA:
+            self._receive_record(peer, frame)
+        elif frame.kind is FrameKind.CREDIT:
+            self._grant_credit(peer, frame.meta)
+        elif frame.kind is FrameKind.STATS:
+            peer.stats = frame.meta
+        elif frame.kind is FrameKind.EVENT:
+            self._handle_event(peer, frame.meta)
+        elif frame.kind is FrameKind.BYE:
+            peer.close_reason = f"the job {peer.name!r} said goodbye"
+            raise ConnectionError("goodbye")
+        else:
+            peer.deliver(frame)
+
+    def _receive_record(self, peer: RankConnection, frame: Frame) -> None:
+        tap = self._taps.get(frame.meta.get("tap", -1))
+        value = unpacked(frame.meta, frame.data)
+        record = record_from(frame.meta, _restore_statistics(value))
+        peer.received += 1
+        peer.nbytes += frame.data.nbytes
+        if tap is None:
+            return
+        tap.lag = max(time.time() - record.time, 0.0)
+        tap.update_lost(peer.rank, frame.meta)
+        self._buffer.add(record, tap.number, frame.data.nbytes)
+        self._write_to_tee(record)
+
+    def _write_to_tee(self, record: Record) -> None:
+        if self._tee is not None:
+            self._tee.emit(record)
+
+    def _grant_credit(self, peer: RankConnection, meta: dict[str, Any]) -> None:
+        tap = self._taps.get(meta.get("tap", -1))
+        if tap is not None:
+            tap.update_lost(peer.rank, meta)
+            peer.link.send(FrameKind.CREDIT, {"tap": tap.number}, timeout=5.0)
+
+    def _handle_event(self, peer: RankConnection, meta: dict[str, Any]) -> None:
+        tap = self._taps.get(meta.get("tap", -1))
+        if tap is not None:
+            tap.on_event(peer.rank, str(meta.get("state")), str(meta.get("text", "")))
+
+
+def _restore_statistics(value: Any) -> Any:
+    """The few numbers of `keep="stats"` as the object that they were."""
+    if type(value) is dict and tuple(value) == tuple(Statistics.__dataclass_fields__):
+        return Statistics(**value)
+    return value

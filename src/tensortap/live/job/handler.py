@@ -8,12 +8,12 @@ from typing import Any
 
 from tensortap.core.errors import TensortapError
 from tensortap.core.patterns import matches_pattern
-from tensortap.live.control import Control
 from tensortap.live.discovery import Job
-from tensortap.live.line import SessionConnection
-from tensortap.live.offers import CatalogEntry, ExposedModels
-from tensortap.live.requests import parse_count, parse_request
-from tensortap.live.subscriptions import Subscription
+from tensortap.live.job.connection import SessionConnection
+from tensortap.live.job.control import Control
+from tensortap.live.job.exposed import CatalogEntry, ExposedModels
+from tensortap.live.job.subscription import Subscription
+from tensortap.live.protocol import parse_count, parse_request
 from tensortap.transport.connection import Frame
 from tensortap.transport.frames import FrameKind, encode_head
 

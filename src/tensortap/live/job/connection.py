@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tensortap.live.parcels import OutgoingValue
-from tensortap.live.subscriptions import Subscription
+from tensortap.live.job.outgoing import OutgoingValue
+from tensortap.live.job.subscription import Subscription
 from tensortap.transport.connection import Connection, Frame
 
 _MAX_PENDING_FRAMES = 20_000  # small ones that wait; a session that takes none is given up

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from tensortap.core.record import Record
-from tensortap.live.parcels import OutgoingValue
-from tensortap.live.requests import Request
+from tensortap.live.job.outgoing import OutgoingValue
+from tensortap.live.protocol import Request
 from tensortap.transport.frames import FrameKind, encode_head
 
 WINDOW = 2  # steps on their way

@@ -19,13 +19,13 @@ from tensortap.core.errors import RefusedError, TensortapError
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on, setting
 from tensortap.core.steps import add_step_listener, remove_step_listener
-from tensortap.live.control import Control, DumpTarget
-from tensortap.live.desk import RequestHandler
 from tensortap.live.discovery import Job, JobFile, describe_process, private_folder
-from tensortap.live.line import SessionConnection
-from tensortap.live.offers import exposed_models
-from tensortap.live.pace import DEFAULT_SHARE
-from tensortap.live.parcels import OutgoingBudget
+from tensortap.live.job.connection import SessionConnection
+from tensortap.live.job.control import Control, DumpTarget
+from tensortap.live.job.exposed import exposed_models
+from tensortap.live.job.handler import RequestHandler
+from tensortap.live.job.outgoing import OutgoingBudget
+from tensortap.live.job.tap import DEFAULT_SHARE
 from tensortap.transport.connection import accept_connection
 from tensortap.transport.frames import BadFrameError, FrameKind, encode_head
 

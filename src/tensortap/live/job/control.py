@@ -16,13 +16,11 @@ from tensortap.core.record import Record
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
-from tensortap.live.asked import ActiveCaptures, RequestedTap, StepClock
-from tensortap.live.conditions import ConditionalTap
-from tensortap.live.offers import CatalogEntry, ExposedModel, ExposedModels
-from tensortap.live.pace import DEFAULT_SHARE
-from tensortap.live.parcels import OutgoingBudget
-from tensortap.live.requests import Request
-from tensortap.live.subscriptions import Subscription
+from tensortap.live.job.exposed import CatalogEntry, ExposedModel, ExposedModels
+from tensortap.live.job.outgoing import OutgoingBudget
+from tensortap.live.job.subscription import Subscription
+from tensortap.live.job.tap import DEFAULT_SHARE, ActiveCaptures, ConditionalTap, RequestedTap, StepClock
+from tensortap.live.protocol import Request
 from tensortap.sinks.run_directory import RunDirectory
 
 log = logging.getLogger("tensortap.live")

@@ -1,9 +1,18 @@
-"""A tap that sessions asked for: captures in the running job, and the sink that sends what they see."""
+"""A requested tap, its condition and its throttle.
+
+A tap that sessions asked for: captures in the running job, and the sink that sends what they see.
+
+Conditions that a session set, evaluated in the job: what holds is told, sent or dumped.
+
+How often a tap is taken, so that it costs the job no more than a share of its time.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -11,13 +20,13 @@ from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.core.patterns import matches_pattern
 from tensortap.core.record import Record
 from tensortap.core.steps import declared_step
-from tensortap.frameworks.retention import detached_reference, summarise_value
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.retention import copy_on_write, detached_reference, summarise_value
 from tensortap.kernels.statistics import Statistics
-from tensortap.live.offers import ExposedModel
-from tensortap.live.pace import Throttle
-from tensortap.live.parcels import OutgoingBudget
-from tensortap.live.requests import Request
-from tensortap.live.subscriptions import Subscription
+from tensortap.live.job.exposed import ExposedModel
+from tensortap.live.job.outgoing import OutgoingBudget
+from tensortap.live.job.subscription import Subscription
+from tensortap.live.protocol import Request
 from tensortap.recording.capture import Capture
 from tensortap.recording.destination import CallbackSink
 from tensortap.sources.selection.select import selection
@@ -225,3 +234,161 @@ def statistics_dict(value: Any) -> dict[str, Any]:
 def compute_statistics(value: Any) -> Statistics:
     summarised = summarise_value(value)
     return summarised if isinstance(summarised, Statistics) else summarised.statistics
+
+
+_MAX_BUFFERED_BYTES = 64 << 20  # bytes of one step, until it is known whether the condition holds
+Dump = Callable[[Record], str]
+
+
+class _ConditionOperand(ActiveCaptures):
+    """What one pattern of the condition sees."""
+
+    def __init__(self, pattern: str, tap: ConditionalTap, clock: StepClock) -> None:
+        super().__init__((pattern,), tap.request.every, clock)
+        self._pattern, self._tap = pattern, tap
+
+    def handle_record(self, record: Record) -> None:
+        self._tap.observe(self._pattern, record)
+
+    def report_problem(self, key: str, problem: str) -> None:
+        self._tap.report_problem(key, problem)
+
+    def on_first_record(self) -> None:
+        if not self._has_sites and not self._tap.is_searching:
+            self._tap.on_first_record()
+
+
+class ConditionalTap(RequestedTap):
+    """A condition. Where what holds once cannot cease to, it is told at that value, else after the step."""
+
+    def __init__(self, request: Request, budget: OutgoingBudget, clock: StepClock, dump: Dump) -> None:
+        super().__init__(request, budget, clock)
+        self._condition = request.parsed_condition
+        self._operands = [_ConditionOperand(pattern, self, clock) for pattern in self._condition.patterns]
+        self._dump = dump
+        self._statistics: defaultdict[str, dict[str, Statistics]] = defaultdict(dict)
+        self._buffered: deque[tuple[Record, int]] = deque()
+        self._buffered_bytes = 0
+        self._firing: list[Subscription] | None = None
+
+    def start(self, exposed: Iterable[ExposedModel], running: ExposedModel | None) -> None:
+        models = list(exposed)
+        for operand in self._operands:
+            operand.start(models, running)
+
+    @property
+    def is_searching(self) -> bool:
+        return any(operand.is_searching for operand in self._operands)
+
+    def stop(self) -> None:
+        for operand in self._operands:
+            operand.stop()
+
+    def end_step(self) -> str:
+        if self._firing is None and self._statistics and self._condition.holds(self._statistics):
+            self._fire(next(iter(self._buffered), (None, 0))[0])
+        self._statistics.clear()
+        self._buffered.clear()
+        self._buffered_bytes, self._firing = 0, None
+        for subscription in self.subscriptions:
+            subscription.end_step()
+        return next(filter(None, [operand.end_step() for operand in self._operands]), "")
+
+    def observe(self, pattern: str, record: Record) -> None:
+        self._statistics[pattern][f"{record.name}@{record.call}"] = compute_statistics(record.value)
+        if self._firing is not None:
+            self._deliver(record)
+            return
+        self._buffer(record)
+        if self._condition.is_monotonic and self._condition.holds(self._statistics):
+            self._fire(record)
+
+    def _buffer(self, record: Record) -> None:
+        """Until the condition is decided; the oldest of a step that is too large are let go."""
+        if self.request.then == "tell":
+            self._buffered.clear()
+            self._buffered.append((record.with_value(None), 0))
+            return
+        nbytes = framework_of(record.value).describe(record.value).nbytes
+        self._buffered.append((record.with_value(copy_on_write(record.value)), nbytes))
+        self._buffered_bytes += nbytes
+        while self._buffered_bytes > _MAX_BUFFERED_BYTES and len(self._buffered) > 1:
+            self._buffered_bytes -= self._buffered.popleft()[1]
+
+    def _fire(self, record: Record | None) -> None:
+        self._firing = [candidate for candidate in self.subscriptions if candidate.may_fire()]
+        buffered, self._buffered = self._buffered, deque()
+        dump_paths = (
+            []
+            if self.request.then == "tell" or not self._firing
+            else [self._deliver(earlier) for earlier, _ in buffered]
+        )
+        dump_path = next(filter(None, dump_paths), "")
+        step, name = (record.step, record.name) if record is not None else (self._clock.step, "")
+        more = f" at {name!r}" if self._condition.is_monotonic and name else ""
+        message = f"{self.request.condition} holds in step {step}{more}{f'; dumped to {dump_path}' if dump_path else ''}"
+        for subscription in self._firing:
+            subscription.send_event("fired", message, step=step if isinstance(step, int) else 0)
+
+    def _deliver(self, record: Record) -> str:
+        if not self._firing or self.request.then == "tell":
+            return ""
+        if self.request.then == "dump":
+            return self._dump(record)
+        interested = [subscription for subscription in self._firing if subscription.wants(record)]
+        if interested:
+            self.send(record, record.value, interested)
+        return ""
+
+
+DEFAULT_SHARE = 0.03  # of step time, for all taps together
+_WINDOW = 1.0  # seconds, and
+_MIN_STEPS = 3  # steps that were taken, before there is a judgement
+_MAX_INTERVAL = 1 << 20
+
+
+class Throttle:
+    """Of the steps that were asked for, every how many-th is taken: 1 as long as that is cheap enough."""
+
+    def __init__(self) -> None:
+        self.every = 1
+        self._spent_seconds = 0.0
+        self._steps_taken = 0
+        self._step: Any = None
+        self._since = perf_counter()
+
+    def allows(self, step: Any, requested_every: int) -> bool:
+        return self.every == 1 or not isinstance(step, int) or not step // requested_every % self.every
+
+    def add_cost(self, step: Any, seconds: float) -> None:
+        """For a value of that step."""
+        self.add_step_cost(seconds)
+        if step != self._step:
+            self._step = step
+            self._steps_taken += 1
+
+    def add_step_cost(self, seconds: float) -> None:
+        """For the end of a step."""
+        self._spent_seconds += seconds
+
+    def adjust(self, max_share: float) -> str:
+        """Slow down or speed up, once enough was seen; in words, if it did."""
+        now = perf_counter()
+        seconds = now - self._since
+        if seconds < _WINDOW or self._steps_taken < _MIN_STEPS:
+            return ""
+        share, previous = self._spent_seconds / seconds, self.every
+        self._spent_seconds, self._steps_taken, self._since = 0.0, 0, now
+        needed = min(max(math.ceil(share * previous / max_share), 1), _MAX_INTERVAL)
+        if previous < needed or 2 * needed <= previous:  # not to and fro
+            self.every = needed
+        return _describe_change(share, max_share, self.every) if self.every != previous else ""
+
+
+def _describe_change(share: float, max_share: float, every: int) -> str:
+    if every == 1:
+        return "the tap is cheap enough again: every step that was asked for is taken"
+    return (
+        f"the tap took {100 * share:.1f} % of step time, and {100 * max_share:.2g} % are allowed; "
+        f"of the steps that were asked for, one in {every} is taken now"
+    )

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
 from tensortap.core.patterns import closest_names, matches_pattern
 from tensortap.core.record import Record, Series
-from tensortap.live.shelf import ReceivedRecord
+from tensortap.live.client.receive_buffer import ReceivedRecord
 
 if TYPE_CHECKING:
-    from tensortap.live.session import Session
+    from tensortap.live.client.session import Session
+
 
 _ACTIVE_STATES = ("armed", "requested", "looking")
 _STATE_ORDER = (*_ACTIVE_STATES, "done", "refused")
