@@ -21,7 +21,7 @@ import numpy as np
 
 import tensortap as tt
 from harness import ENOUGH_IDLE, Table, finish, idle_processors, tell
-from tensortap.comparison.sides import load_side
+from tensortap.comparison.sides.load import load_side
 from tensortap.kernels.batched import compare_jobs, compare_pairs, pair_layout
 from tensortap.kernels.decode import BLOCK_SIZE
 from tensortap.kernels.differences import measure_differences

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from harness import Table, finish, tell
-from tensortap.comparison.heads import find_head_order
-from tensortap.comparison.layouts import find_layout
-from tensortap.comparison.placing import infer_placement
-from tensortap.comparison.symptoms import find_symptoms
+from tensortap.comparison.diagnosis.symptoms import find_symptoms
+from tensortap.comparison.layout.heads import find_head_order
+from tensortap.comparison.layout.layouts import find_layout
+from tensortap.comparison.sharding.infer import infer_placement
 
 ROUNDS = 5
 HEADS = 32

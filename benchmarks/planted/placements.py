@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tensortap.comparison.placing import infer_placement
-from tensortap.comparison.ways import assemble, candidate_placements
+from tensortap.comparison.sharding.infer import infer_placement
+from tensortap.comparison.sharding.placement import assemble, candidate_placements
 
 SEEDS = range(40_000, 40_500)  # margins were set on others, below 1,500
 _ROOT = str(Path(__file__).parents[2])

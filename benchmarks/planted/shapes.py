@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensortap.comparison.symptoms import find_symptoms
+from tensortap.comparison.diagnosis.symptoms import find_symptoms
 
 SEEDS = range(50_000, 50_200)  # what is sure was settled on others, below 2,000
 RIGHT, SILENT, WRONG = "right", "silent", "wrong"

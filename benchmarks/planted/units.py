@@ -23,7 +23,7 @@ from planted.score import Case, data_cases, harmless_cases, in_parts, module_cas
 from planted.several import Several, several
 from planted.training import clean_training, is_trainable, trained_otherwise, training_cases
 from planted.zoo import CALIBRATED, SCORED
-from tensortap.comparison.runs import Comparison
+from tensortap.comparison.runs.compare import Comparison
 
 DTYPES = ("float32", "bfloat16")
 _BEYOND_ALL = sys.float_info.max  # nothing counts: what is looked for is how far noise reaches

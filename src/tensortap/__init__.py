@@ -39,15 +39,15 @@ _HOMES = {
     "h4logger": "tensortap.faces.ttracker",
     "log2file": "tensortap.faces.ttracker",
     "_log_change": "tensortap.faces.ttracker",
-    "compare": "tensortap.comparison.values",
-    "difference": "tensortap.comparison.values",
-    "register_comparator": "tensortap.comparison.values",
-    "compare_runs": "tensortap.comparison.runs",
+    "compare": "tensortap.comparison.values.compare",
+    "difference": "tensortap.comparison.values.compare",
+    "register_comparator": "tensortap.comparison.values.compare",
+    "compare_runs": "tensortap.comparison.runs.compare",
     "align": "tensortap.comparison.replay",
-    "assert_runs_match": "tensortap.comparison.asserting",
+    "assert_runs_match": "tensortap.comparison.runs.compare",
     "floor": "tensortap.comparison.twins",
-    "Floor": "tensortap.comparison.floor",
-    "Comparison": "tensortap.comparison.runs",
+    "Floor": "tensortap.comparison.noise.floor",
+    "Comparison": "tensortap.comparison.runs.compare",
     "register_serializer": "tensortap.formats.serializers",
     "register_framework": "tensortap.frameworks.base",
     "register_sink": "tensortap.sinks.open",
@@ -80,7 +80,7 @@ _HOMES = {
     "Listener": "tensortap.sources.listener",
     "TraceFile": "tensortap.readers.trace_file",
     "HDF5": "tensortap.sinks.hdf5",
-    "Difference": "tensortap.comparison.report",
+    "Difference": "tensortap.comparison.values.compare",
     "load_ipython_extension": "tensortap.integrations.ipython",
     "unload_ipython_extension": "tensortap.integrations.ipython",
     "TensortapError": "tensortap.core.errors",
@@ -103,16 +103,16 @@ __all__ = sorted(_HOMES)
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tensortap.comparison.asserting import assert_runs_match as assert_runs_match
-    from tensortap.comparison.floor import Floor as Floor
+    from tensortap.comparison.noise.floor import Floor as Floor
     from tensortap.comparison.replay import align as align
-    from tensortap.comparison.report import Difference as Difference
-    from tensortap.comparison.runs import Comparison as Comparison
-    from tensortap.comparison.runs import compare_runs as compare_runs
+    from tensortap.comparison.runs.compare import Comparison as Comparison
+    from tensortap.comparison.runs.compare import assert_runs_match as assert_runs_match
+    from tensortap.comparison.runs.compare import compare_runs as compare_runs
     from tensortap.comparison.twins import floor as floor
-    from tensortap.comparison.values import compare as compare
-    from tensortap.comparison.values import difference as difference
-    from tensortap.comparison.values import register_comparator as register_comparator
+    from tensortap.comparison.values.compare import Difference as Difference
+    from tensortap.comparison.values.compare import compare as compare
+    from tensortap.comparison.values.compare import difference as difference
+    from tensortap.comparison.values.compare import register_comparator as register_comparator
     from tensortap.core.errors import CorruptRunError as CorruptRunError
     from tensortap.core.errors import GatherError as GatherError
     from tensortap.core.errors import MissingExtraError as MissingExtraError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.values import Comparator
+from tensortap.comparison.values.compare import Comparator
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.protocols import Sink

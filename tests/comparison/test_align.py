@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.comparison.align import assemble_pair
-from tensortap.comparison.gathering import group_ranks
-from tensortap.comparison.match import match
-from tensortap.comparison.sides import load_side
+from tensortap.comparison.alignment.align import assemble_pair
+from tensortap.comparison.matching.match import match
+from tensortap.comparison.sharding.group_ranks import group_ranks
+from tensortap.comparison.sides.load import load_side
 from tensortap.core.record import Placement, Record
 
 RANDOM = np.random.default_rng(8)

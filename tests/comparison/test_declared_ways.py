@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensortap as tt
-from tensortap.comparison.declared_ways import parse_placement
+from tensortap.comparison.sharding.placement import parse_placement
 from tensortap.core.record import Record
 
 RANDOM = np.random.default_rng(8)

@@ -95,8 +95,8 @@ def test_an_executor_that_loses_everything_is_survived(runs, caplog):
 def test_what_travels_to_a_worker_is_small(runs):
     import pickle
 
-    from tensortap.comparison.measuring import ValueRefPair
-    from tensortap.comparison.sides import load_side
+    from tensortap.comparison.sides.load import load_side
+    from tensortap.comparison.values.measure import ValueRefPair
 
     sides = [load_side(run) for run in runs]
     tasks = [
@@ -148,7 +148,7 @@ import os, signal, sys
 import tensortap as tt
 
 def opened():
-    from tensortap.comparison.references import _values
+    from tensortap.comparison.sides.value_ref import _values
     return _values.cache_info().currsize
 
 class Deadly:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import tensortap as tt
-from tensortap.comparison.sides import load_side
+from tensortap.comparison.sides.load import load_side
 from tensortap.core.errors import CorruptRunError, NoRunError, UntrustedFileError
 
 

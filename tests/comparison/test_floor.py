@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.comparison.floor import UNIT_ROUNDOFF, Floor, Noise, analytic_noise
 from tensortap.comparison.moving import perturb_by_one_ulp
-from tensortap.comparison.references import InMemoryRef
-from tensortap.comparison.sides import Entry
+from tensortap.comparison.noise.floor import UNIT_ROUNDOFF, Floor, Noise, analytic_noise
+from tensortap.comparison.sides.load import Entry
+from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.core.steps import declared_step
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.comparison.gate import explain_setup_differences
-from tensortap.comparison.match import match
-from tensortap.comparison.sides import load_side
+from tensortap.comparison.diagnosis.preconditions import explain_setup_differences
+from tensortap.comparison.matching.match import match
+from tensortap.comparison.sides.load import load_side
 from tensortap.core.record import Record
 
 BATCH = torch.arange(8.0).reshape(2, 4)

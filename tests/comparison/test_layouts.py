@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensortap as tt
-from tensortap.comparison.glimpse import SampledFit
-from tensortap.comparison.heads import find_head_order
-from tensortap.comparison.layouts import apply_ops, find_layout
-from tensortap.comparison.orders import known_orders
-from tensortap.comparison.tokens import match_tokens
+from tensortap.comparison.alignment.tokens import match_tokens
+from tensortap.comparison.layout.heads import find_head_order
+from tensortap.comparison.layout.layouts import apply_ops, find_layout, known_orders
+from tensortap.comparison.layout.sampling import SampledFit
 from tensortap.core.record import Record
 
 RANDOM = np.random.default_rng(3)

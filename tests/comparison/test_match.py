@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensortap as tt
-from tensortap.comparison.match import match
-from tensortap.comparison.modules import module_of, split_name
-from tensortap.comparison.rules import load_rules
-from tensortap.comparison.sides import load_side
+from tensortap.comparison.matching.match import match
+from tensortap.comparison.matching.rules import load_rules
+from tensortap.comparison.sides.load import load_side
+from tensortap.comparison.sides.module_names import module_of, split_name
 from tensortap.core.record import Record
 
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import tensortap as tt
-from tensortap.comparison import measuring
-from tensortap.comparison.measuring import ValueRefPair, measure_batch
-from tensortap.comparison.metrics import Metrics, measure, measure_operands
-from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import InMemoryRef, RunValueRef
-from tensortap.comparison.sides import load_side
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.comparison.sides.load import load_side
+from tensortap.comparison.sides.value_ref import InMemoryRef, RunValueRef
+from tensortap.comparison.values import measure as measuring
+from tensortap.comparison.values.measure import ValueRefPair, measure_batch
+from tensortap.comparison.values.metrics import Metrics, measure, measure_operands
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tensortap.comparison.metrics import measure
+from tensortap.comparison.values.metrics import measure
 
 
 def noisy(shape, size=1e-6, seed=0, dtype=torch.float32):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.comparison.operands import are_equal, as_operand, numeric_shape
+from tensortap.comparison.sides.leaf import are_equal, as_operand, numeric_shape
 
 
 @pytest.mark.parametrize(

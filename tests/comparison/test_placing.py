@@ -7,8 +7,8 @@ import pytest
 from tests.comparison.shardings import sharding
 
 import tensortap as tt
-from tensortap.comparison.placing import infer_both_placements, infer_placement
-from tensortap.comparison.ways import REPLICATE, ShardPlacement, assemble, candidate_placements
+from tensortap.comparison.sharding.infer import infer_both_placements, infer_placement
+from tensortap.comparison.sharding.placement import REPLICATE, ShardPlacement, assemble, candidate_placements
 from tensortap.core.record import Record
 
 RANDOM = np.random.default_rng(5)

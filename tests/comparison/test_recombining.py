@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.entries import Entry
-from tensortap.comparison.likeness import suggest_rules
-from tensortap.comparison.match import Matching
-from tensortap.comparison.operands import Operand
-from tensortap.comparison.recombining import find_fused
-from tensortap.comparison.references import numeric_operand
+from tensortap.comparison.alignment.fused import find_fused
+from tensortap.comparison.matching.match import Matching
+from tensortap.comparison.matching.similarity import suggest_rules
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.comparison.sides.value_ref import numeric_operand
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from tensortap.comparison.values import difference
+from tensortap.comparison.values.compare import difference
 from tensortap.kernels.accumulator import LargestDifference
 
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import tensortap as tt
-from tensortap.comparison.entries import Entry
-from tensortap.comparison.sides import Side, load_side
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.load import Side, load_side
 from tensortap.core.errors import CorruptRunError, NoRunError
 from tensortap.core.record import Placement, Record, Site
 from tensortap.sinks.run_directory import RunDirectory
@@ -80,7 +80,7 @@ def test_another_process_reads_a_value_itself(tmp_path):
 def test_the_numbers_are_read_without_the_library_they_came_from(tmp_path):
     write(tmp_path / "run", [Record("x", torch.tensor([1.0, 2.0], dtype=torch.bfloat16))])
     code = (
-        "import sys; from tensortap.comparison.sides import load_side; "
+        "import sys; from tensortap.comparison.sides.load import load_side; "
         f"held = load_side({str(tmp_path / 'run')!r}).entries[0].operand(); "
         "print(held.dtype, held.bits.shape, 'torch' in sys.modules)"
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensortap.comparison.structure import ABSENT, walk_leaf_pairs
+from tensortap.comparison.values.structure import ABSENT, walk_leaf_pairs
 
 Point = namedtuple("Point", "x y")
 

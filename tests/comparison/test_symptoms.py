@@ -5,7 +5,7 @@ import pytest
 from tests.comparison.differences_made import NOTHING, SPEAKING, made
 
 import tensortap as tt
-from tensortap.comparison.symptoms import DETECTORS, find_symptoms
+from tensortap.comparison.diagnosis.symptoms import DETECTORS, find_symptoms
 from tensortap.core.record import Record
 
 SEEDS = range(1000, 1060)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.modeling_outputs import BaseModelOutput
 
-from tensortap.comparison.values import comparators, compare, difference, register_comparator
+from tensortap.comparison.values.compare import comparators, compare, difference, register_comparator
 from tensortap.core.errors import UnknownFormatError, UnsupportedValueError, UntrustedFileError
 
 Point = namedtuple("Point", "x y")

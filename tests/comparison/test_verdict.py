@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from tensortap.comparison.floor import Noise
-from tensortap.comparison.match import EntryPair
-from tensortap.comparison.metrics import Metrics, measure
-from tensortap.comparison.references import InMemoryRef
-from tensortap.comparison.sides import Entry
-from tensortap.comparison.verdict import GREEN, judge
+from tensortap.comparison.diagnosis.verdict import GREEN, judge
+from tensortap.comparison.matching.match import EntryPair
+from tensortap.comparison.noise.floor import Noise
+from tensortap.comparison.sides.load import Entry
+from tensortap.comparison.sides.value_ref import InMemoryRef
+from tensortap.comparison.values.metrics import Metrics, measure
 from tensortap.core.record import Placement
 
 NOISE = Noise(1e-6, 2e-6, 3e-6, "repeat")

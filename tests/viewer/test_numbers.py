@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.viewer import measures
 from tensortap.viewer.numbers import MappedTensor, TensorDifference
 from tensortap.viewer.problems import NotFoundError, TooLargeError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.viewer import tiles
 from tensortap.viewer.numbers import MappedTensor, TensorDifference
 from tensortap.viewer.refining import TileRefinement

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tensortap.cli.output import DIFFERENT, MISSING, REFUSED, SAME, USAGE, note, wants_colours, write
-from tensortap.comparison.runs import Comparison, compare_runs
+from tensortap.comparison.runs.compare import Comparison, compare_runs
 from tensortap.core.errors import CorruptRunError, RefusedError, TensortapError, UntrustedFileError
 
 _REASONS = {

@@ -18,7 +18,7 @@ from tensortap.cli.output import (
     write,
     write_json,
 )
-from tensortap.comparison.provenance import Topic, compare_provenance
+from tensortap.comparison.sides.provenance import Topic, compare_provenance
 from tensortap.readers.run import Run
 
 _FEW = 200  # lines

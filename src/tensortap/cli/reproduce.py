@@ -21,7 +21,7 @@ from tensortap.cli.output import (
     write,
     write_json,
 )
-from tensortap.comparison.runs import Comparison, compare_runs
+from tensortap.comparison.runs.compare import Comparison, compare_runs
 from tensortap.metadata.git import GitError
 from tensortap.reproduce.command import ProvidedSecrets, RedactedValue
 from tensortap.reproduce.plan import ReproductionOptions, ReproductionPlan, ReproductionResult

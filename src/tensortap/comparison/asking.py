@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.modules import split_name
+from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.module_names import split_name
 from tensortap.core.record import Kind
 
 _REPLAYED = ("output", "input", "value")

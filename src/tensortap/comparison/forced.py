@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensortap.comparison.align import assemble_pair
-from tensortap.comparison.entries import Entry
+from tensortap.comparison.alignment.align import assemble_pair
 from tensortap.comparison.forced_layouts import align_layouts
-from tensortap.comparison.held_sides import side_from_records
-from tensortap.comparison.joining import ShardedRef, UnresolvedRef, shards_of
-from tensortap.comparison.match import EntryPair
-from tensortap.comparison.plans import AlignmentNote
-from tensortap.comparison.references import InMemoryRef
+from tensortap.comparison.matching.match import EntryPair
+from tensortap.comparison.sharding.derived import ShardedRef, UnresolvedRef, shards_of
 from tensortap.comparison.shelf import ReferenceActivations, to_tensor
+from tensortap.comparison.sides.alignment_note import AlignmentNote
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.load import side_from_records
+from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.comparison.untouched import preserved_state
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Placement, Record

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from tensortap.comparison.entries import Entry
-from tensortap.comparison.floor import (
+from tensortap.comparison.forced import Perturbation, TeacherForcedRun, run_teacher_forced
+from tensortap.comparison.moving import perturb_by_one_ulp
+from tensortap.comparison.noise.floor import (
     DEFAULT_LIMIT,
     UNIT_ROUNDOFF,
     EntryKey,
@@ -21,10 +22,9 @@ from tensortap.comparison.floor import (
     NoiseMeasurements,
     analytic_noise,
 )
-from tensortap.comparison.forced import Perturbation, TeacherForcedRun, run_teacher_forced
-from tensortap.comparison.metrics import measure
-from tensortap.comparison.moving import perturb_by_one_ulp
 from tensortap.comparison.shelf import ReferenceActivations
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.values.metrics import measure
 from tensortap.frameworks.pytree import map_leaves
 
 _FINER_DTYPES = ("float64", "float32")

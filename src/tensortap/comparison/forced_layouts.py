@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.comparison.entries import Entry, ValueRef
-from tensortap.comparison.floor import UNIT_ROUNDOFF
-from tensortap.comparison.glimpse import ArrayOp, relative_distance
-from tensortap.comparison.joining import ReorderedRef, load_numbers
-from tensortap.comparison.layouts import Layout, apply_ops, find_layout
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.layout.layouts import Layout, apply_ops, find_layout
+from tensortap.comparison.layout.sampling import ArrayOp, relative_distance
+from tensortap.comparison.noise.floor import UNIT_ROUNDOFF
+from tensortap.comparison.sharding.derived import ReorderedRef, load_numbers
+from tensortap.comparison.sides.entry import Entry, ValueRef
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.kernels.decode import Array, decode
 
 _FAR = 0.15  # of the whole: what is nearer is no other arrangement

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensortap.comparison.backward import ModuleParents
-from tensortap.comparison.entries import Entry
-from tensortap.comparison.findings import Finding, Origin, resolve_out_modules
+from tensortap.comparison.diagnosis.backward import ModuleParents
+from tensortap.comparison.diagnosis.verdict import Finding, Origin, resolve_out_modules
 from tensortap.comparison.forced import TeacherForcedRun
-from tensortap.comparison.modules import module_of
 from tensortap.comparison.shelf import ReferenceActivations
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.module_names import module_of
 
 _MAX_SHOWN = 3
 

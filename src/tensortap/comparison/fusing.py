@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tensortap.comparison.entries import Entry, Side, ValueRef
-from tensortap.comparison.joining import ReorderedRef
-from tensortap.comparison.match import Matching
-from tensortap.comparison.modules import module_of, split_name
-from tensortap.comparison.operands import Operand
-from tensortap.comparison.recombining import find_fused
-from tensortap.comparison.references import numeric_operand
+from tensortap.comparison.alignment.fused import find_fused
+from tensortap.comparison.matching.match import Matching
+from tensortap.comparison.sharding.derived import ReorderedRef
 from tensortap.comparison.shelf import concatenate
+from tensortap.comparison.sides.entry import Entry, Side, ValueRef
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.comparison.sides.module_names import module_of, split_name
+from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.core.patterns import closest_names
 
 Fused = Mapping[str, Sequence[str]]

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tensortap.comparison.alignment.padding import drop_padding
 from tensortap.comparison.asking import infer_kinds, select_entries
-from tensortap.comparison.declared_ways import DeclaredPlacement
-from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.findings import Finding, make_finding
-from tensortap.comparison.floor import Floor
+from tensortap.comparison.diagnosis.preconditions import explain_setup_differences
+from tensortap.comparison.diagnosis.ties import annotate_decision_margins
+from tensortap.comparison.diagnosis.verdict import Finding, judge, make_finding
 from tensortap.comparison.forced import (
     TeacherForcedRun,
     is_model,
@@ -43,21 +43,18 @@ from tensortap.comparison.fusing import (
     missing_parts,
     split_fused,
 )
-from tensortap.comparison.gate import explain_setup_differences
-from tensortap.comparison.gathering import group_shards
-from tensortap.comparison.given_noise import check_limit, resolve_floor
-from tensortap.comparison.held_sides import side_from_capture
-from tensortap.comparison.margins import annotate_decision_margins
-from tensortap.comparison.match import EntryPair, Matching, MatchMethod, match
-from tensortap.comparison.measuring import measure_pairs
-from tensortap.comparison.padding import drop_padding
-from tensortap.comparison.plans import describe_gaps
-from tensortap.comparison.rules import Rules, load_rules
-from tensortap.comparison.runs import Comparison, Coverage, add_weight_note
+from tensortap.comparison.matching.match import EntryPair, Matching, MatchMethod, match
+from tensortap.comparison.matching.rules import Rules, load_rules
+from tensortap.comparison.noise.floor import Floor, check_limit, resolve_floor
+from tensortap.comparison.runs.compare import Comparison, Coverage, add_weight_note
+from tensortap.comparison.sharding.group_ranks import group_shards
+from tensortap.comparison.sharding.placement import DeclaredPlacement
 from tensortap.comparison.shelf import ReferenceActivations
-from tensortap.comparison.sides import load_side
+from tensortap.comparison.sides.alignment_note import describe_gaps
+from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.load import load_side, side_from_capture
 from tensortap.comparison.untouched import preserved_state
-from tensortap.comparison.verdict import judge
+from tensortap.comparison.values.measure import measure_pairs
 from tensortap.core.patterns import parse_pattern
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tensortap.comparison.entries import Entry, Side
-from tensortap.comparison.modules import module_of
-from tensortap.comparison.references import InMemoryRef
-from tensortap.comparison.tokens import are_token_lengths, token_row_order
+from tensortap.comparison.alignment.tokens import are_token_lengths, token_row_order
+from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.core.record import Record
 from tensortap.kernels.decode import Array
 

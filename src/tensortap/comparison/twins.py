@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tensortap.comparison.entries import Entry
-from tensortap.comparison.floor import DEFAULT_LIMIT, INTRINSIC_ROUNDING, Floor, NoiseMeasurements
-from tensortap.comparison.metrics import measure
-from tensortap.comparison.modules import module_of
 from tensortap.comparison.moving import PRECISIONS, SEED, is_perturbable, perturb_by_one_ulp
-from tensortap.comparison.run_side import side_from_run
+from tensortap.comparison.noise.floor import DEFAULT_LIMIT, INTRINSIC_ROUNDING, Floor, NoiseMeasurements
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.load import side_from_run
+from tensortap.comparison.sides.module_names import module_of
 from tensortap.comparison.untouched import preserved_state
+from tensortap.comparison.values.metrics import measure
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.frameworks.pytree import leaves, map_leaves

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tensortap.comparison.values import compare, difference
+from tensortap.comparison.values.compare import compare, difference
 from tensortap.core.errors import NotInitialisedError
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import numeric_operand
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.core.errors import CorruptRunError, UntrustedFileError
 from tensortap.formats import serializers
 from tensortap.formats.index import parse_site

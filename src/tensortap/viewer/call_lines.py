@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tensortap.comparison.modules import module_of
+from tensortap.comparison.sides.module_names import module_of
 from tensortap.formats.index import parse_site
 from tensortap.viewer.stock import CachedRun
 

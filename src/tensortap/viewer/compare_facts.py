@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from tensortap.comparison import runs_report
-from tensortap.comparison.entries import Entry
-from tensortap.comparison.findings import Finding, Origin
-from tensortap.comparison.likeness import suggest_rules
-from tensortap.comparison.operands import Operand
-from tensortap.comparison.provenance import compare_provenance
-from tensortap.comparison.runs import Comparison
-from tensortap.comparison.runs_json import comparison_to_json, origin_to_json
+from tensortap.comparison.diagnosis.verdict import Finding, Origin
+from tensortap.comparison.matching.similarity import suggest_rules
+from tensortap.comparison.runs import text
+from tensortap.comparison.runs.compare import Comparison
+from tensortap.comparison.runs.json import comparison_to_json, origin_to_json
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.comparison.sides.provenance import compare_provenance
 from tensortap.core.errors import TensortapError
 from tensortap.core.patterns import closest_names
 from tensortap.viewer import sentences, tensors
@@ -52,14 +52,14 @@ def _compute_comparison_facts(library: RunLibrary, job: ComparisonJob) -> dict[s
     return {
         "a": _side_facts(library, job.a, comparison.a),
         "b": _side_facts(library, job.b, comparison.b),
-        "headline": runs_report.headline(comparison),
+        "headline": text.headline(comparison),
         "sentence": sentences.headline_sentence(comparison, origins[0]["site"] if origins else ""),
         "state": _comparison_state(job),
         "exit_code": comparison.exit_code,
         "first": origins[0] if origins else None,
         "origins": origins,
         "counts": comparison.counts,
-        "lines": runs_report.as_text(comparison).splitlines(),
+        "lines": text.as_text(comparison).splitlines(),
         "gate": [
             {**precondition, "names": precondition["names"][:_MAX_NAMES]} for precondition in report["gate"]
         ],
@@ -92,7 +92,7 @@ def pair_facts(library: RunLibrary, job: ComparisonJob, number: int, address: st
         "b": b,
         "metrics": _metrics_facts(finding, float(job.pairs.errors["ulp"][number])),
         "symptoms": sentences.symptoms_of(finding),
-        "story": runs_report.describe_pair(finding, job.comparison.origins),
+        "story": text.describe_pair(finding, job.comparison.origins),
         "python": _pair_loading_code(job, rows),
     }
 

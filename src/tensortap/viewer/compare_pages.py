@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tensortap.comparison.entries import Entry
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.core.errors import RefusedError
 from tensortap.viewer import compare_facts, export, looks
 from tensortap.viewer.answers import NO_ROW, binary_response, json_response

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tensortap.comparison.runs import Comparison, compare_runs
+from tensortap.comparison.runs.compare import Comparison, compare_runs
 from tensortap.core.errors import TensortapError
 from tensortap.viewer.events import EventBroadcaster
 from tensortap.viewer.library import RunLibrary, match_prefix, shortest_prefix, try_open_run

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.findings import Origin
-from tensortap.comparison.runs import Comparison
+from tensortap.comparison.diagnosis.verdict import Origin
+from tensortap.comparison.runs.compare import Comparison
 from tensortap.viewer.answers import NO_ROW
 from tensortap.viewer.pairs import ERRORS, PairColumns
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import numpy as np
 from starlette.responses import StreamingResponse
 
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.formats.npy import header
 from tensortap.formats.run_layout import file_stem
 from tensortap.kernels.decode import decode

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison import runs_html
-from tensortap.comparison.findings import Finding
+from tensortap.comparison.diagnosis.verdict import Finding
+from tensortap.comparison.runs import html
 from tensortap.core.errors import TensortapError
 from tensortap.render.plots import ColourScale, apply_colours, fit_colour_scale
 from tensortap.viewer import tiles
@@ -45,7 +45,7 @@ def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: 
         *divergence_map_svg(job),
         *_first_difference(job),
     ]
-    parts += [f"<h2>What was found</h2>{runs_html.render_fragment(comparison)}"]
+    parts += [f"<h2>What was found</h2>{html.render_fragment(comparison)}"]
     body = f"{head}<style>{_STYLE}</style></head><body>{''.join(parts)}"
     lines = [
         line

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensortap.comparison.operands import Operand
-from tensortap.comparison.references import numeric_operand
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.core.record import Record
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.live.client.remote_tap import RemoteTap

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.viewer import downloads, looks
 from tensortap.viewer.answers import json_response
 from tensortap.viewer.events import event_stream_response, format_event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tensortap.comparison.modules import module_of
+from tensortap.comparison.sides.module_names import module_of
 from tensortap.viewer.provenance import nested_dict
 
 _FORWARD_KINDS = ("output", "input", "grad_output", "grad_input")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.modules import module_of
+from tensortap.comparison.sides.module_names import module_of
 from tensortap.viewer.counted import KNOWN
 from tensortap.viewer.provenance import nested_dict
 from tensortap.viewer.stock import CachedRun

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.kernels.accumulator import has_ulp_distance, ulp_distances
 from tensortap.kernels.decode import decode, dtype_info
 from tensortap.viewer.problems import NotFoundError, TooLargeError

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.entries import Entry
-from tensortap.comparison.findings import Finding
-from tensortap.comparison.modules import module_of
-from tensortap.comparison.references import RunValueRef, TraceValueRef
-from tensortap.comparison.runs import Comparison
-from tensortap.comparison.verdict import VERDICTS
+from tensortap.comparison.diagnosis.verdict import VERDICTS, Finding
+from tensortap.comparison.runs.compare import Comparison
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.value_ref import RunValueRef, TraceValueRef
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.patterns import natural_sort_key
 from tensortap.readers.query.parser import parse_query

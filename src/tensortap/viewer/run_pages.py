@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tensortap.comparison.verdict import VERDICTS
+from tensortap.comparison.diagnosis.verdict import VERDICTS
 from tensortap.core.errors import NoRunError
 from tensortap.core.record import Kind
 from tensortap.readers.query.fields import FIELDS

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.findings import Finding, Origin
-from tensortap.comparison.runs import Comparison
-from tensortap.comparison.shape_of_difference import describe_symptoms
-from tensortap.comparison.verdict import GREEN
+from tensortap.comparison.diagnosis.symptoms import describe_symptoms
+from tensortap.comparison.diagnosis.verdict import GREEN, Finding, Origin
+from tensortap.comparison.runs.compare import Comparison
 
 _MAX_SYMPTOM_BYTES = 64 << 20
 _SIGNIFICANCE = 4  # standard errors

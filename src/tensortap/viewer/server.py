@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tensortap.comparison.runs import Comparison
+from tensortap.comparison.runs.compare import Comparison
 from tensortap.core.errors import MissingExtraError, NoRunError, NotServingError, RefusedError
 from tensortap.readers.run import Run
 

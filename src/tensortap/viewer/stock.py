@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.core.patterns import closest_names, natural_sort_key
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import INTERNAL_FOLDER

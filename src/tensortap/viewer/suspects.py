@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tensortap.comparison.findings import Finding, Origin
-from tensortap.comparison.modules import module_of
-from tensortap.comparison.provenance import compare_provenance
+from tensortap.comparison.diagnosis.verdict import Finding, Origin
+from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.provenance import compare_provenance
 from tensortap.core.record import Site
 from tensortap.viewer.books import RunDataset
 from tensortap.viewer.changed_lines import ChangedBlock, blocks_of_changes, blocks_only_in

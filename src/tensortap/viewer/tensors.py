@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.operands import Operand
+from tensortap.comparison.sides.leaf import Operand
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.viewer.counted import absmax

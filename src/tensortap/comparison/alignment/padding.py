@@ -1,0 +1,131 @@
+"""Rows of padding, of which each run makes something else when its steps are cut otherwise: left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tensortap.comparison.alignment.tokens import ops_for_tokens
+from tensortap.comparison.layout.layouts import apply_ops
+from tensortap.comparison.layout.sampling import ArrayOp
+from tensortap.comparison.matching.match import EntryPair, Matching
+from tensortap.comparison.sharding.derived import ConcatenatedStepsRef, ReorderedRef, WindowsRef, load_numbers
+from tensortap.comparison.sides.alignment_note import AlignmentNote
+from tensortap.comparison.sides.entry import Entry, ValueRef
+from tensortap.comparison.sides.module_names import module_of
+from tensortap.core.errors import TensortapError
+from tensortap.kernels.decode import Array
+
+IDS, MASK = "input_ids", "attention_mask"
+_NOTE = f"what {MASK} hides is not compared: a row of padding may look at another number of others there"
+_DETAIL = f"without the rows that {MASK} hides"
+
+
+def drop_padding(matching: Matching) -> Matching:
+    """The same; of steps whose mask hides tokens, the rows of the others alone. Where nothing is hidden, or
+    no mask tells, as it was."""
+    hiding = {pair.a.first_step: table for pair, table in _token_masks(matching.pairs) if not table.all()}
+    if not hiding:
+        return matching
+    pairs = [_drop_padding_rows(pair, hiding.get(pair.a.first_step)) for pair in matching.pairs]
+    return replace(matching, pairs=pairs, messages=[*matching.messages, _NOTE])
+
+
+def _token_masks(pairs: Sequence[EntryPair]) -> Iterator[tuple[EntryPair, Array]]:
+    """Of each step whether each of its ids is a token, in their shape; not of those whose ids differ."""
+    masks = {pair.a.first_step: pair for pair in pairs if _is_model_input(pair, MASK)}
+    for pair in pairs:
+        mask = masks.get(pair.a.first_step) if _is_model_input(pair, IDS) else None
+        loaded = (
+            []
+            if mask is None
+            else [_load_last_numbers(entry.reference) for entry in (pair.a, pair.b, mask.a)]
+        )
+        arrays = [array for array in loaded if array is not None]
+        if (
+            len(arrays) < 3
+            or {array.ndim for array in arrays} != {2}
+            or not np.array_equal(arrays[0], arrays[1])
+        ):
+            continue
+        ids, _, table = arrays
+        if _covers_ids(table.shape, ids.shape):
+            yield pair, table[:, table.shape[1] - ids.shape[1] :] != 0
+
+
+def _is_model_input(pair: EntryPair, suffix: str) -> bool:
+    """Whether it is an input of the model itself that ends so, on either side."""
+    is_named = pair.a.name.endswith(suffix) or pair.b.name.endswith(suffix)
+    return is_named and pair.a.kind == "input" and not module_of(pair.a.name, "input")
+
+
+def _covers_ids(mask: Sequence[int], ids: Sequence[int]) -> bool:
+    """Beside a cache, the mask has what came before as well."""
+    return mask[0] == ids[0] and mask[1] >= ids[1]
+
+
+def _load_last_numbers(reference: ValueRef) -> Array | None:
+    """Of what grows from step to step, the last: the whole."""
+    inner = reference.reference if isinstance(reference, ConcatenatedStepsRef) else reference
+    try:
+        return load_numbers(inner.references[-1] if isinstance(inner, WindowsRef) else inner)
+    except (TensortapError, OSError, ValueError):
+        return None
+
+
+def _drop_padding_rows(pair: EntryPair, table: Array | None) -> EntryPair:
+    if table is None or not pair.a.dtype or not pair.b.dtype or pair.a.shape != pair.b.shape:
+        return pair
+    # What tells padding from tokens is compared as it is: it may be wrong.
+    is_telling = _is_model_input(pair, "") or pair.a.name.endswith(MASK) or pair.b.name.endswith(MASK)
+    ops = None if is_telling else _ops_for_token_rows(pair, table)
+    if ops is None:
+        return pair
+    note = pair.alignment or AlignmentNote(pair.a.name, "", ())
+    return replace(
+        pair,
+        a=reordered_entry(pair.a, ops),
+        b=reordered_entry(pair.b, ops),
+        alignment=note.extended("without padding", _DETAIL),
+    )
+
+
+def _ops_for_token_rows(pair: EntryPair, table: Array) -> tuple[ArrayOp, ...] | None:
+    """What takes the rows of tokens; None where a value has no row for each."""
+    stepped = [
+        entry.reference.reference
+        for entry in (pair.a, pair.b)
+        if isinstance(entry.reference, ConcatenatedStepsRef)
+    ]
+    windows = [reference for reference in stepped if isinstance(reference, WindowsRef)]
+    if windows:
+        return _ops_for_windows([windowed for windowed in windows if not any(windowed.windows)], table)
+    shape, ids, rows = pair.a.shape, table.shape, np.flatnonzero(table)
+    is_attention = len(shape) == 4 and (shape[0], shape[2]) == ids and ids[1] != shape[1]
+    if is_attention:  # or heads: a row for each of its queries
+        return ("transpose", (0, 2, 1, 3)), ("reshape", (-1, shape[1], shape[3])), ("take", 0, rows)
+    return ops_for_tokens(shape, ids, rows)
+
+
+def _ops_for_windows(references: Sequence[WindowsRef], table: Array) -> tuple[ArrayOp, ...] | None:
+    """Attention over the tokens so far, step by step: the queries that are tokens."""
+    loaded = [load_numbers(reference) for windows in references for reference in windows.references]
+    shapes = [
+        array.shape for array in loaded if array is not None and array.ndim == 4 and len(array) == len(table)
+    ]
+    lengths = [shape[2] for shape in shapes]
+    if not loaded or len(shapes) < len(loaded) or sum(lengths) != table.shape[1]:
+        return None
+    parts = np.split(table, np.cumsum(lengths)[:-1].tolist(), axis=1)
+    kept = [
+        np.broadcast_to(part[:, None, :, None], shape).reshape(-1)
+        for part, shape in zip(parts, shapes, strict=True)
+    ]
+    return (("take", 0, np.flatnonzero(np.concatenate(kept))),)
+
+
+def reordered_entry(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
+    shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
+    return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")

@@ -1,0 +1,219 @@
+"""Argmax/top-k flips within noise.
+
+What follows from decisions that fell otherwise within noise: only the rows they are about differ.
+
+How narrow the decisions were that fell otherwise: the scores beside them tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tensortap.comparison.diagnosis.verdict import Finding, judge
+from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.comparison.values.metrics import Metrics, measure_operands
+from tensortap.core.errors import TensortapError
+from tensortap.kernels.decode import Array, decode
+
+
+def discount_ties(findings: list[Finding]) -> list[Finding]:
+    """The same findings; what a module gives is judged without the rows whose decision fell otherwise."""
+    decisions = {
+        _call_key(finding): finding for finding in findings if finding.kind == "input" and is_tie(finding)
+    }
+    if not decisions:
+        return findings
+    return [_discount_tied_rows(finding, decisions.get(_call_key(finding))) for finding in findings]
+
+
+def is_tie(finding: Finding) -> bool:
+    """Whether it is decisions that differ, and no more than noise makes them."""
+    metrics = finding.metrics
+    return metrics is not None and metrics.is_discrete and finding.verdict == "within noise"
+
+
+def differs_in_few_rows(finding: Finding) -> bool:
+    """Whether it is beyond noise in rows alone, and not as a whole: so it is where few decisions differ."""
+    metrics, noise = finding.metrics, finding.noise
+    if metrics is None or finding.verdict != "origin" or finding.axis != "row":
+        return False
+    sizes = (metrics.relative_l2, noise.relative_l2), (metrics.column, noise.column)
+    return all(size <= noise.limit * typical for size, typical in sizes)
+
+
+def _call_key(finding: Finding) -> tuple[str, int, int, int]:
+    return finding.module, finding.step, finding.rank, finding.call
+
+
+def _discount_tied_rows(finding: Finding, decisions: Finding | None) -> Finding:
+    if decisions is None or finding.kind != "output" or finding.verdict != "origin":
+        return finding
+    try:
+        untied = _measure_untied_rows(finding, decisions)
+    except (TensortapError, OSError, ValueError):  # what cannot be read has been said already
+        return finding
+    if untied is None or judge(untied, finding.noise, finding.pair).is_beyond:
+        return finding
+    note = f"only where {decisions.name} falls otherwise, within its noise"
+    return replace(finding, verdict="drift", note=note, source=decisions.name)
+
+
+def _measure_untied_rows(finding: Finding, decisions: Finding) -> Metrics | None:
+    operands = finding.pair.a.operand(), finding.pair.b.operand()
+    chosen = decisions.pair.a.operand(), decisions.pair.b.operand()
+    if None in operands or None in chosen:
+        return None
+    picks = [_as_rows(operand.bits) for operand in chosen if operand is not None]
+    values = [Operand(_as_rows(operand.bits), operand.dtype) for operand in operands if operand is not None]
+    if len(picks[0]) != len(values[0].bits):
+        return None
+    is_same = (picks[0] == picks[1]).all(axis=1)
+    a, b = (Operand(np.ascontiguousarray(operand.bits[is_same]), operand.dtype) for operand in values)
+    return measure_operands(a, b)
+
+
+def _as_rows(bits: Array) -> Array:
+    return bits.reshape(-1, bits.shape[-1]) if bits.ndim > 1 else bits.reshape(-1, 1)
+
+
+def are_same_decisions(a: Finding, b: Finding) -> bool:
+    """Whether one is the other, handed on to another module: as it was measured."""
+    return _fingerprint(a) == _fingerprint(b)
+
+
+def _fingerprint(finding: Finding) -> tuple[object, ...]:
+    metrics = finding.metrics
+    measured = () if metrics is None else (metrics.count, metrics.mismatches, metrics.norms)
+    return finding.step, finding.rank, measured
+
+
+_MAX_FLIPS = 16  # decisions that are looked into
+_MAX_ROWS = 4096
+_NEAR_TIES = "near ties"
+
+
+def annotate_decision_margins(findings: list[Finding]) -> list[Finding]:
+    """The same findings; those of decisions say how close the scores were, where scores are at hand."""
+    flips = [index for index, finding in enumerate(findings) if finding.verdict == "flip"]
+    siblings: dict[Any, list[Finding]] = {}
+    if flips:
+        for finding in findings:
+            siblings.setdefault(_module_key(finding), []).append(finding)
+    for index in flips[:_MAX_FLIPS]:
+        flip = findings[index]
+        description = _describe_margin(flip, siblings[_module_key(flip)])
+        if description.startswith(_NEAR_TIES):
+            _accept_ties(findings, flips, flip, description)
+        elif description and flip.verdict == "flip":
+            findings[index] = replace(flip, note=f"{flip.note}; {description}")
+    return discount_ties(findings)
+
+
+def _accept_ties(findings: list[Finding], flips: list[int], tie: Finding, description: str) -> None:
+    """Scores within noise explain it, here and wherever the same decisions are handed on."""
+    for index in flips:
+        finding = findings[index]
+        if are_same_decisions(finding, tie):
+            findings[index] = replace(
+                finding, verdict="within noise", ratio=1.0, note=f"{finding.note}; {description}"
+            )
+
+
+def _module_key(finding: Finding) -> tuple[str, int, int]:
+    return finding.module, finding.step, finding.rank
+
+
+def _describe_margin(flip: Finding, siblings: Sequence[Finding]) -> str:
+    try:
+        chosen = [_load_array(entry) for entry in (flip.pair.a, flip.pair.b)]
+        # What comes into a module was not decided by what the module made of it.
+        is_input = flip.kind == "input"
+        beside = [
+            sibling
+            for sibling in siblings
+            if sibling is not flip and (sibling.kind == "input" or not is_input)
+        ]
+        scores = [sibling for sibling in beside if _are_scores(sibling.pair.a, flip.pair.a, chosen)]
+        best = max(scores, key=lambda finding: _agreement(finding, chosen), default=None)
+        return "" if best is None else _describe_choices(best, chosen)
+    except (TensortapError, OSError, ValueError):  # what cannot be read has been said already
+        return ""
+
+
+def _are_scores(scores: Entry, decisions: Entry, chosen: list[Array]) -> bool:
+    """Whether there is a floating number for each thing that could be chosen, row by row."""
+    if "float" not in scores.dtype or not scores.shape or chosen[0].dtype.kind not in "iu":
+        return False
+    many = max(int(picks.max(initial=0)) for picks in chosen) < scores.shape[-1]
+    rows = math.prod(scores.shape[:-1])
+    return many and 0 < rows <= chosen[0].size and chosen[0].size % rows == 0
+
+
+def _agreement(finding: Finding, chosen: list[Array]) -> float:
+    """In which share of the rows what was chosen has the highest scores, on both sides."""
+    scores, picks = _rows_of_scores_and_picks(finding, chosen)
+    agreed = 1.0
+    for side, side_picks in zip(scores, picks, strict=True):
+        highest = np.sort(np.argsort(side, axis=1)[:, -side_picks.shape[1] :], axis=1)
+        agreed = min(agreed, float((highest == side_picks).all(axis=1).mean()))
+    return agreed
+
+
+def _rows_of_scores_and_picks(finding: Finding, chosen: list[Array]) -> tuple[list[Array], list[Array]]:
+    """The scores and the sorted choices of both sides, row by row."""
+    scores = [_load_array(entry).astype(np.float64) for entry in (finding.pair.a, finding.pair.b)]
+    scores = [side.reshape(-1, side.shape[-1]) for side in scores]
+    return scores, [np.sort(side.reshape(len(scores[0]), -1), axis=1) for side in chosen]
+
+
+def _describe_choices(finding: Finding, chosen: list[Array]) -> str:
+    scores, picks = _rows_of_scores_and_picks(finding, chosen)
+    rows = np.flatnonzero((picks[0] != picks[1]).any(axis=1))[:_MAX_ROWS]
+    if not rows.size:
+        return _describe_reordering(finding, scores, chosen)
+    margins = [_decision_margins(side[rows], picks[0][rows], picks[1][rows]) for side in scores]
+    shift = float(np.abs(scores[0][rows] - scores[1][rows]).max())
+    is_narrow = max(float(side.max()) for side in margins) <= 2 * shift and not finding.is_beyond
+    low, high = (", ".join(f"{end(side):.3g}" for side in margins) for end in (np.min, np.max))
+    description = f"{finding.name} decides by margins of {low} to {high} (A, B) and moved by {shift:.3g}"
+    return f"{_NEAR_TIES}: {description}" if is_narrow else f"no near ties: {description}"
+
+
+def _describe_reordering(finding: Finding, scores: list[Array], chosen: list[Array]) -> str:
+    """The same choices; whether those that changed places have nearly the same scores."""
+    places = [side.reshape(len(scores[0]), -1) for side in chosen]
+    margin = max(
+        float(np.abs(np.subtract(*(np.take_along_axis(side, picks, axis=1) for picks in places))).max())
+        for side in scores
+    )
+    rows = (places[0] != places[1]).any(axis=1)
+    shift = float(np.abs(scores[0][rows] - scores[1][rows]).max(initial=0.0))
+    is_narrow = margin <= 2 * shift and not finding.is_beyond
+    return (
+        f"{_NEAR_TIES}: the same choices in another order"
+        if is_narrow
+        else "the same choices in another order"
+    )
+
+
+def _decision_margins(scores: Array, a_picks: Array, b_picks: Array) -> Array:
+    """Of each row, how far the worst and the best of what was chosen otherwise are apart."""
+    a, b = (np.take_along_axis(scores, picks, axis=1) for picks in (a_picks, b_picks))
+    is_common = (a_picks[:, :, None] == b_picks[:, None, :]).any(axis=2)
+    is_taken = (b_picks[:, :, None] == a_picks[:, None, :]).any(axis=2)
+    # Something chosen twice has nothing to be set against: no margin explains that.
+    lost, gained = np.where(is_common, -np.inf, a), np.where(is_taken, np.inf, b)
+    return np.asarray(np.abs(lost.max(axis=1) - gained.min(axis=1)))
+
+
+def _load_array(entry: Entry) -> Array:
+    operand = entry.operand()
+    if operand is None:
+        raise ValueError(f"{entry.name} is not numbers")
+    return decode(operand.bits, operand.dtype)

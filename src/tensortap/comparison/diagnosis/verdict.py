@@ -1,0 +1,253 @@
+"""Verdicts, Finding, Origin.
+
+What a difference means, measured by the noise of the value: never a bare number.
+
+What was found of one pair, and of the places where a run went wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from tensortap.comparison.matching.match import EntryPair
+from tensortap.comparison.noise.floor import Noise
+from tensortap.comparison.sides.module_names import OUTPUTS, module_of, stem_of
+from tensortap.comparison.values.metrics import Metrics
+from tensortap.core.record import Kind
+
+Verdict = Literal[
+    "identical",
+    "within noise",
+    "healed",
+    "drift",
+    "origin",
+    "flip",
+    "nonfinite",
+    "structure",
+    "unaligned",
+    "unreadable",
+    "uncovered",
+]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+GREEN: frozenset[Verdict] = frozenset(("identical", "within noise", "healed"))
+GAPS: frozenset[Verdict] = frozenset(("unreadable", "uncovered", "unaligned"))
+BEYOND_NOISE: frozenset[Verdict] = frozenset(VERDICTS) - GREEN - GAPS
+Axis = Literal["", "whole", "row", "column"]
+_WHOLE: Axis = "whole"
+AFTER_STEP = ".after_step"
+
+
+# Not frozen: one is made for every pair, and freezing takes four times as long. Nobody changes it.
+@dataclass(slots=True)
+class Judgement:
+    """How many times the noise a difference is, along which axis, and what that alone makes of it."""
+
+    verdict: Verdict
+    ratio: float
+    axis: Axis = ""
+    note: str = ""
+
+    @property
+    def is_beyond(self) -> bool:
+        return self.verdict in BEYOND_NOISE
+
+
+def judge(measurement: Metrics | str, noise: Noise, pair: EntryPair | None = None) -> Judgement:
+    """One pair by itself; whether it is an origin or inherited only its surroundings tell."""
+    if isinstance(measurement, str):
+        is_ambiguous = pair is not None and pair.alignment is not None and not pair.alignment.is_usable
+        return Judgement("unaligned" if is_ambiguous else "unreadable", 0.0, note=measurement)
+    if measurement.is_opaque or measurement.reason:
+        return _judge_unmeasured(measurement, pair)
+    if measurement.is_identical:
+        return Judgement("identical", 0.0)
+    if measurement.disagreeing > measurement.masked:
+        return Judgement("nonfinite", math.inf, note=_describe_nonfinite(measurement))
+    if measurement.is_discrete:
+        return _judge_discrete(measurement, noise)
+    if pair is not None and pair.a.name.endswith(AFTER_STEP):
+        return _judge_updated_weights(measurement, noise)
+    return _judge_numeric(measurement, noise)
+
+
+def _judge_unmeasured(metrics: Metrics, pair: EntryPair | None) -> Judgement:
+    """Of what was not measured in numbers."""
+    if metrics.is_opaque:
+        return Judgement(
+            "identical" if metrics.is_identical else "uncovered", 0.0, note="not numbers or text"
+        )
+    is_sharded_differently = pair is not None and _is_sharded_differently(pair)
+    return Judgement(
+        "unaligned" if is_sharded_differently else "structure",
+        0.0 if is_sharded_differently else math.inf,
+        note=metrics.reason,
+    )
+
+
+def _is_sharded_differently(pair: EntryPair) -> bool:
+    """Pieces of a whole that is cut in another way on the other side."""
+    a, b = pair.a.placement, pair.b.placement
+    return (a is not None or b is not None) and a != b
+
+
+def _judge_discrete(metrics: Metrics, noise: Noise) -> Judgement:
+    """Decisions that fall otherwise in a twin too are no alarm, as long as they are about as many."""
+    note = f"{metrics.mismatches:,} of {metrics.count:,} differ"
+    if noise.flips and metrics.mismatches <= noise.limit * noise.flips:
+        return Judgement("within noise", metrics.mismatches / noise.flips, "whole", note)
+    return Judgement("flip", math.inf, "whole", note)
+
+
+def _judge_updated_weights(metrics: Metrics, noise: Noise) -> Judgement:
+    """Weights after an optimizer's step, as a whole. It divides each number by the size of its own gradient:
+    where that is next to nothing, a lone number goes anywhere, and its row with it."""
+    rowless = replace(noise, row=math.inf, column=math.inf)
+    return _judge_numeric(metrics, rowless)
+
+
+def _judge_numeric(metrics: Metrics, noise: Noise) -> Judgement:
+    if metrics.disagreeing:
+        return Judgement("origin", math.inf, note=f"{metrics.disagreeing:,} masked on one side only")
+    ratio, axis = _noise_ratio(metrics.relative_l2, noise.relative_l2), _WHOLE
+    if (row := _noise_ratio(metrics.row, noise.row)) > ratio:
+        ratio, axis = row, "row"
+    if (column := _noise_ratio(metrics.column, noise.column)) > ratio:
+        ratio, axis = column, "column"
+    return Judgement("origin" if ratio > noise.limit else "within noise", ratio, axis)
+
+
+def _noise_ratio(size: float, noise: float) -> float:
+    if noise:
+        return size / noise
+    return math.inf if size else 0.0
+
+
+def _describe_nonfinite(metrics: Metrics) -> str:
+    counts = [
+        f"{count:,} {kind} in {side}"
+        for kind, per_side in (("NaN", metrics.nan), ("Inf", metrics.inf))
+        for side, count in zip("AB", per_side, strict=True)
+        if count
+    ]
+    return ", ".join(counts)
+
+
+# Not frozen: one is made for every pair, and freezing takes five times as long. Nobody changes it.
+@dataclass(slots=True, eq=False)
+class Finding:
+    """One pair of values: what they differ by, how many times their noise that is, and what it means."""
+
+    pair: EntryPair
+    metrics: Metrics | None  # None where a value could not be read
+    noise: Noise
+    verdict: Verdict
+    ratio: float
+    axis: Axis = ""
+    note: str = ""
+    source: str = ""  # of what is inherited: the value it comes from
+    module_override: str = ""  # the module, where the name alone tells another
+
+    @property
+    def name(self) -> str:
+        return self.pair.a.name
+
+    @property
+    def kind(self) -> Kind:
+        return self.pair.a.kind
+
+    @property
+    def module(self) -> str:
+        return self.module_override or module_of(self.pair.a.name, self.pair.a.kind)
+
+    @property
+    def step(self) -> int:
+        return self.pair.a.first_step
+
+    @property
+    def rank(self) -> int:
+        return self.pair.a.first_rank
+
+    @property
+    def call(self) -> int:
+        return self.pair.a.call
+
+    @property
+    def is_beyond(self) -> bool:
+        return self.verdict in BEYOND_NOISE
+
+    @property
+    def is_opaque(self) -> bool:
+        return self.metrics is not None and self.metrics.is_opaque
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a run went wrong: a module whose inputs are the same and whose results are not.
+
+    `name` is the path of the module (empty for the model itself), or of the value where there is none.
+    `kind` says what of it: "output", "own code" (what it computes between its parts), "local", "backward",
+    "param", "data" (what was given to the model), "value". `seen_at` is the value that shows it."""
+
+    name: str
+    verdict: Verdict
+    ratio: float
+    step: int
+    rank: int
+    kind: str
+    seen_at: str
+    call: int = 0
+    axis: Axis = ""
+    class_name: str = ""
+    site: str = ""
+    note: str = ""
+
+    @property
+    def where(self) -> str:
+        """The module for eyes: its path and its class."""
+        what = self.name or "the model itself"
+        return f"{what} ({self.class_name})" if self.class_name else what
+
+
+def make_finding(pair: EntryPair, measurement: Metrics | str, noise: Noise, judgement: Judgement) -> Finding:
+    metrics = None if isinstance(measurement, str) else measurement
+    return Finding(pair, metrics, noise, judgement.verdict, judgement.ratio, judgement.axis, judgement.note)
+
+
+def resolve_out_modules(findings: Sequence[Finding]) -> Sequence[Finding]:
+    """The same findings; what is named like the output of a module may be that of a part called `out`."""
+    outs = {
+        f"{finding.module}."
+        for finding in findings
+        if finding.kind == "input" and finding.module.endswith("out")
+    }
+    for finding in findings:
+        if finding.kind in OUTPUTS and finding.name.startswith(
+            "<"
+        ):  # the model, which would be called so itself
+            outs.add("out.")
+        elif finding.kind in OUTPUTS and finding.module.endswith(".out"):
+            outs.add(f"{finding.module}.")
+    outs = {prefix for prefix in outs if f".{prefix}".endswith(".out.")}
+    return [_resolve_out_module(finding, tuple(outs)) for finding in findings] if outs else findings
+
+
+def _resolve_out_module(finding: Finding, outs: tuple[str, ...]) -> Finding:
+    stem = stem_of(finding.name, finding.kind)
+    is_below = finding.kind in OUTPUTS and f"{stem}.".startswith(outs)
+    return (
+        replace(finding, module_override=stem)
+        if is_below and not f"{finding.module}.".startswith(outs)
+        else finding
+    )
+
+
+def worse_of(a: Finding | None, b: Finding | None) -> Finding | None:
+    if a is None or b is None or a is b:
+        return a or b
+    is_beyond = b.verdict in BEYOND_NOISE
+    if is_beyond != (a.verdict in BEYOND_NOISE):
+        return b if is_beyond else a
+    return b if b.ratio > a.ratio else a

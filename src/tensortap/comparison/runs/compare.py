@@ -1,0 +1,299 @@
+"""Tt.compare_runs, Comparison, assert_runs_match.
+
+Two runs, set against each other value by value: where they part, and whether that is noise.
+
+A test's way to say that two runs are the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tensortap.comparison.alignment.align import align_pairs
+from tensortap.comparison.alignment.steps import merge_steps
+from tensortap.comparison.diagnosis.depth import DepthTracker
+from tensortap.comparison.diagnosis.layout_or_bug import accept_reordered_heads, resolve_layout
+from tensortap.comparison.diagnosis.localise import localise_verified, mark_corrupt_values
+from tensortap.comparison.diagnosis.preconditions import Explanation, explain_setup_differences
+from tensortap.comparison.diagnosis.ties import annotate_decision_margins
+from tensortap.comparison.diagnosis.verdict import Finding, Origin, Verdict, judge, make_finding
+from tensortap.comparison.matching.match import Matching, match
+from tensortap.comparison.matching.rules import load_rules
+from tensortap.comparison.noise.floor import Floor, check_limit, resolve_floor
+from tensortap.comparison.runs import html, json, text
+from tensortap.comparison.sharding.group_ranks import group_ranks
+from tensortap.comparison.sharding.placement import parse_declared_placements
+from tensortap.comparison.sides.alignment_note import AlignmentNote, describe_gaps
+from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.load import check_executor, load_side, patterns_of
+from tensortap.comparison.values.measure import measure_pairs
+from tensortap.core.errors import UnknownNameError
+from tensortap.core.patterns import closest_names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coverage:
+    """What the comparison speaks of, and what it cannot speak of."""
+
+    pairs: int
+    only_a: tuple[Entry, ...] = ()
+    only_b: tuple[Entry, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    unaligned: tuple[str, ...] = ()
+    opaque: int = 0  # objects that are neither numbers nor text
+    ignored: int = 0  # left out by a rule
+    uncalibrated: int = 0  # pairs whose noise nobody has measured
+    problems: tuple[str, ...] = ()
+    behind_ties: int = 0  # beyond noise, but only since decisions before fell otherwise by noise alone
+
+    @property
+    def is_whole(self) -> bool:
+        gaps = (self.only_a, self.only_b, self.unreadable, self.unaligned, self.problems, self.behind_ties)
+        return self.judged > 0 and not any(gaps)
+
+    @property
+    def judged(self) -> int:
+        """Pairs of which something is known."""
+        return self.pairs - self.opaque - len(self.unreadable) - len(self.unaligned)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """What `tt.compare_runs` found; `print` it for one screen."""
+
+    a: str
+    b: str
+    table: tuple[Finding, ...]
+    origins: tuple[Origin, ...]
+    gate: tuple[Explanation, ...]
+    coverage: Coverage
+    floor: Floor
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def first(self) -> Origin | None:
+        """Where the runs part; None when nothing is beyond noise."""
+        return self.origins[0] if self.origins else None
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """How many pairs have which verdict."""
+        return dict(Counter(finding.verdict for finding in self.table if not finding.is_opaque))
+
+    @property
+    def is_different(self) -> bool:
+        """Something is beyond noise, and not only behind near ties, where noise alone makes a difference."""
+        return bool(self.origins)
+
+    @property
+    def is_green(self) -> bool:
+        """Nothing is beyond noise, and nothing was left out."""
+        return not self.is_different and self.coverage.is_whole
+
+    @property
+    def exit_code(self) -> int:
+        """0 the same within noise, 1 different, 3 not all of it could be compared."""
+        return 1 if self.is_different else 0 if self.coverage.is_whole else 3
+
+    @property
+    def plans(self) -> tuple[AlignmentNote, ...]:
+        """How pieces, tokens and layouts were made comparable, where they had to be."""
+        return tuple(finding.pair.alignment for finding in self.table if finding.pair.alignment is not None)
+
+    def explain(self, name: str) -> str:
+        """The whole story of one value: each of its pairs, what it differs by, and why it was judged so."""
+        if not isinstance(name, str):
+            raise TypeError(f"explain takes the name of a value, not {name!r}; .table lists all pairs")
+        findings = [finding for finding in self.table if name in (finding.name, finding.pair.b.name)]
+        if not findings:
+            raise UnknownNameError(self._unknown(name))
+        return "\n\n".join(text.describe_pair(finding, self.origins) for finding in findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what JSON can hold; the schema is named in it and only ever grows."""
+        return json.comparison_to_json(self)
+
+    def to_html(self) -> str:
+        """A page of its own, without scripts."""
+        return html.render_page(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as `.json`, `.html` or text, as the suffix says."""
+        json.save_comparison(self, Path(path))
+
+    def __str__(self) -> str:
+        return text.as_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html.render_fragment(self)
+
+    def _unknown(self, name: str) -> str:
+        names = list(dict.fromkeys(finding.name for finding in self.table))
+        unmatched = [entry for entry in (*self.coverage.only_a, *self.coverage.only_b) if entry.name == name]
+        if unmatched:
+            return f"{name!r} is on one side only, so there is nothing to compare it with"
+        near = closest_names(name, names)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        return f"no pair {name!r}; {hint}.table lists all {len(names)} names"
+
+
+def compare_runs(
+    a: Any,
+    b: Any,
+    *,
+    floor: Any = None,
+    map: Any = None,
+    only: str | Sequence[str] = (),
+    step: int | None = None,
+    rank: int | None = None,
+    limit: float | None = None,
+    dims: Mapping[str, str] | None = None,
+    executor: Executor | None = None,
+) -> Comparison:
+    """Where two runs part, and whether that is more than noise.
+
+    >>> found = tt.compare_runs("runs/before", "runs/after", floor=tt.floor(model, batch))
+    >>> print(found)
+    >>> found.first.name, found.first.ratio
+
+    `a`, `b`: runs, folders of runs, trace files, files of values, captures, records, dicts of values.
+    `floor`: what `tt.floor` gives, a file of it, or one or more runs that should be the same as `a`.
+    `map`: rules for names that differ: a TOML file, a dict, a function of A's name.
+    `only`, `step`, `rank`: look at these alone. `limit`: from how many times the noise on it counts.
+    `dims`: how values that are in pieces on several ranks sit in the whole: `{"**.up_proj": "shard(2)"}`.
+    `executor`: any `concurrent.futures` executor; its workers read the files themselves.
+    """
+    check_executor(executor)
+    sides = [load_side(source).select(*patterns_of(only), step=step, rank=rank) for source in (a, b)]
+    noise = resolve_floor(floor, sides[0], executor)
+    noise = noise if limit is None else replace(noise, limit=check_limit(limit))
+    rules = load_rules(map)
+    rules = replace(rules, placements=(*parse_declared_placements(dims), *rules.placements))
+    sides = list(merge_steps(*group_ranks(sides[0], sides[1], rules.placements), rules))
+    matched = align_pairs(match(sides[0], sides[1], rules), executor)
+    findings = mark_corrupt_values(_judge_pairs(matched, noise, limit, executor))
+    findings = annotate_decision_margins(accept_reordered_heads(findings))
+    table, origins = localise_verified(findings, matched.only_a, noise.names)
+    sides = [replace(side, metadata=rules.drop_ignored_weights(side.metadata)) for side in sides]
+    explanations = explain_setup_differences(sides[0], sides[1], matched)
+    return Comparison(
+        sides[0].label,
+        sides[1].label,
+        tuple(table),
+        tuple(add_weight_note(origin, explanations) for origin in origins),
+        explanations,
+        _summarise_coverage(matched, table, sides, is_explained=bool(origins)),
+        noise,
+        (*matched.notes, *dict.fromkeys([*sides[0].notes, *sides[1].notes])),
+    )
+
+
+def _judge_pairs(
+    matched: Matching, floor: Floor, limit: float | None, executor: Executor | None
+) -> Iterator[Finding]:
+    pairs = matched.pairs
+    entries = ((pair.a, pair.b) for pair in pairs)
+    depth_tracker = DepthTracker()
+    # All of them first: a thread that judges meanwhile holds the interpreter that the workers wait for.
+    for pair, measurement in zip(pairs, list(measure_pairs(entries, executor)), strict=True):
+        dtype, depth = depth_tracker.dtype_and_depth(pair)
+        noise = floor.of(pair.a, dtype=dtype, depth=depth)
+        noise = noise if limit in (None, noise.limit) else replace(noise, limit=limit)
+        reordered = resolve_layout(pair, measurement)
+        if reordered is not None:
+            pair, measurement = reordered, next(measure_pairs([(reordered.a, reordered.b)]))
+        yield make_finding(pair, measurement, noise, judge(measurement, noise, pair))
+
+
+def add_weight_note(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
+    """What the gate knows of the module itself, beside what was seen there."""
+    weights = [
+        name
+        for explanation in explanations
+        if explanation.what == "weights" and explanation.differs and not explanation.are_unmatched
+        for name in explanation.names
+        if name.rpartition(".")[0] == origin.name
+    ]
+    if not weights:
+        return origin
+    reason = f"its weights differ: {', '.join(weights[:3])}"
+    return replace(origin, note="; ".join(filter(None, [reason, origin.note])))
+
+
+def _describe_gap(finding: Finding) -> str:
+    """Why a pair could not be aligned, in the words of its plan."""
+    plan = finding.pair.alignment
+    return plan.details[-1] if plan is not None and not plan.is_usable and plan.details else finding.note
+
+
+def _summarise_coverage(
+    matched: Matching, table: Sequence[Finding], sides: Sequence[Side], *, is_explained: bool
+) -> Coverage:
+    return Coverage(
+        behind_ties=0 if is_explained else sum(finding.is_beyond for finding in table),
+        pairs=len(table),
+        only_a=tuple(matched.only_a),
+        only_b=tuple(matched.only_b),
+        unreadable=tuple(
+            f"{finding.pair.a}: {finding.note}" for finding in table if finding.verdict == "unreadable"
+        ),
+        unaligned=tuple(
+            f"{finding.pair.a}: {_describe_gap(finding)}"
+            for finding in table
+            if finding.verdict == "unaligned"
+        ),
+        opaque=sum(finding.verdict != "identical" and finding.is_opaque for finding in table),
+        ignored=matched.ignored,
+        uncalibrated=sum(not finding.noise.is_measured for finding in table),
+        problems=(
+            *(
+                f"{name}: {problem}"
+                for name, side in zip("AB", sides, strict=True)
+                for problem in side.problems
+            ),
+            *matched.gaps,
+            *describe_gaps(finding.pair.alignment for finding in table),
+        ),
+    )
+
+
+def assert_runs_match(
+    a: Any,
+    b: Any,
+    *,
+    floor: Any = None,
+    map: Any = None,
+    only: str | Sequence[str] = (),
+    step: int | None = None,
+    rank: int | None = None,
+    limit: float | None = None,
+    dims: Mapping[str, str] | None = None,
+    executor: Executor | None = None,
+    gaps: bool = False,
+) -> Comparison:
+    """Raise an AssertionError that holds the whole report unless two runs are the same within noise.
+
+    >>> tt.assert_runs_match("runs/reference", cap, floor="runs/floor.json")
+
+    The arguments are those of `compare_runs`. What only one side has, or cannot be read, fails too, unless
+    `gaps=True`; two sides without anything in common always fail.
+    """
+    __tracebackhide__ = True
+    selection: dict[str, Any] = {"only": only, "step": step, "rank": rank}
+    comparison = compare_runs(
+        a, b, floor=floor, map=map, limit=limit, dims=dims, executor=executor, **selection
+    )
+    is_accepted = comparison.is_green or (
+        gaps and not comparison.is_different and comparison.coverage.judged > 0
+    )
+    if not is_accepted:
+        raise AssertionError(str(comparison))
+    return comparison

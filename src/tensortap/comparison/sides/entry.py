@@ -1,0 +1,149 @@
+"""One side of a comparison: what it is called, which values it holds, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any, Protocol
+
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.core.patterns import matches_pattern
+from tensortap.core.record import Kind, Placement, Site
+
+_MAX_NAMES_SHOWN = 4  # names
+
+
+class ValueRef(Protocol):
+    """Where a value lies. It can be pickled, so that a worker of another process reads the value itself."""
+
+    def load(self) -> Any: ...
+
+    def operand(self) -> Operand | None: ...
+
+
+# Not frozen: one is made for every value, and freezing takes five times as long. Nobody changes it.
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One value of a side: everything that is known of it without reading it, and where it lies."""
+
+    name: str
+    reference: ValueRef
+    kind: Kind = "value"
+    step: int | tuple[int, ...] = 0
+    rank: int | tuple[int, ...] = 0
+    call: int = 0
+    order: int = 0
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    nbytes: int = 0
+    site: Site | None = None
+    placement: Placement | None = None
+    class_name: str = ""  # of the module it belongs to; empty where that is not known
+    checksum: str = ""  # of its bytes, where the writer had a quick hash
+
+    def load(self) -> Any:
+        """The value, mapped from its file where it is an array; raises where the file is damaged."""
+        return self.reference.load()
+
+    def operand(self) -> Operand | None:
+        """Its numbers alone, without the library they came from; None for what is not numbers."""
+        return self.reference.operand()
+
+    @property
+    def first_step(self) -> int:
+        return self.step if isinstance(self.step, int) else lowest_of(self.step)
+
+    @property
+    def first_rank(self) -> int:
+        return self.rank if isinstance(self.rank, int) else lowest_of(self.rank)
+
+    def __str__(self) -> str:
+        call = f"@{self.call}" if self.call else ""
+        where = [f"step {self.step}" if self.step != 0 else "", f"rank {self.rank}" if self.rank != 0 else ""]
+        moment = ", ".join(filter(None, where))
+        return f"{self.name}{call}{f' ({moment})' if moment else ''}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """The values of one side in the order in which they were seen: by step, then by order, then by rank."""
+
+    label: str
+    entries: list[Entry]
+    problems: list[str] = field(default_factory=list)  # what keeps a comparison from being whole
+    notes: list[str] = field(default_factory=list)  # what is worth saying, and no fault
+    metadata: dict[str, Any] = field(default_factory=dict)
+    path: str = ""
+    world_size: int = 0  # how many ranks there should be, where that is known
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.problems
+
+    @property
+    def names(self) -> list[str]:
+        """Every name once, in order."""
+        return list(dict.fromkeys(entry.name for entry in self.entries))
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted({lowest_of(rank) for rank in {entry.rank for entry in self.entries}})
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted({lowest_of(step) for step in {entry.step for entry in self.entries}})
+
+    def select(self, *patterns: str, step: int | None = None, rank: int | None = None) -> Side:
+        """The values that are meant: of names that a pattern selects, of one step, of one rank."""
+        if not patterns and step is None and rank is None:
+            return self
+        selected = [
+            entry
+            for entry in self.entries
+            if step in (None, entry.first_step)
+            and rank in (None, entry.first_rank)
+            and (not patterns or is_selected(entry.name, patterns))
+        ]
+        problems = [problem for problem in self.problems if rank is None or not problem.startswith("rank")]
+        if self.entries and not selected:
+            problems.append(self._describe_empty_selection(patterns, step, rank))
+        return replace(self, entries=selected, problems=problems)
+
+    def _describe_empty_selection(self, patterns: Sequence[str], step: int | None, rank: int | None) -> str:
+        """What nothing of it is, and what there is."""
+        criteria = [" or ".join(map(repr, patterns))] if patterns else []
+        criteria += [
+            f"of {label} {number}" for label, number in (("step", step), ("rank", rank)) if number is not None
+        ]
+        names = ", ".join(map(repr, self.names[:_MAX_NAMES_SHOWN])) + (
+            ", ..." if len(self.names) > _MAX_NAMES_SHOWN else ""
+        )
+        message = f"none of its {len(self.entries):,} values is {' and '.join(criteria)}"
+        return f"{message}; it has {names} in {_describe_range('step', self.steps)} of {_describe_range('rank', self.ranks)}"
+
+
+def _describe_range(label: str, numbers: list[int]) -> str:
+    low, high = numbers[0], numbers[-1]
+    return f"{label} {low}" if low == high else f"{label}s {low} to {high}"
+
+
+def is_selected(name: str, patterns: Sequence[str]) -> bool:
+    """Whether any pattern means the name and none that begins with `!` excludes it."""
+    included = [pattern for pattern in patterns if not pattern.startswith("!")]
+    excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    is_meant = not included or any(matches_pattern(pattern, name) for pattern in included)
+    return is_meant and not any(matches_pattern(pattern, name) for pattern in excluded)
+
+
+def lowest_of(numbers: int | tuple[int, ...]) -> int:
+    """Of a step or a rank that stands for several, the first."""
+    return numbers if isinstance(numbers, int) else min(numbers, default=0)
+
+
+def sort_entries(entries: list[Entry]) -> list[Entry]:
+    """By step, then as they were seen, then by rank."""
+    numbers = {entry.step for entry in entries} | {entry.rank for entry in entries}
+    if all(isinstance(number, int) for number in numbers):
+        return sorted(entries, key=attrgetter("step", "order", "rank"))
+    return sorted(entries, key=lambda entry: (entry.first_step, entry.order, entry.first_rank))

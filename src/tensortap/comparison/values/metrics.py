@@ -1,0 +1,428 @@
+"""Distances.
+
+How far two values are apart, in numbers that do not depend on who is called A and who B.
+
+How two values differ, and the same of what the kernels found in many pairs at once.
+
+Masks among numbers: what stands for minus infinity, and where only one side has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensortap.comparison.sides.leaf import (
+    Operand,
+    are_equal,
+    as_operand,
+    is_big_int,
+    is_composite_array,
+    is_number,
+    numeric_shape,
+)
+from tensortap.comparison.values.structure import LeafPair, walk_leaf_pairs
+from tensortap.kernels.accumulator import (
+    ArrayDifference,
+    LargestDifference,
+    cosine_distance_from_shares,
+    unravel_index,
+)
+from tensortap.kernels.batched import PairDifferences, PairLayout, PairReport, are_discrete, last_axis_length
+from tensortap.kernels.decode import Array, block_size, decode_block, dtype_info, iterate_blocks
+from tensortap.kernels.differences import measure_differences
+from tensortap.kernels.per_axis import worst_row_and_column
+
+_PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
+
+
+def measure(a: Any, b: Any, *, threads: int | None = None) -> Metrics:
+    """How two values differ; of nested ones the leaf that differs most."""
+    are_whole = not any(map(is_composite_array, (a, b)))
+    if are_whole and numeric_shape(a) is not None and numeric_shape(b) is not None:
+        return _measure_leaf(LeafPair("", a, b), threads)
+    measurements = [(pair, _measure_leaf(pair, threads)) for pair in walk_leaf_pairs(a, b, _is_leaf)]
+    if not measurements:
+        return Metrics(is_identical=True, is_discrete=True)
+    pair, worst = max(measurements, key=lambda measurement: _badness(measurement[1]))
+    is_same = all(metrics.is_identical for _, metrics in measurements)
+    count = sum(metrics.count for _, metrics in measurements)
+    return replace(worst, count=count, is_identical=is_same, part=pair.path)
+
+
+def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> Metrics:
+    """How the numbers of two arrays differ."""
+    if a.bits.shape != b.bits.shape:
+        return Metrics(
+            reason=f"shapes differ: {list(a.bits.shape)} against {list(b.bits.shape)}", count=a.bits.size
+        )
+    difference = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
+    if are_discrete(a.dtype, b.dtype):
+        return _discrete_metrics(difference)
+    if (
+        difference.disagreeing
+        or _reaches_mask_value(difference.a.min, a)
+        or _reaches_mask_value(difference.b.min, b)
+    ):
+        x, y = mask_values_to_inf(a), mask_values_to_inf(b)
+        x, y = bool_mask_to_additive(x, y), bool_mask_to_additive(y, x)
+        if x is not a or y is not b:
+            a, b = x, y
+            difference = measure_differences(a.bits, a.dtype, b.bits, b.dtype, threads=threads)
+    return _float_metrics(difference, a, b, threads)
+
+
+def _measure_leaf(pair: LeafPair, threads: int | None) -> Metrics:
+    if pair.reason is not None:
+        return Metrics(reason=pair.reason)
+    a_shape, b_shape = numeric_shape(pair.a), numeric_shape(pair.b)
+    if a_shape is not None and b_shape is not None:
+        if a_shape != b_shape:
+            return Metrics(reason=f"shapes differ: {list(a_shape)} against {list(b_shape)}")
+        if is_big_int(pair.a) or is_big_int(pair.b):
+            return _measure_big_ints(pair)
+        a, b = as_operand(pair.a), as_operand(pair.b)
+        if a is not None and b is not None:
+            return measure_operands(a, b, threads=threads)
+    return _measure_opaque(pair)
+
+
+def _measure_big_ints(pair: LeafPair) -> Metrics:
+    """Integers of any length, exactly; beside a number of another kind the nearest that there is."""
+    if pair.a == pair.b:
+        return Metrics(count=1, is_identical=True, is_discrete=True)
+    a, b = as_operand(pair.a), as_operand(pair.b)
+    if (isinstance(pair.a, int) and isinstance(pair.b, int)) or a is None or b is None:
+        return Metrics(count=1, is_discrete=True, mismatches=1)
+    metrics = measure_operands(a, b)
+    return (
+        replace(metrics, is_identical=False, is_discrete=True, mismatches=1)
+        if metrics.is_identical
+        else metrics
+    )
+
+
+def _measure_opaque(pair: LeafPair) -> Metrics:
+    """What only knows ==: text counts as a decision, an object that is not equal says nothing."""
+    if _are_string_arrays(pair.a, pair.b):
+        return _measure_string_arrays(pair.a, pair.b)
+    is_same, reason = are_equal(pair.a, pair.b)
+    if is_same:
+        return Metrics(count=1, is_identical=True, is_discrete=True)
+    if isinstance(pair.a, _PLAIN_TYPES) and isinstance(pair.b, _PLAIN_TYPES):
+        return Metrics(count=1, is_discrete=True, mismatches=1, reason="" if _are_strings(pair) else reason)
+    return Metrics(count=1, is_opaque=True, reason=reason)
+
+
+def _are_string_arrays(a: Any, b: Any) -> bool:
+    are_arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape
+    return are_arrays and a.dtype.kind in "USmMV" and a.dtype.kind == b.dtype.kind
+
+
+def _measure_string_arrays(a: Array, b: Array) -> Metrics:
+    """Texts and times one by one; a time that is none is itself."""
+    apart = int(np.count_nonzero((a != b) & ((a == a) | (b == b))))
+    return Metrics(count=a.size, is_identical=not apart, is_discrete=True, mismatches=apart)
+
+
+def _are_strings(pair: LeafPair) -> bool:
+    return isinstance(pair.a, (str, bytes)) and type(pair.a) is type(pair.b)
+
+
+def _is_leaf(a: Any, b: Any) -> bool:
+    return is_number(a) and is_number(b)
+
+
+def _badness(metrics: Metrics) -> tuple[bool, bool, bool, float]:
+    is_apart = bool(metrics.reason) and not metrics.is_opaque
+    return is_apart, metrics.is_nonfinite, metrics.mismatches > 0, max(metrics.relative_l2, metrics.row)
+
+
+def _discrete_metrics(difference: ArrayDifference) -> Metrics:
+    differing = difference.above + difference.below
+    return Metrics(
+        count=difference.count,
+        is_identical=differing == 0,
+        is_discrete=True,
+        mismatches=differing,
+        absolute=difference.absolute,
+        norms=(difference.a.norm, difference.b.norm),
+    )
+
+
+def _float_metrics(difference: ArrayDifference, a: Operand, b: Operand, threads: int | None) -> Metrics:
+    is_same = difference.absolute is None and not difference.disagreeing
+    rows, columns = (
+        ((0.0, -1), (0.0, -1))
+        if difference.absolute is None
+        else _worst_row_and_column(difference, a, b, threads)
+    )
+    return Metrics(
+        count=difference.count,
+        is_identical=is_same,
+        relative_l2=_symmetric_relative_l2(difference),
+        row=rows[0],
+        column=columns[0],
+        worst_row=rows[1],
+        worst_column=columns[1],
+        absolute=difference.absolute,
+        cosine_distance=difference.cosine_distance,
+        gain=difference.gain,
+        bias=difference.bias,
+        nan=difference.nan,
+        inf=difference.inf,
+        disagreeing=difference.disagreeing,
+        masked=count_one_sided_masked(a, b) if difference.disagreeing else 0,
+        norms=(difference.a.norm, difference.b.norm),
+    )
+
+
+def _symmetric_relative_l2(difference: ArrayDifference) -> float:
+    """|a - b| of the larger side."""
+    a, b = difference.a.norm, difference.b.norm
+    if difference.absolute is None:
+        return 0.0
+    return 1.0 if not b else difference.relative_l2 * min(1.0, b / a if a else 1.0)
+
+
+def _worst_row_and_column(
+    difference: ArrayDifference, a: Operand, b: Operand, threads: int | None
+) -> tuple[tuple[float, int], tuple[float, int]]:
+    """The worst row and the worst column, of the larger side; where neither is, the worse of both."""
+    if not last_axis_length(a.bits.shape):
+        return (0.0, -1), (0.0, -1)
+    are_finite = not any((*difference.nan, *difference.inf))
+
+    def of(operand: Operand, base: Operand) -> tuple[tuple[float, int], tuple[float, int]]:
+        x, y = (side.bits.reshape(-1, side.bits.shape[-1]) for side in (operand, base))
+        return worst_row_and_column(x, operand.dtype, y, base.dtype, are_finite=are_finite, threads=threads)
+
+    if are_norms_tied(difference.a.norm, difference.b.norm):
+        relative_to_a, relative_to_b = of(b, a), of(a, b)
+        return max(relative_to_a[0], relative_to_b[0]), max(relative_to_a[1], relative_to_b[1])
+    return of(b, a) if difference.a.norm > difference.b.norm else of(a, b)
+
+
+def _reaches_mask_value(low: int | float | None, side: Operand) -> bool:
+    return low is not None and low <= mask_threshold(side.dtype)
+
+
+_NORM_TOLERANCE = 1e-12  # by so much the order of adding up may move a norm
+
+
+class _LazyReport:
+    """What the kernels reported of a pair: most of it is asked for of few pairs, and made when it is."""
+
+    __slots__ = ("_report", "_shape")
+    _report: PairReport | None
+    _shape: tuple[int, ...]
+
+    if not TYPE_CHECKING:  # it would let any name pass
+
+        def __getattr__(self, name: str) -> Any:
+            # Only what was left open comes here: `metrics_from_report` fills the others.
+            if name not in _LAZY_FIELDS:
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            for field_name, value in zip(
+                _LAZY_FIELDS, _unpack_report(self._report, self._shape), strict=True
+            ):
+                setattr(self, field_name, value)
+            return getattr(self, name)
+
+
+# Not frozen: one is made for every pair, and freezing takes seven times as long. Nobody changes it.
+@dataclass(slots=True)
+class Metrics(_LazyReport):
+    """How two values differ. Everything relative speaks of the larger side, so it is the same seen from
+    either. `row` and `column` are the worst along the last axis and across it, with their positions.
+
+    `reason` says why nothing was measured: another shape, another structure. `is_opaque` means that the
+    values are neither numbers nor text, so that a difference between them says nothing."""
+
+    count: int = 0
+    is_identical: bool = False
+    is_discrete: bool = False
+    relative_l2: float = 0.0
+    row: float = 0.0
+    column: float = 0.0
+    worst_row: int = -1
+    worst_column: int = -1
+    absolute: LargestDifference | None = None
+    cosine_distance: float | None = None
+    gain: float | None = None
+    bias: float = 0.0
+    mismatches: int = 0
+    nan: tuple[int, int] = (0, 0)
+    inf: tuple[int, int] = (0, 0)
+    disagreeing: int = 0  # not finite on one side, something else on the other
+    masked: int = 0  # of those: minus infinity on one side, a number on the other
+    norms: tuple[float, float] = (0.0, 0.0)
+    part: str = ""  # of a nested value: the leaf that differs most
+    reason: str = ""
+    is_opaque: bool = False
+
+    @property
+    def is_nonfinite(self) -> bool:
+        """Whether a NaN or an infinity that nobody meant stands against something else."""
+        return self.disagreeing > self.masked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Short, as it was reported: it may come from another process."""
+        report = getattr(self, "_report", None)
+        if report is not None:
+            return _build_metrics, (report, self._shape, self.count)
+        return Metrics, tuple(getattr(self, field.name) for field in fields(self))
+
+
+_LAZY_FIELDS = (
+    "worst_row", "worst_column", "absolute", "cosine_distance", "gain", "bias",
+    "mismatches", "nan", "inf", "norms", "part",
+)  # fmt: skip
+
+
+def metrics_from_report(report: PairReport, terms: PairLayout) -> Metrics | None:
+    """The same as `measure_operands`, of what the kernels found in many pairs at once; None where it takes
+    another look: there are masks, or numbers that are not finite on one side, or neither is the larger."""
+    if terms.are_integers:
+        return _discrete_metrics_from_account(PairDifferences._make(report), terms.shape)
+    a_lowest, b_lowest = mask_threshold(terms.a_dtype), mask_threshold(terms.b_dtype)
+    if report[_LARGEST] and are_norms_tied(math.sqrt(report[_A_SQUARES]), math.sqrt(report[_B_SQUARES])):
+        return None
+    if report[_DISAGREEING] or report[_A_MIN] <= a_lowest or report[_B_MIN] <= b_lowest:
+        return None
+    return _build_metrics(report, terms.shape, terms.size)
+
+
+# Where these stand in a report: to make an account of each would take as long as all else.
+_DISAGREEING, _GAP_SQUARES, _A_SQUARES, _B_SQUARES, _A_MIN, _B_MIN, _LARGEST, _ROW, _COLUMN = map(
+    PairDifferences._fields.index,
+    ("disagreeing", "gap_squares", "a_squares", "b_squares", "a_min", "b_min", "largest", "row", "column"),
+)
+
+
+def _build_metrics(report: PairReport, shape: tuple[int, ...], count: int) -> Metrics:
+    x, y, largest = report[_A_SQUARES], report[_B_SQUARES], report[_LARGEST]
+    metrics = Metrics.__new__(Metrics)
+    metrics._report, metrics._shape = report, shape  # type: ignore[misc]  # slots of its base
+    metrics.count = count
+    metrics.is_identical, metrics.is_discrete, metrics.is_opaque = not largest, False, False
+    metrics.relative_l2 = math.sqrt(report[_GAP_SQUARES]) / math.sqrt(x if x > y else y) if largest else 0.0
+    metrics.row, metrics.column = report[_ROW], report[_COLUMN]
+    metrics.disagreeing = metrics.masked = 0
+    metrics.reason = ""
+    return metrics
+
+
+def _unpack_report(report: PairReport, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """What `_OPEN` names."""
+    account = PairDifferences._make(report)
+    norms = x, y = math.sqrt(account.a_squares), math.sqrt(account.b_squares)
+    gap, longest = math.sqrt(account.gap_squares), max(norms)
+    gain = cosine_distance = absolute = None
+    if x and y:
+        gain = account.product / y / y
+        along = account.product / longest / longest
+        cosine_distance = cosine_distance_from_shares(gap / longest, along, x / longest, y / longest)
+    if account.largest:
+        absolute = LargestDifference(
+            account.largest, unravel_index(account.position, shape), account.a, account.b
+        )
+    bias = account.total / account.finite if account.finite else 0.0
+    nan, inf = (account.a_nan, account.b_nan), (account.a_inf, account.b_inf)
+    return (
+        account.worst_row,
+        account.worst_column,
+        absolute,
+        cosine_distance,
+        gain,
+        bias,
+        0,
+        nan,
+        inf,
+        norms,
+        "",
+    )
+
+
+def _discrete_metrics_from_account(account: PairDifferences, shape: tuple[int, ...]) -> Metrics:
+    differing = account.above + account.below
+    if differing:
+        index = unravel_index(account.position, shape)
+        absolute = LargestDifference(int(account.largest), index, int(account.a), int(account.b))
+    return Metrics(
+        count=math.prod(shape),
+        is_identical=differing == 0,
+        is_discrete=True,
+        mismatches=differing,
+        absolute=absolute if differing else None,
+        norms=(math.sqrt(account.a_squares), math.sqrt(account.b_squares)),
+    )
+
+
+def are_norms_tied(x: float, y: float) -> bool:
+    """Whether nobody can tell which of two norms is the larger."""
+    return abs(x - y) <= _NORM_TOLERANCE * x
+
+
+# Numbers beyond this share of what a type can hold stand for minus infinity in a mask; half precision is so
+# narrow that real values come near.
+_MASK_SHARE, _MASK_SHARE_HALF = 0.49, 0.9
+
+
+@lru_cache(maxsize=64)
+def mask_threshold(dtype: str) -> float:
+    """What stands for minus infinity in this type."""
+    if dtype == "bfloat16":
+        return -_MASK_SHARE * 3.3895313892515355e38
+    dtype_facts = dtype_info(dtype)
+    if not dtype_facts.native or dtype_facts.family != "float":
+        return -math.inf
+    return -(_MASK_SHARE_HALF if dtype == "float16" else _MASK_SHARE) * float(
+        np.finfo(dtype_facts.storage).max
+    )
+
+
+def mask_values_to_inf(side: Operand) -> Operand:
+    """The lowest number of the type as minus infinity: both are how masks are written."""
+    least = mask_threshold(side.dtype)
+    if least == -math.inf or not any(_has_finite_mask_values(part, least) for part in _number_blocks(side)):
+        return side
+    wide = np.array(decode_block(side.bits, side.dtype), copy=True)
+    wide[wide <= least] = -np.inf
+    return Operand(wide, str(wide.dtype))
+
+
+def _number_blocks(side: Operand) -> Iterator[Array]:
+    return (decode_block(part, side.dtype) for (part,) in iterate_blocks([side.bits], block_size(side.dtype)))
+
+
+def _has_finite_mask_values(part: Array, least: float) -> bool:
+    """Whether a number, and no infinity, stands for one."""
+    return bool(((part <= least) & (part > -math.inf)).any())
+
+
+def bool_mask_to_additive(side: Operand, additive: Operand) -> Operand:
+    """Truth values beside a mask of numbers, zero and minus infinity alone: what is seen is zero there."""
+    if side.dtype != "bool" or additive.dtype == "bool" or not np.isin(additive.bits, (0, -np.inf)).all():
+        return side
+    return Operand(np.where(side.bits, 0.0, -np.inf), "float64")
+
+
+def count_one_sided_masked(a: Operand, b: Operand) -> int:
+    """How many positions are minus infinity on one side and a number on the other."""
+    return sum(
+        int(np.count_nonzero((np.isneginf(x) & np.isfinite(y)) | (np.isneginf(y) & np.isfinite(x))))
+        for x, y in _real_block_pairs(a, b)
+    )
+
+
+def _real_block_pairs(a: Operand, b: Operand) -> Iterator[tuple[Array, Array]]:
+    if "complex" in (dtype_info(a.dtype).family, dtype_info(b.dtype).family):
+        return
+    for x, y in iterate_blocks([a.bits, b.bits], block_size(a.dtype, b.dtype)):
+        yield decode_block(x, a.dtype), decode_block(y, b.dtype)
