@@ -43,9 +43,9 @@ _HOMES = {
     "difference": "tensortap.comparison.values.compare",
     "register_comparator": "tensortap.comparison.values.compare",
     "compare_runs": "tensortap.comparison.runs.compare",
-    "align": "tensortap.comparison.replay",
+    "align": "tensortap.replay.align",
     "assert_runs_match": "tensortap.comparison.runs.compare",
-    "floor": "tensortap.comparison.twins",
+    "floor": "tensortap.replay.perturbations",
     "Floor": "tensortap.comparison.noise.floor",
     "Comparison": "tensortap.comparison.runs.compare",
     "register_serializer": "tensortap.formats.serializers",
@@ -104,11 +104,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tensortap.comparison.noise.floor import Floor as Floor
-    from tensortap.comparison.replay import align as align
     from tensortap.comparison.runs.compare import Comparison as Comparison
     from tensortap.comparison.runs.compare import assert_runs_match as assert_runs_match
     from tensortap.comparison.runs.compare import compare_runs as compare_runs
-    from tensortap.comparison.twins import floor as floor
     from tensortap.comparison.values.compare import Difference as Difference
     from tensortap.comparison.values.compare import compare as compare
     from tensortap.comparison.values.compare import difference as difference
@@ -184,6 +182,8 @@ if TYPE_CHECKING:
     from tensortap.recording.manual_taps import tap as tap
     from tensortap.recording.sites import sites as sites
     from tensortap.recording.snoop import watch as watch
+    from tensortap.replay.align import align as align
+    from tensortap.replay.perturbations import floor as floor
     from tensortap.sinks.hdf5 import HDF5 as HDF5
     from tensortap.sinks.memory import Memory as Memory
     from tensortap.sinks.open import register_sink as register_sink

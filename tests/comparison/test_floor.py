@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.comparison.moving import perturb_by_one_ulp
 from tensortap.comparison.noise.floor import UNIT_ROUNDOFF, Floor, Noise, analytic_noise
 from tensortap.comparison.sides.load import Entry
 from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.core.steps import declared_step
+from tensortap.replay.perturbations import perturb_by_one_ulp
 
 
 class Net(nn.Module):

@@ -1,4 +1,9 @@
-"""Run a model again with changes that should not matter, and measure what they do to every value."""
+"""Tt.floor: repeat, ulp, float64.
+
+Run a model again with changes that should not matter, and measure what they do to every value.
+
+Numbers moved to their neighbours: the least that another right way of computing may do to them.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,10 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tensortap.comparison.moving import PRECISIONS, SEED, is_perturbable, perturb_by_one_ulp
 from tensortap.comparison.noise.floor import DEFAULT_LIMIT, INTRINSIC_ROUNDING, Floor, NoiseMeasurements
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.sides.load import side_from_run
 from tensortap.comparison.sides.module_names import module_of
-from tensortap.comparison.untouched import preserved_state
 from tensortap.comparison.values.metrics import measure
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
@@ -25,6 +28,7 @@ from tensortap.frameworks.pytree import leaves, map_leaves
 from tensortap.readers.run import Run
 from tensortap.recording.capture import capture
 from tensortap.recording.edit import edit
+from tensortap.replay.isolate import preserved_state
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.selection.select import selection
 from tensortap.sources.sites import require_module
@@ -286,3 +290,33 @@ def _convert_batch(batch: Any, dtype: torch.dtype) -> Any:
         return leaf.to(dtype) if is_number else leaf
 
     return map_leaves(batch, convert)
+
+
+SEED = 7
+PRECISIONS = {
+    name: dtype
+    for name in ("float64", "float32", "float16", "bfloat16")
+    if isinstance(dtype := getattr(torch, name), torch.dtype)
+}
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def perturb_by_one_ulp(value: Any, *, seed: int = SEED) -> Any:
+    """Every floating number one up or one down in its type; what is zero, infinite or a mask stays."""
+    if not isinstance(value, torch.Tensor) or not is_perturbable(value):
+        return value
+    detached = value.detach()
+    bits = detached.contiguous().view(_INTEGERS[detached.element_size()])
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, bits.shape, generator=generator, dtype=torch.int8).to(bits.device) * 2 - 1
+    limit = torch.finfo(detached.dtype)
+    is_plain = detached.isfinite() & (detached.abs() < limit.max / 4) & (detached.abs() > limit.tiny)
+    perturbed = torch.where(
+        is_plain, (bits + signs.to(bits.dtype)).view(detached.dtype).view(detached.shape), detached
+    )
+    # The difference is one place of the last digit, so the sum is exact, and the gradient goes on.
+    return value + (perturbed - detached) if value.requires_grad else perturbed
+
+
+def is_perturbable(value: torch.Tensor) -> bool:
+    return value.dtype in PRECISIONS.values() and value.layout == torch.strided

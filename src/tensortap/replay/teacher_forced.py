@@ -1,4 +1,9 @@
-"""Run a model with another's values: each one is recorded, and then the model goes on with the other's."""
+"""Run with the reference's activations.
+
+Run a model with another's values: each one is recorded, and then the model goes on with the other's.
+
+What is known of a reference and a candidate themselves, whatever they compute.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,12 @@ import numpy as np
 import torch
 
 from tensortap.comparison.alignment.align import assemble_pair
-from tensortap.comparison.forced_layouts import align_layouts
 from tensortap.comparison.matching.match import EntryPair
 from tensortap.comparison.sharding.derived import ShardedRef, UnresolvedRef, shards_of
-from tensortap.comparison.shelf import ReferenceActivations, to_tensor
 from tensortap.comparison.sides.alignment_note import AlignmentNote
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.sides.load import side_from_records
 from tensortap.comparison.sides.value_ref import InMemoryRef
-from tensortap.comparison.untouched import preserved_state
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.dtensor import (
@@ -32,6 +34,10 @@ from tensortap.frameworks.dtensor import (
 )
 from tensortap.kernels.hashing import checksum
 from tensortap.recording.capture import capture
+from tensortap.recording.model_facts import describe_model
+from tensortap.replay.isolate import preserved_state
+from tensortap.replay.layouts import align_layouts
+from tensortap.replay.reference import ReferenceActivations, to_tensor
 from tensortap.sources.hooks.compiled import plain_python
 from tensortap.sources.hooks.editing import Replacing
 from tensortap.sources.selection.select import selection
@@ -286,3 +292,21 @@ def _clamp_to_dtype(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return value
     most = torch.finfo(dtype).max
     return torch.where(value.isfinite(), value.clamp(-most, most), value)
+
+
+def collect_model_facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:
+    """For each a digest of each weight, and settings where they are of one class; those of two
+    implementations have nothing to do with each other."""
+    if not is_model(reference) and not isinstance(reference, Mapping):
+        return [{}, {}]
+    known = [describe_model(model) if is_model(model) else model for model in (reference, candidate)]
+    shard_digests = expected_shard_digests(candidate, reference)
+    known = [{**facts, "weights": {**(facts.get("weights") or {})}} for facts in known]
+    for name, digest in shard_digests.items():
+        # The piece that this rank should have; where that is not known, nothing is said of the weight.
+        known[0]["weights"][name] = digest
+        if digest is None:
+            del known[0]["weights"][name], known[1]["weights"][name]
+    if known[0].get("class") != known[1].get("class"):
+        known = [{"weights": facts.get("weights")} for facts in known]
+    return [{"model": facts} for facts in known]

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from tensortap.comparison.forced import Perturbation, TeacherForcedRun, run_teacher_forced
-from tensortap.comparison.moving import perturb_by_one_ulp
 from tensortap.comparison.noise.floor import (
     DEFAULT_LIMIT,
     UNIT_ROUNDOFF,
@@ -22,10 +20,12 @@ from tensortap.comparison.noise.floor import (
     NoiseMeasurements,
     analytic_noise,
 )
-from tensortap.comparison.shelf import ReferenceActivations
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.metrics import measure
 from tensortap.frameworks.pytree import map_leaves
+from tensortap.replay.perturbations import perturb_by_one_ulp
+from tensortap.replay.reference import ReferenceActivations
+from tensortap.replay.teacher_forced import Perturbation, TeacherForcedRun, run_teacher_forced
 
 _FINER_DTYPES = ("float64", "float32")
 _ULP_RERUN = "each part one ulp off"

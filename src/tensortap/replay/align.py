@@ -1,40 +1,39 @@
-"""Each part of a model judged by itself: it gets what a reference had, and gives what it makes of it."""
+"""Tt.align.
+
+Each part of a model judged by itself: it gets what a reference had, and gives what it makes of it.
+
+Which values of a reference a replay asks for, and what of the candidate's modules they are.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensortap.comparison.alignment.padding import drop_padding
-from tensortap.comparison.asking import infer_kinds, select_entries
 from tensortap.comparison.diagnosis.preconditions import explain_setup_differences
 from tensortap.comparison.diagnosis.ties import annotate_decision_margins
 from tensortap.comparison.diagnosis.verdict import Finding, judge, make_finding
-from tensortap.comparison.forced import (
-    TeacherForcedRun,
-    is_model,
-    run_batch,
-    run_teacher_forced,
-    weight_dtypes,
-)
-from tensortap.comparison.forced_facts import collect_model_facts
-from tensortap.comparison.forced_floor import (
-    IsolatedRounding,
-    coarsest_dtype,
-    coarsest_output_dtype,
-    convert_batch,
-    floor_from_isolated_runs,
-)
-from tensortap.comparison.forced_report import (
-    describe_replay,
-    describe_step_gaps,
-    find_origins,
-    keep_replayed_steps,
-    mark_shape_mismatch,
-)
-from tensortap.comparison.fusing import (
+from tensortap.comparison.matching.match import EntryPair, Matching, MatchMethod, match
+from tensortap.comparison.matching.rules import Rules, load_rules
+from tensortap.comparison.noise.floor import Floor, check_limit, resolve_floor
+from tensortap.comparison.runs.compare import Comparison, Coverage, add_weight_note
+from tensortap.comparison.sharding.group_ranks import group_shards
+from tensortap.comparison.sharding.placement import DeclaredPlacement
+from tensortap.comparison.sides.alignment_note import describe_gaps
+from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.load import load_side, side_from_capture
+from tensortap.comparison.sides.module_names import split_name
+from tensortap.comparison.values.measure import measure_pairs
+from tensortap.core.patterns import parse_pattern
+from tensortap.core.ranks import rank_info
+from tensortap.core.record import Kind
+from tensortap.core.settings import is_on
+from tensortap.recording.capture import capture
+from tensortap.replay.isolate import preserved_state
+from tensortap.replay.layouts import (
     Fused,
     FusionGuess,
     check_fused,
@@ -43,22 +42,29 @@ from tensortap.comparison.fusing import (
     missing_parts,
     split_fused,
 )
-from tensortap.comparison.matching.match import EntryPair, Matching, MatchMethod, match
-from tensortap.comparison.matching.rules import Rules, load_rules
-from tensortap.comparison.noise.floor import Floor, check_limit, resolve_floor
-from tensortap.comparison.runs.compare import Comparison, Coverage, add_weight_note
-from tensortap.comparison.sharding.group_ranks import group_shards
-from tensortap.comparison.sharding.placement import DeclaredPlacement
-from tensortap.comparison.shelf import ReferenceActivations
-from tensortap.comparison.sides.alignment_note import describe_gaps
-from tensortap.comparison.sides.entry import Entry, Side
-from tensortap.comparison.sides.load import load_side, side_from_capture
-from tensortap.comparison.untouched import preserved_state
-from tensortap.comparison.values.measure import measure_pairs
-from tensortap.core.patterns import parse_pattern
-from tensortap.core.ranks import rank_info
-from tensortap.core.settings import is_on
-from tensortap.recording.capture import capture
+from tensortap.replay.reference import ReferenceActivations
+from tensortap.replay.report import (
+    describe_replay,
+    describe_step_gaps,
+    find_origins,
+    keep_replayed_steps,
+    mark_shape_mismatch,
+)
+from tensortap.replay.rounding import (
+    IsolatedRounding,
+    coarsest_dtype,
+    coarsest_output_dtype,
+    convert_batch,
+    floor_from_isolated_runs,
+)
+from tensortap.replay.teacher_forced import (
+    TeacherForcedRun,
+    collect_model_facts,
+    is_model,
+    run_batch,
+    run_teacher_forced,
+    weight_dtypes,
+)
 from tensortap.sources.selection.select import select, selection
 from tensortap.sources.sites import class_name, require_module, unwrapped, walk
 
@@ -366,3 +372,32 @@ def _summarise_coverage(matched: Matching, table: Sequence[Finding], problems: S
         ),
         problems=(*problems, *describe_gaps(finding.pair.alignment for finding in table)),
     )
+
+
+_REPLAYED = ("output", "input", "value")
+
+
+def infer_kinds(side: Side, renamed: Callable[[str], str]) -> Side:
+    """The same; of a side that knows names alone, as a dict or what was dumped, each value is the output of
+    the module of its name, or the input where the candidate's name says so."""
+    if any(entry.kind in ("output", "input") for entry in side.entries):
+        return side
+    return replace(side, entries=[_infer_kind(entry, renamed(entry.name)) for entry in side.entries])
+
+
+def select_entries(
+    entries: Sequence[Entry], renamed: Callable[[str], str], sites: Collection[tuple[str, str]] | None
+) -> list[Entry]:
+    """The values that are meant: those of these sites, or whatever can be replayed."""
+    if sites is None:
+        return [entry for entry in entries if entry.kind in _REPLAYED]
+    modules = [split_name(renamed(entry.name), entry.kind)[0] for entry in entries]
+    return [entry for entry, module in zip(entries, modules, strict=True) if (module, entry.kind) in sites]
+
+
+def _infer_kind(entry: Entry, name: str) -> Entry:
+    if entry.kind != "value":
+        return entry
+    port = split_name(name, "value")[1].lstrip(".").partition(".")[0].partition("[")[0]
+    kinds: dict[str, Kind] = {"in": "input", "forward": "value"}
+    return replace(entry, kind=kinds.get(port, "output"))
