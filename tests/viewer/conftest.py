@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.viewer.sample import write
 
-from tensortap.viewer.answers import decode_columns
 from tensortap.viewer.server import View, view
+from tensortap.viewer.web.responses import decode_columns
 
 
 @pytest.fixture(scope="session")

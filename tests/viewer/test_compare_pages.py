@@ -11,7 +11,7 @@ from tests.viewer.sample import EVIL, NAMES, STEPS, keep_command, keep_program
 import tensortap as tt
 from tensortap.core.record import Record
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.viewer.sentences import error_growth
+from tensortap.viewer.compare.facts import error_growth
 
 
 def compared(client, query=""):

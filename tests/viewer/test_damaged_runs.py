@@ -12,8 +12,8 @@ from tests.viewer.sample import NAMES, STEPS
 import tensortap as tt
 from tensortap.core.record import Record
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.viewer.answers import decode_columns
-from tensortap.viewer.comparisons import ComparisonRequest
+from tensortap.viewer.compare.jobs import ComparisonRequest
+from tensortap.viewer.web.responses import decode_columns
 
 
 def test_a_run_without_a_record_is_a_run_all_the_same(look, folder):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.viewer import measures
-from tensortap.viewer.numbers import MappedTensor, TensorDifference
-from tensortap.viewer.problems import NotFoundError, TooLargeError
+from tensortap.viewer.data import tensor_stats
+from tensortap.viewer.data.tensor import MappedTensor, TensorDifference
+from tensortap.viewer.web.responses import NotFoundError, TooLargeError
 
 ARRAY = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
 
@@ -82,11 +82,11 @@ def test_shapes_that_differ_have_no_difference():
         TensorDifference(tensor(np.zeros(2)), tensor(np.zeros(3)), "value")
 
 
-@pytest.mark.parametrize("scale", measures.SCALES)
+@pytest.mark.parametrize("scale", tensor_stats.SCALES)
 def test_a_histogram_counts_every_number_once(scale):
     array = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     array[:4] = [np.nan, np.inf, -np.inf, 0.0]
-    found = measures.histogram(tensor(array), 16, scale)
+    found = tensor_stats.histogram(tensor(array), 16, scale)
     assert (found["nan"], found["pos_inf"], found["neg_inf"], found["zero"]) == (1, 1, 1, 1)
     counted = int(found["counts"].sum())
     # On a logarithmic scale zero has no place of its own.
@@ -95,16 +95,16 @@ def test_a_histogram_counts_every_number_once(scale):
 
 
 @pytest.mark.parametrize("values", [[], [5.0], [0.0, 0.0], [np.nan], [1e-300, 1e300], [-3.4e38, 3.4e38]])
-@pytest.mark.parametrize("scale", measures.SCALES)
+@pytest.mark.parametrize("scale", tensor_stats.SCALES)
 def test_a_histogram_of_odd_numbers_is_still_one(values, scale):
-    found = measures.histogram(tensor(np.array(values)), 8, scale)
+    found = tensor_stats.histogram(tensor(np.array(values)), 8, scale)
     assert np.isfinite(found["edges"]).all()
-    assert measures.value_range(tensor(np.array(values)))["exact"]
+    assert tensor_stats.value_range(tensor(np.array(values)))["exact"]
 
 
 def test_a_large_tensor_is_sampled_evenly_and_says_so():
     array = np.broadcast_to(np.arange(1 << 13, dtype=np.float32), (1 << 12, 1 << 13))
-    found, is_exact = measures.sample_values(tensor(array).grid("", ""))
+    found, is_exact = tensor_stats.sample_values(tensor(array).grid("", ""))
     assert not is_exact
     assert found.size <= 1 << 21
     assert abs(found.mean() - array[0].mean()) < 50
@@ -113,14 +113,14 @@ def test_a_large_tensor_is_sampled_evenly_and_says_so():
 def test_the_largest_come_first_and_what_is_odd_before_all():
     array = np.zeros((4, 5), np.float32)
     array[1, 2], array[3, 4], array[0, 1] = -7, 3, np.nan
-    assert [at for at, _ in measures.top_elements(tensor(array), 3, "abs")] == [1, 7, 19]
-    assert measures.top_elements(tensor(array), 1, "min") == [(7, -7.0)]
-    assert [at for at, _ in measures.top_elements(tensor(array), 9, "odd")] == [1]
+    assert [at for at, _ in tensor_stats.top_elements(tensor(array), 3, "abs")] == [1, 7, 19]
+    assert tensor_stats.top_elements(tensor(array), 1, "min") == [(7, -7.0)]
+    assert [at for at, _ in tensor_stats.top_elements(tensor(array), 9, "odd")] == [1]
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 def test_a_profile_goes_along_its_axis(axis):
-    found = measures.profile(tensor(ARRAY), axis)
+    found = tensor_stats.profile(tensor(ARRAY), axis)
     others = tuple(one for one in range(4) if one != axis)
     np.testing.assert_allclose(found["mean"], ARRAY.mean(axis=others))
     np.testing.assert_allclose(found["max"], ARRAY.max(axis=others))
@@ -128,7 +128,7 @@ def test_a_profile_goes_along_its_axis(axis):
 
 
 def test_a_long_axis_is_told_in_groups():
-    found = measures.profile(tensor(np.arange(5000, dtype=np.float32)), 0)
+    found = tensor_stats.profile(tensor(np.arange(5000, dtype=np.float32)), 0)
     assert len(found["at"]) <= 1024
     assert found["mean"][0] == pytest.approx((found["width"] - 1) / 2)
 

@@ -12,8 +12,8 @@ from tests.viewer.sample import EVIL, NAMES, STEPS, keep_command, write
 import tensortap as tt
 from tensortap.core.record import Record, Site
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.viewer import state
-from tensortap.viewer.library import id_of_path
+from tensortap.viewer.data.library import id_of_path
+from tensortap.viewer.workspace import state
 
 
 def test_runs_are_listed_with_the_shortest_ids(look):
@@ -226,7 +226,7 @@ def test_a_tile_is_the_part_of_the_tensor(look, folder):
 
 
 def test_a_sampled_tile_is_told_apart_and_refined(look, tmp_path, monkeypatch):
-    monkeypatch.setattr("tensortap.viewer.tiles.compute_tile.__defaults__", (1 << 20, 0))
+    monkeypatch.setattr("tensortap.viewer.data.tiles.compute_tile.__defaults__", (1 << 20, 0))
     value = np.random.default_rng(0).standard_normal((1024, 8192)).astype(np.float32)
     sink = RunDirectory(tmp_path / "large")
     sink.write(Record("large", value))
@@ -453,7 +453,7 @@ def test_bfloat16_is_shown_and_downloaded_as_numbers(look, tmp_path):
 
 
 def test_more_runs_than_stay_open_are_listed_all_the_same(look, tmp_path, monkeypatch):
-    monkeypatch.setattr("tensortap.viewer.library._MAX_OPEN_RUNS", 2)
+    monkeypatch.setattr("tensortap.viewer.data.library._MAX_OPEN_RUNS", 2)
     for number in range(5):
         sink = RunDirectory(tmp_path / "several" / f"run{number}")
         sink.write(Record("x", np.ones(number + 1, "f4")))

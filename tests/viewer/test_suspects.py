@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.viewer.test_compare_pages import answered, compared
 
-from tensortap.viewer.changed_lines import blocks_only_in
+from tensortap.viewer.compare.code_suspects import blocks_only_in
 
 pytestmark = pytest.mark.xdist_group("viewer suspects")  # what they share is made once
 

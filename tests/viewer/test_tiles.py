@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.viewer import tiles
-from tensortap.viewer.numbers import MappedTensor, TensorDifference
-from tensortap.viewer.refining import TileRefinement
+from tensortap.viewer.data import tiles
+from tensortap.viewer.data.tensor import MappedTensor, TensorDifference
+from tensortap.viewer.data.tiles import TileRefinement
 
 
 def tensor(array, dtype=None):

@@ -16,14 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tensortap.viewer import compare_pages, live_pages, run_pages
-from tensortap.viewer.events import event_stream_response
-from tensortap.viewer.guard import AccessMiddleware, AccessTokens
-from tensortap.viewer.live_jobs import find_listening_jobs
-from tensortap.viewer.plotly_file import plotly_script_path
-from tensortap.viewer.problems import problem_response
-from tensortap.viewer.serving import client_has, not_modified, read_endpoint, viewer_state
-from tensortap.viewer.state import ViewerState
+from tensortap.viewer.access import AccessMiddleware, AccessTokens
+from tensortap.viewer.api import compare, live, runs
+from tensortap.viewer.api.handlers import client_has, not_modified, read_endpoint, viewer_state
+from tensortap.viewer.web.events import event_stream_response
+from tensortap.viewer.web.responses import plotly_script_path, problem_response
+from tensortap.viewer.workspace.live_jobs import find_listening_jobs
+from tensortap.viewer.workspace.state import ViewerState
 
 _STATIC = Path(__file__).parent / "static"
 _POLL_INTERVAL, _POLLS_PER_RESCAN = (
@@ -39,9 +38,9 @@ _PAGES = ("/", "/run/{rest:path}", "/compare", "/live", "/live/{rest:path}")
 def create_app(state: ViewerState, tokens: AccessTokens, hosts: tuple[str, ...] = ()) -> Starlette:
     app = Starlette(
         routes=[
-            *run_pages.ROUTES,
-            *compare_pages.ROUTES,
-            *live_pages.ROUTES,
+            *runs.ROUTES,
+            *compare.ROUTES,
+            *live.ROUTES,
             Route("/api/events", _stream_events),
             Route("/api/{rest:path}", read_endpoint(_unknown_route)),
             Route("/plotly.js", read_endpoint(_plotly_script)),

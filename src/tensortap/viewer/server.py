@@ -20,11 +20,11 @@ from tensortap.readers.run import Run
 try:
     import uvicorn
 
+    from tensortap.viewer.access import LOOPBACK, AccessTokens
     from tensortap.viewer.app import create_app
-    from tensortap.viewer.comparisons import ComparisonRequest
-    from tensortap.viewer.guard import LOOPBACK, AccessTokens
-    from tensortap.viewer.library import RunLibrary
-    from tensortap.viewer.state import ViewerState
+    from tensortap.viewer.compare.jobs import ComparisonRequest
+    from tensortap.viewer.data.library import RunLibrary
+    from tensortap.viewer.workspace.state import ViewerState
 except ModuleNotFoundError as error:
     _missing = (error.name or "").partition(".")[0]
     if _missing not in ("starlette", "uvicorn"):

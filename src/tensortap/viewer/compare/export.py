@@ -1,0 +1,279 @@
+"""Saved page.
+
+A comparison as one page of its own: the sentence, the map, A, B and their difference, without a script.
+
+The divergence map of a saved page: one drawing, with the names of its lines and its steps.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from tensortap.comparison.diagnosis.verdict import Finding
+from tensortap.comparison.runs import html
+from tensortap.core.errors import TensortapError
+from tensortap.render.plots import ColourScale, apply_colours, encode_png, fit_colour_scale
+from tensortap.viewer.compare.jobs import ComparisonJob
+from tensortap.viewer.compare.pair_columns import divergence_columns, pair_of_first_origin
+from tensortap.viewer.data import tiles
+from tensortap.viewer.data.tensor import MappedTensor, TensorDifference
+
+Array = np.ndarray[Any, Any]
+_MAX_BYTES = 5 << 20  # bytes
+_STYLE = """
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:75em;margin:2em auto;padding:0 1em}
+h1{font-size:20px} h2{font-size:16px;margin-top:2em} figure{display:inline-block;margin:0 1em 1em 0}
+img,image{image-rendering:pixelated} img,svg{max-width:100%;height:auto} img{border:1px solid #8884}
+svg text{font:11px ui-monospace,monospace;fill:currentColor;opacity:.8}
+svg .first{font:600 12px system-ui,sans-serif;opacity:1}
+svg .first{fill:#fff;stroke:#10151c;stroke-width:3;paint-order:stroke}
+figcaption{font-size:12px;opacity:.8}
+pre{overflow-x:auto;font-size:12px;max-height:40em}
+"""
+
+
+def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
+    """At most five megabytes: pictures first, then as much of the code as there is room for. `facts` are what
+    the page of the comparison is told."""
+    comparison = job.comparison
+    page_title = escape(_page_title(job))
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{page_title}</title>'
+    parts = [
+        f"<h1>{escape(facts['sentence'])}</h1>",
+        *_growth_and_suspects(facts),
+        *divergence_map_svg(job),
+        *_first_difference(job),
+    ]
+    parts += [f"<h2>What was found</h2>{html.render_fragment(comparison)}"]
+    body = f"{head}<style>{_STYLE}</style></head><body>{''.join(parts)}"
+    lines = [
+        line
+        for change in facts["changes"]
+        for line in (f"{change['file']}, {change['where']}", *change["hunks"], "")
+    ]
+    for title, text in (
+        ("Lines of code that differ", "\n".join(lines)),
+        ("Changes of B that were not committed", patch.decode("utf-8", "replace")),
+    ):
+        body += _code_section(title, text, _MAX_BYTES - len(body.encode("utf-8", "replace")) - 4096)
+    return f"{body}</body></html>\n".encode("utf-8", "replace")[:_MAX_BYTES]
+
+
+def _page_title(job: ComparisonJob) -> str:
+    names = [label.rstrip("/").rpartition("/")[2] for label in (job.comparison.a, job.comparison.b)]
+    return f"{names[0]} against {names[1]}"
+
+
+def _growth_and_suspects(facts: Mapping[str, Any]) -> Iterator[str]:
+    if facts["growth"]:
+        yield f"<p>{escape(facts['growth']['text'])}</p>"
+    yield from (f"<p>suspect: {escape(suspect['text'])}</p>" for suspect in facts["suspects"])
+
+
+def _first_difference(job: ComparisonJob) -> Iterator[str]:
+    number = pair_of_first_origin(job.comparison, job.pairs)
+    if number is None:
+        return
+    finding = job.pairs.table[number]
+    yield f"<h2>{escape(str(finding.pair.a))}</h2>"
+    try:
+        yield from _heat_maps(finding)
+    except (TensortapError, OSError, ValueError, LookupError) as error:
+        yield f"<p>{escape(str(error))}</p>"
+
+
+def _heat_maps(finding: Finding) -> Iterator[str]:
+    operands = [entry.operand() for entry in (finding.pair.a, finding.pair.b)]
+    if operands[0] is None or operands[1] is None:
+        return
+    a, b = MappedTensor(operands[0]), MappedTensor(operands[1])
+    index = _worst_slice(finding) if a.shape == b.shape else ""
+    pictures = [_overview(a, index), _overview(b, index)]
+    common = fit_colour_scale(np.concatenate([_finite_values(part) for part in pictures]))
+    where = f" [{index.replace(',', ', ')}]" if index else ""
+    for name, part in zip("AB", pictures, strict=True):
+        yield _heat_map_figure(part, f"{name}{where}", common)
+    if a.shape == b.shape:
+        differences = _overview(TensorDifference(a, b, "value"), index)
+        yield _heat_map_figure(differences, f"B - A{where}", fit_colour_scale(_finite_values(differences)))
+
+
+def _worst_slice(finding: Finding) -> str:
+    """Where they differ most, as on the page; the last two axes are seen."""
+    largest = None if finding.metrics is None else finding.metrics.absolute
+    if largest is None or len(largest.index) < 3:
+        return ""
+    return ",".join([*map(str, largest.index[:-2]), ":", ":"])
+
+
+def _overview(numbers: MappedTensor | TensorDifference, index: str) -> Array:
+    grid = numbers.grid("", index)
+    level = tiles.count_levels(grid.shape) - 1
+    if not level:
+        return tiles.read_elements(grid, 0, 0).astype(np.float64)
+    tile = tiles.compute_tile(grid, level, 0, 0)
+    return np.where(np.abs(tile.low) > np.abs(tile.high), tile.low, tile.high).astype(np.float64)
+
+
+def _finite_values(part: Array) -> Array:
+    return part[np.isfinite(part)]
+
+
+def _heat_map_figure(part: Array, name: str, scale: ColourScale) -> str:
+    zoom = max(1, 360 // max(*part.shape, 1))
+    caption = f"{name}, from {scale.low:.4g} to {scale.high:.4g}"
+    return _image_figure(apply_colours(part, scale), caption, part.shape[1] * zoom, part.shape[0] * zoom)
+
+
+def _image_figure(colours: Array, caption: str, width: int, height: int) -> str:
+    picture = f'<img alt="{escape(caption)}" width="{width}" height="{height}" src="{png_data_url(colours)}">'
+    return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _code_section(title: str, text: str, room_bytes: int) -> str:
+    if not text or room_bytes < 4096:
+        return ""
+    kept = escape(text[: room_bytes // 6])
+    more = "\n..." if len(text) > room_bytes // 6 else ""
+    return f"<h2>{title}</h2><pre>{kept}{more}</pre>"
+
+
+_MAX_LINES, _MAX_STEPS = 240, 500  # of a larger map, the worst of each part is shown
+_WIDTH, _GUTTER, _FOOTER = 780, 220, 22
+_LABEL_HEIGHT, _MAX_LABEL_LENGTH, _MAX_TICKS = 13, 32, 12
+# As on the page: dark is equal.
+_COLOUR_MAP = np.array(
+    [
+        (22, 27, 34),
+        (45, 31, 79),
+        (93, 42, 120),
+        (150, 55, 124),
+        (207, 74, 108),
+        (242, 114, 79),
+        (251, 166, 92),
+        (253, 233, 169),
+    ],
+    np.float64,
+)
+_NO_PAIR_COLOUR = (74, 82, 94)
+_BLOCK_PREFIX = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.)")
+_CAPTION = (
+    "{:,} tensors in the order of execution, from top to bottom, against {:,} steps; the brighter, the "
+    "larger the relative difference, on a logarithmic scale; grey where there is no pair"
+)
+
+
+def divergence_map_svg(job: ComparisonJob) -> Iterator[str]:
+    """Of the rank that the first difference is on."""
+    first = job.comparison.first
+    rank = None if first is None else first.rank
+    columns, facts = divergence_columns(job.comparison, job.pairs, "relative_l2", rank, "")
+    if not columns["error"].size:
+        return
+    count, steps = columns["error"].shape
+    height = min(480, max(120, _LABEL_HEIGHT * count))
+    colours = _log_colours(
+        _max_pool(columns["error"], _bin_starts(count, _MAX_LINES), _bin_starts(steps, _MAX_STEPS))
+    )
+    parts = [
+        f'<image href="{png_data_url(colours)}" x="{_GUTTER}" width="{_WIDTH}" height="{height}" '
+        'preserveAspectRatio="none"/>',
+        *_tensor_labels(facts["names"], facts["name_kinds"], height),
+        *_step_labels(facts["steps"], height),
+        *_first_difference_marker(facts["first"], count, steps, height),
+    ]
+    caption = escape(_CAPTION.format(count, steps))
+    wide, high = _GUTTER + _WIDTH, height + _FOOTER
+    yield (
+        f'<h2>Where they part</h2><figure><svg role="img" aria-label="{caption}" width="{wide}" '
+        f'height="{high}" viewBox="0 0 {wide} {high}">{"".join(parts)}</svg>'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def png_data_url(colours: Array) -> str:
+    return f"data:image/png;base64,{base64.b64encode(encode_png(colours)).decode()}"
+
+
+def _tensor_labels(names: Sequence[str], kinds: Sequence[str], height: int) -> Iterator[str]:
+    """Of all lines where there is room, else of those that a block begins with."""
+    each = height / len(names)
+    blocks = [
+        (name if each >= _LABEL_HEIGHT else _block_prefix(name)) + (" ∇" if kind.startswith("grad") else "")
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    free = 0.0
+    for line, block in enumerate(blocks):
+        y = max((line + 0.5) * each, 6)
+        is_new = each >= _LABEL_HEIGHT or not line or block != blocks[line - 1]
+        if is_new and y >= free:
+            free = y + _LABEL_HEIGHT
+            yield _svg_text(_GUTTER - 8, y + 4, "end", block)
+
+
+def _block_prefix(name: str) -> str:
+    match = _BLOCK_PREFIX.match(name)
+    return match[0] if match else name
+
+
+def _step_labels(steps: Sequence[int], height: int) -> Iterator[str]:
+    each = -(-len(steps) // _MAX_TICKS)
+    for at in range(0, len(steps), each):
+        x = _GUTTER + (at + 0.5) / len(steps) * _WIDTH
+        yield _svg_text(x, height + 16, "middle", str(steps[at]))
+
+
+def _first_difference_marker(
+    first_cell: dict[str, int] | None, count: int, steps: int, height: int
+) -> Iterator[str]:
+    if first_cell is None:
+        return
+    x = _GUTTER + (first_cell["step"] + 0.5) / steps * _WIDTH
+    y = (first_cell["tensor"] + 0.5) / count * height
+    for colour, width in (("#10151c", 4), ("#fff", 2)):
+        yield (
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+        )
+    is_left = x - _GUTTER > 140
+    yield (
+        f'<text x="{x + (-14 if is_left else 14):.1f}" y="{y + 4:.1f}" class="first" '
+        f'text-anchor="{"end" if is_left else "start"}">first difference</text>'
+    )
+
+
+def _svg_text(x: float, y: float, anchor: str, text: str) -> str:
+    short = text if len(text) <= _MAX_LABEL_LENGTH else f"{text[:9]}…{text[10 - _MAX_LABEL_LENGTH :]}"
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(short)}</text>'
+
+
+def _max_pool(errors: Array, tops: Array, lefts: Array) -> Array:
+    """The largest error of each part; NaN only where there is none at all."""
+    known = np.where(np.isnan(errors), -1.0, errors)
+    pooled = np.maximum.reduceat(np.maximum.reduceat(known, tops, axis=0), lefts, axis=1)
+    return np.where(pooled < 0, np.nan, pooled)
+
+
+def _log_colours(errors: Array) -> Array:
+    with np.errstate(all="ignore"):
+        sizes = np.log10(np.where(errors > 0, errors, np.nan))
+    finite = sizes[np.isfinite(sizes)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    low = min(low, high - 2)  # what differs a little does not look far apart
+    low -= 0.14 * (high - low)  # and the least difference can be told from what is equal
+    shares = np.where(errors > 0, np.clip((np.where(errors > 0, sizes, low) - low) / (high - low), 0, 1), 0)
+    places = np.linspace(0, 1, len(_COLOUR_MAP))
+    colours = np.stack([np.interp(shares, places, channel) for channel in _COLOUR_MAP.T], -1)
+    colours[np.isnan(errors)] = _NO_PAIR_COLOUR
+    return colours.round().astype(np.uint8)
+
+
+def _bin_starts(length: int, most: int) -> Array:
+    count = max(1, min(length, most))
+    return np.arange(count) * length // count

@@ -1,0 +1,161 @@
+"""The runs below the folders that were named: found again and again, known by an id that is never a path."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tensortap.core.errors import NoRunError, TensortapError
+from tensortap.formats.run_layout import INTERNAL_FOLDER
+from tensortap.viewer.data.cached_run import CachedRun
+from tensortap.viewer.data.dataset import TRACE_SUFFIXES
+from tensortap.viewer.web.responses import DAMAGED_FILE_ERRORS, NotFoundError
+
+_MAX_DEPTH = 4  # folders below a root
+_MAX_FOLDER_ENTRIES = 5000
+_MAX_OPEN_RUNS = 16  # runs whose index is held
+_MIN_PREFIX = 4
+
+
+class RunLibrary:
+    """Only what lies below a root can be asked for."""
+
+    def __init__(self, roots: Iterable[str | os.PathLike[str]]) -> None:
+        self.roots = [_check_root(Path(root)) for root in roots]
+        self._paths: dict[str, Path] = {}
+        self._open_runs: OrderedDict[str, CachedRun] = OrderedDict()
+        self.row_cache: dict[str, tuple[float, dict[str, Any]]] = {}  # rows of the list, as they last were
+        self._lock = threading.RLock()
+        self.rescan()
+
+    def rescan(self) -> bool:
+        """Look for runs; whether any came or went."""
+        paths = {id_of_path(path): path for root in self.roots for path in _find_runs(root, _MAX_DEPTH)}
+        with self._lock:
+            has_changed = paths.keys() != self._paths.keys()
+            self._paths = paths
+        return has_changed
+
+    @property
+    def run_ids(self) -> list[str]:
+        """The full ids, the newest run last."""
+        return sorted(self._paths, key=lambda run_id: (self._paths[run_id].name, str(self._paths[run_id])))
+
+    def path(self, prefix: str) -> Path:
+        return self._paths[self.resolve_id(prefix)]
+
+    def resolve_id(self, prefix: str) -> str:
+        run_id = match_prefix(prefix, self._paths)
+        if run_id is None:
+            raise NotFoundError(f"no run {prefix!r}; there are {len(self._paths)}, and / lists them")
+        return run_id
+
+    def short_id(self, run_id: str) -> str:
+        return shortest_prefix(run_id, self._paths)
+
+    def open_run(self, prefix: str) -> CachedRun:
+        """The run, opened when first asked for."""
+        run_id = self.resolve_id(prefix)
+        with self._lock:
+            run = self._open_runs.get(run_id)
+            if run is None or run.is_replaced:
+                run = self._open_runs[run_id] = CachedRun(self._paths[run_id], run_id)
+                while len(self._open_runs) > _MAX_OPEN_RUNS:
+                    self._open_runs.popitem(last=False)
+            self._open_runs.move_to_end(run_id)
+        return run
+
+    def is_open(self, run_id: str) -> bool:
+        return run_id in self._open_runs
+
+    @property
+    def open_runs(self) -> list[CachedRun]:
+        with self._lock:
+            return list(self._open_runs.values())
+
+    def id_at(self, path: str) -> str | None:
+        """The id of the run at a path, if it is one of ours."""
+        run_id = id_of_path(Path(path))
+        return run_id if run_id in self._paths else None
+
+    def folder(self, path: Path) -> str:
+        """Where it lies, seen from its root."""
+        for root in self.roots:
+            if root == path:
+                return ""
+            if root in path.parents:
+                return str(path.parent.relative_to(root.parent))
+        return str(path.parent)
+
+
+def id_of_path(path: Path) -> str:
+    return hashlib.blake2b(os.fsencode(path.absolute()), digest_size=8).hexdigest()
+
+
+def match_prefix(prefix: str, known: Iterable[str]) -> str | None:
+    """The one that begins so; None where there is none, or more than one."""
+    matches = (
+        [candidate for candidate in known if candidate.startswith(prefix)]
+        if len(prefix) >= _MIN_PREFIX
+        else []
+    )
+    return matches[0] if len(matches) == 1 else None
+
+
+def shortest_prefix(run_id: str, known: Iterable[str]) -> str:
+    others = [other for other in known if other != run_id]
+    for length in range(_MIN_PREFIX, len(run_id)):
+        if not any(other.startswith(run_id[:length]) for other in others):
+            return run_id[:length]
+    return run_id
+
+
+def try_open_run(library: RunLibrary, run_id: str) -> CachedRun | str:
+    """The run, or why it cannot be opened."""
+    try:
+        return library.open_run(run_id)
+    except DAMAGED_FILE_ERRORS as error:
+        return describe_error(error)
+
+
+def describe_error(error: BaseException) -> str:
+    """In words; an error that has none is at least named."""
+    has_message = isinstance(error, (TensortapError, OSError, ValueError)) and str(error)
+    return str(error) if has_message else f"it cannot be read: {type(error).__name__}"
+
+
+def _find_runs(path: Path, depth: int) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    if (path / INTERNAL_FOLDER).is_dir():
+        yield path
+        return
+    for entry in _scan_folder(path):
+        name = entry.name
+        if entry.is_file() and name.lower().endswith(TRACE_SUFFIXES):
+            yield Path(entry.path)
+        elif depth and not name.startswith(".") and entry.is_dir(follow_symlinks=False):
+            yield from _find_runs(Path(entry.path), depth - 1)
+
+
+def _scan_folder(path: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; one that cannot be read holds nothing."""
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entries, key=lambda entry: entry.name)[-_MAX_FOLDER_ENTRIES:]
+    except OSError:
+        return []
+
+
+def _check_root(root: Path) -> Path:
+    if not root.exists():
+        raise NoRunError(f"{root} does not exist; give a run, a folder of runs, or an HDF5 trace")
+    if root.is_file() and root.suffix.lower() not in TRACE_SUFFIXES:
+        raise NoRunError(f"{root} is neither a run nor an HDF5 trace ({', '.join(TRACE_SUFFIXES)})")
+    return root.absolute()

@@ -1,0 +1,235 @@
+"""What is said of the numbers of one tensor: range, histogram, profile along an axis, the largest, some."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tensortap.kernels.decode import decode
+from tensortap.viewer.data.tensor import (
+    Array,
+    Grid,
+    MappedTensor,
+    ReadableTensor,
+    TensorDifference,
+    difference,
+    to_real,
+)
+from tensortap.viewer.web.responses import TooLargeError
+
+_MAX_EXACT = 1 << 24  # elements that are all looked at
+_SAMPLE_SIZE = 1 << 21  # of more, so many
+_SAMPLE_CHUNKS = 512  # that lie evenly
+_BLOCK = 1 << 20
+_PROFILE_POINTS = 1024
+_MAX_ELEMENTS = 4096
+_PROFILE_BYTES = 512 << 20
+SCALES = ("linear", "log", "symlog")
+
+
+def sample_values(
+    numbers: ReadableTensor | Grid, most: int = _MAX_EXACT, sample: int = _SAMPLE_SIZE
+) -> tuple[Array, bool]:
+    """The numbers in one row, all or a sample that lies evenly, and whether they are all."""
+    read, size = _flat_reader(numbers)
+    if size <= most:
+        return read(0, size), True
+    length = max(1, sample // _SAMPLE_CHUNKS)
+    starts = np.linspace(0, size - length, _SAMPLE_CHUNKS).astype(np.int64)
+    return np.concatenate([read(int(start), int(start) + length) for start in starts]), False
+
+
+def value_range(numbers: ReadableTensor | Grid) -> dict[str, Any]:
+    """Of the finite numbers, for a scale of colours."""
+    sampled, is_exact = sample_values(numbers, _SAMPLE_SIZE // 2, _SAMPLE_SIZE // 4)
+    finite = sampled[np.isfinite(sampled)]
+    if not finite.size:
+        return {
+            **dict.fromkeys(("low", "high", "p01", "p1", "p50", "p99", "p999", "absmax")),
+            "exact": is_exact,
+        }
+    shares = np.quantile(finite, [0.001, 0.01, 0.5, 0.99, 0.999])
+    named = dict(zip(("p01", "p1", "p50", "p99", "p999"), map(float, shares), strict=True))
+    low, high = float(finite.min()), float(finite.max())
+    return {"low": low, "high": high, **named, "absmax": max(-low, high, 0.0), "exact": is_exact}
+
+
+def histogram(numbers: ReadableTensor | Grid, bins: int, scale: str) -> dict[str, Any]:
+    if scale not in SCALES or not 1 <= bins <= 1024:
+        raise ValueError(
+            f"a histogram has 1 to 1024 bins, and is {', '.join(SCALES)}; not {bins} and {scale!r}"
+        )
+    sampled, is_exact = sample_values(numbers)
+    finite = sampled[np.isfinite(sampled)].astype(np.float64)
+    edges, binned = _bin_edges(finite, bins, scale)
+    counts = np.histogram(binned, edges)[0] if len(edges) > 1 else np.zeros(0, np.int64)
+    return {
+        "edges": edges,
+        "counts": counts,
+        "nan": int(np.isnan(sampled).sum()),
+        "pos_inf": int(np.isposinf(sampled).sum()),
+        "neg_inf": int(np.isneginf(sampled).sum()),
+        "zero": int((finite == 0).sum()),
+        "count": _flat_reader(numbers)[1],
+        "looked": sampled.size,
+        "exact": is_exact,
+        "low": finite.min() if finite.size else None,
+        "high": finite.max() if finite.size else None,
+    }
+
+
+def profile(numbers: MappedTensor | TensorDifference, axis: int) -> dict[str, Any]:
+    """Mean, spread and ends for each place along an axis, or for groups of places of a long one."""
+    shape = numbers.shape
+    if not 0 <= axis < len(shape):
+        raise ValueError(f"there is no axis {axis}; the shape is {list(shape)}")
+    if isinstance(numbers, TensorDifference):
+        nbytes, operand_count = numbers.a.bits.nbytes + numbers.b.bits.nbytes, 2
+    else:
+        nbytes, operand_count = numbers.bits.nbytes, 1
+    width = max(1, -(-shape[axis] // _PROFILE_POINTS))
+    # Other axes are thinned where the whole would be too much to read.
+    stride = max(1, nbytes // (_PROFILE_BYTES * operand_count))
+    rows = [_group_statistics(numbers, axis, first, width, stride) for first in range(0, shape[axis], width)]
+    names = ("mean", "min", "max", "std", "nan")
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return {
+        "axis": axis,
+        "length": shape[axis],
+        "at": list(range(0, shape[axis], width)),
+        "width": width,
+        **columns,
+        "exact": stride == 1,
+    }
+
+
+def top_elements(numbers: ReadableTensor, count: int, by: str) -> list[tuple[int, float]]:
+    """Places in the order of memory, and their values; block by block, so that nothing large is held."""
+    best: list[tuple[float, int, float]] = []
+    for start, part in _iter_blocks(numbers):
+        keys = _ranking_keys(part, by)
+        places = np.flatnonzero(np.isfinite(keys) | (keys == np.inf))
+        if len(places) > count:
+            places = places[np.argpartition(-keys[places], count - 1)[:count]]
+        best += [(float(keys[at]), start + int(at), float(part[at])) for at in places]
+        best = sorted(best, key=lambda candidate: (-candidate[0], candidate[1]))[:count]
+    return [(at, value) for _, at, value in best]
+
+
+def parse_elements(tensor: MappedTensor, places: str) -> list[tuple[tuple[int, ...], int]]:
+    """Read `0,3,17;1,0,0`: each place, and its number in the order of memory."""
+    entries = [text for text in places.split(";") if text]
+    if len(entries) > _MAX_ELEMENTS:
+        raise TooLargeError(f"{len(entries)} elements are too many; {_MAX_ELEMENTS} are allowed")
+    return [_parse_element(tensor.shape, entry) for entry in entries]
+
+
+def format_number(value: float) -> str:
+    """A number for eyes, as short as it can be without loss in single precision."""
+    if not math.isfinite(value):
+        return str(value)
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.9g}"
+
+
+def _parse_element(shape: tuple[int, ...], text: str) -> tuple[tuple[int, ...], int]:
+    coordinates = [coordinate.strip() for coordinate in text.split(",") if coordinate.strip()]
+    if len(coordinates) != len(shape) or not all(coordinate.isdecimal() for coordinate in coordinates):
+        raise ValueError(f"{text!r} is no place in the shape {list(shape)}")
+    index = tuple(map(int, coordinates))
+    if any(coordinate >= size for coordinate, size in zip(index, shape, strict=True)):
+        raise ValueError(f"{list(index)} lies outside the shape {list(shape)}")
+    return index, int(np.ravel_multi_index(index, shape)) if shape else 0
+
+
+def _flat_reader(numbers: ReadableTensor | Grid) -> tuple[Any, int]:
+    flat = getattr(numbers, "flat", None)
+    if flat is not None:
+        return flat, math.prod(numbers.shape)
+    grid: Any = numbers
+    width = max(grid.shape[1], 1)
+
+    def read(start: int, stop: int) -> Array:
+        rows = slice(start // width, -(-stop // width))
+        part = grid.read(rows, slice(0, width)).reshape(-1)
+        return np.asarray(part[start - rows.start * width :][: stop - start])
+
+    return read, grid.shape[0] * grid.shape[1]
+
+
+def _iter_blocks(numbers: ReadableTensor) -> Iterator[tuple[int, Array]]:
+    read, size = _flat_reader(numbers)
+    for start in range(0, size, _BLOCK):
+        yield start, read(start, min(start + _BLOCK, size))
+
+
+def _ranking_keys(part: Array, by: str) -> Array:
+    with np.errstate(all="ignore"):
+        if by == "abs":
+            # A number that is not finite is what one looks for first.
+            return np.where(np.isnan(part), np.inf, np.abs(part))
+        if by in ("max", "min"):
+            return part if by == "max" else -part
+        if by == "odd":
+            return np.where(np.isfinite(part), -np.inf, 1.0)
+    raise ValueError(f"by={by!r} is not one of abs, max, min, odd")
+
+
+def _group_statistics(
+    numbers: MappedTensor | TensorDifference, axis: int, start: int, width: int, stride: int
+) -> tuple[Any, ...]:
+    part = _read_group(numbers, axis, start, width, stride)
+    finite = part[np.isfinite(part)].astype(np.float64)
+    if not finite.size:
+        return None, None, None, None, int(np.isnan(part).sum())
+    ends = finite.min(), finite.max()
+    return finite.mean(), *ends, finite.std(), int(np.isnan(part).sum())
+
+
+def _read_group(
+    numbers: MappedTensor | TensorDifference, axis: int, start: int, width: int, stride: int
+) -> Array:
+    index: list[slice] = [slice(None)] * len(numbers.shape)
+    index[axis] = slice(start, start + width)
+    other_axes = [(size, at) for at, size in enumerate(numbers.shape) if at != axis]
+    if other_axes:
+        index[max(other_axes)[1]] = slice(None, None, stride)
+    tensors = [numbers.a, numbers.b] if isinstance(numbers, TensorDifference) else [numbers]
+    parts = [(np.ascontiguousarray(tensor.bits[tuple(index)]), tensor.dtype) for tensor in tensors]
+    return difference(parts[0], parts[1], "abs") if len(parts) == 2 else to_real(decode(*parts[0]))
+
+
+def _bin_edges(finite: Array, bins: int, scale: str) -> tuple[Array, Array]:
+    """Ends of the bins, and the numbers as they fall into them."""
+    if not finite.size:
+        return np.zeros(0), finite
+    if scale == "linear":
+        low, high = float(finite.min()), float(finite.max())
+        return _linear_edges(low, high, bins), finite
+    sizes = np.abs(finite[finite != 0])
+    if not sizes.size:
+        return _linear_edges(0.0, 0.0, bins), finite
+    low, high = float(sizes.min()), float(sizes.max())
+    if scale == "log":
+        return _log_edges(low, high, bins), sizes
+    half = _log_edges(max(low, high * 1e-12), high, max(1, bins // 2))
+    return np.concatenate([-half[::-1], half]), finite
+
+
+def _linear_edges(low: float, high: float, bins: int) -> Array:
+    if low == high:
+        gap = abs(low) * 1e-3 or 1e-3
+        low, high = low - gap, high + gap
+    shares = np.linspace(0, 1, bins + 1)
+    edges: Array = low * (1 - shares) + high * shares  # whose width may be more than a number can hold
+    return edges
+
+
+def _log_edges(low: float, high: float, bins: int) -> Array:
+    if low == high:
+        low, high = low * 0.999, high * 1.001
+    edges: Array = np.geomspace(low, high, bins + 1)
+    edges[0], edges[-1] = low, high
+    return edges

@@ -1,0 +1,209 @@
+"""Running jobs as the viewer sees them: a session with each that a page has asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensortap.comparison.sides.leaf import Operand
+from tensortap.comparison.sides.value_ref import numeric_operand
+from tensortap.core.record import Record
+from tensortap.kernels.statistics import Statistics, statistics
+from tensortap.live.client.remote_tap import RemoteTap
+from tensortap.live.client.session import Session, attach
+from tensortap.live.discovery import jobs
+from tensortap.viewer.data.library import match_prefix, shortest_prefix
+from tensortap.viewer.data.tensor import scalar_value, statistics_facts
+from tensortap.viewer.web.responses import NotFoundError
+
+_BUFFER_BYTES = 512 << 20  # bytes of what came that are held
+_MAX_EVENTS, _MAX_NAMES = 20, 500
+_MAX_STATISTICS_ELEMENTS = 1 << 22  # elements whose statistics are computed for each that comes
+
+
+@dataclass(frozen=True, slots=True)
+class ListeningJob:
+    """A job that listens, with all its ranks."""
+
+    job_id: str
+    pid: int
+    facts: dict[str, Any]
+
+
+def find_listening_jobs() -> dict[str, ListeningJob]:
+    """The jobs of this user on this host, by their ids."""
+    groups: dict[str, list[Any]] = {}
+    for job in jobs():
+        groups.setdefault(f"{job.job} {job.name}", []).append(job)
+    ranks_of_job = {
+        hashlib.blake2b(key.encode(), digest_size=8).hexdigest(): ranks for key, ranks in groups.items()
+    }
+    return {job_id: _group_ranks(job_id, ranks, list(ranks_of_job)) for job_id, ranks in ranks_of_job.items()}
+
+
+def _group_ranks(job_id: str, ranks: list[Any], known: list[str]) -> ListeningJob:
+    first = min(ranks, key=lambda job: job.rank)
+    facts = {
+        "id": shortest_prefix(job_id, known),
+        "name": first.name,
+        "pid": first.pid,
+        "ranks": sorted(job.rank for job in ranks),
+        "world": first.world,
+        "program": first.program,
+        "folder": first.folder,
+        "started": first.started,
+    }
+    return ListeningJob(job_id, first.pid, facts)
+
+
+class LiveJobs:
+    """Sessions, opened when first asked for and kept until the job or the viewer ends."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, LiveJob] = {}
+        self._lock = threading.Lock()
+
+    def job(self, prefix: str) -> LiveJob:
+        known = find_listening_jobs()
+        with self._lock:
+            job_id = match_prefix(prefix, {*known, *self._open})
+            if job_id is None:
+                raise NotFoundError(f"no job {prefix!r} listens; tt.listen() in a program opens it")
+            live_job = self._open.get(job_id)
+            if live_job is None or (not live_job.session.is_open and job_id in known):
+                live_job = self._open[job_id] = LiveJob(known[job_id])
+        return live_job
+
+    def close_job(self, prefix: str) -> None:
+        with self._lock:
+            job_id = match_prefix(prefix, self._open)
+            live_job = self._open.pop(job_id) if job_id is not None else None
+        if live_job is not None:
+            live_job.session.close()
+
+    def close(self) -> None:
+        with self._lock:
+            sessions = [job.session for job in self._open.values()]
+            self._open.clear()
+        for session in sessions:
+            session.close()
+
+
+class LiveJob:
+    """A session, and what a page is shown of it."""
+
+    def __init__(self, job: ListeningJob) -> None:
+        self.job_facts = job.facts
+        self.session: Session = attach(job.pid, memory=_BUFFER_BYTES)
+        self.recording_path: str | None = None  # of the run that what comes is written to
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            **self.job_facts,
+            "open": self.session.is_open,
+            "status": self.session.status,
+            "taps": self.taps(),
+        }
+
+    def taps(self) -> list[dict[str, Any]]:
+        return [self.tap_facts(tapped) for tapped in list(self.session.taps.values())]
+
+    def tap_facts(self, tapped: RemoteTap) -> dict[str, Any]:
+        names = ("state", "skipped", "dropped", "missed", "lag", "fired")
+        return {
+            "tap": tapped.number,
+            "what": tapped.label,
+            "condition": not tapped.label.startswith(("'", '"')),
+            **{name: getattr(tapped, name) for name in names},
+            "records": len(self.session.buffer.entries(tapped.number)),
+            "events": tapped.events[-_MAX_EVENTS:],
+            "names": list(tapped.values)[:_MAX_NAMES],
+        }
+
+    def tap(self, number: Any) -> RemoteTap:
+        tapped = self.session.taps.get(number) if isinstance(number, int) else None
+        if tapped is None:
+            raise NotFoundError(f"there is no tap {number!r}; there are {list(self.session.taps) or 'none'}")
+        return tapped
+
+    def latest(self, tap: int, name: str, rank: int) -> Record:
+        for entry in self.session.buffer.latest_by_name(self.tap(tap).number):
+            if entry.record.name == name and first_number(entry.record.rank) == rank:
+                return entry.record
+        raise NotFoundError(f"nothing called {name!r} of rank {rank} has come")
+
+    def history(self, tap: int, name: str, rank: int) -> dict[str, list[Any]]:
+        """What is still held of a name, in numbers."""
+        records = [
+            record
+            for record in self.tap(tap).history
+            if record.name == name and first_number(record.rank) == rank
+        ]
+        measured = [
+            (record, known) for record in records if (known := statistics_of_value(record.value)) is not None
+        ]
+        columns: dict[str, list[Any]] = {"steps": [first_number(record.step) for record, _ in measured]}
+        for field in ("mean", "std", "absmax"):
+            columns[field] = [statistics_facts(known)[field] for _, known in measured]
+        return columns
+
+    def record(self, folder: Path, is_on: bool) -> str | None:
+        """Write what comes to a new run, or stop that."""
+        if is_on and self.recording_path is None:
+            path = self.session.record(folder)
+            self.recording_path = None if path is None else str(path)
+        elif not is_on:
+            self.session.stop_recording()
+            self.recording_path = None
+        return self.recording_path
+
+
+def first_number(number: int | tuple[int, ...]) -> int:
+    return number if isinstance(number, int) else (number[0] if number else 0)
+
+
+def operand_of_value(value: Any) -> Operand | None:
+    return None if isinstance(value, Statistics) else numeric_operand(value)
+
+
+def statistics_of_value(value: Any) -> Statistics | None:
+    """Of what came; statistics that the job made are taken as they are."""
+    if isinstance(value, Statistics):
+        return value
+    operand = numeric_operand(value)
+    return (
+        None
+        if operand is None or operand.bits.size > _MAX_STATISTICS_ELEMENTS
+        else statistics(operand.bits, operand.dtype)
+    )
+
+
+def live_record_facts(record: Record, tap: int, number: int) -> dict[str, Any]:
+    """One that came, for the wall of tiles."""
+    record_statistics, operand = statistics_of_value(record.value), operand_of_value(record.value)
+    rank = first_number(record.rank)
+    facts: dict[str, Any] = {
+        "key": f"{tap}:{record.name}:{rank}",
+        "tap": tap,
+        "name": record.name,
+        "step": first_number(record.step),
+        "rank": rank,
+        "time": record.time,
+        "dtype": operand.dtype if operand is not None else type(record.value).__name__,
+        "shape": list(operand.bits.shape) if operand is not None else [],
+        "number": number,
+        "statistics": None if record_statistics is None else statistics_facts(record_statistics),
+        "odd": ""
+        if record_statistics is None
+        else "NaN"
+        if record_statistics.nan
+        else "Inf"
+        if record_statistics.inf
+        else "",
+    }
+    if operand is not None and operand.bits.size == 1:
+        facts["value"] = scalar_value(operand)
+    return facts
