@@ -17,9 +17,9 @@ from command import main
 from harness import Table, tell
 from rounds import Contestant, Entry, Times, compete, plain, race
 from statements import work
+from tensortap.compat.ttracker import auto_diff, h4logger, logger
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.faces.ttracker import auto_diff, h4logger, logger
 from tensortap.sources.calls.functions import Functions
 
 SHAPE = (4, 64, 256)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 import tensortap as tt
-from tensortap.faces.tensor_capture import (
+from tensortap.compat.tensor_capture import (
     disable_tensor_capture,
     enable_tensor_capture,
     get_available_modules,

@@ -67,7 +67,7 @@ def _excepthook() -> object:
 
 
 def _end_the_dumper() -> None:
-    dumper = sys.modules.get("tensortap.faces.tensor_dumper")
+    dumper = sys.modules.get("tensortap.compat.tensor_dumper")
     if dumper is not None:
         dumper.enable()
         dumper.close()

@@ -4,41 +4,41 @@ from typing import TYPE_CHECKING, Any
 
 # Public names and where they live. Nothing is imported before it is used.
 _HOMES = {
-    "init": "tensortap.faces.tensor_dumper",
-    "dump": "tensortap.faces.tensor_dumper",
-    "enable": "tensortap.faces.tensor_dumper",
-    "disable": "tensortap.faces.tensor_dumper",
-    "update_metadata": "tensortap.faces.tensor_dumper",
-    "flush": "tensortap.faces.tensor_dumper",
-    "close": "tensortap.faces.tensor_dumper",
-    "enable_tensor_capture": "tensortap.faces.tensor_capture",
-    "disable_tensor_capture": "tensortap.faces.tensor_capture",
-    "get_available_modules": "tensortap.faces.tensor_capture",
-    "register_tensor": "tensortap.faces.tensor_capture",
-    "get_captured_tensors_dict": "tensortap.faces.tensor_capture",
-    "ModelTracer": "tensortap.faces.tensortrace",
-    "H5PYSaverCallback": "tensortap.faces.tensortrace",
-    "trace_model": "tensortap.faces.tensortrace",
-    "catch": "tensortap.faces.thing",
-    "serve": "tensortap.faces.thing",
-    "stop_serving": "tensortap.faces.thing",
-    "get": "tensortap.faces.thing",
-    "get_all": "tensortap.faces.thing",
-    "summary": "tensortap.faces.thing",
-    "status": "tensortap.faces.thing",
-    "describe": "tensortap.faces.thing",
-    "ingest_all": "tensortap.faces.thing",
-    "pin": "tensortap.faces.thing",
-    "unpin": "tensortap.faces.thing",
-    "help": "tensortap.faces.thing",
+    "init": "tensortap.compat.tensor_dumper",
+    "dump": "tensortap.compat.tensor_dumper",
+    "enable": "tensortap.compat.tensor_dumper",
+    "disable": "tensortap.compat.tensor_dumper",
+    "update_metadata": "tensortap.compat.tensor_dumper",
+    "flush": "tensortap.compat.tensor_dumper",
+    "close": "tensortap.compat.tensor_dumper",
+    "enable_tensor_capture": "tensortap.compat.tensor_capture",
+    "disable_tensor_capture": "tensortap.compat.tensor_capture",
+    "get_available_modules": "tensortap.compat.tensor_capture",
+    "register_tensor": "tensortap.compat.tensor_capture",
+    "get_captured_tensors_dict": "tensortap.compat.tensor_capture",
+    "ModelTracer": "tensortap.compat.tensortrace",
+    "H5PYSaverCallback": "tensortap.compat.tensortrace",
+    "trace_model": "tensortap.compat.tensortrace",
+    "catch": "tensortap.compat.thing",
+    "serve": "tensortap.compat.thing",
+    "stop_serving": "tensortap.compat.thing",
+    "get": "tensortap.compat.thing",
+    "get_all": "tensortap.compat.thing",
+    "summary": "tensortap.compat.thing",
+    "status": "tensortap.compat.thing",
+    "describe": "tensortap.compat.thing",
+    "ingest_all": "tensortap.compat.thing",
+    "pin": "tensortap.compat.thing",
+    "unpin": "tensortap.compat.thing",
+    "help": "tensortap.compat.thing",
     "stack_padded_tensors": "tensortap.stages.reduce",
     "stack_tensors": "tensortap.stages.reduce",
-    "auto_diff": "tensortap.faces.ttracker",
-    "var_tracker": "tensortap.faces.ttracker",
-    "logger": "tensortap.faces.ttracker",
-    "h4logger": "tensortap.faces.ttracker",
-    "log2file": "tensortap.faces.ttracker",
-    "_log_change": "tensortap.faces.ttracker",
+    "auto_diff": "tensortap.compat.ttracker",
+    "var_tracker": "tensortap.compat.ttracker",
+    "logger": "tensortap.compat.ttracker",
+    "h4logger": "tensortap.compat.ttracker",
+    "log2file": "tensortap.compat.ttracker",
+    "_log_change": "tensortap.compat.ttracker",
     "compare": "tensortap.comparison.values.compare",
     "difference": "tensortap.comparison.values.compare",
     "register_comparator": "tensortap.comparison.values.compare",
@@ -111,6 +111,39 @@ if TYPE_CHECKING:
     from tensortap.comparison.values.compare import compare as compare
     from tensortap.comparison.values.compare import difference as difference
     from tensortap.comparison.values.compare import register_comparator as register_comparator
+    from tensortap.compat.tensor_capture import disable_tensor_capture as disable_tensor_capture
+    from tensortap.compat.tensor_capture import enable_tensor_capture as enable_tensor_capture
+    from tensortap.compat.tensor_capture import get_available_modules as get_available_modules
+    from tensortap.compat.tensor_capture import get_captured_tensors_dict as get_captured_tensors_dict
+    from tensortap.compat.tensor_capture import register_tensor as register_tensor
+    from tensortap.compat.tensor_dumper import close as close
+    from tensortap.compat.tensor_dumper import disable as disable
+    from tensortap.compat.tensor_dumper import dump as dump
+    from tensortap.compat.tensor_dumper import enable as enable
+    from tensortap.compat.tensor_dumper import flush as flush
+    from tensortap.compat.tensor_dumper import init as init
+    from tensortap.compat.tensor_dumper import update_metadata as update_metadata
+    from tensortap.compat.tensortrace import H5PYSaverCallback as H5PYSaverCallback
+    from tensortap.compat.tensortrace import ModelTracer as ModelTracer
+    from tensortap.compat.tensortrace import trace_model as trace_model
+    from tensortap.compat.thing import catch as catch
+    from tensortap.compat.thing import describe as describe
+    from tensortap.compat.thing import get as get
+    from tensortap.compat.thing import get_all as get_all
+    from tensortap.compat.thing import help as help
+    from tensortap.compat.thing import ingest_all as ingest_all
+    from tensortap.compat.thing import pin as pin
+    from tensortap.compat.thing import serve as serve
+    from tensortap.compat.thing import status as status
+    from tensortap.compat.thing import stop_serving as stop_serving
+    from tensortap.compat.thing import summary as summary
+    from tensortap.compat.thing import unpin as unpin
+    from tensortap.compat.ttracker import _log_change as _log_change
+    from tensortap.compat.ttracker import auto_diff as auto_diff
+    from tensortap.compat.ttracker import h4logger as h4logger
+    from tensortap.compat.ttracker import log2file as log2file
+    from tensortap.compat.ttracker import logger as logger
+    from tensortap.compat.ttracker import var_tracker as var_tracker
     from tensortap.core.errors import CorruptRunError as CorruptRunError
     from tensortap.core.errors import GatherError as GatherError
     from tensortap.core.errors import MissingExtraError as MissingExtraError
@@ -130,39 +163,6 @@ if TYPE_CHECKING:
     from tensortap.core.record import Series as Series
     from tensortap.core.steps import step as step
     from tensortap.core.tap import Tap as Tap
-    from tensortap.faces.tensor_capture import disable_tensor_capture as disable_tensor_capture
-    from tensortap.faces.tensor_capture import enable_tensor_capture as enable_tensor_capture
-    from tensortap.faces.tensor_capture import get_available_modules as get_available_modules
-    from tensortap.faces.tensor_capture import get_captured_tensors_dict as get_captured_tensors_dict
-    from tensortap.faces.tensor_capture import register_tensor as register_tensor
-    from tensortap.faces.tensor_dumper import close as close
-    from tensortap.faces.tensor_dumper import disable as disable
-    from tensortap.faces.tensor_dumper import dump as dump
-    from tensortap.faces.tensor_dumper import enable as enable
-    from tensortap.faces.tensor_dumper import flush as flush
-    from tensortap.faces.tensor_dumper import init as init
-    from tensortap.faces.tensor_dumper import update_metadata as update_metadata
-    from tensortap.faces.tensortrace import H5PYSaverCallback as H5PYSaverCallback
-    from tensortap.faces.tensortrace import ModelTracer as ModelTracer
-    from tensortap.faces.tensortrace import trace_model as trace_model
-    from tensortap.faces.thing import catch as catch
-    from tensortap.faces.thing import describe as describe
-    from tensortap.faces.thing import get as get
-    from tensortap.faces.thing import get_all as get_all
-    from tensortap.faces.thing import help as help
-    from tensortap.faces.thing import ingest_all as ingest_all
-    from tensortap.faces.thing import pin as pin
-    from tensortap.faces.thing import serve as serve
-    from tensortap.faces.thing import status as status
-    from tensortap.faces.thing import stop_serving as stop_serving
-    from tensortap.faces.thing import summary as summary
-    from tensortap.faces.thing import unpin as unpin
-    from tensortap.faces.ttracker import _log_change as _log_change
-    from tensortap.faces.ttracker import auto_diff as auto_diff
-    from tensortap.faces.ttracker import h4logger as h4logger
-    from tensortap.faces.ttracker import log2file as log2file
-    from tensortap.faces.ttracker import logger as logger
-    from tensortap.faces.ttracker import var_tracker as var_tracker
     from tensortap.formats.serializers import load as load
     from tensortap.formats.serializers import register_serializer as register_serializer
     from tensortap.frameworks.base import register_framework as register_framework

@@ -52,7 +52,7 @@ def test_an_unknown_name_is_refused_like_any_modules():
 
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_documented_names_are_in_the_front_door_and_in_the_face(name):
-    face = importlib.import_module("tensortap.faces.tensor_dumper")
+    face = importlib.import_module("tensortap.compat.tensor_dumper")
     assert getattr(face, name) is getattr(tensortap, name)
     assert name in tensortap.__all__
     assert name in face.__all__
@@ -66,7 +66,7 @@ def test_an_old_script_runs_with_one_import_line_changed(ask):
         tensor_dumper.dump(np.ones((10, 10)), "layer1_output")
         print(tensor_dumper.compare(np.ones(3), np.ones(3), atol=1e-5, rtol=1e-5))
         tensor_dumper.disable(); tensor_dumper.enable(); tensor_dumper.update_metadata()
-        from tensortap.faces.tensor_dumper import init, dump, compare, enable, disable, update_metadata
+        from tensortap.compat.tensor_dumper import init, dump, compare, enable, disable, update_metadata
     """)
     assert done.stdout == "True\n", done.stderr
 

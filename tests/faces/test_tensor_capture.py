@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tensortap as tt
-from tensortap.faces import tensor_capture
-from tensortap.faces.tensor_capture import (
+from tensortap.compat import tensor_capture
+from tensortap.compat.tensor_capture import (
     disable_tensor_capture,
     enable_tensor_capture,
     get_available_modules,
@@ -495,7 +495,7 @@ def test_an_enabled_model_that_nobody_holds_goes_with_its_capture(x):
 def test_a_program_may_end_without_disabling():
     program = """
         import torch
-        from tensortap.faces.tensor_capture import enable_tensor_capture, get_captured_tensors_dict
+        from tensortap.compat.tensor_capture import enable_tensor_capture, get_captured_tensors_dict
         model = enable_tensor_capture(torch.nn.Sequential(torch.nn.Linear(2, 2)), ["0"])
         model(torch.ones(1, 2))
         print(list(get_captured_tensors_dict()))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.faces.tensortrace import H5PYSaverCallback, ModelTracer, stack_padded_tensors, stack_tensors
+from tensortap.compat.tensortrace import H5PYSaverCallback, ModelTracer, stack_padded_tensors, stack_tensors
 
 
 class Net(nn.Module):

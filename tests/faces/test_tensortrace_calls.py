@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.faces.tensortrace import ModelTracer, stack_tensors, trace_model
+from tensortap.compat.tensortrace import ModelTracer, stack_tensors, trace_model
 from tensortap.stages.reduce import cast, histogram, mean, norm, slice_of
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.faces.tensortrace import H5PYSaverCallback, ModelTracer
+from tensortap.compat.tensortrace import H5PYSaverCallback, ModelTracer
 
 X = torch.ones(2, 3)
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import tensortap as tt
+from tensortap.compat import thing
 from tensortap.core.tap import Tap
-from tensortap.faces import thing
 from tensortap.readers.spinner import show_spinner
 from tensortap.sinks.memory import parse_memory_limit
 from tensortap.sources.manual import Manual

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 import tensortap as tt
+from tensortap.compat import ttracker
+from tensortap.compat.ttracker import _log_change, auto_diff, h4logger, log2file, logger, var_tracker
 from tensortap.core.errors import WriteFailedError
-from tensortap.faces import ttracker
-from tensortap.faces.ttracker import _log_change, auto_diff, h4logger, log2file, logger, var_tracker
 
 pytestmark = pytest.mark.xdist_group("faces ttracker")  # what they share is made once
 

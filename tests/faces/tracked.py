@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tensortap.faces.ttracker import auto_diff, var_tracker
+from tensortap.compat.ttracker import auto_diff, var_tracker
 
 EXAMPLES = {}
 

@@ -4,7 +4,7 @@ import json
 import sys
 
 import tensortap as tt
-from tensortap.faces import thing
+from tensortap.compat import thing
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tensortap as tt
+from tensortap.compat import tensor_dumper
 from tensortap.core.errors import WriteFailedError
-from tensortap.faces import tensor_dumper
 
 BIG = np.arange(400_000.0)  # 3.2 MB, more than the disk
 LAYOUTS = ("files", "pack")

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from tensortap.cli.output import write, write_json
+from tensortap.compat import thing
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.faces import thing
 from tensortap.frameworks.base import Description, framework_of
 from tensortap.recording.receiver import Receiver
 from tensortap.render.received import ReceivedRecord, describe_value
