@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tensortap.cli.choice import chosen, step_and_rank
+from tensortap.cli.address import chosen, opened_run, step_and_rank
 from tensortap.cli.output import (
     MISSING,
     OK,
@@ -18,7 +18,6 @@ from tensortap.cli.output import (
     write,
     write_json,
 )
-from tensortap.cli.target import opened_run
 from tensortap.core.errors import UnknownNameError
 from tensortap.readers.stored_record import StoredRecord
 from tensortap.recording.export import FORMATS, Exported, Format, export

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from tensortap.cli import drawing
-from tensortap.cli.bundled import TRACES, in_tensors, in_trace
-from tensortap.cli.choice import one_place
+from tensortap.cli import plots
+from tensortap.cli.address import named, one_place, target
 from tensortap.cli.output import (
     counted,
     json_option,
@@ -23,8 +22,7 @@ from tensortap.cli.output import (
     write_json,
     write_table,
 )
-from tensortap.cli.subject import Subject, in_file, in_run
-from tensortap.cli.target import named, target
+from tensortap.cli.show_subject import TRACES, Subject, in_file, in_run, in_tensors, in_trace
 from tensortap.core.errors import RefusedError
 from tensortap.formats.safetensors import SUFFIX
 from tensortap.kernels.decode import decode
@@ -141,13 +139,13 @@ def _write_numbers(
     look = summarize_array(bits, found.dtype, bins=bars, known=found.known if chosen is None else None)
     place = chosen if chosen is not None else default_index(found.bits.shape)
     if image is not None:
-        _write_image(Path(image), drawing.image(found.bits, found.dtype, place))
+        _write_image(Path(image), plots.image(found.bits, found.dtype, place))
     if as_json:
         facts = {**found.facts, "slice": format_index(place) if chosen is not None else None, **_look(look)}
         values = {"values": plain(decode(bits, found.dtype).tolist())} if with_values else {}
         write_json("show", {**facts, "history": found.history, **values})
     elif with_values:
-        for line in drawing.value_lines(bits, found.dtype):
+        for line in plots.value_lines(bits, found.dtype):
             write(line)
     else:
         _write_portrait(found, look, place)
@@ -156,10 +154,10 @@ def _write_numbers(
 def _write_portrait(found: Subject, look: ArraySummary, place: Any) -> None:
     _write_head(found)
     sections = [
-        list(drawing.statistics_lines(look)),
-        list(drawing.histogram_lines(look)),
-        list(drawing.heat_map_lines(found.bits, found.dtype, place)),
-        list(drawing.sparkline_lines(found.history)),
+        list(plots.statistics_lines(look)),
+        list(plots.histogram_lines(look)),
+        list(plots.heat_map_lines(found.bits, found.dtype, place)),
+        list(plots.sparkline_lines(found.history)),
     ]
     write("\n\n".join("\n".join(lines) for lines in sections if lines))
 

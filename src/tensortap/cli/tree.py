@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tensortap.cli.choice import chosen, step_and_rank
+from tensortap.cli.address import chosen, opened_run, step_and_rank
 from tensortap.cli.output import (
     MISSING,
     OK,
@@ -21,7 +21,6 @@ from tensortap.cli.output import (
     write,
     write_json,
 )
-from tensortap.cli.target import opened_run
 from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
 from tensortap.readers.listing import describe_lost_files, file_ends, file_ends_from_cells
 from tensortap.readers.run import Run
