@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-LONGEST_FILE = 300
+LONGEST_FILE = 500
 LONGEST_FUNCTION = 40
 # Longer for a reason, given here; anything else is to be cut.
 ALLOWED_FILES: dict[str, str] = {

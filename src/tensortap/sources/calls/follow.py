@@ -24,7 +24,7 @@ from tensortap.sources.probes.settrace import follow, unfollow
 _MOST_CALLERS = 3
 _LONGEST_TEXT = 200
 _MOST_DECORATORS = 50  # lines of them
-_OWN = str(Path(__file__).resolve().parents[1]) + "/"
+_OWN = str(Path(__file__).resolve().parents[2]) + "/"
 _GIVES = inspect.CO_GENERATOR | inspect.CO_COROUTINE
 _number = itertools.count(1).__next__
 

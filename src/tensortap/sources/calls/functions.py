@@ -29,7 +29,7 @@ from tensortap.sources.calls.follow import Known, Tree, known_of
 from tensortap.sources.function_names import real_function
 from tensortap.sources.probes.settrace import followers
 
-_OWN = str(Path(__file__).resolve().parents[1]) + "/"
+_OWN = str(Path(__file__).resolve().parents[2]) + "/"
 # They have no level of their own; what they call has.
 _TRANSPARENT = {"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 _MODULE_CALLS = {"_call_impl", "_wrapped_call_impl"}
