@@ -11,7 +11,7 @@ def test_percentiles_and_histogram_speak_of_the_finite_numbers():
     found = summarize_array(values, "float64", bins=4)
     assert found.percentiles == {1: 1, 5: 5, 25: 25, 50: 50, 75: 75, 95: 95, 99: 99}
     assert found.histogram == (25, 25, 25, 26)
-    assert (found.statistics.nan, found.statistics.inf, found.every) == (1, 1, 1)
+    assert (found.statistics.nan, found.statistics.inf, found.stride) == (1, 1, 1)
 
 
 def test_nothing_finite_has_neither():
@@ -30,7 +30,7 @@ def test_a_large_array_is_sampled_for_percentiles_alone():
     values = np.zeros(9 << 20, "f4")
     values[::3] = 1
     found = summarize_array(values, "float32", bins=2)
-    assert found.every == 3
+    assert found.stride == 3
     assert sum(found.histogram) == values.size
 
 
