@@ -213,7 +213,7 @@ def test_workers_find_how_pieces_sit(tmp_path):
     a, b = written(tmp_path / "one", one()), written(tmp_path / "two", ranks())
     with Counting(2) as executor:
         found = tt.compare_runs(a, b, executor=executor)
-    assert Counting.asked.count("settled") == 4
+    assert Counting.asked.count("assemble_pair") == 4
     assert [str(plan) for plan in found.plans] == [str(plan) for plan in tt.compare_runs(a, b).plans]
 
 

@@ -148,8 +148,8 @@ import os, signal, sys
 import tensortap as tt
 
 def opened():
-    from tensortap.comparison.sides.value_ref import _values
-    return _values.cache_info().currsize
+    from tensortap.comparison.sides.value_ref import _open_values
+    return _open_values.cache_info().currsize
 
 class Deadly:
     _max_workers = 2

@@ -92,7 +92,7 @@ def test_a_process_group_is_asked_before_the_launcher(tmp_path):
     assert [job.communicate(timeout=60)[0].strip() for job in jobs] == ["0 2", "1 2"]
 
 
-IDENTITY = "import json; from tensortap.core.ranks import launch_identity as i; print(json.dumps(i()))"
+IDENTITY = "import json; from tensortap.core.ranks import launch_id as i; print(json.dumps(i()))"
 
 
 def test_processes_of_one_launch_share_an_identity_and_launches_differ():

@@ -24,7 +24,7 @@ from tensortap.transport.frames import BadFrameError, FrameKind, FrameLimits, en
 from tensortap.transport.handshake import token_proof
 from tensortap.transport.sockets import open_socket, wrap_tls
 from tensortap.transport.tls import certificate_fingerprint, client_tls, create_self_signed, server_tls
-from tensortap.transport.values import encode_for_wire, unpacked
+from tensortap.transport.values import encode_for_wire, decode_from_wire
 
 TIMEOUT = 20
 
@@ -141,7 +141,7 @@ def test_a_large_tensor_arrives_exactly_aligned_and_writable(ends):
     sender.join()
     assert frame.data.ctypes.data % 64 == 0
     assert frame.data.flags.writeable
-    assert torch.equal(unpacked(frame.meta, frame.data), value)
+    assert torch.equal(decode_from_wire(frame.meta, frame.data), value)
 
 
 def test_a_frame_of_thousands_of_buffers_arrives(ends):
@@ -150,7 +150,7 @@ def test_a_frame_of_thousands_of_buffers_arrives(ends):
     sender = send_in_background(one, value)
     frame = other.receive(TIMEOUT)
     sender.join()
-    assert [int(part[0]) for part in unpacked(frame.meta, frame.data)] == list(range(3000))
+    assert [int(part[0]) for part in decode_from_wire(frame.meta, frame.data)] == list(range(3000))
 
 
 def test_many_threads_send_through_one_link_and_every_frame_is_whole(ends):
@@ -181,7 +181,7 @@ def test_a_frame_that_comes_byte_by_byte_survives_every_timeout():
             link.receive(timeout=0)
     raw.sendall(frame[-1:])
     arrived = link.receive(timeout=0)
-    assert unpacked(arrived.meta, arrived.data)[1] == "é"
+    assert decode_from_wire(arrived.meta, arrived.data)[1] == "é"
     raw.close()
     link.close()
 
@@ -473,7 +473,7 @@ def test_with_tls_a_pinned_certificate_and_a_token_frames_go_both_ways_at_once(p
         senders = [send_in_background(link, np.arange(1_000_000), 2) for link in (caller, listener)]
         for link in (caller, listener) * 2:
             frame = link.receive(TIMEOUT)
-            assert unpacked(frame.meta, frame.data)[-1] == 999_999
+            assert decode_from_wire(frame.meta, frame.data)[-1] == 999_999
         for sender in senders:
             sender.join()
         with pytest.raises(TimeoutError):
@@ -563,9 +563,8 @@ def test_a_file_without_a_certificate_is_named(tmp_path):
 
 READER = """
 import socket, sys
-from tensortap.transport.handshake import proof
-from tensortap.transport.connection import Link
-link = Link(socket.socket(fileno=int(sys.argv[1])))
+from tensortap.transport.connection import Connection
+link = Connection(socket.socket(fileno=int(sys.argv[1])))
 for _ in range(4):
     assert link.receive().data.nbytes == 8 << 20
     print("got", flush=True)

@@ -23,7 +23,8 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement, Record, Site
 from tensortap.transport.frames import BadFrameError, FrameKind, FrameLimits, encode_head, parse_meta
-from tensortap.transport.values import encode_for_wire, original_types, record_from, record_meta, unpacked
+from tensortap.transport.schema import decode_record, encode_record_meta
+from tensortap.transport.values import decode_from_wire, encode_for_wire, original_types
 
 Point = namedtuple("Point", "x y")
 
@@ -47,7 +48,7 @@ def sent(value):
 
 
 def passed(value, **options):
-    return unpacked(*sent(value), **options)
+    return decode_from_wire(*sent(value), **options)
 
 
 def torch_of(name):
@@ -197,7 +198,7 @@ def test_a_contiguous_tensor_is_sent_from_its_own_memory():
 
 def test_what_arrives_is_writable_and_on_the_memory_of_the_data():
     meta, data = sent({"t": torch.zeros(4), "n": np.zeros(4)})
-    back = unpacked(meta, data)
+    back = decode_from_wire(meta, data)
     back["t"][:] = 1
     back["n"][:] = 2
     assert bytes(data[:4]) == np.float32(1).tobytes()
@@ -232,7 +233,7 @@ def test_a_conjugated_or_negated_view_is_what_it_shows():
 )
 def test_a_class_of_its_own_arrives_as_a_plain_container_with_a_note(value, plain, note):
     meta, data = sent(value)
-    back = unpacked(meta, data)
+    back = decode_from_wire(meta, data)
     assert (type(back), back) == (type(plain), plain)
     assert original_types(meta) == [note]
 
@@ -248,12 +249,12 @@ def test_a_distributed_tensor_arrives_as_its_piece_with_its_placement(tmp_path, 
     try:
         value = distribute_tensor(torch.arange(12.0).reshape(4, 3), init_device_mesh("cpu", (1,)), [Shard(0)])
         meta, data = sent(value)
-        told = record_meta(Record("w", value))
+        told = encode_record_meta(Record("w", value))
     finally:
         dist.destroy_process_group()
-    assert type(unpacked(meta, data)) is torch.Tensor
-    assert unpacked(meta, data).tolist() == torch.arange(12.0).reshape(4, 3).tolist()
-    assert record_from(told, None).placement == Placement((1,), (0,), ("shard(0)",), (4, 3), (0, 0))
+    assert type(decode_from_wire(meta, data)) is torch.Tensor
+    assert decode_from_wire(meta, data).tolist() == torch.arange(12.0).reshape(4, 3).tolist()
+    assert decode_record(told, None).placement == Placement((1,), (0,), ("shard(0)",), (4, 3), (0, 0))
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize")
@@ -310,12 +311,12 @@ def test_what_cannot_be_sent_is_refused_and_the_part_named(value, told):
 )
 def test_a_tree_that_is_not_sound_is_refused(tree, told):
     with pytest.raises(BadFrameError, match=told):
-        unpacked({"tree": tree}, b"")
+        decode_from_wire({"tree": tree}, b"")
 
 
 def test_a_number_type_that_is_not_in_the_table_never_reaches_numpy():
     with pytest.raises(BadFrameError):
-        unpacked({"tree": [["array", "numpy", "O", [1]]]}, bytearray(8))
+        decode_from_wire({"tree": [["array", "numpy", "O", [1]]]}, bytearray(8))
 
 
 def test_a_long_list_of_numbers_of_one_type_is_one_block():
@@ -327,17 +328,17 @@ def test_a_long_list_of_numbers_of_one_type_is_one_block():
 def test_the_limits_are_the_receivers():
     meta, data = sent(list(range(100)))
     with pytest.raises(BadFrameError, match="allowed are 50"):
-        unpacked(meta, data, FrameLimits(numbers=50))
+        decode_from_wire(meta, data, FrameLimits(numbers=50))
 
 
 def test_without_torch_a_tensor_arrives_as_a_numpy_array_and_torch_is_not_imported():
     code = """
         import sys, numpy as np
-        from tensortap.transport.values import unpacked
+        from tensortap.transport.values import decode_from_wire
         meta = {"tree": [["array", "torch", "float32", [2]]]}
-        back = unpacked(meta, bytearray(np.ones(2, "f4").tobytes()))
+        back = decode_from_wire(meta, bytearray(np.ones(2, "f4").tobytes()))
         assert type(back) is np.ndarray and "torch" not in sys.modules
-        own = unpacked(meta, bytearray(8), into="own")
+        own = decode_from_wire(meta, bytearray(8), into="own")
         assert type(own).__module__ == "torch"
     """
     done = subprocess.run(
@@ -360,13 +361,13 @@ def test_a_record_arrives_with_everything_it_tells():
     site = Site("forward", "model.py", 12, 1, ("main", "train"), 3)
     placement = Placement((2,), (1,), ("shard(0)",), (4, 3), (2, 0))
     record = Record("layers.0", 1, "output", (1, 2), 3, 4, 5, 1234.5, site, placement)
-    assert record_from(through_json(record_meta(record)), 1) == record
+    assert decode_record(through_json(encode_record_meta(record)), 1) == record
 
 
 def test_a_plain_record_takes_few_bytes_and_fields_of_later_versions_are_passed_over():
-    meta = record_meta(Record("loss", 1.0, time=2.0))
+    meta = encode_record_meta(Record("loss", 1.0, time=2.0))
     assert meta == {"name": "loss", "time": 2.0}
-    assert record_from({**meta, "colour": "red"}, 1.0) == Record("loss", 1.0, time=2.0)
+    assert decode_record({**meta, "colour": "red"}, 1.0) == Record("loss", 1.0, time=2.0)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +388,7 @@ def test_a_plain_record_takes_few_bytes_and_fields_of_later_versions_are_passed_
 )
 def test_a_record_of_other_types_than_its_own_is_refused(meta):
     with pytest.raises(BadFrameError):
-        record_from(meta, None)
+        decode_record(meta, None)
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

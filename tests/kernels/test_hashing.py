@@ -55,7 +55,7 @@ def test_an_array_in_several_blocks_is_refused():
 
 
 def test_without_its_library_there_is_no_checksum(forgotten):
-    pieces = forgotten.Checksum()
+    pieces = forgotten.RunningChecksum()
     pieces.update(b"abc")
     assert forgotten.checksum(b"abc") is None
     assert pieces.text() is None

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from tensortap.core.record import Record
 
-if TYPE_CHECKING:
-    from tensortap.core.tap import Tap
-
 
 class Source(Protocol):
-    def start(self, tap: Tap) -> None: ...
+    def start(self, tap: Any) -> None:
+        """Emit into that `Tap` from now on. (Any: core/tap.py imports this file.)"""
 
     def stop(self) -> None:
         """Restore everything `start` touched; safe to call twice."""

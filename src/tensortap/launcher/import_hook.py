@@ -1,17 +1,11 @@
-"""What runs in every started Python.
+"""The import hook that `tensortap run` installs: observe models, optimizers, functions and `tt.tap` as they appear.
 
-In a program that `tensortap run` started: wait for what is worth watching, at no cost until it comes.
-
-Little is imported here, because this runs in every Python that the program starts.
-
-Functions of the program's own script: noticed as soon as they are defined, before they are called.
-
-A model that is given to torch.jit, which cannot follow hooks, is let go of first.
+It runs in every Python that the program starts, so it imports little. Functions of the script itself are found by
+tracing its definitions; a model that is passed to torch.jit, which cannot follow hooks, is released first.
 """
 
 from __future__ import annotations
 
-import ast
 import atexit
 import os
 import sys
@@ -36,7 +30,7 @@ _MAIN = "__main__"
 
 
 def install_import_hook() -> None:
-    """Called while Python starts, before the program."""
+    """Start observing; called while the interpreter starts, before the program."""
     spec = current_launch_spec()
     if spec is None or not is_on():
         return
@@ -54,10 +48,10 @@ def install_import_hook() -> None:
 
 
 class ImportHook:
-    """Looks on while the program imports: models, optimizers, functions that are wanted, and `tt.tap`.
+    """A meta path finder that finds nothing itself: it hooks torch, the selected functions and `tt.tap` on import.
 
-    It never finds a module itself. That torch's own modules are there is noticed when they import the next
-    one, so that no frame of ours is in the way of an import.
+    That torch's modules are loaded is noticed when they import the next one, so that no frame of ours is on the
+    stack of an import.
     """
 
     def __init__(self, spec: LaunchSpec) -> None:
@@ -72,7 +66,7 @@ class ImportHook:
     @property
     def program(self) -> Program:
         if self._program is None:
-            # Imported before the lock is taken: whoever imports something else may wait for it.
+            # Imported before the lock is acquired: a thread that imports something else may wait for it.
             from tensortap.launcher.program import Program
 
             with self._creation_lock:
@@ -80,7 +74,7 @@ class ImportHook:
         return self._program
 
     def at_exit(self, process: int) -> None:
-        """A program without a model is described when it is over; a forked child is not this program."""
+        """Write the facts of a program without a model when it exits; not in a forked child."""
         has_model = self._program is not None and self._program.has_model
         if process == os.getpid() and not has_model:
             from tensortap.launcher.outcome import write_program_facts_at_exit
@@ -96,7 +90,7 @@ class ImportHook:
         return None
 
     def run_guarded(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        """A guest in someone's program: whatever fails is logged, and nothing more is watched."""
+        """Run an action in the user's program: on failure log, and uninstall all hooks."""
         try:
             return action(*arguments)
         except Exception:
@@ -123,7 +117,6 @@ class ImportHook:
             self._hook_scripting()
 
     def _hook_scripting(self) -> None:
-
         if is_jit_imported():
             self._scripting_hook = ScriptingHook(lambda model: self.run_guarded(self._release, model))
 
@@ -132,13 +125,12 @@ class ImportHook:
             self._program.release(model)
 
     def _on_module_call(self, model: Any) -> Iterable[Any]:
-        """A module is called; one that has neither parts nor parameters is no model."""
+        """Register a module that is being called; without submodules and parameters it is no model."""
         if not model._modules and not model._parameters:
             return ()
         return self.run_guarded(self._register_model, model) or ()
 
     def _register_model(self, model: Any) -> Iterable[Any]:
-
         if is_scripting():
             return ()
         known_modules = self.program.register(model)
@@ -182,7 +174,7 @@ class ImportHook:
             pass
 
     def _listen_for_taps(self, tapping: Any) -> None:
-        """Nothing is imported before the first value is tapped: this may be amid an import of ours."""
+        """Import nothing before the first value is tapped: this may run during an import of ours."""
 
         def on_first_tap(value: Any, name: str, site: Any) -> None:
             if not self.run_guarded(lambda: self.program.receive_tap(value, name, site, on_first_tap)):
@@ -192,10 +184,10 @@ class ImportHook:
 
 
 class MethodAccessHook:
-    """Stands where a class has a method, rings when an object is asked for it, and gives the method.
+    """A descriptor in place of a method: calls `on_access(instance)` when it is looked up, and returns the method.
 
-    No frame of ours is on the stack while the method runs, and whoever looks at the class sees the method.
-    `ring` gives the objects that need not ring again.
+    No frame of ours is on the stack while the method runs, and the class still shows its own method.
+    `on_access` returns the objects whose lookups need not be reported again.
     """
 
     __slots__ = ("_class", "_known", "_method", "_name", "_on_access")
@@ -215,7 +207,7 @@ class MethodAccessHook:
         return self._method.__get__(instance, owner)
 
     def _mark_known(self, instance: Any) -> None:
-        # The number of an object is given again when it is gone; then it must be forgotten here, too.
+        # An id is reused once its object is collected, so the entry must go with it.
         key, known = id(instance), self._known
         known[key] = ref(instance, lambda _: known.pop(key, None))
 
@@ -225,7 +217,7 @@ class MethodAccessHook:
 
 
 def _initial_directory() -> str:
-    """Where the program begins; it may go elsewhere, and its command is to be given here again."""
+    """The working directory at the start, in which the command can be repeated; the program may change it."""
     try:
         return os.getcwd()
     except OSError:
@@ -233,21 +225,21 @@ def _initial_directory() -> str:
 
 
 def _module_in_pattern(pattern: str) -> str:
-    """`pkg.mod` of a pattern `pkg.mod:func.var`; nothing of any other."""
+    """`pkg.mod` of a pattern `pkg.mod:func.var`, else an empty string."""
     above, colon, _ = pattern.removeprefix("!").partition(":")
     return above if colon else ""
 
 
-_MAIN_OF_CHILD = "__mp_main__"  # what a spawned child of multiprocessing calls the script while it reads it
-_DEFINITION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_MAIN_OF_CHILD = "__mp_main__"  # the name of the script while a spawned child of multiprocessing executes it
+
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 def await_definitions(patterns: Sequence[str], notify: Callable[[], object]) -> None:
-    """Call `tell` once every name that the patterns begin with stands in the script's namespace.
+    """Call `notify` once every name that the patterns start with is defined in the script's namespace.
 
-    No import tells of them, so the lines of the script are followed until then. Names that its text does not
-    define are not waited for; with a wildcard, the first call of a function of the script is the moment.
+    No import announces them, so the lines of the script are traced until then. Names that its source does not
+    define are not awaited; with a wildcard, `notify` is called at the first call of a function of the script.
     """
     names = {
         _first_name(pattern) for pattern in patterns if pattern.removeprefix("!").startswith(f"{_MAIN}:")
@@ -260,7 +252,7 @@ def await_definitions(patterns: Sequence[str], notify: Callable[[], object]) -> 
 
 
 class DefinitionTracer:
-    """A trace function that looks at the lines of the script's own frame, and at nothing of any other."""
+    """A trace function for the lines of the script's module frame; all other frames run untraced."""
 
     def __init__(self, names: set[str], *, has_wildcard: bool, notify: Callable[[], object]) -> None:
         self._names, self._has_wildcard, self._notify = names, has_wildcard, notify
@@ -287,7 +279,7 @@ class DefinitionTracer:
         return self.trace_line
 
     def _finish(self) -> None:
-        if sys.gettrace() == self.trace_call:  # else a debugger of the program's has taken its place
+        if sys.gettrace() == self.trace_call:  # else a debugger has replaced it
             sys.settrace(self._previous_trace)
         with _script_as_main():
             self._notify()
@@ -295,7 +287,7 @@ class DefinitionTracer:
 
 @contextmanager
 def _script_as_main() -> Iterator[None]:
-    """In a spawned child the script takes the place of the main module, but only when it was read."""
+    """In a spawned child, use the script as `__main__` already while it is being executed."""
     main, script = sys.modules[_MAIN], sys.modules.get(_MAIN_OF_CHILD)
     sys.modules[_MAIN] = script or main
     try:
@@ -309,7 +301,9 @@ def _first_name(pattern: str) -> str:
 
 
 def _names_defined_in_script() -> set[str] | None:
-    """The functions and classes in the text of the script; None where there is no such text."""
+    """Names of the functions, classes and imports in the script's source; None where there is no source."""
+    import ast  # imported lazily: few programs need it, and this module loads in every Python
+
     try:
         with open(sys.argv[0], "rb") as file:
             tree = ast.parse(file.read())
@@ -317,10 +311,11 @@ def _names_defined_in_script() -> set[str] | None:
         return None
     imported = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     aliases = {alias.asname or alias.name for node in imported for alias in node.names}
-    return aliases | {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITION_NODES)}
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return aliases | {node.name for node in ast.walk(tree) if isinstance(node, definitions)}
 
 
-# Where a module becomes one of torch.jit's own kind, by script() and by trace(); both take it first.
+# Where script() and trace() turn a module into a ScriptModule; both take the module as their first argument.
 _ENTRY_POINTS = {"torch.jit._recursive": "create_script_module", "torch.jit._trace": "make_module"}
 
 
@@ -329,7 +324,7 @@ def is_jit_imported() -> bool:
 
 
 class ScriptingHook:
-    """Stands in these places, and tells which module it is before it goes on."""
+    """Wraps these entry points: `release(module)` is called before the original function."""
 
     def __init__(self, release: Callable[[Any], object]) -> None:
         self._functions = {
@@ -359,7 +354,7 @@ def _release_before(function: Callable[..., Any], release: Callable[[Any], objec
 
 
 def is_scripting() -> bool:
-    """Whether modules are looked at, or called for the sake of a trace, by torch.jit in this thread."""
+    """Is torch.jit scripting or tracing a module in this thread?"""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("torch.jit."):

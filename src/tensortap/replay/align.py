@@ -1,9 +1,4 @@
-"""Tt.align.
-
-Each part of a model judged by itself: it gets what a reference had, and gives what it makes of it.
-
-Which values of a reference a replay asks for, and what of the candidate's modules they are.
-"""
+"""`tt.align`: run a candidate with the activations of a reference, and judge every module by itself."""
 
 from __future__ import annotations
 
@@ -19,7 +14,8 @@ from tensortap.comparison.diagnosis.verdict import Finding, judge, make_finding
 from tensortap.comparison.matching.match import EntryPair, Matching, MatchMethod, match
 from tensortap.comparison.matching.rules import Rules, load_rules
 from tensortap.comparison.noise.floor import Floor, check_limit, resolve_floor
-from tensortap.comparison.runs.compare import Comparison, Coverage, add_weight_note
+from tensortap.comparison.runs.compare import Comparison, add_weight_note
+from tensortap.comparison.runs.result import Coverage
 from tensortap.comparison.sharding.group_ranks import group_shards
 from tensortap.comparison.sharding.placement import DeclaredPlacement
 from tensortap.comparison.sides.alignment_note import describe_gaps
@@ -113,14 +109,14 @@ def align(
 
 @dataclass(slots=True)
 class _TeacherForcedComparison:
-    """A reference, a model that gets its values, and what is known of both."""
+    """One comparison of a candidate that runs on the activations of a reference."""
 
     reference: Any
     candidate: Any
     batch: Any
     patterns: Sequence[Any]
     rules: Rules
-    ignored: list[Entry] = field(default_factory=list)  # values of the reference that a rule leaves out
+    ignored: list[Entry] = field(default_factory=list)  # reference values that a rule excludes
 
     def compare(
         self,
@@ -133,40 +129,40 @@ class _TeacherForcedComparison:
         side = _select_rank(self.load_reference(), step, rank, self.rules.placements)
         noise_floor = None if floor is None else resolve_floor(floor, side)
         selected = side = self.select_reference(side, fused)
-        run, shelf, matched, guess = self.replay(side)
+        run, activations, matched, guess = self.replay(side)
         if not fused and any(guess):
             side = split_fused(concatenate_fused(side, guess.fused), guess.split_up)
             side = replace(side, notes=[*side.notes, str(guess)])
-            run, shelf, matched, _ = self.replay(side)
+            run, activations, matched, _ = self.replay(side)
         noise_floor = noise_floor or self.measure_floor(
-            side, run, shelf.names, is_own=not fused and side is selected
+            side, run, activations.names, is_unfused=not fused and side is selected
         )
         noise_floor = noise_floor if limit is None else replace(noise_floor, limit=limit)
         table = annotate_decision_margins(
             [mark_shape_mismatch(finding) for finding in _judge_pairs(matched.pairs, noise_floor)]
         )
-        other = Side(f"{_model_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
+        candidate = Side(f"{_model_label(self.candidate)}, replayed", [pair.b for pair in matched.pairs])
         model = self.reference if is_model(self.reference) else side.metadata.get("model")
-        facts = collect_model_facts(model, self.candidate)
-        facts = [self.rules.drop_ignored_weights(facts_of_side) for facts_of_side in facts]
-        sides = [
-            replace(one_side, metadata=side_facts)
-            for one_side, side_facts in zip((side, other), facts, strict=True)
+        facts = [
+            self.rules.drop_ignored_weights(model_facts)
+            for model_facts in collect_model_facts(model, self.candidate)
         ]
-        explanations = explain_setup_differences(sides[0], sides[1], matched)
+        explanations = explain_setup_differences(
+            replace(side, metadata=facts[0]), replace(candidate, metadata=facts[1]), matched
+        )
         return Comparison(
             side.label,
-            other.label,
+            candidate.label,
             tuple(table),
             tuple(add_weight_note(origin, explanations) for origin in find_origins(table, matched.only_b)),
             explanations,
-            _summarise_coverage(matched, table, [*side.problems, *describe_step_gaps(shelf)]),
+            _summarise_coverage(matched, table, [*side.problems, *describe_step_gaps(activations)]),
             noise_floor,
-            (*matched.notes, *side.notes, *describe_replay(run, shelf), *self.compile_notes()),
+            (*matched.notes, *side.notes, *describe_replay(run, activations), *self.compile_notes()),
         )
 
     def load_reference(self) -> Side:
-        """The reference's values; a model is run on the batch first."""
+        """The reference's values; a reference model is run on the batch first."""
         if not is_model(self.reference):
             return load_side(self.reference)
         with capture(self.reference, *self.reference_patterns()) as cap, preserved_state(self.reference):
@@ -174,41 +170,46 @@ class _TeacherForcedComparison:
         return Side(_model_label(self.reference), side_from_capture(cap).entries)
 
     def reference_patterns(self) -> Sequence[Any]:
-        """The patterns, as far as they mean anything in the reference, whose names may be others."""
+        """The patterns that select anything in the reference model, whose module names may differ."""
         return [
             pattern for pattern in self.patterns if _selects_any(self.reference, pattern)
         ] or _DEFAULT_PATTERNS
 
     def replay(self, side: Side) -> tuple[TeacherForcedRun, ReferenceActivations, Matching, FusionGuess]:
-        """Once with the names that are known; once more where guesses make pairs of others."""
+        """Run the candidate with known names; run it again if matching guesses pairs of other names."""
         names = {name: self.rules.rename(name) for name in side.names}
-        run, shelf = self.run_candidate(ReferenceActivations(side, names))
-        ours = Side("", [*(own for _, own in run.pairs), *run.unmatched])
-        matching = match(_matched_reference(side, run, shelf, self.ignored), ours, self.rules)
+        run, activations = self.run_candidate(ReferenceActivations(side, names))
+        candidate = Side("", [*(own for _, own in run.pairs), *run.unmatched])
+        matching = match(_matched_reference(side, run, activations, self.ignored), candidate, self.rules)
         guesses = {pair.a.name: pair for pair in matching.pairs if pair.how in ("class", "content")}
-        if guesses and not (shelf.is_cut or shelf.is_joined):
+        if guesses and not (activations.is_sliced or activations.is_concatenated):
             names |= {name: pair.b.name for name, pair in guesses.items()}
-            run, shelf = self.run_candidate(ReferenceActivations(side, names))
+            run, activations = self.run_candidate(ReferenceActivations(side, names))
         pairs = [
             replace(_make_pair(a, b, names, guesses), alignment=run.plans.get(id(b))) for a, b in run.pairs
         ]
-        left = [entry for entry in side.entries if id(entry) not in shelf.used]
-        alone = self.rules.drop_ignored(run.unmatched)
-        unmatched = keep_replayed_steps(left, shelf), keep_replayed_steps(alone, shelf)
+        only_reference = [entry for entry in side.entries if id(entry) not in activations.used_ids]
+        only_candidate = self.rules.drop_ignored(run.unmatched)
+        unmatched = (
+            keep_replayed_steps(only_reference, activations),
+            keep_replayed_steps(only_candidate, activations),
+        )
         run.missing = [
-            site_message
-            for site_message in run.missing
-            if _is_in_reference(site_message, unmatched[0], self.rules)
+            message for message in run.missing if _is_in_reference(message, unmatched[0], self.rules)
         ]
         matched = Matching(pairs, *unmatched, matching.messages, matching.ignored)
-        matched = drop_padding(matched) if shelf.is_cut or shelf.is_joined else matched
-        return run, shelf, matched, _guess_fused(matching, self.rules)
+        matched = drop_padding(matched) if activations.is_sliced or activations.is_concatenated else matched
+        return run, activations, matched, _guess_fused(matching, self.rules)
 
-    def run_candidate(self, shelf: ReferenceActivations) -> tuple[TeacherForcedRun, ReferenceActivations]:
-        return run_teacher_forced(self.candidate, self.candidate_batch(), self.patterns, shelf), shelf
+    def run_candidate(
+        self, activations: ReferenceActivations
+    ) -> tuple[TeacherForcedRun, ReferenceActivations]:
+        return run_teacher_forced(
+            self.candidate, self.candidate_batch(), self.patterns, activations
+        ), activations
 
     def candidate_batch(self) -> Any:
-        """The batch in the candidate's own type, where the reference has another."""
+        """The batch, converted to the candidate's dtype if the reference's differs."""
         if not is_model(self.reference):
             return self.batch
         own_dtypes, reference_dtypes = weight_dtypes(self.candidate), weight_dtypes(self.reference)
@@ -219,12 +220,12 @@ class _TeacherForcedComparison:
         )
 
     def select_reference(self, side: Side, fused: Fused) -> Side:
-        """The values of the reference that the patterns mean: what they do not is not missed."""
+        """The reference entries that the patterns select; others do not count as missing."""
         side = infer_kinds(side, self.rules.rename)
         side = replace(concatenate_fused(side, fused), problems=[*side.problems, *missing_parts(side, fused)])
-        is_whole = tuple(self.patterns) == _DEFAULT_PATTERNS
-        wanted_sites = [] if is_whole else selection(self.candidate, self.patterns)
-        sites = None if is_whole else {(wanted.site.path, wanted.site.kind) for wanted in wanted_sites}
+        is_default = tuple(self.patterns) == _DEFAULT_PATTERNS
+        wanted_sites = [] if is_default else selection(self.candidate, self.patterns)
+        sites = None if is_default else {(wanted.site.path, wanted.site.kind) for wanted in wanted_sites}
         entries = select_entries(side.entries, self.rules.rename, sites)
         kept = self.rules.drop_ignored(entries)
         kept_ids = set(map(id, kept))
@@ -232,9 +233,9 @@ class _TeacherForcedComparison:
         return replace(side, entries=kept)
 
     def measure_floor(
-        self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_own: bool
+        self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_unfused: bool
     ) -> Floor:
-        """The rounding of each part alone: of the reference, which is right, or else of the candidate."""
+        """The noise floor of each module in isolation, from the reference model if possible, else the candidate."""
         reference_dtype, candidate_dtype = (
             coarsest_output_dtype(side.entries),
             coarsest_output_dtype(own for _, own in run.pairs),
@@ -251,12 +252,12 @@ class _TeacherForcedComparison:
                 run,
             )
         ]
-        if is_own and is_model(self.reference):
-            # A reference that rounds more has rounded its weights too, of which only the candidate can show
-            # the effect; it comes first then.
-            place = 0 if lowest == candidate_dtype else 1
+        if is_unfused and is_model(self.reference):
+            # A reference of lower precision has rounded its weights too, and only the candidate shows the
+            # effect of that, so the candidate comes first then.
+            position = 0 if lowest == candidate_dtype else 1
             candidates.insert(
-                place,
+                position,
                 (
                     self.reference,
                     self.batch,
@@ -266,9 +267,9 @@ class _TeacherForcedComparison:
                     None,
                 ),
             )
-        for model, batch, patterns, types, names_in_model, base in candidates:
+        for model, batch, patterns, dtypes, names_in_model, base in candidates:
             rounding = IsolatedRounding(model, batch, patterns)
-            runs = rounding.twin(*types, functools.partial(ReferenceActivations, side, names_in_model))
+            runs = rounding.rerun(*dtypes, functools.partial(ReferenceActivations, side, names_in_model))
             skipped += rounding.skipped
             if runs is not None:
                 return floor_from_isolated_runs(
@@ -287,7 +288,9 @@ class _TeacherForcedComparison:
 
 
 def _guess_fused(matching: Matching, rules: Rules) -> FusionGuess:
-    """Guessed inputs say nothing against it: a fused module has that of its parts."""
+    """Guess fused modules from unmatched outputs and from pairs that were only guessed.
+
+    Guessed pairs of inputs are no evidence against fusion: a fused module has the input of its parts."""
     outputs = [
         pair for pair in matching.pairs if pair.how in ("class", "content") and pair.a.kind == "output"
     ]
@@ -315,25 +318,24 @@ def _model_label(model: Any) -> str:
 def _select_rank(
     side: Side, step: int | None, rank: int | None, declarations: Sequence[DeclaredPlacement]
 ) -> Side:
-    """A replay is of one rank: of this one, where the reference has several and so has this job. One process
-    alone is set against all of them put together."""
-    here = rank_info()
-    if rank is None and len(side.ranks) > 1 and here.world_size > 1 and here.rank in side.ranks:
-        rank = here.rank
+    """The reference's entries of one rank: of this rank in a distributed job, else of all ranks assembled."""
+    current = rank_info()
+    if rank is None and len(side.ranks) > 1 and current.world_size > 1 and current.rank in side.ranks:
+        rank = current.rank
     side = side if step is None and rank is None else side.select(step=step, rank=rank)
     return side if len(side.ranks) < 2 else group_shards(side, 0, None, declarations)
 
 
 def _matched_reference(
-    side: Side, run: TeacherForcedRun, shelf: ReferenceActivations, ignored: Sequence[Entry]
+    side: Side, run: TeacherForcedRun, activations: ReferenceActivations, ignored: Sequence[Entry]
 ) -> Side:
-    """The reference, with the steps and calls at which its values were used, and what rules leave out."""
-    unused = [entry for entry in side.entries if id(entry) not in shelf.used]
+    """The reference's entries under the steps and calls at which they were used, with unused and ignored ones."""
+    unused = [entry for entry in side.entries if id(entry) not in activations.used_ids]
     return Side(side.label, [*(a for a, _ in run.pairs), *unused, *ignored])
 
 
 def _is_in_reference(message: str, unused: Sequence[Entry], rules: Rules) -> bool:
-    """Whether the reference has a value at a site of the candidate that never came."""
+    """Whether the reference has a value for the candidate's site that the message says was never reached."""
     site = message.split(" ")[0]
     names = [rules.rename(entry.name) for entry in unused]
     return any(name == site or name.startswith((f"{site}.", f"{site}[")) for name in names)
@@ -374,30 +376,29 @@ def _summarise_coverage(matched: Matching, table: Sequence[Finding], problems: S
     )
 
 
-_REPLAYED = ("output", "input", "value")
+_REPLAYED_KINDS = ("output", "input", "value")
 
 
-def infer_kinds(side: Side, renamed: Callable[[str], str]) -> Side:
-    """The same; of a side that knows names alone, as a dict or what was dumped, each value is the output of
-    the module of its name, or the input where the candidate's name says so."""
+def infer_kinds(side: Side, rename: Callable[[str], str]) -> Side:
+    """Set the kinds of a side that has names only (a dict, a dump): output, or input if the name says so."""
     if any(entry.kind in ("output", "input") for entry in side.entries):
         return side
-    return replace(side, entries=[_infer_kind(entry, renamed(entry.name)) for entry in side.entries])
+    return replace(side, entries=[_infer_kind(entry, rename(entry.name)) for entry in side.entries])
 
 
 def select_entries(
-    entries: Sequence[Entry], renamed: Callable[[str], str], sites: Collection[tuple[str, str]] | None
+    entries: Sequence[Entry], rename: Callable[[str], str], sites: Collection[tuple[str, str]] | None
 ) -> list[Entry]:
-    """The values that are meant: those of these sites, or whatever can be replayed."""
+    """The entries at these sites; without sites, every entry that can be replayed."""
     if sites is None:
-        return [entry for entry in entries if entry.kind in _REPLAYED]
-    modules = [split_name(renamed(entry.name), entry.kind)[0] for entry in entries]
+        return [entry for entry in entries if entry.kind in _REPLAYED_KINDS]
+    modules = [split_name(rename(entry.name), entry.kind)[0] for entry in entries]
     return [entry for entry, module in zip(entries, modules, strict=True) if (module, entry.kind) in sites]
 
 
 def _infer_kind(entry: Entry, name: str) -> Entry:
     if entry.kind != "value":
         return entry
-    port = split_name(name, "value")[1].lstrip(".").partition(".")[0].partition("[")[0]
+    site = split_name(name, "value")[1].lstrip(".").partition(".")[0].partition("[")[0]
     kinds: dict[str, Kind] = {"in": "input", "forward": "value"}
-    return replace(entry, kind=kinds.get(port, "output"))
+    return replace(entry, kind=kinds.get(site, "output"))

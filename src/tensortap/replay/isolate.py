@@ -31,14 +31,14 @@ def _save_buffers(model: Any) -> Callable[[], None]:
         for name, buffer in module._buffers.items()
     ]
 
-    def put_back() -> None:
+    def restore() -> None:
         for module, name, buffer, copy in saved:
             if buffer is not None and copy is not None and not _are_bitwise_equal(buffer, copy):
                 with torch.no_grad():
                     buffer.copy_(copy)
             module._buffers[name] = buffer
 
-    return put_back
+    return restore
 
 
 def _are_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -56,21 +56,21 @@ def _save_gradients(model: Any) -> Callable[[], None]:
         if gradient is not None:
             parameter.grad = None
 
-    def put_back() -> None:
+    def restore() -> None:
         for parameter, gradient in saved:
             parameter.grad = gradient
 
-    return put_back
+    return restore
 
 
 def _save_modes(model: Any) -> Callable[[], None]:
     saved = [(module, module.training) for module in model.modules()]
 
-    def put_back() -> None:
+    def restore() -> None:
         for module, is_training in saved:
             module.training = is_training
 
-    return put_back
+    return restore
 
 
 def _save_random_states() -> Callable[[], None]:
@@ -79,7 +79,7 @@ def _save_random_states() -> Callable[[], None]:
     python, numpy = random.getstate(), sys.modules.get("numpy")
     numpy_state = None if numpy is None else numpy.random.get_state()
 
-    def put_back() -> None:
+    def restore() -> None:
         torch.set_rng_state(cpu)
         for device, state in zip(devices, cuda, strict=True):
             torch.cuda.set_rng_state(state, device)
@@ -87,4 +87,4 @@ def _save_random_states() -> Callable[[], None]:
         if numpy is not None:
             numpy.random.set_state(numpy_state)
 
-    return put_back
+    return restore

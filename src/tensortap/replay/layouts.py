@@ -35,8 +35,8 @@ _FLOATING = {name for name in UNIT_ROUNDOFF if not name.startswith("complex")}
 class InverseReorderedRef(NamedTuple):
     """Given numbers in the arrangement of another value; what they do not reach, as padding, stays."""
 
-    given: ValueRef
-    like: ValueRef
+    source: ValueRef
+    target: ValueRef
     steps: tuple[ArrayOp, ...]  # that make of the other value what is given
 
     def load(self) -> Any:
@@ -44,7 +44,7 @@ class InverseReorderedRef(NamedTuple):
         return decode(operand.bits, operand.dtype)
 
     def operand(self) -> Operand:
-        given, like = self.given.operand(), self.like.operand()
+        given, like = self.source.operand(), self.target.operand()
         if given is None or like is None:
             raise ValueError("what is not numbers has no arrangement")
         array = decode(like.bits, like.dtype).copy()
@@ -57,9 +57,9 @@ class InverseReorderedRef(NamedTuple):
 class AlignedLayouts:
     """A pair in one arrangement, and what to put in the place of the model's own value."""
 
-    other: Entry
-    own: Entry
-    given: Entry
+    reference: Entry
+    candidate: Entry
+    replacement: Entry
     layout: Layout
 
 

@@ -101,7 +101,7 @@ class _PerturbedReruns:
             with (
                 capture(self._model, *self._patterns, to=sink),
                 preserved_state(self._model),
-                self._watched(),
+                self._detect_optimizer_steps(),
             ):
                 self._run(self._model, self._batch, has_gradients=self._has_gradients)
         finally:
@@ -113,7 +113,7 @@ class _PerturbedReruns:
         self._base = {(entry.name, entry.first_step - first, entry.call): entry for entry in side.entries}
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _detect_optimizer_steps(self) -> Iterator[None]:
         """Whether an optimizer does a step."""
 
         def note(*_: Any) -> None:
@@ -190,7 +190,7 @@ class _PerturbedReruns:
         try:
             self._add(name, converted, batch)
             if self._is_finer(dtype) and not (callable(batch) and self._has_gradients):
-                self._add_own(converted, batch)
+                self._add_intrinsic(converted, batch)
         except (RuntimeError, TypeError, NotImplementedError) as error:
             self._measurements.drop([name, INTRINSIC_ROUNDING])
             self._skipped.append(f"{name}: the model does not run in it ({error})")
@@ -205,7 +205,7 @@ class _PerturbedReruns:
         ]
         return bool(own_dtypes) and max(map(_epsilon, own_dtypes)) > _epsilon(dtype)
 
-    def _add_own(self, converted_model: Any, batch: Any) -> None:
+    def _add_intrinsic(self, converted_model: Any, batch: Any) -> None:
         """Every module goes on with what the run itself gave, so that each shows its own rounding alone."""
         replays: dict[str, RecordedOutputs] = {}
         for entry in self._base.values():

@@ -65,15 +65,15 @@ def mark_shape_mismatch(finding: Finding) -> Finding:
     return replace(finding, verdict="unaligned", ratio=0.0, note=f"{finding.note}; it was not replaced")
 
 
-def describe_step_gaps(shelf: ReferenceActivations) -> list[str]:
+def describe_step_gaps(activations: ReferenceActivations) -> list[str]:
     """Steps that only one side has, or that were not run as a whole."""
-    reference_steps, candidate_steps = len(shelf.steps), len(shelf.ran)
-    if shelf.is_cut:
-        return _describe_unfinished_steps(shelf)
-    if shelf.is_joined or reference_steps == candidate_steps:
+    reference_steps, candidate_steps = len(activations.steps), len(activations.candidate_steps)
+    if activations.is_sliced:
+        return _describe_unfinished_steps(activations)
+    if activations.is_concatenated or reference_steps == candidate_steps:
         return []
     if reference_steps > candidate_steps:
-        missing = ", ".join(map(str, shelf.steps[candidate_steps : candidate_steps + _MAX_SHOWN]))
+        missing = ", ".join(map(str, activations.steps[candidate_steps : candidate_steps + _MAX_SHOWN]))
         more = (
             f" and {reference_steps - candidate_steps - _MAX_SHOWN} more"
             if reference_steps - candidate_steps > _MAX_SHOWN
@@ -87,19 +87,19 @@ def describe_step_gaps(shelf: ReferenceActivations) -> list[str]:
     ]
 
 
-def _describe_unfinished_steps(shelf: ReferenceActivations) -> list[str]:
-    unmatched = f"{shelf.strange} of the candidate's {len(shelf.ran)} steps"
-    are = "is" if shelf.strange == 1 else "are"
+def _describe_unfinished_steps(activations: ReferenceActivations) -> list[str]:
+    unmatched = f"{activations.unmatched_steps} of the candidate's {len(activations.candidate_steps)} steps"
+    are = "is" if activations.unmatched_steps == 1 else "are"
     return [
         *(
             f"{name}: only the first {part} of {whole} were compared"
-            for name, part, whole in shelf.unfinished()
+            for name, part, whole in activations.incomplete_inputs()
         ),
-        *([f"{unmatched} {are} no piece of the reference's one"] if shelf.strange else []),
+        *([f"{unmatched} {are} no piece of the reference's one"] if activations.unmatched_steps else []),
     ]
 
 
-def describe_replay(run: TeacherForcedRun, shelf: ReferenceActivations) -> list[str]:
+def describe_replay(run: TeacherForcedRun, activations: ReferenceActivations) -> list[str]:
     """What is worth saying of a replay."""
     notes = [
         f"{name} was not replaced: {reason}" for name, reason in list(run.not_replaced.items())[:_MAX_SHOWN]
@@ -110,19 +110,19 @@ def describe_replay(run: TeacherForcedRun, shelf: ReferenceActivations) -> list[
     if run.assembled:
         methods = ", ".join(f"{count} {description}" for description, count in run.assembled.items())
         notes.append(f"the pieces of the reference's ranks were put together: {methods}")
-    if shelf.is_cut and shelf.is_alike and not shelf.strange:
-        count = len(shelf.ran)
+    if activations.is_sliced and activations.has_matching_inputs and not activations.unmatched_steps:
+        count = len(activations.candidate_steps)
         steps = f"each of the candidate's {count} steps" if count > 1 else "the candidate's step"
         notes.append(f"{steps} is a piece of the reference's one")
-    if shelf.is_joined:
-        notes.append(f"the candidate's step is the reference's {len(shelf.steps)} put together")
+    if activations.is_concatenated:
+        notes.append(f"the candidate's step is the reference's {len(activations.steps)} put together")
     return notes
 
 
-def keep_replayed_steps(entries: Sequence[Entry], shelf: ReferenceActivations) -> list[Entry]:
+def keep_replayed_steps(entries: Sequence[Entry], activations: ReferenceActivations) -> list[Entry]:
     """Without those of steps that the other side does not have, which are told once."""
-    replayed = set(shelf.steps[: len(shelf.ran)])
-    return [entry for entry in entries if entry.first_step in replayed or shelf.is_joined]
+    replayed = set(activations.steps[: len(activations.candidate_steps)])
+    return [entry for entry in entries if entry.first_step in replayed or activations.is_concatenated]
 
 
 def _blame(finding: Finding, modules: ModuleParents) -> tuple[str, str]:

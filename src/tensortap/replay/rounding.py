@@ -52,9 +52,9 @@ class IsolatedRuns:
     """What each part of a model makes of what a run had there: in another type, and of inputs that are moved
     to a neighbouring number. Where a sum nearly cancels, its type alone tells too little of its noise."""
 
-    name: str  # of the type
-    twin: TeacherForcedRun
-    moved: TeacherForcedRun | None
+    dtype: str
+    converted: TeacherForcedRun
+    perturbed: TeacherForcedRun | None
     is_coarser: bool  # then it is the twin whose inputs are moved
 
 
@@ -65,7 +65,9 @@ class IsolatedRounding:
         self._model, self._batch, self._patterns = model, batch, patterns
         self.skipped: list[str] = []
 
-    def twin(self, own: str, other: str, shelf: Callable[[], ReferenceActivations]) -> IsolatedRuns | None:
+    def rerun(
+        self, own: str, other: str, activations: Callable[[], ReferenceActivations]
+    ) -> IsolatedRuns | None:
         """The twin rounds less than the model, unless the other side rounds more: then as that one does."""
         is_coarser = UNIT_ROUNDOFF.get(other, 0.0) > UNIT_ROUNDOFF.get(own, 0.0)
         choices = (
@@ -74,14 +76,14 @@ class IsolatedRounding:
             else [dtype for dtype in _FINER_DTYPES if UNIT_ROUNDOFF[dtype] < UNIT_ROUNDOFF.get(own, 0.0)]
         )
         for name in choices:
-            run = self._made(name, shelf())
+            run = self._run(name, activations())
             if run is not None:
-                perturbed_run = self._made(name if is_coarser else "", shelf(), _perturb_input)
+                perturbed_run = self._run(name if is_coarser else "", activations(), _perturb_input)
                 return IsolatedRuns(name, run, perturbed_run, is_coarser)
         return None
 
-    def _made(
-        self, name: str, shelf: ReferenceActivations, change: Perturbation | None = None
+    def _run(
+        self, name: str, activations: ReferenceActivations, change: Perturbation | None = None
     ) -> TeacherForcedRun | None:
         """In that type; as it is where none is named."""
         try:
@@ -89,7 +91,7 @@ class IsolatedRounding:
             if name:
                 dtype = getattr(torch, name)
                 model, batch = copy.deepcopy(model).to(dtype), convert_batch(batch, dtype)
-            return run_teacher_forced(model, batch, self._patterns, shelf, change)
+            return run_teacher_forced(model, batch, self._patterns, activations, change)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
             self.skipped.append(f"{name or _ULP_RERUN}: the model does not run in it ({error})")
             return None
@@ -108,12 +110,14 @@ def floor_from_isolated_runs(
     same. Of the latter nobody knows that it is right: what is more than is usual for the `lowest` type on
     its way is no noise of it."""
     measurements = NoiseMeasurements(is_intrinsic=not (runs.is_coarser or are_mixed))
-    for other, base_value, own in _pair_with_base(runs.twin, base):
-        measurements.add(f"each part alone in {runs.name}", other, measure(base_value.load(), own.load()))
-    for other, base_value, own in _pair_with_base(runs.moved, runs.twin if runs.is_coarser else base):
+    for other, base_value, own in _pair_with_base(runs.converted, base):
+        measurements.add(f"each part alone in {runs.dtype}", other, measure(base_value.load(), own.load()))
+    for other, base_value, own in _pair_with_base(
+        runs.perturbed, runs.converted if runs.is_coarser else base
+    ):
         measurements.add(_ULP_RERUN, other, measure(base_value.load(), own.load()), _ROUNDING_SHARE)
     floor = measurements.floor(skipped, DEFAULT_LIMIT)
-    pairs = (base or runs.twin).pairs
+    pairs = (base or runs.converted).pairs
     dtypes = {_entry_key(other): coarsest_dtype(other.dtype, own.dtype) for other, own in pairs}
     rows = {_entry_key(other): max(math.prod(other.shape[:-1]), 1) for other, _ in pairs}
     widest: dict[str, float] = {}
@@ -123,7 +127,7 @@ def floor_from_isolated_runs(
     for key, value_noise in floor.noise.items():
         dtype = dtypes.get(key, "")
         # A finer twin has the same weights; those of another type were rounded too, or were not.
-        has_lower_bound = dtype == "float32" or (are_mixed and runs.name in _FINER_DTYPES)
+        has_lower_bound = dtype == "float32" or (are_mixed and runs.dtype in _FINER_DTYPES)
         lower_bound = UNIT_ROUNDOFF.get(dtype, 0.0) if has_lower_bound else 0.0
         value_noise = _widen_short_columns(value_noise, rows.get(key, 1), widest[key[0]])
         noise[key] = _bound_noise(

@@ -67,14 +67,14 @@ def run_teacher_forced(
     model: Any,
     batch: Any,
     patterns: Sequence[Any],
-    shelf: ReferenceActivations,
+    activations: ReferenceActivations,
     change: Perturbation | None = None,
 ) -> TeacherForcedRun:
-    """Run the model, every selected input and output replaced by what is on the shelf, inputs by what
+    """Run the model, every selected input and output replaced by what is on the activations, inputs by what
     `change` makes of it. Afterwards the model is what it was: hooks, buffers, gradients, modes and random
     states."""
     run = _ActivationExchange(
-        shelf, {".".join(names): class_name(module) for names, module in walk(model)}, change
+        activations, {".".join(names): class_name(module) for names, module in walk(model)}, change
     )
     wanted = [
         wanted_site for wanted_site in selection(model, patterns) if wanted_site.site.kind in _REPLACED_KINDS
@@ -165,9 +165,12 @@ class _ActivationExchange:
     """One run: what is seen of it, and what is waiting to be put in the place of what was just seen."""
 
     def __init__(
-        self, shelf: ReferenceActivations, classes: Mapping[str, str], change: Perturbation | None = None
+        self,
+        activations: ReferenceActivations,
+        classes: Mapping[str, str],
+        change: Perturbation | None = None,
     ) -> None:
-        self._reference, self._classes, self._perturbation = shelf, classes, change
+        self._reference, self._classes, self._perturbation = activations, classes, change
         self._replacements: dict[str, Entry] = {}
         self.result = TeacherForcedRun()
         self.failure: Exception | None = None
@@ -182,7 +185,7 @@ class _ActivationExchange:
         (own,) = side_from_records([record], self._classes).entries
         own.order = len(self.result.pairs) + len(self.result.unmatched)
         own_placement = record.placement
-        other = self._reference.take(record, own.shape if own_placement is None else own_placement.shape)
+        other = self._reference.lookup(record, own.shape if own_placement is None else own_placement.shape)
         own.step = self._reference.step_of(record)
         other = (
             other if other is None or own_placement is None else self._take_shard(own, other, own_placement)
@@ -203,9 +206,11 @@ class _ActivationExchange:
             self.result.not_replaced.update({own.name: aligned} if aligned else {})
             self._add_pair(other, own, plan)
             return
-        self._replacements[record.name] = aligned.given
+        self._replacements[record.name] = aligned.replacement
         self._add_pair(
-            aligned.other, aligned.own, aligned.layout.annotate(plan or AlignmentNote(other.name, "", ()))
+            aligned.reference,
+            aligned.candidate,
+            aligned.layout.annotate(plan or AlignmentNote(other.name, "", ())),
         )
 
     def _add_pair(self, other: Entry, own: Entry, plan: AlignmentNote | None) -> None:

@@ -28,8 +28,7 @@ from tensortap.render.words import pluralize
 from tensortap.sinks.outbox import NOT_DELIVERED, Delivery, Outbox, QueuedValue, queue_cost
 from tensortap.transport.connection import Connection, connect
 from tensortap.transport.frames import FrameKind
-from tensortap.transport.sockets import parse_host
-from tensortap.transport.tls import TlsConfig, check_listener_user
+from tensortap.transport.tls import TlsConfig, check_listener_user, parse_host
 from tensortap.transport.values import WireValue, copy_buffers, encode_record
 
 # What a user-defined value may raise when it is described or copied.

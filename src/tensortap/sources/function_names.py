@@ -57,37 +57,37 @@ class NamedFunction(NamedTuple):
         return ModuleSite(self.path, kind, self.holder, parameter, False, self.function, self.whose)
 
 
-def split(way: Alternative) -> tuple[str, tuple[str, ...]] | None:
+def split(alternative: Alternative) -> tuple[str, tuple[str, ...]] | None:
     """`pkg.mod`, and the segments after the colon; None where it is written otherwise."""
-    for position, segment in enumerate(way.segments):
+    for position, segment in enumerate(alternative.segments):
         last, colon, rest = segment.partition(":")
         if colon:
-            above = [*way.segments[:position], last]
-            is_name = all(one.isidentifier() for one in above)
-            return (".".join(above), (rest, *way.segments[position + 1 :])) if is_name else None
+            module_segments = [*alternative.segments[:position], last]
+            is_name = all(segment_name.isidentifier() for segment_name in module_segments)
+            return (".".join(module_segments), (rest, *alternative.segments[position + 1 :])) if is_name else None
     return None
 
 
-def named_functions(way: Alternative) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
+def named_functions(alternative: Alternative) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
     """The functions that the first segments mean, each with the segments that are left."""
-    found = split(way)
-    if found is not None:
-        yield from _functions(python_module(found[0]), f"{found[0]}:", found[1])
+    parts = split(alternative)
+    if parts is not None:
+        yield from _functions(python_module(parts[0]), f"{parts[0]}:", parts[1])
 
 
 def given_function(function: Any) -> NamedFunction:
     """One that is given itself; of a bound method, the calls on its object alone."""
     real = real_function(function)
-    whose = Whose(function.__self__) if isinstance(function, MethodType) else None
+    call_filter = Whose(function.__self__) if isinstance(function, MethodType) else None
     module, _, qualified = path_of(real).partition(":")
-    above, _, name = qualified.rpartition(".")
-    return NamedFunction(f"{module}:{above}", name, inspect.getmodule(real), real, whose)
+    class_path, _, name = qualified.rpartition(".")
+    return NamedFunction(f"{module}:{class_path}", name, inspect.getmodule(real), real, call_filter)
 
 
 def path_of(function: Any) -> str:
     """`pkg.mod:func`, also of one that is defined inside of another."""
-    found = real_function(function)
-    return f"{found.__module__}:{found.__qualname__.replace('.<locals>', '')}"
+    unwrapped = real_function(function)
+    return f"{unwrapped.__module__}:{unwrapped.__qualname__.replace('.<locals>', '')}"
 
 
 def is_function(value: Any) -> bool:
@@ -108,13 +108,13 @@ def python_function(member: Any) -> FunctionType | None:
 def members(holder: Any, segment: str) -> Iterator[tuple[str, Any]]:
     """What a segment means: a name whatever it leads to, a wildcard only what is defined there."""
     if "*" not in segment:
-        found = member(holder, segment)
-        if found is not None:
-            yield segment, found
+        value = member(holder, segment)
+        if value is not None:
+            yield segment, value
         return
     for name, one in list(vars(holder).items()):
-        is_here = isinstance(holder, type) or getattr(one, "__module__", None) == holder.__name__
-        if is_here and segment_matches(segment, name):
+        is_defined_here = isinstance(holder, type) or getattr(one, "__module__", None) == holder.__name__
+        if is_defined_here and segment_matches(segment, name):
             yield name, one
 
 
@@ -125,8 +125,8 @@ def member(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name, None)
     except Exception as error:
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UnknownNameError(f"{holder.__name__!r} does not give its {name!r}: {told}") from error
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UnknownNameError(f"{holder.__name__!r} does not give its {name!r}: {message}") from error
 
 
 def below(path: str, name: str) -> str:
@@ -136,21 +136,21 @@ def below(path: str, name: str) -> str:
 def _functions(
     holder: Any, path: str, segments: tuple[str, ...]
 ) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
-    for name, one in members(holder, segments[0]):
-        if isinstance(one, type):
-            yield from _functions(one, below(path, name), segments[1:]) if segments[1:] else ()
-        elif (function := python_function(one)) is not None:
+    for name, value in members(holder, segments[0]):
+        if isinstance(value, type):
+            yield from _functions(value, below(path, name), segments[1:]) if segments[1:] else ()
+        elif (function := python_function(value)) is not None:
             is_inherited = isinstance(holder, type) and name not in vars(holder)
-            is_shared = is_inherited and not isinstance(one, staticmethod)
-            whose = Whose(holder) if is_shared else None
-            yield NamedFunction(path, name, holder, function, whose), segments[1:]
+            is_shared = is_inherited and not isinstance(value, staticmethod)
+            call_filter = Whose(holder) if is_shared else None
+            yield NamedFunction(path, name, holder, function, call_filter), segments[1:]
 
 
 def python_module(name: str) -> Any:
     """The module of that name; one that the program has not imported yet is imported."""
-    found = sys.modules.get(name)
-    if found is not None:
-        return found
+    module = sys.modules.get(name)
+    if module is not None:
+        return module
     try:
         return _imported(name)
     except UnknownModuleError:
@@ -183,28 +183,28 @@ def _failed(name: str, error: Exception) -> str:
 
 
 def _unknown(name: str) -> str:
-    above = name.rpartition(".")[0]
-    beside = pkgutil.iter_modules(getattr(sys.modules.get(above), "__path__", ()))
-    near = closest_names(name, [f"{above}.{one.name}" for one in beside] or sys.modules)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    package = name.rpartition(".")[0]
+    siblings = pkgutil.iter_modules(getattr(sys.modules.get(package), "__path__", ()))
+    suggestions = closest_names(name, [f"{package}.{sibling.name}" for sibling in siblings] or sys.modules)
+    hint = f"; did you mean {' or '.join(map(repr, suggestions))}?" if suggestions else "."
     return f"there is no Python module {name!r}{hint} 'pkg.mod:func.var' begins with what is imported"
 
 
 def real_function(function: Any) -> FunctionType:
     """Follows bound, static and class methods, properties, partials and `__wrapped__`; and, where a decorator
     left no `__wrapped__`, the one function that a wrapper closes over (see `_decorated`)."""
-    found, passed, inner = None, set(), function
-    while inner is not None and id(inner) not in passed:
-        passed.add(id(inner))
+    innermost, visited, inner = None, set(), function
+    while inner is not None and id(inner) not in visited:
+        visited.add(id(inner))
         if isinstance(inner, FunctionType):
-            found = inner
+            innermost = inner
         inner = _inside(inner)
-    if found is None:
+    if innermost is None:
         raise UnsupportedValueError(
             f"{function!r} is not a Python function, so it has no local variables; "
             "give a function, a method, or a decorated one"
         )
-    return found
+    return innermost
 
 
 def _inside(function: Any) -> Any:
@@ -225,10 +225,10 @@ def _decorated(wrapper: FunctionType) -> FunctionType | None:
     exactly one function that was not defined beside it."""
     if not wrapper.__code__.co_flags & inspect.CO_VARARGS:
         return None
-    beside = wrapper.__qualname__.rpartition(".")[0]
-    held = [cell.cell_contents for cell in wrapper.__closure__ or () if _is_filled(cell)]
-    functions = [one for one in held if isinstance(one, FunctionType)]
-    outside = [one for one in functions if one.__qualname__.rpartition(".")[0] != beside]
+    enclosing = wrapper.__qualname__.rpartition(".")[0]
+    contents = [cell.cell_contents for cell in wrapper.__closure__ or () if _is_filled(cell)]
+    functions = [value for value in contents if isinstance(value, FunctionType)]
+    outside = [candidate for candidate in functions if candidate.__qualname__.rpartition(".")[0] != enclosing]
     return outside[0] if len(functions) == len(outside) == 1 else None
 
 

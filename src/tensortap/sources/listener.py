@@ -23,8 +23,9 @@ from tensortap.core.errors import NotServingError, RefusedError, TensortapError
 from tensortap.core.tap import Tap
 from tensortap.transport.connection import Connection, Frame, accept_connection
 from tensortap.transport.frames import DEFAULT_LIMITS, FrameKind, FrameLimits
+from tensortap.transport.schema import decode_record
 from tensortap.transport.tls import TlsConfig, check_client_user
-from tensortap.transport.values import TargetFramework, record_from, unpacked
+from tensortap.transport.values import TargetFramework, decode_from_wire
 
 MOST_CONNECTIONS = 64
 _MOST_UNCONFIRMED = 32  # frames, or
@@ -61,10 +62,10 @@ class Producer:
         self.values += 1
         self._window.append(monotonic())
         self.nbytes += frame.data.nbytes
-        told = frame.meta.get("job")
-        if type(told) is dict:
-            self.dropped = int(_number(told, "dropped"))
-            self.overhead = _number(told, "spent") / max(_number(told, "age"), 1e-3)
+        job_status = frame.meta.get("job")
+        if type(job_status) is dict:
+            self.dropped = int(_number(job_status, "dropped"))
+            self.overhead = _number(job_status, "spent") / max(_number(job_status, "age"), 1e-3)
         self.lag = max(time() - seen, 0.0) if seen else 0.0
 
 
@@ -124,11 +125,11 @@ class Listener:
 
     def stop(self) -> None:
         with self._lock:
-            door, self._socket = self._socket, None
+            listen_socket, self._socket = self._socket, None
             connections = list(self._connections.values())
             threads = list(self._threads)
-        if door is not None:
-            shut(door)
+        if listen_socket is not None:
+            shut(listen_socket)
         for connection in connections:
             shut(connection)
         for thread in threads:
@@ -148,12 +149,12 @@ class Listener:
             self._threads.add(thread)
         thread.start()
 
-    def _accept(self, door: socket.socket, tap: Tap) -> None:
-        while self._socket is door:
+    def _accept(self, listen_socket: socket.socket, tap: Tap) -> None:
+        while self._socket is listen_socket:
             try:
-                connection, _ = door.accept()
+                connection, _ = listen_socket.accept()
             except OSError as error:
-                if self._socket is not door or error.errno == errno.EBADF:
+                if self._socket is not listen_socket or error.errno == errno.EBADF:
                     return
                 log.warning("a connection could not be accepted: %s", error)
                 threading.Event().wait(0.1)  # out of file descriptors, say: not in a tight loop
@@ -176,72 +177,72 @@ class Listener:
         try:
             if self._token is None:
                 check_client_user(connection)
-            link = accept_connection(connection, self._token, self._tls, limits=self._limits)
+            connected = accept_connection(connection, self._token, self._tls, limits=self._limits)
         except (OSError, ValueError, TensortapError) as error:
             self._end(key, connection)
             if self._socket is not None:
                 self._tell(f"a connection was refused: {error}")
             return
-        producer = Producer(link.peer.about)
+        producer = Producer(connected.peer.about)
         with self._lock:
-            self._connections[key] = link
+            self._connections[key] = connected
             is_open = self._socket is not None
             self.producers.append(producer)
         try:
             if is_open:
-                self._receive(link, producer, tap)
+                self._receive(connected, producer, tap)
         except (OSError, ValueError) as error:
             if not isinstance(error, OSError):
                 self._tell(f"the connection to {_who(producer)} was ended: {error}")
         finally:
             producer.is_connected = False
-            self._end(key, link)
+            self._end(key, connected)
 
     def _end(self, key: int, connection: socket.socket | Connection) -> None:
         connection.close()
         with self._lock:
             self._connections.pop(key, None)
 
-    def _receive(self, link: Connection, producer: Producer, tap: Tap) -> None:
+    def _receive(self, connection: Connection, producer: Producer, tap: Tap) -> None:
         """Until the job says goodbye."""
-        answers = _Answers(link)
-        while (frame := link.receive()).kind is not FrameKind.BYE:
+        acknowledgements = _Answers(connection)
+        while (frame := connection.receive()).kind is not FrameKind.BYE:
             if frame.kind is FrameKind.DATA:
                 self._emit(frame, producer, tap)
-                answers.add(frame)
+                acknowledgements.add(frame)
 
     def _emit(self, frame: Frame, producer: Producer, tap: Tap) -> None:
         # The link has looked at the tree: a node that is no list is the value itself.
         tree: list[Any] = frame.meta.get("tree") or []
         is_plain = len(tree) == 1 and type(tree[0]) is not list
-        value = tree[0] if is_plain else unpacked(frame.meta, frame.data, self._limits, self._into)
-        record = record_from(frame.meta, value)
+        value = tree[0] if is_plain else decode_from_wire(frame.meta, frame.data, self._limits, self._into)
+        record = decode_record(frame.meta, value)
         producer.count(frame, record.time)
         tap.emit(record)
 
-    def _tell(self, sentence: str) -> None:
+    def _tell(self, message: str) -> None:
         self.refused += 1
         if self.refused <= _MOST_TOLD:
             more = "; further ones are only counted" if self.refused == _MOST_TOLD else ""
-            log.warning("%s%s", sentence, more)
+            log.warning("%s%s", message, more)
 
     def _abandon(self) -> None:
         """In the child of a fork: the port and the connections are the parent's."""
         self._lock = threading.Lock()
-        door, self._socket = self._socket, None
-        for one in (door, *self._connections.values()):
-            if isinstance(one, Connection):
-                one.abandon()
-            elif one is not None:
-                os.close(one.detach())
+        listen_socket, self._socket = self._socket, None
+        for connection in (listen_socket, *self._connections.values()):
+            if isinstance(connection, Connection):
+                connection.abandon()
+            elif connection is not None:
+                os.close(connection.detach())
         self._connections, self._threads = {}, set()
 
 
 class _Answers:
     """Confirmations: when the job asks, because nothing more waits there, and after some values anyway."""
 
-    def __init__(self, link: Connection) -> None:
-        self._link = link
+    def __init__(self, connection: Connection) -> None:
+        self._link = connection
         self._count = self._nbytes = 0
 
     def add(self, frame: Frame) -> None:
@@ -259,8 +260,8 @@ def _who(producer: Producer) -> str:
     return f"process {about.get('pid')} of {about.get('host')}"
 
 
-def _number(told: dict[str, Any], key: str) -> float:
-    number = told.get(key)
+def _number(job_status: dict[str, Any], key: str) -> float:
+    number = job_status.get(key)
     return number if type(number) in (int, float) and 0 <= number < 1 << 62 else 0  # type: ignore[operator,return-value]
 
 
@@ -298,18 +299,18 @@ def open_door(host: str, port: int) -> socket.socket:
     if type(port) is not int or not 0 <= port < 1 << 16:  # the system would take what is left of it
         raise NotServingError(f"cannot listen at {host}:{port}: a port is a number below 65536")
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        door = socket.socket(family, kind, protocol)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listen_socket = socket.socket(family, kind, protocol)
     except OSError as error:
         raise NotServingError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
     try:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(place)
-        door.listen(_BACKLOG)
+        listen_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listen_socket.bind(address)
+        listen_socket.listen(_BACKLOG)
     except OSError as error:
-        door.close()
+        listen_socket.close()
         raise _cannot_listen(host, port, error) from error
-    return door
+    return listen_socket
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> NotServingError:

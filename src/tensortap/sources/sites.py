@@ -99,7 +99,7 @@ class Wanted(NamedTuple):
 
     def accepts(self, parameter: str, item: str, call: int) -> bool:
         return self._covers(parameter, item, call) and not any(
-            one._covers(parameter, item, call) for one in self.excluded
+            exclusion._covers(parameter, item, call) for exclusion in self.excluded
         )
 
     def _covers(self, parameter: str, item: str, call: int) -> bool:
@@ -112,7 +112,7 @@ class Wanted(NamedTuple):
 
 def dotted(item: str) -> str:
     """`.k.0` for `['k'][0]`: a key or an index may be written like a field."""
-    return _BRACKETS.sub(lambda found: "." + (found[1] or found[2] or found[3] or ""), item)
+    return _BRACKETS.sub(lambda match: "." + (match[1] or match[2] or match[3] or ""), item)
 
 
 def require_module(model: Any) -> Any:
@@ -142,16 +142,16 @@ def site_stem(path: str, kind: Kind, parameter: str, own: str) -> str:
 def unwrapped(module: Any) -> Any:
     """The module that a parallel, compiled or checkpointing wrapper stands for."""
     while True:
-        inner = _wrapped_name(_kind_of(module))
-        held = module._modules.get(inner) if inner else None
-        if held is None:
+        attribute = _wrapped_name(_kind_of(module))
+        inner_module = module._modules.get(attribute) if attribute else None
+        if inner_module is None:
             return module
-        module = held
+        module = inner_module
 
 
 @lru_cache(maxsize=4096)
-def _wrapped_name(kind: type) -> str | None:
-    return next((_WRAPPERS[name] for name in _class_names(kind) if name in _WRAPPERS), None)
+def _wrapped_name(module_class: type) -> str | None:
+    return next((_WRAPPERS[name] for name in _class_names(module_class) if name in _WRAPPERS), None)
 
 
 def walk(model: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -165,13 +165,13 @@ def classes_of(module: Any) -> tuple[str, ...]:
 
 
 def _kind_of(module: Any) -> type:
-    kind: type = type(module)
-    return kind
+    module_class: type = type(module)
+    return module_class
 
 
 @lru_cache(maxsize=4096)
-def _class_names(kind: type) -> tuple[str, ...]:
-    return tuple(base.__name__ for base in kind.__mro__)
+def _class_names(module_class: type) -> tuple[str, ...]:
+    return tuple(base.__name__ for base in module_class.__mro__)
 
 
 def class_name(module: Any) -> str:
@@ -188,8 +188,8 @@ def takes_hooks(module: Any) -> bool:
 
 def inputs_of(module: Any) -> Inputs:
     """What its forward takes; a forward set on the instance hides the class's."""
-    own, kind = module.__dict__.get("forward"), _kind_of(module)
-    return _inputs_of_class(kind) if own is None else _inputs(own, False)
+    own, module_class = module.__dict__.get("forward"), _kind_of(module)
+    return _inputs_of_class(module_class) if own is None else _inputs(own, False)
 
 
 def has_forward(module: Any) -> bool:
@@ -198,20 +198,20 @@ def has_forward(module: Any) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _class_has_forward(kind: type) -> bool:
-    return getattr(_forward_of(kind), "__name__", "") != "_forward_unimplemented"
+def _class_has_forward(module_class: type) -> bool:
+    return getattr(_forward_of(module_class), "__name__", "") != "_forward_unimplemented"
 
 
 @lru_cache(maxsize=4096)
-def _inputs_of_class(kind: type) -> Inputs:
-    forward = _forward_of(kind)
+def _inputs_of_class(module_class: type) -> Inputs:
+    forward = _forward_of(module_class)
     is_method = hasattr(forward, "__get__") and not isinstance(forward, staticmethod)
     return _inputs(forward, is_method)
 
 
-def _forward_of(kind: type) -> Any:
+def _forward_of(module_class: type) -> Any:
     """As it stands in the class: asking a traced module's class for its forward raises."""
-    return inspect.getattr_static(kind, "forward", None)
+    return inspect.getattr_static(module_class, "forward", None)
 
 
 def _inputs(function: Any, is_method: bool) -> Inputs:
@@ -222,11 +222,11 @@ def _inputs(function: Any, is_method: bool) -> Inputs:
     if is_method and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         del parameters[0]  # the module itself, unless `*args` of a decorator takes it along with the others
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = tuple(one.name for one in parameters if one.kind in named)
-    keywords = tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
-    rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "")
-    is_open = bool(rest) or any(one.kind is one.VAR_KEYWORD for one in parameters)
-    return Inputs(positional, keywords, rest, is_open)
+    positional = tuple(parameter.name for parameter in parameters if parameter.kind in named)
+    keywords = tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+    varargs = next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), "")
+    is_variadic = bool(varargs) or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return Inputs(positional, keywords, varargs, is_variadic)
 
 
 def sites_of(path: str, module: Any, *, gradients: bool = True) -> Iterator[ModuleSite]:
@@ -277,5 +277,5 @@ def children(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def stored(module: Any) -> list[str]:
-    held = {**module._parameters, **module._buffers}
-    return [name for name, value in held.items() if value is not None]
+    tensors = {**module._parameters, **module._buffers}
+    return [name for name, value in tensors.items() if value is not None]

@@ -34,11 +34,10 @@ from tensortap.transport.sockets import (
     closing_on_error,
     deadline_after,
     open_socket,
-    parse_host,
     remaining_seconds,
     wrap_tls,
 )
-from tensortap.transport.tls import TlsConfig
+from tensortap.transport.tls import TlsConfig, parse_host
 
 _Array = np.ndarray[Any, Any]
 _SCRATCH_NBYTES = 1 << 20

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from tensortap.core.errors import RefusedError
-from tensortap.transport.tls import TlsConfig, check_certificate
+from tensortap.transport.tls import TlsConfig, check_certificate, parse_host
 
 Bytes = bytes | bytearray | memoryview
 _READ_AHEAD = 1 << 16
@@ -202,16 +202,6 @@ def _close(connection: socket.socket, is_shared: bool) -> None:
 
 _LOOPBACK = ("127.0.0.1", "::1")
 _SEND_BUFFER = 128 << 10  # bytes; the system takes twice that
-
-
-def parse_host(address: str) -> str | None:
-    """The host of `"host:port"`; None for the path of a unix socket."""
-    if "/" in address and "://" not in address:
-        return None
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or not host or int(port) > 65535:
-        raise ValueError(f"the address {address!r} is neither 'host:port' nor the path of a unix socket")
-    return host.removeprefix("[").removesuffix("]")
 
 
 def open_socket(address: str, timeout: float) -> socket.socket:

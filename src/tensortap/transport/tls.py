@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensortap.core.errors import NotServingError, RefusedError
-from tensortap.transport.sockets import parse_host
 
 _VALIDITY_DAYS = "3650"
 
@@ -193,3 +192,13 @@ def _hex_address(family: int, place: tuple[str, int]) -> str:
     raw = socket.inet_pton(family, place[0])
     words = "".join(raw[at : at + 4][::-1].hex() for at in range(0, len(raw), 4))
     return f"{words.upper()}:{place[1]:04X}"
+
+
+def parse_host(address: str) -> str | None:
+    """The host of `"host:port"`; None for the path of a unix socket."""
+    if "/" in address and "://" not in address:
+        return None
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not host or int(port) > 65535:
+        raise ValueError(f"the address {address!r} is neither 'host:port' nor the path of a unix socket")
+    return host.removeprefix("[").removesuffix("]")

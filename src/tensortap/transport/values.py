@@ -33,6 +33,7 @@ from tensortap.transport.schema import (
     align_up,
     child_count,
     encode_placement,
+    encode_record_meta,
     node_extents,
 )
 
@@ -400,7 +401,7 @@ _COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
 def encode_record(record: Record, limits: FrameLimits = DEFAULT_LIMITS) -> WireValue:
     """The meta of a frame with this record, and its bytes where they lie; what cannot be sent is refused."""
     sent = encode_for_wire(record.value, limits)
-    sent.meta = {**record_meta(record), **sent.meta}
+    sent.meta = {**encode_record_meta(record), **sent.meta}
     return sent
 
 

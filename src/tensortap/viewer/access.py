@@ -1,4 +1,4 @@
-"""Who may ask: this machine, this browser, this page. Everything else is refused before a handler sees it."""
+"""Access checks: Host, Origin and cookie; other requests are refused before any handler sees them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensortap.viewer.web.responses import problem_response
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_BODY = 1 << 20
 _MAX_TOKENS = 64
-# Elements of style may stand in the page because plotly puts some there; scripts and attributes may not.
+# Inline style elements are allowed because plotly inserts some; inline scripts and attributes are not.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-elem 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; worker-src 'self'; base-uri 'none'; "
@@ -37,14 +37,14 @@ _REDIRECT_PAGE = '<!doctype html><title>tensortap</title><meta http-equiv="refre
 
 
 class AccessTokens:
-    """Tokens that work once, and the secret that a browser then holds in a cookie."""
+    """One-time tokens, and the secret that a browser gets as a cookie in exchange."""
 
     def __init__(self) -> None:
         self.secret = secrets.token_urlsafe(32)
         self._tokens: list[str] = []
         self._spent: list[str] = []
         self._lock = threading.Lock()
-        self.on_token_reused: Callable[[], None] | None = None  # someone came with a token that has been used
+        self.on_token_reused: Callable[[], None] | None = None  # called when a spent token is presented
 
     def mint(self) -> str:
         token = secrets.token_urlsafe(32)
@@ -60,7 +60,7 @@ class AccessTokens:
                 self._spent = [*self._spent[1 - _MAX_TOKENS :], token_found]
                 return True
             was_good = _find_token(token, self._spent) is not None
-        # Only who once had a good one: else whoever reaches the port could fill the terminal.
+        # Only for formerly valid tokens: else anyone who reaches the port could flood the terminal.
         if was_good and self.on_token_reused is not None:
             self.on_token_reused()
         return False
@@ -77,7 +77,7 @@ def _find_token(token: str, tokens: list[str]) -> str | None:
 
 
 class AccessMiddleware:
-    """Around the whole application."""
+    """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, tokens: AccessTokens, hosts: tuple[str, ...] = ()) -> None:
         self._app, self._access_tokens = app, tokens
@@ -91,7 +91,7 @@ class AccessMiddleware:
             await (refused or self._app)(scope, receive, _add_security_headers(send))
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """What is answered instead, where there is a reason to."""
+        """The response to send instead of handling the request; None if it is allowed."""
         host = headers.get("host", "").lower()
         if host.rpartition(":")[0] not in self._hosts and host not in self._hosts:
             return self._refuse(scope, f"this server does not answer to the name {host[:100]!r}")
@@ -104,7 +104,7 @@ class AccessMiddleware:
         return self._check_cookie(scope, headers, host)
 
     def _check_cookie(self, scope: Scope, headers: Headers, host: str) -> Response | None:
-        """A browser that holds no key: one with a token gets it."""
+        """None for a browser with the cookie; exchanges a token for it, else refuses."""
         is_known = self._access_tokens.is_secret(_read_cookie(headers, _cookie_name(scope)))
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         token = next((value for name, value in query if name == "token"), None)
@@ -119,8 +119,8 @@ class AccessMiddleware:
         return self._grant_cookie(scope, headers, "/" + target.lstrip("/"))
 
     def _grant_cookie(self, scope: Scope, headers: Headers, target: str) -> Response:
-        # A browser that follows a link from another site keeps a strict cookie back while it is redirected;
-        # a page of our own that goes on by itself is no stranger any more.
+        # After a link from another site, browsers withhold a SameSite=Strict cookie during redirects;
+        # a page of ours that refreshes itself is same-site.
         is_direct = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         response: Response = (
             RedirectResponse(target, 303)
@@ -154,7 +154,7 @@ def _reject_post(headers: Headers, host: str) -> str:
 
 
 def _reject_get(headers: Headers, path: str) -> str:
-    """Pages may be reached by a link from anywhere; answers may not, and nothing may be embedded."""
+    """Why a GET is refused: other sites may link to pages, but not fetch data or embed anything."""
     site, mode = headers.get("sec-fetch-site", "same-origin"), headers.get("sec-fetch-mode", "navigate")
     is_page = mode == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
     is_link = is_page and not path.startswith("/api")
@@ -162,13 +162,13 @@ def _reject_get(headers: Headers, path: str) -> str:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Cookies do not know of ports, and several viewers may run."""
+    """Contains the port: cookies are shared between ports, and several viewers may run."""
     server = scope.get("server") or ("", 0)
     return f"tensortap-{server[1]}"
 
 
 def _read_cookie(headers: Headers, name: str) -> str:
-    """Other programs of this machine leave cookies too, and some are none as a strict reader sees it."""
+    """Lenient: other servers on this host set cookies too, and not all are well-formed."""
     return cookie_parser(headers.get("cookie", "")).get(name, "")
 
 

@@ -1,4 +1,4 @@
-"""The application: pages, files and answers behind the guard, and a look now and then at what is new."""
+"""The ASGI application: routes behind the access check, and a task that polls for new runs and rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATIC = Path(__file__).parent / "static"
 _POLL_INTERVAL, _POLLS_PER_RESCAN = (
     0.5,
     6,
-)  # seconds between two looks at open runs; every so many, at the folders
+)  # seconds; the folders are scanned every so many polls
 _CACHE_FOREVER = "private, max-age=31536000, immutable"
 _CACHE_ONE_DAY = "private, max-age=86400"
 _MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
@@ -67,7 +67,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 async def _poll_for_changes(state: ViewerState) -> None:
-    """While a page listens: which runs grew, which came or went."""
+    """While a page is subscribed: publish which runs grew, appeared or disappeared."""
     loop, turn, jobs = asyncio.get_running_loop(), 0, frozenset[str]()
     while not state.is_over.is_set():
         await asyncio.sleep(_POLL_INTERVAL)
@@ -86,7 +86,7 @@ def _publish_growth(state: ViewerState) -> None:
     for run in state.library.open_runs:
         try:
             added = run.refresh()
-        except (OSError, ValueError):  # gone, or damaged: whoever asks for it is told
+        except (OSError, ValueError):  # deleted or damaged: reported when it is requested
             continue
         if added:
             short = state.library.short_id(run.run_id)
@@ -113,7 +113,7 @@ def _index_page(state: ViewerState, request: Request) -> Response:
 
 
 def _favicon(state: ViewerState, request: Request) -> Response:
-    # Browsers ask for it whenever the address changes, which it does with each key in a query.
+    # Browsers request it at each URL change, which happens with every key typed into a query.
     return _file_response(_STATIC / "icon.svg", request, _CACHE_ONE_DAY)
 
 

@@ -1,4 +1,4 @@
-"""The viewer as it is started: `tt.view(...)` in a program, `tensortap view` on the command line."""
+"""Starting the viewer: `tt.view(...)` in a program, `tensortap view` on the command line."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class View:
     def _repr_html_(self) -> str:
         if not self.is_open:
             return "<p>the viewer is closed</p>"
-        # A link and no frame: pages that may be put into others can be clicked on unawares.
+        # A link instead of an iframe: a page that allows framing is open to clickjacking.
         link = f'<a href="{escape(self.url)}" target="_blank" rel="noopener">open the viewer</a>'
         return f"<p>{link} ({len(self.state.library.run_ids)} runs; the link works once)</p>"
 
@@ -158,7 +158,7 @@ def _create_server(state: ViewerState, tokens: AccessTokens, host: str) -> uvico
 
 
 def _start_page(state: ViewerState, paths: list[Path], comparisons: list[Comparison]) -> str:
-    """The page that is meant: a comparison, a run, or the list."""
+    """The path of the first page: a comparison, a run, or the run list."""
     library = state.library
     if comparisons:
         return f"/compare?c={state.comparisons.add(comparisons[0])[:8]}"
@@ -173,7 +173,7 @@ def _start_page(state: ViewerState, paths: list[Path], comparisons: list[Compari
 
 
 def _newest_run(library: RunLibrary, path: Path) -> str | None:
-    """The run itself, or the newest in the folder, as `compare` takes it."""
+    """The run at the path, or the newest below it, as in `tensortap compare`."""
     inside = [
         run_id
         for run_id in library.run_ids
@@ -187,7 +187,7 @@ def _path_of(thing: Any) -> Path:
         return thing.path
     if isinstance(thing, (str, os.PathLike)):
         return Path(thing)
-    path = getattr(thing, "path", None)  # a trace file, a sink, whatever is written somewhere
+    path = getattr(thing, "path", None)  # a trace file, a sink, ...
     if isinstance(path, (str, os.PathLike)):
         return Path(path)
     raise NoRunError(f"cannot view a {type(thing).__name__}; give a run, a folder of runs, or a Comparison")
@@ -203,7 +203,7 @@ def _check_host(host: str) -> None:
 
 def _bind_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP: else asyncio does not send at once what is small, and each answer takes 40 ms longer.
+    # With proto=TCP asyncio sets TCP_NODELAY; without it each small response takes 40 ms longer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

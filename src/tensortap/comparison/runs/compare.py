@@ -1,17 +1,11 @@
-"""Tt.compare_runs, Comparison, assert_runs_match.
-
-Two runs, set against each other value by value: where they part, and whether that is noise.
-
-A test's way to say that two runs are the same.
-"""
+"""`tt.compare_runs` and `tt.assert_runs_match`: where two runs diverge first, and whether that is noise."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +16,16 @@ from tensortap.comparison.diagnosis.layout_or_bug import accept_reordered_heads,
 from tensortap.comparison.diagnosis.localise import localise_verified, mark_corrupt_values
 from tensortap.comparison.diagnosis.preconditions import Explanation, explain_setup_differences
 from tensortap.comparison.diagnosis.ties import annotate_decision_margins
-from tensortap.comparison.diagnosis.verdict import Finding, Origin, Verdict, judge, make_finding
+from tensortap.comparison.diagnosis.verdict import Finding, Origin, judge, make_finding
 from tensortap.comparison.matching.match import Matching, match
 from tensortap.comparison.matching.rules import load_rules
 from tensortap.comparison.noise.floor import Floor, check_limit, resolve_floor
 from tensortap.comparison.runs import html, json, text
+from tensortap.comparison.runs.result import ComparisonResult, Coverage
 from tensortap.comparison.sharding.group_ranks import group_ranks
 from tensortap.comparison.sharding.placement import parse_declared_placements
-from tensortap.comparison.sides.alignment_note import AlignmentNote, describe_gaps
-from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.alignment_note import describe_gaps
+from tensortap.comparison.sides.entry import Side
 from tensortap.comparison.sides.load import check_executor, load_side, patterns_of
 from tensortap.comparison.values.measure import measure_pairs
 from tensortap.core.errors import UnknownNameError
@@ -38,73 +33,8 @@ from tensortap.core.patterns import closest_names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Coverage:
-    """What the comparison speaks of, and what it cannot speak of."""
-
-    pairs: int
-    only_a: tuple[Entry, ...] = ()
-    only_b: tuple[Entry, ...] = ()
-    unreadable: tuple[str, ...] = ()
-    unaligned: tuple[str, ...] = ()
-    opaque: int = 0  # objects that are neither numbers nor text
-    ignored: int = 0  # left out by a rule
-    uncalibrated: int = 0  # pairs whose noise nobody has measured
-    problems: tuple[str, ...] = ()
-    behind_ties: int = 0  # beyond noise, but only since decisions before fell otherwise by noise alone
-
-    @property
-    def is_whole(self) -> bool:
-        gaps = (self.only_a, self.only_b, self.unreadable, self.unaligned, self.problems, self.behind_ties)
-        return self.judged > 0 and not any(gaps)
-
-    @property
-    def judged(self) -> int:
-        """Pairs of which something is known."""
-        return self.pairs - self.opaque - len(self.unreadable) - len(self.unaligned)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class Comparison(ComparisonResult):
     """What `tt.compare_runs` found; `print` it for one screen."""
-
-    a: str
-    b: str
-    table: tuple[Finding, ...]
-    origins: tuple[Origin, ...]
-    gate: tuple[Explanation, ...]
-    coverage: Coverage
-    floor: Floor
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def first(self) -> Origin | None:
-        """Where the runs part; None when nothing is beyond noise."""
-        return self.origins[0] if self.origins else None
-
-    @property
-    def counts(self) -> dict[Verdict, int]:
-        """How many pairs have which verdict."""
-        return dict(Counter(finding.verdict for finding in self.table if not finding.is_opaque))
-
-    @property
-    def is_different(self) -> bool:
-        """Something is beyond noise, and not only behind near ties, where noise alone makes a difference."""
-        return bool(self.origins)
-
-    @property
-    def is_green(self) -> bool:
-        """Nothing is beyond noise, and nothing was left out."""
-        return not self.is_different and self.coverage.is_whole
-
-    @property
-    def exit_code(self) -> int:
-        """0 the same within noise, 1 different, 3 not all of it could be compared."""
-        return 1 if self.is_different else 0 if self.coverage.is_whole else 3
-
-    @property
-    def plans(self) -> tuple[AlignmentNote, ...]:
-        """How pieces, tokens and layouts were made comparable, where they had to be."""
-        return tuple(finding.pair.alignment for finding in self.table if finding.pair.alignment is not None)
 
     def explain(self, name: str) -> str:
         """The whole story of one value: each of its pairs, what it differs by, and why it was judged so."""

@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from tensortap.comparison.diagnosis.verdict import Finding
 from tensortap.comparison.runs import text as runs_report
-
-if TYPE_CHECKING:
-    from tensortap.comparison.runs.compare import Comparison
-
+from tensortap.comparison.runs.result import ComparisonResult
 
 _MAX_ROWS, _MAX_BARS, _MAX_LENGTH = 300, 400, 120
 _COLOURS = {
@@ -35,13 +31,13 @@ _STYLE = """
 """
 
 
-def render_page(comparison: Comparison) -> str:
+def render_page(comparison: ComparisonResult) -> str:
     title = escape(_truncate(f"{comparison.a} against {comparison.b}"))
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
     return f"{head}<body>{render_fragment(comparison)}</body></html>\n"
 
 
-def render_fragment(comparison: Comparison) -> str:
+def render_fragment(comparison: ComparisonResult) -> str:
     """The same for a notebook."""
     parts = [
         f"<style>{_STYLE}</style>",
@@ -65,7 +61,7 @@ def render_fragment(comparison: Comparison) -> str:
     return f'<div class="tt-runs">{"".join(parts)}</div>'
 
 
-def _origins_table(comparison: Comparison) -> str:
+def _origins_table(comparison: ComparisonResult) -> str:
     rows = [
         (
             origin.where,

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensortap.comparison.diagnosis.verdict import Finding, Origin
 from tensortap.comparison.runs import html
 from tensortap.comparison.runs import text as runs_report
+from tensortap.comparison.runs.result import ComparisonResult
 from tensortap.comparison.sides.entry import Entry
-
-if TYPE_CHECKING:
-    from tensortap.comparison.runs.compare import Comparison
-
 
 SCHEMA = "tensortap.comparison/1"
 
 
-def save_comparison(comparison: Comparison, path: Path) -> None:
+def save_comparison(comparison: ComparisonResult, path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix == ".json":
         text = json.dumps(comparison_to_json(comparison), indent=1, allow_nan=False)
@@ -32,7 +29,7 @@ def save_comparison(comparison: Comparison, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_to_json(comparison: ComparisonResult) -> dict[str, Any]:
     coverage = comparison.coverage
     return {
         "schema": SCHEMA,

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tensortap.comparison.diagnosis.symptoms import describe_symptoms
 from tensortap.comparison.diagnosis.verdict import GAPS, VERDICTS, Finding, Origin
 from tensortap.comparison.noise.floor import DEFAULT_LIMIT, INTRINSIC_ROUNDING, UNIT_ROUNDOFF
+from tensortap.comparison.runs.result import ComparisonResult, Coverage
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.metrics import Metrics
-
-if TYPE_CHECKING:
-    from tensortap.comparison.runs.compare import Comparison, Coverage
-
 
 _MAX_SHOWN = 8
 _NUMBER = re.compile(r"(?<=\s)[\d,]*\d")
@@ -28,7 +24,7 @@ _MEANINGS = {
 }
 
 
-def as_text(comparison: Comparison) -> str:
+def as_text(comparison: ComparisonResult) -> str:
     """One screen: what explains it, where it begins, how far it goes, and what was not seen."""
     lines = [f"A  {comparison.a}", f"B  {comparison.b}", ""]
     lines += [
@@ -49,7 +45,7 @@ def as_text(comparison: Comparison) -> str:
     return "\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before)
 
 
-def headline(comparison: Comparison) -> str:
+def headline(comparison: ComparisonResult) -> str:
     """The answer in one sentence."""
     first = comparison.first
     if first is not None:
@@ -72,14 +68,14 @@ def headline(comparison: Comparison) -> str:
     return f"{agreement}{caveat}"
 
 
-def verdict_counts_line(comparison: Comparison) -> str:
+def verdict_counts_line(comparison: ComparisonResult) -> str:
     counts = comparison.counts
     summary = ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if verdict in counts)
     count = comparison.coverage.pairs
     return f"{count:,} pair{'s' if count != 1 else ''}: {summary or 'none'}"
 
 
-def layout_lines(comparison: Comparison) -> list[str]:
+def layout_lines(comparison: ComparisonResult) -> list[str]:
     """What is equal only in another arrangement."""
     names: dict[str, list[str]] = {}
     for plan in comparison.plans:
@@ -89,7 +85,7 @@ def layout_lines(comparison: Comparison) -> list[str]:
     return [f"equal up to {layouts}"] if layouts else []
 
 
-def noise_line(comparison: Comparison) -> str:
+def noise_line(comparison: ComparisonResult) -> str:
     """By what the differences were measured."""
     coverage, floor = comparison.coverage, comparison.floor
     if not floor.is_measured:
@@ -102,7 +98,7 @@ def noise_line(comparison: Comparison) -> str:
     return f"{summary}{_describe_lower_precision(comparison)}{uncalibrated}{skipped}"
 
 
-def _describe_lower_precision(comparison: Comparison) -> str:
+def _describe_lower_precision(comparison: ComparisonResult) -> str:
     """That B rounds more than anything by which it is measured; of runs that were repeated nobody knows."""
     if not comparison.is_different or "ulp" not in comparison.floor.twins:
         return ""
@@ -186,7 +182,7 @@ def _mark(state: str) -> str:
     return {"differs": "!", "equal": "=", "unknown": "?"}[state]
 
 
-def _describe_equal_setup(comparison: Comparison) -> str:
+def _describe_equal_setup(comparison: ComparisonResult) -> str:
     """The parts of the gate that hold no news, in one line."""
     equal = [explanation.what for explanation in comparison.gate if explanation.state == "equal"]
     unknown = [explanation.what for explanation in comparison.gate if explanation.state == "unknown"]
@@ -197,7 +193,7 @@ def _describe_equal_setup(comparison: Comparison) -> str:
     return "; ".join(filter(None, parts))
 
 
-def _describe_first_origin(comparison: Comparison) -> list[str]:
+def _describe_first_origin(comparison: ComparisonResult) -> list[str]:
     first = comparison.first
     if first is None:
         return []

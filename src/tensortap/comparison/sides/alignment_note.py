@@ -1,4 +1,4 @@
-"""What was done to make two values comparable, in words."""
+"""What was done to make the values of a pair comparable, for the report."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ _MAX_NAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class AlignmentNote:
-    """How the values of one pair were made comparable; `print` it.
+    """How the values of one pair were aligned; `print` it.
 
-    `words` say it in short (`shard(1)`, `its shape`). What is not usable was not compared, and `told` says
-    why."""
+    `summary` is short (`shard(1)`, `its shape`). A pair whose note is not usable was not compared, and
+    `details`
+    give the reason.
+    """
 
     name: str
     summary: str
     details: tuple[str, ...]
     is_usable: bool = True
-    gap: str = ""  # what of the value was not compared, though the rest was
-    replica_mismatch: str = ""  # that copies which should be equal are not
+    gap: str = ""  # the part of the value that was not compared
+    replica_mismatch: str = ""  # that replicas differ, though they should be equal
 
     @property
     def is_layout_change(self) -> bool:
-        """Whether the numbers are equal only in another arrangement."""
+        """Whether the values are equal only up to a layout."""
         return any(line.startswith("equal up to") for line in self.details)
 
     def extended(self, summary: str, detail: str) -> AlignmentNote:
-        """The same, and something more after it."""
+        """Return a copy with one more step appended."""
         return replace(
             self, summary="; ".join(filter(None, [self.summary, summary])), details=(*self.details, detail)
         )
@@ -38,7 +40,7 @@ class AlignmentNote:
 
 
 def describe_gaps(notes: Iterable[AlignmentNote | None]) -> list[str]:
-    """What of several values was not compared, each sort of it once."""
+    """Report what was not compared of several values, grouped by gap."""
     names: dict[str, list[str]] = {}
     for note in notes:
         if note is not None and note.gap:

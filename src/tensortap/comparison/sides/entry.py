@@ -1,4 +1,4 @@
-"""One side of a comparison: what it is called, which values it holds, and what is wrong with it."""
+"""Entry and Side: the values of one side of a comparison, with their metadata."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MAX_NAMES_SHOWN = 4  # names
 
 
 class ValueRef(Protocol):
-    """Where a value lies. It can be pickled, so that a worker of another process reads the value itself."""
+    """Where a value is stored; picklable, so that worker processes can load it themselves."""
 
     def load(self) -> Any: ...
 
     def operand(self) -> Operand | None: ...
 
 
-# Not frozen: one is made for every value, and freezing takes five times as long. Nobody changes it.
+# Not frozen: one is created per value, and frozen dataclasses are five times slower. Never mutated.
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One value of a side: everything that is known of it without reading it, and where it lies."""
+    """One value of a side: its metadata, known without loading it, and where it is stored."""
 
     name: str
     reference: ValueRef
@@ -39,15 +39,15 @@ class Entry:
     nbytes: int = 0
     site: Site | None = None
     placement: Placement | None = None
-    class_name: str = ""  # of the module it belongs to; empty where that is not known
-    checksum: str = ""  # of its bytes, where the writer had a quick hash
+    class_name: str = ""  # of its module; empty if unknown
+    checksum: str = ""  # of its bytes, if the writer computed one
 
     def load(self) -> Any:
-        """The value, mapped from its file where it is an array; raises where the file is damaged."""
+        """Return the value, memory-mapped if it is an array; raises if the file is corrupt."""
         return self.reference.load()
 
     def operand(self) -> Operand | None:
-        """Its numbers alone, without the library they came from; None for what is not numbers."""
+        """Return its numbers without importing the framework they came from; None if it is not numeric."""
         return self.reference.operand()
 
     @property
@@ -67,15 +67,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """The values of one side in the order in which they were seen: by step, then by order, then by rank."""
+    """The values of one side in execution order: by step, then order, then rank."""
 
     label: str
     entries: list[Entry]
-    problems: list[str] = field(default_factory=list)  # what keeps a comparison from being whole
-    notes: list[str] = field(default_factory=list)  # what is worth saying, and no fault
+    problems: list[str] = field(default_factory=list)  # what makes a comparison incomplete
+    notes: list[str] = field(default_factory=list)  # remarks that are not problems
     metadata: dict[str, Any] = field(default_factory=dict)
     path: str = ""
-    world_size: int = 0  # how many ranks there should be, where that is known
+    world_size: int = 0  # 0 if unknown
 
     @property
     def is_whole(self) -> bool:
@@ -95,7 +95,7 @@ class Side:
         return sorted({lowest_of(step) for step in {entry.step for entry in self.entries}})
 
     def select(self, *patterns: str, step: int | None = None, rank: int | None = None) -> Side:
-        """The values that are meant: of names that a pattern selects, of one step, of one rank."""
+        """Keep the values whose name matches a pattern, of one step, of one rank."""
         if not patterns and step is None and rank is None:
             return self
         selected = [
@@ -111,7 +111,7 @@ class Side:
         return replace(self, entries=selected, problems=problems)
 
     def _describe_empty_selection(self, patterns: Sequence[str], step: int | None, rank: int | None) -> str:
-        """What nothing of it is, and what there is."""
+        """Say that no value meets the criteria, and what there is instead."""
         criteria = [" or ".join(map(repr, patterns))] if patterns else []
         criteria += [
             f"of {label} {number}" for label, number in (("step", step), ("rank", rank)) if number is not None
@@ -129,7 +129,7 @@ def _describe_range(label: str, numbers: list[int]) -> str:
 
 
 def is_selected(name: str, patterns: Sequence[str]) -> bool:
-    """Whether any pattern means the name and none that begins with `!` excludes it."""
+    """Whether any pattern matches the name and no pattern starting with `!` excludes it."""
     included = [pattern for pattern in patterns if not pattern.startswith("!")]
     excluded = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     is_meant = not included or any(matches_pattern(pattern, name) for pattern in included)
@@ -137,12 +137,12 @@ def is_selected(name: str, patterns: Sequence[str]) -> bool:
 
 
 def lowest_of(numbers: int | tuple[int, ...]) -> int:
-    """Of a step or a rank that stands for several, the first."""
+    """The lowest number of a step or rank that may stand for several."""
     return numbers if isinstance(numbers, int) else min(numbers, default=0)
 
 
 def sort_entries(entries: list[Entry]) -> list[Entry]:
-    """By step, then as they were seen, then by rank."""
+    """Sort by step, then execution order, then rank."""
     numbers = {entry.step for entry in entries} | {entry.rank for entry in entries}
     if all(isinstance(number, int) for number in numbers):
         return sorted(entries, key=attrgetter("step", "order", "rank"))

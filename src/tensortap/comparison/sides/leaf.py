@@ -1,4 +1,4 @@
-"""A leaf as a comparison sees it: numbers in an array, or a value that only knows ==."""
+"""Leaves of a value: numeric operands, or opaque values that only support ==."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _UINT64 = range(2**64)
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Numbers to compute with: an array of the storage type of `dtype`."""
+    """Numbers to compute with: an array in the storage type of `dtype`."""
 
     bits: Array
     dtype: str
 
 
 def numeric_shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of a number or an array; None for any other value, numpy's single strings among them."""
+    """The shape of a number or an array; None for anything else, including numpy string scalars."""
     if is_number(value):
         return ()
     return framework_of(value).describe(value).shape if is_array_like(value) else None
@@ -44,12 +44,12 @@ def is_number(value: Any) -> bool:
 
 
 def is_big_int(value: Any) -> bool:
-    """Whether it is an integer that no number type holds."""
+    """Whether it is an integer that fits no 64-bit type."""
     return isinstance(value, int) and value not in _INT64 and value not in _UINT64
 
 
 def is_composite_array(value: Any) -> bool:
-    """Whether it looks like one array, and is not one block of numbers: fields, objects, a mask, pieces."""
+    """Whether it is an array without a single numeric buffer: structured, object, masked or nested."""
     if isinstance(value, np.ndarray):
         is_masked = isinstance(value, np.ma.MaskedArray)
         return is_masked or value.dtype.names is not None or value.dtype.hasobject
@@ -57,7 +57,7 @@ def is_composite_array(value: Any) -> bool:
 
 
 def as_operand(value: Any) -> Operand | None:
-    """The numbers of an array, a tensor or a Python number; None for an array of something else."""
+    """The numbers of an array, a tensor or a Python number; None if its dtype is not numeric."""
     if is_number(value):
         return _operand_from_number(value)
     if isinstance(value, np.ndarray) and value.dtype.type is np.void:
@@ -88,7 +88,7 @@ def _operand_from_int(value: int) -> Operand:
 
 
 def _to_finite_float(value: float) -> float:
-    """An integer beyond the reach of float64 becomes its largest number, not infinity."""
+    """Convert to float; integers beyond the range of float64 saturate instead of overflowing."""
     try:
         return float(value)
     except OverflowError:
@@ -96,7 +96,7 @@ def _to_finite_float(value: float) -> float:
 
 
 def _operand_from_array(array: Array) -> Operand | None:
-    """Types outside the table: longer floats lose what float64 cannot hold, other kinds are no numbers."""
+    """Convert dtypes outside the table: long doubles to float64 (lossy), non-numeric to None."""
     if str(array.dtype) in DTYPE_TABLE:
         return Operand(array, str(array.dtype))
     if array.dtype.kind == "f":
@@ -107,7 +107,7 @@ def _operand_from_array(array: Array) -> Operand | None:
 
 
 def are_equal(a: Any, b: Any) -> tuple[bool, str]:
-    """What == says, and a sentence for when it says no; an answer that is an array must be all true."""
+    """Compare with ==, and describe the difference; an array result must be all true."""
     if a is b:
         return True, ""
     try:
@@ -119,7 +119,7 @@ def are_equal(a: Any, b: Any) -> tuple[bool, str]:
 
 
 def are_close(a: float, b: float, tolerance: Tolerance) -> bool:
-    """Two plain numbers by the rule, without the cost of an array around each."""
+    """Whether two Python numbers are within tolerance, without the cost of making arrays."""
     if type(a) is not float and type(b) is not float:
         return a == b or are_close_integers(int(a), int(b), *tolerance.for_integers())[0]
     a, b = _to_finite_float(a), _to_finite_float(b)
@@ -131,7 +131,7 @@ def are_close(a: float, b: float, tolerance: Tolerance) -> bool:
 
 
 def are_close_integers(a: int, b: int, atol: float, rtol: float) -> tuple[bool, str]:
-    """Integers of any length, exactly; floats could not even hold them."""
+    """Compare integers of any length exactly, as floats could not represent them."""
     if math.isinf(atol) or math.isinf(rtol):
         return True, ""
     return abs(a - b) <= Fraction(atol) + Fraction(rtol) * abs(
@@ -140,7 +140,7 @@ def are_close_integers(a: int, b: int, atol: float, rtol: float) -> tuple[bool, 
 
 
 def are_equal_arrays(a: Array, b: Array, *, equal_nan: bool) -> bool:
-    """Arrays of text or times, by value."""
+    """Compare arrays of strings or times by value."""
     if a.dtype.kind != b.dtype.kind:
         return False
     return bool(np.array_equal(a, b, equal_nan=equal_nan and a.dtype.kind in "mM"))

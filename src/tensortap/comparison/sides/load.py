@@ -1,15 +1,4 @@
-"""Anything to Side.
-
-What a caller may ask of a comparison: refused at the door where nobody could answer it.
-
-What can be compared, as a side: runs, folders of runs, trace files, files, captures, records, values.
-
-A run directory as a side: its records without reading a value, and what is missing or damaged.
-
-A file as a side: a trace, tensors by name, or whatever values one file holds.
-
-Values in memory as a side: a capture, records, or a dict of values by name.
-"""
+"""Load anything that can be compared as a Side: runs, trace files, files, captures, records, values."""
 
 from __future__ import annotations
 
@@ -63,7 +52,7 @@ def patterns_of(only: Any) -> list[str]:
 
 
 def check_executor(executor: Any) -> None:
-    """Refuse what takes no work."""
+    """Raise TypeError unless it is None or has a `submit` method."""
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise TypeError(
             "executor takes an executor of concurrent.futures, such as ThreadPoolExecutor(4), "
@@ -75,8 +64,9 @@ _TRACE_SUFFIXES = (".h5", ".hdf5")
 
 
 def load_side(source: Any, label: str = "") -> Side:
-    """What can be compared: a run or a folder of runs, a trace file, a file of values, a capture, records, or
-    values by name.
+    """Load what can be compared: a run or a folder of runs, a trace file, a file of values, a capture,
+    records,
+    or values by name.
 
     >>> load_side("runs/20251028_143041")
     >>> load_side(cap)
@@ -120,7 +110,7 @@ _ZIP_END_SIZE = 22
 
 
 def side_from_folder(path: Path) -> Side:
-    """The run in this folder; of a folder that holds runs, the newest."""
+    """Load the run in this folder; of a folder of runs, the newest."""
     runs = (
         []
         if (path / INTERNAL_FOLDER).is_dir()
@@ -150,7 +140,7 @@ def side_from_run(run: Run) -> Side:
 
 
 def _run_entries(run: Run, classes: dict[str, str]) -> list[Entry]:
-    """Column by column, with no line of ours for each record: that would take longer than comparing them."""
+    """Build entries column by column: a Python loop over records would take longer than comparing them."""
     cells = run.cells(without=("type", "device", "statistics"))
     name, kind, dtype, nbytes = (cells[column] for column in ("name", "kind", "dtype", "nbytes"))
     shape, site = _parse_unique(cells["shape"], _parse_shape), _parse_unique(cells["site"], parse_site)
@@ -174,7 +164,7 @@ def _class_names(names: list[str], kinds: list[Kind], classes: dict[str, str]) -
 
 
 def _parse_unique(strings: list[Any], parse: Callable[[str], Any]) -> list[Any]:
-    """Each text once, however often it stands there."""
+    """Parse each distinct string once."""
     parsed = {string: None if string is None else parse(string) for string in set(strings)}
     return [parsed[string] for string in strings]
 
@@ -188,7 +178,7 @@ def _parse_placement(text: str) -> Any:
 
 
 def _run_stamp(path: Path) -> int:
-    """Tells the files of a run from others that are written in their place."""
+    """A checksum of file metadata that changes when the files of a run are rewritten."""
     own = path / INTERNAL_FOLDER
     statuses = [
         (file.name, _file_status(file)) for file in (path, *index_files(own), *sorted(_pack_files(own)))
@@ -209,7 +199,7 @@ def _pack_files(own: Path) -> Iterable[Path]:
 
 
 def _describe_unfinished_files(path: Path) -> list[str]:
-    """What tells that the writer has not finished: a pack without its end, half a line of the index."""
+    """Report packs without a zip end record and index files whose last line is incomplete."""
     own = path / INTERNAL_FOLDER
     unfinished_packs = [pack for pack in sorted(_pack_files(own)) if not _has_zip_end(pack)]
     unfinished_indexes = [index for index in index_files(own) if not _ends_with(index, b"\n", 1)]
@@ -228,7 +218,7 @@ def _has_zip_end(pack: Path) -> bool:
 
 
 def _ends_with(path: Path, mark: bytes, size: int) -> bool:
-    """Whether the mark stands that many bytes before the end; an empty file has no end."""
+    """Whether the mark stands `size` bytes before the end of the file; False for an empty file."""
     with open(path, "rb") as stream:
         length = stream.seek(0, 2)
         stream.seek(max(0, length - size))
@@ -236,7 +226,7 @@ def _ends_with(path: Path, mark: bytes, size: int) -> bool:
 
 
 def describe_missing_ranks(ranks: set[int], world: int) -> list[str]:
-    """Ranks of which there is no record."""
+    """Report the ranks without a record."""
     # A damaged index may name a rank as high as it likes.
     missing = list(islice((rank for rank in range(world) if rank not in ranks), 9))
     if not missing:
@@ -247,20 +237,19 @@ def describe_missing_ranks(ranks: set[int], world: int) -> list[str]:
 
 
 def as_ranks(rank: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Every rank that a value stands for."""
+    """Every rank that a value stands for, as a tuple."""
     return (rank,) if isinstance(rank, int) else rank
 
 
 def _launched_world_size(metadata: dict[str, Any]) -> int:
-    """How many processes the launcher said there are."""
+    """WORLD_SIZE as the launcher set it; 1 if unset."""
     variables = (metadata.get("runtime_info") or {}).get("environment_variables") or {}
     world = variables.get("WORLD_SIZE", "1") if isinstance(variables, dict) else "1"
     return int(world) if isinstance(world, str) and world.isdecimal() else 1
 
 
 def side_from_trace_file(path: Path) -> Side:
-    """A trace file tells names, steps and ranks; what kind of value each is, and in which order of execution
-    they came, it does not."""
+    """Load a trace file, which records names, steps and ranks, but neither kinds nor execution order."""
     written = safetensors.stamp(path) if path.is_file() else (0, 0)
     trace = open_trace_file(str(path.absolute()), written)
     trace.refresh()
@@ -275,7 +264,7 @@ def side_from_trace_file(path: Path) -> Side:
 
 
 def side_from_file(path: Path) -> Side:
-    """One entry for each leaf of what the file holds."""
+    """Load a file of values, with one entry per leaf."""
     file_path, written = str(path.absolute()), safetensors.stamp(path)
     load_file_leaves.cache_clear()  # a clock may be too slow to tell that it was written again
     entries = []
@@ -304,7 +293,7 @@ def _load_leaves(file_path: str, written: FileStamp) -> dict[str, Any]:
 
 
 def side_from_safetensors(path: Path) -> Side:
-    """One entry for each tensor of a .safetensors file, without reading any, in the order of its bytes."""
+    """List the tensors of a .safetensors file in the order of their offsets, without reading any."""
     file_path, written = str(path.absolute()), safetensors.stamp(path)
     tensors, problems = safetensors.tensors(path)
     entries = []
@@ -332,7 +321,7 @@ def _trace_entries(trace: TraceFile, name: str, order: int, written: FileStamp) 
 
 
 def side_from_capture(capture: Captured) -> Side:
-    """What a capture holds; one that wrote a run is read from there, with the facts beside it."""
+    """Load a capture; if it wrote a run, from there, with its metadata."""
     if capture.run is not None:
         return side_from_run(Run(capture.run))
     side = side_from_records(capture.records, capture.classes)
@@ -355,7 +344,7 @@ def side_from_records(records: Sequence[Record], classes: Mapping[str, str] | No
 
 
 def side_from_values(values: Mapping[str, Any]) -> Side:
-    """Values by name, in the order of the dict; a nested one is a value for each leaf."""
+    """Load values by name, in dict order; nested values give one entry per leaf."""
     return side_from_records([Record(name, leaf) for name, leaf in named_leaves(dict(values)).items()])
 
 

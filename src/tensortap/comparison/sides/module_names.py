@@ -1,4 +1,4 @@
-"""Which module a record's name belongs to, and what of the module it is."""
+"""Split a record's name into the path of its module and the rest."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _INPUTS: tuple[Kind, ...] = ("input", "grad_input")
 _ANY, _IN, _FORWARD = (
     re.compile(rf"(?:^|\.)(?:{words})(?=\.|\[|$)") for words in ("in|out|forward", "in", "forward")
 )
-_FIELD = re.compile(r"\.out(?=\.[^\W\d])")  # before the name of a field; a module may be called so too
+_FIELD = re.compile(r"\.out(?=\.[^\W\d])")  # before a field name; a module may be called `out` too
 _MODEL_OUTPUT = re.compile(r"(?:out|<[^<>]*>)(?=\.|\[|$)")  # the output of the model itself
 _ITEMS = re.compile(r"\[.*$", re.DOTALL)
 
 
 @lru_cache(maxsize=1 << 16)
 def module_of(name: str, kind: Kind = "value") -> str:
-    """The path of the module whose output, input, variable or parameter this is; `""` is the model itself.
+    """The path of the module that this output, input, variable or parameter belongs to; `""` is the model.
 
     >>> module_of("layers.0.attn.in.x", "input")
     'layers.0.attn'
@@ -42,7 +42,7 @@ def split_name(name: str, kind: Kind = "value") -> tuple[str, str]:
 
 
 def class_of(name: str, classes: Mapping[str, str], kind: Kind = "value") -> str:
-    """The class of the module that a name belongs to; empty where it is not known."""
+    """The class of the module that a name belongs to; empty if unknown."""
     if not classes:
         return ""
     class_name = classes.get(stem_of(name, kind)) if kind in OUTPUTS else None
@@ -50,12 +50,12 @@ def class_of(name: str, classes: Mapping[str, str], kind: Kind = "value") -> str
 
 
 def stem_of(name: str, kind: Kind) -> str:
-    """A name without the items and the gradient at its end."""
+    """A name without its item indices and `.grad` suffix."""
     return _ITEMS.sub("", _without_grad_suffix(name, kind))
 
 
 def _without_grad_suffix(name: str, kind: Kind) -> str:
-    """Any other value may be that of a module called `grad`."""
+    """Strip `.grad`, unless the kind rules it out: a module may be called `grad`."""
     return name.removesuffix(".grad") if kind == "value" or kind.startswith("grad") else name
 
 
@@ -66,8 +66,7 @@ def _io_marker(kind: Kind) -> re.Pattern[str]:
 
 
 def _last_io_marker(name: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
-    """Where a name leaves the module: a module may itself be called `in`, so the last place counts, but not
-    one inside the brackets of an item."""
+    """Find the last marker before any item index: a module may itself be called `in`."""
     last = None
     for match in pattern.finditer(name):
         if "[" in name[: match.start()]:

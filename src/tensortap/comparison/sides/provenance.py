@@ -1,9 +1,4 @@
-"""Diff of how two runs were made.
-
-How two runs were made, topic by topic, from their code to the state of their random generators.
-
-Two patches or the files of two programs side by side: which files differ, and in what.
-"""
+"""Compare how two runs were made: code, packages, environment, configuration, hardware, random state."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ from tensortap.readers.run import Run
 TopicState = Literal["same", "different", "not recorded", "cannot be read"]
 _ABSENT = "-"
 _HIDDEN = ("<redacted:", "<not recorded")
-# Of the shell and the terminal: they differ between any two moments, and nothing follows from them.
+# Shell and terminal variables: they differ between any two shells, and mean nothing.
 _IGNORED_VARIABLES = {
     *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "COLUMNS", "LINES", "LS_COLORS", "PS1", "WINDOWID"),
     *("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "XDG_SESSION_ID", "TMUX", "TMUX_PANE"),
@@ -31,7 +26,7 @@ _IGNORED_VARIABLES = {
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing that differs, as it is on each side."""
+    """One fact that differs, with its value on each side."""
 
     key: str
     a: Any
@@ -45,8 +40,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`count` facts were set side by side, and where it `is_partial` others cannot be read; `changes` are of
-    code that no commit has."""
+    """The facts on one topic: `count` were compared, and `is_partial` if others cannot be read; `changes`
+    are of
+    uncommitted code.
+    """
 
     name: str
     state: TopicState
@@ -58,14 +55,14 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Every topic, and what is wrong with files that cannot be read."""
+    """Every topic, and the errors of files that cannot be read."""
 
     topics: tuple[Topic, ...]
     problems: tuple[str, ...] = ()
 
 
 def compare_provenance(a: Run, b: Run) -> Provenance:
-    """Where a side recorded nothing, nothing is claimed; what a side has lost is taken from both."""
+    """Compare topic by topic; what either side did not record, or cannot be read, is not compared."""
     a_metadata, a_errors, a_files = run_facts.read_metadata(a)
     b_metadata, b_errors, b_files = run_facts.read_metadata(b)
     lost = {*a_errors, *b_errors}
@@ -76,7 +73,7 @@ def compare_provenance(a: Run, b: Run) -> Provenance:
     topics = {
         name: _compare_topic(name, facts(a_metadata), facts(b_metadata)) for name, facts in _TOPICS.items()
     }
-    # Where one side has a repository instead, its files are not known.
+    # A side with a repository has no file list.
     file_changes = diff_files(a_files, b_files) if a_files and b_files and "sources" not in lost else []
     topics["code"] = _add_changes(
         topics["code"], (*diff_patches(a_metadata["patch"], b_metadata["patch"]), *file_changes)
@@ -102,7 +99,7 @@ def _compare_topic(name: str, a: Facts, b: Facts) -> Topic:
 
 
 def _add_changes(topic: Topic, changes: tuple[Change, ...]) -> Topic:
-    """The topic of the code, with the lines that differ; a file they are of needs no digest."""
+    """Add line-level changes to the code topic, and drop the digest facts of the files they cover."""
     if topic.state == "not recorded" or not changes:
         return topic
     files = {f"{run_facts.FILE_PREFIX}{change.file}" for change in changes}
@@ -115,7 +112,8 @@ def _changed_keys(a: Facts, b: Facts) -> list[str]:
 
 
 def _environment_variables(metadata: Mapping[str, Any]) -> Facts:
-    """Of the environment all but noise, and the folder; what is kept as a digest still says changed."""
+    """Environment variables except noise, and the working directory; redacted values still compare as
+    digests."""
     runtime = metadata.get("runtime_info") or {}
     variables = runtime.get("environment_variables") or {}
     kept = {name: value for name, value in variables.items() if name not in _IGNORED_VARIABLES}
@@ -124,7 +122,7 @@ def _environment_variables(metadata: Mapping[str, Any]) -> Facts:
 
 
 def _hardware_facts(metadata: Mapping[str, Any]) -> Facts:
-    """The machine and its libraries; the variables are a topic of their own."""
+    """The machine and its libraries, without environment variables, which are their own topic."""
     return run_facts.extract_facts("environment", {**metadata, "runtime_info": {}})
 
 
@@ -148,7 +146,7 @@ _TOPICS: dict[str, Callable[[Mapping[str, Any]], Facts]] = {
     "hardware": _hardware_facts,
     "randomness": _facts_reader("randomness"),
 }
-# Which parts of the metadata each is read from.
+# Which parts of the metadata each topic is read from.
 _METADATA_PARTS = {
     "code": {"git_info", "patch", "sources", "environment"},
     "packages": {"packages"},
@@ -164,12 +162,12 @@ _FILE = re.compile(rb"^diff --git ", re.MULTILINE)
 _NAME = re.compile(rb'^(?:\+\+\+|---) "?[ab]/(.*?)"?\t?$', re.MULTILINE)
 _HEADER = re.compile(rb'"?a/.*? "?b/(.*?)"?$', re.MULTILINE)
 _CONTEXT_LINES = 2
-_MAX_FILE_LINES, _MAX_LINES = 3000, 15_000  # what is longer is not set side by side: that takes ever longer
+_MAX_FILE_LINES, _MAX_LINES = 3000, 15_000  # longer files are not diffed: difflib is quadratic
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A file that the two do not have or change alike; `hunks` are the lines that tell how."""
+    """A file that differs between the two; `hunks` are the differing lines."""
 
     file: str
     where: Where
@@ -179,14 +177,14 @@ class Change:
 
 
 def diff_patches(a: bytes, b: bytes) -> list[Change]:
-    """Files that only one of them changes, or both differently."""
+    """Files that only one patch changes, or both change differently."""
     a_files, b_files = _split_by_file(a), _split_by_file(b)
     names = [name for name in dict.fromkeys([*a_files, *b_files]) if a_files.get(name) != b_files.get(name)]
     return [_diff_patched_file(name, a_files.get(name), b_files.get(name)) for name in names]
 
 
 def diff_files(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> list[Change]:
-    """Files that only one program has, or both differently; of very many only the first are looked into."""
+    """Files that only one program has, or that differ; beyond a total number of lines, without hunks."""
     names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
     remaining_lines = _MAX_LINES
     changes = []
@@ -211,7 +209,7 @@ def _diff_file(name: str, a: bytes | None, b: bytes | None, remaining_lines: int
 
 
 def _split_lines(content: bytes | None) -> list[str]:
-    """The last of a file that ends as it should is no line of its own."""
+    """Split into lines, without an empty one after the final newline."""
     text = (content or b"").decode(errors="backslashreplace")
     return text.removesuffix("\n").split("\n") if text else []
 
@@ -247,7 +245,7 @@ def _diff_patched_file(name: str, a: bytes | None, b: bytes | None) -> Change:
 
 
 def _hunk_lines(part: bytes | None) -> list[str]:
-    """The hunks, without the lines before them; a binary change as one line."""
+    """The hunks without their header; a binary change as one line."""
     if part is None:
         return []
     lines = part.decode(errors="backslashreplace").splitlines()
@@ -259,6 +257,6 @@ def _hunk_lines(part: bytes | None) -> list[str]:
 
 
 def _count_changed_lines(lines: list[str]) -> tuple[int, int]:
-    """Added and removed; what is before the first hunk is not there."""
+    """Numbers of added and removed lines."""
     added = sum(line.startswith("+") for line in lines)
     return added, sum(line.startswith("-") for line in lines)

@@ -1,4 +1,4 @@
-"""How a run was made, as facts to set side by side: configuration, packages, code, chance, machine."""
+"""Facts about how a run was made, by topic: configuration, packages, code, randomness, environment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tensortap.readers.run import Run
 Facts = dict[str, Any]
 _ABSENT = "-"
 _MAX_LENGTH = 60
-# Variables that reach into the numbers; all others would only be noise.
+# Environment variables that affect numerics; all others would be noise.
 _NUMERIC_VARIABLES = (
     *("CUBLAS", "CUDA", "CUDNN", "FLASH", "GLOO", "HF_", "HIP_", "HSA_", "JAX", "KMP_", "LD_PRELOAD", "MKL"),
     *("NCCL", "NVIDIA_TF32", "NVTE", "OMP", "OPENBLAS", "PYTHONHASHSEED", "PYTORCH", "ROCM", "SGLANG", "TF_"),
     *("TORCH", "TRITON", "VLLM", "WORLD_SIZE", "XLA"),
 )
 _RNG_KEYS = ("state", "initial_seed", "cuda_state", "cuda_initial_seed")
-_PYTHON_RNG = "random state"  # of Python's own generator
-FILE_PREFIX = "files."  # before the name of one that no repository keeps
+_PYTHON_RNG = "random state"  # of Python's `random`
+FILE_PREFIX = "files."  # prefix of source files outside any repository
 _SUBJECTS = (
     "files",
     "model",
@@ -34,7 +34,7 @@ _SUBJECTS = (
     "jax",
 )
 _IGNORED_CONFIG_KEYS = ("_name_or_path", "transformers_version", "torch_dtype")
-# Those that compute come first.
+# Packages that affect numerics are listed first.
 _NUMERIC_PACKAGES = (
     "torch",
     "jax",
@@ -49,7 +49,7 @@ _NUMERIC_PACKAGES = (
 
 
 def read_metadata(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, bytes]]:
-    """The metadata of a run with digests of its `sources`; what of it cannot be read, and why; the files."""
+    """The metadata of a run, with digests of its `sources`; errors of unreadable parts; the source files."""
     metadata, damaged = run.readable_metadata()
     files: dict[str, bytes] = {}
     try:
@@ -61,13 +61,13 @@ def read_metadata(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, b
 
 
 def extract_facts(topic: str, metadata: Mapping[str, Any]) -> Facts:
-    """What the metadata of a run says on one topic, flat."""
+    """The facts on one topic as a flat dict."""
     pairs = _TOPICS[topic](metadata)
     return {key: value for key, value in pairs if value not in (None, "", {}, [])}
 
 
 def describe_differences(a: Facts, b: Facts) -> dict[str, str]:
-    """What only one has or both have differently, as words; nothing where one side tells nothing at all."""
+    """Describe the facts that differ; empty if a side has no facts at all."""
     if not a or not b:
         return {}
     keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key, _ABSENT) != b.get(key, _ABSENT)]
@@ -75,12 +75,12 @@ def describe_differences(a: Facts, b: Facts) -> dict[str, str]:
     changes = {
         key: _describe_change(key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in comparable_keys
     }
-    # Nobody seeds it in most programs: it alone would be found between any two runs.
+    # Most programs do not seed it, so on its own it would differ between any two runs.
     return {} if list(changes) == [_PYTHON_RNG] and len({*a, *b}) > 1 else changes
 
 
 def _lacks_subject(key: str, facts: Facts) -> bool:
-    """Whether a side says nothing of that whole subject; that is no difference."""
+    """Whether a side recorded nothing on that subject, which is no difference."""
     subject = key.partition(".")[0]
     return subject in _SUBJECTS and not any(fact.partition(".")[0] == subject for fact in facts)
 
@@ -88,7 +88,7 @@ def _lacks_subject(key: str, facts: Facts) -> bool:
 def _describe_change(key: str, a: Any, b: Any) -> str:
     if key.endswith("state"):
         return f"{key} differs"
-    if key.startswith("modules."):  # a list of settings, of which one or two are news
+    if key.startswith("modules."):  # a list of settings: show those that differ
         parts = [str(value).split(", ") for value in (a, b)]
         a, b = (", ".join(part for part in parts[i] if part not in parts[1 - i]) or _ABSENT for i in (0, 1))
     return f"{key.removeprefix(FILE_PREFIX)} {_shorten(a)} -> {_shorten(b)}"
@@ -100,7 +100,7 @@ def _shorten(value: Any) -> str:
 
 
 def _configuration_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The model and its configuration, the command line, and torch's own switches."""
+    """The model and its configuration, the command line, and torch flags."""
     model = _nested_dict(metadata, "model")
     yield "model", model.get("class")
     yield "training", str(model["training"]) if "training" in model else None
@@ -138,7 +138,7 @@ def _code_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in _nested_dict(git, "packages_git_info").items():
         yield f"{name} commit", f"{value.get('commit_id', '')[:12]} {value.get('status', '')}".strip()
     for repository in _nested_dict(metadata, "environment").get("repositories") or ():
-        # Of the files as they were: two states of one commit, both with changes, have the same words above.
+        # A tree hash: two dirty states of one commit have the same commit and status.
         yield (
             f"{repository.get('path') or repository.get('package')} files",
             (repository.get("tree") or "")[:12],
@@ -154,7 +154,7 @@ def _rng_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _environment_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The machine, and the variables that reach into the numbers."""
+    """The machine, and the environment variables that affect numerics."""
     environment = _nested_dict(metadata, "environment")
     hardware = _nested_dict(environment, "hardware")
     for key in ("cpu", "usable_cores", "gpus", "gpu_driver"):
@@ -176,7 +176,7 @@ def _digest(content: bytes) -> str:
 
 
 def _nested_dict(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """The dict below these keys; an empty one where there is none."""
+    """The dict below these keys; empty if there is none."""
     node: Any = facts
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None

@@ -1,4 +1,4 @@
-"""Where the values of a side lie, in a form that any process can read them from."""
+"""Picklable references to stored values, which any process can load."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile
 
 
-_MAX_OPEN = 16  # runs and files that a process keeps open
-FileStamp = tuple[int, int]  # of a file as it was written
+_MAX_OPEN = 16  # runs and files kept open per process
+FileStamp = tuple[int, int]  # mtime and size of a file, to notice that it was rewritten
 FileViews = dict[tuple[str, str], memoryview]  # by run and file
 
 
 class RunValueRef(NamedTuple):
-    """A value of a run, by the bytes it takes: a reader of one value needs no index."""
+    """A value of a run, by its byte range: loading it needs no index."""
 
     path: str
     file: str
@@ -42,7 +42,7 @@ class RunValueRef(NamedTuple):
     start: int
     length: int
     suffix: str
-    stamp: int  # tells the files as they were from others that are written in their place
+    stamp: int  # changes when the files of the run are rewritten
 
     def load(self) -> Any:
         values = _open_values(self.path, self.stamp)
@@ -52,7 +52,7 @@ class RunValueRef(NamedTuple):
         return values.deserialize(self.file, self.start, self.length, self.suffix, False)
 
     def view_bytes(self, nbytes: int, views: FileViews) -> memoryview | None:
-        """The bytes of an array as they lie in its file, where it has that many; `views` remembers files."""
+        """The bytes of the array in its file, if there are `nbytes` of them; `views` caches mapped files."""
         offset, key = self.offset, self[:2]
         if offset < 0 or self.nbytes != nbytes:
             return None
@@ -62,7 +62,7 @@ class RunValueRef(NamedTuple):
         return file_view[offset:end]
 
     def checksummed_bytes(self) -> memoryview:
-        """What its checksum was made of."""
+        """The bytes its checksum was computed from."""
         end = self.start + self.length
         return _open_values(self.path, self.stamp).view(self.file, end)[end - self.nbytes : end]
 
@@ -74,7 +74,7 @@ class RunValueRef(NamedTuple):
 
 
 class TraceValueRef(NamedTuple):
-    """A value of a trace file, by its place among those of its name."""
+    """A value of a trace file, by its position in the series of its name."""
 
     path: str
     name: str
@@ -89,7 +89,7 @@ class TraceValueRef(NamedTuple):
 
 
 class FileLeafRef(NamedTuple):
-    """A leaf of what one file holds."""
+    """A leaf of the (nested) value in a file."""
 
     path: str
     leaf: str
@@ -106,7 +106,7 @@ class FileLeafRef(NamedTuple):
 
 
 class SafetensorsRef(NamedTuple):
-    """A tensor of a .safetensors file, by the bytes it takes in the file as it was written then."""
+    """A tensor of a .safetensors file, by its byte range in the file with this stamp."""
 
     path: str
     stamp: FileStamp
@@ -123,7 +123,7 @@ class SafetensorsRef(NamedTuple):
 
 
 class InMemoryRef(NamedTuple):
-    """A value in the memory of this process; another process gets a copy."""
+    """A value in the memory of this process; other processes get a copy."""
 
     value: Any
 
@@ -135,14 +135,14 @@ class InMemoryRef(NamedTuple):
 
 
 def numeric_operand(value: Any) -> Operand | None:
-    """The numbers of an array or a number; None for anything else, and for what comes apart."""
+    """The numbers of an array or a number; None for anything else, and for composite arrays."""
     if is_number(value):
         return None if is_big_int(value) else as_operand(value)
     return as_operand(value) if is_array_like(value) and not is_composite_array(value) else None
 
 
 def named_leaves(value: Any) -> dict[str, Any]:
-    """The leaves of a value by name: a key at the top is a name of its own, and a lone value is `value`."""
+    """The leaves of a value by name: top-level keys are names, and a lone value is called `value`."""
     return {_leaf_name(path): leaf for path, leaf in leaves(value)}
 
 
@@ -155,7 +155,7 @@ def _leaf_name(path: str) -> str:
 
 @lru_cache(maxsize=1)
 def _tensor_framework() -> Framework:
-    """torch, or numpy where that is not installed."""
+    """torch, or numpy if torch is not installed."""
     try:
         return framework_named("torch")
     except ImportError:
@@ -169,7 +169,7 @@ def _open_values(path: str, written: int) -> ValueReader:
 
 @lru_cache(maxsize=_MAX_OPEN)
 def open_trace_file(path: str, written: FileStamp) -> TraceFile:
-    """Opened once, as long as nobody writes to it: a value is read by name and place."""
+    """Open a trace file once per stamp."""
     from tensortap.readers.trace_file import TraceFile
 
     return TraceFile(path)
@@ -177,7 +177,7 @@ def open_trace_file(path: str, written: FileStamp) -> TraceFile:
 
 @lru_cache(maxsize=_MAX_OPEN)
 def load_file_leaves(path: str, written: FileStamp) -> dict[str, Any]:
-    """What a file holds by name; read once, as long as nobody writes to it."""
+    """Load the leaves of a file by name, once per stamp."""
     from tensortap.formats import serializers
 
     return named_leaves(serializers.load(path))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
 from tensortap.core.patterns import closest_names, matches_pattern
 from tensortap.core.record import Record, Series
-from tensortap.live.client.receive_buffer import ReceivedRecord
-
-if TYPE_CHECKING:
-    from tensortap.live.client.session import Session
-
+from tensortap.live.client.receive_buffer import ReceiveBuffer, ReceivedRecord
 
 _ACTIVE_STATES = ("armed", "requested", "looking")
 _STATE_ORDER = (*_ACTIVE_STATES, "done", "refused")
@@ -31,14 +27,21 @@ class RemoteTap:
     >>> for record in t: ...   # as they come
     """
 
-    def __init__(self, session: Session, number: int, label: str, ranks: list[int]) -> None:
+    def __init__(
+        self,
+        buffer: ReceiveBuffer,
+        end_tap: Callable[[RemoteTap], None],
+        number: int,
+        label: str,
+        ranks: list[int],
+    ) -> None:
         self.number, self.label, self.ranks = number, label, ranks
         self.events: list[str] = []
         self._lost: dict[int, list[int]] = {}  # by rank
         self.missed = 0  # here: newer ones came before they were asked for
         self.fired = 0  # how many times a condition held
         self.lag = 0.0
-        self._session, self._buffer = session, session.buffer
+        self._end_tap, self._buffer = end_tap, buffer
         self._states: dict[int, str] = dict.fromkeys(ranks, "requested")
         self._reason = ""
         self._last_returned = 0
@@ -126,7 +129,7 @@ class RemoteTap:
 
     def stop(self) -> None:
         """End the tap in the job; what came stays here."""
-        self._session.end_tap(self)
+        self._end_tap(self)
 
     def wait_armed(self, timeout: float) -> str:
         """Until the job has placed it, or refused; the state then."""

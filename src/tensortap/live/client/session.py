@@ -32,7 +32,8 @@ from tensortap.render.text import format_table, format_table_html
 from tensortap.sinks.open import open_sink
 from tensortap.transport.connection import Frame
 from tensortap.transport.frames import BadFrameError, FrameKind
-from tensortap.transport.values import record_from, unpacked
+from tensortap.transport.schema import decode_record
+from tensortap.transport.values import decode_from_wire
 
 log = logging.getLogger("tensortap.live")
 
@@ -249,7 +250,9 @@ class Session:
 
     def _request_tap(self, label: str, options: dict[str, Any], ranks: Iterable[int] | None) -> RemoteTap:
         peers, number = self._select_peers(ranks), next(self._numbers)
-        remote_tap = self.taps[number] = RemoteTap(self, number, label, [peer.rank for peer in peers])
+        remote_tap = self.taps[number] = RemoteTap(
+            self.buffer, self.end_tap, number, label, [peer.rank for peer in peers]
+        )
         try:
             for peer in peers:
                 peer.request(FrameKind.TAP, {**options, "tap": number}, timeout=5.0)
@@ -376,8 +379,8 @@ class SessionReader:
 
     def _receive_record(self, peer: RankConnection, frame: Frame) -> None:
         tap = self._taps.get(frame.meta.get("tap", -1))
-        value = unpacked(frame.meta, frame.data)
-        record = record_from(frame.meta, _restore_statistics(value))
+        value = decode_from_wire(frame.meta, frame.data)
+        record = decode_record(frame.meta, _restore_statistics(value))
         peer.received += 1
         peer.nbytes += frame.data.nbytes
         if tap is None:

@@ -78,106 +78,106 @@ class Lines:
         self.arguments = self._instructions.arguments
         self.returns = self._instructions.returns
         self.yields = frozenset(_yields(self._all, code))
-        self.waits = frozenset(one.offset for one in self._all if one.opname == "YIELD_VALUE") - self.yields
+        self.waits = frozenset(instruction.offset for instruction in self._all if instruction.opname == "YIELD_VALUE") - self.yields
 
     def touched(self, start: int) -> Touched:
-        found = self._touched.get(start)
-        if found is None:
-            found = self._touched[start] = self._find(start)
-        return found
+        effects = self._touched.get(start)
+        if effects is None:
+            effects = self._touched[start] = self._find(start)
+        return effects
 
     def _find(self, start: int) -> Touched:
         offsets = self._instructions.reached(start)
-        run = [one for one in self._all if one.offset in offsets]
-        bound = dict.fromkeys(name for one in sorted(run, key=_place) for name in _bound(one))
-        changes = any(_may_change(one) for one in run)
-        handed = dict.fromkeys(name for one in run for name in _loaded(one)) if changes else {}
+        run = [instruction for instruction in self._all if instruction.offset in offsets]
+        bound = dict.fromkeys(name for instruction in sorted(run, key=_place) for name in _bound(instruction))
+        changes = any(_may_change(instruction) for instruction in run)
+        exposed = dict.fromkeys(name for instruction in run for name in _loaded(instruction)) if changes else {}
         if changes:  # an inner function may bind what it shares
             bound.update(dict.fromkeys(self._inner))
         return Touched(
             tuple(bound),
-            tuple(dict.fromkeys(one.argval for one in run if one.opname == "STORE_GLOBAL")),
-            tuple(handed),
+            tuple(dict.fromkeys(instruction.argval for instruction in run if instruction.opname == "STORE_GLOBAL")),
+            tuple(exposed),
             tuple(dict.fromkeys(_targets(run, self._code))),
             changes,
-            any(_is_in_place(one) for one in run),
-            any(one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _ALIASING for one in run),
-            any(one.opname == "RAISE_VARARGS" and not one.arg for one in run),
+            any(_is_in_place(instruction) for instruction in run),
+            any(instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in _ALIASING for instruction in run),
+            any(instruction.opname == "RAISE_VARARGS" and not instruction.arg for instruction in run),
         )
 
 
-def _place(one: dis.Instruction) -> tuple[int, int]:
+def _place(instruction: dis.Instruction) -> tuple[int, int]:
     """As it is read; several targets are not stored in that order."""
-    at = one.positions
-    return ((at.lineno or 0), (at.col_offset or 0)) if at else (0, 0)
+    positions = instruction.positions
+    return ((positions.lineno or 0), (positions.col_offset or 0)) if positions else (0, 0)
 
 
-def _yields(every: list[dis.Instruction], code: CodeType) -> Iterator[int]:
+def _yields(instructions: list[dis.Instruction], code: CodeType) -> Iterator[int]:
     """Where a value goes out; `await` gives the loop what is no value of the function."""
     waits = bool(code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
-    for before, one in pairwise(every):
-        if one.opname == "YIELD_VALUE" and not (waits and before.opname == "SEND"):
-            yield one.offset
+    for before, instruction in pairwise(instructions):
+        if instruction.opname == "YIELD_VALUE" and not (waits and before.opname == "SEND"):
+            yield instruction.offset
 
 
-def _bound(one: dis.Instruction) -> list[str]:
-    name = one.opname
-    if name == "STORE_DEREF":
-        return [one.argval]
-    if not name.startswith("STORE_FAST"):
+def _bound(instruction: dis.Instruction) -> list[str]:
+    opname = instruction.opname
+    if opname == "STORE_DEREF":
+        return [instruction.argval]
+    if not opname.startswith("STORE_FAST"):
         return []
-    names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-    return [found for found in names[: name.count("STORE_FAST")] if found.isidentifier()]
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    return [name for name in names[: opname.count("STORE_FAST")] if name.isidentifier()]
 
 
-def _loaded(one: dis.Instruction) -> list[str]:
-    if one.opname in _SHARED:
-        return [one.argval]
-    if not one.opname.startswith("LOAD_FAST"):
+def _loaded(instruction: dis.Instruction) -> list[str]:
+    if instruction.opname in _SHARED:
+        return [instruction.argval]
+    if not instruction.opname.startswith("LOAD_FAST"):
         return []
-    names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-    return [found for found in names if found.isidentifier()]
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    return [name for name in names if name.isidentifier()]
 
 
-def _may_change(one: dis.Instruction) -> bool:
-    name = one.opname
-    if name.startswith(("CALL", "STORE_SUBSCR", "STORE_ATTR", "STORE_SLICE", "DELETE_SUBSCR", "DELETE_ATTR")):
+def _may_change(instruction: dis.Instruction) -> bool:
+    opname = instruction.opname
+    if opname.startswith(("CALL", "STORE_SUBSCR", "STORE_ATTR", "STORE_SLICE", "DELETE_SUBSCR", "DELETE_ATTR")):
         return True
-    return name in ("FOR_ITER", "SEND", "YIELD_VALUE", "BEFORE_WITH") or _is_in_place_operator(one)
+    return opname in ("FOR_ITER", "SEND", "YIELD_VALUE", "BEFORE_WITH") or _is_in_place_operator(instruction)
 
 
-def _is_in_place(one: dis.Instruction) -> bool:
-    if one.opname in ("STORE_SUBSCR", "STORE_SLICE") or _is_in_place_operator(one):
+def _is_in_place(instruction: dis.Instruction) -> bool:
+    if instruction.opname in ("STORE_SUBSCR", "STORE_SLICE") or _is_in_place_operator(instruction):
         return True
-    if one.opname == "KW_NAMES":
-        return "out" in one.argval if isinstance(one.argval, tuple) else False
-    named = one.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(one.argval, str)
-    return named and one.argval.endswith("_") and not one.argval.endswith("__")
+    if instruction.opname == "KW_NAMES":
+        return "out" in instruction.argval if isinstance(instruction.argval, tuple) else False
+    is_attribute = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(instruction.argval, str)
+    return is_attribute and instruction.argval.endswith("_") and not instruction.argval.endswith("__")
 
 
-def _is_in_place_operator(one: dis.Instruction) -> bool:
-    return one.opname == "BINARY_OP" and (one.arg or 0) >= _IN_PLACE_FROM
+def _is_in_place_operator(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "BINARY_OP" and (instruction.arg or 0) >= _IN_PLACE_FROM
 
 
 def _targets(run: list[dis.Instruction], code: CodeType) -> Iterator[Target]:
-    for one in run:
-        if one.opname in ("STORE_ATTR", "STORE_SUBSCR") and one.positions:
-            found = _target(_text(code.co_filename, one.positions), code)
-            if found is not None:
-                yield found
+    for instruction in run:
+        if instruction.opname in ("STORE_ATTR", "STORE_SUBSCR") and instruction.positions:
+            target = _target(_text(code.co_filename, instruction.positions), code)
+            if target is not None:
+                yield target
 
 
-def _text(file: str, at: dis.Positions) -> str:
+def _text(file: str, positions: dis.Positions) -> str:
     """The source of an instruction, where there is one on one line."""
-    if at.lineno is None or at.lineno != at.end_lineno or at.col_offset is None:
+    if positions.lineno is None or positions.lineno != positions.end_lineno or positions.col_offset is None:
         return ""
-    line = linecache.getline(file, at.lineno).encode()
-    return line[at.col_offset : at.end_col_offset].decode(errors="replace")
+    line = linecache.getline(file, positions.lineno).encode()
+    return line[positions.col_offset : positions.end_col_offset].decode(errors="replace")
 
 
-def _target(text: str, code: CodeType) -> Target | None:
+def _target(source: str, code: CodeType) -> Target | None:
     try:
-        node = ast.parse(text, mode="eval").body if text else None
+        node = ast.parse(source, mode="eval").body if source else None
     except SyntaxError:
         return None
     steps: list[Step] = []
@@ -248,22 +248,22 @@ class Changes:
 
     def begin(self, frame: FrameType, variables: Mapping[str, Any]) -> None:
         """A run of instructions begins."""
-        touched = self.touched = self._lines.touched(frame.f_lasti)
+        effects = self.touched = self._lines.touched(frame.f_lasti)
         self._line = frame.f_lineno
-        self._before = {name: variables.get(name, MISSING) for name in touched.bound}
-        if touched.may_change:
-            self._before.update({name: frame.f_globals.get(name, MISSING) for name in touched.worldwide})
-            self._has_aliases = self._has_aliases or touched.is_aliasing
-            self._look_at_handed(touched, variables)
-            self._stored = {one: _stored(one, variables) for one in touched.targets}
+        self._before = {name: variables.get(name, MISSING) for name in effects.bound}
+        if effects.may_change:
+            self._before.update({name: frame.f_globals.get(name, MISSING) for name in effects.worldwide})
+            self._has_aliases = self._has_aliases or effects.is_aliasing
+            self._look_at_handed(effects, variables)
+            self._stored = {target: _stored(target, variables) for target in effects.targets}
 
     def _is_wanted(self, path: str) -> bool:
         return self._wants is None or self._wants(path)
 
-    def _look_at_handed(self, touched: Touched, variables: Mapping[str, Any]) -> None:
+    def _look_at_handed(self, effects: Touched, variables: Mapping[str, Any]) -> None:
         arrays = []
-        reads_arrays = touched.is_in_place or self._has_aliases
-        for name in touched.handed:
+        reads_arrays = effects.is_in_place or self._has_aliases
+        for name in effects.handed:
             if name in self._versions and not reads_arrays:
                 continue
             value = variables.get(name, MISSING)
@@ -271,63 +271,63 @@ class Changes:
                 continue
             if is_array(value):
                 arrays.append(value)
-            elif (held := attributes(value)) is not None:
-                self._attributes[name] = held
+            elif (tokens := attributes(value)) is not None:
+                self._attributes[name] = tokens
             else:
-                self._states[name] = change_token(value, deep=touched.is_aliasing)
+                self._states[name] = change_token(value, deep=effects.is_aliasing)
         if arrays:
             self._look_at_memory(arrays, variables)
 
     def _look_at_memory(self, arrays: list[Any], variables: Mapping[str, Any]) -> None:
         """Whatever lies where these lie may change with them, and nothing else."""
-        deep = set()
+        deep_names = set()
         for name, value in variables.items():
-            if is_array(value) and self._is_wanted(name) and any(_overlap(value, one) for one in arrays):
+            if is_array(value) and self._is_wanted(name) and any(_overlap(value, array) for array in arrays):
                 self._states[name] = change_token(value, deep=True)
-                deep.add(name)
-        self._deep = frozenset(deep)
+                deep_names.add(name)
+        self._deep = frozenset(deep_names)
 
     def settle(self, frame: FrameType, variables: Mapping[str, Any], has_called: bool) -> None:
         """It is over: tell what differs. What a followed call did to attributes was told there."""
-        told: set[str] = set()
-        touched = self.touched
+        reported: set[str] = set()
+        effects = self.touched
         for name, before in self._before.items():
-            now = variables.get(name, MISSING)
-            if now is MISSING and name in touched.worldwide:
-                now = frame.f_globals.get(name, MISSING)
-            if now is not before and self._is_rebound(name, before, now):
-                told.add(name)
-        if touched.may_change:
-            self._tell_touched(variables, told, has_called)
+            current = variables.get(name, MISSING)
+            if current is MISSING and name in effects.worldwide:
+                current = frame.f_globals.get(name, MISSING)
+            if current is not before and self._is_rebound(name, before, current):
+                reported.add(name)
+        if effects.may_change:
+            self._tell_touched(variables, reported, has_called)
         self._before = {}
 
-    def _tell_touched(self, variables: Mapping[str, Any], told: set[str], has_called: bool) -> None:
+    def _tell_touched(self, variables: Mapping[str, Any], reported: set[str], has_called: bool) -> None:
         if self._stored:
-            told.update(self._tell_stored(variables))
+            reported.update(self._tell_stored(variables))
         if self._states:
-            self._tell_states(variables, told)
+            self._tell_states(variables, reported)
         if self._attributes and not has_called:
-            self._tell_attributes(variables, told)
+            self._tell_attributes(variables, reported)
         for name in names_with_new_version(self._versions, variables) if self._versions else ():
-            if name not in told and self._is_wanted(name):
+            if name not in reported and self._is_wanted(name):
                 self._tell(name, variables[name], self._line)
         self._states, self._attributes, self._stored, self._deep = {}, {}, {}, frozenset()
 
-    def _is_rebound(self, name: str, before: Any, now: Any) -> bool:
+    def _is_rebound(self, name: str, before: Any, current: Any) -> bool:
         """Told as a change unless the content is what it was when the line began."""
-        if now is MISSING:
+        if current is MISSING:
             self._versions.pop(name, None)
             return False
-        self.know(name, now)
+        self.know(name, current)
         if name in self._deep:
-            is_still = type(before) is type(now) and self._states[name] == change_token(now, deep=True)
+            is_unchanged = type(before) is type(current) and self._states[name] == change_token(current, deep=True)
         else:
-            is_still = before is not MISSING and contents_equal(before, now)
+            is_unchanged = before is not MISSING and contents_equal(before, current)
         self._states.pop(name, None)
         self._attributes.pop(name, None)
-        if is_still or not self._is_wanted(name):
+        if is_unchanged or not self._is_wanted(name):
             return False
-        self._tell(name, now, self._line)
+        self._tell(name, current, self._line)
         return True
 
     def _tell_stored(self, variables: Mapping[str, Any]) -> set[str]:
@@ -341,24 +341,24 @@ class Changes:
                 self._tell(path, value, self._line)
         return roots
 
-    def _tell_states(self, variables: Mapping[str, Any], told: set[str]) -> None:
+    def _tell_states(self, variables: Mapping[str, Any], reported: set[str]) -> None:
         for name, before in self._states.items():
             value = variables.get(name, MISSING)
-            if value is MISSING or name in told:
+            if value is MISSING or name in reported:
                 continue
-            told.add(name)
+            reported.add(name)
             self.know(name, value)
             if change_token(value, deep=name in self._deep or self.touched.is_aliasing) != before:
                 self._tell(name, value, self._line)
 
-    def _tell_attributes(self, variables: Mapping[str, Any], told: set[str]) -> None:
+    def _tell_attributes(self, variables: Mapping[str, Any], reported: set[str]) -> None:
         for name, before in self._attributes.items():
             value = variables.get(name, MISSING)
-            if name in told:  # by the very attribute that was stored to, or as another object
+            if name in reported:  # by the very attribute that was stored to, or as another object
                 continue
-            for held, now in (attributes(value) or {}).items():
-                if before.get(held) != now and self._is_wanted(f"{name}.{held}"):
-                    self._tell(f"{name}.{held}", attribute(value, held), self._line)
+            for attribute_name, token in (attributes(value) or {}).items():
+                if before.get(attribute_name) != token and self._is_wanted(f"{name}.{attribute_name}"):
+                    self._tell(f"{name}.{attribute_name}", attribute(value, attribute_name), self._line)
 
 
 def _stored(target: Target, variables: Mapping[str, Any]) -> tuple[str, Hashable]:
@@ -366,8 +366,8 @@ def _stored(target: Target, variables: Mapping[str, Any]) -> tuple[str, Hashable
     return path, change_token(value, deep=True)
 
 
-def _overlap(one: Any, other: Any) -> bool:
-    return one is other or share_memory(one, other)
+def _overlap(a: Any, b: Any) -> bool:
+    return a is b or share_memory(a, b)
 
 
 MISSING: Any = type("_Missing", (), {"__slots__": ()})()
@@ -409,17 +409,17 @@ def _item(value: Any, key: Any) -> Any:
 
 def attribute(value: Any, name: str) -> Any:
     """From the instance, a slot, or what a module of torch keeps apart; properties are left alone."""
-    held = _dict(value)
-    if name in held:
-        return held[name]
-    for kind in type(value).__mro__:
-        slot = kind.__dict__.get(name)
+    instance_dict = _dict(value)
+    if name in instance_dict:
+        return instance_dict[name]
+    for base in type(value).__mro__:
+        slot = base.__dict__.get(name)
         if isinstance(slot, MemberDescriptorType):
             return _slot(slot, value)
-    for apart in ("_parameters", "_buffers", "_modules"):
-        inside = held.get(apart)
-        if isinstance(inside, dict) and name in inside:
-            return inside[name]
+    for registry_name in ("_parameters", "_buffers", "_modules"):
+        registry = instance_dict.get(registry_name)
+        if isinstance(registry, dict) and name in registry:
+            return registry[name]
     return MISSING
 
 
@@ -434,38 +434,41 @@ def attributes(value: Any) -> dict[str, Hashable] | None:
     """The surface of each public attribute of a small object, slots too; None for what is no such thing."""
     if isinstance(value, _OPAQUE) or is_container(value):
         return None
-    kind: type = type(value)
-    held, slots = _dict(value), _slots_of(kind)
-    if held is _NO_DICT and not slots:
+    value_class: type = type(value)
+    attributes_by_name, slots = _dict(value), _slots_of(value_class)
+    if attributes_by_name is _NO_DICT and not slots:
         return None
     if slots:
-        held = {**held, **_filled(slots, value)}
-    if len(held) > _MOST_ATTRIBUTES or "_modules" in held:
+        attributes_by_name = {**attributes_by_name, **_filled(slots, value)}
+    if len(attributes_by_name) > _MOST_ATTRIBUTES or "_modules" in attributes_by_name:
         return None
     return {
-        name: shallow_change_token(one) for name, one in held.items() if type(name) is str and name[:1] != "_"
+        name: shallow_change_token(one) for name, one in attributes_by_name.items() if type(name) is str and name[:1] != "_"
     }
 
 
 def _filled(slots: Mapping[str, MemberDescriptorType], value: Any) -> dict[str, Any]:
-    found = {name: _slot(slot, value) for name, slot in slots.items()}
-    return {name: held for name, held in found.items() if held is not MISSING}
+    slot_values = {name: _slot(slot, value) for name, slot in slots.items()}
+    return {name: slot_value for name, slot_value in slot_values.items() if slot_value is not MISSING}
 
 
 @lru_cache(maxsize=1024)
-def _slots_of(kind: type) -> dict[str, MemberDescriptorType]:
+def _slots_of(value_class: type) -> dict[str, MemberDescriptorType]:
     return {
         name: slot
-        for one in reversed(kind.__mro__)
-        if "__slots__" in vars(one)
-        for name, slot in vars(one).items()
+        for base in reversed(value_class.__mro__)
+        if "__slots__" in vars(base)
+        for name, slot in vars(base).items()
         if isinstance(slot, MemberDescriptorType)
     }
 
 
 def _dict(value: Any) -> dict[str, Any]:
     try:
-        held = object.__getattribute__(value, "__dict__")
+        instance_dict = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):
         return _NO_DICT
-    return held if type(held) is dict else _NO_DICT
+    return instance_dict if type(instance_dict) is dict else _NO_DICT
+
+
+NOTHING: Any = object()  # was returned

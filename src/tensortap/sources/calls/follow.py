@@ -17,8 +17,7 @@ from typing import Any, Protocol
 from tensortap.core.record import Kind, Record, Site
 from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
-from tensortap.sources.calls.changes import Changes, Lines
-from tensortap.sources.calls.functions import NOTHING
+from tensortap.sources.calls.changes import NOTHING, Changes, Lines
 from tensortap.sources.probes.settrace import follow, unfollow
 
 _MOST_CALLERS = 3
@@ -43,9 +42,9 @@ class Known:
 
 def _definition_line(code: CodeType) -> int:
     """Of the `def`; the code begins with the first decorator."""
-    start, is_it = code.co_firstlineno, re.compile(rf"\s*(async\s+)?def\s+{re.escape(code.co_name)}\b")
+    start, def_line = code.co_firstlineno, re.compile(rf"\s*(async\s+)?def\s+{re.escape(code.co_name)}\b")
     for line in range(start, start + _MOST_DECORATORS):
-        if is_it.match(linecache.getline(code.co_filename, line)):
+        if def_line.match(linecache.getline(code.co_filename, line)):
             return line
     return start
 
@@ -54,10 +53,10 @@ _all_known: dict[int, Known] = {}  # calls are counted for the whole process
 
 
 def known_of(code: CodeType) -> Known:
-    found = _all_known.get(id(code))
-    if found is None:
-        found = _all_known[id(code)] = Known(code)
-    return found
+    info = _all_known.get(id(code))
+    if info is None:
+        info = _all_known[id(code)] = Known(code)
+    return info
 
 
 class Source(Protocol):
@@ -132,12 +131,12 @@ class Tree:
         depth = 0 if self.current is None else self.current.depth + 1
         if depth > self.source.max_depth:
             return None
-        known = self.source.known(frame)
-        if known is None or frame.f_lasti != known.first:
+        info = self.source.known(frame)
+        if info is None or frame.f_lasti != info.first:
             return None
         self._has_begun = True
         self.count += 1
-        call = _Call(self, known, depth)
+        call = _Call(self, info, depth)
         call.begin(frame)
         return call
 
@@ -152,18 +151,18 @@ class _Call:
 
     __slots__ = ("_changes", "_count", "_known", "_nth", "_raised", "_sites", "_tree", "caller", "depth")
 
-    def __init__(self, tree: Tree, known: Known, depth: int) -> None:
-        self._tree, self._known, self.depth = tree, known, depth
-        self._nth = known.next_call()
+    def __init__(self, trace: Tree, info: Known, depth: int) -> None:
+        self._tree, self._known, self.depth = trace, info, depth
+        self._nth = info.next_call()
         self.caller: _Call | None = None
         self._sites: dict[int, Site] = {}
         self._raised: dict[int, str] = {}  # by the instruction that raised it
         self._count = 0  # of calls in the tree when the line began
-        self._changes = Changes(known.lines, self._tell_change, tree.source.wants)
+        self._changes = Changes(info.lines, self._tell_change, trace.source.wants)
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        tree = self._tree
-        if tree.is_over:
+        trace = self._tree
+        if trace.is_over:
             return
         try:
             if event == "line":
@@ -171,16 +170,16 @@ class _Call:
             elif event != "opcode":  # asked for by another tool
                 self._look(frame, event, argument)
         except Exception:  # noqa: BLE001 - a guest in someone's function
-            tree.fail()
+            trace.fail()
 
     def begin(self, frame: FrameType) -> None:
-        tree, code = self._tree, self._known.code
-        self.caller, tree.current = tree.current, self
+        trace, code = self._tree, self._known.code
+        self.caller, trace.current = trace.current, self
         callers = () if self.depth else tuple(itertools.islice(_callers(frame), _MOST_CALLERS))
-        site = Site(self._known.name, code.co_filename, self._known.line, self.depth, callers, tree.number)
+        site = Site(self._known.name, code.co_filename, self._known.line, self.depth, callers, trace.number)
         self._emit(self._known.name, None, "call", site)
         variables = frame.f_locals
-        wants = tree.source.wants
+        wants = trace.source.wants
         for name in self._known.lines.arguments:
             if name in variables and (wants is None or wants(name)):
                 self._emit(f"{self._known.name}.{name}", variables[name], "input", self._site(0))
@@ -188,9 +187,9 @@ class _Call:
         self._go(frame, variables)
 
     def _line(self, frame: FrameType) -> None:
-        count, variables, changes = self._tree.count, frame.f_locals, self._changes
-        changes.settle(frame, variables, count != self._count)
-        self._count = count
+        call_count, variables, changes = self._tree.count, frame.f_locals, self._changes
+        changes.settle(frame, variables, call_count != self._count)
+        self._count = call_count
         changes.begin(frame, variables)
         if changes.touched.reraises:
             self._raised[-1] = _text(sys.exception())
@@ -219,13 +218,13 @@ class _Call:
             self._go(frame, frame.f_locals)
 
     def _end(self, frame: FrameType, argument: Any) -> None:
-        lines, at, name = self._known.lines, frame.f_lasti, self._known.name
+        lines, offset, name = self._known.lines, frame.f_lasti, self._known.name
         site = self._site(frame.f_lineno)
-        if at in lines.returns:
+        if offset in lines.returns:
             self._emit(name, argument, "return", site)
-        elif at in self._raised or not (at in lines.yields or at in lines.waits):
-            self._emit(name, self._raised.get(at) or self._raised.get(-1) or "exception", "raise", site)
-        elif at in lines.yields:
+        elif offset in self._raised or not (offset in lines.yields or offset in lines.waits):
+            self._emit(name, self._raised.get(offset) or self._raised.get(-1) or "exception", "raise", site)
+        elif offset in lines.yields:
             self._emit(name, _yielded(argument, self._known.code), "yield", site)
 
     def break_off(self, result: Any, error: BaseException | None) -> None:
@@ -243,18 +242,18 @@ class _Call:
         self._emit(f"{self._known.name}.{path}", value, "local", site or self._site(line))
 
     def _site(self, line: int) -> Site:
-        found = self._sites.get(line)
-        if found is None:
-            known = self._known
-            found = Site(known.name, known.code.co_filename, line, self.depth, (), self._tree.number)
-            self._sites[line] = found
-        return found
+        site = self._sites.get(line)
+        if site is None:
+            info = self._known
+            site = Site(info.name, info.code.co_filename, line, self.depth, (), self._tree.number)
+            self._sites[line] = site
+        return site
 
     def _emit(self, name: str, value: Any, kind: Kind, site: Site) -> None:
-        tree, step = self._tree, declared_step() or 0
-        record = Record(name, value, kind, step, tree.rank, self._nth, next_order(), time(), site)
-        for pour in tree.pours:
-            pour(record)
+        trace, step = self._tree, declared_step() or 0
+        record = Record(name, value, kind, step, trace.rank, self._nth, next_order(), time(), site)
+        for emit in trace.pours:
+            emit(record)
 
 
 def _callers(frame: FrameType) -> Iterator[str]:
@@ -267,27 +266,27 @@ def _callers(frame: FrameType) -> Iterator[str]:
 
 
 def _left_at(error: BaseException, code: CodeType) -> int:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code is not code:
-        trace = trace.tb_next
-    return code.co_firstlineno if trace is None else trace.tb_lineno
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code is not code:
+        traceback = traceback.tb_next
+    return code.co_firstlineno if traceback is None else traceback.tb_lineno
 
 
 def _yielded(value: Any, code: CodeType) -> Any:
     """An asynchronous generator wraps what it gives, in an object that has no other way in."""
     if not code.co_flags & inspect.CO_ASYNC_GENERATOR:
         return value
-    inside = gc.get_referents(value)
-    return inside[0] if inside else None
+    referents = gc.get_referents(value)
+    return referents[0] if referents else None
 
 
 def _text(error: BaseException | None) -> str:
     """`TypeError: message`, without asking the program's own `__str__`."""
     if error is None:
         return ""
-    name, words = type(error).__name__, error.args
-    if type(error).__module__ == "builtins" and all(type(word) in (str, int, float) for word in words):
+    name, arguments = type(error).__name__, error.args
+    if type(error).__module__ == "builtins" and all(type(argument) in (str, int, float) for argument in arguments):
         message = str(error)
     else:
-        message = next((word for word in words if type(word) is str), "")
+        message = next((argument for argument in arguments if type(argument) is str), "")
     return (f"{name}: {message}" if message else name)[:_LONGEST_TEXT]

@@ -25,6 +25,7 @@ from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.frameworks.torch import disable_compile
+from tensortap.sources.calls.changes import NOTHING
 from tensortap.sources.calls.follow import Known, Tree, known_of
 from tensortap.sources.function_names import real_function
 from tensortap.sources.probes.settrace import followers
@@ -155,9 +156,9 @@ class Functions:
         return self._wrap_inside(function)
 
     def _wrap_class(self, owner: type) -> type:
-        for name, found in list(vars(owner).items()):
-            if name not in _LEFT_ALONE and _is_method_of(owner, found):
-                wrapped = self._wrap_inside(found)
+        for name, member in list(vars(owner).items()):
+            if name not in _LEFT_ALONE and _is_method_of(owner, member):
+                wrapped = self._wrap_inside(member)
                 setattr(owner, name, wrapped)
                 if isinstance(wrapped, functools.cached_property):
                     wrapped.__set_name__(owner, name)
@@ -167,8 +168,8 @@ class Functions:
         if isinstance(function, (staticmethod, classmethod)):
             return type(function)(self._wrap_inside(function.__func__))
         if isinstance(function, property):
-            parts = (function.fget, function.fset, function.fdel)
-            get, put, delete = (part and self._wrap_inside(part) for part in parts)
+            accessors = (function.fget, function.fset, function.fdel)
+            get, put, delete = (accessor and self._wrap_inside(accessor) for accessor in accessors)
             return property(get, put, delete, function.__doc__)
         if isinstance(function, functools.cached_property):
             return functools.cached_property(self._wrap_inside(function.func))
@@ -188,15 +189,15 @@ class Functions:
         if not self.taps or not self.is_enabled or not is_on():
             return None
         code = real.__code__
-        for tree in followers():
-            if isinstance(tree, Tree) and tree.will_follow(code) and self._is_heard_by(tree):
-                tree.source.take_in(code)
+        for trace in followers():
+            if isinstance(trace, Tree) and trace.will_follow(code) and self._is_heard_by(trace):
+                trace.source.take_in(code)
                 return None
         self.take_in(code)
         return Tree(self, code, current_rank_info(self._launched).rank)
 
-    def _is_heard_by(self, tree: Tree) -> bool:
-        return all(any(tap is one for one in tree.source.taps) for tap in self.taps)
+    def _is_heard_by(self, trace: Tree) -> bool:
+        return all(any(tap is traced for traced in trace.source.taps) for tap in self.taps)
 
     def take_in(self, code: CodeType) -> None:
         """Whatever it is, it was decorated."""
@@ -204,21 +205,21 @@ class Functions:
 
     def known(self, frame: FrameType) -> Known | None:
         code = frame.f_code
-        found = self._known.get(id(code))
-        if found is None:
-            known = known_of(code) if self._territory.holds(frame) else None
-            found = self._known[id(code)] = (code, known)
-        return found[1]
+        cached = self._known.get(id(code))
+        if cached is None:
+            info = known_of(code) if self._territory.holds(frame) else None
+            cached = self._known[id(code)] = (code, info)
+        return cached[1]
 
     @property
     def wants(self) -> Callable[[str], bool] | None:
         return None if self.targets is None else self._is_target
 
     def _is_target(self, path: str) -> bool:
-        found = self._wanted.get(path)
-        if found is None:
-            found = self._wanted[path] = any(_is_wanted(one, path) for one in self.targets or ())
-        return found
+        is_target = self._wanted.get(path)
+        if is_target is None:
+            is_target = self._wanted[path] = any(_is_wanted(pattern, path) for pattern in self.targets or ())
+        return is_target
 
     def fail(self) -> None:
         """Called while an exception is being handled."""
@@ -235,21 +236,18 @@ def _is_wanted(pattern: str, path: str) -> bool:
     )
 
 
-def _is_method_of(owner: type, found: Any) -> bool:
+def _is_method_of(owner: type, member: Any) -> bool:
     """Not what a library has put there, as `dataclasses` and `enum` do: all of theirs would be followed."""
-    if not isinstance(found, (FunctionType, *_DESCRIPTORS)):
+    if not isinstance(member, (FunctionType, *_DESCRIPTORS)):
         return False
     try:
-        real = real_function(found)
+        real = real_function(member)
     except TypeError:  # around something that has no Python code
         return False
-    is_ours = package(real.__module__) == package(owner.__module__) or not is_library(
+    is_own_code = package(real.__module__) == package(owner.__module__) or not is_library(
         real.__code__.co_filename
     )
-    return is_ours and not is_generated(real.__code__)
-
-
-NOTHING: Any = object()  # was returned
+    return is_own_code and not is_generated(real.__code__)
 
 
 class Guide(Protocol):
@@ -265,73 +263,73 @@ class Guide(Protocol):
 Decide = Callable[[], Guide | None]  # None: run it plainly
 
 
-def wrapper(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+def wrapper(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
     """A function of the same sort (plain, generator, coroutine, asynchronous generator)."""
     if inspect.isasyncgenfunction(function):
-        made = _asynchronous_generator(function, decide)
+        wrapper = _asynchronous_generator(function, make_tracer)
     elif inspect.iscoroutinefunction(function):
-        made = _coroutine(function, decide)
+        wrapper = _coroutine(function, make_tracer)
     elif inspect.isgeneratorfunction(function):
-        made = _generator(function, decide)
+        wrapper = _generator(function, make_tracer)
     else:
-        made = _plain(function, decide)
-    functools.update_wrapper(made, function)
-    disable_compile(made, "a watched function runs line by line")
-    return made
+        wrapper = _plain(function, make_tracer)
+    functools.update_wrapper(wrapper, function)
+    disable_compile(wrapper, "a watched function runs line by line")
+    return wrapper
 
 
-def _plain(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+def _plain(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        guide = decide()
-        if guide is None:
+        tracer = make_tracer()
+        if tracer is None:
             return function(*args, **kwargs)
         result = NOTHING
         try:
-            guide.begin()
+            tracer.begin()
             result = function(*args, **kwargs)
             return result
         finally:
-            guide.end(result)
+            tracer.end(result)
 
     return call
 
 
-def _generator(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+def _generator(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
     def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        guide = decide()
+        tracer = make_tracer()
         inner = function(*args, **kwargs)
-        return (yield from inner if guide is None else _Driven(inner, guide))
+        return (yield from inner if tracer is None else _Driven(inner, tracer))
 
     return generate
 
 
-def _coroutine(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+def _coroutine(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
     async def run(*args: Any, **kwargs: Any) -> Any:
-        guide = decide()
+        tracer = make_tracer()
         inner = function(*args, **kwargs)
-        return await (inner if guide is None else _Awaited(inner, guide))
+        return await (inner if tracer is None else _Awaited(inner, tracer))
 
     return run
 
 
-def _asynchronous_generator(function: Callable[..., Any], decide: Decide) -> Callable[..., Any]:
+def _asynchronous_generator(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
     async def generate(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        guide = decide()
+        tracer = make_tracer()
         inner = function(*args, **kwargs)
-        ask = inner.asend(None)
+        awaitable = inner.asend(None)
         while True:
             try:
-                value = await (ask if guide is None else _Awaited(ask, guide))
+                value = await (awaitable if tracer is None else _Awaited(awaitable, tracer))
             except StopAsyncIteration:
                 return
             try:
-                ask = inner.asend((yield value))
+                awaitable = inner.asend((yield value))
             except GeneratorExit:
                 closing = inner.aclose()
-                await (closing if guide is None else _Awaited(closing, guide))
+                await (closing if tracer is None else _Awaited(closing, tracer))
                 raise
             except BaseException as error:  # noqa: BLE001 - thrown in, and so it is thrown on
-                ask = inner.athrow(error)
+                awaitable = inner.athrow(error)
 
     return generate
 
@@ -339,8 +337,8 @@ def _asynchronous_generator(function: Callable[..., Any], decide: Decide) -> Cal
 class _Driven:
     """A generator or coroutine that is followed while it runs, and not while it waits."""
 
-    def __init__(self, inner: Any, guide: Guide) -> None:
-        self._inner, self._guide = inner, guide
+    def __init__(self, inner: Any, tracer: Guide) -> None:
+        self._inner, self._guide = inner, tracer
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -371,8 +369,8 @@ class _Driven:
 
 
 class _Awaited:
-    def __init__(self, inner: Any, guide: Guide) -> None:
-        self._inner, self._guide = inner, guide
+    def __init__(self, inner: Any, tracer: Guide) -> None:
+        self._inner, self._guide = inner, tracer
 
     def __await__(self) -> Any:
         # What `asend` gives is its own iterator; a coroutine has send and throw itself.

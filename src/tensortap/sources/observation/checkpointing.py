@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
-
-if TYPE_CHECKING:
-    from tensortap.sources.observation.point import Port
-
 
 graph_task = torch._C._current_graph_task_id
 NO_GRAPH_TASK = -1
@@ -27,10 +23,23 @@ def is_recomputing() -> bool:
     return is_in_backward
 
 
+class GradientPoint(Protocol):
+    """What a recomputed call needs of the observation point it belongs to."""
+
+    step: int
+    source: Any
+
+    def wanting_gradient(self, parameter: str, item: str, call: int) -> Any: ...
+
+    def name(self, parameter: str, item: str = "") -> str: ...
+
+    def take_gradient(self, wanted: Any, name: str, gradient: Any, step: int, call: int) -> None: ...
+
+
 class Recomputed:
     """The calls of one port that had no graph, and the gradients that come when they are repeated."""
 
-    def __init__(self, point: Port) -> None:
+    def __init__(self, point: GradientPoint) -> None:
         self._port = point
         self.hidden: deque[_Hidden] = deque(maxlen=_MOST_HIDDEN)
         self._replay: _Replay | None = None
@@ -100,7 +109,9 @@ class _LateGradient:
     __slots__ = ("_call", "_item", "_parameter", "_port", "_replay")
     __torch_unserializable__ = True
 
-    def __init__(self, point: Port, recomputation: _Replay, parameter: str, item: str, call: int) -> None:
+    def __init__(
+        self, point: GradientPoint, recomputation: _Replay, parameter: str, item: str, call: int
+    ) -> None:
         self._port, self._replay = point, recomputation
         self._parameter, self._item, self._call = parameter, item, call
 

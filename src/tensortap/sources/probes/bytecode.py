@@ -58,31 +58,31 @@ class Instructions:
     def __init__(self, code: CodeType) -> None:
         self._code = code
         self._all = list(dis.get_instructions(code))
-        self._position = {one.offset: position for position, one in enumerate(self._all)}
+        self._position = {instruction.offset: position for position, instruction in enumerate(self._all)}
         self._runs: dict[int, Run] = {}
         self._passed: dict[tuple[int, int, int], bool] = {}
-        self.first = next((one.offset for one in self._all if one.opname == "RESUME"), 0)
+        self.first = next((instruction.offset for instruction in self._all if instruction.opname == "RESUME"), 0)
         self.arguments = _argument_names(code)
         stores, returns = list(_stores(self._all, code)), list(_returns(self._all))
-        spots = _Spots(code)
+        table = _Spots(code)
         for name in self.arguments:
-            spots.add(name, (code.co_firstlineno, 0), "argument")
-        for found in sorted(stores):
-            spots.add(found.variable, found.place, "assign")
-        for found in sorted(returns):
-            spots.add(RETURN, found.place, RETURN)
-        self.spots = tuple(spots.all)
-        self._stores = [Store(one.offset, one.variable, spots.at[one.variable, one.place]) for one in stores]
-        self.returns = {one.offset: spots.at[RETURN, one.place] for one in returns}
+            table.add(name, (code.co_firstlineno, 0), "argument")
+        for store in sorted(stores):
+            table.add(store.variable, store.place, "assign")
+        for store in sorted(returns):
+            table.add(RETURN, store.place, RETURN)
+        self.spots = tuple(table.all)
+        self._stores = [Store(store.offset, store.variable, table.at[store.variable, store.place]) for store in stores]
+        self.returns = {return_instruction.offset: table.at[RETURN, return_instruction.place] for return_instruction in returns}
 
     def run(self, start: int) -> Run:
-        found = self._runs.get(start)
-        if found is None:
-            block, reached = self._block(start), self.reached(start)
+        run = self._runs.get(start)
+        if run is None:
+            block, reachable = self._block(start), self.reached(start)
             # Of a name that a line binds twice, only the last value can be read.
-            stores = {one.variable: one for one in self._stores if one.offset in reached}
-            found = self._runs[start] = Run(start, block, tuple(stores.values()))
-        return found
+            stores = {store.variable: store for store in self._stores if store.offset in reachable}
+            run = self._runs[start] = Run(start, block, tuple(stores.values()))
+        return run
 
     def reached(self, start: int) -> set[int]:
         """What may be executed from this event up to the next."""
@@ -102,12 +102,12 @@ class Instructions:
 
     def is_passed(self, store: Store, run: Run, following: int) -> bool:
         """Whether whoever came from the start of the run to the following instruction came by the store."""
-        asked = (run.start, store.offset, following)
-        if asked not in self._passed:
-            _, around = self._walk(run.start, run.block, following, avoiding=store.offset)
-            is_only_way = following not in around and self.is_possible(store, run, following)
-            self._passed[asked] = not around or is_only_way
-        return self._passed[asked]
+        key = (run.start, store.offset, following)
+        if key not in self._passed:
+            _, ends_without_store = self._walk(run.start, run.block, following, avoiding=store.offset)
+            is_only_way = following not in ends_without_store and self.is_possible(store, run, following)
+            self._passed[key] = not ends_without_store or is_only_way
+        return self._passed[key]
 
     def is_possible(self, store: Store, run: Run, following: int) -> bool:
         """Whether one may come from the store to the following instruction, within the run or out of it."""
@@ -117,31 +117,31 @@ class Instructions:
         self, start: int, inside: range, goal: int | None = None, avoiding: int | None = None
     ) -> tuple[set[int], set[int]]:
         """The instructions one may come by, and those one may come to: the goal, and what is outside."""
-        passed: set[int] = set()
+        visited: set[int] = set()
         ends: set[int] = set()
-        waiting = [start]
-        while waiting:
-            offset = waiting.pop()
+        pending = [start]
+        while pending:
+            offset = pending.pop()
             if offset == goal or offset not in inside:
                 ends.add(offset)
-            elif offset not in passed and offset != avoiding:
-                passed.add(offset)
-                waiting.extend(self._following(offset))
-        return passed, ends
+            elif offset not in visited and offset != avoiding:
+                visited.add(offset)
+                pending.extend(self._following(offset))
+        return visited, ends
 
     def first_argument(self, variables: Mapping[str, Any]) -> Any:
         if self._code.co_argcount:
             return variables[self._code.co_varnames[0]]
-        rest = variables[self.arguments[0]] if self._code.co_flags & inspect.CO_VARARGS else ()
-        return rest[0] if rest else None
+        varargs = variables[self.arguments[0]] if self._code.co_flags & inspect.CO_VARARGS else ()
+        return varargs[0] if varargs else None
 
     def _following(self, offset: int) -> Iterator[int]:
-        at = self._position[offset]
-        one = self._all[at]
-        if one.opcode in _JUMPS and one.opname not in _NO_BRANCHES:
-            yield one.argval
-        if one.opname not in _NEVER_GO_ON and at + 1 < len(self._all):
-            yield self._all[at + 1].offset
+        position = self._position[offset]
+        instruction = self._all[position]
+        if instruction.opcode in _JUMPS and instruction.opname not in _NO_BRANCHES:
+            yield instruction.argval
+        if instruction.opname not in _NEVER_GO_ON and position + 1 < len(self._all):
+            yield self._all[position + 1].offset
 
 
 @lru_cache(maxsize=256)
@@ -173,18 +173,18 @@ def _argument_names(code: CodeType) -> tuple[str, ...]:
     """In the order of the signature; in the code `*args` comes after the keywords."""
     names = code.co_varnames[: argument_count(code)]
     named = code.co_argcount + code.co_kwonlyargcount
-    has_rest = code.co_flags & inspect.CO_VARARGS > 0
-    rest, last = names[named : named + has_rest], names[named + has_rest :]
-    return (*names[: code.co_argcount], *rest, *names[code.co_argcount : named], *last)
+    has_varargs = code.co_flags & inspect.CO_VARARGS > 0
+    varargs, last = names[named : named + has_varargs], names[named + has_varargs :]
+    return (*names[: code.co_argcount], *varargs, *names[code.co_argcount : named], *last)
 
 
-def _stores(every: list[dis.Instruction], code: CodeType) -> Iterator[_Found]:
-    inlined = [one for one in every if one.opname == "LOAD_FAST_AND_CLEAR"]
-    for before, one, after in zip(every, every[1:], every[2:], strict=False):
+def _stores(instructions: list[dis.Instruction], code: CodeType) -> Iterator[_Found]:
+    comprehensions = [instruction for instruction in instructions if instruction.opname == "LOAD_FAST_AND_CLEAR"]
+    for before, one, after in zip(instructions, instructions[1:], instructions[2:], strict=False):
         for variable in _bound(one, code):
             if _is_forgotten(before, after, variable):
                 continue
-            if not any(_is_inside(one, whole, variable) for whole in inlined):
+            if not any(_is_inside(one, comprehension, variable) for comprehension in comprehensions):
                 yield _Found(_place(one), variable, one.offset)
 
 
@@ -194,45 +194,45 @@ def _is_forgotten(before: dis.Instruction, after: dis.Instruction, variable: str
     return is_none and after.opname.startswith("DELETE_") and after.argval == variable
 
 
-def _bound(one: dis.Instruction, code: CodeType) -> Iterable[str]:
-    if one.opname == "STORE_DEREF":
-        return [one.argval] if one.argval in code.co_cellvars else []
-    if not one.opname.startswith("STORE_FAST"):
+def _bound(instruction: dis.Instruction, code: CodeType) -> Iterable[str]:
+    if instruction.opname == "STORE_DEREF":
+        return [instruction.argval] if instruction.argval in code.co_cellvars else []
+    if not instruction.opname.startswith("STORE_FAST"):
         return []
-    names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-    return [name for name in names[: one.opname.count("STORE_FAST")] if name.isidentifier()]
+    names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    return [name for name in names[: instruction.opname.count("STORE_FAST")] if name.isidentifier()]
 
 
-def _is_inside(one: dis.Instruction, whole: dis.Instruction, variable: str) -> bool:
+def _is_inside(instruction: dis.Instruction, comprehension: dis.Instruction, variable: str) -> bool:
     """Whether it binds the variable of a comprehension that was compiled into the function."""
-    inner, outer = one.positions, whole.positions
-    if whole.argval != variable or not inner or not outer or None in (*inner, *outer):
+    inner, outer = instruction.positions, comprehension.positions
+    if comprehension.argval != variable or not inner or not outer or None in (*inner, *outer):
         return False
     starts = (outer.lineno, outer.col_offset) <= (inner.lineno, inner.col_offset)
     ends = (inner.end_lineno, inner.end_col_offset) <= (outer.end_lineno, outer.end_col_offset)
     return starts and ends
 
 
-def _returns(every: list[dis.Instruction]) -> Iterator[_Found]:
-    for one in every:
-        if one.opname in _RETURNS:
-            yield _Found((_line(one) or 0, 0), RETURN, one.offset)
+def _returns(instructions: list[dis.Instruction]) -> Iterator[_Found]:
+    for instruction in instructions:
+        if instruction.opname in _RETURNS:
+            yield _Found((_line(instruction) or 0, 0), RETURN, instruction.offset)
 
 
-def _place(one: dis.Instruction) -> tuple[int, int]:
-    column = one.positions.col_offset if one.positions else None
-    return _line(one) or 0, one.offset if column is None else column
+def _place(instruction: dis.Instruction) -> tuple[int, int]:
+    column = instruction.positions.col_offset if instruction.positions else None
+    return _line(instruction) or 0, instruction.offset if column is None else column
 
 
-def _line(one: dis.Instruction) -> int | None:
-    return one.positions.lineno if one.positions else None
+def _line(instruction: dis.Instruction) -> int | None:
+    return instruction.positions.lineno if instruction.positions else None
 
 
 class Reader:
     """Tells what one call binds."""
 
-    def __init__(self, code: Instructions, listening: Sequence[tuple[Seen, dict[int, int]]]) -> None:
-        self._code, self._listening = code, listening
+    def __init__(self, code: Instructions, listeners: Sequence[tuple[Seen, dict[int, int]]]) -> None:
+        self._code, self._listening = code, listeners
         self._run: Run | None = None
         self._is_straight = True  # no exception was raised since the run began
         self._before: dict[str, int | None] = {}  # which objects the variables of the run were
@@ -254,24 +254,24 @@ class Reader:
     def _start(self, frame: FrameType, *, is_straight: bool) -> None:
         self._run, self._is_straight = self._code.run(frame.f_lasti), is_straight
         variables = frame.f_locals if self._run.stores else {}
-        self._before = {one.variable: _identity(variables, one.variable) for one in self._run.stores}
+        self._before = {store.variable: _identity(variables, store.variable) for store in self._run.stores}
 
     def _read(self, run: Run, frame: FrameType, event: str) -> None:
-        at = frame.f_lasti
-        is_within = at in run.block
+        offset = frame.f_lasti
+        is_within = offset in run.block
         is_straight = self._is_straight and (is_within or event == "line")
         variables = frame.f_locals if run.stores else {}
         for store in run.stores:
-            if store.variable not in variables or (is_within and not self._code.is_possible(store, run, at)):
+            if store.variable not in variables or (is_within and not self._code.is_possible(store, run, offset)):
                 continue
-            is_other = _identity(variables, store.variable) != self._before[store.variable]
-            if is_other or (is_straight and self._code.is_passed(store, run, at)):
+            is_new_object = _identity(variables, store.variable) != self._before[store.variable]
+            if is_new_object or (is_straight and self._code.is_passed(store, run, offset)):
                 self.tell(store.spot, variables[store.variable])
 
-    def tell(self, spot: int, value: Any) -> None:
-        for seen, numbers in self._listening:
-            if spot in numbers:
-                seen(numbers[spot], value)
+    def tell(self, index: int, value: Any) -> None:
+        for on_value, numbers in self._listening:
+            if index in numbers:
+                on_value(numbers[index], value)
 
 
 def _identity(variables: Mapping[str, Any], name: str) -> int | None:

@@ -31,9 +31,9 @@ class Probe:
     """Watches a function until it is removed; a call that is under way may tell its values after that."""
 
     def __init__(
-        self, spots: tuple[Spot, ...], how: Literal["rewritten", "traced"], why: str, undo: Callable[[], None]
+        self, bindings: tuple[Spot, ...], how: Literal["rewritten", "traced"], why: str, undo: Callable[[], None]
     ) -> None:
-        self.spots, self.how, self.why = spots, how, why  # why it is not rewritten
+        self.spots, self.how, self.why = bindings, how, why  # why it is not rewritten
         self._undo: Callable[[], None] | None = undo
 
     def remove(self) -> None:
@@ -50,14 +50,14 @@ def place(function: Any, names: Collection[str] | None, enter: Enter, *, returns
     go through the function. Variables bound inside a comprehension are not seen.
     """
     function = real_function(function)
-    wish = _Wish(None if names is None else frozenset(names), returns)
+    request = _Wish(None if names is None else frozenset(names), returns)
     with _lock:
         try:
-            return _place(function, wish, enter)
+            return _place(function, request, enter)
         except NoSourceError as reason:
-            spots, undo = settrace.trace(function.__code__, wish.names, enter, returns=returns)
+            bindings, undo = settrace.trace(function.__code__, request.names, enter, returns=returns)
             _tell_slow(function.__qualname__, function.__code__.co_filename, str(reason))
-            return Probe(spots, "traced", str(reason), undo)
+            return Probe(bindings, "traced", str(reason), undo)
 
 
 @lru_cache(maxsize=1024)
@@ -88,9 +88,9 @@ class _Wish(NamedTuple):
 class _Owner:
     """One probe's share in a function."""
 
-    def __init__(self, wish: _Wish, enter: Enter, spots: tuple[Spot, ...]) -> None:
-        self.wish, self.enter, self.spots = wish, enter, spots
-        self.index = {spot: index for index, spot in enumerate(spots)}
+    def __init__(self, request: _Wish, enter: Enter, bindings: tuple[Spot, ...]) -> None:
+        self.wish, self.enter, self.spots = request, enter, bindings
+        self.index = {binding: index for index, binding in enumerate(bindings)}
 
 
 class _Installed(NamedTuple):
@@ -114,14 +114,14 @@ class _Shared:
         self._has_complained = False
 
     def is_in_charge(self) -> bool:
-        return any(self.function.__code__ is one.code for one in self._installed.values())
+        return any(self.function.__code__ is installed.code for installed in self._installed.values())
 
-    def add(self, wish: _Wish, enter: Enter) -> _Owner:
-        owner = _Owner(wish, enter, self._make(wish).spots)
-        together = self._install([*self.owners, owner])
+    def add(self, request: _Wish, enter: Enter) -> _Owner:
+        owner = _Owner(request, enter, self._make(request).spots)
+        combined = self._install([*self.owners, owner])
         self.owners.append(owner)
         self._open_gates()
-        self.function.__code__ = together.code
+        self.function.__code__ = combined.code
         return owner
 
     def drop(self, owner: _Owner) -> None:
@@ -143,37 +143,37 @@ class _Shared:
         except NoSourceError:  # the file is gone by now; the code that tells more will do
             return self.function.__code__
 
-    def _make(self, wish: _Wish) -> Rewritten:
-        return _made(self.function, self.original, wish)
+    def _make(self, request: _Wish) -> Rewritten:
+        return _made(self.function, self.original, request)
 
     def _install(self, owners: Sequence[_Owner]) -> _Installed:
-        wish = owners[0].wish
+        request = owners[0].wish
         for owner in owners[1:]:
-            wish |= owner.wish
-        found = self._installed.get(wish)
-        if found is None:
-            made, asks = self._make(wish), f"{ENTER}_{next(_serial)}"
-            code = made.code.replace(
-                co_names=tuple(asks if one == ENTER else one for one in made.code.co_names)
+            request |= owner.wish
+        installed = self._installed.get(request)
+        if installed is None:
+            instrumented, global_name = self._make(request), f"{ENTER}_{next(_serial)}"
+            code = instrumented.code.replace(
+                co_names=tuple(global_name if name == ENTER else name for name in instrumented.code.co_names)
             )
-            found = self._installed[wish] = _Installed(code, made.spots, asks)
+            installed = self._installed[request] = _Installed(code, instrumented.spots, global_name)
             _originals[code] = self.original
-        return found
+        return installed
 
     def _open_gates(self) -> None:
-        scope = self.function.__globals__
-        for one in self._installed.values():
+        namespace = self.function.__globals__
+        for installed in self._installed.values():
             if self.owners:
-                scope[one.asks] = _gate(one.spots, self.owners)
+                namespace[installed.asks] = _gate(installed.spots, self.owners)
             else:
-                scope.pop(one.asks, None)
+                namespace.pop(installed.asks, None)
 
 
-def _place(function: FunctionType, wish: _Wish, enter: Enter) -> Probe:
+def _place(function: FunctionType, request: _Wish, enter: Enter) -> Probe:
     shared = _shared.get(function)
     if shared is None or not shared.is_in_charge():
         shared = _Shared(function)
-    owner = shared.add(wish, enter)
+    owner = shared.add(request, enter)
     _shared[function] = shared
     return Probe(owner.spots, "rewritten", "", partial(_drop, shared, owner))
 
@@ -186,24 +186,24 @@ def _drop(shared: _Shared, owner: _Owner) -> None:
             del _shared[shared.function]
 
 
-def _gate(spots: Sequence[Spot], owners: Sequence[_Owner]) -> Enter:
+def _gate(bindings: Sequence[Spot], owners: Sequence[_Owner]) -> Enter:
     """What a code with these spots asks at its entry, for all who own it."""
-    if len(owners) == 1 and owners[0].spots == spots:
+    if len(owners) == 1 and owners[0].spots == bindings:
         return owners[0].enter
-    asked = [(owner.enter, [owner.index.get(spot) for spot in spots]) for owner in owners]
+    entries = [(owner.enter, [owner.index.get(binding) for binding in bindings]) for owner in owners]
 
     def enter(first: Any) -> Seen | None:
-        listening = [(seen, own) for ask, own in asked if (seen := ask(first)) is not None]
-        return partial(_tell, listening) if listening else None
+        listeners = [(on_value, indexes) for on_enter, indexes in entries if (on_value := on_enter(first)) is not None]
+        return partial(_tell, listeners) if listeners else None
 
     return enter
 
 
-def _tell(listening: Sequence[tuple[Seen, Sequence[int | None]]], index: int, value: Any) -> None:
-    for seen, own in listening:
-        at = own[index]
-        if at is not None:
-            seen(at, value)
+def _tell(listeners: Sequence[tuple[Seen, Sequence[int | None]]], index: int, value: Any) -> None:
+    for on_value, indexes in listeners:
+        own_index = indexes[index]
+        if own_index is not None:
+            on_value(own_index, value)
 
 
 def _original(code: CodeType) -> CodeType:
@@ -211,13 +211,13 @@ def _original(code: CodeType) -> CodeType:
     return _originals.get(code, code)
 
 
-def _made(function: FunctionType, code: CodeType, wish: _Wish) -> Rewritten:
+def _made(function: FunctionType, code: CodeType, request: _Wish) -> Rewritten:
     # By its file too: codes that differ in nothing else are equal.
-    key = (code, code.co_filename, code.co_qualname, wish)
-    made = _rewritten.get(key)
-    if made is None:
-        made = rewrite(definition_of(function, code), wish.names, wish.returns)
+    key = (code, code.co_filename, code.co_qualname, request)
+    instrumented = _rewritten.get(key)
+    if instrumented is None:
+        instrumented = rewrite(definition_of(function, code), request.names, request.returns)
         while len(_rewritten) >= _MOST_MADE:
             del _rewritten[next(iter(_rewritten))]
-        _rewritten[key] = made
-    return made
+        _rewritten[key] = instrumented
+    return instrumented

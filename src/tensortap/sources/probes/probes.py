@@ -56,41 +56,41 @@ def parsed(parameter: str) -> Variable:
 
 def function_of(module: Any, name: str) -> FunctionType | None:
     """The method of that name; else the function that the file of the module's class knows by that name."""
-    kind = type(module)
-    found = module.__dict__.get(name) or getattr(kind, name, None)
-    if found is None:
-        found = getattr(sys.modules.get(kind.__module__), name, None)
-    return real_function(found) if callable(found) and not isinstance(found, type) else None
+    module_class = type(module)
+    function = module.__dict__.get(name) or getattr(module_class, name, None)
+    if function is None:
+        function = getattr(sys.modules.get(module_class.__module__), name, None)
+    return real_function(function) if callable(function) and not isinstance(function, type) else None
 
 
-def _function(port: Port) -> FunctionType | None:
-    return port.function or function_of(port.module, parsed(port.parameter).function)
+def _function(point: Port) -> FunctionType | None:
+    return point.function or function_of(point.module, parsed(point.parameter).function)
 
 
 class Probes:
     """Taps in every function that a wanted variable belongs to."""
 
-    def __init__(self, source: PortSource, ports: Sequence[Port]) -> None:
-        self._source, self._ports = source, ports
+    def __init__(self, source: PortSource, points: Sequence[Port]) -> None:
+        self._source, self._ports = source, points
         self.probes: list[Probe] = []
 
     def place(self) -> list[Probe]:
         """Put them in; each is taken out by its `remove`."""
         by_function: defaultdict[tuple[FunctionType, Any], list[Port]] = defaultdict(list)
-        for port in self._ports:
-            function = _function(port)
+        for point in self._ports:
+            function = _function(point)
             if function is not None:
-                by_function[function, port.function and (port.is_own_call,)].append(port)
-        for (function, _), ports in by_function.items():
-            self.probes.append(self._probe(function, ports))
+                by_function[function, point.function and (point.is_own_call,)].append(point)
+        for (function, _), points in by_function.items():
+            self.probes.append(self._probe(function, points))
         return self.probes
 
-    def _probe(self, function: FunctionType, ports: Sequence[Port]) -> Probe:
-        variables = [parsed(port.parameter) for port in ports]
+    def _probe(self, function: FunctionType, points: Sequence[Port]) -> Probe:
+        variables = [parsed(point.parameter) for point in points]
         names = {variable.name for variable in variables if not variable.is_at_return}
-        watch = _Watch(self._source) if ports[0].function is None else _AnyCall(self._source)
-        probe = place(function, names, watch.enter, returns=any(one.is_at_return for one in variables))
-        watch.expect(probe.spots, ports)
+        observer = _Watch(self._source) if points[0].function is None else _AnyCall(self._source)
+        probe = place(function, names, observer.enter, returns=any(variable.is_at_return for variable in variables))
+        observer.expect(probe.spots, points)
         return probe
 
 
@@ -102,37 +102,37 @@ class _Watch:
         self._seen: dict[int, Seen] = {}
         self._alone: Seen | None = None  # of the one module that the function was put on
 
-    def expect(self, spots: Sequence[Spot], ports: Sequence[Port]) -> None:
+    def expect(self, bindings: Sequence[Spot], points: Sequence[Port]) -> None:
         by_module: defaultdict[int, list[Port]] = defaultdict(list)
-        for port in ports:
-            by_module[id(port.module)].append(port)
-        for module, its_ports in by_module.items():
-            self._seen[module] = self._seeing([_way_at(spots, spot, its_ports) for spot in spots])
-        if len(by_module) == 1 and _is_put_on(ports[0]):
+        for point in points:
+            by_module[id(point.module)].append(point)
+        for module, module_points in by_module.items():
+            self._seen[module] = self._seeing([_way_at(bindings, binding, module_points) for binding in bindings])
+        if len(by_module) == 1 and _is_put_on(points[0]):
             self._alone = next(iter(self._seen.values()))
 
     def enter(self, first: Any) -> Seen | None:
-        seen = self._seen.get(id(first)) or self._alone
-        if seen is None or self._source.is_resting or self._is_recomputing():
+        on_value = self._seen.get(id(first)) or self._alone
+        if on_value is None or self._source.is_resting or self._is_recomputing():
             return None
-        return seen
+        return on_value
 
-    def _seeing(self, ways: list[Callable[[Any], None]]) -> Seen:
+    def _seeing(self, observers: list[Callable[[Any], None]]) -> Seen:
         source = self._source
 
-        def seen(spot: int, value: Any) -> None:
+        def on_value(index: int, value: Any) -> None:
             try:
-                ways[spot](value)
+                observers[index](value)
             except Exception:  # noqa: BLE001 - a guest in someone's function
                 source.fail()
 
-        return seen
+        return on_value
 
 
-def _is_put_on(port: Port) -> bool:
+def _is_put_on(point: Port) -> bool:
     """Whether the function stands in the module itself, where Python hands it no module."""
-    found = port.module.__dict__.get(parsed(port.parameter).function)
-    return found is not None and found is _function(port)
+    function = point.module.__dict__.get(parsed(point.parameter).function)
+    return function is not None and function is _function(point)
 
 
 class _AnyCall(_Watch):
@@ -140,79 +140,79 @@ class _AnyCall(_Watch):
 
     _busy: ClassVar[set[int]] = set()  # threads that are taking a value: what this calls is not watched
 
-    def expect(self, spots: Sequence[Spot], ports: Sequence[Port]) -> None:
-        self._ports, self._is_own_call = ports, ports[0].is_own_call
-        self._seen[0] = self._seeing([_way_at(spots, spot, ports) for spot in spots])
+    def expect(self, bindings: Sequence[Spot], points: Sequence[Port]) -> None:
+        self._ports, self._is_own_call = points, points[0].is_own_call
+        self._seen[0] = self._seeing([_way_at(bindings, binding, points) for binding in bindings])
 
     def enter(self, first: Any) -> Seen | None:
-        seen = self._seen.get(0)
-        if seen is None or get_ident() in self._busy:
+        on_value = self._seen.get(0)
+        if on_value is None or get_ident() in self._busy:
             return None
         if self._is_own_call is not None and not self._is_own_call(first):
             return None
         if self._ports[0].was_entered and is_repeating():
             return None
-        for port in self._ports if not self._ports[0].was_entered else ():
-            port.was_entered = True
-        return seen
+        for point in self._ports if not self._ports[0].was_entered else ():
+            point.was_entered = True
+        return on_value
 
-    def _seeing(self, ways: list[Callable[[Any], None]]) -> Seen:
+    def _seeing(self, observers: list[Callable[[Any], None]]) -> Seen:
         """A call may last for many steps, a training loop for all of them."""
-        source, busy, see = self._source, self._busy, super()._seeing(ways)
+        source, busy, observe = self._source, self._busy, super()._seeing(observers)
 
-        def seen(spot: int, value: Any) -> None:
-            me = get_ident()
-            if me in busy:
+        def on_value(index: int, value: Any) -> None:
+            thread = get_ident()
+            if thread in busy:
                 return
-            busy.add(me)
+            busy.add(thread)
             try:
                 source.catch_up()
                 if not source.is_resting:
-                    see(spot, value)
+                    observe(index, value)
             finally:
-                busy.discard(me)
+                busy.discard(thread)
 
-        return seen
+        return on_value
 
 
-def _way_at(spots: Sequence[Spot], spot: Spot, ports: Sequence[Port]) -> Callable[[Any], None]:
+def _way_at(bindings: Sequence[Spot], binding: Spot, points: Sequence[Port]) -> Callable[[Any], None]:
     """How the ports that want it see what is there."""
-    asked = [(port, parsed(port.parameter)) for port in ports]
-    ways = [_way(port, variable.attribute) for port, variable in asked if _is_at(variable, spot, spots)]
-    if len(ways) == 1:  # the usual case: this is what is called for every value
-        return ways[0]
+    requests = [(point, parsed(point.parameter)) for point in points]
+    observers = [_way(point, variable.attribute) for point, variable in requests if _is_at(variable, binding, bindings)]
+    if len(observers) == 1:  # the usual case: this is what is called for every value
+        return observers[0]
 
-    def see(value: Any) -> None:
-        for way in ways:
-            way(value)
+    def observe_all(value: Any) -> None:
+        for observe in observers:
+            observe(value)
 
-    return see
+    return observe_all
 
 
-def _way(port: Port, attribute: str) -> Callable[[Any], None]:
+def _way(point: Port, attribute: str) -> Callable[[Any], None]:
     if not attribute:
-        return port.short_way()
-    return lambda value: port.see_output(getattr(port.module, attribute, None))
+        return point.short_way()
+    return lambda value: point.see_output(getattr(point.module, attribute, None))
 
 
-def _is_at(variable: Variable, spot: Spot, spots: Sequence[Spot]) -> bool:
-    if spot.kind == RETURN or variable.is_at_return:
-        return variable.is_at_return and spot.kind == RETURN
-    if variable.name != spot.name:
+def _is_at(variable: Variable, binding: Spot, bindings: Sequence[Spot]) -> bool:
+    if binding.kind == RETURN or variable.is_at_return:
+        return variable.is_at_return and binding.kind == RETURN
+    if variable.name != binding.name:
         return False
     if variable.nth == ALL:
         return True
     if not variable.nth:  # an argument is its value on entry, any other variable each of its bindings
-        has_entry = any(one.name == spot.name and one.kind == "argument" for one in spots)
-        return not has_entry or spot.kind == "argument"
-    wanted, last = int(variable.nth), max(one.nth for one in spots if one.name == spot.name)
-    return spot.nth == (wanted if wanted >= 0 else last + 1 + wanted)
+        has_entry = any(candidate.name == binding.name and candidate.kind == "argument" for candidate in bindings)
+        return not has_entry or binding.kind == "argument"
+    nth, last = int(variable.nth), max(candidate.nth for candidate in bindings if candidate.name == binding.name)
+    return binding.nth == (nth if nth >= 0 else last + 1 + nth)
 
 
 def first_argument(module: Any, function: str) -> str:
     """What the module itself is called there, `self` as a rule."""
-    found = function_of(module, function)
-    code = None if found is None else found.__code__
+    target = function_of(module, function)
+    code = None if target is None else target.__code__
     return code.co_varnames[0] if code is not None and code.co_argcount else ""
 
 
@@ -224,25 +224,25 @@ def attributes(module: Any) -> list[str]:
 
 def variables(module: Any, function: str) -> list[str]:
     """The names that a method or helper binds, arguments first."""
-    found = function_of(module, function)
-    return [] if found is None else list(dict.fromkeys(spot.name for spot in bindings(found)))
+    target = function_of(module, function)
+    return [] if target is None else list(dict.fromkeys(binding.name for binding in bindings(target)))
 
 
-def unbound(ports: Sequence[Port], port: Port) -> str:
+def unbound(points: Sequence[Port], point: Port) -> str:
     """Why a variable was never seen: the function did not run, or not the lines that bind it."""
-    variable = parsed(port.parameter)
-    function = _function(port)
-    has_run = port.was_entered or any(
-        one.count and one.module is port.module and parsed(one.parameter).function == variable.function
-        for one in ports
+    variable = parsed(point.parameter)
+    function = _function(point)
+    has_run = point.was_entered or any(
+        observed.count and observed.module is point.module and parsed(observed.parameter).function == variable.function
+        for observed in points
     )
-    if not has_run and port.function is not None:
+    if not has_run and point.function is not None:
         return f"{variable.function}() was not called while it was captured"
     if function is None or not has_run:
         return f"{variable.function}() was not seen to run on it"
     if variable.is_at_return:
         return f"{variable.function}() was called and has not returned: it raised, or goes on"
-    lines = sorted({spot.line for spot in bindings(function) if spot.name == variable.name})
+    lines = sorted({binding.line for binding in bindings(function) if binding.name == variable.name})
     file = Path(function.__code__.co_filename).name
     return f"not bound: {file}:{', '.join(map(str, lines))} did not run" if lines else "not bound"
 
@@ -250,9 +250,9 @@ def unbound(ports: Sequence[Port], port: Port) -> str:
 class PlainFunctions(PortSource):
     """Taps in the functions that are wanted, from `start` to `stop`; the step is what `tt.step()` says."""
 
-    def __init__(self, wanted: Sequence[Wanted], *, rests: Callable[[int], bool] | None = None) -> None:
-        _require_torch(wanted)
-        super().__init__(None, wanted, native_naming(None), rests=rests)
+    def __init__(self, selected: Sequence[Wanted], *, rests: Callable[[int], bool] | None = None) -> None:
+        _require_torch(selected)
+        super().__init__(None, selected, native_naming(None), rests=rests)
 
     def start(self, tap: Tap) -> None:
         super().start(tap)
@@ -266,11 +266,11 @@ class PlainFunctions(PortSource):
 
     def catch_up(self) -> None:
         step = declared_step() or 0
-        is_next = step != self.step
-        if is_next:
+        is_new_step = step != self.step
+        if is_new_step:
             self._begin(step)
         # Without steps, a call after a backward pass tells that what waits on parameters is of the past.
-        if is_next or (self.has_gradients and not recomputing()()):
+        if is_new_step or (self.has_gradients and not recomputing()()):
             self.has_gradients = False
             self._clear_gradients()
 
@@ -281,6 +281,6 @@ class PlainFunctions(PortSource):
 
 
 def _require_torch(wanted: Sequence[Wanted]) -> None:
-    late = next((one.site.name for one in wanted if one.site.is_gradient), None)
-    if late is not None and find_spec("torch") is None:
-        raise MissingExtraError(f"{late!r} is a gradient, which needs torch: pip install 'tensortap[torch]'")
+    gradient = next((selected.site.name for selected in wanted if selected.site.is_gradient), None)
+    if gradient is not None and find_spec("torch") is None:
+        raise MissingExtraError(f"{gradient!r} is a gradient, which needs torch: pip install 'tensortap[torch]'")

@@ -43,11 +43,11 @@ class Rewritten(NamedTuple):
 
 def rewrite(definition: Definition, names: Collection[str] | None, returns: bool) -> Rewritten:
     """The code that asks `ENTER(first argument)` and tells its answer the index and value of each spot."""
-    node, spots = weave(definition.node, names, returns, definition.may_have_walrus)
+    node, bindings = weave(definition.node, names, returns, definition.may_have_walrus)
     code = definition.compiled(node)
     if code is None or not fits(code, definition.code):
         raise NoSourceError("taps would change what the function closes over")
-    return Rewritten(code, spots)
+    return Rewritten(code, bindings)
 
 
 def weave(
@@ -55,8 +55,8 @@ def weave(
 ) -> tuple[Def, tuple[Spot, ...]]:
     """A copy of the definition with a tap after every binding of these names (None: of every name)."""
     wants = (lambda name: True) if names is None else names.__contains__
-    weaver = _Weaver(node, wants, returns, may_have_walrus)
-    return weaver.woven(), tuple(weaver.spots)
+    inserter = _Weaver(node, wants, returns, may_have_walrus)
+    return inserter.woven(), tuple(inserter.spots)
 
 
 class _Weaver(ast.NodeVisitor):
@@ -71,7 +71,7 @@ class _Weaver(ast.NodeVisitor):
         self._counts: Counter[str] = Counter()
         self._elsewhere: set[str] = set()  # declared global or nonlocal
         # The text knows it at once; to look at every node would take a quarter of all the time.
-        self._has_walrus = may_have_walrus and any(isinstance(one, ast.NamedExpr) for one in ast.walk(node))
+        self._has_walrus = may_have_walrus and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
 
     def woven(self) -> Def:
         node, body = copy(self._node), self._node.body
@@ -99,7 +99,7 @@ class _Weaver(ast.NodeVisitor):
         return [node]
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
-        bound = [one for target in node.targets for one in _targets(target, "assign")]
+        bound = [target_binding for target in node.targets for target_binding in _targets(target, "assign")]
         return [self._own(node), *self._taps(bound)]
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
@@ -110,8 +110,8 @@ class _Weaver(ast.NodeVisitor):
         return [self._own(node), *self._taps(bound)]
 
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
-        names = [(one.asname or one.name.split(".")[0], one) for one in node.names]
-        return [node, *self._taps((name, one, "import") for name, one in names)]
+        names = [(alias.asname or alias.name.split(".")[0], alias) for alias in node.names]
+        return [node, *self._taps((name, alias, "import") for name, alias in names)]
 
     visit_ImportFrom = visit_Import
 
@@ -135,8 +135,8 @@ class _Weaver(ast.NodeVisitor):
             return [node]
         if node.value is None:
             return [self._return(none(node), node), node]
-        keep, node.value = kept(node.value, node), load(VALUE, node)
-        return [keep, self._return(load(VALUE, node), node), node]
+        store_value, node.value = kept(node.value, node), load(VALUE, node)
+        return [store_value, self._return(load(VALUE, node), node), node]
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> list[ast.stmt]:
         node = self._own(node)
@@ -163,7 +163,7 @@ class _Weaver(ast.NodeVisitor):
     def visit_Try(self, node: Any) -> list[ast.stmt]:
         node = copy(node)
         node.body = self._block(node.body)
-        node.handlers = [self._handler(one) for one in node.handlers]
+        node.handlers = [self._handler(handler) for handler in node.handlers]
         node.orelse, node.finalbody = self._block(node.orelse), self._block(node.finalbody)
         return [node]
 
@@ -177,18 +177,18 @@ class _Weaver(ast.NodeVisitor):
 
     def visit_Match(self, node: ast.Match) -> list[ast.stmt]:
         node = self._own(node)
-        node.cases = [self._case(one) for one in node.cases]
+        node.cases = [self._case(case) for case in node.cases]
         return [node]
 
     def _case(self, case: ast.match_case) -> ast.match_case:
         case = copy(case)
-        wanted = self._wanted((name, one, "match") for name, one in _captures(case.pattern))
+        requested = self._wanted((name, pattern, "match") for name, pattern in _captures(case.pattern))
         guard = self._walruses(case.guard)
         taps: list[ast.stmt] = []
         if guard is None:
-            taps = [if_watched(*one) for one in wanted]
-        elif wanted:  # the names stay bound when the guard fails
-            guard = one_of([*(unless_idle(*one) for one in wanted), guard], -1, guard)
+            taps = [if_watched(*tap) for tap in requested]
+        elif requested:  # the names stay bound when the guard fails
+            guard = one_of([*(unless_idle(*tap) for tap in requested), guard], -1, guard)
         case.guard, case.body = guard, [*taps, *self._block(case.body)]
         return case
 
@@ -204,13 +204,13 @@ class _Weaver(ast.NodeVisitor):
 
     def _walruses(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._walruses(one) for one in value]
+            return [self._walruses(element) for element in value]
         is_searched = self._has_walrus and isinstance(value, ast.AST)
         return _Walruses(self._walrus).visit(deepcopy(value)) if is_searched else value
 
     def _walrus(self, node: ast.NamedExpr) -> ast.expr:
-        wanted = self._wanted([(node.target.id, node, "walrus")])
-        return one_of([node, *(unless_idle(*one) for one in wanted)], 0, node) if wanted else node
+        requested = self._wanted([(node.target.id, node, "walrus")])
+        return one_of([node, *(unless_idle(*tap) for tap in requested)], 0, node) if requested else node
 
     # Spots
 
@@ -221,24 +221,24 @@ class _Weaver(ast.NodeVisitor):
     def _wanted(self, bound: Iterable[Bound]) -> list[tuple[int, ast.expr, Any]]:
         """The index, the value and the place of each spot among them that is to be told."""
         by_name = {name: (node, kind) for name, node, kind in bound if name not in self._elsewhere}
-        found = []
+        requested = []
         for name, (node, kind) in by_name.items():
             nth = self._count(name)
             if self._wants(name):
-                found.append((self._add(Spot(name, node.lineno, nth, kind)), load(name, node), node))
-        return found
+                requested.append((self._add(Spot(name, node.lineno, nth, kind)), load(name, node), node))
+        return requested
 
     def _count(self, name: str) -> int:
         self._counts[name] += 1
         return self._counts[name] - 1
 
-    def _add(self, spot: Spot) -> int:
-        self.spots.append(spot)
+    def _add(self, binding: Spot) -> int:
+        self.spots.append(binding)
         return len(self.spots) - 1
 
     def _return(self, value: ast.expr, node: ast.stmt) -> ast.stmt:
-        spot = Spot(RETURN, node.lineno, self._count(RETURN), RETURN)
-        return if_watched(self._add(spot), value, node)
+        binding = Spot(RETURN, node.lineno, self._count(RETURN), RETURN)
+        return if_watched(self._add(binding), value, node)
 
 
 class _Walruses(ast.NodeTransformer):
@@ -266,8 +266,8 @@ class _Walruses(ast.NodeTransformer):
 
 def _arguments(arguments: ast.arguments) -> list[Bound]:
     positional = [*arguments.posonlyargs, *arguments.args]
-    each = [*positional, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
-    return [(one.arg, one, "argument") for one in each if one is not None]
+    parameters = [*positional, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+    return [(parameter.arg, parameter, "argument") for parameter in parameters if parameter is not None]
 
 
 def _targets(target: ast.expr | None, kind: str, unpacked: str = "unpack") -> Iterator[Bound]:
@@ -277,8 +277,8 @@ def _targets(target: ast.expr | None, kind: str, unpacked: str = "unpack") -> It
     elif isinstance(target, ast.Starred):
         yield from _targets(target.value, kind, unpacked)
     elif isinstance(target, ast.Tuple | ast.List):
-        for one in target.elts:
-            yield from _targets(one, unpacked, unpacked)
+        for element in target.elts:
+            yield from _targets(element, unpacked, unpacked)
 
 
 def _captures(pattern: ast.pattern) -> Iterator[tuple[str, ast.pattern]]:
@@ -307,20 +307,20 @@ _LOAD, _STORE, _IS_NOT = ast.Load(), ast.Store(), ast.IsNot()
 def entry(arguments: ast.arguments, at: ast.stmt) -> ast.stmt:
     """A call that begins after the probe was removed, or a generator, finds no global: it is not watched."""
     look_up = ast.Assign([store(TAP, at)], load(ENTER, at), **_place(at))
-    idle = ast.ExceptHandler(None, None, [ast.Assign([store(TAP, at)], none(at), **_place(at))], **_place(at))
-    answer = ast.Call(load(TAP, at), [_first(arguments, at)], [], **_place(at))
-    ask = ast.Assign([store(TAP, at)], answer, **_place(at))
-    return ast.Try([look_up], [idle], [ask], [], **_place(at))
+    not_observed = ast.ExceptHandler(None, None, [ast.Assign([store(TAP, at)], none(at), **_place(at))], **_place(at))
+    call_enter = ast.Call(load(TAP, at), [_first(arguments, at)], [], **_place(at))
+    assign_tap = ast.Assign([store(TAP, at)], call_enter, **_place(at))
+    return ast.Try([look_up], [not_observed], [assign_tap], [], **_place(at))
 
 
 def _first(arguments: ast.arguments, at: ast.stmt) -> ast.expr:
-    for one in (*arguments.posonlyargs, *arguments.args):
-        return load(one.arg, at)
+    for argument in (*arguments.posonlyargs, *arguments.args):
+        return load(argument.arg, at)
     if arguments.vararg is None:
         return none(at)
-    rest = arguments.vararg.arg
-    item = ast.Subscript(load(rest, at), ast.Constant(0, **_place(at)), _LOAD, **_place(at))
-    return ast.IfExp(load(rest, at), item, none(at), **_place(at))
+    varargs = arguments.vararg.arg
+    item = ast.Subscript(load(varargs, at), ast.Constant(0, **_place(at)), _LOAD, **_place(at))
+    return ast.IfExp(load(varargs, at), item, none(at), **_place(at))
 
 
 def kept(value: ast.expr, at: ast.stmt) -> ast.stmt:
@@ -329,29 +329,29 @@ def kept(value: ast.expr, at: ast.stmt) -> ast.stmt:
 
 
 def if_watched(index: int, value: ast.expr, at: Any) -> ast.stmt:
-    place = _place(at)
-    is_watched, tell = _question(index, value, place)
-    return ast.If(is_watched, [ast.Expr(tell, **place)], [], **place)
+    location = _place(at)
+    is_observed, report = _question(index, value, location)
+    return ast.If(is_observed, [ast.Expr(report, **location)], [], **location)
 
 
 def unless_idle(index: int, value: ast.expr, at: Any) -> ast.expr:
-    place = _place(at)
-    is_watched, tell = _question(index, value, place)
-    return ast.IfExp(is_watched, tell, ast.Constant(None, **place), **place)
+    location = _place(at)
+    is_observed, report = _question(index, value, location)
+    return ast.IfExp(is_observed, report, ast.Constant(None, **location), **location)
 
 
-def _question(index: int, value: ast.expr, place: dict[str, Any]) -> tuple[ast.expr, ast.expr]:
+def _question(index: int, value: ast.expr, location: dict[str, Any]) -> tuple[ast.expr, ast.expr]:
     """Whether the call is watched, and what is then told. A large function has hundreds of these: what is
     the same in both is one node."""
-    tap = ast.Name(TAP, _LOAD, **place)
-    is_watched = ast.Compare(tap, [_IS_NOT], [ast.Constant(None, **place)], **place)
-    return is_watched, ast.Call(tap, [ast.Constant(index, **place), value], [], **place)
+    tap = ast.Name(TAP, _LOAD, **location)
+    is_observed = ast.Compare(tap, [_IS_NOT], [ast.Constant(None, **location)], **location)
+    return is_observed, ast.Call(tap, [ast.Constant(index, **location), value], [], **location)
 
 
 def one_of(values: list[ast.expr], position: int, at: ast.expr) -> ast.expr:
     """All of them are evaluated in turn; one is the value."""
-    every = ast.Tuple(values, _LOAD, **_place(at))
-    return ast.Subscript(every, ast.Constant(position % len(values), **_place(at)), _LOAD, **_place(at))
+    all_values = ast.Tuple(values, _LOAD, **_place(at))
+    return ast.Subscript(all_values, ast.Constant(position % len(values), **_place(at)), _LOAD, **_place(at))
 
 
 def load(name: str, at: Any) -> ast.expr:

@@ -29,22 +29,22 @@ def trace(
     code: CodeType, names: Collection[str] | None, enter: Enter, *, returns: bool = False
 ) -> tuple[tuple[Spot, ...], Callable[[], None]]:
     """Watch every call of this code; gives the spots, and what ends it."""
-    found = instructions_of(code, code.co_filename)
-    wanted = [at for at, spot in enumerate(found.spots) if _is_wanted(spot, names, returns)]
-    owner = _Owner(code, found, enter, {at: index for index, at in enumerate(wanted)})
+    instructions = instructions_of(code, code.co_filename)
+    wanted = [index for index, binding in enumerate(instructions.spots) if _is_wanted(binding, names, returns)]
+    owner = _Owner(code, instructions, enter, {original: index for index, original in enumerate(wanted)})
     with _lock:
         _watched[id(code)] = (*_watched.get(id(code), ()), owner)
         _begin()
-    return tuple(found.spots[at] for at in wanted), partial(_end, owner)
+    return tuple(instructions.spots[original] for original in wanted), partial(_end, owner)
 
 
 def spots_of(code: CodeType) -> tuple[Spot, ...]:
     """Every argument and binding, as well as the instructions tell."""
-    return tuple(spot for spot in instructions_of(code, code.co_filename).spots if spot.kind != RETURN)
+    return tuple(binding for binding in instructions_of(code, code.co_filename).spots if binding.kind != RETURN)
 
 
-def _is_wanted(spot: Spot, names: Collection[str] | None, returns: bool) -> bool:
-    return returns if spot.kind == RETURN else names is None or spot.name in names
+def _is_wanted(binding: Spot, names: Collection[str] | None, returns: bool) -> bool:
+    return returns if binding.kind == RETURN else names is None or binding.name in names
 
 
 class Follower(Protocol):
@@ -57,20 +57,20 @@ class Follower(Protocol):
 Part = Callable[[FrameType, str, Any], None]  # of one watched call
 
 
-def follow(follower: Follower) -> None:
+def follow(observer: Follower) -> None:
     """Ask it about each call of this thread, until `unfollow` in this thread."""
     _watch_forks()
     tracer = _mine()
-    tracer.followers = (*tracer.followers, follower)
+    tracer.followers = (*tracer.followers, observer)
 
 
-def unfollow(follower: Follower) -> None:
+def unfollow(observer: Follower) -> None:
     """Safe to call twice, and where an interrupt came before it was followed."""
     tracer = _tracers.get(get_ident())
-    while tracer is not None and follower not in tracer.followers:
+    while tracer is not None and observer not in tracer.followers:
         tracer = tracer.below
     if tracer is not None:
-        tracer.followers = tuple(one for one in tracer.followers if one is not follower)
+        tracer.followers = tuple(other for other in tracer.followers if other is not observer)
         if not tracer.is_needed:
             tracer.leave()
 
@@ -117,13 +117,13 @@ def _begin() -> None:
 
 def _mine() -> _Tracer:
     """The trace function of this thread, which may have to be set again."""
-    now = sys.gettrace()
-    return now if isinstance(now, _Tracer) and now is _tracers.get(get_ident()) else _take_over(now)
+    current = sys.gettrace()
+    return current if isinstance(current, _Tracer) and current is _tracers.get(get_ident()) else _take_over(current)
 
 
 def _take_over(previous: Trace | None) -> _Tracer:
-    below = _tracers.get(get_ident())  # still followed by, where the program has set its own meanwhile
-    tracer = _Tracer(previous, below if below is not None and below.followers else None)
+    outer = _tracers.get(get_ident())  # still followed by, where the program has set its own meanwhile
+    tracer = _Tracer(previous, outer if outer is not None and outer.followers else None)
     _tracers[get_ident()] = tracer
     sys.settrace(tracer)
     return tracer
@@ -140,9 +140,9 @@ def _end(owner: _Owner) -> None:
         owners = _watched.get(id(owner.code), ())
         if owner not in owners:
             return
-        left = tuple(one for one in owners if one is not owner)
-        if left:
-            _watched[id(owner.code)] = left
+        remaining = tuple(other for other in owners if other is not owner)
+        if remaining:
+            _watched[id(owner.code)] = remaining
         else:
             del _watched[id(owner.code)]
         if not _watched:
@@ -151,16 +151,16 @@ def _end(owner: _Owner) -> None:
 
 def _give_back() -> None:
     """In this thread at once; others notice by themselves, at their next call."""
-    mine = _tracers.get(get_ident())
+    own = _tracers.get(get_ident())
     for thread, tracer in list(_tracers.items()):
         tracer.is_watching = False
         if not tracer.followers:
             del _tracers[thread]
-    if mine is not None and not mine.is_needed:
-        mine.leave()
-    before = _threads_before.pop()
+    if own is not None and not own.is_needed:
+        own.leave()
+    previous = _threads_before.pop()
     if threading.gettrace() == _begin_in_new_thread:
-        threading.settrace(before)
+        threading.settrace(previous)
     else:
         log.warning("the trace function for new threads was replaced meanwhile; it is left as it is")
 
@@ -168,8 +168,8 @@ def _give_back() -> None:
 class _Tracer:
     """One thread's trace function. Whoever was there before goes on as if we were not."""
 
-    def __init__(self, previous: Trace | None, below: _Tracer | None = None) -> None:
-        self._previous, self.below = previous, below
+    def __init__(self, previous: Trace | None, outer: _Tracer | None = None) -> None:
+        self._previous, self.below = previous, outer
         self.followers: tuple[Follower, ...] = ()
         self.is_watching = False  # set for probes, not only to follow
         self.has_failed = self._has_left = False
@@ -186,29 +186,29 @@ class _Tracer:
             raise
 
     def _look(self, frame: FrameType, event: str, argument: Any) -> Any:
-        mine = frame.f_trace if type(frame.f_trace) is _Frame else None  # of a generator that goes on
-        if mine is not None:
-            frame.f_trace = mine.theirs
-        theirs = self._asked(frame, event, argument)
+        own = frame.f_trace if type(frame.f_trace) is _Frame else None  # of a generator that goes on
+        if own is not None:
+            frame.f_trace = own.theirs
+        foreign = self._asked(frame, event, argument)
         if not self.is_needed:
             self.leave()
-            return theirs
-        if mine is not None:
-            mine.go_on(self, frame, theirs)
-            return mine
-        parts = self._begun(frame)
-        return _Frame(self, parts, theirs) if parts else theirs
+            return foreign
+        if own is not None:
+            own.go_on(self, frame, foreign)
+            return own
+        callbacks = self._begun(frame)
+        return _Frame(self, callbacks, foreign) if callbacks else foreign
 
     def _begun(self, frame: FrameType) -> list[_Told]:
-        parts: list[_Told] = []
+        callbacks: list[_Told] = []
         owners = _watched.get(id(frame.f_code))
         if owners and (reader := _reader(frame, owners)):
-            parts.append((None, reader))
-        for follower in self.followers:
-            part = follower.begun(frame)
-            if part is not None:
-                parts.append((follower, part))
-        return parts
+            callbacks.append((None, reader))
+        for observer in self.followers:
+            callback = observer.begun(frame)
+            if callback is not None:
+                callbacks.append((observer, callback))
+        return callbacks
 
     def _asked(self, frame: FrameType, event: str, argument: Any) -> Trace | None:
         if self._previous is None:
@@ -216,12 +216,12 @@ class _Tracer:
         answer = self.call(self._previous, frame, event, argument)
         return frame.f_trace if answer is None else answer
 
-    def call(self, theirs: Trace, frame: FrameType, event: str, argument: Any) -> Any:
+    def call(self, foreign: Trace, frame: FrameType, event: str, argument: Any) -> Any:
         """Theirs may set another trace function, or none: that is then the one before us."""
-        answer = theirs(frame, event, argument)
-        now = sys.gettrace()
-        if now is not self:
-            self._previous = now
+        answer = foreign(frame, event, argument)
+        current = sys.gettrace()
+        if current is not self:
+            self._previous = current
             sys.settrace(self)
         return answer
 
@@ -231,8 +231,8 @@ class _Tracer:
                 del _tracers[get_ident()]
             else:
                 _tracers[get_ident()] = self.below
-        now = sys.gettrace()
-        if now is self or (now is None and (self.has_failed or self._previous is None)):
+        current = sys.gettrace()
+        if current is self or (current is None and (self.has_failed or self._previous is None)):
             sys.settrace(self._previous)
         elif not self._has_left:  # calling this is an event too, which has led here
             log.warning("the trace function was replaced meanwhile; it is left as it is")
@@ -245,13 +245,13 @@ def _reader(frame: FrameType, owners: Sequence[_Owner]) -> Reader | None:
     if frame.f_lasti != code.first:
         return None
     first = code.first_argument(frame.f_locals)
-    listening = [(seen, owner.numbers) for owner in owners if (seen := owner.enter(first)) is not None]
-    if not listening:
+    listeners = [(on_value, owner.numbers) for owner in owners if (on_value := owner.enter(first)) is not None]
+    if not listeners:
         return None
-    begun = Reader(code, listening)
-    for spot, name in enumerate(code.arguments):
-        begun.tell(spot, frame.f_locals[name])
-    return begun
+    reader = Reader(code, listeners)
+    for index, name in enumerate(code.arguments):
+        reader.tell(index, frame.f_locals[name])
+    return reader
 
 
 _Told = tuple[Follower | None, Part]  # who has to be following still, if anyone
@@ -262,9 +262,9 @@ class _Frame:
 
     __slots__ = ("_parts", "_tracer", "theirs")
 
-    def __init__(self, tracer: _Tracer, parts: Sequence[_Told], theirs: Trace | None) -> None:
-        self.theirs = theirs  # the trace function that the frame would have without us
-        self._tracer, self._parts = tracer, parts
+    def __init__(self, tracer: _Tracer, callbacks: Sequence[_Told], foreign: Trace | None) -> None:
+        self.theirs = foreign  # the trace function that the frame would have without us
+        self._tracer, self._parts = tracer, callbacks
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> _Frame:
         try:
@@ -279,12 +279,12 @@ class _Frame:
         return self
 
     def _tell(self, frame: FrameType, event: str, argument: Any) -> None:
-        following = self._tracer.followers
-        for follower, part in self._parts:
-            if follower is None or follower in following:
-                part(frame, event, argument)
+        observers = self._tracer.followers
+        for observer, callback in self._parts:
+            if observer is None or observer in observers:
+                callback(frame, event, argument)
 
-    def go_on(self, tracer: _Tracer, frame: FrameType, theirs: Trace | None) -> None:
+    def go_on(self, tracer: _Tracer, frame: FrameType, foreign: Trace | None) -> None:
         """A generator or coroutine, within the line that it had left."""
-        self._tracer, self.theirs = tracer, theirs
+        self._tracer, self.theirs = tracer, foreign
         self._tell(frame, "call", None)

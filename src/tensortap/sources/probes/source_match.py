@@ -51,8 +51,8 @@ class Definition:
         flags = self.code.co_flags & _FUTURES
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the file's own, told when it was imported
-            whole = compile(tree, self.code.co_filename, "exec", flags=flags, dont_inherit=True)
-        return _find_code(whole, self.code)
+            module_code = compile(tree, self.code.co_filename, "exec", flags=flags, dont_inherit=True)
+        return _find_code(module_code, self.code)
 
 
 def definition_of(function: FunctionType, code: CodeType) -> Definition:
@@ -67,22 +67,22 @@ def definition_of(function: FunctionType, code: CodeType) -> Definition:
 @lru_cache(maxsize=16)
 def _definition(code: CodeType, file: str) -> Definition:
     text = "".join(linecache.getlines(file))
-    found = _found_in(text, code)
-    if found is None:
+    definition = _found_in(text, code)
+    if definition is None:
         linecache.checkcache(file)
         newer = "".join(linecache.getlines(file))
-        found = _found_in(newer, code) if newer != text else None
-    if found is None:
+        definition = _found_in(newer, code) if newer != text else None
+    if definition is None:
         raise NoSourceError(_reason(code, text))
-    return found
+    return definition
 
 
 def _found_in(text: str, code: CodeType) -> Definition | None:
     # Parsing takes most of the time, so all other definitions are left out, if that works.
     for source in (_pruned(text, code.co_firstlineno), text):
-        found = _parsed(source, code)
-        if found is not None and _is_what_runs(found):
-            return found
+        definition = _parsed(source, code)
+        if definition is not None and _is_what_runs(definition):
+            return definition
     return None
 
 
@@ -97,33 +97,33 @@ def _reason(code: CodeType, text: str) -> str:
 def _pruned(text: str, line: int, first_line: int = 1, indent: str = "") -> str:
     """The text with an empty line for every line of the definitions, at this indentation and then within
     the class, that do not hold `line`."""
-    starts = [found.end() for found in re.finditer(_STATEMENT.format(indent=indent), text)]
-    pieces, group, group_line = [], text[: starts[0]] if starts else text, first_line
+    starts = [match.end() for match in re.finditer(_STATEMENT.format(indent=indent), text)]
+    chunks, chunk, chunk_line = [], text[: starts[0]] if starts else text, first_line
     for start, end in itertools.pairwise([*starts, len(text)]):
-        if not _is_unfinished(group):
-            pieces.append(_kept(group, group_line, line, indent))
-            group, group_line = "", group_line + group.count("\n")
-        group += text[start:end]
-    return "".join([*pieces, _kept(group, group_line, line, indent)])
+        if not _is_unfinished(chunk):
+            chunks.append(_kept(chunk, chunk_line, line, indent))
+            chunk, chunk_line = "", chunk_line + chunk.count("\n")
+        chunk += text[start:end]
+    return "".join([*chunks, _kept(chunk, chunk_line, line, indent)])
 
 
-def _is_unfinished(group: str) -> bool:
+def _is_unfinished(chunk: str) -> bool:
     """A decorator stays with what it decorates, and text at the first column with its string."""
-    return (group.lstrip(" \t").startswith("@") and not _DECORATED.search(group)) or any(
-        group.count(quotes) % 2 for quotes in ('"""', "'''")
+    return (chunk.lstrip(" \t").startswith("@") and not _DECORATED.search(chunk)) or any(
+        chunk.count(quotes) % 2 for quotes in ('"""', "'''")
     )
 
 
-def _kept(group: str, first_line: int, line: int, indent: str) -> str:
-    lines = group.count("\n")
-    if not (group.startswith(indent) and _DEFINES.match(group)):
-        return group
+def _kept(chunk: str, first_line: int, line: int, indent: str) -> str:
+    lines = chunk.count("\n")
+    if not (chunk.startswith(indent) and _DEFINES.match(chunk)):
+        return chunk
     if not first_line <= line <= first_line + lines:
         return "\n" * lines
-    defined, method = _DECORATED.search(group), _METHOD.search(group)
+    defined, method = _DECORATED.search(chunk), _METHOD.search(chunk)
     if indent or method is None or defined is None or defined[1] != "class":
-        return group
-    return _pruned(group, line, first_line, method[1])
+        return chunk
+    return _pruned(chunk, line, first_line, method[1])
 
 
 def _parsed(source: str, code: CodeType) -> Definition | None:
@@ -136,11 +136,11 @@ def _parsed(source: str, code: CodeType) -> Definition | None:
     path = next(_paths(tree, code), None)
     if path is None:
         return None
-    (_, _, top), *around = path
+    (_, _, top_position), *parents = path
     parent, field, position = path[-1]
-    imports = (one for at, one in enumerate(tree.body) if at != top and _imports(one))
+    imports = (statement for at, statement in enumerate(tree.body) if at != top_position and _imports(statement))
     node = getattr(parent, field)[position]
-    return Definition(code, tuple(imports), tuple(around), node, ":=" in source)
+    return Definition(code, tuple(imports), tuple(parents), node, ":=" in source)
 
 
 def _paths(node: Any, code: CodeType) -> Iterator[list[tuple[Any, str, int]]]:
@@ -159,7 +159,7 @@ def _lines(node: Any) -> tuple[int, int]:
     if isinstance(node, ast.match_case):
         return node.pattern.lineno, _lines(node.body[-1])[1]
     decorators: Sequence[ast.expr] = getattr(node, "decorator_list", ())
-    return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)]), node.end_lineno
 
 
 def _imports(statement: ast.stmt) -> bool:
@@ -172,21 +172,21 @@ def _imports(statement: ast.stmt) -> bool:
 
 def _with_child(parent: Any, field: str, position: int, child: Any) -> Any:
     """A copy of a node with another child; of a class only this child, for methods do not see the rest."""
-    changed = copy(parent)
+    parent_copy = copy(parent)
     siblings = getattr(parent, field)
-    alone = isinstance(parent, ast.ClassDef)
-    setattr(changed, field, [child] if alone else [*siblings[:position], child, *siblings[position + 1 :]])
-    return changed
+    is_class = isinstance(parent, ast.ClassDef)
+    setattr(parent_copy, field, [child] if is_class else [*siblings[:position], child, *siblings[position + 1 :]])
+    return parent_copy
 
 
-def _find_code(inside: CodeType, like: CodeType) -> CodeType | None:
-    for constant in inside.co_consts:
+def _find_code(outer: CodeType, wanted: CodeType) -> CodeType | None:
+    for constant in outer.co_consts:
         if isinstance(constant, CodeType):
-            if _place(constant) == _place(like):
+            if _place(constant) == _place(wanted):
                 return constant
-            found = _find_code(constant, like)
-            if found is not None:
-                return found
+            inner = _find_code(constant, wanted)
+            if inner is not None:
+                return inner
     return None
 
 
@@ -220,8 +220,8 @@ def fits(new: CodeType, old: CodeType) -> bool:
     """Whether a function may take the new code: called the same way, closing over the same cells."""
     *counts, names, free, cells = _signature(new)
     *old_counts, old_names, old_free, old_cells = _signature(old)
-    takes = argument_count(old)
-    same_names = names[:takes] == old_names[:takes]
+    argument_total = argument_count(old)
+    same_names = names[:argument_total] == old_names[:argument_total]
     return same_names and (counts, free, cells) == (old_counts, old_free, old_cells)
 
 

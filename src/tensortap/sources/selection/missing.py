@@ -35,52 +35,52 @@ class Missing(NamedTuple):
 def missing(source: PortSource) -> list[Missing]:
     """Every selected site without a record."""
     silent = [
-        (port, wanted)
-        for port in source.ports
-        for wanted in (*port.values, *port.gradients)
-        if not _has_fired(port, wanted)
+        (point, selected)
+        for point in source.ports
+        for selected in (*point.values, *point.gradients)
+        if not _has_fired(point, selected)
     ]
     if not silent:
         return []
-    traces = _Traces(source)
-    return [Missing(shown(wanted), _reason(source, port, wanted, traces)) for port, wanted in silent]
+    calls = _Traces(source)
+    return [Missing(shown(selected), _reason(source, point, selected, calls)) for point, selected in silent]
 
 
 class _Traces:
     """What ran, as far as the hooks have seen it."""
 
     def __init__(self, source: PortSource) -> None:
-        ports = [port for port in source.ports if port.function is None]
-        self.called = {port.path for port in ports if port.count}
+        points = [point for point in source.ports if point.function is None]
+        self.called = {point.path for point in points if point.count}
         if source.has_run:
             self.called.add("")
         names: dict[int, list[str]] = {}
         for path, module in walk(source.model) if source.model is not None else ():
             names.setdefault(id(module), []).append(".".join(path))
         # A module with several names runs under one of them, and nobody can tell which.
-        seen = [port.path for port in ports if port.count and len(names.get(id(port.module), ())) == 1]
+        seen = [point.path for point in points if point.count and len(names.get(id(point.module), ())) == 1]
         self.ran_inside = {owner for path in seen for owner in _owners(path)}
-        self.idle = {port.path for port in ports} - self.called - self.ran_inside
+        self.idle = {point.path for point in points} - self.called - self.ran_inside
 
 
-def _has_fired(port: Port, wanted: Wanted) -> bool:
-    if wanted in port.fired:
+def _has_fired(point: Port, selected: Wanted) -> bool:
+    if selected in point.fired:
         return True
-    return port.has_gradient if wanted.site.is_gradient else port.takes_all and port.has_emitted
+    return point.has_gradient if selected.site.is_gradient else point.takes_all and point.has_emitted
 
 
-def shown(wanted: Wanted) -> str:
+def shown(selected: Wanted) -> str:
     """As it was selected: its name, with the part and the call."""
-    call = "" if wanted.call is None else f"@{wanted.call}"
-    name = wanted.site.name
-    if not wanted.items:
+    call = "" if selected.call is None else f"@{selected.call}"
+    name = selected.site.name
+    if not selected.items:
         return name + call
     stem = name.removesuffix(".grad")
-    return f"{stem}{wanted.items}{'.grad' if stem != name else ''}{call}"
+    return f"{stem}{selected.items}{'.grad' if stem != name else ''}{call}"
 
 
-def _reason(source: PortSource, port: Port, wanted: Wanted, traces: _Traces) -> str:
-    site = wanted.site
+def _reason(source: PortSource, point: Port, selected: Wanted, calls: _Traces) -> str:
+    site = selected.site
     if source.failure:
         return f"the capture was given up: {source.failure}"
     if source.has_run and not source.was_awake:
@@ -88,56 +88,56 @@ def _reason(source: PortSource, port: Port, wanted: Wanted, traces: _Traces) -> 
     if site.is_after_step:
         return "no optimizer took a step on it while it was captured"
     if site.kind == "grad_param":
-        return port.unfit.get(site.parameter) or _no_backward(source)
-    if not port.count and site.of in VARIABLES:
-        return unbound(source.ports, port)
-    if not port.count:
-        return _not_called(source, port, traces)
-    if wanted.call is not None and port.calls <= wanted.call:
-        return f"it was called {_times(port.calls)} in a step"
-    unfit = [why for part, why in port.unfit.items() if _is_part(part, wanted)]
-    if unfit:
-        return unfit[0]
-    return _no_backward(source) if site.is_gradient else _not_there(port, wanted)
+        return point.unfit.get(site.parameter) or _no_backward(source)
+    if not point.count and site.of in VARIABLES:
+        return unbound(source.ports, point)
+    if not point.count:
+        return _not_called(source, point, calls)
+    if selected.call is not None and point.calls <= selected.call:
+        return f"it was called {_times(point.calls)} in a step"
+    reasons = [reason for part, reason in point.unfit.items() if _is_part(part, selected)]
+    if reasons:
+        return reasons[0]
+    return _no_backward(source) if site.is_gradient else _not_there(point, selected)
 
 
-def _is_part(part: str, wanted: Wanted) -> bool:
+def _is_part(part: str, selected: Wanted) -> bool:
     """Whether something that came by, `mask[0]`, is within what was wanted."""
-    item = part.removeprefix(wanted.site.parameter)
-    is_of_parameter = part.startswith(wanted.site.parameter) and (not item or item[0] in ".[")
-    return (is_of_parameter or not wanted.site.parameter) and items_match(wanted.items, item)
+    item = part.removeprefix(selected.site.parameter)
+    is_of_parameter = part.startswith(selected.site.parameter) and (not item or item[0] in ".[")
+    return (is_of_parameter or not selected.site.parameter) and items_match(selected.items, item)
 
 
-def _not_there(port: Port, wanted: Wanted) -> str:
-    parameter = wanted.site.parameter
-    whole = Wanted(wanted.site)
-    parts = sorted(part.removeprefix(parameter) or "no parts" for part in port.parts if _is_part(part, whole))
-    if wanted.items and parts:
-        return f"it has no {wanted.items}; it has {', '.join(parts[:6])}"
-    return "it was not passed" if wanted.site.kind == "input" else "it held no tensor"
+def _not_there(point: Port, selected: Wanted) -> str:
+    parameter = selected.site.parameter
+    whole_value = Wanted(selected.site)
+    parts = sorted(part.removeprefix(parameter) or "no parts" for part in point.parts if _is_part(part, whole_value))
+    if selected.items and parts:
+        return f"it has no {selected.items}; it has {', '.join(parts[:6])}"
+    return "it was not passed" if selected.site.kind == "input" else "it held no tensor"
 
 
 def _no_backward(source: PortSource) -> str:
-    if any(one.site.is_gradient for port in source.ports for one in port.fired):
+    if any(selected.site.is_gradient for point in source.ports for selected in point.fired):
         return "no gradient reached it: what was differentiated does not depend on it"
     return "no backward pass ran through it while it was captured"
 
 
-def _not_called(source: PortSource, port: Port, traces: _Traces) -> str:
-    line = list(_line(source.model, port.path))
-    is_inside = any("ScriptModule" in classes_of(owner) for owner, _ in line)
-    if is_inside or not takes_hooks(port.module):
+def _not_called(source: PortSource, point: Port, calls: _Traces) -> str:
+    owners = list(_line(source.model, point.path))
+    is_inside_script = any("ScriptModule" in classes_of(owner) for owner, _ in owners)
+    if is_inside_script or not takes_hooks(point.module):
         return "it is scripted: no hook runs inside"
-    if not _is_held(line, port):
+    if not _is_held(owners, point):
         return "not called: the model holds it no longer, it was replaced or removed"
     if source.stopped_after:
         return f"the forward was left after {source.stopped_after} (stop=True)"
-    if not traces.called:
+    if not calls.called:
         return "the model was not called while it was captured"
-    found = _seen_in_source(port.path, line, traces)
-    if port.path in traces.ran_inside and not (found and ".forward()" in found):
+    explanation = _seen_in_source(point.path, owners, calls)
+    if point.path in calls.ran_inside and not (explanation and ".forward()" in explanation):
         return "not called itself: its parts were, one by one, or its .forward(), which runs no hook"
-    return found or source.unseen
+    return explanation or source.unseen
 
 
 def _line(model: Any, path: str) -> Iterator[tuple[Any, str]]:
@@ -150,14 +150,14 @@ def _line(model: Any, path: str) -> Iterator[tuple[Any, str]]:
             return
 
 
-def _is_held(line: Sequence[tuple[Any, str]], port: Port) -> bool:
+def _is_held(owners: Sequence[tuple[Any, str]], point: Port) -> bool:
     """Whether its module still stands where it stood when the capture began."""
-    return not port.path or (len(line) == port.path.count(".") + 1 and _child(*line[-1]) is port.module)
+    return not point.path or (len(owners) == point.path.count(".") + 1 and _child(*owners[-1]) is point.module)
 
 
 def _child(owner: Any, name: str) -> Any:
-    held = owner._modules[name] if name in owner._modules else None  # noqa: SIM401 - a scripted one has no get
-    return None if held is None else unwrapped(held)
+    child = owner._modules[name] if name in owner._modules else None  # noqa: SIM401 - a scripted one has no get
+    return None if child is None else unwrapped(child)
 
 
 def _owners(path: str) -> Iterator[str]:
@@ -166,17 +166,17 @@ def _owners(path: str) -> Iterator[str]:
         yield path
 
 
-def _seen_in_source(path: str, line: Sequence[tuple[Any, str]], traces: _Traces) -> str | None:
+def _seen_in_source(path: str, owners: Sequence[tuple[Any, str]], calls: _Traces) -> str | None:
     """What the code of the modules above says: of the nearest that can be called, else of those it is in."""
-    told, is_item = why_not_called, False
-    for (owner, name), above in zip(reversed(line), _owners(path), strict=True):
+    explain, is_item = why_not_called, False
+    for (owner, name), owner_path in zip(reversed(owners), _owners(path), strict=True):
         if not has_forward(owner):
             is_item = True  # of a list: the code of its owner names the list alone
             continue
-        found = None if above in traces.idle else told(owner, name, is_item=is_item)
-        if found is not None or above in traces.called:
-            return found
-        told, is_item = branch_not_taken, False
+        explanation = None if owner_path in calls.idle else explain(owner, name, is_item=is_item)
+        if explanation is not None or owner_path in calls.called:
+            return explanation
+        explain, is_item = branch_not_taken, False
     return None
 
 
@@ -251,13 +251,13 @@ def _means(node: ast.AST, name: str, aliases: set[str]) -> bool:
 
 
 def _aliases(tree: ast.AST, name: str) -> set[str]:
-    found: set[str] = set()
+    aliases: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.For | ast.comprehension) and _has(node.iter, name):
-            found |= _names(node.target)
+            aliases |= _names(node.target)
         elif isinstance(node, ast.Assign) and _holds(node.value, name):
-            found |= {bound for target in node.targets for bound in _names(target)}
-    return found
+            aliases |= {bound for target in node.targets for bound in _names(target)}
+    return aliases
 
 
 def _holds(node: ast.AST, name: str) -> bool:
@@ -272,7 +272,7 @@ def _names(target: ast.AST) -> set[str]:
 
 
 def _has(node: ast.AST, name: str) -> bool:
-    return any(isinstance(part, ast.Attribute) and part.attr == name for part in ast.walk(node))
+    return any(isinstance(inner, ast.Attribute) and inner.attr == name for inner in ast.walk(node))
 
 
 def _is_super(node: ast.AST) -> bool:

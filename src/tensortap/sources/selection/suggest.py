@@ -31,7 +31,7 @@ class Unresolved(NamedTuple):
 
 def unresolved(model: Any, segments: Sequence[str]) -> Unresolved | None:
     """None where all parts are there, or a part is a wildcard, which may fail in many places."""
-    if any(letter in segment for segment in segments for letter in "*?[{<"):
+    if any(wildcard in segment for segment in segments for wildcard in "*?[{<"):
         return None
     module, position = unwrapped(model), 0
     while position < len(segments) and (child := dict(children(module)).get(segments[position])) is not None:
@@ -43,15 +43,15 @@ def unresolved(model: Any, segments: Sequence[str]) -> Unresolved | None:
     return Unresolved(position, owner, _parts(module)) if rest and rest[0] not in ("in", "out") else None
 
 
-def sentence(found: Unresolved, segments: Sequence[str]) -> str:
+def sentence(unresolved_segment: Unresolved, segments: Sequence[str]) -> str:
     """Whose part is missing, and the whole path with the nearest part in its place."""
-    before, part, after = segments[: found.position], segments[found.position], segments[found.position + 1 :]
-    near = closest_names(part.partition("#")[0], found.known)
-    if not near:
-        more = ", ..." if len(found.known) > _SHOWN else ""
-        return f"{found.owner} has no {part!r}; it has {', '.join(map(repr, found.known[:_SHOWN]))}{more}."
-    meant = (repr(".".join([*before, one, *after])) for one in near)
-    return f"{found.owner} has no {part!r}; did you mean {' or '.join(meant)}?"
+    before, segment, after = segments[: unresolved_segment.position], segments[unresolved_segment.position], segments[unresolved_segment.position + 1 :]
+    suggestions = closest_names(segment.partition("#")[0], unresolved_segment.known)
+    if not suggestions:
+        more = ", ..." if len(unresolved_segment.known) > _SHOWN else ""
+        return f"{unresolved_segment.owner} has no {segment!r}; it has {', '.join(map(repr, unresolved_segment.known[:_SHOWN]))}{more}."
+    paths = (repr(".".join([*before, suggestion, *after])) for suggestion in suggestions)
+    return f"{unresolved_segment.owner} has no {segment!r}; did you mean {' or '.join(paths)}?"
 
 
 def _in_function(module: Any, rest: Sequence[str], position: int) -> Unresolved | None:
@@ -65,26 +65,26 @@ def _in_function(module: Any, rest: Sequence[str], position: int) -> Unresolved 
 
 
 def _parts(module: Any) -> list[str]:
-    own = [name for name, _ in children(module)]
+    submodules = [name for name, _ in children(module)]
     called = ["forward", *_functions(type(module)), "in", "out"] if has_forward(module) else []
-    return list(dict.fromkeys([*own, *stored(module), *called]))
+    return list(dict.fromkeys([*submodules, *stored(module), *called]))
 
 
-def _functions(kind: type) -> Iterable[str]:
+def _functions(module_class: type) -> Iterable[str]:
     """The methods that its author wrote, not those of torch."""
-    for one in kind.__mro__:
-        if not one.__module__.startswith("torch."):
-            found = (name for name, held in vars(one).items() if isinstance(held, FunctionType))
-            yield from (name for name in found if not name.startswith("__"))
+    for base in module_class.__mro__:
+        if not base.__module__.startswith("torch."):
+            methods = (name for name, member in vars(base).items() if isinstance(member, FunctionType))
+            yield from (name for name in methods if not name.startswith("__"))
 
 
 def unknown(pattern: Pattern) -> str:
-    found = split(pattern.alternatives[0])
-    assert found is not None
-    name, (first, *rest) = found
+    parts = split(pattern.alternatives[0])
+    assert parts is not None
+    name, (first, *rest) = parts
     holder, path = python_module(name), f"{name}:"
-    while rest and isinstance(one := member(holder, first), type):
-        holder, path = one, below(path, first)
+    while rest and isinstance(owner := member(holder, first), type):
+        holder, path = owner, below(path, first)
         first, *rest = rest
     function = python_function(member(holder, first))
     if function is not None:
@@ -93,38 +93,38 @@ def unknown(pattern: Pattern) -> str:
 
 
 def no_variable(path: str, function: FunctionType, name: str) -> str:
-    counts = Counter(spot.name for spot in bindings(function))
-    plain, mark, _ = name.partition("#")
-    if mark and plain in counts:
+    counts = Counter(binding.name for binding in bindings(function))
+    plain, separator, _ = name.partition("#")
+    if separator and plain in counts:
         last = counts[plain] - 1
         return f"{path} binds {plain!r} at #0{f' to #{last}' if last else ' alone'}; there is no {name!r}"
     if not counts:
         return f"{path} has no variable {name!r}, nor any other"
-    near = _near(plain, list(counts))
-    return f"{path} has no variable {name!r}; {near}" + (f" It has {len(counts)}" if near[-1] == "?" else "")
+    suggestion = _near(plain, list(counts))
+    return f"{path} has no variable {name!r}; {suggestion}" + (f" It has {len(counts)}" if suggestion[-1] == "?" else "")
 
 
 def _instead(holder: Any, path: str, name: str) -> str:
-    found = None if "*" in name else member(holder, name)
-    if isinstance(found, ModuleType):
-        return f"{name!r} is a module; write '{found.__name__}:...'"
-    if isinstance(found, type):
-        return f"{name!r} is a class; add a method of it; {_near('', _names(found))}"
-    if found is not None:
-        return f"{name!r} is a {type(found).__name__}, which has no Python code to look into"
-    what = "class" if isinstance(holder, type) else "module"
-    return f"the {what} {path!r} has no {name!r}; {_near(name, _names(holder))}"
+    found_member = None if "*" in name else member(holder, name)
+    if isinstance(found_member, ModuleType):
+        return f"{name!r} is a module; write '{found_member.__name__}:...'"
+    if isinstance(found_member, type):
+        return f"{name!r} is a class; add a method of it; {_near('', _names(found_member))}"
+    if found_member is not None:
+        return f"{name!r} is a {type(found_member).__name__}, which has no Python code to look into"
+    holder_kind = "class" if isinstance(holder, type) else "module"
+    return f"the {holder_kind} {path!r} has no {name!r}; {_near(name, _names(holder))}"
 
 
 def _names(holder: Any) -> list[str]:
     """The functions and classes that are defined there."""
-    is_one = {name: isinstance(one, type) or python_function(one) for name, one in members(holder, "*")}
-    return [name for name, found in is_one.items() if found]
+    is_listed = {name: isinstance(value, type) or python_function(value) for name, value in members(holder, "*")}
+    return [name for name, is_shown in is_listed.items() if is_shown]
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    near = closest_names(name, known)
-    if near:
-        return f"did you mean {' or '.join(map(repr, near))}?"
+    suggestions = closest_names(name, known)
+    if suggestions:
+        return f"did you mean {' or '.join(map(repr, suggestions))}?"
     more = ", ..." if len(known) > _SHOWN else ""
     return f"it has {', '.join(map(repr, known[:_SHOWN])) or 'no functions at all'}{more}"

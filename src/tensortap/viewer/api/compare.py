@@ -1,4 +1,4 @@
-"""What the page of a comparison asks for."""
+"""Endpoints of the comparison page."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def get_name_matching(state: ViewerState, request: Request) -> Response:
 
 
 def apply_rules(state: ViewerState, request: Request, body: dict[str, Any]) -> Response:
-    """Compare again with rules for the names; they are written to a file only where that is allowed."""
+    """Compare again with rename rules; saving them to a file needs --allow-actions."""
     job, text = _requested_job(state, request), str(body.get("toml", ""))
     if job.request is None:
         raise ValueError(
@@ -185,12 +185,12 @@ def _pair_tensors(job: ComparisonJob, number: int) -> tuple[MappedTensor, Mapped
 
 
 def _side_operand(run: CachedRun | None, row: int, entry: Entry) -> Operand | None:
-    """Out of the run where it lies there as it is."""
+    """From the run if the entry is a stored record, else from the comparison."""
     return entry.operand() if run is None or row == NO_ROW else run.operand(row)
 
 
 def _scatter_response(a: MappedTensor, b: MappedTensor, count: int) -> Response:
-    """The same places of both, evenly among all."""
+    """Values of both tensors at the same evenly spaced positions."""
     TensorDifference(a, b, "value")
     count = min(max(count, 1), 20_000)
     sampled = [sample_values(tensor, count, count)[0] for tensor in (a, b)]

@@ -1,4 +1,4 @@
-"""How a handler is called: in a thread of the pool, its errors as answers, what the page has already not."""
+"""How a handler is called: in the thread pool, its exceptions as responses, 304 for what the client has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def viewer_state(request: Request) -> ViewerState:
 
 
 def read_endpoint(handler: Handler) -> Endpoint:
-    """A handler that only reads."""
+    """Endpoint of a read-only handler."""
 
     async def endpoint(request: Request) -> Response:
         state = viewer_state(request)
@@ -47,7 +47,7 @@ def read_endpoint(handler: Handler) -> Endpoint:
 def action_endpoint(
     handler: Callable[[ViewerState, Request, dict[str, Any]], Response], *, is_action: bool = True
 ) -> Endpoint:
-    """A handler that changes something: what reaches out of the viewer needs leave."""
+    """Endpoint of a POST handler; an action outside the viewer needs --allow-actions."""
 
     async def endpoint(request: Request) -> Response:
         state = viewer_state(request)
@@ -76,7 +76,7 @@ def not_modified(tag: str) -> Response:
 
 
 def optional_int_param(request: Request, name: str, fallback: int | None = None) -> int | None:
-    """A whole number out of the query."""
+    """An integer query parameter."""
     text = request.query_params.get(name, "")
     if not text:
         return fallback

@@ -1,4 +1,4 @@
-"""What the page of a running job asks for, and what it asks the job to do."""
+"""Endpoints of the live page: job facts, taps, conditions, values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tensortap.viewer.workspace.live_jobs import (
 )
 from tensortap.viewer.workspace.state import ViewerState
 
-_POLL_INTERVAL = 0.05  # seconds between two looks at what came
+_POLL_INTERVAL = 0.05  # seconds
 _METERS_INTERVAL = 0.5
 _MAX_SITES = 5000
 _IMPORT_LINE = "import tensortap as tt\n\n"
@@ -169,7 +169,7 @@ async def stream_job(request: Request) -> Response:
 
 
 async def _live_events(state: ViewerState, live: LiveJob) -> AsyncIterator[bytes]:
-    """Meters twice a second, and the newest of each name as soon as it has come."""
+    """Meters twice a second, and the newest record of each name as it arrives."""
     last_number: dict[int, int] = {}
     next_meters = 0.0
     loop = asyncio.get_running_loop()
@@ -197,7 +197,7 @@ async def _live_events(state: ViewerState, live: LiveJob) -> AsyncIterator[bytes
 
 
 def _new_records(live: LiveJob, last_number: dict[int, int]) -> list[dict[str, Any]]:
-    """The last of each name that came since, for each tap."""
+    """Per tap: the newest record of each name since the last call."""
     records = []
     for number in list(live.session.taps):
         lasts = [
@@ -222,7 +222,7 @@ def _tap_name_and_rank(request: Request) -> tuple[int, str, int]:
     return int(params["tap"]), params["name"], params["rank"]
 
 
-_VALUE_ROUTE = "/api/live/{job}/value/{tap}/{name:path}/{rank:int}"  # a name may hold slashes
+_VALUE_ROUTE = "/api/live/{job}/value/{tap}/{name:path}/{rank:int}"  # names may contain slashes
 ROUTES = [
     Route("/api/live", read_endpoint(list_jobs)),
     Route("/api/live/{job}", read_endpoint(get_job)),

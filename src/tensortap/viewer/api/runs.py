@@ -1,11 +1,4 @@
-"""Endpoints of run pages.
-
-What the pages of runs ask for.
-
-The list of runs as a query sees it.
-
-A tensor as a .npy file, sent piece by piece.
-"""
+"""Endpoints of the run pages: the run list, one run, its records, and downloads."""
 
 from __future__ import annotations
 
@@ -39,7 +32,7 @@ from tensortap.viewer.workspace.live_jobs import find_listening_jobs
 from tensortap.viewer.workspace.state import ViewerState
 
 _MAX_ROWS = 512
-_RUNS_TO_CHECK = 8  # runs, the newest: how healthy they are is found out because they are listed
+_RUNS_TO_CHECK = 8  # the newest runs of the list get statistics without being opened
 _QUICK_START = 'import tensortap as tt\n\nwith tt.capture(model, "layers.*", to="runs"):\n    model(batch)'
 _CACHED = {"cache-control": "no-cache"}
 
@@ -254,7 +247,7 @@ _NUMERIC_FIELDS = {"captures": "captures", "nbytes": "bytes", "since": "modified
 
 
 class RunListTable:
-    """Each run is a row; a bare word looks at its name, folder, command and model together."""
+    """One row per run; a bare word matches name, folder, command, model, branch and commit together."""
 
     def __init__(self, runs: list[dict[str, Any]]) -> None:
         self._runs = runs
@@ -289,7 +282,7 @@ _CHUNK_ELEMENTS = 4 << 20  # elements
 
 
 def npy_response(operand: Operand, name: str) -> StreamingResponse:
-    """In its own type; one that numpy lacks as the smallest that holds its numbers."""
+    """In its own dtype, or the smallest numpy dtype that can hold it."""
     dtype = decode(operand.bits.reshape(-1)[:1], operand.dtype).dtype
     head = header(dtype, operand.bits.shape)
     stem = file_stem(name)

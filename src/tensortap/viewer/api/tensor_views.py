@@ -1,4 +1,4 @@
-"""The ways to look at the numbers of one tensor, or of a difference: tiles, histogram, profile, elements."""
+"""Endpoints for the values of a tensor or of a difference: tiles, histogram, profile, elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CACHED = {"cache-control": "no-cache"}
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """What is looked at; `key` says it in short, and `tell` is called when its tiles have become exact."""
+    """What is viewed; `key` identifies it in caches, `on_exact` is called once its tiles are exact."""
 
     numbers: MappedTensor | TensorDifference
     key: Hashable
@@ -71,7 +71,7 @@ def _elements_tile_response(elements: Any, grid: Grid, facts: dict[str, Any], ta
 def _pooled_tile_response(tile: tiles.Tile, facts: dict[str, Any], tag: str) -> Response:
     columns = {"min": tile.low, "max": tile.high, "mean": tile.mean, "flags": tile.flags}
     how = {"exact": tile.is_exact, "how": "exact" if tile.is_exact else "sampled"}
-    # What was sampled will become exact: the page must not take it for that.
+    # A sampled tile will be replaced by an exact one, so it must not be cached.
     headers = {**_CACHED, "etag": tag} if tile.is_exact else {}
     return binary_response(
         columns, {**facts, **_tile_size(tile.shape), **how, **_finite_range(tile.low, tile.high)}, **headers
@@ -137,7 +137,7 @@ def _element_row(
 
 
 def _format_exactly(bits: Any, value: float) -> str:
-    """Integers of any size as they are."""
+    """Integers of any size without rounding."""
     return (
         str(bits[0])
         if bits.dtype.kind in "iub" and math.isfinite(value) and bits[0] == value

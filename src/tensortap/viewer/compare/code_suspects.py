@@ -1,9 +1,4 @@
-"""Changed lines near the origin.
-
-Changed lines of code that the first difference of two runs may come from.
-
-Which lines of code one run has otherwise than the other, as far as the two runs keep their code.
-"""
+"""Suspects: changed lines of code near the first difference of two runs."""
 
 from __future__ import annotations
 
@@ -15,15 +10,14 @@ from tensortap.comparison.diagnosis.verdict import Finding, Origin
 from tensortap.comparison.sides.module_names import module_of
 from tensortap.comparison.sides.provenance import Change, compare_provenance
 from tensortap.core.record import Site
-from tensortap.viewer.data.dataset import ModuleCode, RunDataset
-from tensortap.viewer.data.run_facts import nested_dict
+from tensortap.viewer.data.dataset import ModuleCode, RunDataset, nested_dict
 
 _MAX_SUSPECTS = 20
-_CODE_KINDS = ("output", "own code", "local", "backward", "value")  # data and parameters are made elsewhere
+_CODE_KINDS = ("output", "own code", "local", "backward", "value")  # data and parameters come from elsewhere
 
 
 class _CodeRange(NamedTuple):
-    """Lines of a file; `told` is what a change within them is."""
+    """Lines of a file; `description` says how a change there relates to the difference."""
 
     file: str
     first: int
@@ -34,7 +28,7 @@ class _CodeRange(NamedTuple):
 def find_suspects(
     origin: Origin, finding: Finding | None, datasets: Sequence[RunDataset]
 ) -> list[dict[str, Any]]:
-    """Changes where the difference was made, then those on the path to it; those of B before those of A."""
+    """Changed blocks at the origin, then those on the call path to it; B's before A's."""
     if origin.kind not in _CODE_KINDS or finding is None or len(datasets) < 2:
         return []
     level_of_block: dict[str, tuple[int, str]] = {}
@@ -58,13 +52,13 @@ def _suspect_facts(where: str, description: str) -> dict[str, Any]:
 
 
 def _path_in_b(origin: Origin, finding: Finding) -> str:
-    """Of what has another name in B, the module of that name."""
+    """The module path in B, which may differ from A's."""
     a, b = finding.pair.a, finding.pair.b
     return origin.name if a.name == b.name else module_of(b.name, b.kind)
 
 
 def _candidate_ranges(path: str, site: Site | None, code: ModuleCode) -> Iterator[_CodeRange]:
-    """The nearest first."""
+    """Code ranges that could cause the difference, nearest first."""
     if site is not None:
         yield _CodeRange(site.file, site.line, site.line, "holds the line that made it")
     own = code.of_module(path)
@@ -86,7 +80,7 @@ def _overlaps(code_range: _CodeRange, block: ChangedBlock) -> bool:
     range_file, block_file = (
         f"/{code_range.file}",
         f"/{block.file}",
-    )  # a caller is known by the last part of its path
+    )  # callers are stored with shortened paths
     return (
         (range_file.endswith(block_file) or block_file.endswith(range_file))
         and block.first <= code_range.last
@@ -96,7 +90,7 @@ def _overlaps(code_range: _CodeRange, block: ChangedBlock) -> bool:
 
 def _changed_blocks(a: RunDataset, b: RunDataset) -> tuple[Iterable[ChangedBlock], Iterable[ChangedBlock]]:
     patch_a, patch_b = _patch(a), _patch(b)
-    if _commit(a) != _commit(b):  # one may have committed what the other has as a change
+    if _commit(a) != _commit(b):  # one may have committed what is uncommitted in the other
         return (), ()
     if patch_a or patch_b:
         return blocks_only_in(patch_a, patch_b), blocks_only_in(patch_b, patch_a)
@@ -117,8 +111,8 @@ _HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 class ChangedBlock(NamedTuple):
-    """Lines that follow each other, by their numbers in the file as the program ran it; `text` is what was
-    taken and added. Where lines were only taken away, it is the line they stood after."""
+    """Consecutive changed lines, numbered as in the file that ran; `text` has the removed and added lines.
+    Where lines were only removed, the range is the line before them."""
 
     file: str
     first: int
@@ -130,13 +124,13 @@ class ChangedBlock(NamedTuple):
 
 
 def blocks_only_in(patch: bytes, other_patch: bytes) -> list[ChangedBlock]:
-    """What one patch changes, and the other does not change alike."""
+    """Blocks of a patch that the other patch does not contain."""
     known = {(block.file, block.text) for block in _parse_patch(other_patch)}
     return [block for block in _parse_patch(patch) if (block.file, block.text) not in known]
 
 
 def blocks_of_changes(changes: Iterable[Change], *, is_new: bool) -> list[ChangedBlock]:
-    """Of files that were set side by side: as they are in B, or else as they were in A."""
+    """Blocks of file diffs, numbered as in B (`is_new`) or as in A."""
     side = "+" if is_new else "-"
     with_hunks = [change for change in changes if change.hunks and change.hunks[0].startswith("@@")]
     return [block for change in with_hunks for block in _parse_hunks(change.file, change.hunks, side)]
@@ -162,7 +156,7 @@ def _file_name(line: str) -> str:
 
 
 def _parse_hunks(file: str, lines: Iterable[str], side: str) -> Iterator[ChangedBlock]:
-    """Runs of changed lines; what stands around them is not changed."""
+    """Changed lines of the hunks, without their context lines."""
     at, first, text = 0, 0, list[str]()
     for line in [*lines, "@@"]:
         if line[:1] in ("+", "-"):

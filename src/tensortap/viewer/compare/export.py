@@ -1,9 +1,4 @@
-"""Saved page.
-
-A comparison as one page of its own: the sentence, the map, A, B and their difference, without a script.
-
-The divergence map of a saved page: one drawing, with the names of its lines and its steps.
-"""
+"""A comparison as a standalone HTML page without scripts: headline, divergence map, heat maps, code diff."""
 
 from __future__ import annotations
 
@@ -40,8 +35,8 @@ pre{overflow-x:auto;font-size:12px;max-height:40em}
 
 
 def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
-    """At most five megabytes: pictures first, then as much of the code as there is room for. `facts` are what
-    the page of the comparison is told."""
+    """At most five megabytes: images first, then as much of the code as fits. `facts` is
+    `comparison_facts(job)`."""
     comparison = job.comparison
     page_title = escape(_page_title(job))
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{page_title}</title>'
@@ -106,7 +101,7 @@ def _heat_maps(finding: Finding) -> Iterator[str]:
 
 
 def _worst_slice(finding: Finding) -> str:
-    """Where they differ most, as on the page; the last two axes are seen."""
+    """Index of the slice (last two axes) with the largest difference, as the page shows it."""
     largest = None if finding.metrics is None else finding.metrics.absolute
     if largest is None or len(largest.index) < 3:
         return ""
@@ -145,10 +140,10 @@ def _code_section(title: str, text: str, room_bytes: int) -> str:
     return f"<h2>{title}</h2><pre>{kept}{more}</pre>"
 
 
-_MAX_LINES, _MAX_STEPS = 240, 500  # of a larger map, the worst of each part is shown
+_MAX_LINES, _MAX_STEPS = 240, 500  # a larger map is max-pooled
 _WIDTH, _GUTTER, _FOOTER = 780, 220, 22
 _LABEL_HEIGHT, _MAX_LABEL_LENGTH, _MAX_TICKS = 13, 32, 12
-# As on the page: dark is equal.
+# As on the page: dark means equal.
 _COLOUR_MAP = np.array(
     [
         (22, 27, 34),
@@ -171,7 +166,7 @@ _CAPTION = (
 
 
 def divergence_map_svg(job: ComparisonJob) -> Iterator[str]:
-    """Of the rank that the first difference is on."""
+    """The map of the rank with the first difference; nothing if it is empty."""
     first = job.comparison.first
     rank = None if first is None else first.rank
     columns, facts = divergence_columns(job.comparison, job.pairs, "relative_l2", rank, "")
@@ -203,7 +198,7 @@ def png_data_url(colours: Array) -> str:
 
 
 def _tensor_labels(names: Sequence[str], kinds: Sequence[str], height: int) -> Iterator[str]:
-    """Of all lines where there is room, else of those that a block begins with."""
+    """Labels of all lines if they fit, else of the first line of each block."""
     each = height / len(names)
     blocks = [
         (name if each >= _LABEL_HEIGHT else _block_prefix(name)) + (" ∇" if kind.startswith("grad") else "")
@@ -254,7 +249,7 @@ def _svg_text(x: float, y: float, anchor: str, text: str) -> str:
 
 
 def _max_pool(errors: Array, tops: Array, lefts: Array) -> Array:
-    """The largest error of each part; NaN only where there is none at all."""
+    """The largest error per bin; NaN only where a bin has no pair."""
     known = np.where(np.isnan(errors), -1.0, errors)
     pooled = np.maximum.reduceat(np.maximum.reduceat(known, tops, axis=0), lefts, axis=1)
     return np.where(pooled < 0, np.nan, pooled)
@@ -265,8 +260,8 @@ def _log_colours(errors: Array) -> Array:
         sizes = np.log10(np.where(errors > 0, errors, np.nan))
     finite = sizes[np.isfinite(sizes)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    low = min(low, high - 2)  # what differs a little does not look far apart
-    low -= 0.14 * (high - low)  # and the least difference can be told from what is equal
+    low = min(low, high - 2)  # at least two decades, so that small differences look small
+    low -= 0.14 * (high - low)  # and the smallest difference is distinguishable from equal
     shares = np.where(errors > 0, np.clip((np.where(errors > 0, sizes, low) - low) / (high - low), 0, 1), 0)
     places = np.linspace(0, 1, len(_COLOUR_MAP))
     colours = np.stack([np.interp(shares, places, channel) for channel in _COLOUR_MAP.T], -1)

@@ -1,9 +1,4 @@
-"""Comparison as page data.
-
-A comparison, one of its pairs, and its names, as a page wants them.
-
-A comparison in words: the sentence a page begins with, and how the error grows.
-"""
+"""Page data of a comparison: its headline, origins, one of its pairs, its name matching."""
 
 from __future__ import annotations
 
@@ -38,11 +33,11 @@ from tensortap.viewer.web.responses import NO_ROW
 
 _MAX_ORIGINS, _MAX_NAMES, _MAX_UNMATCHED, _MAX_SIMILAR = 200, 50, 2000, 50
 _FORWARD_KINDS = ("output", "own code", "local")
-_MAX_FILES, _MAX_LINES, _MAX_LINE_LENGTH = 20, 400, 500  # letters of a line
+_MAX_FILES, _MAX_LINES, _MAX_LINE_LENGTH = 20, 400, 500  # the last is in characters
 
 
 def comparison_facts(library: RunLibrary, job: ComparisonJob) -> dict[str, Any]:
-    """Made once: it looks at every pair."""
+    """Computed once per job: it visits every pair."""
     if job.facts is None:
         job.facts = _compute_comparison_facts(library, job)
     return job.facts
@@ -50,7 +45,7 @@ def comparison_facts(library: RunLibrary, job: ComparisonJob) -> dict[str, Any]:
 
 def _compute_comparison_facts(library: RunLibrary, job: ComparisonJob) -> dict[str, Any]:
     comparison = job.comparison
-    report = comparison_to_json(replace(comparison, table=()))  # pairs are asked for in columns
+    report = comparison_to_json(replace(comparison, table=()))  # pairs are fetched as columns
     datasets = _run_datasets(job)
     origins = [_origin_facts(origin, job, datasets) for origin in comparison.origins[:_MAX_ORIGINS]]
     coverage = {
@@ -107,7 +102,7 @@ def pair_facts(library: RunLibrary, job: ComparisonJob, number: int, address: st
 
 
 def _pair_loading_code(job: ComparisonJob, rows: Sequence[int]) -> str:
-    """The lines that load both; nothing where a side is no file that could be loaded again."""
+    """Python code that loads both values; empty where a side is not a stored record."""
     if job.a is None or job.b is None or NO_ROW in rows:
         return ""
     a, b = (tensor.loading_expression(run, row) for run, row in zip((job.a, job.b), rows, strict=True))
@@ -115,7 +110,7 @@ def _pair_loading_code(job: ComparisonJob, rows: Sequence[int]) -> str:
 
 
 def name_matching_facts(job: ComparisonJob, saved: str | None, can_save: bool) -> dict[str, Any]:
-    """How names were paired, which have no partner, and the rules that would pair them."""
+    """How names were matched, which are unmatched, and rules that would match them."""
     comparison = job.comparison
     guessed = [finding.pair for finding in comparison.table if finding.pair.how in ("class", "content")]
     groups = Counter((pair.a.name, pair.b.name, pair.how) for pair in guessed)
@@ -172,7 +167,7 @@ def _run_datasets(job: ComparisonJob) -> list[RunDataset]:
 
 
 def _origin_facts(origin: Origin, job: ComparisonJob, datasets: Sequence[RunDataset]) -> dict[str, Any]:
-    """Where its records have no call site, the forward of its module is the place."""
+    """An origin whose records have no call site gets the forward() of its module."""
     facts = {**origin_to_json(origin), "pair": pair_of_origin(origin, job.pairs)}
     code = (
         datasets[0].code.of_module(origin.name)
@@ -190,7 +185,7 @@ def _suspects_of_first(comparison: Comparison, datasets: Sequence[RunDataset]) -
 
 
 def _code_changes(datasets: Sequence[RunDataset]) -> list[dict[str, Any]]:
-    """The lines in which the code of the two runs differs, as far as no commit has them."""
+    """Uncommitted lines in which the code of the two runs differs."""
     if len(datasets) < 2:
         return []
     provenance_diff = compare_provenance(datasets[0].run, datasets[1].run)
@@ -269,7 +264,7 @@ _MEANINGS = {
 
 
 def headline_sentence(comparison: Comparison, site: str = "") -> str:
-    """`site` is where the first difference was made."""
+    """The first difference in one sentence; `site` is the code location that produced it."""
     first = comparison.first
     if first is None:
         return _sentence_without_difference(comparison)
@@ -295,12 +290,12 @@ def finding_at_origin(comparison: Comparison, origin: Origin) -> Finding | None:
 
 
 def symptoms_of(finding: Finding) -> list[str]:
-    """What can be said of the shape of a difference; not of values that are too large for a moment's work."""
+    """Symptoms of a difference (scaled, shifted, ...); none for values too large to analyse at once."""
     return describe_symptoms(finding) if finding.pair.a.nbytes <= _MAX_SYMPTOM_BYTES else []
 
 
 def error_growth(comparison: Comparison) -> dict[str, Any] | None:
-    """How quickly the error of the first difference grows from step to step."""
+    """How fast the error of the first difference grows over steps; None with fewer than four points."""
     first = comparison.first
     if first is None:
         return None
@@ -323,8 +318,8 @@ def error_growth(comparison: Comparison) -> dict[str, Any] | None:
 
 
 def _doubling_steps(steps: Array, doublings: Array) -> float | None:
-    """In how many steps the line through the sizes doubles; None where it does so nowhere in sight, or the
-    sizes lie around it so widely that it might as well be flat."""
+    """Doubling time of a log-linear fit, in steps; None if it never doubles within the data, or if the slope
+    is not significant."""
     centred = steps - steps.mean()
     spread = float((centred**2).sum())
     slope = float((centred * doublings).sum()) / spread

@@ -1,4 +1,4 @@
-"""Comparisons that pages asked for: made one after the other in the background, the last ones kept."""
+"""Comparison jobs: run one at a time in the background; the most recent are kept."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class ComparisonRequest(NamedTuple):
 
 
 class ComparisonJob:
-    """One comparison: on its way, done, or failed."""
+    """One comparison: running, done, or failed."""
 
     def __init__(self, request: ComparisonRequest | None, a: CachedRun | None, b: CachedRun | None) -> None:
         self.request, self.a, self.b = request, a, b
-        self.key = secrets.token_hex(8)  # unlike its address, never that of another
+        self.key = secrets.token_hex(8)  # never reused, unlike the job id
         self.row_counts = _row_counts(a, b)
         self.state, self.text = "running", ""
         self.done, self.of = 0, 0
         self.outcome: Comparison | None = None
-        self.facts: dict[str, Any] | None = None  # what its page begins with
+        self.facts: dict[str, Any] | None = None  # cache of comparison_facts
 
     @cached_property
     def pairs(self) -> PairColumns:
@@ -69,7 +69,7 @@ class ComparisonJobs:
         self._worker = BackgroundWorker("tensortap-viewer-compare")
 
     def submit(self, request: ComparisonRequest, rules: dict[str, Any] | None = None) -> str:
-        """Begin a comparison, or find it; its id."""
+        """The id of the job for this request; starts it unless a current one exists."""
         request = request._replace(
             a=self._library.resolve_id(request.a), b=self._library.resolve_id(request.b)
         )
@@ -90,7 +90,7 @@ class ComparisonJobs:
         return job_id
 
     def add(self, comparison: Comparison) -> str:
-        """One that was made elsewhere."""
+        """Register a comparison that was computed elsewhere; returns its id."""
         job_id = secrets.token_hex(8)
         job = ComparisonJob(None, *(self._open_run_at(label) for label in (comparison.a, comparison.b)))
         job.outcome, job.state, job.done, job.of = (
@@ -113,7 +113,6 @@ class ComparisonJobs:
         return job_id
 
     def progress(self, job_id: str) -> dict[str, Any]:
-        """How far it has come."""
         job = self._jobs[job_id]
         return {
             "c": shortest_prefix(job_id, list(self._jobs)),
@@ -133,7 +132,7 @@ class ComparisonJobs:
         self._publish_progress(job_id)
         try:
             job.outcome = self._compare(job_id, job, rules)
-            job.pairs.columns()  # here, where nobody waits for it
+            job.pairs.columns()  # computed here, in the background
             job.state, job.done, job.of = "done", len(job.outcome.table), len(job.outcome.table)
         except _ViewerClosedError:
             job.state, job.text = "failed", "the viewer was closed"
@@ -189,7 +188,7 @@ class ComparisonJobs:
 
 
 def _is_current(job: ComparisonJob, a: CachedRun, b: CachedRun) -> bool:
-    """Done, and of runs that have not gone on since: others may have looked at them in between."""
+    """Whether the job is done and its runs have not changed since; refreshes them first."""
     for run in (a, b):
         run.refresh()
     generations = [None if run is None else run.generation for run in (job.a, job.b)]
@@ -205,11 +204,11 @@ def _row_counts(a: CachedRun | None, b: CachedRun | None) -> tuple[int, int]:
 
 
 class _ViewerClosedError(Exception):
-    """The viewer closes while something is compared."""
+    """The viewer was closed during a comparison."""
 
 
 class _CountingExecutor(ThreadPoolExecutor):
-    """Counts what is done, and takes nothing more once the viewer closes."""
+    """Reports completed work, and refuses new work once the viewer closes."""
 
     def __init__(self, on_done: Callable[[int], None], is_over: threading.Event) -> None:
         super().__init__(_WORKERS, "tensortap-viewer-measure")

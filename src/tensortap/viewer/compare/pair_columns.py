@@ -1,9 +1,4 @@
-"""Pairs as columns, divergence map.
-
-The pairs of a comparison as columns: what a query, the table and the map are made of.
-
-Tensors in the order of execution against steps: how far the two runs are apart at each.
-"""
+"""The pairs of a comparison as columns, for queries, the table and the divergence map."""
 
 from __future__ import annotations
 
@@ -34,14 +29,14 @@ _ERROR_FIELDS = {
     "mismatch": "mismatch",
     "ratio": "ratio",
 }
-# How many bits of a number count, without the hidden one.
+# Explicit mantissa bits.
 _MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 _CATEGORICAL = {"name": "u4", "b_name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
 _NUMERIC = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4"}
 
 
 class PairColumns:
-    """Made once of a comparison; `a` and `b` are the runs, where they are in the library."""
+    """Columns of a comparison's table; `a` and `b` are the runs, if the library has them."""
 
     def __init__(self, comparison: Comparison, a: CachedRun | None, b: CachedRun | None) -> None:
         self.table = comparison.table
@@ -73,7 +68,7 @@ class PairColumns:
 
     @cached_property
     def by_moment(self) -> dict[tuple[str, int, int, int], int]:
-        """The first pair of each name at each moment."""
+        """The first pair per (name, step, rank, call)."""
         number_of: dict[tuple[str, int, int, int], int] = {}
         for number, finding in enumerate(self.table):
             number_of.setdefault((finding.name, finding.step, finding.rank, finding.call), number)
@@ -96,7 +91,7 @@ class PairColumns:
 
     @cached_property
     def rows(self) -> tuple[Array, Array]:
-        """The rows of both runs that each pair is made of; none where a value was put together."""
+        """Per pair: the rows of both runs; NO_ROW where a value was assembled from several."""
         sides = [[finding.pair.a for finding in self.table], [finding.pair.b for finding in self.table]]
         rows = [_run_rows(entries, run) for entries, run in zip(sides, self._runs, strict=True)]
         return rows[0], rows[1]
@@ -145,7 +140,7 @@ class PairColumns:
         return ranks[codes]
 
     def _contribution(self, error: Array) -> Array:
-        """What a module adds: the error of what it gives, without the largest of what it was given."""
+        """Error added by a module: the error of its output minus the largest error of its inputs."""
         input_error: dict[tuple[Any, ...], float] = {}
         keys = []
         for finding, size in zip(self.table, error.tolist(), strict=True):
@@ -170,7 +165,7 @@ def _error_row(finding: Finding) -> tuple[float, ...]:
         return (math.nan,) * 5 + (finding.ratio,)
     if metrics.is_identical:
         return (0.0,) * 6
-    # Of floats nobody counts how many differ: nearly all do, by noise.
+    # A mismatch share says nothing of floats: nearly all elements differ by noise.
     share = metrics.mismatches / metrics.count if metrics.count and metrics.is_discrete else math.nan
     if metrics.reason or metrics.absolute is None:
         return (math.nan, math.nan, math.nan, math.nan, share, finding.ratio)
@@ -188,12 +183,12 @@ def _error_row(finding: Finding) -> tuple[float, ...]:
 
 
 def _clamp_to_float32(number: float) -> float:
-    """As single precision can hold it."""
+    """Clamped to the range of float32."""
     return number if abs(number) < 3e38 or math.isinf(number) else math.copysign(3e38, number)
 
 
 def _ulps_at_largest(size: float, value: float, dtype: str) -> float:
-    """At the element that differs most: in units of its last place."""
+    """The largest absolute difference in ulps of the larger operand."""
     bits = _MANTISSA_BITS.get(dtype)
     if bits is None or not value or not math.isfinite(size):
         return math.nan
@@ -215,7 +210,7 @@ def _storage_key(entry: Entry) -> tuple[Any, ...]:
 
 
 def _rows_by_storage_key(run: CachedRun) -> dict[tuple[Any, ...], int]:
-    """Where each row of a run lies in its files."""
+    """The row of each stored value, by its position in the files."""
     dataset: Any = run.dataset
     if dataset.type == "trace":
         return {place: row for row, place in enumerate(dataset.positions)}
@@ -245,7 +240,7 @@ _MAX_CELLS = 4 << 20
 def divergence_columns(
     comparison: Comparison, pairs: PairColumns, error: str, rank: int | None, query: str
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Columns of the map and what stands at its edges."""
+    """The cells of the map as columns, and its axis labels."""
     if error not in ERRORS:
         raise ValueError(f"there is no error {error!r}; there are {', '.join(ERRORS)}")
     known_ranks = np.unique(pairs.numeric["rank"]).astype(np.int64).tolist()
@@ -281,14 +276,15 @@ def divergence_columns(
 
 
 def _tensor_lines(pairs: PairColumns, chosen: Array) -> tuple[Array, list[str], list[str]]:
-    """The line of each pair: names in the order in which they first came; repeated calls are lines too."""
+    """The line of each pair, and the names and kinds of all lines; repeated calls have lines of their own."""
     codes, name_texts = pairs.categorical["name"]
     kinds, kind_texts = pairs.categorical["kind"]
     calls = pairs.numeric["call"].astype(np.int64)
     calls_per_name = int(calls.max(initial=0)) + 1
     keys = ((codes * len(kind_texts) + kinds) * calls_per_name + calls)[chosen]
     unique_keys, firsts, lines = np.unique(keys, return_index=True, return_inverse=True)
-    # As in a step, not as in the list: what begins later in the run may come earlier in a step.
+    # Execution order within a step, not order of first appearance: a tensor that first appears in a later
+    # step may run earlier in it.
     ordered = np.lexsort([firsts, pairs.numeric["order"][chosen][firsts]])
     position = np.empty(len(ordered), np.int64)
     position[ordered] = np.arange(len(ordered))
@@ -302,7 +298,7 @@ def _tensor_lines(pairs: PairColumns, chosen: Array) -> tuple[Array, list[str], 
 
 
 def pair_of_first_origin(comparison: Comparison, pairs: PairColumns) -> int | None:
-    """The pair that shows the first origin."""
+    """The pair at which the first origin was observed."""
     origin = comparison.first
     return None if origin is None else pair_of_origin(origin, pairs)
 

@@ -1,9 +1,4 @@
-"""Dataset plus cached statistics.
-
-One run as the viewer holds it: rows with codes that never change, statistics, answers to queries.
-
-Statistics of records as columns: those that are known, and more as they are asked for.
-"""
+"""One run in the viewer's memory: stable codes, cached statistics, matching rows."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ UNKNOWN, KNOWN, NO_NUMBERS = 0, 1, 2
 
 
 class StatisticsColumns:
-    """One row for each record of a book; a row is filled once."""
+    """One row per record of a dataset; a row is filled once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +49,7 @@ class StatisticsColumns:
                     self.columns[name] = np.concatenate([column, np.full(more, empty, column.dtype)])
 
     def clear(self, size: int) -> None:
-        """Rows that do not stand for what they stood for."""
+        """Forget all rows: they now stand for other records."""
         with self._lock:
             self.known = np.zeros(0, np.uint8)
             self.columns = {name: column[:0] for name, column in self.columns.items()}
@@ -70,7 +65,7 @@ class StatisticsColumns:
     def compute(
         self, rows: Iterable[int], operand: Callable[[int], Operand | None], budget: int, nbytes: Array
     ) -> int:
-        """Fill those rows that are not known, as far as the bytes of the budget go; how many were."""
+        """Fill unknown rows until `budget` bytes are read; returns how many were filled."""
         done = 0
         for row in rows:
             if self.known[row] != UNKNOWN:
@@ -83,18 +78,18 @@ class StatisticsColumns:
         return done
 
     def numbers(self, name: str) -> Array:
-        """NaN where it is not known."""
+        """A statistic of every row; NaN where unknown."""
         if name in _FLOATS:
             return self.columns[name]
         return np.where(self.known == KNOWN, self.columns[name], np.nan)
 
     def nonfinite_mask(self) -> Array:
-        """A mask of the records in which a NaN or an infinity was found."""
+        """Mask of the records that contain a NaN or an infinity."""
         return (self.columns["nan"] > 0) | (self.columns["inf"] > 0)
 
 
 def statistics_of_row(operand: Callable[[int], Operand | None], row: int) -> Statistics | None:
-    """None where there are no numbers, or no reading of them: the page of the value tells why."""
+    """None for a value that is not numeric or not readable; its own page says why."""
     try:
         array = operand(row)
     except (TensortapError, OSError, ValueError, TypeError, KeyError):
@@ -119,23 +114,23 @@ Array = np.ndarray[Any, Any]
 CATEGORICAL = {"name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
 _NUMERIC = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4", "nbytes": "f8", "time": "f8"}
 SORTS = (*CATEGORICAL, *_NUMERIC, *STATISTIC_NAMES)
-_FINGERPRINT_BYTES = 4096  # bytes at the start of an index that tell it from another
-_STATISTICS_BUDGET = 128 << 20  # bytes that are read for the statistics of one answer
+_FINGERPRINT_BYTES = 4096  # compared at the start of an index
+_STATISTICS_BUDGET = 128 << 20  # bytes read for the statistics of one response
 _REFRESH_INTERVAL = 0.5  # seconds
 
 
 class CachedRun:
-    """A book, and what was found out about it; several threads ask at once."""
+    """A dataset with cached codes and statistics; thread-safe."""
 
     def __init__(self, path: Path, run_id: str) -> None:
         self.path, self.run_id = path, run_id
         self.dataset: Dataset = open_dataset(path)
         self.statistics = StatisticsColumns()
         self._categories: dict[str, dict[str, int]] = {field: {} for field in CATEGORICAL}
-        self._codes_of_field: dict[str, Array] = {}  # codes, until the book grows
+        self._codes_of_field: dict[str, Array] = {}  # valid until the dataset grows
         self._lock = threading.RLock()
         self._last_refresh = 0.0
-        self.generation = secrets.token_hex(8)  # another when rows come to stand for others
+        self.generation = secrets.token_hex(8)  # changes when row numbers are reassigned
         self._fingerprint = _fingerprint_index(path)
         self._extend_statistics(0)
 
@@ -143,7 +138,7 @@ class CachedRun:
         return len(self.statistics.known)
 
     def refresh(self) -> int:
-        """How many rows are new; not more often than it is worth."""
+        """Read new rows, at most every _REFRESH_INTERVAL; returns how many."""
         with self._lock:
             if time.monotonic() - self._last_refresh < _REFRESH_INTERVAL:
                 return 0
@@ -160,7 +155,7 @@ class CachedRun:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another run has been written where this one was."""
+        """Whether another run was written at the same path."""
         before = self._fingerprint
         try:
             now = _fingerprint_index(self.path)
@@ -175,7 +170,7 @@ class CachedRun:
         return True
 
     def columns(self, start: int = 0) -> tuple[dict[str, Array], dict[str, list[str]]]:
-        """The rows from `start` on, and the texts that their codes stand for."""
+        """The rows from `start` on, and the categories of the categorical columns."""
         with self._lock:
             end = len(self)
             coded = {field: self._codes(field)[start:end].astype(kind) for field, kind in CATEGORICAL.items()}
@@ -202,14 +197,14 @@ class CachedRun:
         return None if column is None else column[: len(self)]
 
     def matching_rows(self, query: str, sort: str = "", descending: bool = False) -> Array:
-        """The rows that a query means, in the order that is asked for."""
+        """The rows that match a query, sorted."""
         rows = np.flatnonzero(parse_query(query).mask(self))
         if sort:
             rows = rows[_stable_argsort(self._sort_keys(sort)[rows], descending)]
         return rows.astype(np.uint32)
 
     def find_row(self, criteria: dict[str, Any]) -> int:
-        """The record that fits best: of the name, then of the kind, call, rank and step that are told."""
+        """The best matching row: exact name, then kind, call, rank and the nearest step, where given."""
         codes, names = self.texts("name") or (np.zeros(0, np.int64), [])
         if criteria["name"] not in names:
             similar = closest_names(criteria["name"], names)
@@ -232,7 +227,7 @@ class CachedRun:
         return int(rows[np.abs(steps - criteria["step"]).argmin()])
 
     def series_rows(self, row: int, by: str) -> Array:
-        """The rows of the same name, kind and call: over the steps of its rank, or the ranks of its step."""
+        """Rows of the same name, kind and call: over the steps of its rank, or over the ranks of its step."""
         mask = np.ones(len(self), bool)
         for field in ("name", "kind"):
             codes, _ = self.texts(field) or (np.zeros(len(self), np.int64), [])
@@ -244,7 +239,7 @@ class CachedRun:
         return rows[np.argsort(self.column("step" if by == "steps" else "rank")[rows], kind="stable")]
 
     def same_name_before(self, row: int) -> Array:
-        """A mask of the rows before one that have its name."""
+        """Mask of the earlier rows with the same name."""
         codes, _ = self.texts("name") or (np.zeros(len(self), np.int64), [])
         return np.asarray(codes[:row] == codes[row])
 
@@ -257,7 +252,7 @@ class CachedRun:
             raise NotFoundError(f"there is no row {row}; the run has {len(self)}")
 
     def compute_statistics(self, rows: Array, budget: int = _STATISTICS_BUDGET) -> int:
-        """Statistics of rows that have none yet."""
+        """Compute missing statistics of these rows; returns how many."""
         chosen = [row for row in rows.tolist() if row < len(self)]
         return self.statistics.compute(chosen, self.dataset.operand, budget, self.column("nbytes"))
 
@@ -271,7 +266,7 @@ class CachedRun:
             self.statistics.put(row, known)
 
     def _codes(self, field: str) -> Array:
-        """Codes of our own: what the book calls a text may move when it grows."""
+        """Codes that stay the same while the dataset grows, unlike the dataset's own."""
         codes = self._codes_of_field.get(field)
         if codes is None or len(codes) != len(self.dataset):
             self._codes_of_field[field] = self._encode(field)
@@ -285,7 +280,7 @@ class CachedRun:
         return self._assign_codes(field, shown)[codes] if len(shown) else codes
 
     def _encode_dtypes(self, codes: Array, texts: list[Any]) -> Array:
-        """The number type, or the class of what has none."""
+        """The dtype, or the class of a value without one."""
         classes, names = self.dataset.texts("type") or (codes, texts)
         is_none = np.array([not text for text in texts], bool)[codes] if texts else np.zeros(0, bool)
         dtype_codes, class_codes = (
@@ -313,8 +308,7 @@ class CachedRun:
 
 
 class _IndexFingerprint(NamedTuple):
-    """Of an index: the number of its file, which another one may get later, its size, when it was last
-    changed, and how it begins."""
+    """Identifies an index file. Inodes are reused, so size, ctime and the first bytes are compared too."""
 
     inode: int
     size: int
@@ -323,9 +317,9 @@ class _IndexFingerprint(NamedTuple):
 
 
 def _fingerprint_index(path: Path) -> _IndexFingerprint:
-    """What tells a run that was written anew at the same place from one that has grown."""
+    """Distinguishes a run that was rewritten at the same path from one that has grown."""
     file = path if path.is_file() else next(iter(sorted(index_files(path / INTERNAL_FOLDER))), None)
-    if file is None or file.suffix.lower() in TRACE_SUFFIXES:  # a trace is read again when it changes
+    if file is None or file.suffix.lower() in TRACE_SUFFIXES:  # a changed trace is read again as a whole
         return _IndexFingerprint(0, 0, 0, b"")
     with open(file, "rb") as stream:
         status = os.fstat(stream.fileno())
@@ -335,12 +329,12 @@ def _fingerprint_index(path: Path) -> _IndexFingerprint:
 
 
 def _stable_argsort(keys: Array, descending: bool) -> Array:
-    """Stable both ways, and what is not known comes last."""
+    """Stable in both directions; NaN comes last."""
     return np.argsort(-keys if descending else keys, kind="stable")
 
 
 def _filter_or_all(rows: Array, mask: Array) -> Array:
-    """Those that fit, or all where none does."""
+    """The rows where the mask holds, or all if it holds nowhere."""
     return rows[mask] if mask.any() else rows
 
 

@@ -1,9 +1,4 @@
-"""Run or trace as columns and values.
-
-What can be looked at, as columns and values: a run directory, or a trace in an HDF5 file.
-
-Where the code of a module lies, for what was captured of it and has no call site of its own.
-"""
+"""Datasets: a run directory or an HDF5 trace as columns and values, and the source lines of its modules."""
 
 from __future__ import annotations
 
@@ -25,14 +20,13 @@ from tensortap.formats.index import parse_site
 from tensortap.kernels.statistics import Statistics
 from tensortap.readers.query.tables import Array, IndexTable
 from tensortap.readers.run import Run
-from tensortap.viewer.data.run_facts import nested_dict
 
-_MAX_OPAQUE_BYTES = 16 << 20  # bytes of a value that is not an array and is shown all the same
+_MAX_OPAQUE_BYTES = 16 << 20  # larger values that are not arrays are not shown
 TRACE_SUFFIXES = (".h5", ".hdf5")
 
 
 class Dataset(Protocol):
-    """Rows, one for each record; `refresh` adds what is new at the end."""
+    """One row per record; `refresh` appends new ones."""
 
     type: str
 
@@ -45,10 +39,10 @@ class Dataset(Protocol):
     def numbers(self, field: str) -> Array | None: ...
 
     def operand(self, row: int) -> Operand | None:
-        """Its numbers; None for what has none."""
+        """The array of a row; None for a value that is not numeric."""
 
     def value(self, row: int) -> Any:
-        """Of what is not an array; nothing that a file says is run."""
+        """The value of a row that is not an array; loading it runs no code from the file."""
 
     def facts(self, row: int) -> dict[str, Any]: ...
 
@@ -89,7 +83,7 @@ class RunDataset:
         return numeric_operand(self.value(row))
 
     def value(self, row: int) -> Any:
-        """Pickles are read as a stranger's, even in a run of one's own: they build numbers and texts."""
+        """Pickles are untrusted even in the user's own runs: they can only build numbers and strings."""
         stored, plain = self.run[row], self.run.columns.plain
         start, length = int(plain["start"][row]), int(plain["length"][row])
         if length > _MAX_OPAQUE_BYTES:
@@ -148,7 +142,7 @@ class RunDataset:
         return self.run.problems
 
     def _check_not_truncated(self, file: str, row: int) -> None:
-        """To read what is mapped and was cut off since ends the process, not the answer."""
+        """Reading a memory map beyond the end of its truncated file kills the process (SIGBUS)."""
         plain, path = self.run.columns.plain, self.run.path / file
         offset, nbytes = int(plain["offset"][row]), int(plain["nbytes"][row])
         if offset >= 0 and path.is_file() and path.stat().st_size < offset + nbytes:
@@ -166,7 +160,7 @@ class RunDataset:
 
 
 def _parse_statistics(text: str | None) -> Statistics | None:
-    """As they were written; None where that is not what was written."""
+    """Statistics of an index cell; None where it is empty or malformed."""
     numbers = None if text is None else json.loads(text)
     if not isinstance(numbers, list) or len(numbers) != len(fields(Statistics)):
         return None
@@ -177,7 +171,7 @@ def _parse_statistics(text: str | None) -> Statistics | None:
 
 
 def format_site(text: str | None) -> str:
-    """`model.py:212 forward`, for a cell."""
+    """`model.py:212 forward`, for a table cell."""
     if text is None:
         return ""
     try:
@@ -188,12 +182,12 @@ def format_site(text: str | None) -> str:
 
 
 class TraceDataset:
-    """The values of an HDF5 trace, name after name."""
+    """The values of an HDF5 trace, sorted by name."""
 
     type = "trace"
 
     def __init__(self, path: Path) -> None:
-        from tensortap.readers.trace_file import TraceFile  # late: h5py is optional
+        from tensortap.readers.trace_file import TraceFile  # imported lazily: h5py is optional
 
         self.trace = TraceFile(path)
         self._file_stamp = self._stamp()
@@ -206,14 +200,14 @@ class TraceDataset:
         return len(self.positions)
 
     def refresh(self) -> int:
-        """Rows of a trace are in order of names, so that new ones come between: all is read again."""
+        """Reads all again: rows are sorted by name, so new ones are inserted in between."""
         stamp = self._stamp()
         if stamp == self._file_stamp:
             return 0
         before, self._file_stamp = len(self), stamp
         self.trace.refresh()
         self._read_columns()
-        return abs(len(self) - before) or 1  # as many as before may be others
+        return abs(len(self) - before) or 1  # the same number of rows may be other rows
 
     def _stamp(self) -> tuple[int, int]:
         status = self.trace.path.stat()
@@ -305,7 +299,7 @@ class LineRange(NamedTuple):
 
 
 class ForwardCode(NamedTuple):
-    """The forward of a module, and all the functions of its class."""
+    """Source lines of a module's forward() and of its class."""
 
     function: str
     forward: LineRange
@@ -313,7 +307,7 @@ class ForwardCode(NamedTuple):
 
 
 class ModuleCode:
-    """As a run keeps it with the facts of its model; empty where it keeps none."""
+    """Source lines by module path, from the run's model metadata; empty if it has none."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         entries = nested_dict(metadata, "model").get("code")
@@ -323,26 +317,26 @@ class ModuleCode:
         return self._by_module.get(path)
 
     def ancestors(self, path: str) -> Iterator[ForwardCode]:
-        """Of the modules that hold it, the nearest first."""
+        """The code of the enclosing modules, nearest first."""
         while path:
             path = path.rpartition(".")[0]
             if path in self._by_module:
                 yield self._by_module[path]
 
     def site(self, name: str, kind: Any) -> dict[str, Any] | None:
-        """As that of a record: the first line of the forward that gave or took it."""
+        """A substitute call site for a record: the forward() that produced or consumed it."""
         code = self.of_module(module_of(name, kind)) if kind in _FORWARD_KINDS else None
         return None if code is None else {**forward_site(code), "callers": [], "depth": 0, "tree": 0}
 
 
 def forward_site(code: ForwardCode) -> dict[str, Any]:
-    """`last` tells that it is a whole function, and no line of it."""
+    """A site that spans a function: `last` is its last line."""
     file, first, last = code.forward
     return {"file": file, "line": first, "last": last, "function": code.function}
 
 
 def _parse_code(entries: list[Any]) -> Iterator[tuple[str, ForwardCode]]:
-    """What was written by a stranger may be anything."""
+    """Skips malformed entries: the metadata is untrusted."""
     for entry in entries:
         forward = _parse_range(entry.get("forward")) if isinstance(entry, dict) else None
         if forward is not None:
@@ -355,3 +349,11 @@ def _parse_range(value: Any) -> LineRange | None:
         case [str(file), int(first), int(last)]:
             return LineRange(file, first, last)
     return None
+
+
+def nested_dict(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """The dict at these nested keys; empty if there is none."""
+    value: Any = facts
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return dict(value) if isinstance(value, Mapping) else {}

@@ -1,4 +1,4 @@
-"""The runs below the folders that were named: found again and again, known by an id that is never a path."""
+"""The runs below the given folders, addressed by opaque ids, never by path."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tensortap.viewer.data.cached_run import CachedRun
 from tensortap.viewer.data.dataset import TRACE_SUFFIXES
 from tensortap.viewer.web.responses import DAMAGED_FILE_ERRORS, NotFoundError
 
-_MAX_DEPTH = 4  # folders below a root
+_MAX_DEPTH = 4  # levels of folders below a root
 _MAX_FOLDER_ENTRIES = 5000
-_MAX_OPEN_RUNS = 16  # runs whose index is held
+_MAX_OPEN_RUNS = 16  # runs whose index stays in memory
 _MIN_PREFIX = 4
 
 
 class RunLibrary:
-    """Only what lies below a root can be asked for."""
+    """Only runs below a root can be opened."""
 
     def __init__(self, roots: Iterable[str | os.PathLike[str]]) -> None:
         self.roots = [_check_root(Path(root)) for root in roots]
         self._paths: dict[str, Path] = {}
         self._open_runs: OrderedDict[str, CachedRun] = OrderedDict()
-        self.row_cache: dict[str, tuple[float, dict[str, Any]]] = {}  # rows of the list, as they last were
+        self.row_cache: dict[str, tuple[float, dict[str, Any]]] = {}  # by run_id: (modified, row)
         self._lock = threading.RLock()
         self.rescan()
 
     def rescan(self) -> bool:
-        """Look for runs; whether any came or went."""
+        """Scan the roots for runs; returns whether any appeared or disappeared."""
         paths = {id_of_path(path): path for root in self.roots for path in _find_runs(root, _MAX_DEPTH)}
         with self._lock:
             has_changed = paths.keys() != self._paths.keys()
@@ -43,7 +43,7 @@ class RunLibrary:
 
     @property
     def run_ids(self) -> list[str]:
-        """The full ids, the newest run last."""
+        """Full ids, newest run last."""
         return sorted(self._paths, key=lambda run_id: (self._paths[run_id].name, str(self._paths[run_id])))
 
     def path(self, prefix: str) -> Path:
@@ -59,7 +59,7 @@ class RunLibrary:
         return shortest_prefix(run_id, self._paths)
 
     def open_run(self, prefix: str) -> CachedRun:
-        """The run, opened when first asked for."""
+        """The run, opened at first use and again when it was replaced."""
         run_id = self.resolve_id(prefix)
         with self._lock:
             run = self._open_runs.get(run_id)
@@ -79,12 +79,12 @@ class RunLibrary:
             return list(self._open_runs.values())
 
     def id_at(self, path: str) -> str | None:
-        """The id of the run at a path, if it is one of ours."""
+        """The id of the run at a path; None if it is not in the library."""
         run_id = id_of_path(Path(path))
         return run_id if run_id in self._paths else None
 
     def folder(self, path: Path) -> str:
-        """Where it lies, seen from its root."""
+        """The folder of a run, relative to the parent of its root."""
         for root in self.roots:
             if root == path:
                 return ""
@@ -98,7 +98,7 @@ def id_of_path(path: Path) -> str:
 
 
 def match_prefix(prefix: str, known: Iterable[str]) -> str | None:
-    """The one that begins so; None where there is none, or more than one."""
+    """The id with this prefix; None if there is none, or more than one."""
     matches = (
         [candidate for candidate in known if candidate.startswith(prefix)]
         if len(prefix) >= _MIN_PREFIX
@@ -116,7 +116,7 @@ def shortest_prefix(run_id: str, known: Iterable[str]) -> str:
 
 
 def try_open_run(library: RunLibrary, run_id: str) -> CachedRun | str:
-    """The run, or why it cannot be opened."""
+    """The run, or a message why it cannot be opened."""
     try:
         return library.open_run(run_id)
     except DAMAGED_FILE_ERRORS as error:
@@ -124,7 +124,7 @@ def try_open_run(library: RunLibrary, run_id: str) -> CachedRun | str:
 
 
 def describe_error(error: BaseException) -> str:
-    """In words; an error that has none is at least named."""
+    """The message of an error a user understands, else its type."""
     has_message = isinstance(error, (TensortapError, OSError, ValueError)) and str(error)
     return str(error) if has_message else f"it cannot be read: {type(error).__name__}"
 
@@ -145,7 +145,7 @@ def _find_runs(path: Path, depth: int) -> Iterator[Path]:
 
 
 def _scan_folder(path: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder; one that cannot be read holds nothing."""
+    """Sorted entries of a folder; none if it cannot be read."""
     try:
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda entry: entry.name)[-_MAX_FOLDER_ENTRIES:]

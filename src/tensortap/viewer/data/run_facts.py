@@ -1,9 +1,4 @@
-"""Facts of a run.
-
-A run in a few facts: for its row in the list, and for its own page.
-
-How a run was made, as cards of facts.
-"""
+"""Facts of a run: for its row in the run list, for its page, and its provenance."""
 
 from __future__ import annotations
 
@@ -20,11 +15,12 @@ import numpy as np
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER
 from tensortap.viewer.data.cached_run import KNOWN, CachedRun
+from tensortap.viewer.data.dataset import nested_dict
 from tensortap.viewer.data.library import RunLibrary, describe_error, try_open_run
 from tensortap.viewer.data.trees import has_calls
 from tensortap.viewer.web.responses import DAMAGED_FILE_ERRORS
 
-_WRITING_WITHIN = 15.0  # seconds: a run that grew so lately is being written
+_WRITING_WITHIN = 15.0  # seconds: a run modified within is being written
 _SPARKLINE_BINS = 60
 _MAX_SCALARS = 200
 _MAX_PATCH = 200_000
@@ -36,7 +32,7 @@ _EMPTY_FACTS: dict[str, Any] = {
 
 
 def run_list_row(library: RunLibrary, run_id: str) -> dict[str, Any]:
-    """The row of a run; one that cannot be opened says why."""
+    """A row of the run list; a damaged run has its error there."""
     path = library.path(run_id)
     place = {
         "id": library.short_id(run_id),
@@ -46,7 +42,7 @@ def run_list_row(library: RunLibrary, run_id: str) -> dict[str, Any]:
     }
     try:
         return {**place, **_cached_facts(library, run_id, path)}
-    except DAMAGED_FILE_ERRORS as error:  # one that is broken must not hide the others
+    except DAMAGED_FILE_ERRORS as error:  # a damaged run must not hide the others
         return {**place, **_damaged_run_facts(describe_error(error))}
 
 
@@ -67,7 +63,7 @@ def _damaged_run_facts(reason: str) -> dict[str, Any]:
 
 
 def run_page_facts(library: RunLibrary, run_id: str) -> dict[str, Any]:
-    """Everything on the page of a run."""
+    """All data of a run's page."""
     run = library.open_run(run_id)
     row, metadata = run_list_row(library, run_id), run.dataset.metadata()
     patch = metadata.get("patch") or b""
@@ -88,13 +84,13 @@ def run_page_facts(library: RunLibrary, run_id: str) -> dict[str, Any]:
 
 
 def reproduce_command(run: CachedRun) -> str | None:
-    """The command that makes the run again; None where the run does not say how it was made."""
+    """The command line that reproduces the run; None if its command was not recorded."""
     has_command = nested_dict(run.dataset.metadata(), "runtime_info", "command")
     return f"tensortap reproduce {shlex.quote(str(run.path))}" if has_command else None
 
 
 def health_sentence(run: CachedRun, row: dict[str, Any]) -> str:
-    """The health of a run, as one says it."""
+    """The size of a run and its first NaN or Inf, in one sentence."""
     if not len(run):
         return "nothing has been captured yet" if row["state"] == "writing" else "nothing was captured"
     steps, ranks = row["steps"]["count"], len(row["ranks"])
@@ -112,7 +108,7 @@ def health_sentence(run: CachedRun, row: dict[str, Any]) -> str:
 
 
 def first_nonfinite(run: CachedRun) -> dict[str, Any] | None:
-    """The first record with a NaN or an Inf, in the order of execution, among those that were looked at."""
+    """The first record with a NaN or Inf in execution order, among those with known statistics."""
     rows = np.flatnonzero(run.statistics.nonfinite_mask())
     if not len(rows):
         return None
@@ -124,7 +120,7 @@ def first_nonfinite(run: CachedRun) -> dict[str, Any] | None:
 
 
 def list_scalars(run: CachedRun) -> list[dict[str, Any]]:
-    """Names whose values are one number each."""
+    """Names whose values are scalars."""
     codes, names = run.texts("name") or (np.zeros(0, np.int64), [])
     kinds, kind_names = run.texts("kind") or (codes, [])
     counts = np.bincount(codes[_scalar_mask(run)], minlength=len(names))
@@ -136,7 +132,7 @@ def list_scalars(run: CachedRun) -> list[dict[str, Any]]:
 
 
 def scalar_series(run: CachedRun, name: str, kind: str | None) -> list[dict[str, Any]]:
-    """The single numbers of a name, one line for each rank."""
+    """The scalar values of a name over steps, one series per rank."""
     codes, names = run.texts("name") or (np.zeros(0, np.int64), [])
     mask = _scalar_mask(run) & (codes == (names.index(name) if name in names else -1))
     if kind:
@@ -197,7 +193,7 @@ def _summary_facts(run: CachedRun) -> dict[str, Any]:
 
 
 def _nonfinite_sparkline(run: CachedRun) -> list[int]:
-    """How many odd records each part of the steps has; empty where there are none."""
+    """Records with NaN or Inf per bin of steps; empty if there are none."""
     nonfinite = np.flatnonzero(run.statistics.nonfinite_mask())
     steps = run.column("step")
     if not len(nonfinite) or not len(steps):
@@ -218,7 +214,7 @@ def _run_state(run: CachedRun, modified: float) -> str:
 
 
 def _is_closed_zip(pack: Path) -> bool:
-    """Whether it has the end that a closed archive has."""
+    """Whether it ends with the end-of-central-directory record."""
     with open(pack, "rb") as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - 22))
         return stream.read(4) == b"PK\5\6"
@@ -279,7 +275,7 @@ Fact = tuple[str, str]
 
 
 def provenance_cards(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A card for each topic that the metadata tells of."""
+    """One card per topic in the metadata."""
     facts_of_topic = {
         "Command": _command_facts(metadata),
         "Code": _code_facts(metadata),
@@ -294,14 +290,6 @@ def provenance_cards(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
         for title, facts in facts_of_topic.items()
     }
     return [{"title": title, "facts": facts} for title, facts in shown.items() if facts]
-
-
-def nested_dict(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """The dict below these keys; an empty one where there is none."""
-    value: Any = facts
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def flatten(nested: Mapping[str, Any], above: str = "") -> Iterator[Fact]:
@@ -341,7 +329,7 @@ def _code_facts(metadata: Mapping[str, Any]) -> Iterator[Fact]:
 
 
 def _describe_replacement(replacement: Any) -> str:
-    """What a function was replaced by, and where that comes from."""
+    """The replacement of a monkeypatched function, and where it is defined."""
     if not isinstance(replacement, Mapping):
         return str(replacement)
     where = f" ({replacement['defined_in']})" if replacement.get("defined_in") else ""

@@ -1,9 +1,4 @@
-"""One tensor: facts and numbers.
-
-All that is known of one record, but its numbers.
-
-The numbers of one tensor, or of what two differ by, read piece by piece where they are asked for.
-"""
+"""One tensor: its facts, and its values or a difference, read lazily as flat ranges or 2-D grids."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from tensortap.viewer.web.responses import NotFoundError, TooLargeError
 
 _MAX_TEXT = 4000
 _IMPORT_LINE = "import tensortap as tt\n\n"
-_MAX_STATISTICS_BYTES = 256 << 20  # bytes that are read for the statistics of a page
+_MAX_STATISTICS_BYTES = 256 << 20  # read for the statistics of a page
 
 
 def record_facts(run: CachedRun, row: int, address: str) -> dict[str, Any]:
@@ -53,13 +48,13 @@ def record_facts(run: CachedRun, row: int, address: str) -> dict[str, Any]:
 
 
 def default_view(shape: list[int]) -> dict[str, Any]:
-    """The last two axes, and the first of all others."""
+    """The last two axes at index 0 of the others."""
     shown = list(range(len(shape)))[-2:]
     return {"axes": shown, "index": ",".join(":" if axis in shown else "0" for axis in range(len(shape)))}
 
 
 def scalar_value(operand: Operand | None) -> float | None:
-    """The number itself, where there is only one; statistics do not say which infinity it is."""
+    """The value of a one-element tensor, else None; statistics do not tell the sign of an infinity."""
     return None if operand is None or operand.bits.size != 1 else float(MappedTensor(operand).flat(0, 1)[0])
 
 
@@ -75,19 +70,19 @@ def statistics_facts(statistics: Statistics) -> dict[str, Any]:
 
 
 def loading_code(run: CachedRun, row: int) -> str:
-    """The lines that load it in a program."""
+    """Python code that loads the value."""
     opening, access = _loading_parts(run, row)
     name = "trace" if run.dataset.type == "trace" else "run"
     return f"{_IMPORT_LINE}{name} = {opening}\nx = {name}{access}"
 
 
 def loading_expression(run: CachedRun, row: int) -> str:
-    """The same as one expression."""
+    """A Python expression that loads the value."""
     return "".join(_loading_parts(run, row))
 
 
 def _loading_parts(run: CachedRun, row: int) -> tuple[str, str]:
-    """What opens the run, and what takes the value out of it."""
+    """Expressions that open the run and select the value."""
     name = run.text("name", row)
     if run.dataset.type == "trace":
         position = int(run.same_name_before(row).sum())
@@ -109,7 +104,7 @@ def _recorded_shape(run: CachedRun, row: int) -> list[int]:
 
 
 def _opaque_text(run: CachedRun, row: int) -> str:
-    """What is not an array, in words of Python's own."""
+    """The repr of a value that is not an array."""
     try:
         value = run.dataset.value(row)
     except (TensortapError, OSError, ValueError, KeyError, EOFError, TypeError) as error:
@@ -143,12 +138,12 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class Grid(Protocol):
-    """Numbers in rows and columns. `cost` is what reading an element of a row takes, in bytes."""
+    """A 2-D view. `cost` is the bytes read from disk per element of a row."""
 
     shape: tuple[int, int]
     cost: int
-    is_column_major: bool  # the elements of a column lie closer than those of a row
-    needs_float64: bool  # single precision would lose digits
+    is_column_major: bool  # elements of a column are closer in memory than those of a row
+    needs_float64: bool  # float32 would lose precision
 
     def read(self, rows: AxisIndex, columns: AxisIndex) -> Array: ...
 
@@ -158,20 +153,20 @@ class ReadableTensor(Protocol):
     needs_float64: bool
 
     def flat(self, start: int, stop: int) -> Array:
-        """The numbers from one place on to another, in the order of memory."""
+        """The values from one flat index to another."""
 
     def grid(self, axes: str, index: str) -> Grid: ...
 
 
 class SliceSpec(NamedTuple):
-    """A way to look at an array: an index for each axis, and the shown axes as they then stand."""
+    """An index (int, reduction or `:`) per axis, and the order of the shown axes."""
 
     indices: tuple[int | str, ...]
     shown_axes: tuple[int, ...]
 
 
 class MappedTensor:
-    """An array of the storage type of its number type, mapped from its file."""
+    """A memory-mapped array: bits of the storage type, and the dtype they encode."""
 
     def __init__(self, operand: Operand) -> None:
         self.bits, self.dtype = operand.bits, operand.dtype
@@ -190,7 +185,7 @@ class MappedTensor:
 
     def _reduce_axes(self, spec: SliceSpec) -> TensorGrid:
         picked = self.bits[_numpy_index(spec)]
-        nbytes = max(picked.nbytes, 4 * picked.size)  # small numbers become single precision
+        nbytes = max(picked.nbytes, 4 * picked.size)  # smaller dtypes are widened to float32
         if nbytes > _MAX_REDUCED_BYTES:
             raise TooLargeError(
                 f"to reduce these axes {nbytes >> 20} MB would be held, and {_MAX_REDUCED_BYTES >> 20} "
@@ -207,12 +202,12 @@ class MappedTensor:
 
 
 class TensorGrid:
-    """Rows and columns of one array."""
+    """A 2-D slice of one array."""
 
     def __init__(self, bits: Array, dtype: str) -> None:
         self._bits, self._dtype = bits, dtype
         self.shape = (bits.shape[0], bits.shape[1])
-        # Beyond a page of memory, a larger step reads no more.
+        # Beyond a memory page, a larger stride costs no more.
         steps = [min(abs(step), 4096) for step in bits.strides]
         self.is_column_major = self.shape[0] > 1 and self.shape[1] > 1 and steps[0] < steps[1]
         self.cost = max(steps[1], bits.itemsize)
@@ -230,7 +225,7 @@ class TensorGrid:
 
 
 class TensorDifference:
-    """What B differs from A by: `how` says in which words."""
+    """B minus A, in the unit given by `mode`."""
 
     def __init__(self, a: MappedTensor, b: MappedTensor, mode: DifferenceMode) -> None:
         if a.shape != b.shape:
@@ -266,7 +261,7 @@ class DifferenceGrid:
 
 
 def difference(a: tuple[Array, str], b: tuple[Array, str], mode: DifferenceMode) -> Array:
-    """Equal infinities and two NaN are no difference, as nowhere else."""
+    """B - A elementwise; equal infinities and NaN in both count as equal, as everywhere."""
     x, y = (to_real(decode(*operand)).astype(np.float64) for operand in (a, b))
     with np.errstate(all="ignore"):
         differences = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, y - x)
@@ -283,7 +278,7 @@ def difference(a: tuple[Array, str], b: tuple[Array, str], mode: DifferenceMode)
 
 
 def parse_slice(shape: tuple[int, ...], axes: str, index: str) -> SliceSpec:
-    """Read `axes=1,2` and `index=0,:,:,mean`; what is not said shows the last two axes."""
+    """Parse `axes=1,2` and `index=0,:,:,mean`; the default shows the last two axes."""
     shown = _parse_axes(shape, axes, index)
     indices = _parse_index(shape, index, shown)
     remaining = [axis for axis, entry in enumerate(indices) if entry == ":"]
@@ -291,7 +286,7 @@ def parse_slice(shape: tuple[int, ...], axes: str, index: str) -> SliceSpec:
 
 
 def to_real(values: Array) -> Array:
-    """Numbers to draw: halves and integers as floats, complex ones by their absolute value."""
+    """Floats for drawing: half and integer types are widened, complex numbers become their magnitude."""
     if values.dtype.kind == "c":
         values = np.abs(values.astype(np.complex128))
     if values.dtype.kind == "f" and values.dtype.itemsize in (4, 8):
@@ -331,7 +326,7 @@ def _parse_index(shape: tuple[int, ...], index: str, shown: tuple[int, ...]) -> 
 def _parse_index_entry(entry: str, shape: tuple[int, ...], axis: int) -> int | str:
     if entry in _REDUCTIONS:
         return entry
-    if entry == ":":  # shown elsewhere, or not at all
+    if entry == ":":  # not one of the shown axes
         return 0
     if not entry.lstrip("-").isdecimal() or not -shape[axis] <= int(entry) < shape[axis]:
         raise ValueError(f"axis {axis} has the size {shape[axis]}, so there is no {entry!r} in it")

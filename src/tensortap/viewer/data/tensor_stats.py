@@ -1,4 +1,4 @@
-"""What is said of the numbers of one tensor: range, histogram, profile along an axis, the largest, some."""
+"""Statistics of one tensor: value range, histogram, profile along an axis, largest elements."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tensortap.viewer.data.tensor import (
 )
 from tensortap.viewer.web.responses import TooLargeError
 
-_MAX_EXACT = 1 << 24  # elements that are all looked at
-_SAMPLE_SIZE = 1 << 21  # of more, so many
-_SAMPLE_CHUNKS = 512  # that lie evenly
+_MAX_EXACT = 1 << 24  # up to so many elements, all are read
+_SAMPLE_SIZE = 1 << 21  # else so many are sampled
+_SAMPLE_CHUNKS = 512  # in evenly spaced chunks
 _BLOCK = 1 << 20
 _PROFILE_POINTS = 1024
 _MAX_ELEMENTS = 4096
@@ -33,7 +33,7 @@ SCALES = ("linear", "log", "symlog")
 def sample_values(
     numbers: ReadableTensor | Grid, most: int = _MAX_EXACT, sample: int = _SAMPLE_SIZE
 ) -> tuple[Array, bool]:
-    """The numbers in one row, all or a sample that lies evenly, and whether they are all."""
+    """The values flattened, and whether they are all; of a large tensor, evenly spaced chunks."""
     read, size = _flat_reader(numbers)
     if size <= most:
         return read(0, size), True
@@ -43,7 +43,7 @@ def sample_values(
 
 
 def value_range(numbers: ReadableTensor | Grid) -> dict[str, Any]:
-    """Of the finite numbers, for a scale of colours."""
+    """Extremes and quantiles of the finite values, for the colour scale."""
     sampled, is_exact = sample_values(numbers, _SAMPLE_SIZE // 2, _SAMPLE_SIZE // 4)
     finite = sampled[np.isfinite(sampled)]
     if not finite.size:
@@ -82,7 +82,7 @@ def histogram(numbers: ReadableTensor | Grid, bins: int, scale: str) -> dict[str
 
 
 def profile(numbers: MappedTensor | TensorDifference, axis: int) -> dict[str, Any]:
-    """Mean, spread and ends for each place along an axis, or for groups of places of a long one."""
+    """Mean, std, min and max per index along an axis; a long axis is grouped."""
     shape = numbers.shape
     if not 0 <= axis < len(shape):
         raise ValueError(f"there is no axis {axis}; the shape is {list(shape)}")
@@ -91,7 +91,7 @@ def profile(numbers: MappedTensor | TensorDifference, axis: int) -> dict[str, An
     else:
         nbytes, operand_count = numbers.bits.nbytes, 1
     width = max(1, -(-shape[axis] // _PROFILE_POINTS))
-    # Other axes are thinned where the whole would be too much to read.
+    # The longest other axis is strided if the tensor is too large to read.
     stride = max(1, nbytes // (_PROFILE_BYTES * operand_count))
     rows = [_group_statistics(numbers, axis, first, width, stride) for first in range(0, shape[axis], width)]
     names = ("mean", "min", "max", "std", "nan")
@@ -107,7 +107,7 @@ def profile(numbers: MappedTensor | TensorDifference, axis: int) -> dict[str, An
 
 
 def top_elements(numbers: ReadableTensor, count: int, by: str) -> list[tuple[int, float]]:
-    """Places in the order of memory, and their values; block by block, so that nothing large is held."""
+    """Flat index and value of the top elements; read in blocks to bound memory."""
     best: list[tuple[float, int, float]] = []
     for start, part in _iter_blocks(numbers):
         keys = _ranking_keys(part, by)
@@ -120,7 +120,7 @@ def top_elements(numbers: ReadableTensor, count: int, by: str) -> list[tuple[int
 
 
 def parse_elements(tensor: MappedTensor, places: str) -> list[tuple[tuple[int, ...], int]]:
-    """Read `0,3,17;1,0,0`: each place, and its number in the order of memory."""
+    """Parse `0,3,17;1,0,0` into indices and flat indices."""
     entries = [text for text in places.split(";") if text]
     if len(entries) > _MAX_ELEMENTS:
         raise TooLargeError(f"{len(entries)} elements are too many; {_MAX_ELEMENTS} are allowed")
@@ -128,7 +128,7 @@ def parse_elements(tensor: MappedTensor, places: str) -> list[tuple[tuple[int, .
 
 
 def format_number(value: float) -> str:
-    """A number for eyes, as short as it can be without loss in single precision."""
+    """The shortest string that keeps single precision."""
     if not math.isfinite(value):
         return str(value)
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.9g}"
@@ -168,7 +168,7 @@ def _iter_blocks(numbers: ReadableTensor) -> Iterator[tuple[int, Array]]:
 def _ranking_keys(part: Array, by: str) -> Array:
     with np.errstate(all="ignore"):
         if by == "abs":
-            # A number that is not finite is what one looks for first.
+            # Non-finite values come first.
             return np.where(np.isnan(part), np.inf, np.abs(part))
         if by in ("max", "min"):
             return part if by == "max" else -part
@@ -202,7 +202,7 @@ def _read_group(
 
 
 def _bin_edges(finite: Array, bins: int, scale: str) -> tuple[Array, Array]:
-    """Ends of the bins, and the numbers as they fall into them."""
+    """The bin edges, and the values that are counted in them."""
     if not finite.size:
         return np.zeros(0), finite
     if scale == "linear":
@@ -223,7 +223,7 @@ def _linear_edges(low: float, high: float, bins: int) -> Array:
         gap = abs(low) * 1e-3 or 1e-3
         low, high = low - gap, high + gap
     shares = np.linspace(0, 1, bins + 1)
-    edges: Array = low * (1 - shares) + high * shares  # whose width may be more than a number can hold
+    edges: Array = low * (1 - shares) + high * shares  # high - low may overflow
     return edges
 
 

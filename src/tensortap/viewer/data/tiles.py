@@ -1,9 +1,4 @@
-"""Heat map tiles.
-
-Tiles of a grid: 256 x 256 pixels, each the lowest, highest and mean of the elements below it.
-
-Tiles that were sampled, made exact in the background: one pass over the view, kept while there is room.
-"""
+"""Heat map tiles: 256 x 256 pixels of min, max and mean; sampled at first, refined in the background."""
 
 from __future__ import annotations
 
@@ -19,14 +14,14 @@ from tensortap.viewer.data.tensor import AxisIndex, Grid
 
 Array = np.ndarray[Any, Any]
 TILE_SIZE = 256
-EXACT_BYTES = 40 << 20  # bytes: what is below a tile is read if it is no more
-SAMPLE_BYTES = 16 << 20  # else so many of them, for a picture at once
+EXACT_BYTES = 40 << 20  # a tile that covers no more is computed exactly
+SAMPLE_BYTES = 16 << 20  # of a larger one, so much is sampled
 NAN, POSITIVE, NEGATIVE = 1, 2, 4
 
 
 @dataclass(slots=True)
 class Tile:
-    """Pixels row by row. A NaN below a pixel makes it NaN, and `flags` say which odd numbers are there."""
+    """Pooled pixels. A NaN in a block makes its pixel NaN; `flags` mark NaN, +Inf and -Inf."""
 
     low: Array
     high: Array
@@ -44,7 +39,7 @@ class Tile:
 
 
 def count_levels(shape: tuple[int, int]) -> int:
-    """How many there are; the last fits into one tile."""
+    """Number of mipmap levels; the last fits in one tile."""
     length, count = max(*shape, 1), 1
     while length > TILE_SIZE:
         length, count = (length + 1) // 2, count + 1
@@ -52,7 +47,7 @@ def count_levels(shape: tuple[int, int]) -> int:
 
 
 def tile_span(shape: tuple[int, int], level: int, y: int, x: int) -> tuple[slice, slice]:
-    """The rows and columns below a tile."""
+    """The rows and columns that a tile covers."""
     reach = TILE_SIZE << max(0, min(level, 40))
     is_there = 0 <= y * reach < max(shape[0], 1) and 0 <= x * reach < max(shape[1], 1)
     if not is_there or not 0 <= level < 40 or (level and 0 in shape):
@@ -62,7 +57,7 @@ def tile_span(shape: tuple[int, int], level: int, y: int, x: int) -> tuple[slice
 
 
 def read_elements(grid: Grid, y: int, x: int) -> Array:
-    """The elements themselves, at level 0."""
+    """The elements of a level 0 tile."""
     rows, columns = tile_span(grid.shape, 0, y, x)
     return grid.read(rows, columns)
 
@@ -70,7 +65,7 @@ def read_elements(grid: Grid, y: int, x: int) -> Array:
 def compute_tile(
     grid: Grid, level: int, y: int, x: int, sample_bytes: int = SAMPLE_BYTES, exact_bytes: int = EXACT_BYTES
 ) -> Tile:
-    """A tile; where too much lies below it, from rows that lie evenly among all."""
+    """A pooled tile; if it covers more than `exact_bytes`, from evenly sampled rows."""
     rows, columns = tile_span(grid.shape, level, y, x)
     if (rows.stop - rows.start) * (columns.stop - columns.start) * grid.cost <= exact_bytes:
         sample_bytes = 0
@@ -80,7 +75,7 @@ def compute_tile(
 
 
 def pool_blocks(grid: Grid, rows: slice, columns: slice, size: int, budget: int = 0) -> Tile:
-    """Blocks of size x size elements, a strip of blocks at a time; without a budget all of them are read."""
+    """Pool blocks of size x size elements, one strip at a time; `budget` 0 reads every element."""
     chosen = _sampled_columns(grid, rows, columns, size, budget)
     count = columns.stop - columns.start if chosen is None else len(chosen)
     strip_bytes = count * grid.cost * -(-(rows.stop - rows.start) // size)
@@ -104,7 +99,7 @@ def nonfinite_flags(values: Array) -> Array:
 
 
 def coarsen(fine: Tile, rows: slice, columns: slice, size: int, weights: tuple[Array, Array]) -> Tile:
-    """A tile from one that is finer by `size`; at the edges fewer elements weigh less."""
+    """Pool a finer tile by `size`; means are weighted by element counts."""
     low, high, flags = (part[rows, columns] for part in (fine.low, fine.high, fine.flags))
     elements = weights[0][rows, None] * weights[1][None, columns]
     starts = [np.arange(0, length, size) for length in low.shape]
@@ -126,8 +121,8 @@ def _reduce_blocks(operation: Any, part: Array, starts: list[Array]) -> Array:
 
 
 def _sampled_columns(grid: Grid, rows: slice, columns: slice, size: int, budget: int) -> Array | None:
-    """A few columns of each block where one row of each strip is too much already, as when the elements of a
-    row lie far apart; else None, for all."""
+    """A few columns of each block, if one row per strip already exceeds the budget (strided rows); None for
+    all columns."""
     count, strips = columns.stop - columns.start, -(-(rows.stop - rows.start) // size)
     nbytes = count * grid.cost * strips
     kept = max(1, int(size * budget / max(nbytes, 1)))
@@ -135,12 +130,12 @@ def _sampled_columns(grid: Grid, rows: slice, columns: slice, size: int, budget:
         return None
     offsets = (2 * np.arange(kept) + 1) * size // (2 * kept)
     chosen = (np.arange(columns.start, columns.stop, size)[:, None] + offsets).reshape(-1)
-    # A last block that is cut short keeps at least its first column.
+    # A last, shorter block keeps at least its last column.
     return np.unique(np.minimum(chosen, columns.stop - 1))
 
 
 def _block_starts(columns: slice, size: int, chosen: Array | None) -> Array:
-    """Where each block begins among the columns that are read."""
+    """The first column of each block, among the columns that are read."""
     if chosen is None:
         return np.arange(0, columns.stop - columns.start, size)
     numbers = (chosen - columns.start) // size
@@ -157,7 +152,7 @@ def _row_strips(rows: slice, size: int, most: int) -> Iterator[AxisIndex]:
 
 
 def _pool_strip(part: Array, edges: Array) -> tuple[Array, Array, Array, Array]:
-    """Down the rows first: that is what the processor does quickest."""
+    """min, max, mean and flags per block; reduces along rows first, which is fastest in memory order."""
     with np.errstate(all="ignore"):
         lows, highs = part.min(axis=0), part.max(axis=0)
         sums = part.sum(axis=0, dtype=np.float64)
@@ -171,14 +166,14 @@ def _pool_strip(part: Array, edges: Array) -> tuple[Array, Array, Array, Array]:
     return low.astype(np.float32), high.astype(np.float32), mean.astype(np.float32), flags.astype(np.uint8)
 
 
-_FINEST_LEVEL = 3  # the level that is kept, if there are not too many pixels; below it a tile is small enough
+_FINEST_LEVEL = 3  # the cached level, unless it has too many pixels; finer tiles are exact anyway
 _MAX_PIXELS = 1 << 22
-_MAX_BYTES = 128 << 20  # bytes of all that is kept
-_STRIPS_PER_CHECK = 64  # rows of pixels between two looks at whether anyone still wants it
+_MAX_BYTES = 128 << 20  # of all cached tiles
+_STRIPS_PER_CHECK = 64  # pixel rows between two checks whether the viewer is closing
 
 
 class TileRefinement:
-    """The levels of views, by what they show, from the finest that is kept to the one that fits a tile."""
+    """LRU cache of exact mipmap levels per view, from the finest cached one to one that fits in a tile."""
 
     def __init__(self, work: Callable[[Callable[[], None]], bool], is_over: threading.Event) -> None:
         self._submit, self._is_over = work, is_over
@@ -187,7 +182,7 @@ class TileRefinement:
         self._lock = threading.Lock()
 
     def exact_tile(self, key: Hashable, level: int, y: int, x: int) -> Tile | None:
-        """An exact tile, if the view has been gone through."""
+        """An exact tile; None if the view has not been refined yet."""
         with self._lock:
             cached = self._cached.get(key)
             if cached is None or level < finest_level(cached[0]):
@@ -199,7 +194,7 @@ class TileRefinement:
         return _crop_or_coarsen(tiles[stored_level - finest_level(shape)], shape, stored_level, level, region)
 
     def request(self, key: Hashable, grid: Grid, on_exact: Callable[[], None]) -> None:
-        """Go through the view when there is time, and tell when it is done."""
+        """Refine the view in the background, then call `on_exact`."""
         with self._lock:
             if key in self._pending or key in self._cached:
                 return
@@ -250,7 +245,7 @@ class TileRefinement:
 
 
 def finest_level(shape: tuple[int, int]) -> int:
-    """The level that is kept of a view, and from which on its tiles can become exact."""
+    """The finest cached level of a view; coarser tiles can be made exact."""
     level = _FINEST_LEVEL
     while (shape[0] >> level) * (shape[1] >> level) > _MAX_PIXELS:
         level += 1
@@ -258,7 +253,7 @@ def finest_level(shape: tuple[int, int]) -> int:
 
 
 def _build_levels(finest: Tile, shape: tuple[int, int]) -> list[Tile]:
-    """Each half as fine as the one before."""
+    """All coarser levels, each half the resolution of the one before."""
     tiles, level = [finest], finest_level(shape)
     while level + 1 < count_levels(shape):
         region = [slice(0, size) for size in tiles[-1].shape]
@@ -270,7 +265,7 @@ def _build_levels(finest: Tile, shape: tuple[int, int]) -> list[Tile]:
 def _crop_or_coarsen(
     fine: Tile, shape: tuple[int, int], level: int, target: int, region: list[slice]
 ) -> Tile:
-    """Part of a level, as it is or made coarser."""
+    """A region of a level, pooled down to the target level."""
     rows, columns = region
     if level == target:
         parts = (part[rows, columns] for part in (fine.low, fine.high, fine.mean, fine.flags))
@@ -284,7 +279,7 @@ def _scale_slice(elements: slice, level: int) -> slice:
 
 
 def _pixel_weights(length: int, level: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How many elements each pixel of the finest level stands for."""
+    """Number of elements per pixel; fewer at the edge."""
     size = 1 << level
     starts = np.arange(0, length, size)
     return np.minimum(length - starts, size).astype(np.float64)

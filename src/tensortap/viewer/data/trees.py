@@ -1,9 +1,4 @@
-"""Module tree, call tree.
-
-The modules of a run as a tree: what was captured in each, and how healthy it is.
-
-The records of a run as a tree of calls: who called whom, and what the variables were bound to.
-"""
+"""The records of a run as trees: by module, and by call."""
 
 from __future__ import annotations
 
@@ -14,14 +9,14 @@ import numpy as np
 from tensortap.comparison.sides.module_names import module_of
 from tensortap.formats.index import parse_site
 from tensortap.viewer.data.cached_run import KNOWN, CachedRun
-from tensortap.viewer.data.run_facts import nested_dict
+from tensortap.viewer.data.dataset import nested_dict
 
 ModuleNode = dict[str, Any]
-_MAX_DEPTH = 64  # of a name with more parts, the rest belongs to the last one
+_MAX_DEPTH = 64  # deeper modules are counted with their ancestor at this depth
 
 
 def module_nodes(run: CachedRun) -> list[ModuleNode]:
-    """In the order of the tree; each knows the place of the one above it."""
+    """All modules depth-first; `parent` is the index of the parent."""
     classes = nested_dict(run.dataset.metadata(), "model", "modules")
     nodes: dict[str, ModuleNode] = {"": _new_node("", classes)}
     for path, counts in _counts_by_module(run, classes).items():
@@ -32,7 +27,7 @@ def module_nodes(run: CachedRun) -> list[ModuleNode]:
 
 
 def _counts_by_module(run: CachedRun, classes: dict[str, Any]) -> dict[str, ModuleNode]:
-    """What the records of each module come to."""
+    """Counts of the records of each module, without its submodules."""
     codes, names = run.texts("name") or (np.zeros(0, np.int64), [])
     kinds, kind_names = run.texts("kind") or (codes, [])
     known, odd = run.statistics.known == KNOWN, run.statistics.nonfinite_mask()
@@ -48,7 +43,7 @@ def _counts_by_module(run: CachedRun, classes: dict[str, Any]) -> dict[str, Modu
         module_rows = rows[bounds[code] : bounds[code + 1]]
         if not len(module_rows):
             continue
-        # A module may be called `out`, as what leaves one is.
+        # A module may be named `out`, like the output of a module.
         path = name if name in classes else module_of(name, kind_names[kinds[module_rows[0]]])
         path = ".".join(path.split(".", _MAX_DEPTH)[:_MAX_DEPTH])
         values = largest[module_rows][np.isfinite(largest[module_rows])]
@@ -88,13 +83,13 @@ def _add_missing_ancestors(nodes: dict[str, ModuleNode], path: str, classes: dic
 
 
 def _ancestors(path: str) -> list[str]:
-    """The path itself and all that hold it, the model first."""
+    """The path and all its enclosing modules, the model first."""
     parts = path.split(".") if path else []
     return ["", *(".".join(parts[: count + 1]) for count in range(len(parts)))]
 
 
 def _depth_first(nodes: dict[str, ModuleNode]) -> list[ModuleNode]:
-    """A module before its parts, and parts as they were first seen."""
+    """A module before its submodules, these in execution order."""
     children: dict[str, list[str]] = {}
     for path in nodes:
         if path:
@@ -116,7 +111,7 @@ _CALL_KINDS = ("call", "local", "return", "yield", "raise")
 _MAX_TREES, _MAX_LINES = 2000, 2000
 _NONFINITE = ("nan", "inf")
 Array = np.ndarray[Any, Any]
-_Bindings = dict[tuple[int, str, str], tuple[str, str]]  # depth, name, kind: type and shape
+_Bindings = dict[tuple[int, str, str], tuple[str, str]]  # (depth, name, kind): (dtype, shape)
 
 
 class _CallTree(NamedTuple):
@@ -126,7 +121,7 @@ class _CallTree(NamedTuple):
 
 
 def list_call_trees(run: CachedRun) -> dict[str, Any]:
-    """The trees there are: one for each outermost call, else one for each step of a model."""
+    """One tree per outermost call; without traced calls, one per step of the model."""
     source, trees = _call_trees(run)
     shown = [
         {
@@ -153,7 +148,7 @@ def call_tree_lines(run: CachedRun, key: str, start: int, count: int) -> dict[st
     before: _Bindings = {}
     lines = []
     for place, (row, depth) in enumerate(zip(rows, depths, strict=True)):
-        # What a variable was before it is told where it was last bound, in any page of the list.
+        # The previous binding may be on an earlier page of the list.
         changed = _rebinding_changes(run, row, depth, before)
         if place >= start:
             lines.append({**_line_facts(run, row, source), "changed": changed})
@@ -164,7 +159,7 @@ def _call_trees(run: CachedRun) -> tuple[str, list[_CallTree]]:
     is_call = _call_mask(run)
     if is_call.any():
         numbers = _site_numbers(run, "tree")
-        rows = np.flatnonzero(is_call | (numbers > 0))  # what was given to a call belongs to it as well
+        rows = np.flatnonzero(is_call | (numbers > 0))  # arguments of a call belong to it as well
         return "calls", _group_by_call(run, rows, numbers[rows])
     rows = np.arange(len(run))
     return (
@@ -173,13 +168,13 @@ def _call_trees(run: CachedRun) -> tuple[str, list[_CallTree]]:
 
 
 def _call_mask(run: CachedRun) -> Array:
-    """Of each record, whether a function that was watched has left it."""
+    """Per record: does it come from a traced function?"""
     kinds, kind_names = run.texts("kind") or (np.zeros(0, np.int64), [])
     return np.isin(kinds, [code for code, kind in enumerate(kind_names) if kind in _CALL_KINDS])
 
 
 def _group_by_call(run: CachedRun, rows: Array, numbers: Array) -> list[_CallTree]:
-    """By outermost call, step and rank, each in the order of execution."""
+    """Rows by outermost call, step and rank, each in execution order."""
     keys = [run.column("order")[rows], numbers, run.column("rank")[rows], run.column("step")[rows]]
     ordered = np.lexsort(keys)
     rows, (number, rank, step) = rows[ordered], (key[ordered] for key in keys[1:])
@@ -202,7 +197,7 @@ def _group_by_call(run: CachedRun, rows: Array, numbers: Array) -> list[_CallTre
 
 
 def _site_numbers(run: CachedRun, field: Literal["tree", "depth"]) -> Array:
-    """Which outermost call each record belongs to, or how deep below it."""
+    """Per record: the number of its outermost call, or its depth below it."""
     codes, texts = run.dataset.texts("site") or (np.zeros(len(run), np.int64), [None])
     numbers = np.array([0 if text is None else getattr(parse_site(text), field) for text in texts], np.int64)
     return numbers[codes]
@@ -240,7 +235,7 @@ def _module_depth(name: str, kind: Any) -> int:
 
 
 def _rebinding_changes(run: CachedRun, row: int, depth: int, before: _Bindings) -> list[str]:
-    """What is not as it was when the name was last bound in the same call."""
+    """How dtype and shape differ from the previous binding of the name in the same call."""
     if run.text("kind", row) == "call":
         for key in [key for key in before if key[0] >= depth]:
             del before[key]

@@ -1,9 +1,4 @@
-"""Server-sent events, background worker.
-
-What is new, told to every page that listens: any thread tells, each page has its own short queue.
-
-Work that is done one after the other in the background, and that nobody waits for at the end.
-"""
+"""Server-sent events: any thread publishes, each page has a bounded queue; and a background worker thread."""
 
 from __future__ import annotations
 
@@ -20,21 +15,19 @@ from starlette.responses import StreamingResponse
 
 from tensortap.viewer.web.responses import to_jsonable
 
-_MAX_QUEUED = 256  # events that wait for one page; a newer one of the same subject takes an older one's place
-_HEARTBEAT_INTERVAL = 15.0  # seconds between two signs of life
+_MAX_QUEUED = 256  # per page; a newer event of the same subject replaces an older one
+_HEARTBEAT_INTERVAL = 15.0  # seconds
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class EventBroadcaster:
-    """Where events are told and listened to."""
-
     def __init__(self) -> None:
         self._subscribers: set[Subscriber] = set()
         self._lock = threading.Lock()
         self._number = 0
 
     def publish(self, event: str, subject: str = "", **facts: Any) -> None:
-        """To every page; of events with the same subject, a slow page gets the newest."""
+        """Send an event to every page; a slow page gets only the newest of each subject."""
         with self._lock:
             self._number += 1
             for listener in self._subscribers:
@@ -55,14 +48,14 @@ class EventBroadcaster:
             self._subscribers.discard(listener)
 
     def close(self) -> None:
-        """End every stream, so that the server can end."""
+        """End every stream, so that the server can shut down."""
         with self._lock:
             for listener in self._subscribers:
                 listener.end()
 
 
 class Subscriber:
-    """One page. Made in the loop that reads it."""
+    """The queue of one page; must be created in the event loop that reads it."""
 
     def __init__(self, events: EventBroadcaster) -> None:
         self._events, self._loop = events, asyncio.get_running_loop()
@@ -106,7 +99,7 @@ class Subscriber:
     def _wake(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._has_messages.set)
-        except RuntimeError:  # the loop has ended, and so has the page
+        except RuntimeError:  # the event loop is closed
             self._is_closed = True
 
 
@@ -124,8 +117,7 @@ def _format_numbered_event(event: str, facts: dict[str, Any], number: int) -> by
 
 
 class BackgroundWorker:
-    """A thread that the end of the program does not wait for: what is under way may take minutes, and whoever
-    presses Ctrl-C has seen enough."""
+    """Runs jobs one at a time on a daemon thread: a job may take minutes, and Ctrl-C must not wait for it."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
@@ -141,7 +133,7 @@ class BackgroundWorker:
                 self._thread.start()
 
     def close(self, seconds: float = 2.0) -> None:
-        """Forget what waits, and give what is under way a moment."""
+        """Drop queued work, and wait briefly for the current one."""
         try:
             while True:
                 self._queue.get_nowait()

@@ -1,11 +1,4 @@
-"""JSON/binary answers, errors.
-
-What the server answers with: JSON without odd numbers, and columns in one binary envelope.
-
-What went wrong, as an answer: a status, a kind, and a sentence.
-
-Where the installed plotly package keeps its script.
-"""
+"""Responses: JSON without NaN and infinities, columns in one binary message, errors with an HTTP status."""
 
 from __future__ import annotations
 
@@ -37,13 +30,13 @@ from tensortap.core.errors import (
 from tensortap.readers.query.parser import QueryError
 
 MAGIC = b"TTC1"
-NO_ROW = 0xFFFFFFFF  # a row that does not exist
+NO_ROW = 0xFFFFFFFF  # in a column of rows: no such row
 _COLUMN_TYPES = {"|u1": "u1", "<i2": "i2", "<u2": "u2", "<i4": "i4", "<u4": "u4", "<f4": "f4", "<f8": "f8"}
 Array = np.ndarray[Any, Any]
 
 
 def encode_columns(columns: Mapping[str, Array], facts: Mapping[str, Any]) -> bytes:
-    """Columns one after the other, each at a multiple of eight bytes, below a header that says where."""
+    """A JSON header with names, types and offsets, then the columns, each aligned to eight bytes."""
     described, parts, offset = [], [], 0
     for name, column in columns.items():
         data = np.ascontiguousarray(column).reshape(-1)
@@ -58,7 +51,7 @@ def encode_columns(columns: Mapping[str, Array], facts: Mapping[str, Any]) -> by
 
 
 def decode_columns(answer: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The header and the columns of an envelope: what the page does, for tests and programs."""
+    """The header and the columns of `encode_columns`: what the page does, for tests and programs."""
     if answer[:4] != MAGIC:
         raise ValueError(f"an answer of the viewer begins with {MAGIC!r}, not {answer[:4]!r}")
     end = 8 + int.from_bytes(answer[4:8], "little")
@@ -77,7 +70,6 @@ def binary_response(columns: Mapping[str, Array], facts: Mapping[str, Any], **he
 
 
 def json_response(facts: Any, status: int = 200) -> Response:
-    """As JSON."""
     body = json.dumps(to_jsonable(facts), allow_nan=False, ensure_ascii=False).encode(
         "utf-8", "surrogatepass"
     )
@@ -85,7 +77,7 @@ def json_response(facts: Any, status: int = 200) -> Response:
 
 
 def to_jsonable(value: Any) -> Any:
-    """As JSON can hold it: a number that is not finite becomes a word."""
+    """The value in JSON types; a non-finite number becomes the string nan, inf or -inf."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
@@ -111,7 +103,7 @@ log = logging.getLogger("tensortap.viewer")
 
 
 class TooLargeError(ValueError):
-    """What was asked for would take more memory than the viewer allows itself."""
+    """A request would need more memory than the viewer allows."""
 
 
 class NotFoundError(LookupError):
@@ -121,7 +113,7 @@ class NotFoundError(LookupError):
         return str(self.args[0])
 
 
-# What reading a file that someone has damaged, by chance or on purpose, may raise.
+# Exceptions that reading a damaged or malicious file may raise.
 DAMAGED_FILE_ERRORS = (
     TensortapError,
     OSError,
@@ -131,7 +123,7 @@ DAMAGED_FILE_ERRORS = (
     AttributeError,
     RecursionError,
 )
-# The first that fits counts.
+# The first match counts.
 _STATUS_OF_ERRORS: tuple[tuple[type[BaseException], str, int], ...] = (
     (QueryError, "query", 400),
     (TooLargeError, "large", 413),
@@ -154,7 +146,7 @@ _STATUS_OF_ERRORS: tuple[tuple[type[BaseException], str, int], ...] = (
 
 
 async def error_response(request: Request, error: Exception) -> Response:
-    """The error of a handler; one that nobody foresaw is logged with its trace, and told without."""
+    """The response for an exception; of an unexpected one the traceback goes to the log only."""
     for kind, word, status in _STATUS_OF_ERRORS:
         if isinstance(error, kind):
             return problem_response(word, str(error), status, **_query_position(error))
@@ -172,7 +164,7 @@ def _query_position(error: Exception) -> dict[str, int]:
 
 @lru_cache(maxsize=1)
 def plotly_script_path() -> Path | None:
-    """None where the package is not installed; it is not imported for it."""
+    """The bundled plotly.min.js; None if plotly is not installed. Does not import it."""
     spec = find_spec("plotly")
     if spec is None or not spec.submodule_search_locations:
         return None

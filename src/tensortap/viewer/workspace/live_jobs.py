@@ -1,4 +1,4 @@
-"""Running jobs as the viewer sees them: a session with each that a page has asked for."""
+"""Running jobs: a session with each one that a page has opened."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tensortap.viewer.data.library import match_prefix, shortest_prefix
 from tensortap.viewer.data.tensor import scalar_value, statistics_facts
 from tensortap.viewer.web.responses import NotFoundError
 
-_BUFFER_BYTES = 512 << 20  # bytes of what came that are held
+_BUFFER_BYTES = 512 << 20  # received values kept in memory
 _MAX_EVENTS, _MAX_NAMES = 20, 500
-_MAX_STATISTICS_ELEMENTS = 1 << 22  # elements whose statistics are computed for each that comes
+_MAX_STATISTICS_ELEMENTS = 1 << 22  # of a larger received value, no statistics are computed
 
 
 @dataclass(frozen=True, slots=True)
 class ListeningJob:
-    """A job that listens, with all its ranks."""
+    """A listening job with all its ranks."""
 
     job_id: str
     pid: int
@@ -34,7 +34,7 @@ class ListeningJob:
 
 
 def find_listening_jobs() -> dict[str, ListeningJob]:
-    """The jobs of this user on this host, by their ids."""
+    """Listening jobs of this user on this host, by id."""
     groups: dict[str, list[Any]] = {}
     for job in jobs():
         groups.setdefault(f"{job.job} {job.name}", []).append(job)
@@ -60,7 +60,7 @@ def _group_ranks(job_id: str, ranks: list[Any], known: list[str]) -> ListeningJo
 
 
 class LiveJobs:
-    """Sessions, opened when first asked for and kept until the job or the viewer ends."""
+    """Sessions, opened at first use and kept until the job or the viewer ends."""
 
     def __init__(self) -> None:
         self._open: dict[str, LiveJob] = {}
@@ -93,12 +93,12 @@ class LiveJobs:
 
 
 class LiveJob:
-    """A session, and what a page is shown of it."""
+    """A session and its page data."""
 
     def __init__(self, job: ListeningJob) -> None:
         self.job_facts = job.facts
         self.session: Session = attach(job.pid, memory=_BUFFER_BYTES)
-        self.recording_path: str | None = None  # of the run that what comes is written to
+        self.recording_path: str | None = None  # of the run that received values are recorded to
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -136,7 +136,7 @@ class LiveJob:
         raise NotFoundError(f"nothing called {name!r} of rank {rank} has come")
 
     def history(self, tap: int, name: str, rank: int) -> dict[str, list[Any]]:
-        """What is still held of a name, in numbers."""
+        """Statistics over steps of the buffered records of a name."""
         records = [
             record
             for record in self.tap(tap).history
@@ -151,7 +151,7 @@ class LiveJob:
         return columns
 
     def record(self, folder: Path, is_on: bool) -> str | None:
-        """Write what comes to a new run, or stop that."""
+        """Start or stop recording received values; returns the path of the run."""
         if is_on and self.recording_path is None:
             path = self.session.record(folder)
             self.recording_path = None if path is None else str(path)
@@ -170,7 +170,7 @@ def operand_of_value(value: Any) -> Operand | None:
 
 
 def statistics_of_value(value: Any) -> Statistics | None:
-    """Of what came; statistics that the job made are taken as they are."""
+    """Statistics of a received value; those that the job computed are returned as they are."""
     if isinstance(value, Statistics):
         return value
     operand = numeric_operand(value)
@@ -182,7 +182,7 @@ def statistics_of_value(value: Any) -> Statistics | None:
 
 
 def live_record_facts(record: Record, tap: int, number: int) -> dict[str, Any]:
-    """One that came, for the wall of tiles."""
+    """A received record as a tile of the live page."""
     record_statistics, operand = statistics_of_value(record.value), operand_of_value(record.value)
     rank = first_number(record.rank)
     facts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""All that one viewer holds: the library, its threads, what is made in the background, and who is told."""
+"""The state of one viewer: the run library, thread pools, background work, and event subscribers."""
 
 from __future__ import annotations
 
@@ -19,39 +19,37 @@ from tensortap.viewer.web.events import EventBroadcaster
 from tensortap.viewer.workspace.live_jobs import LiveJobs
 
 log = logging.getLogger("tensortap.viewer")
-_WORKERS = 4  # answers that are made at once: what they hold is bounded by it
-_WORK_SLICE = 0.1  # seconds of work in the background before others have their turn
+_WORKERS = 4  # concurrent requests; bounds the memory they use
+_WORK_SLICE = 0.1  # seconds of background work at a time
 _PAUSE = 0.003
-_MAX_GIL_HOLD = 0.002  # seconds that this work holds the interpreter
-_GIL_PAUSE = 0.0005  # and leaves it to who wants it
-_MAX_BYTES_IF_OPENED = 8 << 30  # bytes of one run that are looked through unasked
-_MAX_BYTES_IF_LISTED = 64 << 20  # of one that is merely listed
-_TYPING_PAUSE = 0.4  # seconds after a key in which the next is likely
-_EVENT_INTERVAL = 0.4  # seconds between two events of one subject
+_MAX_GIL_HOLD = 0.002  # seconds between two releases of the GIL
+_GIL_PAUSE = 0.0005  # seconds
+_MAX_BYTES_IF_OPENED = 8 << 30  # read for the statistics of an opened run
+_MAX_BYTES_IF_LISTED = 64 << 20  # and of a run that is only listed
+_TYPING_PAUSE = 0.4  # seconds after a query in which the next key is likely
+_EVENT_INTERVAL = 0.4  # seconds between two progress events of a run
 
 
 class ViewerState:
-    """Made once for a viewer; `close` ends all its threads."""
+    """One per viewer; `close` ends all its threads."""
 
     def __init__(self, library: RunLibrary, *, allows_actions: bool = False, start: str = "/") -> None:
         self.library, self.allows_actions, self.start = library, allows_actions, start
-        self.boot_id = secrets.token_hex(8)  # rows have other numbers after a restart
+        self.boot_id = secrets.token_hex(8)  # part of ETags: row numbers may change after a restart
         self.events = EventBroadcaster()
         self.is_over = threading.Event()
-        self.active_requests = 0  # answers that are being made
-        self._last_query = 0.0  # when somebody last typed
+        self.active_requests = 0  # requests in progress
+        self._last_query = 0.0  # time of the last query
         self.workers = ThreadPoolExecutor(_WORKERS, "tensortap-viewer")
         self._background = ThreadPoolExecutor(1, "tensortap-viewer-later")
         self.refinement = TileRefinement(self.run_in_background, self.is_over)
         self.comparisons = ComparisonJobs(library, self.events, self.is_over)
         self.live = LiveJobs()
         self._scans: dict[str, _StatisticsScan] = {}
-        self._scanned_version: dict[
-            str, float
-        ] = {}  # when the runs that were merely listed had last been written
+        self._scanned_version: dict[str, float] = {}  # run_id: modification time at its last scan
 
     def run_in_background(self, work: Callable[[], None]) -> bool:
-        """In the background, one after the other; False when the viewer is closing."""
+        """Queue work on the background thread; False if the viewer is closing."""
         if self.is_over.is_set():
             return False
         try:
@@ -61,7 +59,7 @@ class ViewerState:
         return True
 
     def scan_statistics(self, run: CachedRun, budget: int = _MAX_BYTES_IF_OPENED) -> None:
-        """Compute the statistics of a run in the background, a little at a time, up to so many bytes."""
+        """Compute the statistics of a run in the background, in small slices, up to `budget` bytes."""
         scan = self._scans.get(run.run_id)
         if scan is not None:
             scan.raise_budget(budget)
@@ -70,7 +68,7 @@ class ViewerState:
         self.run_in_background(lambda: self._continue_scan(scan))
 
     def scan_listed_run(self, run_id: str, modified: float | None) -> None:
-        """How healthy a run that is listed seems to be, unless it is known since it was last written."""
+        """Scan a few statistics of a listed run, once per modification."""
         if modified is None or self._scanned_version.get(run_id) == modified:
             return
         self._scanned_version[run_id] = modified
@@ -83,7 +81,7 @@ class ViewerState:
         self.run_in_background(scan)
 
     def note_query(self) -> None:
-        """Somebody types a query: work in the background waits for a pause."""
+        """A query was typed: background work pauses for a moment."""
         self._last_query = time.monotonic()
 
     def _is_busy(self) -> bool:
@@ -98,7 +96,7 @@ class ViewerState:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _continue_scan(self, scan: _StatisticsScan) -> None:
-        # Pages come first: two threads that want the interpreter at once slow each other down.
+        # Requests come first: two threads that compete for the GIL slow each other down.
         while self._is_busy() and not self.is_over.wait(_PAUSE):
             pass
         is_done = self.is_over.is_set() or scan.advance(_WORK_SLICE, self._is_busy)
@@ -112,18 +110,18 @@ class ViewerState:
 
 
 class _StatisticsScan:
-    """Through the rows of a run, in order, as far as the budget goes."""
+    """Computes the statistics of a run row by row, within a budget of bytes."""
 
     def __init__(self, run: CachedRun, budget: int) -> None:
         self.run, self._next_row, self._budget, self._bytes_read = run, 0, budget, 0
         self._last_published, self._unpublished = 0.0, 0
 
     def raise_budget(self, budget: int) -> None:
-        """As much as the one who wants most of it wants."""
+        """The largest budget requested so far counts."""
         self._budget = max(self._budget, budget)
 
     def advance(self, seconds: float, is_busy: Callable[[], bool]) -> bool:
-        """Whether it has come to its end; leaves off when someone else wants to work."""
+        """Work for `seconds` or until busy; returns whether the scan is complete."""
         run, nbytes = self.run, self.run.column("nbytes")
         since = now = time.monotonic()
         end = now + seconds
