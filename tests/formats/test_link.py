@@ -24,7 +24,7 @@ from tensortap.transport.frames import BadFrameError, FrameKind, FrameLimits, en
 from tensortap.transport.handshake import token_proof
 from tensortap.transport.sockets import open_socket, wrap_tls
 from tensortap.transport.tls import certificate_fingerprint, client_tls, create_self_signed, server_tls
-from tensortap.transport.values import encode_for_wire, decode_from_wire
+from tensortap.transport.values import decode_from_wire, encode_for_wire
 
 TIMEOUT = 20
 

@@ -26,7 +26,7 @@ from tensortap.kernels.statistics import Statistics
 from tensortap.live.client.connect import RankConnection, SshForwarding, connect_to_job
 from tensortap.live.client.receive_buffer import ReceiveBuffer
 from tensortap.live.client.remote_tap import RemoteTap
-from tensortap.live.job.exposed import CatalogEntry
+from tensortap.live.protocol import CatalogEntry
 from tensortap.recording.destination import parse_size
 from tensortap.render.text import format_table, format_table_html
 from tensortap.sinks.open import open_sink
