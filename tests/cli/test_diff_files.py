@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensortap as tt
-from tensortap.metadata.source_archive import MAX_SOURCES, digest
+from tensortap.metadata.source_archive import MAX_SOURCES, content_digest
 
 PROGRAM = """
 import numpy as np
@@ -117,7 +117,7 @@ def test_a_tar_that_has_no_end_is_not_read(execute, tensortap, size, tmp_path):
     assert tt.compare_runs(a, b).coverage.pairs == 1
     facts = a / ".tensortap" / "code" / "sources.json"
     told = json.loads(facts.read_text())
-    facts.write_text(json.dumps({**told, "digest": digest(backwards(size))}))  # as a stranger would
+    facts.write_text(json.dumps({**told, "digest": content_digest(backwards(size))}))  # as a stranger would
     again = tensortap("reproduce", a, "--go", "--into", tmp_path / "again", "--env", "current")
     assert again.code == 3
     assert "sources.tar is not whole ('m.py' in it is no file that a run keeps)" in again.err

@@ -11,7 +11,7 @@ import torch
 import tensortap as tt
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
-from tensortap.formats.safetensors import Named, write_safetensors
+from tensortap.formats.safetensors import NamedArray, write_safetensors
 from tensortap.sinks.hdf5 import HDF5
 from tensortap.sinks.run_directory import RunDirectory
 
@@ -364,8 +364,8 @@ def test_the_tensors_of_a_safetensors_file_are_shown_in_their_own_type(tmp_path,
     path = tmp_path / "weights.safetensors"
     with path.open("wb") as stream:
         parts = [
-            Named("half", np.full(3, 0x3FC0, "u2"), "bfloat16"),
-            Named("ones", np.ones(2, "f4"), "float32"),
+            NamedArray("half", np.full(3, 0x3FC0, "u2"), "bfloat16"),
+            NamedArray("ones", np.ones(2, "f4"), "float32"),
         ]
         write_safetensors(stream, parts, {})
     listed = tensortap("show", path, "--json").json["values"]

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.comparison.noise.floor import UNIT_ROUNDOFF, Floor, Noise, analytic_noise
+from tensortap.comparison.noise.floor import Floor
 from tensortap.comparison.sides.load import Entry
 from tensortap.comparison.sides.value_ref import InMemoryRef
+from tensortap.comparison.values.noise import UNIT_ROUNDOFF, Noise, analytic_noise
 from tensortap.core.steps import declared_step
 from tensortap.replay.perturbations import perturb_by_one_ulp
 

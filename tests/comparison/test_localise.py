@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import tensortap as tt
-from tensortap.comparison.noise.floor import Floor, Noise
+from tensortap.comparison.noise.floor import Floor
+from tensortap.comparison.values.noise import Noise
 from tensortap.core.record import Record, Site
 
 # A block of two parts, called by a model: what is computed, in its order.

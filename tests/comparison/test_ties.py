@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.comparison.noise.floor import Floor, Noise
+from tensortap.comparison.noise.floor import Floor
+from tensortap.comparison.values.noise import Noise
 from tensortap.core.record import Record
 
 TIED = 3  # the token whose two best experts have the same score, but for the last digits

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tensortap.formats.atomic_files import Folder, one_block
+from tensortap.formats.atomic_files import AtomicFolder, contiguous_bytes
 from tensortap.formats.serializers import encode
 
 
@@ -16,9 +16,9 @@ def saved(tmp_path):
 
     def save(value, name=None, **options):
         payload = encode(value, **options).payload
-        folder = Folder(str(tmp_path), str(tmp_path))
+        folder = AtomicFolder(str(tmp_path), str(tmp_path))
         names = [f"{name or f'value{next(numbers)}'}{payload.suffix}"]
-        file, _ = folder.put(names, payload, one_block(np.ascontiguousarray(payload.bits)))
+        file, _ = folder.put(names, payload, contiguous_bytes(np.ascontiguousarray(payload.bits)))
         return tmp_path / file
 
     return save

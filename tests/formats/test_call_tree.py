@@ -4,15 +4,15 @@ import threading
 
 import pytest
 
-from tensortap.render.call_tree import LONGEST_BLOCK, Fold
-from tensortap.render.call_tree_values import CHINESE, ENGLISH, Line, encodable, fitted, labels_for
+from tensortap.render.call_tree import MAX_BLOCK_LENGTH, RepeatFolder
+from tensortap.render.call_tree_values import CHINESE, ENGLISH, CallLine, make_encodable, fit_line, choose_labels
 from tensortap.render.text import ShortRepr
 
 
 def fold(texts):
     """What is written of lines that hold no numbers."""
-    folding = Fold(ENGLISH)
-    written = [line for text in texts for line in folding.add(Line(text))]
+    folding = RepeatFolder(ENGLISH)
+    written = [line for text in texts for line in folding.add(CallLine(text))]
     return [line.text for line in [*written, *folding.end()]]
 
 
@@ -44,7 +44,7 @@ def test_two_loops_one_after_the_other_are_both_folded():
 def test_what_came_once_more_is_written_and_not_counted():
     assert fold("aab") == list("aab")
     assert fold("abcabcabcabd") == list("abcabcabcabd")
-    longest = [str(n) for n in range(LONGEST_BLOCK)]
+    longest = [str(n) for n in range(MAX_BLOCK_LENGTH)]
     texts = [*longest, *longest, *longest, *longest[:-1], "end"]
     assert fold(texts) == texts
 
@@ -66,36 +66,36 @@ def test_nothing_is_lost_whatever_comes():
 
 
 def test_a_block_longer_than_the_limit_is_never_held_back():
-    texts = [str(n) for n in range(LONGEST_BLOCK + 1)]
+    texts = [str(n) for n in range(MAX_BLOCK_LENGTH + 1)]
     assert fold(texts * 4) == texts * 4
 
 
 def test_memory_does_not_grow_with_the_lines():
-    folding = Fold(ENGLISH)
+    folding = RepeatFolder(ENGLISH)
     for n in range(10_000):
-        folding.add(Line(str(n)))
-    assert len(folding._last) <= 4 * LONGEST_BLOCK + 1
+        folding.add(CallLine(str(n)))
+    assert len(folding._last) <= 4 * MAX_BLOCK_LENGTH + 1
 
 
 def test_labels_that_the_encoding_lacks_are_english(monkeypatch):
     monkeypatch.setenv("TENSORTAP_LANG", "zh")
-    assert labels_for("utf-8") is labels_for(None) is labels_for("gbk") is CHINESE
-    assert labels_for("latin-1") is labels_for("ascii") is ENGLISH
+    assert choose_labels("utf-8") is choose_labels(None) is choose_labels("gbk") is CHINESE
+    assert choose_labels("latin-1") is choose_labels("ascii") is ENGLISH
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "gbk", "utf-8", "no-such"])
 def test_a_line_can_be_written_in_any_encoding(encoding):
-    text = encodable("│   ├─ [Tensor] é汉@1 → shape=() …", encoding)
+    text = make_encodable("│   ├─ [Tensor] é汉@1 → shape=() …", encoding)
     text.encode(encoding if encoding != "no-such" else "ascii")
     assert "[Tensor]" in text
 
 
 def test_a_line_is_cut_by_columns_so_that_its_notes_stay():
-    line = Line("├─ 输入 [Var] " + "汉" * 40, "~len", "! first NaN: 1 of 2")
-    shown = fitted(line, 60)
+    line = CallLine("├─ 输入 [Var] " + "汉" * 40, "~len", "! first NaN: 1 of 2")
+    shown = fit_line(line, 60)
     assert shown.endswith("…  ~len  ! first NaN: 1 of 2")
     assert len(shown) + sum(letter > "\u1100" and letter not in "├─…" for letter in shown) <= 62
-    assert fitted(line, None) == line.plain()
+    assert fit_line(line, None) == line.plain()
 
 
 def test_words_never_hold_an_address():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tensortap.formats import atomic_files
-from tensortap.formats.atomic_files import DIRECT_ROOM, Folder, one_block
+from tensortap.formats.atomic_files import DIRECT_ALIGNMENT, AtomicFolder, contiguous_bytes
 from tensortap.formats.payload import Payload
 from tensortap.formats.serializers import encode
 from tensortap.frameworks.retention import BufferPool
@@ -21,7 +21,7 @@ from tensortap.kernels.hashing import checksum
 @pytest.fixture(params=["nameless", "renamed"])
 def folder(request, tmp_path):
     (tmp_path / "scratch").mkdir()
-    folder = Folder(str(tmp_path), str(tmp_path / "scratch"))
+    folder = AtomicFolder(str(tmp_path), str(tmp_path / "scratch"))
     if request.param == "renamed":
         folder._has_tmpfile = False
     elif not folder._has_tmpfile:
@@ -56,7 +56,7 @@ def test_taken_names_are_left_alone(folder, tmp_path):
 
 
 def test_a_large_body_is_written_in_blocks(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic_files, "_BLOCK", 1000)
+    monkeypatch.setattr(atomic_files, "_BLOCK_NBYTES", 1000)
     data = os.urandom(3500)
     name, summed = _put(folder, data, lambda crc: crc.to_bytes(4, "little"))
     written = (tmp_path / name).read_bytes()
@@ -77,14 +77,14 @@ def test_a_failed_write_leaves_nothing(folder):
 
 def test_a_folder_that_is_gone_is_an_error(tmp_path):
     (tmp_path / "run").mkdir()
-    folder = Folder(str(tmp_path / "run"), str(tmp_path / "run"))
+    folder = AtomicFolder(str(tmp_path / "run"), str(tmp_path / "run"))
     (tmp_path / "run").rmdir()
     with pytest.raises(FileNotFoundError):
         _put(folder)
 
 
 def test_a_file_system_without_nameless_files_is_noticed_once(tmp_path, monkeypatch):
-    folder = Folder(str(tmp_path), str(tmp_path))
+    folder = AtomicFolder(str(tmp_path), str(tmp_path))
     folder._has_tmpfile = True
     calls = []
 
@@ -92,7 +92,7 @@ def test_a_file_system_without_nameless_files_is_noticed_once(tmp_path, monkeypa
         calls.append(1)
         raise atomic_files._Unsupported
 
-    monkeypatch.setattr(Folder, "_open_nameless", unsupported)
+    monkeypatch.setattr(AtomicFolder, "_open_nameless", unsupported)
     assert [_put(folder)[0], _put(folder)[0]] == ["x.bin", "x.2.bin"]
     assert len(calls) == 1
 
@@ -121,13 +121,13 @@ def test_threads_that_want_one_name_each_get_one(folder):
 @pytest.mark.parametrize("dtype", ["f4", "c16", "?", "M8[s]", "U3", "V0", "f2", "S0"])
 def test_any_array_is_one_block_of_bytes(dtype):
     array = np.zeros((2, 3), dtype)
-    assert one_block(array).nbytes == array.nbytes
+    assert contiguous_bytes(array).nbytes == array.nbytes
 
 
 def test_a_short_write_is_continued(tmp_path, monkeypatch):
     real = os.writev
     monkeypatch.setattr(os, "writev", lambda fd, parts: real(fd, [bytes(parts[0])[:2]]))
-    folder = Folder(str(tmp_path), str(tmp_path))
+    folder = AtomicFolder(str(tmp_path), str(tmp_path))
     name, _ = _put(folder)
     assert (tmp_path / name).read_bytes() == b"headabc"
 
@@ -135,7 +135,7 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
 def _staged(value, shift=0):
     """A payload whose bits lie in staging memory, as the background writer prepares it."""
     payload = encode(value).payload
-    room = BufferPool().copy(payload.bits, len(payload.head) + shift, 2 * DIRECT_ROOM)
+    room = BufferPool().copy(payload.bits, len(payload.head) + shift, 2 * DIRECT_ALIGNMENT)
     payload.staging = room.whole[shift:].data
     return payload, room.array.data
 
@@ -143,7 +143,7 @@ def _staged(value, shift=0):
 @pytest.mark.parametrize("shift", [0, 1], ids=["past the cache", "misaligned, so through it"])
 @pytest.mark.parametrize("size", [1 << 18, (1 << 18) + 1, 1_000_003])
 def test_a_staged_value_is_written_whole(tmp_path, size, shift):
-    folder = Folder(str(tmp_path), str(tmp_path))
+    folder = AtomicFolder(str(tmp_path), str(tmp_path))
     tensor = torch.arange(size, dtype=torch.float32)
     folder.put(["x.pt"], *_staged(tensor, shift))
     folder.put(["x.npy"], *_staged(tensor.numpy(), shift))

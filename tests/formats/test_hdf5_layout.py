@@ -10,15 +10,15 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.formats.hdf5.ordered_file import OrderedFile
 from tensortap.formats.hdf5.schema import (
-    COMPANIONS,
-    chunk_of,
-    filters_of,
+    COMPANION_SUFFIXES,
+    choose_chunk,
+    resolve_filters,
     is_companion,
-    key_of,
-    name_of,
-    part_of,
+    encode_key,
+    decode_key,
+    part_number,
 )
-from tensortap.formats.hdf5.values import Casts, encode, restore
+from tensortap.formats.hdf5.values import DtypeCasts, encode_cell, decode_cell
 from tensortap.frameworks.base import framework_of
 
 ODD_NAMES = ["", ".", "..", "/", "a/b", "a.b", "größe", "x" * 300, "x_iterations", "x~2", "%", "%2F", "a\0b"]
@@ -27,47 +27,47 @@ FLOAT8 = [name for name in DTYPE_TABLE if name.startswith("float8")]
 
 @pytest.mark.parametrize("name", ["forward.x", "layers.0.attn['k'][0]", "größe", "x" * 300, "x_iteration"])
 def test_an_ordinary_name_is_its_own_key(name):
-    assert key_of(name) == name
+    assert encode_key(name) == name
 
 
 @given(st.one_of(st.text(st.characters(), max_size=20), st.sampled_from(ODD_NAMES)))
 def test_a_key_gives_its_name_back_and_is_safe_for_hdf5(name):
-    key = key_of(name)
-    assert name_of(key) == name
+    key = encode_key(name)
+    assert decode_key(key) == name
     assert key not in ("", ".", "..")
     assert "/" not in key
     assert "\0" not in key
     assert not is_companion(key)
-    assert part_of(key) == 1
+    assert part_number(key) == 1
     key.encode("utf-8")
 
 
 @given(st.text(st.sampled_from("x/._~%2iterationsranksF\0"), max_size=15))
 def test_the_datasets_beside_a_name_are_no_names(name):
     for number in ("", "~2"):
-        key = key_of(name) + number
-        assert name_of(key) == name
-        assert all(is_companion(key + suffix) for suffix in COMPANIONS)
+        key = encode_key(name) + number
+        assert decode_key(key) == name
+        assert all(is_companion(key + suffix) for suffix in COMPANION_SUFFIXES)
 
 
 def test_a_name_beyond_all_bounds_is_refused():
     with pytest.raises(UnsupportedValueError, match="a name of 50000 characters is too long"):
-        key_of("x" * 50_000)
+        encode_key("x" * 50_000)
 
 
 @given(st.lists(st.integers(0, 5000), max_size=4), st.sampled_from([1, 2, 4, 8, 16]))
 def test_a_chunk_is_about_a_megabyte_at_most(shape, itemsize):
-    chunk = chunk_of(tuple(shape), itemsize)
+    chunk = choose_chunk(tuple(shape), itemsize)
     assert len(chunk) == len(shape) + 1
     assert all(1 <= part <= max(1, size) for part, size in zip(chunk[1:], shape, strict=True))
     assert math.prod(chunk) * itemsize <= 1 << 20
 
 
 def test_small_values_share_a_chunk_and_large_ones_are_cut_into_even_slabs():
-    assert chunk_of((16, 64), 4) == (32, 16, 64)
-    assert chunk_of((), 8) == (1024,)
-    assert chunk_of((4096, 4096), 4) == (1, 64, 4096)
-    assert chunk_of((0, 3), 4) == (1024, 1, 3)
+    assert choose_chunk((16, 64), 4) == (32, 16, 64)
+    assert choose_chunk((), 8) == (1024,)
+    assert choose_chunk((4096, 4096), 4) == (1, 64, 4096)
+    assert choose_chunk((0, 3), 4) == (1024, 1, 3)
 
 
 def bits_of(value):
@@ -77,25 +77,25 @@ def bits_of(value):
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_every_code_of_an_eight_bit_float_comes_back(dtype):
     value = torch.arange(256, dtype=torch.uint8).view(getattr(torch, dtype))
-    cell = encode(value, Casts())
+    cell = encode_cell(value, DtypeCasts())
     assert cell.content.dtype == np.float32
-    back = restore(cell.content, cell.form)
+    back = decode_cell(cell.content, cell.form)
     assert back.dtype == value.dtype
     assert bits_of(back).tobytes() == bits_of(value).tobytes()
 
 
 def test_every_code_of_bfloat16_comes_back_and_is_stored_as_its_number():
     value = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16)
-    cell = encode(value, Casts())
+    cell = encode_cell(value, DtypeCasts())
     np.testing.assert_array_equal(cell.content, value.float().numpy())
-    assert bits_of(restore(cell.content, cell.form)).tobytes() == bits_of(value).tobytes()
+    assert bits_of(decode_cell(cell.content, cell.form)).tobytes() == bits_of(value).tobytes()
 
 
 def test_half_complex_numbers_come_back():
     value = torch.tensor([1.5, -2.0, 65504.0, 0.1]).half().view(torch.uint32).view(torch.complex32)
-    cell = encode(value, Casts())
+    cell = encode_cell(value, DtypeCasts())
     assert cell.content.dtype == np.complex64
-    assert bits_of(restore(cell.content, cell.form)).tobytes() == bits_of(value).tobytes()
+    assert bits_of(decode_cell(cell.content, cell.form)).tobytes() == bits_of(value).tobytes()
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_other_arrays_of_numpy_come_back(dtype):
     array = np.zeros(3, eval(dtype) if dtype.startswith("[") else dtype)
     if array.dtype.kind == "U":
         array[:] = ["a", "größe", ""]
-    cell = encode(array, Casts())
-    back = restore(cell.content, cell.form)
+    cell = encode_cell(array, DtypeCasts())
+    back = decode_cell(cell.content, cell.form)
     assert back.dtype == array.dtype
     assert back.tolist() == array.tolist()
 
@@ -129,20 +129,20 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_plain_python_comes_back_exactly(value):
-    cell = encode(value, Casts())
-    back = restore(cell.content, cell.form)
+    cell = encode_cell(value, DtypeCasts())
+    back = decode_cell(cell.content, cell.form)
     assert repr(back) == repr(value)
 
 
 def test_a_number_that_does_not_fit_the_wanted_integers_is_refused():
     with pytest.raises(UnsupportedValueError, match=r"numbers from -1 to 300 do not fit int_dtype uint8"):
-        encode(np.array([-1, 300]), Casts(ints=np.dtype("u1")))
+        encode_cell(np.array([-1, 300]), DtypeCasts(ints=np.dtype("u1")))
 
 
 def test_wanted_types_are_for_their_family_alone():
-    casts = Casts(np.dtype("f4"), np.dtype("i2"))
+    casts = DtypeCasts(np.dtype("f4"), np.dtype("i2"))
     values = [1.5, 7, True, 1j, torch.ones(2).bfloat16(), np.arange(3)]
-    stored = [str(encode(value, casts).content.dtype) for value in values]
+    stored = [str(encode_cell(value, casts).content.dtype) for value in values]
     assert stored == ["float32", "int16", "bool", "complex128", "float32", "int16"]
 
 
@@ -151,15 +151,15 @@ def test_wanted_types_are_for_their_family_alone():
 )
 def test_what_is_no_block_of_numbers_is_refused(value):
     with pytest.raises(UnsupportedValueError):
-        encode(value, Casts())
+        encode_cell(value, DtypeCasts())
 
 
 def test_a_filter_goes_by_its_name_or_as_hdf5plugin_gives_it():
     hdf5plugin = pytest.importorskip("hdf5plugin")
-    assert filters_of("blosc", None, False) == {**hdf5plugin.Blosc(), "shuffle": False}
-    assert filters_of("Zstd", 7, False) == {**hdf5plugin.Zstd(clevel=7), "shuffle": False}
+    assert resolve_filters("blosc", None, False) == {**hdf5plugin.Blosc(), "shuffle": False}
+    assert resolve_filters("Zstd", 7, False) == {**hdf5plugin.Zstd(clevel=7), "shuffle": False}
     given = hdf5plugin.Blosc(cname="zstd", clevel=3)
-    assert filters_of(given, None, True) == {**given, "shuffle": True}
+    assert resolve_filters(given, None, True) == {**given, "shuffle": True}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_filter_goes_by_its_name_or_as_hdf5plugin_gives_it():
 )
 def test_a_compression_that_does_not_work_is_refused_at_once(name, options, message):
     with pytest.raises(ValueError, match=message):
-        filters_of(name, options, False)
+        resolve_filters(name, options, False)
 
 
 def test_a_file_shows_only_what_was_committed(tmp_path):

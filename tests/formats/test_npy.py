@@ -115,14 +115,14 @@ def test_a_shorter_file_is_named_in_one_sentence(saved):
 @settings(deadline=None)
 @given(at=st.integers(0, 127), byte=st.integers(0, 255), trust=st.booleans())
 def test_a_damaged_header_gives_an_array_or_a_sentence(at, byte, trust):
-    data = bytearray(npy.header(np.dtype("f8"), (3,)) + bytes(24))
+    data = bytearray(npy.npy_header(np.dtype("f8"), (3,)) + bytes(24))
     data[at % len(data)] = byte
     with contextlib.suppress(CorruptRunError, UntrustedFileError):
         assert isinstance(npy.read(_stream(data), "x", trust), np.ndarray)
 
 
 def test_a_shape_beyond_all_memory_is_a_damaged_file(tmp_path):
-    (tmp_path / "x.npy").write_bytes(npy.header(np.dtype("f8"), (10**15,)) + bytes(8))
+    (tmp_path / "x.npy").write_bytes(npy.npy_header(np.dtype("f8"), (10**15,)) + bytes(8))
     with pytest.raises(CorruptRunError):
         load(tmp_path / "x.npy")
 

@@ -177,7 +177,7 @@ def test_any_bytes_give_a_sentence(data):
 
 
 def test_a_large_tensor_gets_sizes_of_64_bits():
-    _, make_tail = pt._frame("uint8", (5 << 30,), 5 << 30)
+    _, make_tail = pt._head_and_tail("uint8", (5 << 30,), 5 << 30)
     tail = make_tail(7)
     assert b"PK\6\6" in tail
     assert (5 << 30).to_bytes(8, "little") in tail

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError
-from tensortap.formats.safetensors import bits, stamp, tensors
+from tensortap.formats.safetensors import map_tensor, file_stamp, read_entries
 
 DTYPES = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
@@ -25,10 +25,10 @@ def written(path, header, data=b""):
 
 
 def loaded(path):
-    found, problems = tensors(path)
+    found, problems = read_entries(path)
     assert problems == []
-    when = stamp(path)
-    return {one.name: bits(str(path), when, one.offset, one.nbytes, one.dtype, one.shape) for one in found}
+    when = file_stamp(path)
+    return {one.name: map_tensor(str(path), when, one.offset, one.nbytes, one.dtype, one.shape) for one in found}
 
 
 def row(dtype="F32", shape=(2,), begin=0, end=8):
@@ -39,7 +39,7 @@ def row(dtype="F32", shape=(2,), begin=0, end=8):
 def test_what_the_reference_library_writes_is_read_bit_for_bit(tmp_path, dtype):
     value = torch.randint(0, 2, (3, 5)).to(getattr(torch, dtype))
     save_file({"x": value, "empty": value[:0].clone()}, tmp_path / "x.safetensors")
-    found, problems = tensors(tmp_path / "x.safetensors")
+    found, problems = read_entries(tmp_path / "x.safetensors")
     assert ({(one.name, one.dtype, one.shape) for one in found}, problems) == (
         {("x", dtype, (3, 5)), ("empty", dtype, (0, 5))},
         [],
@@ -53,7 +53,7 @@ def test_tensors_come_in_the_order_of_their_bytes(tmp_path):
     path = written(
         tmp_path / "x.safetensors", {"b": row(begin=8, end=16), "a": row(), "__metadata__": {}}, bytes(16)
     )
-    assert [one.name for one in tensors(path)[0]] == ["a", "b"]
+    assert [one.name for one in read_entries(path)[0]] == ["a", "b"]
 
 
 def test_numbers_that_begin_at_an_odd_byte_are_read(tmp_path):
@@ -74,7 +74,7 @@ def test_a_type_that_cannot_be_compared_is_named_and_the_others_are_read(tmp_pat
     path = written(
         tmp_path / "x.safetensors", {"small": row("F4", (16,), 0, 8), "x": row(begin=8, end=16)}, bytes(16)
     )
-    found, problems = tensors(path)
+    found, problems = read_entries(path)
     assert [one.name for one in found] == ["x"]
     assert problems == ["small is of the type F4, which cannot be compared"]
 
@@ -99,7 +99,7 @@ def test_a_type_that_cannot_be_compared_is_named_and_the_others_are_read(tmp_pat
 def test_a_damaged_header_is_one_sentence(tmp_path, header, told):
     path = written(tmp_path / "x.safetensors", header, bytes(8))
     with pytest.raises(CorruptRunError, match=told) as caught:
-        tensors(path)
+        read_entries(path)
     assert str(caught.value).startswith(f"{path} is not a whole .safetensors file (")
     assert str(caught.value).endswith("; save it again")
 
@@ -109,18 +109,18 @@ def test_a_file_that_is_something_else_is_not_read_into_memory(tmp_path, content
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
     with pytest.raises(CorruptRunError, match="its header should take"):
-        tensors(path)
+        read_entries(path)
 
 
 def test_a_file_that_was_written_again_is_not_taken_for_the_one_before(tmp_path):
     path = written(tmp_path / "x.safetensors", {"x": row()}, bytes(8))
-    (one,), _ = tensors(path)
-    when = stamp(path)
+    (one,), _ = read_entries(path)
+    when = file_stamp(path)
     written(tmp_path / "y", {"x": row()}, b"\1" * 8)
     os.utime(tmp_path / "y", ns=(0, when[0] + 1))
     (tmp_path / "y").replace(path)
     with pytest.raises(CorruptRunError, match="has been written again meanwhile; compare it once more"):
-        bits(str(path), when, one.offset, one.nbytes, one.dtype, one.shape)
+        map_tensor(str(path), when, one.offset, one.nbytes, one.dtype, one.shape)
 
 
 def test_every_number_type_of_the_format_is_one_of_ours():

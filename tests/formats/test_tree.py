@@ -17,7 +17,7 @@ from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.statistics import statistics
 from tensortap.render.value_rows import ValueRow, value_row, value_rows
-from tensortap.render.value_tree import MOST_LINES, render_value_tree, stream_limits
+from tensortap.render.value_tree import MAX_LINES, render_value_tree, stream_limits
 from tensortap.render.value_tree_html import render_value_tree_html
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -337,11 +337,11 @@ def test_an_empty_capture_is_one_sentence():
 
 
 def test_the_tree_is_bounded():
-    rows = [row(f"name{at}") for at in range(MOST_LINES + 10)]
+    rows = [row(f"name{at}") for at in range(MAX_LINES + 10)]
     lines = render_value_tree(rows).splitlines()
-    assert len(lines) == MOST_LINES + 2
+    assert len(lines) == MAX_LINES + 2
     assert lines[-1] == "... 10 more lines"
-    assert render_value_tree_html(rows, "", ()).count("<div>") == MOST_LINES
+    assert render_value_tree_html(rows, "", ()).count("<div>") == MAX_LINES
 
 
 def test_a_very_deep_name_is_shown():

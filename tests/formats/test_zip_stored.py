@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tensortap.formats.zip_stored import (
     ALIGNMENT,
-    Member,
-    descriptor,
-    descriptor_size,
+    ZipMember,
+    data_descriptor,
+    data_descriptor_size,
     directory,
     local_header,
 )
@@ -28,8 +28,8 @@ def _archive(contents):
         out += local_header(name.encode(), offset, len(data))
         starts.append(len(out))
         crc = zlib.crc32(data)
-        out += data + descriptor(crc, len(data))
-        members.append(Member(name.encode(), crc, len(data), offset))
+        out += data + data_descriptor(crc, len(data))
+        members.append(ZipMember(name.encode(), crc, len(data), offset))
     return bytes(out) + directory(members, len(out)), members, starts
 
 
@@ -54,19 +54,19 @@ def test_data_begin_aligned(contents):
 
 def test_the_descriptor_is_as_long_as_it_says():
     for size in (0, 1, (1 << 32) - 2, (1 << 32) - 1, 1 << 32, HUGE):
-        assert len(descriptor(0, size)) == descriptor_size(size)
+        assert len(data_descriptor(0, size)) == data_descriptor_size(size)
 
 
 @pytest.mark.parametrize("size", [(1 << 32) - 2, (1 << 32) - 1, 1 << 32, HUGE])
 @pytest.mark.parametrize("offset", [0, (1 << 32) - 1, HUGE])
 def test_sizes_and_places_beyond_32_bits_are_found(size, offset):
-    member = Member(b"big", 7, size, offset)
+    member = ZipMember(b"big", 7, size, offset)
     (info,) = _read_directory([member], offset + size + 100)
     assert (info.file_size, info.compress_size, info.header_offset, info.CRC) == (size, size, offset, 7)
 
 
 def test_more_members_than_16_bits_count_are_found():
-    members = [Member(b"m%d" % number, 0, 0, number) for number in range(65_536)]
+    members = [ZipMember(b"m%d" % number, 0, 0, number) for number in range(65_536)]
     assert len(_read_directory(members, 65_536)) == 65_536
 
 

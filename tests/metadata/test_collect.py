@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tensortap.metadata.collect import Watch
+from tensortap.metadata.collect import FileWatch
 from tensortap.metadata.problems import Problems
 
 FILES = (
@@ -136,13 +136,13 @@ def test_refresh_costs_microseconds(repo: Any, write_run: Any) -> None:
 
 def test_a_watch_notices_what_appears_and_vanishes(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    watch = Watch((str(path),))
-    assert not watch.has_moved()
+    watch = FileWatch((str(path),))
+    assert not watch.has_changed()
     path.write_text("x")
-    assert watch.has_moved()
-    watch = Watch((str(path),))
+    assert watch.has_changed()
+    watch = FileWatch((str(path),))
     path.unlink()
-    assert watch.has_moved()
+    assert watch.has_changed()
 
 
 def test_a_run_survives_a_change_of_the_working_directory(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tensortap.metadata.packages import installed, packages_info
+from tensortap.metadata.packages import list_installed, packages_info
 
 
 def _install(folder: Path, name: str, files: dict[str, str]) -> None:
@@ -40,13 +40,13 @@ def test_the_documented_keys_are_there(write_run: Any) -> None:
 
 
 def test_every_installed_distribution_is_listed() -> None:
-    listed = {package.key for package in installed()}
+    listed = {package.key for package in list_installed()}
     assert {"torch", "numpy", "pytest", "typing-extensions"} <= listed
 
 
 def test_listing_everything_is_quick() -> None:
     began = time.process_time()
-    packages_info(installed())
+    packages_info(list_installed())
     assert time.process_time() - began < 0.3
 
 
@@ -57,9 +57,9 @@ def test_an_imported_package_is_found_under_another_name(
     (folder / "oddly").mkdir()
     (folder / "oddly" / "__init__.py").write_text("")
     monkeypatch.delitem(sys.modules, "oddly", raising=False)
-    assert "odd-name" not in packages_info(installed())["packages"]
+    assert "odd-name" not in packages_info(list_installed())["packages"]
     __import__("oddly")
-    found = packages_info(installed())["packages"]["odd-name"]
+    found = packages_info(list_installed())["packages"]["odd-name"]
     assert found == {"version": "1.5", "location": str(folder / "oddly")}
 
 

@@ -164,8 +164,8 @@ def test_a_module_changing_itself_is_its_own_affair(find: Any) -> None:
 
 
 def test_the_look_ends_within_its_budget() -> None:
-    from tensortap.metadata.monkeypatches import runtime_modifications
+    from tensortap.metadata.monkeypatches import find_modifications
 
-    result = runtime_modifications(budget=0.0)
-    assert result.looked_at <= 1
-    assert result.not_looked_at > 100
+    result = find_modifications(budget=0.0)
+    assert result.checked <= 1
+    assert result.unchecked > 100

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import tensortap as tt
-from tensortap.formats.safetensors import Named, write_npz
+from tensortap.formats.safetensors import NamedArray, write_npz
 from tensortap.recording import export
 
 _TYPES = [
@@ -166,7 +166,7 @@ def test_a_part_of_a_run_can_be_exported(made: Any, tmp_path: Path) -> None:
 
 def test_a_name_never_leads_out_of_the_folder_that_it_is_unpacked_to(tmp_path: Path) -> None:
     with (tmp_path / "a.npz").open("wb") as stream:
-        write_npz(stream, [Named("../../evil\n", np.ones(2), "float64")])
+        write_npz(stream, [NamedArray("../../evil\n", np.ones(2), "float64")])
     assert np.load(tmp_path / "a.npz").files == ["..%2F..%2Fevil%0A"]
 
 

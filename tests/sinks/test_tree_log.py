@@ -17,8 +17,8 @@ import tensortap as tt
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.record import Record, Site
 from tensortap.core.tap import Tap
-from tensortap.render.call_tree import MOST_NAMES, CallTree
-from tensortap.render.call_tree_values import ENGLISH, CallValues
+from tensortap.render.call_tree import MAX_KNOWN_NAMES, CallTree
+from tensortap.render.call_tree_values import ENGLISH, ValueFormatter
 from tensortap.sinks import tree_writer
 from tensortap.sinks.tree_log import TreeLog
 from tensortap.sinks.tree_writer import OutputScheduler, TreeFiles, logger
@@ -376,14 +376,14 @@ def test_a_loop_is_folded_though_it_stores_to_one_position_after_the_other(story
 
 
 def test_of_very_many_positions_the_latest_are_remembered():
-    form, site = CallTree(CallValues(), ENGLISH), Site("f", "/home/user/data.py", 11, tree=1)
+    form, site = CallTree(ValueFormatter(), ENGLISH), Site("f", "/home/user/data.py", 11, tree=1)
 
     def note(position):
         return form.lines(Record(f"f.rows[{position}]", [0], "local", site=site))[0].note
 
-    assert {note(position) for position in range(MOST_NAMES)} == {""}
+    assert {note(position) for position in range(MAX_KNOWN_NAMES)} == {""}
     assert note(0) == "~values"
-    assert note(MOST_NAMES) == ""
+    assert note(MAX_KNOWN_NAMES) == ""
     assert note(0) == "~values"
     assert note(1) == ""
 
@@ -396,7 +396,7 @@ def test_shapes_that_differ_are_not_folded_with_the_positions(story, lines):
 
 
 def test_a_target_inside_of_an_argument_is_told_once_and_stands_out():
-    form = CallTree(CallValues(), ENGLISH, is_target="batch['mask']".__eq__)
+    form = CallTree(ValueFormatter(), ENGLISH, is_target="batch['mask']".__eq__)
     mask, site = torch.ones(2), Site("f", "/home/user/data.py", 0, tree=1)
     told = form.lines(Record("f.batch", {"mask": mask}, "input", site=site))
     assert [line.is_target for line in told] == [False, True]

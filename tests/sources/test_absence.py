@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 import tensortap as tt
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
-from tensortap.sources.hooks.modules import Modules, Stopped
-from tensortap.sources.selection.missing import Missing, missing
-from tensortap.sources.selection.select import selection
+from tensortap.sources.hooks.modules import ModuleSource, Stopped
+from tensortap.sources.selection.missing import Missing, find_missing
+from tensortap.sources.selection.select import resolve_patterns
 
 X = torch.ones(2, 2)
 HERE = Path(__file__).name
@@ -25,10 +25,10 @@ HERE = Path(__file__).name
 
 def absent(model, *patterns, run=lambda model: model(X), **options):
     """The reasons by name, after running the model while it is captured."""
-    source = Modules(model, selection(model, patterns), **options)
+    source = ModuleSource(model, resolve_patterns(model, patterns), **options)
     with Tap(sinks=[Memory()]).attach(source), contextlib.suppress(Stopped):
         run(model)
-    found = missing(source)
+    found = find_missing(source)
     reasons = dict(found)
     assert len(reasons) == len(found)
     return reasons

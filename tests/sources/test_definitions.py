@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tensortap.sources.probes.source_match import _pruned, definition_of
+from tensortap.sources.probes.source_match import _prune, find_definition
 
 SOURCE = '''
 import math
@@ -72,12 +72,12 @@ def odd(tmp_path: Path) -> ModuleType:
 
 def test_a_method_is_found_however_its_class_is_written(odd: ModuleType) -> None:
     for function in (odd.Odd.first, odd.Odd.inside, odd.Odd.second.fget, odd.Odd.Inner.third, odd.decorated):
-        assert definition_of(function, function.__code__).node.name == function.__name__
+        assert find_definition(function, function.__code__).node.name == function.__name__
 
 
 def test_the_other_methods_of_a_class_are_left_out_and_no_line_moves(odd: ModuleType) -> None:
     code = odd.Odd.second.fget.__code__
-    pruned = _pruned(SOURCE, code.co_firstlineno)
+    pruned = _prune(SOURCE, code.co_firstlineno)
     assert "w = math.pi" in pruned
     assert "import math" in pruned
     assert "y = x + 1" not in pruned

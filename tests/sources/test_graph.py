@@ -16,13 +16,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from tensortap.frameworks.pytree import leaves
 from tensortap.sources.hooks.compiled import (
-    forget,
+    unregister_callback,
     fresh_graphs,
     input_hook,
     output_hook,
     see,
     see_gradient,
-    ticket,
+    register_callback,
 )
 
 needs_a_compiler = pytest.mark.skipif(
@@ -49,7 +49,7 @@ class Seen:
 
     def __init__(self):
         self.values, self.positions = [], []
-        self.key = ticket(self.take)
+        self.key = register_callback(self.take)
 
     def take(self, tensor, position):
         self.values.append(tensor.detach().clone())
@@ -137,20 +137,20 @@ def test_a_forgotten_key_is_silent_and_the_graph_stays(seen):
         return x + 1
 
     program(torch.zeros(2))
-    forget(seen.key)
+    unregister_callback(seen.key)
     assert program(torch.zeros(2)).tolist() == [1, 1]
     assert (len(seen.values), graphs.frame_count) == (1, 1)
 
 
 def test_a_key_is_never_given_twice(seen):
-    forget(seen.key)
-    assert ticket(seen.take) != seen.key
+    unregister_callback(seen.key)
+    assert register_callback(seen.take) != seen.key
 
 
 @everywhere
 def test_a_callback_that_fails_is_logged_once_and_the_graph_goes_on(monkeypatch, caplog, backend):
     monkeypatch.setenv("TENSORTAP_STRICT", "0")
-    key = ticket(lambda tensor, position: 1 / 0)
+    key = register_callback(lambda tensor, position: 1 / 0)
 
     def program(x):
         see(x, key, "here")
@@ -167,7 +167,7 @@ def test_a_callback_that_fails_is_logged_once_and_the_graph_goes_on(monkeypatch,
 
 def test_a_callback_that_fails_is_raised_where_failures_must_be(monkeypatch):
     monkeypatch.setenv("TENSORTAP_STRICT", "1")
-    key = ticket(lambda tensor, position: 1 / 0)
+    key = register_callback(lambda tensor, position: 1 / 0)
     step = torch.compile(lambda x: see(x, key), backend="aot_eager", fullgraph=True)
     with pytest.raises(ZeroDivisionError):
         step(torch.zeros(1))

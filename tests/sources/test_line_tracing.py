@@ -114,14 +114,14 @@ SCOPE = types.SimpleNamespace(**SCOPE)
 class Listener:
     def __init__(self, function, *names, returns=False, only=None):
         self.told, self.asked, self._only = [], [], only
-        self.spots, self.remove = trace(function.__code__, names or None, self.enter, returns=returns)
+        self.bindings, self.remove = trace(function.__code__, names or None, self.enter, returns=returns)
 
     def enter(self, first):
         self.asked.append(first)
         return self.seen if self._only in (None, first) else None
 
     def seen(self, at, value):
-        self.told.append((self.spots[at].name, value))
+        self.told.append((self.bindings[at].name, value))
 
 
 class Recorder:

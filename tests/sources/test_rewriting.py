@@ -12,8 +12,8 @@ import traceback
 import pytest
 import torch
 
-from tensortap.sources.function_names import real_function
-from tensortap.sources.probes.install import Spot, bindings, place
+from tensortap.sources.function_names import unwrap_function
+from tensortap.sources.probes.install import Spot, find_bindings, install_probe
 
 counter = 0
 
@@ -23,9 +23,9 @@ def watch(function, names, returns=False):
     told = []
 
     def seen(at, value):
-        told.append((probe.spots[at].name, value))
+        told.append((probe.bindings[at].name, value))
 
-    probe = place(function, names, lambda first: seen, returns=returns)
+    probe = install_probe(function, names, lambda first: seen, returns=returns)
     return probe, told
 
 
@@ -41,13 +41,13 @@ def outcome(function, *arguments, drive=None, **keywords):
 
 def told_by(function, names, *arguments, returns=False, how="rewritten", **keywords):
     """The values told by a call, which has the same outcome with and without the probe."""
-    before = real_function(function).__code__
+    before = unwrap_function(function).__code__
     plain = outcome(function, *arguments, **keywords)
     probe, told = watch(function, names, returns)
     assert (probe.how, bool(probe.why)) == (how, how != "rewritten")
     assert outcome(function, *arguments, **keywords) == plain
     probe.remove()
-    assert real_function(function).__code__ is before
+    assert unwrap_function(function).__code__ is before
     return told
 
 
@@ -462,12 +462,12 @@ def test_locals_shows_a_name_that_nobody_can_have():
 
 
 def kinds(function):
-    return {spot.kind for spot in bindings(function)}
+    return {spot.kind for spot in find_bindings(function)}
 
 
 def test_spots_say_where_and_how_a_name_is_bound():
     first = catching.__code__.co_firstlineno
-    assert [spot for spot in bindings(catching) if spot.name in ("d", "v", "error")] == [
+    assert [spot for spot in find_bindings(catching) if spot.name in ("d", "v", "error")] == [
         Spot("d", first, 0, "argument"),
         Spot("v", first + 1, 0, "with"),
         Spot("v", first + 1, 1, "with"),
@@ -478,15 +478,15 @@ def test_spots_say_where_and_how_a_name_is_bound():
     assert kinds(matching) == {"argument", "match"}
     assert kinds(importing) == {"import"}
     assert kinds(looping) == {"argument", "assign", "loop"}
-    assert [spot.kind for spot in bindings(annotated)] == ["argument", "annotated", "assign"]
-    assert [(spot.name, spot.kind) for spot in bindings(defining)][1:] == [("fib", "def"), ("Local", "def")]
-    assert [spot.kind for spot in bindings(unpacking)][2:5] == ["unpack"] * 3
+    assert [spot.kind for spot in find_bindings(annotated)] == ["argument", "annotated", "assign"]
+    assert [(spot.name, spot.kind) for spot in find_bindings(defining)][1:] == [("fib", "def"), ("Local", "def")]
+    assert [spot.kind for spot in find_bindings(unpacking)][2:5] == ["unpack"] * 3
 
 
 def test_the_spots_of_a_probe_are_those_of_its_names():
     probe, _ = watch(looping, ["s", "k"], returns=True)
-    *wanted, last = probe.spots
-    assert wanted == [spot for spot in bindings(looping) if spot.name in ("s", "k")]
+    *wanted, last = probe.bindings
+    assert wanted == [spot for spot in find_bindings(looping) if spot.name in ("s", "k")]
     assert last == Spot("return", looping.__code__.co_firstlineno + 8, 0, "return")
     probe.remove()
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 import transformers
 
-from tensortap.sources.function_names import real_function
+from tensortap.sources.function_names import unwrap_function
 from tensortap.sources.probes.bytecode import instructions_of
-from tensortap.sources.probes.rewrite import RETURN, rewrite, weave
-from tensortap.sources.probes.source_match import definition_of, fits
+from tensortap.sources.probes.rewrite import RETURN, instrument, insert_taps
+from tensortap.sources.probes.source_match import find_definition, is_compatible
 
 pytestmark = pytest.mark.xdist_group("sources rewriting_census")  # what they share is made once
 
@@ -46,7 +46,7 @@ def forwards():
         classes = [one for one in vars(module or object).values() if isinstance(one, type)]
         for owner in classes:
             if owner.__module__ == name and "forward" in vars(owner):
-                function = real_function(vars(owner)["forward"])
+                function = unwrap_function(vars(owner)["forward"])
                 found[function] = None
     return list(found)
 
@@ -107,15 +107,15 @@ def census():
 
 def is_right(function, kinds):
     code = function.__code__
-    definition = definition_of(function, code)
+    definition = find_definition(function, code)
     before = text_of(definition.node)
-    rewritten = rewrite(definition, None, True)
-    woven, spots = weave(definition.node, None, True)
+    rewritten = instrument(definition, None, True)
+    woven, spots = insert_taps(definition.node, None, True)
     kinds.update(spot.kind for spot in spots)
     return (
         text_of(definition.node) == before == text_of(Unwoven().visit(woven))
-        and spots == rewritten.spots
-        and fits(rewritten.code, code)
+        and spots == rewritten.bindings
+        and is_compatible(rewritten.code, code)
         and told(spots) == stored(code)
     )
 
@@ -126,7 +126,7 @@ def told(spots):
 
 def stored(code):
     """What the instructions bind, found without the source."""
-    spots = instructions_of(code, code.co_filename).spots
+    spots = instructions_of(code, code.co_filename).bindings
     return {(spot.name, spot.line) for spot in spots if spot.kind == "assign"}
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tensortap.core.errors import UnknownModuleError
-from tensortap.sources.selection.select import select, selection
+from tensortap.sources.selection.select import resolve_pattern, resolve_patterns
 
 
 class Attention(nn.Module):
@@ -39,11 +39,11 @@ def model():
 
 
 def names(model, *patterns):
-    return [wanted.site.name for wanted in selection(model, patterns)]
+    return [wanted.site.name for wanted in resolve_patterns(model, patterns)]
 
 
 def only(model, pattern):
-    (wanted,) = selection(model, [pattern])
+    (wanted,) = resolve_patterns(model, [pattern])
     return wanted
 
 
@@ -144,7 +144,7 @@ def test_without_a_pattern_all_outputs_are_meant(model):
 
 def test_wildcards_match_no_input_and_no_parameter(model):
     for pattern in ("**", "*", "layers.**", "layers.*", "layers.*.*", "norm.**"):
-        assert {wanted.site.kind for wanted in selection(model, [pattern])} == {"output"}
+        assert {wanted.site.kind for wanted in resolve_patterns(model, [pattern])} == {"output"}
     for pattern in ("norm.*", "norm.w*", "layers.0.sc*", "**.weigh*"):
         with pytest.raises(UnknownModuleError):
             names(model, pattern)
@@ -250,24 +250,24 @@ def test_an_exclusion_takes_away(model, patterns, found):
 
 
 def test_excluding_a_part_leaves_the_others(model):
-    (wanted,) = selection(model, ["layers.0", "!layers.0[1]"])
+    (wanted,) = resolve_patterns(model, ["layers.0", "!layers.0[1]"])
     assert wanted.accepts("", "[0]", 0)
     assert not wanted.accepts("", "[1]", 0)
 
 
 def test_excluding_a_call_leaves_the_others(model):
-    (wanted,) = selection(model, ["norm", "!norm@1"])
+    (wanted,) = resolve_patterns(model, ["norm", "!norm@1"])
     assert [wanted.accepts("", "", call) for call in range(3)] == [True, False, True]
 
 
 def test_excluding_one_input_leaves_the_others(model):
-    (wanted,) = selection(model, ["layers.0.in", "!layers.0.in.mask"])
+    (wanted,) = resolve_patterns(model, ["layers.0.in", "!layers.0.in.mask"])
     assert wanted.accepts("hidden", "", 0)
     assert not wanted.accepts("mask", "", 0)
 
 
 def test_excluding_the_part_of_an_output_leaves_the_inputs(model):
-    assert len(selection(model, ["layers.0.in", "!layers.0[1]"])[0].excluded) == 0
+    assert len(resolve_patterns(model, ["layers.0.in", "!layers.0[1]"])[0].excluded) == 0
 
 
 # Functions
@@ -285,7 +285,7 @@ def test_a_function_of_a_site_selects(model):
 
 def test_what_is_neither_text_nor_function_is_refused(model):
     with pytest.raises(TypeError) as caught:
-        selection(model, ["norm", 3])
+        resolve_patterns(model, ["norm", 3])
     assert str(caught.value) == "3 is no pattern; give a text such as 'layers.*', or a function of a site"
 
 
@@ -400,7 +400,7 @@ def test_names_in_a_big_model_are_all_found():
 )
 def test_a_pattern_that_matches_nothing_tells_the_nearest(model, pattern, message):
     with pytest.raises(UnknownModuleError) as caught:
-        selection(model, ["norm", pattern])
+        resolve_patterns(model, ["norm", pattern])
     assert str(caught.value) == message
 
 
@@ -409,7 +409,7 @@ def test_a_function_that_selects_nothing_says_so(model):
         return False
 
     with pytest.raises(UnknownModuleError) as caught:
-        selection(model, [never])
+        resolve_patterns(model, [never])
     assert str(caught.value) == (
         f"the function {never!r} selects none of the 57 sites; tt.sites(model) lists them"
     )
@@ -417,7 +417,7 @@ def test_a_function_that_selects_nothing_says_so(model):
 
 def test_a_model_with_nothing_in_it_says_so():
     with pytest.raises(UnknownModuleError) as caught:
-        selection(nn.ModuleList(), [])
+        resolve_patterns(nn.ModuleList(), [])
     assert str(caught.value) == (
         "no site '**' in the model: it has no module that can be called, and no parameter"
     )
@@ -426,5 +426,5 @@ def test_a_model_with_nothing_in_it_says_so():
 def test_selecting_alone_raises_nothing(model):
     from tensortap.core.patterns import parse_pattern
 
-    assert select(model, parse_pattern("zzz")) == []
-    assert len(select(model, parse_pattern("norm"))) == 1
+    assert resolve_pattern(model, parse_pattern("zzz")) == []
+    assert len(resolve_pattern(model, parse_pattern("norm"))) == 1

@@ -8,20 +8,20 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tensortap.sources.sites import (
-    Inputs,
+    ForwardSignature,
     ModuleSite,
-    Wanted,
+    SelectedSite,
     class_name,
-    classes_of,
+    class_names,
     gradient_of,
     has_forward,
-    inputs_of,
+    forward_signature,
     require_module,
     site_names,
     sites_of,
-    takes_hooks,
-    unwrapped,
-    walk,
+    supports_hooks,
+    unwrap,
+    walk_modules,
 )
 
 
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 def paths(model):
-    return [".".join(names) for names, _ in walk(model)]
+    return [".".join(names) for names, _ in walk_modules(model)]
 
 
 # Names
@@ -96,7 +96,7 @@ def test_a_scripted_and_a_traced_model_are_walked():
         assert require_module(model) is model
         assert has_forward(model)
         assert site_names(model)[0] == "out"
-        assert takes_hooks(model) is (type(model).__name__ == "TopLevelTracedModule")
+        assert supports_hooks(model) is (type(model).__name__ == "TopLevelTracedModule")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_scripted_and_a_traced_model_are_walked():
 )
 def test_a_wrapper_is_in_no_name(wrap):
     plain = Block()
-    assert unwrapped(wrap(plain)) is plain
+    assert unwrap(wrap(plain)) is plain
     assert paths(wrap(plain)) == ["", "lin"]
     assert paths(nn.Sequential(wrap(nn.DataParallel(Block())))) == ["", "0", "0.lin"]
 
@@ -114,7 +114,7 @@ def test_a_class_called_like_a_wrapper_that_wraps_nothing_is_itself():
         pass
 
     model = DataParallel()
-    assert unwrapped(model) is model
+    assert unwrap(model) is model
 
 
 def test_what_is_no_model_is_refused():
@@ -140,7 +140,7 @@ def test_a_forward_set_on_the_instance_makes_it_callable():
     container = nn.ModuleList()
     container.forward = lambda x, *more: x
     assert has_forward(container)
-    assert inputs_of(container) == Inputs(("x",), (), "more", True)
+    assert forward_signature(container) == ForwardSignature(("x",), (), "more", True)
 
 
 def _plain(function):
@@ -165,25 +165,25 @@ def _forward(self, x, *, mask=None, **rest):
 @pytest.mark.parametrize(
     ("forward", "inputs"),
     [
-        (_forward, Inputs(("x",), ("mask",), "", True)),
-        (_wrapped(_forward), Inputs(("x",), ("mask",), "", True)),
-        (_plain(_forward), Inputs((), (), "args", True)),
-        (staticmethod(lambda x, y: x), Inputs(("x", "y"), (), "", False)),
-        (functools.partial(lambda x, y: x, y=1), Inputs(("x",), ("y",), "", False)),
-        (torch.relu, Inputs((), (), "", True)),
-        (lambda *everything: everything, Inputs((), (), "everything", True)),
+        (_forward, ForwardSignature(("x",), ("mask",), "", True)),
+        (_wrapped(_forward), ForwardSignature(("x",), ("mask",), "", True)),
+        (_plain(_forward), ForwardSignature((), (), "args", True)),
+        (staticmethod(lambda x, y: x), ForwardSignature(("x", "y"), (), "", False)),
+        (functools.partial(lambda x, y: x, y=1), ForwardSignature(("x",), ("y",), "", False)),
+        (torch.relu, ForwardSignature((), (), "", True)),
+        (lambda *everything: everything, ForwardSignature((), (), "everything", True)),
     ],
 )
 def test_inputs_are_read_from_any_forward(forward, inputs):
     module = _module(forward)
     assert has_forward(module)
-    assert inputs_of(module) == inputs
+    assert forward_signature(module) == inputs
 
 
 def test_a_bound_forward_set_on_the_instance_has_no_self():
     module = Block()
     module.forward = _wrapped(module.forward)
-    assert inputs_of(module).names == ("x", "cache", "scale")
+    assert forward_signature(module).names == ("x", "cache", "scale")
 
 
 # Classes
@@ -193,7 +193,7 @@ def test_a_class_has_the_names_of_all_its_bases():
     class Mine(nn.Linear):
         pass
 
-    assert classes_of(Mine(1, 1))[:3] == ("Mine", "Linear", "Module")
+    assert class_names(Mine(1, 1))[:3] == ("Mine", "Linear", "Module")
     assert class_name(Mine(1, 1)) == "Mine"
 
 
@@ -202,15 +202,15 @@ def test_a_class_has_the_names_of_all_its_bases():
 
 def test_a_wanted_site_says_what_it_accepts():
     site = ModuleSite("a", "input", Block())
-    part = Wanted(ModuleSite("a", "input", Block(), "cache"), "['k']")
-    assert Wanted(site).takes_all
-    assert Wanted(site).accepts("x", "[0]", 7)
-    assert not Wanted(site, call=2).takes_all
-    assert [Wanted(site, call=2).accepts("x", "", call) for call in (1, 2)] == [False, True]
+    part = SelectedSite(ModuleSite("a", "input", Block(), "cache"), "['k']")
+    assert SelectedSite(site).takes_all
+    assert SelectedSite(site).accepts("x", "[0]", 7)
+    assert not SelectedSite(site, call=2).takes_all
+    assert [SelectedSite(site, call=2).accepts("x", "", call) for call in (1, 2)] == [False, True]
     assert part.accepts("cache", "['k'][1]", 0)
     assert not part.accepts("cache", "['v']", 0)
     assert not part.accepts("x", "['k']", 0)
-    without = Wanted(site, excluded=(part,))
+    without = SelectedSite(site, excluded=(part,))
     assert not without.takes_all
     assert not without.accepts("cache", "['k']", 0)
     assert without.accepts("cache", "['v']", 0)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.sources.probes.install import bindings, place, real_function
+from tensortap.sources.probes.install import find_bindings, install_probe, real_function
 
 
 def scaled(x, by=2):
@@ -43,14 +43,14 @@ class Listener:
 
     def __init__(self, function, *names, returns=False, only=None):
         self.told, self.asked, self._only = [], [], only
-        self.probe = place(function, names or None, self.enter, returns=returns)
+        self.probe = install_probe(function, names or None, self.enter, returns=returns)
 
     def enter(self, first):
         self.asked.append(first)
         return self.seen if self._only in (None, first) else None
 
     def seen(self, at, value):
-        self.told.append((self.probe.spots[at].name, value))
+        self.told.append((self.probe.bindings[at].name, value))
 
 
 def published():
@@ -95,7 +95,7 @@ def test_owners_leave_in_any_order(last):
         owner.probe.remove()
     scaled(1)
     assert dict(stays.told).items() <= {"x": 1, "by": 2, "y": 2, "z": 3}.items()
-    assert {name for name, _ in stays.told} == {spot.name for spot in stays.probe.spots}
+    assert {name for name, _ in stays.told} == {spot.name for spot in stays.probe.bindings}
     stays.probe.remove()
 
 
@@ -295,7 +295,7 @@ def test_an_exception_of_the_listener_goes_through_the_function_unchanged():
         raise odd
 
     for enter in (fail, lambda first: fail):
-        probe = place(scaled, ["y"], enter)
+        probe = install_probe(scaled, ["y"], enter)
         with pytest.raises(Odd) as raised:
             scaled(1)
         assert raised.value is odd
@@ -371,7 +371,7 @@ def test_what_wraps_a_builtin_is_itself():
 )
 def test_what_is_no_python_function_is_refused(nothing):
     with pytest.raises(UnsupportedValueError, match="is not a Python function, so it has no local variables"):
-        place(nothing, None, lambda first: None)
+        install_probe(nothing, None, lambda first: None)
 
 
 # Cost and company
@@ -394,10 +394,10 @@ def test_a_second_placing_reads_no_source(tmp_path):
 def test_listing_what_a_function_binds_does_not_touch_it():
     listener = Listener(scaled, "y")
     during = scaled.__code__
-    assert [spot.name for spot in bindings(scaled)] == ["x", "by", "y", "z"]
+    assert [spot.name for spot in find_bindings(scaled)] == ["x", "by", "y", "z"]
     assert scaled.__code__ is during
     listener.probe.remove()
-    bindings(scaled)
+    find_bindings(scaled)
 
 
 def test_a_copy_of_the_function_goes_on_without_us():
@@ -415,7 +415,7 @@ def test_rewritten_code_can_be_compiled_without_a_break():
         y = x * 2
         return y + 1
 
-    probe = place(forward, ["y"], lambda first: lambda at, value: kept.append(at))
+    probe = install_probe(forward, ["y"], lambda first: lambda at, value: kept.append(at))
     assert not any(callable(constant) for constant in forward.__code__.co_consts)
     compiled = torch.compile(forward, backend="eager", fullgraph=True)
     assert compiled(torch.ones(2)).tolist() == [3, 3]

@@ -11,12 +11,12 @@ import re
 import sys
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from tensortap.core.errors import RefusedError
 from tensortap.core.patterns import parse_pattern
 from tensortap.live.conditions_language import Condition, parse_condition
-from tensortap.sources.function_names import split
+from tensortap.sources.function_names import split_function_path
 
 Then = Literal["tell", "send", "dump"]
 _MAX_PATTERNS, _MAX_PATTERN_LENGTH = 64, 500
@@ -70,7 +70,7 @@ def parse_count(meta: dict[str, Any], key: str, default: int | None) -> int | No
 def refuse_import(pattern: str) -> None:
     """A function of a module that the program has not imported: importing it would run its code."""
     for alternative in parse_pattern(pattern).alternatives:
-        module_and_name = split(alternative)
+        module_and_name = split_function_path(alternative)
         if module_and_name is not None and module_and_name[0] not in sys.modules:
             raise RefusedError(
                 f"{pattern!r} is of the Python module {module_and_name[0]!r}, which the job has not imported; "
@@ -136,3 +136,13 @@ def _parse_int(part: str, text: str) -> int:
 
 def _slice_error(text: str) -> ValueError:
     return ValueError(f"{text[:80]!r} is no slice; write numbers, colons and '...' such as '[0, :3]'")
+
+
+class CatalogEntry(NamedTuple):
+    """A site as the catalog has it: with its shape where that is known."""
+
+    name: str
+    kind: str
+    module_class: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None

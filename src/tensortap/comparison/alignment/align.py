@@ -1,4 +1,4 @@
-"""The plan for one pair: pieces of ranks become a whole, tokens meet their own, layouts are made the same."""
+"""The alignment pass: assemble shards, pair fused projections, align tokens, drop padding."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ log = logging.getLogger("tensortap.compare")
 
 
 def align_pairs(matching: Matching, executor: Executor | None = None) -> Matching:
-    """The pairs with one whole value on each side, and how that was made.
+    """The pairs with one full value on each side, and notes on how they were aligned.
 
-    How pieces sit in a whole is found by the executor's workers, where all of them can read the values."""
+    Placements are inferred by the executor's workers if all values are on disk.
+    """
     pairs = _assemble_all(matching.pairs, executor)
     notes = _summarise_placements(pairs)
     are_stepped = any(map(_spans_several_steps, pairs))
@@ -70,14 +71,14 @@ def _assemble_all(pairs: Sequence[EntryPair], executor: Executor | None) -> list
     if executor is not None and len(sharded) > 1 and all(map(_is_on_disk, sharded)):
         try:
             from_workers = list(executor.map(assemble_pair, sharded))
-        except Exception as error:  # noqa: BLE001 - each executor has its own way to lose a worker
+        except Exception as error:  # noqa: BLE001 - every executor raises its own error for a lost worker
             log.warning("a worker was lost (%s: %s); it is done here", type(error).__name__, error)
     assembled = dict(zip(map(id, sharded), from_workers or map(assemble_pair, sharded), strict=True))
     return [assembled.get(id(pair), pair) for pair in pairs]
 
 
 def _is_on_disk(pair: EntryPair) -> bool:
-    """Values in memory would be sent there and back."""
+    """Whether workers can load the values themselves: those in memory would have to be sent."""
     references = [shard.reference for entry in (pair.a, pair.b) for shard in shards_of(entry) or [entry]]
     return not any(isinstance(reference, InMemoryRef) for reference in references)
 
@@ -89,7 +90,7 @@ def _spans_several_steps(pair: EntryPair) -> bool:
 
 
 def _note_unresolved(pair: EntryPair) -> EntryPair:
-    """A pair of which a side has several steps that could not be put together, with the reason."""
+    """Add the reason if a side has several steps that could not be merged."""
     reasons = [
         entry.reference.reason for entry in (pair.a, pair.b) if isinstance(entry.reference, UnresolvedRef)
     ]
@@ -99,7 +100,7 @@ def _note_unresolved(pair: EntryPair) -> EntryPair:
 
 
 def _note_joined_steps(pair: EntryPair) -> EntryPair:
-    """The pair with the plan of what was put together from several steps."""
+    """Add how several steps were merged."""
     descriptions = [
         entry.reference.description
         for entry in (pair.a, pair.b)
@@ -110,7 +111,7 @@ def _note_joined_steps(pair: EntryPair) -> EntryPair:
 
 
 def assemble_pair(pair: EntryPair) -> EntryPair:
-    """A pair of which a side is in pieces, with both whole; unusable, with the reason, where that fails."""
+    """The pair with both sides assembled; unusable, with the reason, if that fails."""
     try:
         a, b = _assemble_declared(pair.a), _assemble_declared(pair.b)
         full_values = _assemble_both_sides(pair, a, b)
@@ -139,7 +140,8 @@ def assemble_pair(pair: EntryPair) -> EntryPair:
 def _assemble_both_sides(
     pair: EntryPair, a: FullValue | None, b: FullValue | None
 ) -> tuple[FullValue, FullValue] | str:
-    """Both values whole: each by what it says itself, else by the other side; a sentence where neither."""
+    """Both full values: by declared placements, else inferred from the other side; a message if neither
+    works."""
     if a is not None and b is not None:
         return check_declared_placement(pair.a, a, b), check_declared_placement(pair.b, b, a)
     if a is None and b is None:
@@ -202,7 +204,7 @@ def _assemble_shards(
 
 
 def _take_identical_shards(entry: Entry) -> FullValue | None:
-    """What is not numbers, of ranks that all have the same; None where one has something else."""
+    """One of several non-numeric shards that are all equal; None if they differ."""
     first, *rest = shards_of(entry)
     measurements = measure_pairs([(first, shard) for shard in rest])
     if not all(not isinstance(measurement, str) and measurement.is_identical for measurement in measurements):
@@ -214,7 +216,7 @@ def _take_identical_shards(entry: Entry) -> FullValue | None:
 
 
 def _assemble_declared(entry: Entry) -> FullValue | None:
-    """A value that is whole by itself, or whose pieces say how they sit; None where nothing is said."""
+    """The full value by its declared placement, or as it is; None if nothing is declared."""
     shards = shards_of(entry)
     if not shards:
         return FullValue(entry)
@@ -234,7 +236,7 @@ def _assemble_declared(entry: Entry) -> FullValue | None:
 
 
 def _declaration_error(entry: Entry) -> str:
-    """Why what the pieces say of themselves cannot be; empty where it can."""
+    """Why the declared placements are inconsistent; empty if they are not."""
     try:
         _declared_shards(entry).load()
     except (TensortapError, ValueError) as error:
@@ -253,7 +255,7 @@ def _declared_shards(entry: Entry) -> DeclaredShardsRef:
 
 
 def _describe_declaration_error(entry: Entry) -> str:
-    """What was said of the pieces, and is not so."""
+    """A message if the shards declare inconsistent placements."""
     if any(shard.placement is None for shard in shards_of(entry)):
         return ""
     return f"what the pieces say of themselves is not so: {_declaration_error(entry)}"

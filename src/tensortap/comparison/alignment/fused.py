@@ -1,11 +1,5 @@
-"""Fused vs split projections.
-
-Values that one side keeps as one and the other as several: fused projections, a residual beside.
-
-What comes into a module that does the work of several: the same as comes into each of them.
-
-Values of one moment and one parent, found without looking at all the others.
-"""
+"""Pair fused with split values: fused projections and their inputs, hidden states with a separate
+residual."""
 
 from __future__ import annotations
 
@@ -32,7 +26,7 @@ _SUM = ShardPlacement("partial")
 
 @dataclass(slots=True)
 class _NumbersCache:
-    """The numbers of values, each read once."""
+    """The numbers of entries, each loaded once."""
 
     _arrays: dict[int, Array | None] = field(default_factory=dict)
 
@@ -49,13 +43,13 @@ class _NumbersCache:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedMatch:
-    """One value, those of the other side that make it up, and how."""
+    """A full value, the values of the other side that make it up, and how."""
 
     full: Entry
     parts: list[Entry]
     placement: ShardPlacement
     ops: tuple[ArrayOp, ...]
-    is_a: bool  # whether the one value is of A
+    is_a: bool  # whether the full value is of A
 
     @property
     def is_fused(self) -> bool:
@@ -63,7 +57,7 @@ class FusedMatch:
 
 
 def pair_fused(matching: Matching) -> Matching:
-    """The same, with what only one side has paired with those of the other that make it up."""
+    """Pair values that only one side has with those of the other that make them up."""
     if not matching.only_a or not matching.only_b:
         return matching
     matches = find_fused(matching)
@@ -94,7 +88,7 @@ def pair_fused(matching: Matching) -> Matching:
 
 
 def find_fused(matching: Matching) -> list[FusedMatch]:
-    """Every value that only one side has and that values of the other make up."""
+    """Find every value of one side that unpaired values of the other make up."""
     matches: list[FusedMatch] = []
     for full_entries, part_entries, is_a in (
         (matching.only_a, matching.only_b, True),
@@ -115,7 +109,7 @@ def find_fused(matching: Matching) -> list[FusedMatch]:
 
 
 def _find_parts(full: Entry, candidates: CandidatesByShape, is_a: bool) -> FusedMatch | None:
-    """The values that make it up; nothing unless exactly one way does."""
+    """The values that make it up; None unless there is exactly one decomposition."""
     numbers = _NumbersCache()
     try:
         decompositions = [
@@ -133,7 +127,7 @@ _FusedParts = tuple[list[Entry], ShardPlacement, tuple[ArrayOp, ...]]
 def _residual_sums(
     full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache
 ) -> Iterator[_FusedParts]:
-    """Hidden states and the residual that the other side has added to them already."""
+    """Hidden states and residual, if the other side has added them already."""
     parts = candidates.with_names(full, (f"{full.name}[0]", f"{full.name}[1]"))
     if len(parts) == 2 and all(part.shape == full.shape for part in parts):
         error = _remaining_error(full, parts, _SUM, numbers)
@@ -146,7 +140,7 @@ def _residual_sums(
 def _fused_sections(
     full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache
 ) -> Iterator[_FusedParts]:
-    """Query, key and value, or gate and up, in one product."""
+    """Query, key and value, or gate and up, in one projection."""
     for axis in dict.fromkeys((len(full.shape) - 1, 0)) if full.shape else ():
         fitting_parts = candidates.with_shape(full, axis, _MAX_CANDIDATES)
         full_numbers = numbers.load(full) if len(fitting_parts) > 1 else None
@@ -168,7 +162,7 @@ def _fused_layout(
     numbers: _NumbersCache,
     sampled: SampledConcatenation,
 ) -> tuple[ArrayOp, ...] | None:
-    """What the whole needs to be the parts one after another; None where nothing makes it so."""
+    """The ops that turn the full value into its concatenated parts; None if there are none."""
     arrays, full_numbers = numbers.load_all(parts), numbers.load(full)
     if arrays is None or full_numbers is None:
         return None
@@ -226,14 +220,17 @@ def _execution_order(entry: Entry) -> tuple[int, int, int]:
 
 
 _ModuleCall = tuple[object, ...]
-FusedParts = tuple[Entry, Sequence[Entry], bool]  # the one value, its parts, and whether the one is of A
+FusedParts = tuple[
+    Entry, Sequence[Entry], bool
+]  # the full value, its parts, and whether the full value is of A
 _GUESS_METHODS = ("class", "content")
 
 
 def pair_fused_inputs(matching: Matching, fused: Iterable[FusedParts]) -> Matching:
-    """The same, with the inputs of modules that were found to be one and several paired with each other.
+    """Pair the inputs of fused modules with those of the modules they replace.
 
-    What was paired by a guess before is no longer a guess."""
+    This replaces pairs that were guessed before.
+    """
     guessed = [pair for pair in matching.pairs if pair.how in _GUESS_METHODS]
     free = (
         _inputs_by_call([*matching.only_a, *(pair.a for pair in guessed)]),
@@ -261,7 +258,7 @@ def pair_fused_inputs(matching: Matching, fused: Iterable[FusedParts]) -> Matchi
 def _input_pairs(
     full_inputs: Sequence[Entry], part_inputs: Iterable[Sequence[Entry]], is_a: bool
 ) -> Iterator[EntryPair]:
-    """The first input with the first of each part, and so on."""
+    """Pair inputs by position."""
     for inputs in part_inputs:
         for full_input, part_input in zip(full_inputs, inputs, strict=False):
             if full_input.shape == part_input.shape:
@@ -285,7 +282,7 @@ def _module_call(entry: Entry) -> _ModuleCall:
 
 
 class CandidatesByShape:
-    """The values of a side that are still free, by moment, name, parent and shape."""
+    """The unpaired values of a side, indexed by call, name, parent and shape."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._positions = {id(entry): position for position, entry in enumerate(entries)}
@@ -295,17 +292,17 @@ class CandidatesByShape:
                 self._groups[key][index] = entry
 
     def with_names(self, full: Entry, names: Sequence[str]) -> list[Entry]:
-        """Those of its moment that have one of these names, in the order of the side."""
+        """Those of the same call with one of these names, in the order of the side."""
         return self._ordered([self._group((_call_key(full), name)) for name in names])
 
     def with_shape(self, full: Entry, axis: int, limit: int) -> list[Entry]:
-        """The first of its moment and parent, and parts of itself, with its shape but for one axis."""
+        """Those of the same call with the same shape but for one axis, and the same parent or name prefix."""
         shape_key = _call_key(full), axis, _shape_without(full.shape, axis)
         groups = [self._group((*shape_key, "in", _parent(full))), self._group((*shape_key, "of", full.name))]
         return self._ordered([dict(islice(group.items(), limit)) for group in groups])[:limit]
 
     def remove(self, entries: Sequence[Entry]) -> None:
-        """They are free no more."""
+        """Remove entries that have been paired."""
         for entry in entries:
             for key in _lookup_keys(entry):
                 self._groups[key].pop(self._positions[id(entry)], None)
@@ -329,7 +326,7 @@ def _lookup_keys(entry: Entry) -> Iterator[Hashable]:
 
 
 def _containers(name: str) -> Iterator[str]:
-    """What it may be a part of: `block[1][0]` of `block` and of `block[1]`."""
+    """The names it may be a part of: `block[1][0]` of `block` and of `block[1]`."""
     at = name.find("[")
     while at >= 0:
         yield name[:at]
@@ -341,7 +338,7 @@ def _call_key(entry: Entry) -> Hashable:
 
 
 def _parent(entry: Entry) -> str:
-    """Of a weight, that of its module."""
+    """The path of the parent module; for weights and inputs, that of their module's parent."""
     path = entry.name.split(".")
     return ".".join(path[:-2] if entry.kind in ("param", "grad_param", "input") else path[:-1])
 

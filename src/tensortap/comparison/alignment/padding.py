@@ -1,4 +1,4 @@
-"""Rows of padding, of which each run makes something else when its steps are cut otherwise: left out."""
+"""Drop padding rows, whose values depend on how a run is split into steps."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _DETAIL = f"without the rows that {MASK} hides"
 
 
 def drop_padding(matching: Matching) -> Matching:
-    """The same; of steps whose mask hides tokens, the rows of the others alone. Where nothing is hidden, or
-    no mask tells, as it was."""
+    """Keep only the token rows of steps whose attention mask hides some; other steps stay as they are."""
     hiding = {pair.a.first_step: table for pair, table in _token_masks(matching.pairs) if not table.all()}
     if not hiding:
         return matching
@@ -34,7 +33,7 @@ def drop_padding(matching: Matching) -> Matching:
 
 
 def _token_masks(pairs: Sequence[EntryPair]) -> Iterator[tuple[EntryPair, Array]]:
-    """Of each step whether each of its ids is a token, in their shape; not of those whose ids differ."""
+    """For each step with equal ids on both sides and a mask: which ids are tokens."""
     masks = {pair.a.first_step: pair for pair in pairs if _is_model_input(pair, MASK)}
     for pair in pairs:
         mask = masks.get(pair.a.first_step) if _is_model_input(pair, IDS) else None
@@ -56,18 +55,18 @@ def _token_masks(pairs: Sequence[EntryPair]) -> Iterator[tuple[EntryPair, Array]
 
 
 def _is_model_input(pair: EntryPair, suffix: str) -> bool:
-    """Whether it is an input of the model itself that ends so, on either side."""
+    """Whether it is an input of the model itself whose name ends so, on either side."""
     is_named = pair.a.name.endswith(suffix) or pair.b.name.endswith(suffix)
     return is_named and pair.a.kind == "input" and not module_of(pair.a.name, "input")
 
 
 def _covers_ids(mask: Sequence[int], ids: Sequence[int]) -> bool:
-    """Beside a cache, the mask has what came before as well."""
+    """Whether the mask covers the ids; with a KV cache it also covers earlier tokens."""
     return mask[0] == ids[0] and mask[1] >= ids[1]
 
 
 def _load_last_numbers(reference: ValueRef) -> Array | None:
-    """Of what grows from step to step, the last: the whole."""
+    """The numbers; of a value that grows from step to step, those of the last step."""
     inner = reference.reference if isinstance(reference, ConcatenatedStepsRef) else reference
     try:
         return load_numbers(inner.references[-1] if isinstance(inner, WindowsRef) else inner)
@@ -78,7 +77,7 @@ def _load_last_numbers(reference: ValueRef) -> Array | None:
 def _drop_padding_rows(pair: EntryPair, table: Array | None) -> EntryPair:
     if table is None or not pair.a.dtype or not pair.b.dtype or pair.a.shape != pair.b.shape:
         return pair
-    # What tells padding from tokens is compared as it is: it may be wrong.
+    # The mask itself and the model inputs are compared in full: they may be wrong.
     is_telling = _is_model_input(pair, "") or pair.a.name.endswith(MASK) or pair.b.name.endswith(MASK)
     ops = None if is_telling else _ops_for_token_rows(pair, table)
     if ops is None:
@@ -93,7 +92,7 @@ def _drop_padding_rows(pair: EntryPair, table: Array | None) -> EntryPair:
 
 
 def _ops_for_token_rows(pair: EntryPair, table: Array) -> tuple[ArrayOp, ...] | None:
-    """What takes the rows of tokens; None where a value has no row for each."""
+    """The ops that take the token rows; None if the value has no row per token."""
     stepped = [
         entry.reference.reference
         for entry in (pair.a, pair.b)
@@ -104,13 +103,13 @@ def _ops_for_token_rows(pair: EntryPair, table: Array) -> tuple[ArrayOp, ...] | 
         return _ops_for_windows([windowed for windowed in windows if not any(windowed.windows)], table)
     shape, ids, rows = pair.a.shape, table.shape, np.flatnonzero(table)
     is_attention = len(shape) == 4 and (shape[0], shape[2]) == ids and ids[1] != shape[1]
-    if is_attention:  # or heads: a row for each of its queries
+    if is_attention:  # or heads: one row per query
         return ("transpose", (0, 2, 1, 3)), ("reshape", (-1, shape[1], shape[3])), ("take", 0, rows)
     return ops_for_tokens(shape, ids, rows)
 
 
 def _ops_for_windows(references: Sequence[WindowsRef], table: Array) -> tuple[ArrayOp, ...] | None:
-    """Attention over the tokens so far, step by step: the queries that are tokens."""
+    """The ops that take the token queries of attention that grows step by step."""
     loaded = [load_numbers(reference) for windows in references for reference in windows.references]
     shapes = [
         array.shape for array in loaded if array is not None and array.ndim == 4 and len(array) == len(table)

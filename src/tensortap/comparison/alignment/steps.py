@@ -1,4 +1,4 @@
-"""One side does in one step what the other does in several: rows of a batch, or tokens, one after another."""
+"""Merge the steps of one side if the other does the same in a single step: split batches, token by token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from tensortap.comparison.alignment.tokens import are_token_lengths, match_tokens, token_row_order
 from tensortap.comparison.matching.rules import Rules
-from tensortap.comparison.noise.noise import UNIT_ROUNDOFF
 from tensortap.comparison.sharding.derived import (
     ConcatenatedStepsRef,
     JoinedRef,
@@ -23,18 +22,19 @@ from tensortap.comparison.sharding.derived import (
 from tensortap.comparison.sharding.placement import REPLICATE, ShardPlacement, assemble
 from tensortap.comparison.sides.entry import Entry, Side, sort_entries
 from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.values.noise import UNIT_ROUNDOFF
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 
 Shape = tuple[int, ...]
 _CallKey = tuple[object, ...]
 _NameOf = Callable[[Entry], str]
-_SCALAR_TOLERANCE = 1e-5  # what a lone number may be off and still be the same
+_SCALAR_TOLERANCE = 1e-5  # relative; scalars this close are the same
 
 
 def merge_steps(a: Side, b: Side, rules: Rules) -> tuple[Side, Side]:
-    """Both sides with one step, where the inputs of the model tell that several of one side are that of the
-    other; else as they are."""
+    """Both sides with one step, if the model's inputs show that several steps of one are the step of the
+    other."""
     counts = [len(side.steps) for side in (a, b)]
     if min(counts) != 1 or max(counts) == 1:
         return a, b
@@ -60,7 +60,7 @@ def _merge_long_side(
     pairs = [(full_by_key[key], group) for key, group in groups.items() if key in full_by_key]
     try:
         complete = [(full, group) for full, group in pairs if len(group) == count]
-        # Of all sequences: positions may be there once for all.
+        # The split with most sequences: position ids may exist once for all.
         splits = [_split_of(*group_pair) for group_pair in complete if _is_same_data(*group_pair)]
         chosen = max(splits, key=lambda split: split.sequences, default=None)
         if chosen is None:
@@ -75,15 +75,15 @@ def _merge_long_side(
 
 @dataclass(frozen=True, slots=True)
 class _StepSplit:
-    """How the inputs of the model are cut."""
+    """How the inputs of the model are split into steps."""
 
     axis: int
-    sequences: int  # sequences of the whole, where it is a table
-    lengths: tuple[int, ...]  # of the pieces along the axis
-    other_length: int = 0  # how long the other axis is, where it is a table
+    sequences: int  # in the full input, if it is 2-D
+    lengths: tuple[int, ...]  # of the steps along the axis
+    other_length: int = 0  # length of the other axis, if it is 2-D
 
     def order(self, shape: Shape, axis: int) -> Array | None:
-        """Where the rows of a whole are among those of its pieces, where that is another order."""
+        """The order of the full value's rows in the concatenated steps; None if it is the same."""
         is_flat = axis == 0 and self.axis == 1 and shape[0] == self.sequences * sum(self.lengths)
         return token_row_order(self.sequences, self.lengths) if is_flat and self.sequences > 1 else None
 
@@ -105,7 +105,7 @@ def _replace_entries(
     merged: dict[int, _MergedEntries],
     message: str,
 ) -> tuple[Side, Side]:
-    """What could be put together takes the place of its pieces; the others stay as they are."""
+    """Replace the steps that were merged; other entries stay as they are."""
     rows = [(full, group, merged[id(full)]) for full, group in pairs]
     replacements = {id(full): merged_pair[0] for full, _, merged_pair in rows if merged_pair is not None}
     consumed = {id(entry) for _, group, merged_pair in rows if merged_pair is not None for entry in group}
@@ -124,7 +124,7 @@ def _replace_entries(
 
 
 def _mark_unresolved(entry: Entry, full: Entry | None) -> Entry:
-    """The first piece of a value that could not be put together, which is not to be taken for the whole."""
+    """Mark the first step of a value that could not be merged, lest it be compared with the full value."""
     if full is None or not full.dtype or entry.shape == full.shape:
         return entry
     reason = "nothing tells how what it has in several steps belongs together"
@@ -136,7 +136,7 @@ def _call_key(entry: Entry, name_of: _NameOf) -> _CallKey:
 
 
 def _is_same_data(full: Entry, group: Sequence[Entry]) -> bool:
-    """Whether it is an input of the model itself, and the pieces are the whole, in whatever order of rows."""
+    """Whether it is a model input that the steps concatenate to, up to the order of rows."""
     axis = _concat_axis([entry.shape for entry in group], full.shape)
     if full.kind != "input" or module_of(full.name, "input") or axis is None:
         return False
@@ -158,7 +158,7 @@ def _are_same_rows(a: Array, b: Array) -> bool:
 
 
 def _merge_group(full: Entry, group: Sequence[Entry], split: _StepSplit, which: str) -> _MergedEntries:
-    """The other side's value and that of all steps in its shape; None where the shapes do not tell how."""
+    """The full value and the merged steps in the same shape; None if the shapes do not tell how."""
     count = len(split.lengths)
     if len(group) != count or not full.dtype:
         return None
@@ -193,7 +193,7 @@ def _merge_group(full: Entry, group: Sequence[Entry], split: _StepSplit, which: 
 def _merge_repeated(
     full: Entry, group: Sequence[Entry], description: str
 ) -> ConcatenatedStepsRef | UnresolvedRef:
-    """What every step has as a whole. A lone number may be each step's own, as a loss is."""
+    """Merge steps that all have the full shape. A scalar such as a loss may be each step's own."""
     references = tuple(entry.reference for entry in group)
     full_scalar, *step_scalars = (_scalar_of(entry) for entry in (full, *group))
     if not _is_per_step_scalar(full_scalar, step_scalars):
@@ -211,7 +211,7 @@ def _merge_repeated(
 
 
 def _scalar_of(entry: Entry) -> float:
-    """A number that is no decision; NaN for whatever else."""
+    """A floating-point scalar; NaN for anything else."""
     array = load_numbers(entry.reference) if entry.shape == () else None
     return float(array) if array is not None and array.dtype.kind == "f" else math.nan
 
@@ -230,7 +230,7 @@ def _merged_entry(
 
 
 def _farthest_step(full: Entry, group: Sequence[Entry]) -> int:
-    """Which of several copies is farthest from the other side's: a good one would hide it."""
+    """The step farthest from the full value: a good one would hide a bad one."""
     full_numbers = load_numbers(full.reference)
     if full_numbers is None:
         return 0
@@ -244,7 +244,7 @@ def _farthest_step(full: Entry, group: Sequence[Entry]) -> int:
 
 
 def _concat_axis(shapes: Sequence[Shape], full: Shape) -> int | None:
-    """The axis along which pieces add up to the whole, all others being the same."""
+    """The axis along which the steps concatenate to the full shape, if all others are equal."""
     if any(len(shape) != len(full) for shape in shapes):
         return None
     columns = list(zip(*shapes, strict=True))
@@ -253,8 +253,8 @@ def _concat_axis(shapes: Sequence[Shape], full: Shape) -> int | None:
 
 
 def _growing_windows(shapes: Sequence[Shape], full: Shape) -> tuple[tuple[tuple[int, int], ...], ...] | None:
-    """Where the pieces of masks or of attention weights lie: along two axes, the second as far as the first
-    has come, or along one that every step has from its beginning on."""
+    """The windows of masks or attention weights that grow with the steps: causal along two axes, or
+    prefixes along one."""
     if any(len(shape) != len(full) for shape in shapes):
         return None
     axes = [axis for axis in range(len(full)) if any(shape[axis] != full[axis] for shape in shapes)]
@@ -264,7 +264,7 @@ def _growing_windows(shapes: Sequence[Shape], full: Shape) -> tuple[tuple[tuple[
     return tuple(tuple(window.get(axis, (0, size)) for axis, size in enumerate(full)) for window in limits)
 
 
-_Limits = list[dict[int, tuple[int, int]]]  # of each piece, along the axes that are cut
+_Limits = list[dict[int, tuple[int, int]]]  # per step, (start, stop) along the split axes
 
 
 def _prefix_windows(shapes: Sequence[Shape], full: Shape, axes: Sequence[int]) -> _Limits | None:

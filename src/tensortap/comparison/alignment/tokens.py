@@ -1,9 +1,4 @@
-"""Rows by token id.
-
-Which row of one side is which token of the other, by their ids and masks.
-
-Pairs of sides that hold the same tokens in other places: another order, another padding, packed.
-"""
+"""Align the rows of two sides by token id: reordered, differently padded or packed sequences."""
 
 from __future__ import annotations
 
@@ -26,26 +21,27 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """Rows of both sides that are the same token of the same sequence, as positions in the flattened ids."""
+    """Rows of both sides for the same tokens of the same sequences, as positions in the flattened ids."""
 
     a: Array
     b: Array
     shapes: tuple[Shape, Shape]  # of the ids
     description: str
     is_sure: bool = True
-    sequences: tuple[Array, Array] | None = None  # those of sequences that belong together, of ids in a table
-    have_same_columns: bool = False  # whether each sequence stands in the same columns on both sides
-    unmatched: tuple[int, int] = (0, 0)  # sequences that the other side does not have
-    count: int = 0  # sequences that both have
+    sequences: tuple[Array, Array] | None = None  # batch indices of paired sequences, if the ids are 2-D
+    have_same_columns: bool = False  # of both sides
+    unmatched: tuple[int, int] = (0, 0)  # number of sequences that the other side does not have
+    count: int = 0  # number of sequences that both have
 
 
 def match_tokens(
     a: Array, b: Array, a_mask: Array | None = None, b_mask: Array | None = None
 ) -> TokenRows | None:
-    """The tokens that both sides have: whole sequences, wherever they stand and however they are padded.
+    """The tokens that both sides have: full sequences, wherever they are and however padded.
 
-    None where both sides have a sequence of their own, which is other data; unsure where one could be
-    either of two."""
+    None if both sides have sequences of their own, which is other data; not `is_sure` if a repeated
+    sequence could be either of two.
+    """
     a_sequences, b_sequences = _sequences(a, a_mask), _sequences(b, b_mask)
     pairs = _pair_sequences(a_sequences, b_sequences)
     if not pairs or len(pairs) < min(len(a_sequences), len(b_sequences)):
@@ -65,19 +61,18 @@ def match_tokens(
 def ops_for_sequences(
     shape: Shape, ids: Shape, sequences: Array, *, have_same_columns: bool
 ) -> tuple[ArrayOp, ...] | None:
-    """What takes whole sequences of a value: whatever its other axes are where tokens stand in the same
-    columns, else where it has nothing for each token."""
+    """The ops that take full sequences of a value; None unless its columns agree or it has none per token."""
     is_fitting = shape[:1] == ids[:1] and (have_same_columns or ids[1] not in shape[1:])
     return (("take", 0, sequences),) if is_fitting else None
 
 
 def is_by_position(shape: Shape, ids: Shape) -> bool:
-    """Whether a value is the same for all sequences: one line for each position."""
+    """Whether a value is shared by all sequences, with one row per position."""
     return len(ids) == 2 and shape[:1] == (1,) and len(shape) > 1 and ids[1] in shape[1:]
 
 
 def ops_for_tokens(shape: Shape, ids: Shape, rows: Array) -> tuple[ArrayOp, ...] | None:
-    """What takes these rows of a value, one per token; None where its axes do not say which is which."""
+    """The ops that take these token rows of a value; None if its axes do not tell tokens apart."""
     if len(ids) == 2 and ids[0] == 1 and shape[:1] == ids[1:] and shape[:2] != ids:
         return _take_flat_rows(shape[1:], rows)
     if shape[: len(ids)] == ids:
@@ -91,8 +86,7 @@ def ops_for_tokens(shape: Shape, ids: Shape, rows: Array) -> tuple[ArrayOp, ...]
 
 
 def token_row_order(sequences: int, lengths: Sequence[int]) -> Array:
-    """Where each row of a whole is among those of its pieces one after another, of values with a row for each
-    token of several lines that were cut into columns of these lengths."""
+    """The order of flattened token rows among concatenated shards of these lengths."""
     positions = np.arange(sequences * sum(lengths)).reshape(sequences, -1)
     shards = np.split(positions, np.cumsum(lengths)[:-1].tolist(), axis=1)
     return np.argsort(np.concatenate([shard.reshape(-1) for shard in shards]))
@@ -101,9 +95,9 @@ def token_row_order(sequences: int, lengths: Sequence[int]) -> Array:
 def are_token_lengths(
     sizes: Sequence[int], lengths: Sequence[int], other_length: int = 0, other_dims: Shape = ()
 ) -> bool:
-    """Whether the sizes of pieces are those of the tokens, or of what there is `beside` each of them: what a
-    router has sorted has others, which may by chance be in proportion. A value that has the tokens along
-    another of its axes, the `rest`, may have anything along this one."""
+    """Whether the shard lengths are proportional to the token counts, by 1 or `other_length`. Rows sorted
+    by a router may be proportional by chance; values with tokens along another axis (`other_dims`) may
+    have any factor."""
     times = sum(sizes) // sum(lengths)
     if any(size != times * length for size, length in zip(sizes, lengths, strict=True)):
         return False
@@ -115,7 +109,7 @@ def _take_flat_rows(trailing: Shape, rows: Array) -> tuple[ArrayOp, ...]:
 
 
 def _sequences(ids: Array, mask: Array | None) -> list[tuple[Array, Array]]:
-    """The tokens of each sequence and where they stand, without padding."""
+    """The tokens of each sequence and their positions, without padding."""
     table = np.atleast_2d(ids)
     is_token = np.ones(table.shape, bool) if mask is None else np.atleast_2d(mask) != 0
     positions = np.arange(table.size).reshape(table.shape)
@@ -129,7 +123,7 @@ def _sequences(ids: Array, mask: Array | None) -> list[tuple[Array, Array]]:
 def _pair_sequences(
     a: Sequence[tuple[Array, Array]], b: Sequence[tuple[Array, Array]]
 ) -> list[tuple[Array, Array]]:
-    """Equal sequences in their order. One that is repeated has the same values each time."""
+    """Pair equal sequences in order; repeated ones have the same values each time."""
     b_positions: dict[bytes, list[Array]] = {}
     for tokens, columns in b:
         b_positions.setdefault(_token_key(tokens), []).append(columns)
@@ -142,7 +136,7 @@ def _pair_sequences(
 
 
 def _sequence_indices(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> tuple[Array, Array] | None:
-    """Which sequence is which, where each has a line."""
+    """The batch indices of paired sequences, if both ids are 2-D."""
     if a.ndim != 2 or b.ndim != 2:
         return None
     first, second = (
@@ -152,7 +146,7 @@ def _sequence_indices(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) 
 
 
 def _have_same_columns(a: Array, b: Array, pairs: Sequence[tuple[Array, Array]]) -> bool:
-    """Whether all have the same columns, and nothing of them is padding."""
+    """Whether all sequences fill the same columns, without padding."""
     width = a.shape[1]
     return width == b.shape[1] and all(
         len(a_positions) == len(b_positions) == width for a_positions, b_positions in pairs
@@ -168,12 +162,12 @@ def _token_key(tokens: Array) -> bytes:
 
 
 _IDS, _MASK = "input_ids", "attention_mask"
-_MAX_DISTANCE = 0.01  # of the whole
+_MAX_DISTANCE = 0.01  # relative
 
 
 def align_tokens(matching: Matching) -> Matching:
-    """The same with the rows of common tokens alone, for steps whose ids are not the same. Sequences that
-    only one side has are gaps: nothing was compared there."""
+    """Keep only the rows of common tokens, for steps whose ids differ. Sequences that only one side has
+    are reported as gaps."""
     rows_by_step: dict[int, TokenRows] = {}
     messages, gaps = list[str](), list[str]()
     for pair in matching.pairs:
@@ -195,7 +189,7 @@ def align_tokens(matching: Matching) -> Matching:
 
 
 def _describe_unmatched(rows: TokenRows, step: int) -> list[str]:
-    """Sequences without a partner, as a sentence for each side that has some."""
+    """Report the sequences without a partner, per side."""
     both = rows.count
     return [
         f"{count} of the {count + both} sequences of step {step} {'is' if count == 1 else 'are'} only in "
@@ -270,18 +264,18 @@ def _take_tokens(pair: EntryPair, rows: TokenRows | None) -> EntryPair:
 
 
 def _may_have_token_rows(pair: EntryPair) -> bool:
-    """Whether it may have something for each token, in an order of its own, as the rows of one expert."""
+    """Whether it may have rows per token in an order of its own, such as those of one expert."""
     return pair.a.kind not in ("param", "grad_param") and min(len(pair.a.shape), len(pair.b.shape)) > 0
 
 
 def _is_near(pair: EntryPair) -> bool:
-    """Whether it is hardly another value, wherever the tokens stand."""
+    """Whether the values are nearly equal, in spite of the token order."""
     if pair.a.shape != pair.b.shape:
         return False
     try:
         a, b = load_numbers(pair.a.reference), load_numbers(pair.b.reference)
     except (TensortapError, OSError, ValueError):
-        return True  # what cannot be read is said to be so
+        return True  # unreadable values are reported later
     return a is None or b is None or relative_distance(a, b) <= _MAX_DISTANCE
 
 
@@ -291,14 +285,14 @@ def _mark_unresolved(pair: EntryPair, note: AlignmentNote, reason: str) -> Entry
 
 
 def _is_shared_by_sequences(pair: EntryPair, rows: TokenRows) -> bool:
-    """Whether both sides have it once for all their sequences, of which one at least has several."""
+    """Whether both sides have it once for all sequences, and there are several."""
     is_shared = max(shape[0] for shape in rows.shapes) > 1 and all(len(shape) == 2 for shape in rows.shapes)
     both = zip((pair.a, pair.b), rows.shapes, strict=True)
     return is_shared and all(is_by_position(entry.shape, ids) for entry, ids in both)
 
 
 def _take_positions(pair: EntryPair, rows: TokenRows, note: AlignmentNote) -> EntryPair:
-    """As far as tokens go on both sides, where each stands in the same column of both."""
+    """Take the positions that both sides have, if tokens stand in the same columns."""
     columns = [side % ids[1] for side, ids in zip((rows.a, rows.b), rows.shapes, strict=True)]
     axes = [entry.shape.index(ids[1], 1) for entry, ids in zip((pair.a, pair.b), rows.shapes, strict=True)]
     if pair.a.shape == pair.b.shape or axes[0] != axes[1] or not np.array_equal(columns[0], columns[1]):

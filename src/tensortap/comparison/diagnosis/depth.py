@@ -8,9 +8,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from tensortap.comparison.matching.match import EntryPair
-from tensortap.comparison.noise.noise import SCALE_DTYPES, UNIT_ROUNDOFF
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.values.noise import SCALE_DTYPES, UNIT_ROUNDOFF
 
 
 class DepthTracker:

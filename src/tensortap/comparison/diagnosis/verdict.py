@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from tensortap.comparison.matching.match import EntryPair
-from tensortap.comparison.noise.floor import Noise
 from tensortap.comparison.sides.module_names import OUTPUTS, module_of, stem_of
 from tensortap.comparison.values.metrics import Metrics
+from tensortap.comparison.values.noise import Noise
 from tensortap.core.record import Kind
 
 Verdict = Literal[

@@ -1,4 +1,4 @@
-"""Heads that stand in another order: the same blocks of an axis, each found without doubt."""
+"""Attention heads in another order: permuted blocks along one axis."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from tensortap.comparison.layout.layouts import Layout, apply_ops
 from tensortap.comparison.layout.sampling import relative_distance
 from tensortap.kernels.decode import Array
 
-_SAMPLES_PER_ROW = 64  # numbers of each row
-_MAX_ROWS, _MIN_HEAD_WIDTH = 8192, 4  # rows along an axis; numbers of a head
+_SAMPLES_PER_ROW = 64  # numbers sampled per row
+_MAX_ROWS, _MIN_HEAD_WIDTH = 8192, 4  # rows along an axis; numbers per head
 _MAX_ERROR = 0.1
 
 
 def find_head_order(a: Array, b: Array) -> Layout | None:
-    """The order in which b has the heads of a; None where they are no blocks of one axis.
+    """The order in which b has the heads of a; None if no axis consists of permuted blocks.
 
-    Whether that is a layout or a fault the two values alone do not tell."""
+    The two values alone do not tell whether that is a layout or a bug.
+    """
     if a.shape != b.shape or not a.size:
         return None
     for axis, least in _head_axes(a.ndim):
@@ -33,7 +34,7 @@ def find_head_order(a: Array, b: Array) -> Layout | None:
 
 
 def _head_axes(count: int) -> list[tuple[int, int]]:
-    """Which axes may hold heads, and how wide one is at least: along a width they are blocks."""
+    """Axes that may hold heads, each with the minimal block width."""
     wide = [(axis, _MIN_HEAD_WIDTH) for axis in dict.fromkeys((count - 1, 0))]
     return [*wide, (1, 1), (2, 1)] if count == 4 else wide
 
@@ -44,7 +45,7 @@ def _describe_order(width: int, axis: int, least: int) -> str:
 
 
 def _match_rows(a: Array, b: Array, axis: int) -> Array | None:
-    """The rows of b in the order of a, by some numbers of each; None where one has no partner, or two."""
+    """The rows of b in the order of a, by a sample of each; None unless it is a non-trivial permutation."""
     x, y = (sample_rows(array, axis) for array in (a, b))
     if (
         not (np.isfinite(x).all() and np.isfinite(y).all())
@@ -58,15 +59,15 @@ def _match_rows(a: Array, b: Array, axis: int) -> Array | None:
 
 
 def _nearest_rows(x: Array, y: Array) -> Array | None:
-    """The row of y that is nearest to each of x; None where one is not near."""
-    # Without the squares of x, which are the same for all rows of y.
+    """The nearest row of y for each row of x; None if one is not near."""
+    # Squared distances without the x**2 term, which is the same for all rows of y.
     rows = ((y**2).sum(1)[None] - 2 * (x @ y.T)).argmin(axis=1)
     errors = np.linalg.norm(x - y[rows], axis=1)
     return rows if bool((errors <= 2 * _MAX_ERROR * np.linalg.norm(x, axis=1)).all()) else None
 
 
 def sample_rows(array: Array, axis: int) -> Array:
-    """Some numbers of each row along an axis, the same of each."""
+    """The same sample of numbers from each row along an axis."""
     rows = np.moveaxis(array, axis, 0)
     if rows.ndim == 1:
         return rows[:, None].astype(np.float64)
@@ -81,7 +82,7 @@ def sample_rows(array: Array, axis: int) -> Array:
 
 
 def _block_width(rows: Array) -> int:
-    """The widest blocks that stay together."""
+    """The width of the widest blocks that stay contiguous."""
     for width in (size for size in range(len(rows) // 2, 0, -1) if len(rows) % size == 0):
         blocks = rows.reshape(-1, width)
         if (blocks[:, 0] % width == 0).all() and (np.diff(blocks, axis=1) == 1).all():

@@ -1,11 +1,4 @@
-"""Permutations, transposes, rotary halves.
-
-Two arrays that hold the same numbers in another arrangement: equal up to what.
-
-Orders in which models keep the numbers of one axis: halves of rotary heads, fused projections.
-
-What is left over when a value is cut to what both sides have: padding, or values that one side lacks.
-"""
+"""Find the layout in which two arrays are equal: reshapes, transposes, crops, rotary and fused orders."""
 
 from __future__ import annotations
 
@@ -20,31 +13,31 @@ from tensortap.comparison.layout.sampling import ArrayOp, SampledFit, Shape, rel
 from tensortap.comparison.sides.alignment_note import AlignmentNote
 from tensortap.kernels.decode import Array
 
-# So much of the whole may remain, and the next best must leave this many times more.
+# Maximal relative error of a fit, by what factor the next best must be worse, and what counts as exact.
 _MAX_ERROR, _MARGIN, _EPSILON = 0.1, 3.0, 1e-12
-_MIN_NUMBERS = 8  # numbers: fewer fit by chance
+_MIN_NUMBERS = 8  # fewer fit by chance
 _MAX_AXES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What makes two arrays comparable: steps for each side, and what to call them."""
+    """Array ops for each side that make two arrays comparable, with a description."""
 
     description: str
     a: tuple[ArrayOp, ...] = ()
     b: tuple[ArrayOp, ...] = ()
-    is_conventional: bool = True  # False: as likely a fault as a layout
-    gap: str = ""  # what only one side has, where that is more than padding
+    is_conventional: bool = True  # False: as likely a bug as a layout
+    gap: str = ""  # what only one side has, beyond padding
 
     def annotate(self, note: AlignmentNote) -> AlignmentNote:
-        """The plan with this after it."""
+        """Extend the note of a pair by this layout."""
         detail = f"equal but for {self.description}" if self.gap else f"equal up to {self.description}"
         return replace(note.extended(self.description, detail), gap=self.gap)
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutMatch:
-    """What two arrays are equal up to; several where that is not settled, none where nothing fits."""
+    """The layouts up to which two arrays are equal: several if ambiguous, none if nothing fits."""
 
     layouts: tuple[Layout, ...] = ()
     error: float = 0.0
@@ -60,8 +53,7 @@ class LayoutMatch:
 
 
 def find_layout(a: Array, b: Array) -> LayoutMatch:
-    """In what arrangement b holds the numbers of a; nothing where they are as different in any, and nothing
-    where they fit as they are."""
+    """The layout in which b equals a; empty if none fits, or if they are equal as they are."""
     if min(a.size, b.size) < _MIN_NUMBERS or _is_constant(a) or _is_constant(b):
         return LayoutMatch()
     sampled = SampledFit(a, b)
@@ -77,14 +69,14 @@ def find_layout(a: Array, b: Array) -> LayoutMatch:
     best = min(error for _, error, _ in fitting)
     best_fits = [fit for fit in fitting if fit[1] <= _MARGIN * best + _EPSILON]
     first, error, array = best_fits[0]
-    # What changes the other side instead makes the same pair of numbers.
+    # A layout that changes the other side instead pairs the same numbers.
     alike = [(layout, reordered) for layout, _, reordered in best_fits[1:] if bool(layout.b) == bool(first.b)]
     ties = [layout for layout, reordered in alike if _would_differ(array, reordered, error)]
     return LayoutMatch((first, *ties), error)
 
 
 def apply_ops(ops: Sequence[ArrayOp], array: Array) -> Array:
-    """The array after these steps; only `take` copies."""
+    """Apply array ops; only `take` copies."""
     for verb, *arguments in ops:
         if verb == "reshape":
             array = array.reshape(arguments[0])
@@ -98,7 +90,7 @@ def apply_ops(ops: Sequence[ArrayOp], array: Array) -> Array:
 
 
 def _fitting_layouts(a: Array, b: Array, sampled: SampledFit) -> Iterator[tuple[Layout, float, Array]]:
-    """The layouts that leave little, and what each makes of the side that is changed."""
+    """The layouts with a small error, and the array that each changes."""
     for layout in _candidate_layouts(a.shape, b.shape):
         if not sampled.could_match(layout.a, layout.b, _MAX_ERROR):
             continue
@@ -109,7 +101,7 @@ def _fitting_layouts(a: Array, b: Array, sampled: SampledFit) -> Iterator[tuple[
 
 
 def _check_padding(layout: Layout, a: Array, b: Array, error: float) -> Layout:
-    """The same; what is cut away is padding, and then no gap, or it is said that one side has it alone."""
+    """Clear the gap if the cropped part is padding; otherwise describe it."""
     if not layout.gap:
         return layout
     ops, array = (layout.a, a) if layout.a else (layout.b, b)
@@ -119,7 +111,7 @@ def _check_padding(layout: Layout, a: Array, b: Array, error: float) -> Layout:
 
 
 def _candidate_layouts(a: Shape, b: Shape) -> Iterator[Layout]:
-    """Every arrangement that the shapes allow, the simplest first."""
+    """Every layout that the shapes allow, the simplest first."""
     if np.prod(a) != np.prod(b):
         yield from _crops(a, b)
         return
@@ -141,7 +133,7 @@ def _transposes(a: Shape, b: Shape) -> Iterator[Layout]:
 
 
 def _transposed_reshapes(a: Shape, b: Shape) -> Iterator[Layout]:
-    """Such as [batch, tokens, width] against [batch, heads, tokens, width of a head]."""
+    """Such as [batch, tokens, width] against [batch, heads, tokens, head width]."""
     for shape, target, side in ((b, a, "b"), (a, b, "a")):
         if len(shape) > _MAX_AXES:
             continue
@@ -153,7 +145,7 @@ def _transposed_reshapes(a: Shape, b: Shape) -> Iterator[Layout]:
 
 
 def _crops(a: Shape, b: Shape) -> Iterator[Layout]:
-    """One side has more rows, before or behind the others: a gap, unless that is found to be padding."""
+    """One side has more rows at either end: a gap, unless they turn out to be padding."""
     if len(a) != len(b):
         return
     differing = [axis for axis in range(len(a)) if a[axis] != b[axis]]
@@ -177,10 +169,10 @@ def _crops(a: Shape, b: Shape) -> Iterator[Layout]:
 
 
 def _known_reorderings(shape: Shape) -> Iterator[Layout]:
-    """Along the width of activations, or the first axis of weights: what models are known to differ in."""
+    """Known orders along the last axis of activations or the first axis of weights."""
     for axis in dict.fromkeys((len(shape) - 1, 0)):
         for description, rows in known_orders(shape[axis]):
-            # Two blocks that changed places are as likely two heads that were mixed up.
+            # Two swapped blocks are as likely two heads that were mixed up.
             is_ordinary = int(np.count_nonzero(np.diff(rows) != 1)) > 3
             yield Layout(
                 f"{description}, along axis {axis}", b=(("take", axis, rows),), is_conventional=is_ordinary
@@ -194,7 +186,7 @@ def _describe_axes(axes: Sequence[int]) -> str:
 
 
 def _would_differ(a: Array, b: Array, error: float) -> bool:
-    """Two layouts that make the same of the numbers are one."""
+    """Whether two layouts give different arrays."""
     return a.shape != b.shape or relative_distance(a, b) > error + _EPSILON
 
 
@@ -204,7 +196,7 @@ def _is_constant(array: Array) -> bool:
     return bool((few == first).all() and (array == first).all())
 
 
-_MAX_AXIS_LENGTH = 1 << 15  # numbers along an axis: longer ones, as of a vocabulary, have no heads
+_MAX_AXIS_LENGTH = 1 << 15  # longer axes, such as a vocabulary, have no heads
 _MAX_HEAD_WIDTH = 1024  # heads
 _FUSED_SECTIONS = {
     "gate and up": (1, 1),
@@ -217,7 +209,7 @@ _FUSED_SECTIONS = {
 
 @lru_cache(maxsize=8)
 def known_orders(size: int) -> tuple[tuple[str, Array], ...]:
-    """What each is called, and the rows of B in the order of A."""
+    """Descriptions of known orders along an axis, with the rows of B in the order of A."""
     if size > _MAX_AXIS_LENGTH:
         return ()
     orders: list[tuple[str, Array]] = []
@@ -230,7 +222,7 @@ def known_orders(size: int) -> tuple[tuple[str, Array], ...]:
 
 
 def _rotary_orders(size: int) -> Iterator[tuple[str, Array]]:
-    """Heads whose halves are one after the other against heads that take them in turn."""
+    """Rotary heads with contiguous halves against interleaved ones."""
     for head in (width for width in range(4, min(size, _MAX_HEAD_WIDTH) + 1, 2) if size % width == 0):
         turns = np.concatenate([np.arange(0, head, 2), np.arange(1, head, 2)])
         starts = head * np.arange(size // head)[:, None]
@@ -244,7 +236,7 @@ def _rotary_orders(size: int) -> Iterator[tuple[str, Array]]:
 
 
 def _fused_orders(size: int) -> Iterator[tuple[str, Array]]:
-    """Sections one after the other against a part of each, group by group."""
+    """Fused projections in contiguous sections against interleaved groups."""
     for description, shares in _FUSED_SECTIONS.items():
         total = sum(shares)
         for groups in (count for count in range(2, size // total + 1) if size % (count * total) == 0):
@@ -259,17 +251,17 @@ def _section_order(shares: tuple[int, ...], groups: int, width: int) -> Array:
     return np.concatenate([part.reshape(-1) for part in parts])
 
 
-_HUGE = 1e30  # beyond it, a number stands for infinity
+_HUGE = 1e30  # larger numbers count as infinite
 
 
 def is_padding(ops: Sequence[ArrayOp], array: Array, error: float = 0.0) -> bool:
-    """Whether all that these cuts leave out holds nothing: zeros, infinities, or the same again and again
-    that the rest does not have. `error` is what the rest differs by: so little is zero, too."""
+    """Whether all that is cropped is padding: zeros, infinities, or one repeated value that the rest does
+    not have. Values as small as `error`, the error of the rest, count as zeros."""
     return all(_is_empty(cropped, kept, error) for cropped, kept in _cropped_parts(ops, array))
 
 
 def _cropped_parts(ops: Sequence[ArrayOp], array: Array) -> Iterator[tuple[Array, Array]]:
-    """What each cut leaves out, and what it keeps."""
+    """What each crop drops, and what it keeps."""
     for _, axis, start, stop in ops:
         before = (slice(None),) * axis
         kept = array[(*before, slice(start, stop))]
@@ -292,7 +284,7 @@ def _is_empty(cropped: Array, kept: Array, error: float) -> bool:
 
 
 def _is_repeated_row(cropped: Array, kept: Array) -> bool:
-    """What a layer makes of zeros: its bias, in every row."""
+    """Whether all rows are the same, as a layer's bias is its output for zeros."""
     if cropped.ndim < 2 or cropped.shape[-1] != kept.shape[-1]:
         return False
     rows, kept_rows = (array.reshape(-1, array.shape[-1]) for array in (cropped, kept))
@@ -305,7 +297,7 @@ def _are_infinite(numbers: Array) -> bool:
 
 
 def _rms(numbers: Array) -> float:
-    """Of a usual number among them; an infinity is none."""
+    """The root mean square; 0 if there are infinities."""
     wide = numbers.astype(np.float64)
     usual = wide[np.abs(wide) < _HUGE]
     return float(np.sqrt(np.mean(usual**2))) if usual.size == wide.size and usual.size else 0.0

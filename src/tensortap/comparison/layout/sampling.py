@@ -1,9 +1,4 @@
-"""Cheap sampled tests.
-
-A few numbers of two arrays in an arrangement, without arranging all of them.
-
-Whether parts one after another may be a whole, by a few numbers of each.
-"""
+"""Cheap tests on sampled elements: could two arrays be equal in some layout?"""
 
 from __future__ import annotations
 
@@ -20,21 +15,22 @@ from tensortap.kernels.decode import Array
 ArrayOp = tuple[Any, ...]
 Shape = tuple[int, ...]
 _SAMPLE_SIZE = 512
-_HUGE = 1e30  # beyond it, a number stands for infinity
-_BLOCK_SIZE = 1 << 17  # numbers that are made wide at once
+_HUGE = 1e30  # larger numbers count as infinite
+_BLOCK_SIZE = 1 << 17  # numbers converted to float64 at once
 
 
 class SampledFit:
-    """Two arrays, asked whether an arrangement may make them the same.
+    """Two arrays, to test whether a layout could make them equal.
 
-    A sample tells how much an arrangement would leave of the whole; where a few large numbers are most of
-    it, those are looked at, since a sample seldom holds them."""
+    A random sample estimates the error of a layout; the largest numbers are tested too, since a few
+    outliers may make up most of the norm and a sample rarely contains them.
+    """
 
     def __init__(self, a: Array, b: Array, size: float | None = None) -> None:
         self._a, self._b, self._known_norm = a, b, size
 
     def could_match(self, a_steps: Sequence[ArrayOp], b_steps: Sequence[ArrayOp], most: float) -> bool:
-        """False where more than that is left of the whole for sure; nearly never False where less is."""
+        """False if the relative error certainly exceeds `most`; almost never False if it does not."""
         shape = _shape_after(a_steps, self._a.shape)
         if shape != _shape_after(b_steps, self._b.shape):
             return False
@@ -70,7 +66,7 @@ class SampledFit:
 
 
 def relative_distance(a: Array, b: Array) -> float:
-    """What is left of the larger, block by block; infinite where they are not finite in different places."""
+    """|a - b| relative to the larger norm, blockwise; infinite if non-finite values differ."""
     square, sizes = 0.0, [0.0, 0.0]
     for x, y in _paired_blocks(a, b):
         apart, x_size, y_size = _distance_and_norms(x.astype(np.float64), y.astype(np.float64))
@@ -82,12 +78,12 @@ def relative_distance(a: Array, b: Array) -> float:
 
 
 def absolute_distance(a: Array, b: Array) -> float:
-    """Between two small arrays, as it is."""
+    """|a - b| of two small arrays."""
     return _distance_and_norms(a, b)[0]
 
 
 def finite_norm(array: Array) -> float:
-    """Of what stands for no infinity."""
+    """The norm without what counts as infinite."""
     square = 0.0
     for block, _ in _paired_blocks(array, array):
         wide = block.astype(np.float64)
@@ -105,13 +101,13 @@ def _distance_and_norms(x: Array, y: Array) -> tuple[float, float, float]:
 
 
 def _to_infinities(numbers: Array) -> Array:
-    """Which infinity they stand for; what stands for none is itself."""
-    with np.errstate(invalid="ignore"):  # of zeros, which are not taken
+    """Replace what counts as infinite by signed infinities."""
+    with np.errstate(invalid="ignore"):  # of 0 * inf, which is not selected
         return np.where(np.abs(numbers) < _HUGE, numbers, np.sign(numbers) * np.inf)
 
 
 def _paired_blocks(a: Array, b: Array) -> Any:
-    """Both in pieces that fit into a processor's memory, without copies of the whole."""
+    """Cache-sized blocks of both arrays, as views."""
     if a.size <= _BLOCK_SIZE or a.ndim == 0:
         yield a, b
     elif a.shape[0] == 1:
@@ -124,7 +120,7 @@ def _paired_blocks(a: Array, b: Array) -> Any:
 
 
 def _largest_indices(array: Array) -> tuple[Array, ...]:
-    """Where the largest numbers of many parts are."""
+    """The indices of the largest number in each of many segments."""
     size = np.abs(array.reshape(-1))
     flat = np.where(size < _HUGE, size, 0)
     width = max(1, flat.size // _SAMPLE_SIZE)
@@ -134,7 +130,7 @@ def _largest_indices(array: Array) -> tuple[Array, ...]:
 
 
 def _shape_after(steps: Sequence[ArrayOp], shape: Shape) -> Shape:
-    """The shape that the steps make."""
+    """The shape after these ops."""
     for verb, *arguments in steps:
         if verb == "reshape":
             fixed = [size for size in arguments[0] if size != -1]
@@ -149,7 +145,7 @@ def _shape_after(steps: Sequence[ArrayOp], shape: Shape) -> Shape:
 
 
 def _indices_before(steps: Sequence[ArrayOp], shape: Shape, indices: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Where numbers of the result stood before the steps."""
+    """Map indices into the result back through the ops."""
     shapes = [_shape_after(steps[:count], shape) for count in range(len(steps) + 1)]
     for (verb, *arguments), old, new in reversed(list(zip(steps, shapes, shapes[1:], strict=False))):
         if verb == "reshape":
@@ -169,7 +165,7 @@ _PART_SAMPLE_SIZE = 256
 
 
 class SampledConcatenation:
-    """A whole of which several parts are tried at several places; each part at each place is seen once."""
+    """A full array, to test which parts concatenate to it; each part at each offset is sampled once."""
 
     def __init__(self, full: Array, axis: int) -> None:
         self._full, self._axis = full, axis
@@ -177,7 +173,7 @@ class SampledConcatenation:
         self._squares: dict[tuple[int, int], float] = {}
 
     def could_match(self, parts: Sequence[Array], most: float) -> bool:
-        """False where the parts leave more than that of the whole, nearly for sure."""
+        """False if the parts almost certainly leave a relative error above `most`."""
         start, square = 0, 0.0
         for part in parts:
             square += self._squared_error(part, start)

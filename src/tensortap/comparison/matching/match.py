@@ -1,9 +1,4 @@
-"""Names to pairs.
-
-Which value of one side is set against which of the other: by name, by rule, by class, by content.
-
-Two sides without a pair by name: what is nearest to what, and the rules to begin with.
-"""
+"""Pair the values of two sides: by name, by rule, by class, by content."""
 
 from __future__ import annotations
 
@@ -34,33 +29,33 @@ _GUESSERS: tuple[tuple[MatchMethod, Callable[..., list[ScoredPair]]], ...] = (
 )
 
 
-# Not frozen: one is made for every pair, and freezing takes five times as long. Nobody changes it.
+# Not frozen: one is created per pair, and frozen dataclasses are five times slower. Never mutated.
 @dataclass(slots=True, eq=False)
 class EntryPair:
-    """Two values that are taken for the same thing, how they were found, and how sure that is (1 is sure)."""
+    """Two values taken for the same, how they were matched, and a confidence up to 1."""
 
     a: Entry
     b: Entry
     how: MatchMethod = "name"
     score: float = 1.0
-    alignment: AlignmentNote | None = None  # what was done to make them comparable
+    alignment: AlignmentNote | None = None  # how they were made comparable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """All pairs in the order of A, and what has no partner."""
+    """All pairs in the order of A, and the values without a partner."""
 
     pairs: list[EntryPair]
     only_a: list[Entry] = field(default_factory=list)
     only_b: list[Entry] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)  # what was found on the way, and is no fault
-    ignored: int = 0  # values that a rule left out
+    messages: list[str] = field(default_factory=list)  # remarks that are not problems
+    ignored: int = 0  # number of values excluded by a rule
     gaps: list[str] = field(default_factory=list)  # parts of values that only one side has
-    has_shards: bool = False  # some values of a side are those of several ranks, put together
+    has_shards: bool = False  # some values were assembled from several ranks
 
     @property
     def notes(self) -> list[str]:
-        """All that is worth saying of the pairs as they are now."""
+        """All remarks on the pairs, including those that depend on later changes to them."""
         return [*self.messages, *_describe_guesses(self.pairs), *_hints_without_common_names(self)]
 
 
@@ -82,7 +77,7 @@ def match(a: Side, b: Side, rules: Any = None) -> Matching:
             scored = guess(left_a, left_b, pairs, shift)
             pairs += [EntryPair(a_entry, b_entry, how, score) for a_entry, b_entry, score in scored]
             left_a, left_b = _unpaired(pairs, left_a, left_b)
-    if any(pair.how != "name" for pair in pairs):  # names alone have kept the order of A
+    if any(pair.how != "name" for pair in pairs):  # pairing by name keeps the order of A
         positions = {id(entry): position for position, entry in enumerate(a_entries)}
         pairs.sort(key=lambda pair: positions[id(pair.a)])
     if rename_rules.ignore or rename_rules.placements:
@@ -103,13 +98,13 @@ def _unique_names(entries: Iterable[Entry]) -> list[str]:
 
 
 def _pair_by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any, Any]) -> list[EntryPair]:
-    """By name, step, rank and call, after the rules have had their say."""
+    """Pair by name, step, rank and call, after renaming by the rules."""
     names = {name: rules.rename(name) for name in _unique_names(a)} if rules.has_renames else {}
     ruled = {name for name, renamed in names.items() if renamed != name}
     rules.check_unique(names, {entry.name for entry in b} if ruled else set())
     b_by_key = _index_by_key(b, map(_call_key, b))
     pairs = []
-    # Those that a rule speaks of come first: it may mean a name that another of A has by itself.
+    # Renamed values first: a rule may target a name that another value of A has itself.
     for chosen in (ruled, names.keys() - ruled) if ruled else (names.keys(),):
         a_entries = [entry for entry in a if entry.name in chosen] if ruled else a
         keys: Iterable[_Key] = map(_call_key, a_entries)
@@ -124,7 +119,7 @@ def _pair_by_name(a: list[Entry], b: list[Entry], rules: Rules, shift: dict[Any,
 
 
 def _index_by_key(entries: list[Entry], keys: Iterable[_Key]) -> dict[_Key, Entry]:
-    """Each value under a key of its own: what has the same key as another is numbered."""
+    """Index by key; duplicates get a number appended."""
     pairs = list(zip(keys, entries, strict=True))
     by_key = dict(pairs)
     if len(by_key) == len(pairs):
@@ -147,8 +142,7 @@ def _unpaired(pairs: list[EntryPair], a: list[Entry], b: list[Entry]) -> tuple[l
 
 
 def _map_steps(a: list[Entry], b: list[Entry]) -> tuple[dict[Any, Any], list[str]]:
-    """Which step of B stands for which of A, where the two count differently: both have as many steps, and
-    none in common."""
+    """Map the steps of A to those of B if they are equally many and none is common."""
     all_steps = [{entry.step for entry in entries} for entries in (a, b)]
     a_steps, b_steps = ({step for step in steps if isinstance(step, int)} for steps in all_steps)
     if [a_steps, b_steps] != all_steps or not a_steps or a_steps & b_steps or len(a_steps) != len(b_steps):
@@ -164,7 +158,7 @@ def _describe_range(steps: set[int]) -> str:
 
 
 def _describe_guesses(pairs: list[EntryPair]) -> list[str]:
-    """What was paired without a name in common, and the rules that would say so."""
+    """Report the pairs that were guessed, and the rules that would make them certain."""
     guessed = [pair for pair in pairs if pair.how in ("class", "content")]
     if not guessed:
         return []
@@ -179,7 +173,7 @@ def _describe_guesses(pairs: list[EntryPair]) -> list[str]:
 
 
 def _hints_without_common_names(matching: Matching) -> list[str]:
-    """Two sides that share no name at all: what is nearest, and what to write."""
+    """Hints for sides that have no name in common."""
     pairs = matching.pairs
     if any(pair.how not in ("class", "content") for pair in pairs):
         return []
@@ -188,12 +182,13 @@ def _hints_without_common_names(matching: Matching) -> list[str]:
 
 
 _MAX_NAMES_SHOWN = 3
-_MAX_DISTINCT_NAMES = 100  # names of a side that differ in more than their numbers
+_MAX_DISTINCT_NAMES = 100  # per side; names that differ only in numbers count once
 _NUMBERS = re.compile(r"\d+")
 
 
 def unmatched_hints(a: Sequence[Entry], b: Sequence[Entry], *, are_guessed: bool) -> list[str]:
-    """What is said of sides that share no name; with `are_guessed` there are rules already."""
+    """Report the nearest names of sides without a common name, and rules to start from unless pairs were
+    guessed."""
     a_names, b_names = _first_by_name(a), _first_by_name(b)
     if not a_names or not b_names:
         return []
@@ -213,7 +208,7 @@ def unmatched_hints(a: Sequence[Entry], b: Sequence[Entry], *, are_guessed: bool
 
 
 def _first_by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Every name once, with the first value of it."""
+    """Every name once, with its first entry."""
     first: dict[str, Entry] = {}
     for entry in entries:
         first.setdefault(entry.name, entry)
@@ -221,7 +216,7 @@ def _first_by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
 
 
 def _nearest_names(a: dict[str, Entry], b: dict[str, Entry]) -> list[tuple[str, str]]:
-    """Of each sort of name in A the nearest in B, the nearest of all first; there always is one."""
+    """For each distinct name of A the nearest of B, best first."""
     scored = []
     b_entries = _distinct_names(b)
     for name, entry in _distinct_names(a).items():
@@ -237,7 +232,7 @@ def _nearest_names(a: dict[str, Entry], b: dict[str, Entry]) -> list[tuple[str, 
 
 
 def _distinct_names(names: dict[str, Entry]) -> dict[str, Entry]:
-    """One name of those that differ in their numbers alone."""
+    """One representative of names that differ only in their numbers."""
     by_shape: dict[str, str] = {}
     for name in names:
         by_shape.setdefault(_NUMBERS.sub("*", name), name)
@@ -245,7 +240,7 @@ def _distinct_names(names: dict[str, Entry]) -> dict[str, Entry]:
 
 
 def _entry_similarity(a: Entry, b: Entry) -> float:
-    """By the last part of the name above all, its whole, its numbers, and what it holds."""
+    """Score by the last name segment above all, the full name, its numbers, shape and kind."""
     parts = [entry.name.rpartition(".")[2] for entry in (a, b)]
     numbers = [_NUMBERS.findall(entry.name) for entry in (a, b)]
     name_score = 2 * _string_similarity(*parts) + _string_similarity(a.name, b.name)

@@ -1,14 +1,14 @@
-"""Rules that say which name of one side is which of the other, written in TOML with the grammar of paths.
+"""Rules that map names of A to names of B, written in TOML with the pattern grammar.
 
-ignore = ["**.rotary_emb"]              # left out on both sides
+ignore = ["**.rotary_emb"]              # ignored on both sides
 
 [[rule]]
-from = "model.layers.*.self_attn"       # a name of A, and of whatever lies below it
-to = "transformer.h.*.attn"             # what B calls it; each star is filled in turn
+from = "model.layers.*.self_attn"       # a name of A, and everything below it
+to = "transformer.h.*.attn"             # its name in B; wildcards are filled in order
 
 [[placement]]
-of = "**.up_proj"                       # a value of either side that is in pieces on several ranks
-is = "shard(2)"                         # how these sit in the whole
+of = "**.up_proj"                       # a value that is sharded over several ranks, on either side
+is = "shard(2)"                         # its placement
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _RULES_SYNTAX = 'write [[rule]] tables with from = "..." and to = "...", and a l
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Names that `source` matches are called as `target` says; stars are carried over in their order."""
+    """Renames what `source` matches to `target`; wildcards are carried over in order."""
 
     source: str
     target: str
     targets: tuple[tuple[re.Pattern[str], str], ...]
 
     def rename(self, name: str) -> str | None:
-        """The other side's name; None where the rule does not speak of this one."""
+        """The name on the other side; None if the rule does not match."""
         for expression, target in self.targets:
             match = expression.match(name)
             if match is not None:
@@ -49,7 +49,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules in their order, each applied to what the one before has made; and patterns to leave out."""
+    """Rename rules, applied in order to the output of the one before, and patterns to ignore."""
 
     rules: tuple[Rule, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Rules:
 
     @property
     def has_renames(self) -> bool:
-        """Whether any name may be called otherwise."""
+        """Whether any name may change."""
         return bool(self.rules or self.exact or self.function)
 
     def rename(self, name: str) -> str:
@@ -74,7 +74,7 @@ class Rules:
         return _rename_below_module(name, self.exact) if self.exact and name == before else name
 
     def describe_unused_patterns(self, names: Collection[str]) -> list[str]:
-        """Patterns that mean nothing."""
+        """Report patterns that match no name."""
         patterns = [("ignore", pattern) for pattern in self.ignore]
         patterns += [("the placement of", pattern.pattern) for pattern in self.placements]
         unused = (
@@ -85,13 +85,13 @@ class Rules:
         return [f"{label} {pattern!r} matches no name of either side" for label, pattern in unused]
 
     def drop_ignored(self, entries: list[Entry]) -> list[Entry]:
-        """Without what is ignored."""
+        """The entries that no ignore pattern matches."""
         if not self.ignore:
             return entries
         return [entry for entry in entries if not is_selected(entry.name, self.ignore)]
 
     def drop_ignored_weights(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """What is known of a model, without the weights that are ignored."""
+        """The metadata without the weights that are ignored."""
         model = facts.get("model")
         weights = model.get("weights") if isinstance(model, Mapping) else None
         if not self.ignore or not isinstance(weights, Mapping):
@@ -100,9 +100,9 @@ class Rules:
         return {**facts, "model": {**facts["model"], "weights": kept}}
 
     def check_unique(self, names: Mapping[str, str], b_names: set[str]) -> None:
-        """Raise where rules send two names of A to one of B."""
+        """Raise if rules map two names of A to one of B."""
         before: dict[str, str] = {}
-        # Those that the map itself names come first: they are the clearer words.
+        # Names that the map lists literally come first: they make the clearer message.
         for name in sorted(names, key=lambda name: name not in (self.exact or ())):
             renamed = names[name]
             if renamed != name and renamed in b_names:
@@ -114,7 +114,7 @@ class Rules:
                 before[renamed] = name
 
     def find_problems(self, a: Sequence[str], b: Sequence[str]) -> list[str]:
-        """Rules that match nothing, or lead to names that the other side does not have."""
+        """Report rules that match nothing, or lead to names that the other side does not have."""
         problems = []
         names = list(a)
         for number, rule in enumerate(self.rules, 1):
@@ -147,7 +147,7 @@ def _check_name(renamed: Any, name: str) -> str:
 
 
 def load_rules(source: Any) -> Rules:
-    """Rules from a TOML file, a dict of names or of what such a file holds, a function, or nothing."""
+    """Rules from a TOML file, a dict of names, a dict as parsed from such a file, a function, or None."""
     if source is None:
         return Rules()
     if isinstance(source, Rules):
@@ -189,7 +189,7 @@ def _from_mapping(mapping: Mapping[str, Any], where: str) -> Rules:
 
 
 def _from_names(mapping: Mapping[str, Any]) -> Rules:
-    """A dict from names of A to names of B; with stars each is a rule."""
+    """Rules from a dict of A's names to B's; keys with wildcards become rules."""
     renames = {str(name): str(target) for name, target in mapping.items()}
     exact = {name: target for name, target in renames.items() if not set("*{") & set(name)}
     rules = [_compile_rule(name, target) for name, target in renames.items() if name not in exact]
@@ -220,7 +220,7 @@ def _compile_rule(source: str, target: str) -> Rule:
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    """Each text that `{a,b}` stands for, in order."""
+    """Every pattern that `{a,b}` stands for, in order."""
     braces = _BRACES.search(pattern)
     if braces is None:
         return [pattern]
@@ -229,7 +229,7 @@ def _expand_braces(pattern: str) -> list[str]:
 
 
 def _compile_pattern(source: str) -> re.Pattern[str]:
-    """A name, and what is below it: the match ends where a part of a name does."""
+    """A regex for a name and whatever is below it: the match ends at a segment boundary."""
     if not source:
         return re.compile("")
     regex = "".join(_regex_of(token) for token in re.split(f"({_STARS.pattern})", source))
@@ -250,13 +250,13 @@ def _fill_stars(target: str, matched: Sequence[str]) -> str:
 
 
 def _fit_trailing_dot(matched: str, star: str) -> str:
-    """What a star stood for, with a dot behind it where the target wants one."""
+    """The text a wildcard matched, with a trailing dot if the target's wildcard has one."""
     bare = matched.removesuffix(".")
     return f"{bare}." if bare and star.endswith(".") else bare
 
 
 def _rename_below_module(name: str, exact: Mapping[str, str]) -> str:
-    """The name of what belongs to a module that is called otherwise: the innermost counts."""
+    """Rename by the innermost module that the dict renames."""
     ends = [separator.start() for separator in re.finditer(r"[.\[]", name)]
     module = next((name[:end] for end in reversed(ends) if name[:end] in exact), "")
     return _join_name(exact[module], name[len(module) :]) if module in exact else name
@@ -267,7 +267,7 @@ def _is_within_module(name: str, module: str) -> bool:
 
 
 def _join_name(module: str, suffix: str) -> str:
-    """A module and what follows its name; the model itself has no name, and its output is `out`."""
+    """Join a module path and a suffix; the model itself is `""`, and its output `out`."""
     if module and (suffix == "out" or suffix.startswith(("out[", "out."))):
         return module + suffix[3:]
     if module:

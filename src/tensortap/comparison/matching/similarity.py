@@ -1,4 +1,4 @@
-"""Values without a name in common that may be the same thing: by class and order, by what they hold."""
+"""Guess pairs of values without a common name: by module class and order, by content."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array, decode_block
 
 ScoredPair = tuple[Entry, Entry, float]
-_SAMPLE_SIZE = 4096  # numbers of each value that are looked at
-_MAX_CANDIDATES = 2000  # values of a side that are looked into
-_MAX_DISTANCE = 0.05  # relative distance within which two values may be the same
-_MIN_MARGIN = 3.0  # how much farther the second best has to be
+_SAMPLE_SIZE = 4096  # numbers sampled per value
+_MAX_CANDIDATES = 2000  # values loaded per side
+_MAX_DISTANCE = 0.05  # relative; farther values are not paired
+_MIN_MARGIN = 3.0  # factor by which the second best must be farther
 _SURE, _LIKELY, _POSSIBLE = 0.9, 0.8, 0.5
 _NUMBER = re.compile(r"(?<=[.\[])\d+(?=[.\[\]]|$)|^\d+(?=[.\[]|$)")
 _MAX_RULES_SHOWN = 4
@@ -36,7 +36,7 @@ class PairLike(Protocol):
 def match_by_class(
     a: list[Entry], b: list[Entry], pairs: Sequence[PairLike], shift: Mapping[Any, Any]
 ) -> list[ScoredPair]:
-    """Modules of one class in the order in which they ran, where both sides have as many of them."""
+    """Pair modules of one class in execution order, if both sides have equally many."""
     known_a = {module_of(pair.a.name, pair.a.kind) for pair in pairs}
     a_modules, b_modules = (
         _modules_by_class(a, known_a),
@@ -52,7 +52,7 @@ def match_by_class(
 def match_by_content(
     a: list[Entry], b: list[Entry], pairs: Sequence[PairLike], shift: Mapping[Any, Any]
 ) -> list[ScoredPair]:
-    """Values of one shape that hold nearly the same numbers; then whatever is named by analogy with them."""
+    """Pair values of one shape with nearly the same numbers; then those named by analogy."""
     known_b = {module_of(pair.b.name, pair.b.kind) for pair in pairs}
     known_a = {module_of(pair.a.name, pair.a.kind) for pair in pairs}
     a_groups = _group_by_shape(
@@ -66,7 +66,7 @@ def match_by_content(
 
 
 def suggest_rules(names: Iterable[tuple[str, str]]) -> str:
-    """Rules in TOML that would send these names of A to those of B, the shortest that say it."""
+    """The shortest TOML rules that rename these names of A to those of B."""
     rules = dict.fromkeys(_rename_rule(*pair) for pair in names)
     tables = [
         f"[[rule]]\nfrom = {_toml_string(source)}\nto = {_toml_string(target)}" for source, target in rules
@@ -76,12 +76,12 @@ def suggest_rules(names: Iterable[tuple[str, str]]) -> str:
 
 
 def _toml_string(name: str) -> str:
-    """As a text of TOML, whatever letters it has."""
+    """Quote as a TOML string."""
     return json.dumps(name, ensure_ascii=False)
 
 
 def _modules_by_class(entries: list[Entry], excluded: set[str]) -> dict[str, list[str]]:
-    """The paths of the modules of each class, as they first came."""
+    """The module paths of each class, in order of first appearance."""
     by_class: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for entry in entries:
         module = module_of(entry.name, entry.kind)
@@ -93,7 +93,7 @@ def _modules_by_class(entries: list[Entry], excluded: set[str]) -> dict[str, lis
 def _match_within_modules(
     a: list[Entry], b: list[Entry], partner: Mapping[str, str], shift: Mapping[Any, Any]
 ) -> list[ScoredPair]:
-    """The values of modules that belong together: by what they are of the module, else by their place."""
+    """Pair the values of paired modules: by port name, else by position."""
     pairs: list[ScoredPair] = []
     for index in () if not partner else (_index_by_port_name, _index_by_position):
         paired = {id(entry) for a_entry, b_entry, _ in pairs for entry in (a_entry, b_entry)}
@@ -120,7 +120,7 @@ def _index_by_port_name(entries: Iterable[Entry], step: _StepOf, partner: Mappin
 
 
 def _index_by_position(entries: Iterable[Entry], step: _StepOf, partner: Mapping[str, str]) -> _EntriesByKey:
-    """Arguments may be called differently: the first input of one is the first of the other."""
+    """Index by position within a kind: argument names may differ."""
     counted: defaultdict[tuple[Any, ...], int] = defaultdict(int)
     keyed: _EntriesByKey = {}
     for key, entry in _index_by_port_name(entries, step, partner).items():
@@ -131,7 +131,7 @@ def _index_by_position(entries: Iterable[Entry], step: _StepOf, partner: Mapping
 
 
 def _group_by_shape(entries: Iterable[Entry], shift: Mapping[Any, Any]) -> dict[tuple[Any, ...], list[Entry]]:
-    """What could be the same thing at all."""
+    """Group entries that could be the same value: by kind, shape, step and rank."""
     groups: defaultdict[tuple[Any, ...], list[Entry]] = defaultdict(list)
     for count, entry in enumerate(entries):
         if count < _MAX_CANDIDATES and entry.shape and entry.dtype:
@@ -141,7 +141,7 @@ def _group_by_shape(entries: Iterable[Entry], shift: Mapping[Any, Any]) -> dict[
 
 
 def _match_nearest(a: list[Entry], b: list[Entry]) -> list[ScoredPair]:
-    """Each with the nearest that is not taken; the first of several that are as near."""
+    """Pair each with the nearest one that is still unpaired."""
     a_samples, b_samples = _sample_values(a), _sample_values(b)
     pairs: list[ScoredPair] = []
     for entry, sample in a_samples:
@@ -157,7 +157,7 @@ def _match_nearest(a: list[Entry], b: list[Entry]) -> list[ScoredPair]:
 
 
 def _sample_values(entries: list[Entry]) -> list[tuple[Entry, Array]]:
-    """Some numbers of each value; what cannot be read, or is the same number throughout, tells nothing."""
+    """Some numbers of each value; unreadable and constant values are left out."""
     samples = []
     for entry in entries:
         try:
@@ -182,7 +182,7 @@ def _relative_distance(a: Array, b: Array) -> float:
 def _match_by_analogy(
     a: list[Entry], b: list[Entry], pairs: list[ScoredPair], shift: Mapping[Any, Any]
 ) -> list[ScoredPair]:
-    """Where `layers.0.attn` was found to be `h.0.attention`, so is `layers.1.attn`, whatever it holds."""
+    """If `layers.0.attn` was paired with `h.0.attention`, pair `layers.1.attn` with `h.1.attention`."""
     analogies: dict[str, set[str]] = defaultdict(set)
     for a_entry, b_entry, score in pairs:
         if score >= _LIKELY and _NUMBER.findall(a_entry.name) == _NUMBER.findall(b_entry.name):
@@ -206,7 +206,7 @@ def _match_by_analogy(
 
 
 def _numbers_to_stars(name: str) -> str:
-    """The name with a star for each number that is a part of it."""
+    """Replace every number segment of a name by a wildcard."""
     return _NUMBER.sub("*", name)
 
 
@@ -216,7 +216,7 @@ def _fill_stars(pattern: str, numbers: list[str]) -> str:
 
 
 def _rename_rule(source: str, target: str) -> tuple[str, str]:
-    """With stars where both have the same numbers, else as they are."""
+    """A rule between two names, with wildcards if both have the same numbers."""
     are_alike = _NUMBER.findall(source) == _NUMBER.findall(target)
     return (
         _drop_common_suffix(_numbers_to_stars(source), _numbers_to_stars(target))
@@ -226,7 +226,7 @@ def _rename_rule(source: str, target: str) -> tuple[str, str]:
 
 
 def _drop_common_suffix(source: str, target: str) -> tuple[str, str]:
-    """Without the parts at the end that both have: a rule speaks of everything below it as well."""
+    """Drop common last segments: a rule applies to everything below it as well."""
     a, b = source.split("."), target.split(".")
     while len(a) > 1 and len(b) > 1 and a[-1] == b[-1] and (a[:-1] != b[:-1]):
         a, b = a[:-1], b[:-1]

@@ -19,18 +19,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tensortap.comparison.matching.match import match
-from tensortap.comparison.noise.noise import DEFAULT_LIMIT as DEFAULT_LIMIT
-from tensortap.comparison.noise.noise import INTRINSIC_ROUNDING as INTRINSIC_ROUNDING
-from tensortap.comparison.noise.noise import UNIT_ROUNDOFF as UNIT_ROUNDOFF
-from tensortap.comparison.noise.noise import Noise as Noise
-from tensortap.comparison.noise.noise import analytic_noise as analytic_noise
-from tensortap.comparison.noise.noise import map_levels
-from tensortap.comparison.noise.noise import max_noise as max_noise
-from tensortap.comparison.sides.entry import Entry
-from tensortap.comparison.sides.entry import Side as Side_given_noise
-from tensortap.comparison.sides.load import Side, check_executor, load_side
+from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.load import check_executor, load_side
 from tensortap.comparison.values.measure import measure_pairs
 from tensortap.comparison.values.metrics import Metrics
+from tensortap.comparison.values.noise import (
+    DEFAULT_LIMIT,
+    INTRINSIC_ROUNDING,
+    UNIT_ROUNDOFF,
+    Noise,
+    analytic_noise,
+    map_levels,
+    max_noise,
+)
 from tensortap.core.errors import CorruptRunError
 from tensortap.core.record import Record
 
@@ -314,7 +315,7 @@ def check_limit(limit: Any) -> float:
     return limit
 
 
-def resolve_floor(floor: Any, base: Side_given_noise, executor: Executor | None = None) -> Floor:
+def resolve_floor(floor: Any, base: Side, executor: Executor | None = None) -> Floor:
     """A floor that a user gave: itself, its file, or runs that should be the same as the base."""
     if floor is None or isinstance(floor, Floor):
         return floor or Floor()

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from tensortap.comparison.diagnosis.symptoms import describe_symptoms
 from tensortap.comparison.diagnosis.verdict import GAPS, VERDICTS, Finding, Origin
-from tensortap.comparison.noise.floor import DEFAULT_LIMIT, INTRINSIC_ROUNDING, UNIT_ROUNDOFF
 from tensortap.comparison.runs.result import ComparisonResult, Coverage
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.metrics import Metrics
+from tensortap.comparison.values.noise import DEFAULT_LIMIT, INTRINSIC_ROUNDING, UNIT_ROUNDOFF
 
 _MAX_SHOWN = 8
 _NUMBER = re.compile(r"(?<=\s)[\d,]*\d")

@@ -1,9 +1,4 @@
-"""Shards to full value, declared placements.
-
-A value that was in pieces, whole: what it is made of, and whether its copies are equal.
-
-Pieces that sit in the whole as a user says, and what the numbers say against it.
-"""
+"""Assemble shards to the full value, by a declared placement; check replicas for equality."""
 
 from __future__ import annotations
 
@@ -14,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from tensortap.comparison.layout.sampling import relative_distance
-from tensortap.comparison.noise.floor import analytic_noise
 from tensortap.comparison.sharding.derived import JoinedRef, declared_placement, load_numbers, shards_of
 from tensortap.comparison.sharding.infer import infer_placement
 from tensortap.comparison.sharding.placement import ShardPlacement, assemble, shard_spans
 from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.values.noise import analytic_noise
 from tensortap.kernels.decode import Array
 
 
 class FullValue(NamedTuple):
-    """A value that is whole, in short how it was made, the sentence, and whether its copies are apart."""
+    """An assembled value, how it was assembled (in short and in full), and whether its replicas differ."""
 
     entry: Entry
     summary: str = ""
@@ -44,7 +39,7 @@ def describe_ranks(shards: Sequence[Entry]) -> str:
 
 
 def farthest_replica(replicas: Sequence[Array], full: Array) -> tuple[int, str]:
-    """Copies should be equal. Where they are not, the worst is compared: a good one would hide it."""
+    """The replica farthest from the other side: a good one would hide a bad one."""
     if all(np.array_equal(replicas[0], other, equal_nan=True) for other in replicas[1:]):
         return 0, ""
     with np.errstate(invalid="ignore"):
@@ -61,13 +56,14 @@ def do_replicas_differ(replicas: Sequence[Array], dtype: str) -> bool:
     return any(relative_distance(replicas[0], other) > most for other in replicas[1:])
 
 
-_CLEAR_FACTOR, _EPSILON = 3.0, 1e-12  # another way contradicts what leaves so many times as much
+_CLEAR_FACTOR, _EPSILON = 3.0, 1e-12  # factor by which another placement must be better to contradict
 
 
 def apply_declared_placement(
     entry: Entry, placement: ShardPlacement, reference_full: Array | None = None
 ) -> FullValue | None:
-    """The whole that was declared, with what the other side's whole says of it; None for no numbers."""
+    """Assemble by the declared placement, and report if the other side contradicts it; None if not
+    numeric."""
     arrays = load_shards(entry)
     if arrays is None:
         return None
@@ -92,7 +88,7 @@ def apply_declared_placement(
 
 
 def check_declared_placement(entry: Entry, full_value: FullValue, other_side: FullValue) -> FullValue:
-    """The same; of what was declared it is told where the numbers of the other side contradict it."""
+    """Assemble again with the other side's full value, to report where it contradicts the declaration."""
     placement = declared_placement(entry)
     reference_full = None if placement is None else load_numbers(other_side.entry.reference)
     if placement is None or reference_full is None or reference_full.shape != full_value.entry.shape:
@@ -101,7 +97,7 @@ def check_declared_placement(entry: Entry, full_value: FullValue, other_side: Fu
 
 
 def _fit_placement(entry: Entry, placement: ShardPlacement, arrays: Sequence[Array]) -> ShardPlacement:
-    """The way as these shapes need it; refused where they make no whole by it."""
+    """Adapt the placement to these shapes; raises if they cannot be assembled by it."""
     shapes, axes = [array.shape for array in arrays], arrays[0].ndim
     if placement.kind in ("replicate", "partial"):
         if len(set(shapes)) == 1:

@@ -1,4 +1,4 @@
-"""Values that are made of others: pieces that were put together, and values in another arrangement."""
+"""References to values derived from others: assembled shards, reordered values, merged steps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tensortap.readers.full_tensor import whole
 
 
 class UnassembledRef(NamedTuple):
-    """One name of several ranks at one moment; until it is known how they make a whole, the first.
-    `way` is what a user says of that."""
+    """The shards of one value on several ranks; loads the first until their placement is known.
+    `placement` is what the user declared."""
 
     entries: tuple[Entry, ...]
     placement: ShardPlacement | None = None
@@ -35,7 +35,7 @@ class UnassembledRef(NamedTuple):
 
 
 class JoinedRef(NamedTuple):
-    """Pieces that make a whole; of copies, the one that is meant."""
+    """Shards assembled to the full value; of replicated values, one replica."""
 
     shards: tuple[ValueRef, ...]
     placement: ShardPlacement
@@ -59,7 +59,7 @@ class JoinedRef(NamedTuple):
 
 
 class DeclaredShardsRef(NamedTuple):
-    """Pieces that say themselves how they sit in the whole."""
+    """Shards whose records declare their placement."""
 
     name: str
     shards: tuple[ValueRef, ...]
@@ -80,7 +80,7 @@ class DeclaredShardsRef(NamedTuple):
 
 
 class ReorderedRef(NamedTuple):
-    """A value in another arrangement."""
+    """A value after some array ops."""
 
     reference: ValueRef
     ops: tuple[ArrayOp, ...]
@@ -95,7 +95,7 @@ class ReorderedRef(NamedTuple):
 
 
 class ShardedRef(NamedTuple):
-    """The piece of a whole that one rank has, as a placement tells it."""
+    """The shard of a full value that one rank has under a placement."""
 
     reference: ValueRef
     placement: Placement
@@ -110,10 +110,10 @@ class ShardedRef(NamedTuple):
 
 
 class WindowsRef(NamedTuple):
-    """Parts of values, one number after the other; an empty place is all of it."""
+    """Windows of values, flattened and concatenated; an empty window is the full value."""
 
     references: tuple[ValueRef, ...]
-    windows: tuple[tuple[tuple[int, int], ...], ...]  # from where to where along each axis
+    windows: tuple[tuple[tuple[int, int], ...], ...]  # (start, stop) along each axis
 
     def load(self) -> Any:
         operand = self.operand()
@@ -129,7 +129,7 @@ class WindowsRef(NamedTuple):
 
 
 class ConcatenatedStepsRef(NamedTuple):
-    """What several steps gave, as one; `told` says how."""
+    """The values of several steps as one; `description` says how they were combined."""
 
     reference: JoinedRef | WindowsRef | ReorderedRef
     description: str
@@ -142,7 +142,7 @@ class ConcatenatedStepsRef(NamedTuple):
 
 
 class UnresolvedRef(NamedTuple):
-    """Pieces of which nobody knows how they make a whole."""
+    """Shards that cannot be assembled, with the reason."""
 
     reason: str
 
@@ -154,7 +154,7 @@ class UnresolvedRef(NamedTuple):
 
 
 def load_numbers(reference: ValueRef) -> Array | None:
-    """The numbers of a value, to compute with; None for what has none."""
+    """The decoded numbers of a value; None if it is complex or not numeric."""
     operand = reference.operand()
     if operand is None or dtype_info(operand.dtype).family == "complex":
         return None
@@ -166,7 +166,7 @@ def shards_of(entry: Entry) -> Sequence[Entry]:
 
 
 def declared_placement(entry: Entry) -> ShardPlacement | None:
-    """How a user says that the pieces sit in the whole."""
+    """The placement that the user declared for the shards of this entry, if any."""
     return entry.reference.placement if isinstance(entry.reference, UnassembledRef) else None
 
 

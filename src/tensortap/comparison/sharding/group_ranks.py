@@ -1,4 +1,4 @@
-"""Several ranks that have a piece of one value each: as one value, of which it is not yet known how."""
+"""Group the records of several ranks as the shards of one value."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tensortap.comparison.sides.entry import Entry, Side, sort_entries
 
 
 def group_ranks(a: Side, b: Side, declarations: Sequence[DeclaredPlacement] = ()) -> tuple[Side, Side]:
-    """Both sides with one value where several ranks have a piece each, if their ranks or cuts differ."""
+    """Group the shards of both sides if their ranks or declared placements differ."""
     both = a.ranks, b.ranks
     if both[0] == both[1]:
         names = _differently_sharded_names(a, b)
         both_sides = (group_shards(side, None, names, declarations) for side in (a, b))
         return (next(both_sides), next(both_sides)) if names else (a, b)
-    # Of as many ranks on both sides some may be missing: what is left are the same pieces.
+    # With equal world sizes, missing ranks leave the same shards on both sides.
     if not all(both) or a.world_size == b.world_size > 1:
         return a, b
     rank = next((ranks[0] for ranks in both if len(ranks) == 1), 0)
@@ -26,7 +26,7 @@ def group_ranks(a: Side, b: Side, declarations: Sequence[DeclaredPlacement] = ()
 
 
 def _differently_sharded_names(a: Side, b: Side) -> set[str]:
-    """Names whose pieces are placed in one way on one side and in another on the other."""
+    """Names whose declared placements differ between the sides."""
     if not any(entry.placement is not None for side in (a, b) for entry in side.entries):
         return set()
     placements_by_side: list[dict[str, set[object]]] = [{}, {}]
@@ -48,7 +48,7 @@ def group_shards(
     names: set[str] | None = None,
     declarations: Sequence[DeclaredPlacement] = (),
 ) -> Side:
-    """With one value, as yet in pieces, where several ranks have one each: of all names, or of these."""
+    """One entry per value, with the shards of all ranks: of all names, or of the given ones."""
     groups: dict[tuple[object, ...], list[Entry]] = {}
     counts: Counter[tuple[object, ...]] = Counter()
     for entry in side.entries:
@@ -64,7 +64,7 @@ def group_shards(
 
 
 def _merge_group(group: list[Entry], rank: int | None, declarations: Sequence[DeclaredPlacement]) -> Entry:
-    """The value of one rank alone, as with pipelines, or the pieces of several."""
+    """The entry of a single rank, as under pipeline parallelism, or the shards of several."""
     first = min(group, key=lambda entry: entry.first_rank)
     if len(group) == 1:
         return first if rank is None or first.rank == rank else replace(first, rank=rank)

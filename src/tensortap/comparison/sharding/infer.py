@@ -1,4 +1,4 @@
-"""How pieces sit in the whole, where nothing says so: the simplest way that explains the numbers."""
+"""Infer the placement of shards from their numbers: the simplest one that explains the full value."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from tensortap.comparison.sharding.placement import (
 from tensortap.kernels.decode import Array
 
 PlacementState = Literal["certain", "ambiguous", "assumed", "unexplained"]
-# Pieces are explained by a way when this much of the whole, at most, remains.
+# Maximal relative error for a placement to explain the shards.
 _MAX_ERROR = 0.25
-# Equal pieces are copies, unless another way explains the whole nearly to the last digit.
+# Equal shards are replicas, unless another placement explains the full value nearly exactly.
 _NEARLY_EXACT = 0.01
-_MARGIN = 3.0  # by how much the next best must be worse
+_MARGIN = 3.0  # factor by which the next best must be worse
 _EPSILON = 1e-12
 _KINDS_BY_COMPLEXITY = ("replicate", "shard", "partial", "zigzag", "fused", "mesh")
-_HUGE = 1e30  # beyond it, a number stands for infinity
-_MAX_EXACT_INT = 1 << 53  # beyond it, a float64 leaves out some integers
+_HUGE = 1e30  # larger numbers count as infinite
+_MAX_EXACT_INT = 1 << 53  # beyond it, float64 cannot represent all integers
 _SMALL_RANGE = 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
 class InferredPlacement:
-    """How pieces make a whole.
+    """How shards make up the full value.
 
-    `error` is what remains of the whole, `rivals` are other ways with theirs, best first; `misfits` are the
-    positions of pieces that do not fit while the others do. Certain: nothing else explains the numbers, or
-    all that do give the same whole. Assumed: only the shapes say so."""
+    `error` is the relative error that remains, `rivals` are other placements with theirs, best first;
+    `misfits` are the positions of shards that do not fit while the others do. Certain: no other placement
+    explains the numbers, or all that do give the same full value. Assumed: by the shapes only.
+    """
 
     state: PlacementState
     placement: ShardPlacement | None = None
@@ -71,18 +72,18 @@ class _Candidate:
 
     @property
     def assembled(self) -> list[Array]:
-        """Made again where they are asked for: those of all ways at once may be too much to hold."""
+        """Assembled on each access: those of all candidates at once may not fit into memory."""
         return assemble(self.placement, self.shards)
 
 
 def infer_placement(full: Array, shards: Sequence[Array]) -> InferredPlacement:
-    """The way in which the pieces make this whole. A more complex way must be better by a margin, and what
-    only gains by averaging noise away is no explanation."""
+    """The placement under which the shards make up this full value. A more complex one must be better by a
+    margin, and averaging noise away does not count as better."""
     zero = _integer_offset(full)
     target, scale = _to_finite(_subtract_offset(full, zero))
     finite_shards = [_to_finite(_subtract_offset(shard, zero), scale)[0] for shard in shards]
     candidates = candidate_placements([finite_shard.shape for finite_shard in finite_shards], target.shape)
-    # A sum has another zero than its parts.
+    # A sum has another offset than its parts.
     placements = (
         placement
         for placement in candidates
@@ -103,8 +104,8 @@ def infer_placement(full: Array, shards: Sequence[Array]) -> InferredPlacement:
 def infer_both_placements(
     a: Sequence[Array], b: Sequence[Array]
 ) -> tuple[ShardPlacement, InferredPlacement] | str:
-    """How the pieces of both sides make the same whole, where neither is known; a sentence where that is
-    not settled."""
+    """The placements under which the shards of both sides make the same full value; a message if
+    ambiguous."""
     fits: list[tuple[ShardPlacement, InferredPlacement, Array]] = []
     for placement in _placements_without_reference(a):
         full = assemble(placement, a)[0]
@@ -128,7 +129,7 @@ def infer_both_placements(
 
 
 def _integer_offset(full: Array) -> int:
-    """From where on large integers are counted, that differ by little: as float64 they would be the same."""
+    """An offset for large integers in a narrow range, which would be equal as float64."""
     if full.dtype.kind not in "iu" or full.size < 2:
         return 0
     low, high = int(full.min()), int(full.max())
@@ -136,12 +137,12 @@ def _integer_offset(full: Array) -> int:
 
 
 def _subtract_offset(shard: Array, offset: int) -> Array:
-    """Exactly, whatever a piece holds: it may be of another type."""
+    """Subtract exactly, whatever the dtype of the shard."""
     return (shard.astype(object) - offset).astype(np.float64) if offset else shard
 
 
 def _drops_only_padding(placement: ShardPlacement, shards: Sequence[Array]) -> bool:
-    """Whether the whole that this way makes leaves out nothing but padding."""
+    """Whether this placement drops nothing but padding."""
     if not placement.padding:
         return True
     full = np.concatenate(shards, axis=placement.dim)
@@ -156,7 +157,7 @@ def _complexity(fit: tuple[ShardPlacement, InferredPlacement, Array]) -> int:
 
 
 def _placements_without_reference(shards: Sequence[Array]) -> list[ShardPlacement]:
-    """The ways in which pieces alone can make a whole; copies only where they are equal."""
+    """Placements possible from the shards alone; replicate only if they are equal."""
     shapes = {shard.shape for shard in shards}
     placements = [
         ShardPlacement("shard", dim)
@@ -186,12 +187,12 @@ def _choose_candidate(candidates: list[_Candidate], count: int, target: Array) -
 
 
 def _slack(candidate: _Candidate, best: _Candidate, count: int) -> float:
-    """Adding copies makes less of their noise, by the root of their number: that proves nothing."""
+    """Summing copies reduces their noise by the square root of their number, which is no evidence."""
     return 2 * math.sqrt(count) if best.placement.is_reduced and not candidate.placement.is_reduced else 1.0
 
 
 def _is_tie(rival: _Candidate, chosen: _Candidate, count: int, target: Array) -> bool:
-    """Whether it explains the numbers about as well, and would make another whole of them."""
+    """Whether it explains the numbers about as well, but gives another full value."""
     margin = _MARGIN * _slack(rival, chosen, count)
     if rival.error > margin * chosen.error + _EPSILON or _slack(chosen, rival, count) > 1:
         return False
@@ -201,7 +202,7 @@ def _is_tie(rival: _Candidate, chosen: _Candidate, count: int, target: Array) ->
 def _placement_with_misfits(
     candidates: list[_Candidate], target: Array, shards: Sequence[Array]
 ) -> InferredPlacement | None:
-    """A way that explains at least half of the pieces wholly: the others are wrong, not placed otherwise."""
+    """A placement that fully explains at least half of the shards: the others are wrong, not misplaced."""
     fits = []
     for candidate in candidates:
         if candidate.placement.kind not in ("partial", "mesh") and not candidate.placement.padding:
@@ -227,7 +228,7 @@ def _misfitting_shards(candidate: _Candidate, target: Array, shards: Sequence[Ar
 
 
 def _placement_of_copies(shards: Sequence[Array], candidates: list[_Candidate]) -> InferredPlacement | None:
-    """Pieces that are all the same are copies, whatever the whole is."""
+    """Shards that are all equal are replicated, whatever the full value is."""
     if candidates[0].placement != REPLICATE or any(
         not np.array_equal(shards[0], other) for other in shards[1:]
     ):
@@ -236,7 +237,7 @@ def _placement_of_copies(shards: Sequence[Array], candidates: list[_Candidate]) 
 
 
 def _placement_by_shape(candidates: list[_Candidate]) -> InferredPlacement:
-    """Where no way explains the numbers they differ under all of them; the only plain one will do."""
+    """If no placement explains the numbers, the only plain one that the shapes allow."""
     plain = [candidate for candidate in candidates if candidate.placement.kind in ("replicate", "shard")]
     rivals = tuple(
         (candidate.placement, candidate.error)
@@ -263,7 +264,7 @@ def _norm(numbers: Array) -> float:
 
 
 def _to_finite(numbers: Array, scale: float | None = None) -> tuple[Array, float]:
-    """As float64; what is not finite becomes a usual number, the same on both sides."""
+    """Convert to float64, with non-finite values replaced by ordinary ones, consistently on both sides."""
     wide = numbers.astype(np.float64)
     odd = ~(np.abs(wide) < _HUGE)
     if scale is None:

@@ -1,9 +1,4 @@
-"""Shard(dim), replicate, partial.
-
-The ways in which the pieces of several ranks can make a whole, the simplest first.
-
-How the pieces of a value sit in the whole, as a user says it: in the words of the report.
-"""
+"""Shard placements (shard, replicate, partial, and combinations): enumerate, parse, assemble."""
 
 from __future__ import annotations
 
@@ -21,27 +16,27 @@ from tensortap.kernels.decode import Array
 
 PlacementKind = Literal["replicate", "shard", "zigzag", "fused", "partial", "mesh"]
 Shape = tuple[int, ...]
-_Span = tuple[int, int]  # where it begins in the whole, and its length
-# What is often stored as one: gate and up; query, key and value, also with fewer keys than queries.
+_Span = tuple[int, int]  # offset in the full tensor, and length
+# Common fused projections: gate and up; query, key and value, also with grouped queries.
 _FUSED_SECTIONS: tuple[tuple[int, ...], ...] = ((1, 1), (1, 1, 1), (2, 1, 1), (4, 1, 1), (8, 1, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlacement:
-    """One way to put pieces together; it can be pickled, and says its name."""
+    """How the shards of several ranks make up the full tensor; picklable, and `str()` names it."""
 
     kind: PlacementKind
     dim: int = 0
-    sections: tuple[int, ...] = ()  # of what is fused: their relative sizes
-    is_balanced: bool = False  # rests go to the first ranks one by one, not all to the last
-    padding: int = 0  # rows at the end that are not in the whole
+    sections: tuple[int, ...] = ()  # relative sizes of fused projections
+    is_balanced: bool = False  # chunked like numpy.array_split, not torch.chunk
+    padding: int = 0  # rows at the end that are not part of the full tensor
     operation: str = "sum"
     mesh: tuple[int, int] = (1, 1)
     parts: tuple[ShardPlacement, ...] = ()
 
     @property
     def is_reduced(self) -> bool:
-        """Whether numbers of several pieces are added, so that their noise becomes less."""
+        """Whether shards are summed, which reduces their noise."""
         return self.kind == "partial" or any(part.is_reduced for part in self.parts)
 
     def __str__(self) -> str:
@@ -61,7 +56,7 @@ REPLICATE = ShardPlacement("replicate")
 
 
 def candidate_placements(shards: Sequence[Shape], full: Shape) -> Iterator[ShardPlacement]:
-    """Every way that the shapes allow, the simplest first."""
+    """Every placement that the shapes allow, the simplest first."""
     simple = list(_simple_placements(shards, full))
     yield from simple
     is_copy = all(shape == full for shape in shards)
@@ -75,7 +70,7 @@ def candidate_placements(shards: Sequence[Shape], full: Shape) -> Iterator[Shard
 
 
 def assemble(placement: ShardPlacement, shards: Sequence[Array]) -> list[Array]:
-    """The whole; of copies each."""
+    """The full tensor; of replicated shards, each replica."""
     if placement.kind == "replicate":
         return list(shards)
     if placement.kind == "partial":
@@ -87,7 +82,7 @@ def assemble(placement: ShardPlacement, shards: Sequence[Array]) -> list[Array]:
 
 
 def shard_spans(placement: ShardPlacement, lengths: Sequence[int]) -> list[list[_Span]] | None:
-    """Where the parts of each piece lie in the whole, in their order; None where the lengths do not fit."""
+    """The spans of each shard in the full tensor, in order; None if the lengths do not fit."""
     count, size = len(lengths), sum(lengths)
     if placement.kind == "shard":
         starts = np.cumsum([0, *lengths]).tolist()
@@ -102,7 +97,7 @@ def shard_spans(placement: ShardPlacement, lengths: Sequence[int]) -> list[list[
 
 
 def owning_shards(placement: ShardPlacement, shards: Sequence[Array]) -> Array:
-    """Whose number each of the whole is, by position among the pieces."""
+    """For each number of the full tensor, the position of the shard it comes from."""
     labels = [np.full(shard.shape, position) for position, shard in enumerate(shards)]
     return assemble(placement, labels)[0]
 
@@ -120,7 +115,7 @@ def _simple_placements(shards: Sequence[Shape], full: Shape) -> Iterator[ShardPl
 
 
 def _regrouped_placements(lengths: list[int], dim: int) -> Iterator[ShardPlacement]:
-    """The pieces follow each other in another order than that of ranks."""
+    """Shards that are interleaved instead of concatenated in rank order."""
     for kind, sections in (("zigzag", ()), *(("fused", sections) for sections in _FUSED_SECTIONS)):
         known_spans: list[object] = []
         for is_balanced in (False, True):
@@ -132,9 +127,9 @@ def _regrouped_placements(lengths: list[int], dim: int) -> Iterator[ShardPlaceme
 
 
 def _mesh_placements(shards: Sequence[Shape], full: Shape) -> Iterator[ShardPlacement]:
-    """Two dimensions of ranks, each with a simple way of its own."""
+    """Placements on a 2-D mesh, with a simple one for each dimension."""
     count = len(shards)
-    if len(set(shards)) > 1:  # uneven meshes have too many ways to be told apart
+    if len(set(shards)) > 1:  # uneven meshes have too many placements to tell apart
         return
     simple = [
         REPLICATE,
@@ -205,7 +200,7 @@ def _section_spans(placement: ShardPlacement, size: int, count: int) -> list[lis
 
 
 def _chunk(start: int, size: int, count: int, is_balanced: bool) -> list[_Span]:
-    """As torch's chunk does (all rests to the last), or as numpy's array_split does."""
+    """Chunk like torch.chunk (the last is shorter), or balanced like numpy.array_split."""
     if is_balanced:
         lengths = [size // count + (number < size % count) for number in range(count)]
     else:
@@ -228,14 +223,14 @@ _TABLE_SYNTAX = 'write [[placement]] tables with of = "a pattern" and is = "shar
 
 
 class DeclaredPlacement(NamedTuple):
-    """The names that a pattern means are in pieces that sit so."""
+    """The placement that the user declares for the names that match a pattern."""
 
     pattern: str
     placement: ShardPlacement
 
 
 def parse_placement(declaration: Any) -> ShardPlacement:
-    """The way that is called so."""
+    """Parse a placement such as `shard(1)`."""
     text = declaration.strip() if isinstance(declaration, str) else ""
     if text == str(REPLICATE):
         return REPLICATE
@@ -253,7 +248,7 @@ def parse_placement(declaration: Any) -> ShardPlacement:
 
 
 def parse_declared_placements(dims: Any) -> tuple[DeclaredPlacement, ...]:
-    """What a dict of patterns says, `{"**.up": "shard(1)"}`."""
+    """Parse a dict of patterns, `{"**.up": "shard(1)"}`."""
     if dims is None:
         return ()
     if not isinstance(dims, Mapping):
@@ -264,7 +259,7 @@ def parse_declared_placements(dims: Any) -> tuple[DeclaredPlacement, ...]:
 
 
 def parse_placement_tables(tables: Any, where: str) -> tuple[DeclaredPlacement, ...]:
-    """What the tables of a map say."""
+    """Parse the `[[placement]]` tables of a rules file."""
     placements = []
     for table in tables if isinstance(tables, list) else [tables]:
         is_placement = isinstance(table, Mapping) and table.keys() == {"of", "is"}
@@ -275,7 +270,7 @@ def parse_placement_tables(tables: Any, where: str) -> tuple[DeclaredPlacement, 
 
 
 def find_declared_placement(name: str, declarations: Sequence[DeclaredPlacement]) -> ShardPlacement | None:
-    """Of a name that several patterns mean, what the first says."""
+    """The placement of the first pattern that matches the name."""
     return next(
         (declared.placement for declared in declarations if is_selected(name, [declared.pattern])), None
     )

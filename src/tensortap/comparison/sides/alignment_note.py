@@ -13,8 +13,7 @@ class AlignmentNote:
     """How the values of one pair were aligned; `print` it.
 
     `summary` is short (`shard(1)`, `its shape`). A pair whose note is not usable was not compared, and
-    `details`
-    give the reason.
+    `details` give the reason.
     """
 
     name: str

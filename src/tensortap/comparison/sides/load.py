@@ -65,8 +65,7 @@ _TRACE_SUFFIXES = (".h5", ".hdf5")
 
 def load_side(source: Any, label: str = "") -> Side:
     """Load what can be compared: a run or a folder of runs, a trace file, a file of values, a capture,
-    records,
-    or values by name.
+    records, or values by name.
 
     >>> load_side("runs/20251028_143041")
     >>> load_side(cap)
@@ -250,7 +249,7 @@ def _launched_world_size(metadata: dict[str, Any]) -> int:
 
 def side_from_trace_file(path: Path) -> Side:
     """Load a trace file, which records names, steps and ranks, but neither kinds nor execution order."""
-    written = safetensors.stamp(path) if path.is_file() else (0, 0)
+    written = safetensors.file_stamp(path) if path.is_file() else (0, 0)
     trace = open_trace_file(str(path.absolute()), written)
     trace.refresh()
     entries = [
@@ -265,7 +264,7 @@ def side_from_trace_file(path: Path) -> Side:
 
 def side_from_file(path: Path) -> Side:
     """Load a file of values, with one entry per leaf."""
-    file_path, written = str(path.absolute()), safetensors.stamp(path)
+    file_path, written = str(path.absolute()), safetensors.file_stamp(path)
     load_file_leaves.cache_clear()  # a clock may be too slow to tell that it was written again
     entries = []
     for order, (name, leaf) in enumerate(_load_leaves(file_path, written).items()):
@@ -294,8 +293,8 @@ def _load_leaves(file_path: str, written: FileStamp) -> dict[str, Any]:
 
 def side_from_safetensors(path: Path) -> Side:
     """List the tensors of a .safetensors file in the order of their offsets, without reading any."""
-    file_path, written = str(path.absolute()), safetensors.stamp(path)
-    tensors, problems = safetensors.tensors(path)
+    file_path, written = str(path.absolute()), safetensors.file_stamp(path)
+    tensors, problems = safetensors.read_entries(path)
     entries = []
     for order, tensor in enumerate(tensors):
         reference = SafetensorsRef(

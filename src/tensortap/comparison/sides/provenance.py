@@ -41,9 +41,7 @@ class Fact:
 @dataclass(frozen=True, slots=True)
 class Topic:
     """The facts on one topic: `count` were compared, and `is_partial` if others cannot be read; `changes`
-    are of
-    uncommitted code.
-    """
+    are of uncommitted code."""
 
     name: str
     state: TopicState

@@ -116,10 +116,10 @@ class SafetensorsRef(NamedTuple):
     shape: tuple[int, ...]
 
     def load(self) -> Any:
-        return _tensor_framework().from_bits(safetensors.bits(*self), self.dtype)
+        return _tensor_framework().from_bits(safetensors.map_tensor(*self), self.dtype)
 
     def operand(self) -> Operand | None:
-        return Operand(safetensors.bits(*self), self.dtype)
+        return Operand(safetensors.map_tensor(*self), self.dtype)
 
 
 class InMemoryRef(NamedTuple):

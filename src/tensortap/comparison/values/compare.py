@@ -1,9 +1,4 @@
-"""Tt.compare, Difference.
-
-Whether two values, files or structures of them are equal, and how they differ.
-
-What a comparison found, as data, as text for a terminal and as a static table for a notebook.
-"""
+"""tt.compare and tt.difference: whether two values, files or structures are equal, and how they differ."""
 
 from __future__ import annotations
 
@@ -94,7 +89,7 @@ def difference(
 
 
 def _load_if_path(value: Any, trust: bool) -> Any:
-    """The value itself, or what is in the file it names."""
+    """The value itself, or the contents of the file it names."""
     if not _is_path(value):
         return value
     path = Path(value)
@@ -150,13 +145,12 @@ def _compare_leaf(pair: LeafPair, tolerance: Tolerance) -> LeafDifference:
 
 
 def _pair_operands(pair: LeafPair) -> tuple[Operand, Operand] | str | None:
-    """The numbers of both sides; a sentence when they cannot be set against each other; None when
-    something else must judge."""
+    """The numbers of both sides; a message if they cannot be compared; None if they are not numeric."""
     if _has_comparator(pair.a, pair.b) or _are_big_ints(pair):
         return None
     a_shape, b_shape = numeric_shape(pair.a), numeric_shape(pair.b)
     if a_shape is None or b_shape is None:
-        # A tensor's == would answer with a tensor, or raise; a plain number's can be asked.
+        # A tensor's == returns a tensor, or raises; that of a Python number returns a bool.
         is_array = is_array_like(pair.a) or is_array_like(pair.b)
         return f"{type(pair.a).__name__} against {type(pair.b).__name__}" if is_array else None
     if a_shape != b_shape:
@@ -168,13 +162,13 @@ def _pair_operands(pair: LeafPair) -> tuple[Operand, Operand] | str | None:
 
 
 def _are_big_ints(pair: LeafPair) -> bool:
-    """Integers beyond 64 bits, which only Python can tell apart."""
+    """Whether both are integers, and one exceeds 63 bits: only Python's own arithmetic is exact."""
     both = isinstance(pair.a, int) and isinstance(pair.b, int)
     return both and max(pair.a.bit_length(), pair.b.bit_length()) > 63
 
 
 def _compare_opaque(pair: LeafPair, reason: str | None, tolerance: Tolerance) -> tuple[bool, str]:
-    """The answer for what is not numbers against numbers, and why it is no."""
+    """Compare values that are not both numeric; return whether they are equal, and why not."""
     if reason is not None:
         return False, reason
     own = _find_comparator(pair.a, pair.b)
@@ -208,8 +202,7 @@ _COUNT_SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 @dataclass(frozen=True, slots=True)
 class LeafDifference:
-    """One pair of leaves: what each side is, and either how their numbers differ or why nothing else
-    could be said."""
+    """One pair of leaves: what each side is, and how their numbers differ or why they cannot be compared."""
 
     path: str
     a: Description
@@ -220,13 +213,13 @@ class LeafDifference:
 
     @property
     def differs(self) -> bool:
-        """Whether there is any difference at all, also within the tolerance."""
+        """Whether there is any difference, even within tolerance."""
         return not self.is_equal or (self.numbers is not None and self.numbers.absolute is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Everything `difference` found; `str()` is a table."""
+    """What `difference` found; `str()` is a table."""
 
     leaves: tuple[LeafDifference, ...]
     tolerance: Tolerance
@@ -237,8 +230,7 @@ class Difference:
 
     @property
     def worst(self) -> LeafDifference | None:
-        """The leaf that differs most, what does not fit together before what is merely far apart;
-        None when nothing differs at all."""
+        """The leaf that differs most, structural mismatches first; None if nothing differs."""
         return next(iter(_worst_first(self.leaves)), None)
 
     def __str__(self) -> str:
@@ -339,7 +331,7 @@ def _describe_nonfinite(leaves: tuple[LeafDifference, ...]) -> list[str]:
 
 
 def _table_rows(difference: Difference) -> tuple[list[tuple[str, ...]], str]:
-    """The worst leaves, and a line about those not shown."""
+    """The rows of the worst leaves, and a line that counts the others."""
     ranked = _worst_first(difference.leaves)
     hidden, equal = max(0, len(ranked) - _MAX_ROWS), len(difference.leaves) - len(ranked)
     counts = [(hidden, "more that differ"), (equal, "the same")]
@@ -369,7 +361,7 @@ def _text_table(difference: Difference) -> list[str]:
     rows, note = _table_rows(difference)
     if not rows:
         return []
-    # A reason is a sentence of its own and runs on to the right; it does not widen the columns.
+    # A reason overflows to the right instead of widening the columns.
     full_rows = [_HEADINGS, *(row for row in rows if len(row) == len(_HEADINGS))]
     columns = range(len(_HEADINGS))
     widths = [max(len(row[i]) for row in ([_HEADINGS, *rows] if i < 3 else full_rows)) for i in columns]
@@ -398,7 +390,7 @@ def _path_prefix(path: str) -> str:
 
 
 def _to_printable_ascii(text: str) -> str:
-    """Printable ASCII on one line, whatever a key or a repr holds."""
+    """Escape everything but printable ASCII, so that keys and reprs stay on one line."""
     return "".join(
         character if " " <= character <= "~" else character.encode("unicode_escape").decode()
         for character in text

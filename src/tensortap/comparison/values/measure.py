@@ -1,4 +1,4 @@
-"""Measure pairs of values, here or in any executor: workers read the files themselves."""
+"""Measure pairs of values, in this process or in any executor: workers load the values themselves."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from tensortap.kernels.batched import PairLayout, compare_jobs, pair_layout
 
 log = logging.getLogger("tensortap.compare")
 
-# Pairs that travel together: enough to be worth the way, few enough that all workers have some.
+# Batch limits: large enough to amortise submission, small enough to keep all workers busy.
 _BATCH_PAIRS, _BATCH_BYTES = 64, 64 << 20
 _BATCHES_PER_WORKER, _MAX_MERGED = (
     8,
     4,
-)  # batches for each worker before some are merged, and how many at most
-_MIN_BYTES_FOR_THREADS = 32 << 10  # bytes of a usual pair
-_LARGE_PAIR_BYTES = 32 << 20  # a pair of this size is worth several threads of its own
-_PENDING_BYTES = 2 << 20  # bytes that a worker holds of small values: what fits the cache
+)  # merge only if there are more batches; at most so many
+_MIN_BYTES_FOR_THREADS = 32 << 10  # mean size of a pair
+_LARGE_PAIR_BYTES = 32 << 20  # from here on a single pair is measured by several threads
+_PENDING_BYTES = 2 << 20  # of small values per kernel call: what fits the cache
 
 
 class ValueRefPair(NamedTuple):
-    """Two values to be measured against each other, by where they lie."""
+    """Two values to measure against each other, by reference."""
 
     a: ValueRef
     b: ValueRef
 
 
-MetricsOrError = Metrics | str  # a sentence where a value could not be read
+MetricsOrError = Metrics | str  # an error message if a value could not be read
 _RefPair = tuple[ValueRef, ValueRef]
 _KernelJob = tuple[object, ...]
 _PreparedPair = tuple[
     PairLayout, _KernelJob, tuple[Operand, Operand] | None
-]  # the operands, where the bytes are theirs
-_PendingPair = tuple[int, PairLayout, tuple[Operand, Operand] | None]  # by its place in the batch
+]  # operands that own the bytes, if any
+_PendingPair = tuple[int, PairLayout, tuple[Operand, Operand] | None]  # with its position in the batch
 
 
 def measure_pairs(
     pairs: Iterable[tuple[Entry, Entry]], executor: Executor | None = None
 ) -> Iterator[MetricsOrError]:
-    """What each pair comes to, in order. A batch that a worker lost is measured here again."""
+    """The metrics of each pair, in order. Batches that a worker lost are measured in this process."""
     workers = _cpu_count() if executor is None else _worker_count(executor)
     sized = list(_make_batches(pairs))
     batches = list(_merge_batches(sized, len(sized) // (_BATCHES_PER_WORKER * workers)))
     if executor is not None:
         yield from _measure_in_executor(executor, batches, workers)
         return
-    # The kernels leave the interpreter to others while they run: of tiny pairs that is too little.
+    # The kernels release the GIL, but for tiny pairs not long enough.
     is_worth = sum(size for _, size in sized) >= _MIN_BYTES_FOR_THREADS * sum(map(len, batches))
     if workers == 1 or len(batches) == 1 or not is_worth:
         for batch in batches:
@@ -70,7 +70,7 @@ def measure_pairs(
 
 
 def measure_batch(batch: Sequence[_RefPair]) -> list[MetricsOrError]:
-    """The work of one worker: it reads the values itself, and measures small ones together."""
+    """Load and measure a batch of pairs, small ones in a single kernel call; this runs in workers."""
     measurements: list[MetricsOrError] = [""] * len(batch)
     jobs: list[_KernelJob] = []
     waiting: list[_PendingPair] = []
@@ -84,9 +84,7 @@ def measure_batch(batch: Sequence[_RefPair]) -> list[MetricsOrError]:
         pair_terms, job, operands = read
         jobs.append(job)
         waiting.append((position, pair_terms, operands))
-        pending_bytes += (
-            pair_terms.nbytes if operands is not None else 0
-        )  # bytes of a mapped file are not held
+        pending_bytes += pair_terms.nbytes if operands is not None else 0  # memory-mapped bytes do not count
         if pending_bytes >= _PENDING_BYTES:
             _run_jobs(measurements, batch, waiting, jobs)
             jobs, waiting, pending_bytes = [], [], 0
@@ -94,7 +92,7 @@ def measure_batch(batch: Sequence[_RefPair]) -> list[MetricsOrError]:
     return measurements
 
 
-# What a damaged file, or a value that cannot be had here, may raise while it is read.
+# What loading a corrupt file, or a value of an unavailable framework, may raise.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -109,10 +107,10 @@ _UNREADABLE = (
 
 
 def _prepare_pair(task: _RefPair, views: FileViews) -> _PreparedPair | MetricsOrError:
-    """A job for the kernels; what is none for them is measured at once."""
+    """Prepare a kernel job; pairs the kernels do not support are measured at once."""
     a, b = task
     try:
-        # Without an array around each: most values are bytes of a file that is mapped already.
+        # Fast path without creating arrays: most values are bytes of a mapped file.
         if type(a) is RunValueRef and type(b) is RunValueRef and native.library is not None:
             pair_terms = pair_layout(a.dtype, a.shape, b.dtype, b.shape)
             if pair_terms is not None:
@@ -142,7 +140,7 @@ def _run_jobs(
     waiting: list[_PendingPair],
     jobs: list[_KernelJob],
 ) -> None:
-    """Measure those that wait in one call; what takes another look gets it."""
+    """Run the pending jobs in one kernel call, and measure again those that need special care."""
     for (position, pair_terms, operands), report in zip(waiting, compare_jobs(jobs), strict=True):
         metrics = None if report is None else metrics_from_report(report, pair_terms)
         measurements[position] = _remeasure(batch[position], operands) if metrics is None else metrics
@@ -153,7 +151,7 @@ def _remeasure(task: _RefPair, operands: tuple[Operand, Operand] | None) -> Metr
 
 
 def _measure_alone(a: Operand | None, b: Operand | None) -> Metrics:
-    assert a is not None  # they have been read before
+    assert a is not None  # they were numeric when prepared
     assert b is not None
     size = a.bits.nbytes + b.bits.nbytes
     return measure_operands(a, b, threads=None if size >= _LARGE_PAIR_BYTES else 1)
@@ -163,7 +161,7 @@ def _measure_safely(measuring: Callable[[], Metrics]) -> MetricsOrError:
     try:
         return measuring()
     except _UNREADABLE as error:
-        # One odd pair must not cost all others; a fault of ours shows where failures are raised.
+        # One bad pair must not fail all others; in strict mode our own bugs are raised.
         if is_strict() and not isinstance(error, (OSError, MemoryError, TensortapError)):
             raise
         return f"{type(error).__name__}: {error}"
@@ -172,7 +170,7 @@ def _measure_safely(measuring: Callable[[], Metrics]) -> MetricsOrError:
 def _measure_in_executor(
     executor: Executor, batches: list[list[_RefPair]], workers: int
 ) -> Iterator[MetricsOrError]:
-    """In order, with few batches under way, so that what waits takes no memory."""
+    """Yield in order, with few batches in flight to bound memory."""
     crew = _FallibleExecutor(executor)
     waiting: deque[tuple[list[_RefPair], Future[list[MetricsOrError]] | None]] = deque()
     todo = iter(batches)
@@ -186,7 +184,7 @@ def _measure_in_executor(
 
 
 class _FallibleExecutor:
-    """An executor that may lose workers, or give up: what it does not bring is done here, and said once."""
+    """Wraps an executor that may lose workers or shut down: its lost batches run here, with one warning."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor: Executor | None = executor
@@ -197,7 +195,7 @@ class _FallibleExecutor:
             return None
         try:
             return self._executor.submit(measure_batch, batch)
-        except RuntimeError as error:  # a pool that lost a worker takes nothing more
+        except RuntimeError as error:  # a broken pool refuses all further work
             self._executor = None
             self._warn_once("the executor takes no more work", error)
             return None
@@ -209,7 +207,7 @@ class _FallibleExecutor:
             return measure_batch(batch)
         try:
             return future.result()
-        except Exception as error:  # noqa: BLE001 - each executor has its own way to lose a worker
+        except Exception as error:  # noqa: BLE001 - every executor raises its own error for a lost worker
             self._warn_once("a worker was lost", error)
             return measure_batch(batch)
 
@@ -220,7 +218,7 @@ class _FallibleExecutor:
 
 
 def _make_batches(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[list[_RefPair], int]]:
-    """With the bytes of each."""
+    """Batches of pairs, each with its size in bytes."""
     batch: list[_RefPair] = []
     size = 0
     for a, b in pairs:
@@ -234,7 +232,7 @@ def _make_batches(pairs: Iterable[tuple[Entry, Entry]]) -> Iterator[tuple[list[_
 
 
 def _merge_batches(sized: list[tuple[list[_RefPair], int]], most: int) -> Iterator[list[_RefPair]]:
-    """As many in one as leave every worker enough of them: each costs some handing over."""
+    """Merge batches while every worker still gets enough of them: each submission has overhead."""
     together: list[_RefPair] = []
     total = count = 0
     for batch, size in sized:
@@ -247,7 +245,7 @@ def _merge_batches(sized: list[tuple[list[_RefPair], int]], most: int) -> Iterat
 
 
 def _worker_count(executor: Executor) -> int:
-    """How many work at once, where the executor says so."""
+    """How many workers the executor has; 16 if it does not tell."""
     return int(getattr(executor, "_max_workers", 0)) or 16
 
 

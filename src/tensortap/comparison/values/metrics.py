@@ -1,11 +1,4 @@
-"""Distances.
-
-How far two values are apart, in numbers that do not depend on who is called A and who B.
-
-How two values differ, and the same of what the kernels found in many pairs at once.
-
-Masks among numbers: what stands for minus infinity, and where only one side has it.
-"""
+"""Distances between two values, symmetric in A and B; masks count as minus infinity."""
 
 from __future__ import annotations
 
@@ -42,7 +35,7 @@ _PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
 
 
 def measure(a: Any, b: Any, *, threads: int | None = None) -> Metrics:
-    """How two values differ; of nested ones the leaf that differs most."""
+    """The metrics of two values; of nested values those of the leaf that differs most."""
     are_whole = not any(map(is_composite_array, (a, b)))
     if are_whole and numeric_shape(a) is not None and numeric_shape(b) is not None:
         return _measure_leaf(LeafPair("", a, b), threads)
@@ -56,7 +49,7 @@ def measure(a: Any, b: Any, *, threads: int | None = None) -> Metrics:
 
 
 def measure_operands(a: Operand, b: Operand, *, threads: int | None = None) -> Metrics:
-    """How the numbers of two arrays differ."""
+    """The metrics of two numeric operands."""
     if a.bits.shape != b.bits.shape:
         return Metrics(
             reason=f"shapes differ: {list(a.bits.shape)} against {list(b.bits.shape)}", count=a.bits.size
@@ -93,7 +86,7 @@ def _measure_leaf(pair: LeafPair, threads: int | None) -> Metrics:
 
 
 def _measure_big_ints(pair: LeafPair) -> Metrics:
-    """Integers of any length, exactly; beside a number of another kind the nearest that there is."""
+    """Compare integers of any length exactly; against other numbers, as float64."""
     if pair.a == pair.b:
         return Metrics(count=1, is_identical=True, is_discrete=True)
     a, b = as_operand(pair.a), as_operand(pair.b)
@@ -108,7 +101,7 @@ def _measure_big_ints(pair: LeafPair) -> Metrics:
 
 
 def _measure_opaque(pair: LeafPair) -> Metrics:
-    """What only knows ==: text counts as a decision, an object that is not equal says nothing."""
+    """Compare with ==: strings count as discrete values, other objects as opaque."""
     if _are_string_arrays(pair.a, pair.b):
         return _measure_string_arrays(pair.a, pair.b)
     is_same, reason = are_equal(pair.a, pair.b)
@@ -125,7 +118,7 @@ def _are_string_arrays(a: Any, b: Any) -> bool:
 
 
 def _measure_string_arrays(a: Array, b: Array) -> Metrics:
-    """Texts and times one by one; a time that is none is itself."""
+    """Compare arrays of strings or times elementwise; NaT equals itself."""
     apart = int(np.count_nonzero((a != b) & ((a == a) | (b == b))))
     return Metrics(count=a.size, is_identical=not apart, is_discrete=True, mismatches=apart)
 
@@ -183,7 +176,7 @@ def _float_metrics(difference: ArrayDifference, a: Operand, b: Operand, threads:
 
 
 def _symmetric_relative_l2(difference: ArrayDifference) -> float:
-    """|a - b| of the larger side."""
+    """|a - b| relative to the larger norm."""
     a, b = difference.a.norm, difference.b.norm
     if difference.absolute is None:
         return 0.0
@@ -193,7 +186,7 @@ def _symmetric_relative_l2(difference: ArrayDifference) -> float:
 def _worst_row_and_column(
     difference: ArrayDifference, a: Operand, b: Operand, threads: int | None
 ) -> tuple[tuple[float, int], tuple[float, int]]:
-    """The worst row and the worst column, of the larger side; where neither is, the worse of both."""
+    """The worst row and column, relative to the side with the larger norm; if tied, the worse of both."""
     if not last_axis_length(a.bits.shape):
         return (0.0, -1), (0.0, -1)
     are_finite = not any((*difference.nan, *difference.inf))
@@ -212,20 +205,20 @@ def _reaches_mask_value(low: int | float | None, side: Operand) -> bool:
     return low is not None and low <= mask_threshold(side.dtype)
 
 
-_NORM_TOLERANCE = 1e-12  # by so much the order of adding up may move a norm
+_NORM_TOLERANCE = 1e-12  # summation order may change a norm by this much
 
 
 class _LazyReport:
-    """What the kernels reported of a pair: most of it is asked for of few pairs, and made when it is."""
+    """A kernel report, unpacked on first access: most fields are read for few pairs only."""
 
     __slots__ = ("_report", "_shape")
     _report: PairReport | None
     _shape: tuple[int, ...]
 
-    if not TYPE_CHECKING:  # it would let any name pass
+    if not TYPE_CHECKING:  # it would hide misspelt names from mypy
 
         def __getattr__(self, name: str) -> Any:
-            # Only what was left open comes here: `metrics_from_report` fills the others.
+            # Only called for the lazy fields: `metrics_from_report` sets the others.
             if name not in _LAZY_FIELDS:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
             for field_name, value in zip(
@@ -235,14 +228,16 @@ class _LazyReport:
             return getattr(self, name)
 
 
-# Not frozen: one is made for every pair, and freezing takes seven times as long. Nobody changes it.
+# Not frozen: one is created per pair, and frozen dataclasses are seven times slower. Never mutated.
 @dataclass(slots=True)
 class Metrics(_LazyReport):
-    """How two values differ. Everything relative speaks of the larger side, so it is the same seen from
-    either. `row` and `column` are the worst along the last axis and across it, with their positions.
+    """How two values differ. Relative errors refer to the side with the larger norm, so they are
+    symmetric. `row` and `column` are the worst relative errors along the last axis and across it, with
+    their positions.
 
-    `reason` says why nothing was measured: another shape, another structure. `is_opaque` means that the
-    values are neither numbers nor text, so that a difference between them says nothing."""
+    `reason` says why nothing was measured: shapes or structures differ. `is_opaque`: the values are
+    neither numbers nor strings, so that a difference between them means nothing.
+    """
 
     count: int = 0
     is_identical: bool = False
@@ -259,8 +254,8 @@ class Metrics(_LazyReport):
     mismatches: int = 0
     nan: tuple[int, int] = (0, 0)
     inf: tuple[int, int] = (0, 0)
-    disagreeing: int = 0  # not finite on one side, something else on the other
-    masked: int = 0  # of those: minus infinity on one side, a number on the other
+    disagreeing: int = 0  # positions that are non-finite on one side and differ
+    masked: int = 0  # of those: minus infinity against a finite number
     norms: tuple[float, float] = (0.0, 0.0)
     part: str = ""  # of a nested value: the leaf that differs most
     reason: str = ""
@@ -268,11 +263,11 @@ class Metrics(_LazyReport):
 
     @property
     def is_nonfinite(self) -> bool:
-        """Whether a NaN or an infinity that nobody meant stands against something else."""
+        """Whether a NaN or infinity that is no mask stands against another value."""
         return self.disagreeing > self.masked
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Short, as it was reported: it may come from another process."""
+        """Pickle the compact report: metrics may come from worker processes."""
         report = getattr(self, "_report", None)
         if report is not None:
             return _build_metrics, (report, self._shape, self.count)
@@ -286,8 +281,8 @@ _LAZY_FIELDS = (
 
 
 def metrics_from_report(report: PairReport, terms: PairLayout) -> Metrics | None:
-    """The same as `measure_operands`, of what the kernels found in many pairs at once; None where it takes
-    another look: there are masks, or numbers that are not finite on one side, or neither is the larger."""
+    """Like `measure_operands`, from a batched kernel report; None if the pair has to be measured alone:
+    with masks, one-sided non-finite values, or tied norms."""
     if terms.are_integers:
         return _discrete_metrics_from_account(PairDifferences._make(report), terms.shape)
     a_lowest, b_lowest = mask_threshold(terms.a_dtype), mask_threshold(terms.b_dtype)
@@ -298,7 +293,7 @@ def metrics_from_report(report: PairReport, terms: PairLayout) -> Metrics | None
     return _build_metrics(report, terms.shape, terms.size)
 
 
-# Where these stand in a report: to make an account of each would take as long as all else.
+# Positions in a report: unpacking every report would take as long as all the rest.
 _DISAGREEING, _GAP_SQUARES, _A_SQUARES, _B_SQUARES, _A_MIN, _B_MIN, _LARGEST, _ROW, _COLUMN = map(
     PairDifferences._fields.index,
     ("disagreeing", "gap_squares", "a_squares", "b_squares", "a_min", "b_min", "largest", "row", "column"),
@@ -308,7 +303,7 @@ _DISAGREEING, _GAP_SQUARES, _A_SQUARES, _B_SQUARES, _A_MIN, _B_MIN, _LARGEST, _R
 def _build_metrics(report: PairReport, shape: tuple[int, ...], count: int) -> Metrics:
     x, y, largest = report[_A_SQUARES], report[_B_SQUARES], report[_LARGEST]
     metrics = Metrics.__new__(Metrics)
-    metrics._report, metrics._shape = report, shape  # type: ignore[misc]  # slots of its base
+    metrics._report, metrics._shape = report, shape  # type: ignore[misc]  # slots of the base class
     metrics.count = count
     metrics.is_identical, metrics.is_discrete, metrics.is_opaque = not largest, False, False
     metrics.relative_l2 = math.sqrt(report[_GAP_SQUARES]) / math.sqrt(x if x > y else y) if largest else 0.0
@@ -319,7 +314,7 @@ def _build_metrics(report: PairReport, shape: tuple[int, ...], count: int) -> Me
 
 
 def _unpack_report(report: PairReport, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """What `_OPEN` names."""
+    """The values of `_LAZY_FIELDS`."""
     account = PairDifferences._make(report)
     norms = x, y = math.sqrt(account.a_squares), math.sqrt(account.b_squares)
     gap, longest = math.sqrt(account.gap_squares), max(norms)
@@ -365,18 +360,18 @@ def _discrete_metrics_from_account(account: PairDifferences, shape: tuple[int, .
 
 
 def are_norms_tied(x: float, y: float) -> bool:
-    """Whether nobody can tell which of two norms is the larger."""
+    """Whether two norms are equal up to summation order."""
     return abs(x - y) <= _NORM_TOLERANCE * x
 
 
-# Numbers beyond this share of what a type can hold stand for minus infinity in a mask; half precision is so
-# narrow that real values come near.
+# Numbers beyond this share of the dtype's range stand for minus infinity in a mask; float16 is so narrow that
+# real values come near.
 _MASK_SHARE, _MASK_SHARE_HALF = 0.49, 0.9
 
 
 @lru_cache(maxsize=64)
 def mask_threshold(dtype: str) -> float:
-    """What stands for minus infinity in this type."""
+    """Numbers up to this one stand for minus infinity in a mask of this dtype."""
     if dtype == "bfloat16":
         return -_MASK_SHARE * 3.3895313892515355e38
     dtype_facts = dtype_info(dtype)
@@ -388,7 +383,7 @@ def mask_threshold(dtype: str) -> float:
 
 
 def mask_values_to_inf(side: Operand) -> Operand:
-    """The lowest number of the type as minus infinity: both are how masks are written."""
+    """Replace large negative mask values by minus infinity, the other way to write a mask."""
     least = mask_threshold(side.dtype)
     if least == -math.inf or not any(_has_finite_mask_values(part, least) for part in _number_blocks(side)):
         return side
@@ -402,19 +397,19 @@ def _number_blocks(side: Operand) -> Iterator[Array]:
 
 
 def _has_finite_mask_values(part: Array, least: float) -> bool:
-    """Whether a number, and no infinity, stands for one."""
+    """Whether a finite number stands for minus infinity."""
     return bool(((part <= least) & (part > -math.inf)).any())
 
 
 def bool_mask_to_additive(side: Operand, additive: Operand) -> Operand:
-    """Truth values beside a mask of numbers, zero and minus infinity alone: what is seen is zero there."""
+    """Convert a bool mask to an additive one (0 or minus infinity), if the other side is one."""
     if side.dtype != "bool" or additive.dtype == "bool" or not np.isin(additive.bits, (0, -np.inf)).all():
         return side
     return Operand(np.where(side.bits, 0.0, -np.inf), "float64")
 
 
 def count_one_sided_masked(a: Operand, b: Operand) -> int:
-    """How many positions are minus infinity on one side and a number on the other."""
+    """How many positions are minus infinity on one side and finite on the other."""
     return sum(
         int(np.count_nonzero((np.isneginf(x) & np.isfinite(y)) | (np.isneginf(y) & np.isfinite(x))))
         for x, y in _real_block_pairs(a, b)

@@ -1,4 +1,4 @@
-"""Two structures walked side by side: pairs of leaves, and the places where they do not fit together."""
+"""Walk two nested structures in parallel: pairs of leaves, and where the structures differ."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tensortap.frameworks.pytree import children
 
 _SEQUENCES = (list, tuple, deque, UserList)
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))
-_HEAP_TYPE = 1 << 9  # a class made by a `class` statement
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: defined by a `class` statement
 
 
 class LeafPair(NamedTuple):
-    """Two values at one path. With a reason they do not fit together, and nothing below was compared."""
+    """Two values at one path. With a reason their structures differ, and nothing below was compared."""
 
     path: str
     a: Any
@@ -28,16 +28,16 @@ class LeafPair(NamedTuple):
 
 
 class AbsentLeaf:
-    """Stands for a value that one side does not have."""
+    """Placeholder for a value that one side does not have."""
 
 
 ABSENT = AbsentLeaf()
 
-_Children = dict[Any, tuple[str, Any]]  # how each part reads in a path, and the part
+_Children = dict[Any, tuple[str, Any]]  # by key: the child's path segment, and the child
 
 
 def walk_leaf_pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iterator[LeafPair]:
-    """Every pair of leaves in order; two places that contain themselves alike are alike."""
+    """Yield every pair of leaves in order; cycles at the same paths are equal."""
     levels = [iter([LeafPair("", a, b)])]
     above: list[tuple[int, int] | None] = [None]
     while levels:
@@ -58,19 +58,19 @@ def walk_leaf_pairs(a: Any, b: Any, is_leaf: Callable[[Any, Any], bool]) -> Iter
 
 
 def _are_atoms(pair: LeafPair) -> bool:
-    """What is most common, and has nothing inside, is not looked at further."""
+    """Fast path for the most common leaves."""
     return type(pair.a) in _ATOMS and type(pair.b) in _ATOMS
 
 
 def describe_leaf(value: Any) -> Description:
-    """What stands at one side of a pair; nothing at all is a dash."""
+    """Describe one side of a pair; an absent leaf is a dash."""
     if isinstance(value, AbsentLeaf):
         return Description("-", "", (), 0, layout="python")
     return framework_of(value).describe(value)
 
 
 def _child_pairs(pair: LeafPair) -> list[LeafPair] | str | None:
-    """The pairs one step down, a sentence when the two do not fit, or None for leaves."""
+    """The pairs one level down, a message if the structures differ, or None for leaves."""
     a_parts, b_parts = _children(pair.a), _children(pair.b)
     if a_parts is None and b_parts is None:
         return _child_pairs_of_objects(pair)
@@ -116,7 +116,7 @@ def _pair_by_key(pair: LeafPair, a: _Children, b: _Children) -> list[LeafPair]:
 
 
 def _children(value: Any) -> _Children | None:
-    """What a container holds, by key or position; None for a leaf."""
+    """The children of a container by key or position; None for a leaf."""
     if isinstance(value, np.ndarray):
         return _array_children(value)
     if is_composite_array(value):
@@ -126,7 +126,7 @@ def _children(value: Any) -> _Children | None:
 
 
 def _array_children(value: np.ndarray[Any, Any]) -> _Children | None:
-    """Arrays that are not one block of numbers come apart; all others are leaves."""
+    """Split masked, structured and object arrays; other arrays are leaves."""
     if isinstance(value, np.ma.MaskedArray):
         mask = np.ma.getmaskarray(value)
         data = np.where(mask, np.zeros((), value.dtype), value.data)
@@ -137,7 +137,7 @@ def _array_children(value: np.ndarray[Any, Any]) -> _Children | None:
 
 
 def _array_elements(value: Any) -> _Children | None:
-    """An array of numbers one by one, as it meets an array of objects."""
+    """The elements of an array, to compare it with an object array."""
     if not isinstance(value, np.ndarray) or _is_keyed(value):
         return None
     return {index: (f"{list(index)}", part) for index, part in np.ndenumerate(value)}
@@ -150,7 +150,7 @@ def _is_keyed(value: Any) -> bool:
 
 
 def _container_kind(value: Any) -> tuple[bool, bool]:
-    """What must be the same for two containers to be set against each other."""
+    """What must agree for two containers to be comparable."""
     return isinstance(value, np.ndarray), _is_keyed(value)
 
 
@@ -159,7 +159,7 @@ def _length_or_shape(value: Any) -> Any:
 
 
 def _object_state(value: Any) -> _Children | None:
-    """What an object without an equality of its own consists of; None where == is all there is to ask."""
+    """The attributes of an object without its own __eq__; None if it has one."""
     if isinstance(value, BaseException):
         return {name: (f".{name}", part) for name, part in {**vars(value), "args": value.args}.items()}
     kind = type(value)

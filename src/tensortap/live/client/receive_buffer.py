@@ -13,7 +13,7 @@ _MAX_DEFAULT_BYTES = 2 << 30
 _RECORD_OVERHEAD = 256  # bytes that a record takes in any case
 
 
-class ReceivedRecord:
+class BufferedRecord:
     """A record, the tap it came for, and how much it weighs."""
 
     __slots__ = ("is_pinned", "nbytes", "number", "record", "tap")
@@ -31,15 +31,15 @@ class ReceiveBuffer:
         self.max_bytes = max_bytes if max_bytes is not None else _default_max_bytes()
         self.nbytes = self.evicted = 0
         self.changed = threading.Condition()
-        self._by_tap: dict[int, dict[int, ReceivedRecord]] = {}
-        self._latest: dict[tuple[int, str, object], ReceivedRecord] = {}
-        self._older: deque[ReceivedRecord] = deque()
+        self._by_tap: dict[int, dict[int, BufferedRecord]] = {}
+        self._latest: dict[tuple[int, str, object], BufferedRecord] = {}
+        self._older: deque[BufferedRecord] = deque()
         self._number = 0
 
     def add(self, record: Record, tap: int, nbytes: int) -> None:
         with self.changed:
             self._number += 1
-            entry = ReceivedRecord(record, tap, nbytes, self._number)
+            entry = BufferedRecord(record, tap, nbytes, self._number)
             self._by_tap.setdefault(tap, {})[entry.number] = entry
             key = (tap, record.name, record.rank)
             previous = self._latest.get(key)
@@ -50,11 +50,11 @@ class ReceiveBuffer:
             self._evict()
             self.changed.notify_all()
 
-    def entries(self, tap: int) -> list[ReceivedRecord]:
+    def entries(self, tap: int) -> list[BufferedRecord]:
         with self.changed:
             return list(self._by_tap.get(tap, {}).values())
 
-    def entries_after(self, tap: int, number: int) -> list[ReceivedRecord]:
+    def entries_after(self, tap: int, number: int) -> list[BufferedRecord]:
         """Those that came after a number; to be asked while holding `changed`."""
         newer = []
         for entry in reversed(self._by_tap.get(tap, {}).values()):
@@ -63,11 +63,11 @@ class ReceiveBuffer:
             newer.append(entry)
         return newer[::-1]
 
-    def latest(self, tap: int) -> ReceivedRecord | None:
+    def latest(self, tap: int) -> BufferedRecord | None:
         with self.changed:
             return next(reversed(self._by_tap.get(tap, {}).values()), None)
 
-    def latest_by_name(self, tap: int) -> Iterator[ReceivedRecord]:
+    def latest_by_name(self, tap: int) -> Iterator[BufferedRecord]:
         with self.changed:
             latest = [entry for key, entry in self._latest.items() if key[0] == tap]
         yield from latest

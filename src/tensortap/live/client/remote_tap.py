@@ -10,7 +10,7 @@ from typing import Any
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
 from tensortap.core.patterns import closest_names, matches_pattern
 from tensortap.core.record import Record, Series
-from tensortap.live.client.receive_buffer import ReceiveBuffer, ReceivedRecord
+from tensortap.live.client.receive_buffer import ReceiveBuffer, BufferedRecord
 
 _ACTIVE_STATES = ("armed", "requested", "looking")
 _STATE_ORDER = (*_ACTIVE_STATES, "done", "refused")
@@ -179,7 +179,7 @@ class RemoteTap:
         if self.state == "refused":
             raise UnknownNameError(self._reason) if "no site" in self._reason else RefusedError(self._reason)
 
-    def _next_unread(self) -> ReceivedRecord | None:
+    def _next_unread(self) -> BufferedRecord | None:
         unread = self._buffer.entries_after(self.number, self._last_returned)
         if not unread:
             return None

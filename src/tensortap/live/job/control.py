@@ -16,11 +16,11 @@ from tensortap.core.record import Record
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
-from tensortap.live.job.exposed import CatalogEntry, ExposedModel, ExposedModels
+from tensortap.live.job.exposed import ExposedModel, ExposedModels
 from tensortap.live.job.outgoing import OutgoingBudget
 from tensortap.live.job.subscription import Subscription
 from tensortap.live.job.tap import DEFAULT_SHARE, ActiveCaptures, ConditionalTap, RequestedTap, StepClock
-from tensortap.live.protocol import Request
+from tensortap.live.protocol import CatalogEntry, Request
 from tensortap.sinks.run_directory import RunDirectory
 
 log = logging.getLogger("tensortap.live")

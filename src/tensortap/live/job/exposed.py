@@ -5,31 +5,22 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from tensortap.core.settings import is_on
 from tensortap.core.steps import listen_if_requested
+from tensortap.live.protocol import CatalogEntry
 from tensortap.recording import manual_taps
 from tensortap.recording.capture import Capture
-from tensortap.sources.sites import class_name, require_module, sites_of, takes_hooks, unwrapped, walk
+from tensortap.sources.sites import class_name, require_module, sites_of, supports_hooks, unwrap, walk_modules
 
 M = TypeVar("M")
-
-
-class CatalogEntry(NamedTuple):
-    """A site as the catalog has it: with its shape where that is known."""
-
-    name: str
-    kind: str
-    module_class: str = ""
-    dtype: str = ""
-    shape: tuple[int, ...] | None = None
 
 
 class ExposedModel:
     """A model that sessions may look into; held weakly. Counts its forwards and says when one begins."""
 
-    is_resting = is_special = False
+    is_idle = is_special = False
 
     def __init__(self, model: Any, on_forward: Callable[[ExposedModel], None]) -> None:
         self._model = weakref.ref(model)
@@ -37,9 +28,9 @@ class ExposedModel:
         self.forwards = 0
         self._catalog_entries: list[CatalogEntry] | None = None
         # On a compiled model's wrapper, where it has one: there it is outside of the graph.
-        outer = model if class_name(model) == "OptimizedModule" else unwrapped(model)
+        outer = model if class_name(model) == "OptimizedModule" else unwrap(model)
         self._handle = (
-            outer.register_forward_pre_hook(_make_hook(self), prepend=True) if takes_hooks(outer) else None
+            outer.register_forward_pre_hook(_make_hook(self), prepend=True) if supports_hooks(outer) else None
         )
 
     @property
@@ -136,13 +127,13 @@ exposed_models = ExposedModels()
 
 
 def _make_hook(exposed: ExposedModel) -> Any:
-    from tensortap.sources.hooks.modules import OfferHook  # late: it imports torch, which a model has done
+    from tensortap.sources.hooks.modules import ExposedModelHook  # late: it imports torch, which a model has done
 
-    return OfferHook(exposed).see
+    return ExposedModelHook(exposed).run
 
 
 def _catalog_entries(model: Any) -> Iterator[CatalogEntry]:
-    for names, module in walk(model):
+    for names, module in walk_modules(model):
         for site in sites_of(".".join(names), module, gradients=False):
             dtype, shape = _dtype_and_shape(module, site.parameter) if site.kind == "param" else ("", None)
             yield CatalogEntry(site.name, site.kind, site.module_class, dtype, shape)

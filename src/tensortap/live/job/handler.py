@@ -11,9 +11,9 @@ from tensortap.core.patterns import matches_pattern
 from tensortap.live.discovery import Job
 from tensortap.live.job.connection import SessionConnection
 from tensortap.live.job.control import Control
-from tensortap.live.job.exposed import CatalogEntry, ExposedModels
+from tensortap.live.job.exposed import ExposedModels
 from tensortap.live.job.subscription import Subscription
-from tensortap.live.protocol import parse_count, parse_request
+from tensortap.live.protocol import CatalogEntry, parse_count, parse_request
 from tensortap.transport.connection import Frame
 from tensortap.transport.frames import FrameKind, encode_head
 

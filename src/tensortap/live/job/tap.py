@@ -29,7 +29,7 @@ from tensortap.live.job.subscription import Subscription
 from tensortap.live.protocol import Request
 from tensortap.recording.capture import Capture
 from tensortap.recording.destination import CallbackSink
-from tensortap.sources.selection.select import selection
+from tensortap.sources.selection.select import resolve_patterns
 from tensortap.stages.select import every
 
 _HOOK_OVERHEAD_SECONDS = 5e-6  # what a hook takes around the sink, which is what is measured
@@ -104,7 +104,7 @@ class ActiveCaptures:
         matching, exclusions = [], [pattern for pattern in self._patterns if pattern.startswith("!")]
         for pattern in self._patterns:
             try:
-                if pattern not in exclusions and selection(model, [pattern]):
+                if pattern not in exclusions and resolve_patterns(model, [pattern]):
                     matching.append(pattern)
             except (TensortapError, ValueError, TypeError) as error:
                 self._problem = self._problem or str(error)
