@@ -25,10 +25,8 @@ from tensortap.viewer.workspace.live_jobs import find_listening_jobs
 from tensortap.viewer.workspace.state import ViewerState
 
 _STATIC = Path(__file__).parent / "static"
-_POLL_INTERVAL, _POLLS_PER_RESCAN = (
-    0.5,
-    6,
-)  # seconds; the folders are scanned every so many polls
+_POLL_INTERVAL = 0.5  # seconds
+_POLLS_PER_RESCAN = 6  # of the folders
 _CACHE_FOREVER = "private, max-age=31536000, immutable"
 _CACHE_ONE_DAY = "private, max-age=86400"
 _MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}

@@ -110,9 +110,9 @@ def get_pair_view(state: ViewerState, request: Request) -> Response:
         raise ValueError(
             f"side is a, b or d, and d one of {', '.join(_DIFFERENCE_MODES)}; not {side!r} and {mode!r}"
         )
-    numbers: MappedTensor | TensorDifference = (
-        a if side == "a" else b if side == "b" else TensorDifference(a, b, mode)
-    )  # type: ignore[arg-type]
+    numbers: MappedTensor | TensorDifference = a if side == "a" else b
+    if side == "d":
+        numbers = TensorDifference(a, b, mode)  # type: ignore[arg-type]
     short = request.path_params["c"]
     publish_refined = lambda: state.events.publish("refined", f"{short} {number}", c=short, pair=number)  # noqa: E731
     return tensor_views.view_response(

@@ -16,7 +16,7 @@ from tensortap.comparison.diagnosis.verdict import VERDICTS
 from tensortap.comparison.sides.leaf import Operand
 from tensortap.core.errors import NoRunError
 from tensortap.core.record import Kind
-from tensortap.formats.npy import header
+from tensortap.formats.npy import npy_header
 from tensortap.formats.run_layout import file_stem
 from tensortap.kernels.decode import decode
 from tensortap.readers.query.fields import FIELDS
@@ -35,6 +35,16 @@ _MAX_ROWS = 512
 _RUNS_TO_CHECK = 8  # the newest runs of the list get statistics without being opened
 _QUICK_START = 'import tensortap as tt\n\nwith tt.capture(model, "layers.*", to="runs"):\n    model(batch)'
 _CACHED = {"cache-control": "no-cache"}
+Array = np.ndarray[Any, Any]
+_STRING_FIELDS = {
+    "state": "state",
+    "command": "command",
+    "commit": "commit",
+    "branch": "branch",
+    "model": "model",
+}
+_NUMERIC_FIELDS = {"captures": "captures", "nbytes": "bytes", "since": "modified", "before": "modified"}
+_CHUNK_ELEMENTS = 4 << 20  # elements
 
 
 def get_meta(state: ViewerState, request: Request) -> Response:
@@ -235,17 +245,6 @@ _HANDLERS: dict[str, Callable[[ViewerState, Request], Response]] = {
 ROUTES = [Route(path, read_endpoint(handler)) for path, handler in _HANDLERS.items()]
 
 
-Array = np.ndarray[Any, Any]
-_STRING_FIELDS = {
-    "state": "state",
-    "command": "command",
-    "commit": "commit",
-    "branch": "branch",
-    "model": "model",
-}
-_NUMERIC_FIELDS = {"captures": "captures", "nbytes": "bytes", "since": "modified", "before": "modified"}
-
-
 class RunListTable:
     """One row per run; a bare word matches name, folder, command, model, branch and commit together."""
 
@@ -278,13 +277,10 @@ class RunListTable:
         return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
-_CHUNK_ELEMENTS = 4 << 20  # elements
-
-
 def npy_response(operand: Operand, name: str) -> StreamingResponse:
     """In its own dtype, or the smallest numpy dtype that can hold it."""
     dtype = decode(operand.bits.reshape(-1)[:1], operand.dtype).dtype
-    head = header(dtype, operand.bits.shape)
+    head = npy_header(dtype, operand.bits.shape)
     stem = file_stem(name)
     size = len(head) + operand.bits.size * dtype.itemsize
     return StreamingResponse(

@@ -42,21 +42,21 @@ def view_response(state: ViewerState, request: Request, what: str, view: TensorV
     return handler(state, request, view)
 
 
-def _tile_response(state: ViewerState, request: Request, look: TensorView) -> Response:
+def _tile_response(state: ViewerState, request: Request, view: TensorView) -> Response:
     level, y, x = (int_param(request, name, 0) for name in ("lod", "y", "x"))
     params = request.query_params
-    view_key = (look.key, params.get("axes", ""), params.get("index", ""))
+    view_key = (view.key, params.get("axes", ""), params.get("index", ""))
     tag = etag_of(state.boot_id, view_key, level, y, x)
     if client_has(request, tag):
         return not_modified(tag)
-    grid = look.grid(request)
+    grid = view.grid(request)
     tiles.tile_span(grid.shape, level, y, x)
     facts = {"lod": level, "y": y, "x": x, "shape": grid.shape, "lods": tiles.count_levels(grid.shape)}
     if level == 0:
         return _elements_tile_response(tiles.read_elements(grid, y, x), grid, facts, tag)
     tile = state.refinement.exact_tile(view_key, level, y, x) or tiles.compute_tile(grid, level, y, x)
     if not tile.is_exact and level >= finest_level(grid.shape):
-        state.refinement.request(view_key, grid, look.on_exact)
+        state.refinement.request(view_key, grid, view.on_exact)
     return _pooled_tile_response(tile, facts, tag)
 
 

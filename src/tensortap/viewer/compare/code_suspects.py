@@ -14,6 +14,7 @@ from tensortap.viewer.data.dataset import ModuleCode, RunDataset, nested_dict
 
 _MAX_SUSPECTS = 20
 _CODE_KINDS = ("output", "own code", "local", "backward", "value")  # data and parameters come from elsewhere
+_HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 class _CodeRange(NamedTuple):
@@ -77,10 +78,8 @@ def _candidate_ranges(path: str, site: Site | None, code: ModuleCode) -> Iterato
 
 
 def _overlaps(code_range: _CodeRange, block: ChangedBlock) -> bool:
-    range_file, block_file = (
-        f"/{code_range.file}",
-        f"/{block.file}",
-    )  # callers are stored with shortened paths
+    # Callers are stored with shortened paths.
+    range_file, block_file = f"/{code_range.file}", f"/{block.file}"
     return (
         (range_file.endswith(block_file) or block_file.endswith(range_file))
         and block.first <= code_range.last
@@ -105,9 +104,6 @@ def _commit(dataset: RunDataset) -> str:
 def _patch(dataset: RunDataset) -> bytes:
     patch = dataset.metadata().get("patch")
     return patch if isinstance(patch, bytes) else b""
-
-
-_HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 
 class ChangedBlock(NamedTuple):

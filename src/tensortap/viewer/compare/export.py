@@ -32,6 +32,29 @@ svg .first{fill:#fff;stroke:#10151c;stroke-width:3;paint-order:stroke}
 figcaption{font-size:12px;opacity:.8}
 pre{overflow-x:auto;font-size:12px;max-height:40em}
 """
+_MAX_LINES, _MAX_STEPS = 240, 500  # a larger map is max-pooled
+_WIDTH, _GUTTER, _FOOTER = 780, 220, 22
+_LABEL_HEIGHT, _MAX_LABEL_LENGTH, _MAX_TICKS = 13, 32, 12
+# As on the page: dark means equal.
+_COLOUR_MAP = np.array(
+    [
+        (22, 27, 34),
+        (45, 31, 79),
+        (93, 42, 120),
+        (150, 55, 124),
+        (207, 74, 108),
+        (242, 114, 79),
+        (251, 166, 92),
+        (253, 233, 169),
+    ],
+    np.float64,
+)
+_NO_PAIR_COLOUR = (74, 82, 94)
+_BLOCK_PREFIX = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.)")
+_CAPTION = (
+    "{:,} tensors in the order of execution, from top to bottom, against {:,} steps; the brighter, the "
+    "larger the relative difference, on a logarithmic scale; grey where there is no pair"
+)
 
 
 def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
@@ -138,31 +161,6 @@ def _code_section(title: str, text: str, room_bytes: int) -> str:
     kept = escape(text[: room_bytes // 6])
     more = "\n..." if len(text) > room_bytes // 6 else ""
     return f"<h2>{title}</h2><pre>{kept}{more}</pre>"
-
-
-_MAX_LINES, _MAX_STEPS = 240, 500  # a larger map is max-pooled
-_WIDTH, _GUTTER, _FOOTER = 780, 220, 22
-_LABEL_HEIGHT, _MAX_LABEL_LENGTH, _MAX_TICKS = 13, 32, 12
-# As on the page: dark means equal.
-_COLOUR_MAP = np.array(
-    [
-        (22, 27, 34),
-        (45, 31, 79),
-        (93, 42, 120),
-        (150, 55, 124),
-        (207, 74, 108),
-        (242, 114, 79),
-        (251, 166, 92),
-        (253, 233, 169),
-    ],
-    np.float64,
-)
-_NO_PAIR_COLOUR = (74, 82, 94)
-_BLOCK_PREFIX = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.)")
-_CAPTION = (
-    "{:,} tensors in the order of execution, from top to bottom, against {:,} steps; the brighter, the "
-    "larger the relative difference, on a logarithmic scale; grey where there is no pair"
-)
 
 
 def divergence_map_svg(job: ComparisonJob) -> Iterator[str]:

@@ -34,6 +34,16 @@ from tensortap.viewer.web.responses import NO_ROW
 _MAX_ORIGINS, _MAX_NAMES, _MAX_UNMATCHED, _MAX_SIMILAR = 200, 50, 2000, 50
 _FORWARD_KINDS = ("output", "own code", "local")
 _MAX_FILES, _MAX_LINES, _MAX_LINE_LENGTH = 20, 400, 500  # the last is in characters
+_MAX_SYMPTOM_BYTES = 64 << 20
+_SIGNIFICANCE = 4  # standard errors
+Array = np.ndarray[Any, Any]
+_MEANINGS = {
+    "own code": "its inputs and what its parts gave are equal, so the fault lies between them",
+    "output": "its inputs, and whatever it has called, are equal",
+    "backward": "the forward pass and all gradients before it are equal",
+    "data": "what was given to the model differs",
+    "param": "a parameter differs",
+}
 
 
 def comparison_facts(library: RunLibrary, job: ComparisonJob) -> dict[str, Any]:
@@ -122,7 +132,7 @@ def name_matching_facts(job: ComparisonJob, saved: str | None, can_save: bool) -
         for row in only_a[:_MAX_SIMILAR]
         if (close := closest_names(row["name"], names_in_b, 1))
     ]
-    proposed = [(a, b) for a, b, _ in groups] + [(one["a"], one["b"]) for one in similar]
+    proposed = [(a, b) for a, b, _ in groups] + [(match["a"], match["b"]) for match in similar]
     return {
         "how": dict(Counter(finding.pair.how for finding in comparison.table)),
         "only_a": only_a[:_MAX_UNMATCHED],
@@ -249,18 +259,6 @@ def _group_by_name(entries: Iterable[Entry]) -> list[dict[str, Any]]:
         facts = {"name": entry.name, "count": 0, "kind": entry.kind, "shape": shape, "dtype": entry.dtype}
         rows.setdefault(entry.name, facts)["count"] += 1
     return list(rows.values())
-
-
-_MAX_SYMPTOM_BYTES = 64 << 20
-_SIGNIFICANCE = 4  # standard errors
-Array = np.ndarray[Any, Any]
-_MEANINGS = {
-    "own code": "its inputs and what its parts gave are equal, so the fault lies between them",
-    "output": "its inputs, and whatever it has called, are equal",
-    "backward": "the forward pass and all gradients before it are equal",
-    "data": "what was given to the model differs",
-    "param": "a parameter differs",
-}
 
 
 def headline_sentence(comparison: Comparison, site: str = "") -> str:

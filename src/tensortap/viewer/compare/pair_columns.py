@@ -33,6 +33,7 @@ _ERROR_FIELDS = {
 _MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 _CATEGORICAL = {"name": "u4", "b_name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
 _NUMERIC = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4"}
+_MAX_CELLS = 4 << 20
 
 
 class PairColumns:
@@ -232,9 +233,6 @@ def _factorize(cells: list[str]) -> tuple[Array, list[str]]:
 
 
 assert DTYPE_TABLE.keys() >= _MANTISSA_BITS.keys()
-
-
-_MAX_CELLS = 4 << 20
 
 
 def divergence_columns(

@@ -26,6 +26,13 @@ _FLOATS = ("mean", "std", "min", "max", "absmax")
 _COUNTS = ("nan", "inf")
 STATISTIC_NAMES = (*_FLOATS, *_COUNTS)
 UNKNOWN, KNOWN, NO_NUMBERS = 0, 1, 2
+Array = np.ndarray[Any, Any]
+CATEGORICAL = {"name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
+_NUMERIC = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4", "nbytes": "f8", "time": "f8"}
+SORTS = (*CATEGORICAL, *_NUMERIC, *STATISTIC_NAMES)
+_FINGERPRINT_BYTES = 4096  # compared at the start of an index
+_STATISTICS_BUDGET = 128 << 20  # bytes read for the statistics of one response
+_REFRESH_INTERVAL = 0.5  # seconds
 
 
 class StatisticsColumns:
@@ -108,15 +115,6 @@ def _column_values(statistics: Statistics) -> tuple[float, ...]:
         for end in (statistics.mean, statistics.std, statistics.min, statistics.max)
     ]
     return (*ends, absmax(statistics), min(statistics.nan, 0xFFFFFFFF), min(statistics.inf, 0xFFFFFFFF))
-
-
-Array = np.ndarray[Any, Any]
-CATEGORICAL = {"name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
-_NUMERIC = {"step": "i4", "rank": "i2", "call": "u2", "order": "u4", "nbytes": "f8", "time": "f8"}
-SORTS = (*CATEGORICAL, *_NUMERIC, *STATISTIC_NAMES)
-_FINGERPRINT_BYTES = 4096  # compared at the start of an index
-_STATISTICS_BUDGET = 128 << 20  # bytes read for the statistics of one response
-_REFRESH_INTERVAL = 0.5  # seconds
 
 
 class CachedRun:

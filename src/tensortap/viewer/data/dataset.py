@@ -23,6 +23,7 @@ from tensortap.readers.run import Run
 
 _MAX_OPAQUE_BYTES = 16 << 20  # larger values that are not arrays are not shown
 TRACE_SUFFIXES = (".h5", ".hdf5")
+_FORWARD_KINDS = ("output", "input", "grad_output", "grad_input")
 
 
 class Dataset(Protocol):
@@ -287,9 +288,6 @@ def _itemsize(dtype: str) -> int:
     from tensortap.core.dtypes import DTYPE_TABLE
 
     return DTYPE_TABLE[dtype].itemsize if dtype in DTYPE_TABLE else 1
-
-
-_FORWARD_KINDS = ("output", "input", "grad_output", "grad_input")
 
 
 class LineRange(NamedTuple):

@@ -29,6 +29,9 @@ _EMPTY_FACTS: dict[str, Any] = {
     **{"steps": {"first": 0, "last": 0, "count": 0}, "ranks": [], "captures": 0, "names": 0, "bytes": 0},
     **{"model": "", "health": {"nan": 0, "inf": 0, "odd": 0, "known": 0, "of": 0, "spark": []}, "tags": {}},
 }
+_MAX_FACTS = 400
+_MAX_LENGTH = 2000
+Fact = tuple[str, str]
 
 
 def run_list_row(library: RunLibrary, run_id: str) -> dict[str, Any]:
@@ -267,11 +270,6 @@ def _timeline(row: dict[str, Any], run: CachedRun) -> list[dict[str, Any]]:
     ended = {"finished": "the last value was written", "writing": "it is being written"}
     text = ended.get(row["state"], "it was cut off: a pack has no end")
     return [*events, {"time": row["modified"], "what": row["state"], "text": text}]
-
-
-_MAX_FACTS = 400
-_MAX_LENGTH = 2000
-Fact = tuple[str, str]
 
 
 def provenance_cards(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:

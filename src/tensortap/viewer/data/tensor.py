@@ -19,6 +19,17 @@ from tensortap.viewer.web.responses import NotFoundError, TooLargeError
 _MAX_TEXT = 4000
 _IMPORT_LINE = "import tensortap as tt\n\n"
 _MAX_STATISTICS_BYTES = 256 << 20  # read for the statistics of a page
+Array = np.ndarray[Any, Any]
+AxisIndex = slice | Array
+DifferenceMode = Literal["value", "abs", "rel", "ulp", "sign"]
+_MAX_REDUCED_BYTES = 256 << 20
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "mean": np.mean,
+    "max": np.max,
+    "min": np.min,
+    "std": np.std,
+    "absmax": lambda part, axis: np.abs(part).max(axis=axis),
+}
 
 
 def record_facts(run: CachedRun, row: int, address: str) -> dict[str, Any]:
@@ -122,19 +133,6 @@ def _adjacent_steps(run: CachedRun, row: int) -> dict[str, Any]:
         "next": int(rows[position + 1]) if position + 1 < len(rows) else None,
         "steps": [int(steps[0]), int(steps[-1]), len(rows)],
     }
-
-
-Array = np.ndarray[Any, Any]
-AxisIndex = slice | Array
-DifferenceMode = Literal["value", "abs", "rel", "ulp", "sign"]
-_MAX_REDUCED_BYTES = 256 << 20
-_REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "mean": np.mean,
-    "max": np.max,
-    "min": np.min,
-    "std": np.std,
-    "absmax": lambda part, axis: np.abs(part).max(axis=axis),
-}
 
 
 class Grid(Protocol):

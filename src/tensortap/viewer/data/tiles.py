@@ -17,6 +17,10 @@ TILE_SIZE = 256
 EXACT_BYTES = 40 << 20  # a tile that covers no more is computed exactly
 SAMPLE_BYTES = 16 << 20  # of a larger one, so much is sampled
 NAN, POSITIVE, NEGATIVE = 1, 2, 4
+_FINEST_LEVEL = 3  # the cached level, unless it has too many pixels; finer tiles are exact anyway
+_MAX_PIXELS = 1 << 22
+_MAX_BYTES = 128 << 20  # of all cached tiles
+_STRIPS_PER_CHECK = 64  # pixel rows between two checks whether the viewer is closing
 
 
 @dataclass(slots=True)
@@ -164,12 +168,6 @@ def _pool_strip(part: Array, edges: Array) -> tuple[Array, Array, Array, Array]:
         flags_of_column = np.bitwise_or.reduce(nonfinite_flags(part), axis=0)
         flags = np.bitwise_or.reduceat(flags_of_column, edges)
     return low.astype(np.float32), high.astype(np.float32), mean.astype(np.float32), flags.astype(np.uint8)
-
-
-_FINEST_LEVEL = 3  # the cached level, unless it has too many pixels; finer tiles are exact anyway
-_MAX_PIXELS = 1 << 22
-_MAX_BYTES = 128 << 20  # of all cached tiles
-_STRIPS_PER_CHECK = 64  # pixel rows between two checks whether the viewer is closing
 
 
 class TileRefinement:

@@ -13,6 +13,11 @@ from tensortap.viewer.data.dataset import nested_dict
 
 ModuleNode = dict[str, Any]
 _MAX_DEPTH = 64  # deeper modules are counted with their ancestor at this depth
+_CALL_KINDS = ("call", "local", "return", "yield", "raise")
+_MAX_TREES, _MAX_LINES = 2000, 2000
+_NONFINITE = ("nan", "inf")
+Array = np.ndarray[Any, Any]
+_Bindings = dict[tuple[int, str, str], tuple[str, str]]  # (depth, name, kind): (dtype, shape)
 
 
 def module_nodes(run: CachedRun) -> list[ModuleNode]:
@@ -105,13 +110,6 @@ def _depth_first(nodes: dict[str, ModuleNode]) -> list[ModuleNode]:
         )
         stack += [(child, place) for child in below]
     return ordered
-
-
-_CALL_KINDS = ("call", "local", "return", "yield", "raise")
-_MAX_TREES, _MAX_LINES = 2000, 2000
-_NONFINITE = ("nan", "inf")
-Array = np.ndarray[Any, Any]
-_Bindings = dict[tuple[int, str, str], tuple[str, str]]  # (depth, name, kind): (dtype, shape)
 
 
 class _CallTree(NamedTuple):
