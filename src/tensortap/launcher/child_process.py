@@ -1,4 +1,4 @@
-"""Start a program, pass signals on to it, and end as it ended."""
+"""Start a program, forward signals to it, and exit as it exited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-# What a terminal or a scheduler sends; those that are ignored here are ignored there, and stay so.
+# What a terminal or a scheduler sends; signals ignored here are inherited as ignored.
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH")
 _FROM_TERMINAL = 0x80  # si_code of what the kernel sends to all processes of a terminal
 _TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGWINCH)
@@ -25,7 +25,7 @@ class CannotStartError(Exception):
 
 
 def run_program(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run it to its end; below zero, the number of the signal that ended it.
+    """Run it to completion; return its exit code, or minus the signal that ended it.
 
     Input, output, terminal and process group are those of this process. A signal that the terminal sends, or
     somebody sends to the whole group, reaches the program by itself; any other is passed on.
@@ -45,7 +45,7 @@ def run_program(command: Sequence[str], environment: dict[str, str]) -> int:
 def _start(
     command: Sequence[str], environment: dict[str, str], begin: Callable[[], None]
 ) -> subprocess.Popen[bytes]:
-    """A file that says no interpreter is read by sh, as shells do it."""
+    """Start the program; a script without a shebang line is run by sh, as shells do."""
     for arguments in (list(command), ["/bin/sh", *command]):
         try:
             return subprocess.Popen(arguments, env=environment, close_fds=False, preexec_fn=begin)
@@ -62,7 +62,7 @@ def _explain_failure(program: str, error: OSError) -> str:
 
 
 def exit_like(status: int) -> int:
-    """The exit code for a status; a signal that ended the program ends this process, too."""
+    """The exit code for a status; a signal that ended the program is raised in this process, too."""
     if status >= 0:
         return status
     sys.stdout.flush()
@@ -76,7 +76,7 @@ def exit_like(status: int) -> int:
 
 
 def _prepare_child(mask: set[int | signal.Signals]) -> None:
-    """In the child, before the program: signals as they were, and no life after this process's death."""
+    """In the child, before exec: restore the signal mask, and die with the parent."""
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _die_with_parent()
 
@@ -105,8 +105,8 @@ def _wait(process: subprocess.Popen[bytes], awaited: set[signal.Signals]) -> int
 
 
 class GroupSignalProbe:
-    """A process of our group in which signals only wait: one that waits there, too, was sent to the group
-    (as `timeout` does), and the program has got it. The system tells this in no other way."""
+    """A process of our group with all signals blocked: one that is pending there, too, was sent to the whole
+    group (as `timeout` does), so the program has received it. There is no other way to know."""
 
     def __init__(self) -> None:
         self._process = _fork_probe() if os.path.isdir("/proc/self") else 0
@@ -114,7 +114,7 @@ class GroupSignalProbe:
     def has_received(self, number: int) -> bool:
         if not self._process or not _pending_signals(self._process) >> (number - 1) & 1:
             return False
-        self.end()  # with what it has got, so that the next one is noticed, too
+        self.end()  # with its pending signals, so that the next one is noticed, too
         self._process = _fork_probe()
         return True
 
@@ -126,24 +126,24 @@ class GroupSignalProbe:
 
 
 def _fork_probe() -> int:
-    """Called while the signals are blocked, which the new process inherits."""
+    """Fork a process that only waits; it inherits the blocked signals."""
     process = os.fork()
     if process:
         return process
     _die_with_parent()
-    os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # whoever reads our output waits for nobody else
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # a reader of our output must not wait for the probe
     while True:
         signal.pause()
 
 
 def _pending_signals(process: int) -> int:
-    """The signals that wait for a process, a bit for each."""
+    """The pending signals of a process, as a bit mask."""
     with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as status:
         line = next(line for line in status if line.startswith("ShdPnd:"))
     return int(line.split()[1], 16)
 
 
 def _drop_pending(signals: set[signal.Signals]) -> None:
-    """What was sent to both of us when the program was over already has had its effect."""
+    """Discard signals sent to the group after the program had ended."""
     while signal.sigpending() & signals:
         signal.sigtimedwait(signals, 0)

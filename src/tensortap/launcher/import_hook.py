@@ -1,7 +1,7 @@
-"""The import hook that `tensortap run` installs: observe models, optimizers, functions and `tt.tap` as they appear.
+"""The import hook that `tensortap run` installs: observes models, optimizers, functions and `tt.tap`.
 
-It runs in every Python that the program starts, so it imports little. Functions of the script itself are found by
-tracing its definitions; a model that is passed to torch.jit, which cannot follow hooks, is released first.
+It runs in every Python that the program starts, so it imports little. Functions of the script itself are
+found by tracing its definitions; a model passed to torch.jit, which cannot follow hooks, is released first.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def install_import_hook() -> None:
 
 
 class ImportHook:
-    """A meta path finder that finds nothing itself: it hooks torch, the selected functions and `tt.tap` on import.
+    """A meta path finder that finds nothing itself: hooks torch, selected functions and `tt.tap` on import.
 
-    That torch's modules are loaded is noticed when they import the next one, so that no frame of ours is on the
-    stack of an import.
+    That torch's modules are loaded is noticed when they import the next one, so that no frame of ours is on
+    the stack of an import.
     """
 
     def __init__(self, spec: LaunchSpec) -> None:
@@ -184,7 +184,7 @@ class ImportHook:
 
 
 class MethodAccessHook:
-    """A descriptor in place of a method: calls `on_access(instance)` when it is looked up, and returns the method.
+    """A descriptor in place of a method: calls `on_access(instance)` on lookup, and returns the method.
 
     No frame of ours is on the stack while the method runs, and the class still shows its own method.
     `on_access` returns the objects whose lookups need not be reported again.

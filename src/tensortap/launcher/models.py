@@ -1,9 +1,4 @@
-"""Models seen being called, and their steps.
-
-The models that an unedited program was seen to call, each with a label where there are several.
-
-Which step an unedited program is in: its optimizers', else counted by the forwards of its models.
-"""
+"""The models that an unedited program calls, labelled where there are several, and its step count."""
 
 from __future__ import annotations
 
@@ -20,26 +15,26 @@ from tensortap.core.record import Record
 from tensortap.core.steps import set_counted_step
 from tensortap.core.tap import Tap
 from tensortap.recording.capture import Capture
-from tensortap.sources.sites import class_name, takes_hooks, unwrapped
+from tensortap.sources.sites import class_name, supports_hooks, unwrap
 
 _CALL_METHODS = ("_wrapped_call_impl", "_call_impl")
 
 
 class CaptureIgnoringTaps(Capture):
-    """One of several in a process: what `tt.tap` shows is heard by another."""
+    """One of several captures in a process; `tt.tap` values go to a separate source."""
 
     def _attach_tap_source(self, stack: contextlib.ExitStack, tap: Tap) -> None: ...
 
 
 class ObservedModels:
-    """Held weakly: a model that the program lets go of is gone."""
+    """Holds weak references, so models can be garbage-collected."""
 
     def __init__(self) -> None:
         self._observed: list[ObservedModel] = []
 
     def register(self, model: Any, frame: FrameType | None) -> ObservedModel | None:
-        """None for one that is known already, by itself or in another wrapper."""
-        inner = unwrapped(model)
+        """Add a model; None if it is registered already, by itself or in a wrapper."""
+        inner = unwrap(model)
         if getattr(model, "_is_replica", False) or any(
             observed.model is inner for observed in self._observed
         ):
@@ -50,7 +45,7 @@ class ObservedModels:
             for observed in self._observed
             if observed.model is not None and id(observed.model) in parts
         ]
-        for inner_model in inner_models:  # a part of it was called before the whole was
+        for inner_model in inner_models:  # submodules that were called before the model was
             inner_model.detach()
         self._observed = [observed for observed in self._observed if observed not in inner_models]
         is_first = not self._observed or any(not observed.label for observed in inner_models)
@@ -59,7 +54,7 @@ class ObservedModels:
         return registered
 
     def release(self, model: Any) -> None:
-        """Take the hooks off those that share a module with this one."""
+        """Remove the hooks of every model that shares a module with this one."""
         parts = set(map(id, model.modules()))
         for observed in self._observed:
             if observed.model is not None and any(id(module) in parts for module in observed.model.modules()):
@@ -67,7 +62,7 @@ class ObservedModels:
 
     @property
     def released(self) -> list[str]:
-        """Those that were let go of, by their classes."""
+        """The class names of the released models."""
         return [observed.facts["class"] for observed in self._observed if observed.is_released]
 
     def captures(self) -> list[Capture]:
@@ -77,14 +72,14 @@ class ObservedModels:
         return [observed.facts for observed in self._observed]
 
     def _label(self, name: str) -> str:
-        """The first model has none: its names are those of any capture of it."""
+        """An unused label; the first model has none, so its names are those of `tt.capture`."""
         taken = {observed.label for observed in self._observed}
         candidates = (name if number == 1 else f"{name}_{number}" for number in range(1, len(taken) + 2))
         return next(label for label in candidates if label not in taken)
 
 
 class ObservedModel:
-    """A model, where it was first called, and the capture of it, which lives as long as the model does."""
+    """A model, where it was first called, and its capture, which lives as long as the model."""
 
     def __init__(self, model: Any, label: str, frame: FrameType | None) -> None:
         self._model = weakref.ref(model)
@@ -109,7 +104,7 @@ class ObservedModel:
         return self._capture() if self._capture is not None else None
 
     def strip_label(self, pattern: str) -> str:
-        """A pattern as it is meant within this model: those of the others begin with their labels."""
+        """The pattern within this model: patterns for a labelled model start with its label."""
         negation, body = ("!", pattern[1:]) if pattern.startswith("!") else ("", pattern)
         return negation + (body.removeprefix(f"{self.label}.") if self.label else body)
 
@@ -123,19 +118,19 @@ class ObservedModel:
         return capture
 
     def count_forwards(self, model: Any, counter: StepCounter, capture: Capture | None) -> None:
-        """Before its forward, and before whoever else wants to know the step."""
+        """Count steps in a forward pre-hook that runs before all others."""
         from tensortap.sources.hooks.modules import (
-            OfferHook,  # late: it imports torch, which a model has done
+            ExposedModelHook,  # late: it imports torch, which a model has done
         )
 
         # On a compiled model's wrapper, where it has one: there it is outside of the graph.
-        outer = model if class_name(model) == "OptimizedModule" else unwrapped(model)
-        if takes_hooks(outer):
-            hook = OfferHook(ForwardCounter(id(self), counter, capture))
-            self._handle = outer.register_forward_pre_hook(hook.see, prepend=True)
+        outer = model if class_name(model) == "OptimizedModule" else unwrap(model)
+        if supports_hooks(outer):
+            hook = ExposedModelHook(ForwardCounter(id(self), counter, capture))
+            self._handle = outer.register_forward_pre_hook(hook.run, prepend=True)
 
     def detach(self) -> None:
-        """The model is a part of another, which is looked into instead."""
+        """Stop capturing: the model is a submodule of another, which is captured instead."""
         capture = self.active_capture
         if capture is not None:
             capture.stop()
@@ -143,7 +138,7 @@ class ObservedModel:
             self._handle.remove()
 
     def release(self) -> None:
-        """Once: what was captured of it was written before."""
+        """Remove the hooks, once; earlier records are kept."""
         if self._handle is not None:
             self.is_released = True
             self.detach()
@@ -151,9 +146,9 @@ class ObservedModel:
 
 
 class ForwardCounter:
-    """What the hook on a model holds: the capture lives as long as the model, and no longer."""
+    """What the pre-hook refers to: keeps the capture alive as long as the model."""
 
-    is_resting = False
+    is_idle = False
 
     def __init__(self, key: int, counter: StepCounter, capture: Capture | None) -> None:
         self._key, self._counter, self._capture = key, counter, capture
@@ -163,7 +158,7 @@ class ForwardCounter:
 
 
 class LabellingSink:
-    """Writes records under the label of their model."""
+    """Prefixes record names with the label of their model."""
 
     def __init__(self, inner: Sink, label: str) -> None:
         self._inner, self._label = inner, label
@@ -179,7 +174,7 @@ class LabellingSink:
 
 
 def is_inside_forward() -> bool:
-    """Whether the forward of another module is under way in this thread."""
+    """Is a module's forward running in this thread?"""
     module = sys.modules["torch.nn.modules.module"].Module
     codes = [vars(module)[name].__code__ for name in _CALL_METHODS]
     frame: FrameType | None = sys._getframe(1)
@@ -191,7 +186,7 @@ def is_inside_forward() -> bool:
 
 
 def _numel(parameter: Any) -> int:
-    """How many numbers; one that the first forward will make has none yet."""
+    """The number of elements; 0 for a lazy parameter."""
     try:
         return int(parameter.numel())
     except ValueError:
@@ -199,24 +194,24 @@ def _numel(parameter: Any) -> int:
 
 
 class StepCounter:
-    """Until something is trained, every forward begins a step; several models share one until the first of
-    them comes again. From then on the forward does that comes after every optimizer has taken its step; which
-    ones there are to wait for is learned when one comes twice."""
+    """Counts steps. Before training every forward starts a step, which several models share until one of them
+    is called again. In training a step starts with the forward after every optimizer has stepped; which
+    optimizers to wait for is learned when one of them steps twice."""
 
     def __init__(self, optimizers: Collection[Any], is_grad_enabled: Callable[[], bool]) -> None:
         self._optimizers, self._is_grad_enabled = optimizers, is_grad_enabled
         self._awaited_optimizers: set[int] | None = None
-        self._optimizers_stepped: set[int] = set()  # optimizers, within this step
-        self._models_called: set[int] = set()  # models, within this step
+        self._optimizers_stepped: set[int] = set()  # in this step, by id
+        self._models_called: set[int] = set()  # in this step, by id
         self._is_training = False
         self._steps_by_optimizer: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._max_steps = 0  # that any optimizer has taken, also one that is gone
+        self._max_steps = 0  # of any optimizer, also of one that was collected
         self.step = 0
         set_counted_step(0)
 
     @property
     def count(self) -> int:
-        """How many steps there were, as far as that can be told without looking at every forward."""
+        """The number of steps, as far as it is known without observing every forward."""
         return self._max_steps or (self.step + bool(self._models_called))
 
     def begin_forward(self, model: int) -> None:
@@ -226,7 +221,7 @@ class StepCounter:
         self._is_training = self._is_training or (bool(self._optimizers) and self._is_grad_enabled())
 
     def end_optimizer_step(self, optimizer: Any, *_: Any) -> None:
-        """As torch calls it after the step of any optimizer."""
+        """The post-hook that torch calls after every optimizer step."""
         key = id(optimizer)
         self._is_training = True
         self._steps_by_optimizer[optimizer] = steps = self._steps_by_optimizer.get(optimizer, 0) + 1

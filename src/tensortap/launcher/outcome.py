@@ -1,9 +1,4 @@
-"""Report of the run.
-
-What became of a program that `tensortap run` started: told by its processes, kept in its run.
-
-The facts of a program that `tensortap run` started, told by one process of it for all.
-"""
+"""The outcome of a program that `tensortap run` started, from the reports of its processes, and its facts."""
 
 from __future__ import annotations
 
@@ -26,37 +21,37 @@ from tensortap.formats.index import COLUMNS, index_files, read_rows
 from tensortap.formats.run_layout import INTERNAL_FOLDER
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
 from tensortap.metadata.packages import (
-    ask,
-    installed,
-    is_this,
-    normalised,
+    is_current_interpreter,
+    list_installed,
+    normalise_name,
     packages_info,
-    packages_of,
+    packages_info_of,
+    query_interpreter,
     versions_digest,
 )
-from tensortap.metadata.process import Start, is_of_environment, program_start, working_directory
+from tensortap.metadata.process import ProgramStart, find_program_start, is_installed_file, working_directory
 from tensortap.metadata.redaction import Redactor, digest_key
 
-PROGRAM_FILE = "program.json"  # in our corner of the run
+PROGRAM_FILE = "program.json"  # in the run's internal folder
 _OUTCOME_FILE = "outcome.json"
-_INTERNAL_FIELDS = ("run", "notes", "startup", "folder", "here", "is_inner")  # nobody asked for these
+_INTERNAL_FIELDS = ("run", "notes", "startup", "folder", "here", "is_inner")  # not options of the user
 
 
 @dataclass
 class RunOutcome:
-    """The notes of all processes, together."""
+    """The reports of all processes, merged."""
 
     spec: LaunchSpec
     command: list[str]
-    status: int | None = None  # below zero, a signal; None while it runs
+    status: int | None = None  # exit code; negative: the signal that ended it; None while it runs
     seconds: float = 0.0
     processes: list[dict[str, Any]] = field(default_factory=list)
     was_watched: bool = False
-    python_without_tensortap: str = ""  # an interpreter that has no tensortap
-    unreported: int = 0  # records of processes that were ended before they could tell
+    python_without_tensortap: str = ""  # path of such an interpreter that the program started
+    unreported: int = 0  # records of processes that were killed before they could report
 
     def read_reports(self) -> None:
-        """And throw them away."""
+        """Read the report of every process, then delete them."""
         notes = Path(self.spec.notes)
         self.was_watched = (notes / REACHED_MARKER).exists()
         with suppress(OSError):
@@ -71,21 +66,21 @@ class RunOutcome:
         shutil.rmtree(notes, ignore_errors=True)
 
     def _count_unreported(self) -> int:
-        """By the lines of the index, which takes no numpy; processes of one rank may share a file of it."""
+        """Count index lines, which needs no numpy; processes of one rank may share an index file."""
         written = sum(map(_count_rows, index_files(Path(self.spec.run) / INTERNAL_FOLDER)))
         return max(0, written - self.records)
 
     def _add_interpreter_facts(self, notes: Path) -> None:
-        """Before the program began, the packages of this process were written down as its own."""
+        """Replace the packages, recorded from this process at the start, by those of the program's Python."""
         knows_imported = (notes / PACKAGES_FILE).exists()
         if self.status is None or ((notes / FACTS_MARKER).exists() and not knows_imported):
-            return  # it was not started, or has told everything itself
+            return  # it was not started, or has written everything itself
         python = self._program_python(notes)
-        if python and not is_this(python) and Path(self.spec.run, INTERNAL_FOLDER).is_dir():
+        if python and not is_current_interpreter(python) and Path(self.spec.run, INTERNAL_FOLDER).is_dir():
             write_interpreter_facts(Path(self.spec.run), python, knows_imported=knows_imported)
 
     def _program_python(self, notes: Path) -> str:
-        """The interpreter of the program; else the first that it started."""
+        """The program's interpreter, else the first one that it started."""
         if is_python_executable(self.command[0]):
             return self.command[0]
         with suppress(OSError):
@@ -99,8 +94,7 @@ class RunOutcome:
 
     @property
     def missing(self) -> list[list[str]]:
-        """Names of which nothing was written though it was asked for, each with the reason; what one process
-        did not see another may have."""
+        """Selected names without a record in any process, each with the reason."""
         reported = [name_and_reason for process in self.processes for name_and_reason in process["missing"]]
         written = self._names_written() if reported else set()
         return [name_and_reason for name_and_reason in reported if name_and_reason[0] not in written]
@@ -108,19 +102,19 @@ class RunOutcome:
     def _names_written(self) -> set[str]:
         names: set[str] = set()
         for index in index_files(Path(self.spec.run) / INTERNAL_FOLDER):
-            with suppress(OSError, TensortapError):  # what ended the program may have left anything
+            with suppress(OSError, TensortapError):  # a killed program may leave an incomplete file
                 names.update(row[COLUMNS.index("name")] for row in read_rows(index)[0])
         return names
 
     @property
     def has_no_report(self) -> bool:
-        """Whether no process could tell anything: it had a model perhaps, perhaps not."""
+        """Was every process killed before it could report? Whether there was a model is then unknown."""
         is_ended = self.status is not None and self.status < 0
         return not self.processes and (self.unreported > 0 or is_ended)
 
     @property
     def unmatched(self) -> dict[str, dict[str, Any]]:
-        """Patterns that meant something in no process, with what the processes know of them."""
+        """Patterns that matched in no process, with the reported reason and nearest names."""
         if self.has_no_report:
             return {}
         matched = {text for process in self.processes for text in process["matched"]}
@@ -133,7 +127,7 @@ class RunOutcome:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `--json` writes, and what lies in the run."""
+        """What `--json` writes, and `program.json` in the run."""
         return {
             "run": self.spec.run,
             "program": Redactor(digest_key).arguments(self.command),
@@ -150,7 +144,7 @@ class RunOutcome:
         }
 
     def save(self) -> None:
-        """In the run, beside what the program itself told of its end."""
+        """Write the facts into the run, and merge the end into the outcome that the program itself wrote."""
         own = Path(self.spec.run) / INTERNAL_FOLDER
         if not own.is_dir():  # the program may have deleted it
             return
@@ -167,7 +161,7 @@ class RunOutcome:
 
 
 def _read_report(path: Path) -> dict[str, Any] | None:
-    """What a process has told; one that was killed meanwhile has left half of it."""
+    """The report of a process; None where it was killed while writing it."""
     try:
         report: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -176,11 +170,11 @@ def _read_report(path: Path) -> dict[str, Any] | None:
 
 
 def _count_rows(index: Path) -> int:
-    """How many whole lines tell of a record; the first one tells of the columns."""
+    """The number of complete record lines; the first line of an index lists its columns."""
     try:
         with index.open("rb") as lines:
             return sum(line.startswith(b"[") and line.endswith(b"\n") for line in lines)
-    except OSError:  # what ended the program may have left anything
+    except OSError:  # a killed program may leave an incomplete file
         return 0
 
 
@@ -196,7 +190,7 @@ PACKAGES_FILE = "packages.json"
 
 
 def write_program_facts(spec: LaunchSpec) -> None:
-    """All of them, by the first process of rank 0 that has a model: it has imported what it needs."""
+    """Collect and write all facts, once: in the first process of rank 0 that calls a model."""
     if rank_info().rank != 0 or not spec.write_marker(FACTS_MARKER):
         return
     try:
@@ -208,35 +202,34 @@ def write_program_facts(spec: LaunchSpec) -> None:
 
 
 def write_program_facts_at_exit(spec: LaunchSpec) -> None:
-    """A program without a model: what it has imported. Code and commit are those of its start, where a
-    repository has them; else the sources are known now."""
+    """For a program without a model: write the imported packages; code and commit were recorded at the start
+    where there is a repository, else all facts are written now."""
     if not spec.write_marker(FACTS_MARKER):
         return
     run = Path(spec.run)
     if _is_in_repository(run):
-        packages = json.dumps(packages_info(installed()), indent=2, ensure_ascii=False)
+        packages = json.dumps(packages_info(list_installed()), indent=2, ensure_ascii=False)
         spec.write_marker(PACKAGES_FILE, packages + "\n")
     elif run.is_dir():
         _metadata(spec).write()
 
 
 def _metadata(spec: LaunchSpec) -> Metadata:
-    start = program_start(here=spec.here, folder=spec.folder)
+    start = find_program_start(here=spec.here, folder=spec.folder)
     return Metadata(Path(spec.run), start=start)
 
 
 def write_interpreter_facts(run: Path, python: str, *, knows_imported: bool) -> None:
-    """The program had a Python of its own, and its packages are not those of this process: they are asked
-    for, and if it does not answer they are unknown."""
-    answer = ask(python)
+    """Query the packages of the program's own interpreter; recorded as unknown where it does not answer."""
+    answer = query_interpreter(python)
     facts = _interpreter_facts(answer) if answer is not None else _unknown_interpreter_facts(python)
     if not knows_imported:
-        _write_facts(run / PACKAGES_FILE, packages_of(answer) if answer is not None else {})
+        _write_facts(run / PACKAGES_FILE, packages_info_of(answer) if answer is not None else {})
     _write_facts(run / OWN_FOLDER / "environment.json", facts, keep=True)
 
 
 def _interpreter_facts(answer: Mapping[str, Any]) -> dict[str, Any]:
-    versions = [(normalised(package["name"]), package["version"]) for package in answer["packages"]]
+    versions = [(normalise_name(package["name"]), package["version"]) for package in answer["packages"]]
     return {
         "interpreter": answer["interpreter"],
         "packages": answer["packages"],
@@ -250,7 +243,7 @@ def _unknown_interpreter_facts(python: str) -> dict[str, Any]:
 
 
 def _write_facts(path: Path, facts: Mapping[str, Any], *, keep: bool = False) -> None:
-    """Replace a file of facts; with `keep` what it says besides stays, and problems are added to its own."""
+    """Replace a JSON file of facts; with `keep` merge into it, and append to its problems."""
     try:
         before = json.loads(path.read_bytes()) if keep else {}
         problems = [*(before.get("problems") or ()), *(facts.get("problems") or ())]
@@ -263,8 +256,8 @@ def _write_facts(path: Path, facts: Mapping[str, Any], *, keep: bool = False) ->
 
 
 @contextmanager
-def patched_argv(command: Sequence[str]) -> Iterator[Start]:
-    """For a moment this process passes for the program that it will start, so that facts are collected."""
+def patched_argv(command: Sequence[str]) -> Iterator[ProgramStart]:
+    """Set `sys.argv` and `sys.executable` to those of the program to start, while its facts are collected."""
     before = sys.argv, sys.orig_argv, sys.executable
     sys.argv = _python_argv(command[1:]) if is_python_executable(command[0]) else list(command)
     sys.orig_argv, sys.executable = (
@@ -272,7 +265,7 @@ def patched_argv(command: Sequence[str]) -> Iterator[Start]:
         command[0] if is_python_executable(command[0]) else sys.executable,
     )
     try:
-        yield Start(working_directory(), _find_script(sys.argv))
+        yield ProgramStart(working_directory(), _find_script(sys.argv))
     finally:
         sys.argv, sys.orig_argv, sys.executable = before
 
@@ -282,24 +275,24 @@ def is_python_executable(program: str) -> bool:
 
 
 def _find_script(arguments: Sequence[str]) -> str | None:
-    """The file that the program begins with, by whose folder its project is found; ours is not its."""
+    """The script that the program starts with, whose folder locates its project."""
     scripts = (word for word in arguments if word.endswith(".py") and os.path.isfile(word))
     script = next(scripts, None) or next((word for word in arguments[:1] if _is_script(word)), None)
     return None if script is None else os.path.realpath(script)
 
 
 def _is_script(program: str) -> bool:
-    """One that was not installed, and that an interpreter reads."""
+    """Is it a file with a shebang line, outside of the environment's installed programs?"""
     try:
         with open(program, "rb") as file:
-            return file.read(2) == b"#!" and not is_of_environment(os.path.realpath(program))
+            return file.read(2) == b"#!" and not is_installed_file(os.path.realpath(program))
     except OSError:
         return False
 
 
 def _python_argv(words: Sequence[str]) -> list[str]:
-    """What a Python shows as its arguments: everything from the script on, or from `-m` and `-c`. In place
-    of the file that a module will be found in stands its name."""
+    """`sys.argv` of a Python with these arguments: from the script, `-m` or `-c` on, with the name of a
+    module in place of its file."""
     words, position = list(words), 0
     while position < len(words) and words[position].startswith("-") and words[position] != "-":
         option, attached = words[position][:2], words[position][2:]

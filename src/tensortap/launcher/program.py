@@ -31,8 +31,8 @@ from tensortap.recording.capture import Capture
 from tensortap.recording.manual_taps import ManualTapSource, TapListener
 from tensortap.recording.model_facts import write_model_facts
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.sources.function_names import split
-from tensortap.sources.selection.select import is_of_function, select
+from tensortap.sources.function_names import split_function_path
+from tensortap.sources.selection.select import is_function_pattern, resolve_pattern
 from tensortap.sources.sites import site_names
 from tensortap.stages.select import When, changed, every, first, nonfinite, predicates_of
 
@@ -41,7 +41,7 @@ _INTERNAL_PACKAGES = ("tensortap", "torch")
 
 
 class Program:
-    """Meets models as they are called for the first time, and captures what was asked for."""
+    """Registers models at their first call, and captures what the patterns select."""
 
     def __init__(self, spec: LaunchSpec, optimizers: Collection[Any]) -> None:
         self._spec = spec
@@ -67,12 +67,12 @@ class Program:
 
     @property
     def watches_later_models(self) -> bool:
-        """Whether models that come later matter."""
+        """Must models that are called later be registered, too?"""
         return self._spec.observes_models
 
     def register(self, model: Any) -> Iterable[Any]:
-        """A model is about to be called that was not met before; which modules are known from now on."""
-        if is_inside_forward():  # a part of another, which is met or will be
+        """Register a model before its first call; return the modules that are known from now on."""
+        if is_inside_forward():  # a submodule of a model that is registered by its own call
             return (model,)
         with self._lock:
             self._begin()
@@ -82,21 +82,21 @@ class Program:
             return list(model.modules())
 
     def release(self, model: Any) -> None:
-        """It is about to be scripted, which fails where there are hooks."""
+        """Remove its hooks, because scripting a module with hooks fails."""
         with self._lock:
             self._models.release(model)
 
     def capture_functions_of(self, module: str) -> None:
-        """Look into functions of a Python module that was imported just now."""
+        """Capture the selected functions of a Python module that has just been imported."""
         for pattern in self._spec.patterns:
             if (
-                is_of_function(parse_pattern(pattern))
-                and (split(parse_pattern(pattern).alternatives[0]) or ("",))[0] == module
+                is_function_pattern(parse_pattern(pattern))
+                and (split_function_path(parse_pattern(pattern).alternatives[0]) or ("",))[0] == module
             ):
                 self._record_match(pattern, lambda pattern=pattern: self._capture_function(pattern))  # type: ignore[misc]
 
     def receive_tap(self, value: Any, name: str, site: Site | None, first_listener: TapListener) -> bool:
-        """The program taps a value by hand, for the first time; several threads may do so at once."""
+        """Receive the program's first `tt.tap`, and replace the listener; threads may call this at once."""
         with self._lock:
             if self._tap_source is None:
                 self._tap_source = self._create_tap_source(first_listener)
@@ -104,7 +104,7 @@ class Program:
         return True
 
     def end(self) -> None:
-        """At the end of the process: everything to disk, and a word about it to whoever started it."""
+        """At process exit: flush all records to disk, and write the report of this process."""
         if self._is_over:
             return
         self._is_over = True
@@ -134,20 +134,20 @@ class Program:
         self._spec.write_marker(f"process-{os.getpid()}.json", json.dumps(report))
 
     def _reset_in_child(self) -> None:
-        """In a forked process: what was written before, its parent tells."""
+        """In a forked child, count from zero: earlier records are reported by its parent."""
         if self._sink is not None:
             self._sink.count = 0
         util = sys.modules.get("multiprocessing.util")
-        if util is not None:  # it forgets what was to be done at the end, and calls this when it has
+        if util is not None:  # it clears its finalizers in the child, then calls this
             util.register_after_fork(self, lambda _: _run_at_child_exit(self, self._end_child))
 
     def _end_child(self) -> None:
-        """One that wrote nothing, as most that load data, has nothing to tell."""
+        """Report only if the child wrote records; most, such as data loader workers, write none."""
         if self._sink is not None and self._sink.count:
             self.end()
 
     def _begin(self) -> None:
-        """The first model: from here on this process is part of the run."""
+        """At the first model: count steps, write the program's facts, listen if requested."""
         if self._step_counter is not None:
             return
         torch = sys.modules["torch"]
@@ -157,7 +157,7 @@ class Program:
         )
         write_program_facts(self._spec)
         if self._spec.live:
-            # Through the front door: what listens is floors above.
+            # Through the public name: `live` is a higher layer than this one.
             sys.modules["tensortap"].listen(self._spec.live, dump_to=self._spec.run)
 
     def _capture_model(self, observed: ObservedModel, model: Any) -> None:
@@ -172,8 +172,10 @@ class Program:
             observed.count_forwards(model, self._step_counter, capture)
 
     def _patterns_of(self, observed: ObservedModel, model: Any) -> list[str]:
-        """Those that mean something in this model; one that excludes is no reason to look."""
-        wanted = [pattern for pattern in self._spec.patterns if not is_of_function(parse_pattern(pattern))]
+        """The patterns that select something in this model; none if only exclusions match."""
+        wanted = [
+            pattern for pattern in self._spec.patterns if not is_function_pattern(parse_pattern(pattern))
+        ]
         selecting = [
             unlabelled
             for pattern in wanted
@@ -183,7 +185,7 @@ class Program:
         return selecting if is_wanted or all(pattern.startswith("!") for pattern in wanted) else []
 
     def _selects(self, model: Any, unlabelled: str, pattern: str) -> bool:
-        selected = self._record_match(pattern, lambda: select(model, parse_pattern(unlabelled)))
+        selected = self._record_match(pattern, lambda: resolve_pattern(model, parse_pattern(unlabelled)))
         if not selected:
             names = site_names(model)
             self._nearest_names[pattern] = closest_names(unlabelled.lstrip("!"), names) or names[:3]
@@ -196,7 +198,7 @@ class Program:
         return True
 
     def _record_match(self, pattern: str, action: Callable[[], Any]) -> Any:
-        """What cannot be found is told at the end; the program goes on without it."""
+        """Run a selection, and remember whether the pattern matched; errors are reported at the end."""
         try:
             selected = action()
         except (TensortapError, ValueError, TypeError) as error:
@@ -241,7 +243,7 @@ class Program:
 
 
 class HandedOverTapSource(ManualTapSource):
-    """Hears what `tt.tap` shows from the moment on when nobody waits for the first value any more."""
+    """A manual tap source that takes the place of the listener for the first value."""
 
     def __init__(self, exclusions: Sequence[str], predicates: Sequence[Any], replaced: TapListener) -> None:
         super().__init__(exclusions, predicates, None)
@@ -253,16 +255,16 @@ class HandedOverTapSource(ManualTapSource):
 
 
 class CountingRunSink:
-    """The run that all captures of a process write to, and how much they did."""
+    """The run directory that all captures of a process share; counts its records."""
 
     def __init__(self, run: Path) -> None:
-        # What is given to it is written soon: programs that are watched end in many ways.
+        # Written through: the program may be killed at any time.
         self.inner = RunDirectory(run, background=True, write_through=True)
         self.count = 0
         self.refused: dict[str, str] = {}
 
     def write(self, record: Record) -> None:
-        """What has no values, as all that passes while a model is exported, is told once for its name."""
+        """Refused values, such as those seen during torch.export, are kept once per name."""
         try:
             self.inner.write(record)
             self.count += 1
@@ -277,7 +279,7 @@ class CountingRunSink:
 
 
 def _calling_frame() -> FrameType | None:
-    """Who calls the model: the first frame that is neither ours nor torch's."""
+    """The frame that calls the model: the first outside of tensortap and torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL_PACKAGES:
         frame = frame.f_back
@@ -285,8 +287,8 @@ def _calling_frame() -> FrameType | None:
 
 
 def _run_at_child_exit(owner: Program, end: Callable[[], None]) -> None:
-    """A child of multiprocessing that was forked ends without the usual exit, but runs these; what it was
-    told before it began it forgets, and asks again."""
+    """Register `end` with multiprocessing, whose forked children skip atexit but run their finalizers; those
+    registered before a child starts are cleared, and registered again."""
     util = sys.modules.get("multiprocessing.util")
     if util is None:
         return

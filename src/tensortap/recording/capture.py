@@ -1,9 +1,4 @@
-"""Tt.capture.
-
-Capture any tensor of a model, or of a function, by name, without editing it.
-
-When nothing that was selected can come any more, as far as that can be known.
-"""
+"""`tt.capture`: record any tensor of a model, or of a function, by name, without editing the code."""
 
 from __future__ import annotations
 
@@ -24,17 +19,17 @@ from tensortap.recording.captured import Captured
 from tensortap.recording.destination import Destination
 from tensortap.recording.manual_taps import ManualTapSource
 from tensortap.recording.model_facts import write_model_facts
-from tensortap.sources.function_names import is_function, path_of
-from tensortap.sources.hooks.compiled import Compiled, plain_python, refuse_compiled
-from tensortap.sources.observation.point import Port, PortSource, Stopped, torch_if_loaded
+from tensortap.sources.function_names import function_path, is_inspectable
+from tensortap.sources.hooks.compiled import CompiledMode, refuse_compiled, run_eagerly
+from tensortap.sources.observation.point import HookSource, ObservationPoint, StopForward, torch_if_loaded
 from tensortap.sources.probes.probes import PlainFunctions
-from tensortap.sources.selection.missing import Missing, missing
-from tensortap.sources.selection.select import is_of_function, selection, selection_without_model
-from tensortap.sources.sites import ModuleSite, Wanted, class_name, require_module, unwrapped, walk
+from tensortap.sources.selection.missing import Missing, find_missing
+from tensortap.sources.selection.select import is_function_pattern, resolve_patterns, resolve_without_model
+from tensortap.sources.sites import ModuleSite, SelectedSite, class_name, require_module, unwrap, walk_modules
 from tensortap.stages.select import StepPredicate, When, predicates_of
 
 if TYPE_CHECKING:
-    from tensortap.sources.hooks.modules import Modules
+    from tensortap.sources.hooks.modules import ModuleSource
 
 
 Keep = Literal["cow", "clone", "ref", "cpu", "stats"]
@@ -48,7 +43,7 @@ def capture(
     when: Any = None,
     limit: str | int | None = None,
     stop: bool = False,
-    compiled: Compiled = "eager",
+    compiled: CompiledMode = "eager",
     to: Any = None,
 ) -> Capture:
     """Record what the patterns select, each time the model runs inside the `with` block.
@@ -74,7 +69,7 @@ def capture(
 
 
 class Capture(Captured):
-    """What `tt.capture` gives: a context manager while the model runs, a reader then and afterwards."""
+    """What `tt.capture` returns: a context manager while the model runs, a reader then and afterwards."""
 
     def __init__(
         self,
@@ -84,25 +79,25 @@ class Capture(Captured):
         when: Any,
         limit: Any,
         stop: bool,
-        compiled: Compiled,
+        compiled: CompiledMode,
         to: Any,
     ) -> None:
-        if compiled not in get_args(Compiled):
+        if compiled not in get_args(CompiledMode):
             raise ValueError(f"compiled is {compiled!r}; give 'eager', 'graph' or 'error'")
         self._is_on = is_on()
         self._stops_early = stop
         self._state: Literal["new", "on", "off"] = "new"
         self._patterns, self._compiled = patterns, compiled
         self._predicates = predicates_of(when)
-        self._function = model if is_function(model) else None
+        self._function = model if is_inspectable(model) else None
         self._model = None if model is None or self._function is not None else require_module(model)
         self._last_site = LastSite(self._model, patterns) if stop and self._model is not None else None
         modules = self._make_module_source() if self._model is not None and self._is_on else None
-        self._source: PortSource | None = modules or (self._make_function_source() if self._is_on else None)
+        self._source: HookSource | None = modules or (self._make_function_source() if self._is_on else None)
         self._tap_source = ManualTapSource(patterns, self._predicates, modules)
         self._undo = contextlib.ExitStack()
-        # Opened last: a wrong argument must not leave an empty run behind.
-        # The memory of a graph is used again at once: nothing in it can be shared.
+        # Opened last: an invalid argument must not leave an empty run behind.
+        # A compiled graph reuses its buffers at once, so values must be copied.
         keep = "clone" if compiled == "graph" and keep in (None, "cow") else keep
         self._destination = Destination(to if self._is_on else None, keep, limit)
         self._tap: Tap | None = None
@@ -116,25 +111,25 @@ class Capture(Captured):
     ) -> bool:
         if kind is None and self._last_site is not None:
             self._last_site.remember()
-        # One that is meant for a capture around this one has to get there.
-        is_ours = isinstance(error, Stopped) and error.source is self._source
-        self._end(drain=kind is None or kind is Stopped)
+        # A Stopped of an enclosing capture must propagate.
+        is_ours = isinstance(error, StopForward) and error.source is self._source
+        self._end(drain=kind is None or kind is StopForward)
         return is_ours
 
     def __del__(self) -> None:
-        source = getattr(self, "_source", None)  # not there when the arguments were refused
+        source = getattr(self, "_source", None)  # missing if __init__ raised
         if source is not None and self._state != "on":
             source.forget()
 
     def start(self) -> None:
-        """Begin, where a `with` block does not fit; `stop` ends it."""
+        """Start without a `with` block; `stop` ends it."""
         listen_if_requested()
         self._begin()
         manual_taps.mark_active(self)
 
     def start_within(self, step: int, has_begun: bool) -> None:
-        """Begin between two steps of a program that counts on from `step`. If the forward of the model
-        `has_begun` already, torch has fetched the hooks of that moment: this one is told by hand."""
+        """Start between two steps of a running program, counting from `step`. If the forward of the model
+        `has_begun`, torch has already fetched its hooks: `begin_step` is then called here."""
         self._begin()
         source: Any = self._source
         if source is not None:
@@ -155,9 +150,9 @@ class Capture(Captured):
         stages = [When(*value_predicates)] if value_predicates else []
         take = None if value_predicates else self._destination.move_policy_to_source()
         if take is not None:
-            self._tap_source.take = take
+            self._tap_source.retain = take
         if take is not None and self._source is not None:
-            self._source.take, self._source.take_tensor = take, specialise_for_torch(take)
+            self._source.retain, self._source.retain_tensor = take, specialise_for_torch(take)
         if self._model is not None and self._destination.run is not None:
             write_model_facts(self._model, self._destination.run)
         self._tap = Tap(stages=stages, sinks=self._destination.sinks, on_error="log")
@@ -170,22 +165,22 @@ class Capture(Captured):
 
     @property
     def model(self) -> Any:
-        """The model that is looked into; None where there is none."""
+        """The captured model, or None."""
         return self._model
 
     def stop(self) -> None:
-        """End the capture; what it holds stays. Safe to call twice."""
+        """End the capture; its records stay. Safe to call twice."""
         self._end(drain=True)
 
     def find(self, name: str) -> list[Record]:
-        """Also by the name alone, where the capture is of one function."""
+        """As `Captured.find`; in a capture of one function also by the variable's name alone."""
         records = super().find(name)
-        return records or (super().find(f"{path_of(self._function)}.{name}") if self._function else [])
+        return records or (super().find(f"{function_path(self._function)}.{name}") if self._function else [])
 
     @property
     def missing(self) -> list[Missing]:
-        """Every selected site that gave no record, with the reason."""
-        unobserved = missing(self._source) if self._source is not None else []
+        """Every selected site without a record, with the reason."""
+        unobserved = find_missing(self._source) if self._source is not None else []
         by_source = self._source.refused if self._source is not None else {}
         memory = self._destination.memory
         refused = {**by_source, **self._tap_source.refused, **(memory.refused if memory else {})}
@@ -196,7 +191,7 @@ class Capture(Captured):
         ]
 
     def _names_without_model(self) -> list[Missing]:
-        """Names that only a model could give a meaning to, unless something was tapped under them."""
+        """Selected names that need a model, unless `tt.tap` has recorded them."""
         if self._model is not None or self._function is not None:
             return []
         names = [
@@ -206,24 +201,24 @@ class Capture(Captured):
         return [
             Missing(name, reason)
             for name in names
-            if not is_of_function(parse_pattern(name)) and not self._tap_source.has_received(name)
+            if not is_function_pattern(parse_pattern(name)) and not self._tap_source.has_received(name)
         ]
 
     def _title(self) -> str:
         dropped = f"({self.dropped} older ones dropped)" if self.dropped else ""
-        return " ".join(filter(None, [class_name(unwrapped(self._model)) if self._model else "", dropped]))
+        return " ".join(filter(None, [class_name(unwrap(self._model)) if self._model else "", dropped]))
 
     def _classes(self) -> dict[str, str]:
         if self._model is None:
             return {}
-        return {".".join(names): class_name(module) for names, module in walk(self._model)}
+        return {".".join(names): class_name(module) for names, module in walk_modules(self._model)}
 
     def _make_function_source(self) -> PlainFunctions | None:
-        wanted = selection_without_model(self._function, self._patterns)
+        wanted = resolve_without_model(self._function, self._patterns)
         self._check_function_options(wanted)
         return PlainFunctions(wanted, rests=self._skip_rule()) if wanted else None
 
-    def _check_function_options(self, wanted: Sequence[Wanted]) -> None:
+    def _check_function_options(self, wanted: Sequence[SelectedSite]) -> None:
         name = next((selected.site.name for selected in wanted if selected.site.function is not None), None)
         if name is not None and self._stops_early:
             raise ValueError(
@@ -236,8 +231,8 @@ class Capture(Captured):
         steps = [predicate for predicate in self._predicates if isinstance(predicate, StepPredicate)]
         return (lambda step: not all(predicate.wants(step) for predicate in steps)) if steps else None
 
-    def _make_module_source(self) -> Modules:
-        wanted = selection(self._model, self._patterns)
+    def _make_module_source(self) -> ModuleSource:
+        wanted = resolve_patterns(self._model, self._patterns)
         self._check_function_options(wanted)
         if self._last_site is not None and self._compiled == "graph":
             raise ValueError("stop=True cannot leave a compiled graph; use compiled='eager'")
@@ -258,43 +253,43 @@ class Capture(Captured):
             is_last=self._last_site.is_last if self._last_site is not None else None,
         )
         if self._last_site is not None:
-            self._last_site.expect(source.ports)
+            self._last_site.expect(source.points)
         return source
 
-    def _source_class(self) -> type[Modules]:
-        # Not at the top: these import torch, which plain functions may do without.
+    def _source_class(self) -> type[ModuleSource]:
+        # Imported lazily: these import torch, which captures of plain functions do not need.
         if self._compiled != "graph":
-            from tensortap.sources.hooks.modules import Modules
+            from tensortap.sources.hooks.modules import ModuleSource
 
-            return Modules
-        from tensortap.sources.hooks.compiled import GraphModules
+            return ModuleSource
+        from tensortap.sources.hooks.compiled import CompiledModuleSource
 
-        return GraphModules
+        return CompiledModuleSource
 
     def _compiled_context(self) -> contextlib.AbstractContextManager[None]:
         if self._model is None:
-            return contextlib.nullcontext() if torch_if_loaded() is None else plain_python()
+            return contextlib.nullcontext() if torch_if_loaded() is None else run_eagerly()
         if self._compiled == "error":
             refuse_compiled(self._model)
-            has_functions = self._source is not None and any(port.function for port in self._source.ports)
-            return plain_python() if has_functions else contextlib.nullcontext()
+            has_functions = self._source is not None and any(port.function for port in self._source.points)
+            return run_eagerly() if has_functions else contextlib.nullcontext()
         if self._compiled == "eager" or self._source is None:
-            return plain_python()
+            return run_eagerly()
         from tensortap.sources.hooks.compiled import fresh_graphs
 
-        return fresh_graphs(len(self._source.ports))
+        return fresh_graphs(len(self._source.points))
 
     def _attach_tap_source(self, stack: contextlib.ExitStack, tap: Tap) -> None:
         if self._compiled != "graph":
             self._tap_source.owner = self
             tap.attach(self._tap_source)
             return
-        from tensortap.sources.hooks.compiled import forget, shown_by, ticket
+        from tensortap.sources.hooks.compiled import register_callback, tensor_observer, unregister_callback
 
         self._tap_source.bind(tap)
-        key = ticket(lambda tensor, name: self._tap_source.receive_tap(tensor, name, None))
-        stack.callback(forget, key)
-        manual_taps.set_graph_tap(shown_by(key))
+        key = register_callback(lambda tensor, name: self._tap_source.receive_tap(tensor, name, None))
+        stack.callback(unregister_callback, key)
+        manual_taps.set_graph_tap(tensor_observer(key))
         stack.callback(manual_taps.set_graph_tap, None)
 
     def _end(self, *, drain: bool) -> None:
@@ -308,15 +303,15 @@ class Capture(Captured):
             stack.enter_context(self._undo)
 
 
-SiteVisit = tuple[str, str, int]  # path, kind, how many times it was passed
+SiteVisit = tuple[str, str, int]  # path, kind, number of calls
 
-# What the last forward of a model showed, for as long as the model lives.
+# The last selected site that the previous forward of each model visited.
 _last_visits: WeakKeyDictionary[Any, dict[tuple[str, ...], SiteVisit]] = WeakKeyDictionary()
 
 
 class LastSite:
-    """Knows the last selected place by the previous forward of this model; without one, the last is when
-    every place was passed once."""
+    """The last selected site, as in the previous forward of this model; without one, it is reached when every
+    site has been visited once."""
 
     def __init__(self, model: Any, patterns: Sequence[Any]) -> None:
         self._model, self._key = model, tuple(map(str, patterns))
@@ -324,16 +319,16 @@ class LastSite:
         self._pending: set[tuple[str, str]] = set()
         self._visit: SiteVisit | None = None
 
-    def expect(self, ports: Sequence[Port]) -> None:
+    def expect(self, ports: Sequence[ObservationPoint]) -> None:
         self._pending = {(port.path, port.kind) for port in ports}
 
-    def is_last(self, port: Port) -> bool:
+    def is_last(self, port: ObservationPoint) -> bool:
         if port.calls > max((value.call or 0 for value in port.values), default=0):
             self._pending.discard((port.path, port.kind))
         self._visit = (port.path, port.kind, port.calls)
         return self._visit == self._expected or not self._pending
 
     def remember(self) -> None:
-        """After a forward that ran to its end: the next one may be left where this one passed last."""
+        """After a complete forward: the next one may stop at the site that this one visited last."""
         if self._visit is not None:
             _last_visits.setdefault(self._model, {})[self._key] = self._visit

@@ -1,9 +1,4 @@
-"""Results of a capture.
-
-What was captured, read by name or pattern, and shown as a tree.
-
-What a capture holds under one name or pattern, when it is more than one value.
-"""
+"""The results of a capture, read by name or pattern, and printed as a tree."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from tensortap.core.errors import UnknownNameError
 from tensortap.core.patterns import closest_names, parse_pattern, pattern_regex
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.recording.destination import Destination, fetch_summaries
+from tensortap.recording.destination import Destination, fetch_pending_summaries
 from tensortap.render.value_rows import value_rows
 from tensortap.render.value_tree import render_value_tree, stream_limits
 from tensortap.sources.selection.missing import Missing
@@ -35,37 +30,37 @@ class Captured:
 
     @property
     def records(self) -> list[Record]:
-        """Everything that is held, in the order in which it was seen."""
+        """All records that are kept, in the order in which they were captured."""
         records = self._destination.records()
-        fetch_summaries(records)
+        fetch_pending_summaries(records)
         return records
 
     @property
     def names(self) -> list[str]:
-        """Every name once, in the order in which they were first seen."""
+        """All names, in the order of their first records."""
         return list(dict.fromkeys(record.name for record in self._destination.records()))
 
     @property
     def run(self) -> Path | None:
-        """The run that `to="folder/"` makes."""
+        """The run directory that `to="folder/"` creates."""
         return self._destination.run
 
     @property
     def dropped(self) -> int:
-        """How many of the oldest records the limit has cost."""
+        """The number of oldest records dropped because of the limit."""
         return self._destination.memory.dropped if self._destination.memory else 0
 
     def clear(self) -> None:
-        """Forget what is held in memory."""
+        """Drop all records kept in memory."""
         if self._destination.memory is not None:
             self._destination.memory.clear()
 
     def first(self, predicate: Callable[[Record], bool]) -> Record | None:
-        """The first record for which it holds: `cap.first(tt.nonfinite)`."""
+        """The first record for which the predicate is true: `cap.first(tt.nonfinite)`."""
         return next((record for record in self.records if predicate(record)), None)
 
     def find(self, name: str) -> list[Record]:
-        """All records of a name; else those that a pattern selects, else the parts of a nested value."""
+        """All records of that name, else those it matches as a pattern, else leaves of a nested value."""
         records = self.records
         named = [record for record in records if record.name == name]
         if named:
@@ -82,7 +77,7 @@ class Captured:
         ]
 
     def __getitem__(self, name: str) -> Any:
-        """The value of that name; several values, or a pattern: all of them."""
+        """The value of that name; a `CapturedMany` where there are several."""
         records = self.find(name)
         if not records:
             raise UnknownNameError(self._explain_unknown(name))
@@ -145,7 +140,7 @@ class Captured:
 
 
 class CapturedMany:
-    """Several values, in the order in which they were seen.
+    """Several values, in the order in which they were captured.
 
     >>> cap["layers.*"].stack()
     """
@@ -174,7 +169,7 @@ class CapturedMany:
         return [record.rank for record in self.records]
 
     def stack(self) -> Any:
-        """All values as one, along a new first dimension."""
+        """All values stacked along a new first dimension."""
         shapes = {tuple(getattr(value, "shape", ())) for value in self.values}
         if len(shapes) > 1:
             raise ValueError(f"values of different shapes cannot be stacked: {sorted(shapes)}")
@@ -187,7 +182,7 @@ class CapturedMany:
         return np.stack([framework_of(value).to_numpy(value) for value in self.values])
 
     def df(self) -> Any:
-        """A pandas table with one row per value."""
+        """A pandas DataFrame with one row per value."""
         try:
             import pandas as pd
         except ImportError:

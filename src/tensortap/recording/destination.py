@@ -34,15 +34,15 @@ _BINARY = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
 class Destination:
-    """The sinks of a capture, and how what they took is read again."""
+    """The sinks of a capture, and how their records are read back."""
 
     def __init__(self, to: Any, keep: Any, limit: Any) -> None:
         destinations = to if isinstance(to, (list, tuple)) else [to]
         self.sinks = [_sink_for(destination, keep, limit) for destination in destinations]
 
     def move_policy_to_source(self) -> RetentionPolicy | None:
-        """Let the source make of each value what is kept, instead of a second record of it here; possible
-        where nobody else looks at the value in between."""
+        """The retention policy of the memory sink, for the source to apply, which saves a second record; None
+        unless memory is the only sink."""
         if len(self.sinks) != 1 or self.memory is None:
             return None
         keep, self.memory.keep = self.memory.keep, None
@@ -54,14 +54,14 @@ class Destination:
 
     @property
     def run(self) -> Path | None:
-        """The folder of the run that is written, if one is."""
+        """The path of the run directory that is written, if any."""
         inner_sinks = (getattr(sink, "inner", sink) for sink in self.sinks)
         return next((sink.path for sink in inner_sinks if isinstance(sink, RunDirectory)), None)
 
     @property
     def trace(self) -> Path | None:
-        """The HDF5 file that is written, if one is."""
-        hdf5 = sys.modules.get("tensortap.sinks.hdf5")  # not loaded: then nobody writes one
+        """The path of the HDF5 file that is written, if any."""
+        hdf5 = sys.modules.get("tensortap.sinks.hdf5")  # if it is not loaded, none is written
         inner_sinks = (getattr(sink, "inner", sink) for sink in self.sinks)
         return next(
             (sink.path for sink in inner_sinks if hdf5 is not None and isinstance(sink, hdf5.HDF5)), None
@@ -69,14 +69,14 @@ class Destination:
 
     @property
     def elsewhere_note(self) -> str:
-        """Where the records went, when they cannot be read here again."""
+        """A message where the records cannot be read back here, else an empty string."""
         if self.memory is not None or self.run is not None or self.trace is not None:
             return ""
         count = max((sink.count for sink in self.sinks if isinstance(sink, RetainingSink)), default=0)
         return f"{pluralize(count, 'record')} went where to= says, and none is held here"
 
     def records(self) -> list[Record]:
-        """What can be read again: from memory, else this rank's part of the run, else the trace."""
+        """The records, read from memory, else from this rank's part of the run, else from the HDF5 trace."""
         if self.memory is not None:
             return list(self.memory.records)
         for sink in self.sinks if self.run is not None or self.trace is not None else ():
@@ -87,7 +87,7 @@ class Destination:
 
 
 class RetainingSink:
-    """Hands a sink what is kept of each value, and leaves closing it to whoever made it."""
+    """Applies a retention policy to each value before an inner sink, which is closed only if it `is_ours`."""
 
     def __init__(self, inner: Sink, keep: RetentionPolicy | None, *, is_ours: bool) -> None:
         self.inner, self._keep, self._is_ours = inner, keep, is_ours
@@ -108,7 +108,7 @@ class RetainingSink:
 
 
 class CallbackSink:
-    """A sink that hands every record to a function."""
+    """A sink that calls a function with every record."""
 
     def __init__(self, function: Callable[[Record], Any]) -> None:
         self.write = function
@@ -121,7 +121,7 @@ class CallbackSink:
 
 
 class TapSink(CallbackSink):
-    """A sink that pours on into a tap of the user's."""
+    """A sink that emits every record into a tap of the user."""
 
     def __init__(self, tap: Tap) -> None:
         super().__init__(tap.emit)
@@ -138,7 +138,7 @@ def parse_size(limit: str) -> int:
 
 
 def _read_trace(path: Path) -> list[Record]:
-    """A trace knows values, steps and ranks; kinds and calls it does not."""
+    """The records of an HDF5 trace, which stores values, steps and ranks, but no kinds and calls."""
     from tensortap.readers.trace_file import TraceFile
 
     file = TraceFile(path)
@@ -174,13 +174,12 @@ def _sink_for(to: Any, keep: Any, limit: Any) -> Sink:
 
 
 def _explicit_policy(keep: Any) -> RetentionPolicy | None:
-    """A sink that writes at once needs no copy of its own."""
+    """The policy that the user chose, if any: a sink that writes at once needs no copy by default."""
     return None if keep is None else _retention_policy(keep)
 
 
 def _retention_policy(keep: Any) -> RetentionPolicy:
-    """A function of the user's own gets the value without its graph: what it makes of it would hold on to
-    all that the step has computed."""
+    """The policy for `keep=`; a user's function gets detached values, which keep no autograd graph alive."""
     policy = retention_policy(keep)
     return (lambda value: detached_reference(policy(detached_reference(value)))) if callable(keep) else policy
 
@@ -196,7 +195,7 @@ def _memory_limits(limit: Any) -> dict[str, int]:
 
 
 def _half_of_memory() -> int:
-    """A capture that is forgotten in a loop must not take the program's memory."""
+    """The default limit: a capture forgotten in a loop must not use up the machine's memory."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (ValueError, OSError, AttributeError):
@@ -204,7 +203,7 @@ def _half_of_memory() -> int:
 
 
 def _print_record(record: Record) -> None:
-    """One line as it happens, so that the last ones survive a crash."""
+    """Print a record as one line and flush, so that the last ones survive a crash."""
     row = value_row(record)
     columns = [
         describe_type([row], "", "cpu"),
@@ -219,8 +218,8 @@ def _print_record(record: Record) -> None:
     )
 
 
-def fetch_summaries(records: Iterable[Record]) -> None:
-    """Fetch what still waits on a device, all at once."""
+def fetch_pending_summaries(records: Iterable[Record]) -> None:
+    """Copy all summaries that are still on a device, in one transfer."""
     waiting = [record.value for record in records if getattr(record.value, "waits", None) is not None]
     if waiting:
         from tensortap.frameworks.torch_summary import fetch_summaries

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import Selector
-from tensortap.sources.hooks.compiled import plain_python
-from tensortap.sources.hooks.editing import Change, Edits
-from tensortap.sources.selection.missing import shown
-from tensortap.sources.selection.select import selection
+from tensortap.sources.hooks.compiled import run_eagerly
+from tensortap.sources.hooks.editing import EditFunction, EditHooks
+from tensortap.sources.selection.missing import selection_label
+from tensortap.sources.selection.select import resolve_patterns
 from tensortap.sources.sites import VARIABLES, require_module
 
 
@@ -29,14 +29,14 @@ def edit(model: Any, edits: Mapping[Selector, Any]) -> Edit:
 
 
 class Edit:
-    """What `tt.edit` gives; `unused` names the edits that were never made."""
+    """What `tt.edit` returns; `unused` lists the edits that were never applied."""
 
     def __init__(self, model: Any, edits: Mapping[Selector, Any]) -> None:
         require_module(model)
         wanted = [
             (selected, _function(change))
             for pattern, change in edits.items()
-            for selected in selection(model, [pattern])
+            for selected in resolve_patterns(model, [pattern])
         ]
         stored = next((selected.site.name for selected, _ in wanted if selected.site.of == "param"), None)
         if stored is not None:
@@ -50,7 +50,7 @@ class Edit:
                 f"{inside!r} is inside of a function; "
                 "outputs, inputs and gradients of modules can be edited here"
             )
-        self._edits = Edits(model, wanted)
+        self._edits = EditHooks(model, wanted)
         self._undo = contextlib.ExitStack()
         self._is_on = False
 
@@ -60,7 +60,7 @@ class Edit:
         if self._is_on:
             raise RuntimeError("this edit is already on; make another with tt.edit(...)")
         with contextlib.ExitStack() as stack:
-            stack.enter_context(plain_python())
+            stack.enter_context(run_eagerly())
             self._edits.start()
             stack.callback(self._edits.stop)
             self._undo = stack.pop_all()
@@ -75,8 +75,8 @@ class Edit:
 
     @property
     def unused(self) -> list[str]:
-        return [shown(wanted) for wanted in self._edits.unused]
+        return [selection_label(wanted) for wanted in self._edits.unused]
 
 
-def _function(change: Any) -> Change:
+def _function(change: Any) -> EditFunction:
     return change if callable(change) else lambda value: change

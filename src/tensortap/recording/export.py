@@ -1,4 +1,4 @@
-"""Records of a run in one file for other programs: .npz, .safetensors, HDF5, or a page to look at."""
+"""Export records of a run to one file for other programs: .npz, .safetensors, HDF5 or an HTML page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError, WriteFailedError
-from tensortap.formats.safetensors import SAFETENSORS, Named, write_npz, write_safetensors
+from tensortap.formats.safetensors import SAFETENSORS_DTYPES, NamedArray, write_npz, write_safetensors
 from tensortap.readers.cards import value_card
 from tensortap.readers.run import Run
 from tensortap.readers.stored_record import StoredRecord, display_row
@@ -35,8 +35,8 @@ ProgressWrapper = Callable[[Iterable[StoredRecord], int], Iterable[StoredRecord]
 
 @dataclass(slots=True)
 class Exported:
-    """`keys` in the order of the file; `skipped` tells of each record that is not in it, and why;
-    `unreadable` counts those of them that the run has lost."""
+    """`keys` in the order of the file; `skipped` maps each omitted record to the reason; `unreadable` counts
+    those among them that could not be read."""
 
     path: Path
     keys: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ def export(
 
 
 def record_keys(run: Run) -> list[str]:
-    """A key for each record, in its order; no two are alike."""
+    """A unique key for each record, in the order of the run."""
     cells = run.cells()
     varying: dict[str, dict[str, set[Any]]] = {}
     coordinates = list(zip(cells["name"], cells["step"], cells["rank"], cells["call"], strict=True))
@@ -116,9 +116,9 @@ def _unused_key(key: str, taken: set[str]) -> str:
 
 def _array_records(
     run: Run, exported: Exported, watch: ProgressWrapper, known: Iterable[str], *, is_numpy: bool = False
-) -> Iterator[Named]:
-    """The records that are arrays of these number types, or of any that numpy has; of the others it is told
-    why not."""
+) -> Iterator[NamedArray]:
+    """The records that are arrays of these dtypes, or with `is_numpy` of any numpy dtype; the others are
+    added to `exported.skipped`."""
     for key, stored in zip(record_keys(run), watch(run, len(run)), strict=True):
         is_odd = stored.dtype not in known
         if is_odd and not (is_numpy and _is_numpy_only(stored)):
@@ -133,11 +133,11 @@ def _array_records(
             exported.skipped[key] = f"{stored.type}, not stored as one block"
             continue
         exported.keys.append(key)
-        yield Named(key, bits, "" if is_odd else stored.dtype)
+        yield NamedArray(key, bits, "" if is_odd else stored.dtype)
 
 
 def _is_numpy_only(stored: StoredRecord) -> bool:
-    """Texts, dates, fields, wide floats: what numpy writes without a pickle, and few others know."""
+    """Is it a string, datetime, structured or long double array, which only numpy stores without pickle?"""
     return stored.framework == "numpy" and stored.suffix == ".npy" and stored.dtype != "object"
 
 
@@ -146,7 +146,7 @@ def _record_bits(stored: StoredRecord) -> Any:
 
 
 def _python_number(stored: StoredRecord) -> Any:
-    """A number of Python's own, as an array without axes; None for anything else."""
+    """A Python number as a zero-dimensional array; None for anything else."""
     value = stored.load() if not stored.shape else None
     return np.asarray(value, stored.dtype) if isinstance(value, bool | int | float) else None
 
@@ -157,7 +157,7 @@ def _write_npz(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper
 
 
 def _write_safetensors(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper) -> None:
-    arrays = list(_array_records(run, exported, watch, SAFETENSORS))  # memory-mapped: nothing is read yet
+    arrays = list(_array_records(run, exported, watch, SAFETENSORS_DTYPES))  # memory-mapped, not read yet
     with draft.open("wb") as stream:
         write_safetensors(stream, arrays, {"format": "pt", "run": run.path.absolute().name})
 
@@ -168,12 +168,12 @@ def _write_hdf5(run: Run, draft: Path, exported: Exported, watch: ProgressWrappe
     except WriteFailedError as error:
         if error.errno is None:
             raise
-        # A draft that was given up has no safe part, and nobody knows its name.
+        # The draft is deleted, so the error must not refer to it.
         raise OSError(error.errno, os.strerror(error.errno), str(exported.path)) from error
 
 
 class _QuietHDF5(HDF5):
-    """Whoever exports is told what is left out, and needs no second word of it in the log."""
+    """An HDF5 sink that does not log skipped values: the export returns them."""
 
     def _skip(self, name: str, error: Exception) -> None:
         self.reasons[name] = str(error)
@@ -181,7 +181,7 @@ class _QuietHDF5(HDF5):
 
 def _write_trace(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper) -> None:
     sink = _QuietHDF5(draft)
-    sink.path = exported.path  # what it says of values is about the file as it will be called
+    sink.path = exported.path  # its messages name the final file
     try:
         for stored in watch(run, len(run)):
             try:
@@ -202,7 +202,7 @@ def _write_trace(run: Run, draft: Path, exported: Exported, watch: ProgressWrapp
 
 
 def _write_html(run: Run, draft: Path, exported: Exported, watch: ProgressWrapper) -> None:
-    """A summary, the tree, and as many cards as five megabytes hold."""
+    """Write an HTML page with the value tree, and as many value cards as fit into the size limit."""
     shown_records = run if len(run) <= _MAX_ROWS else [run[at] for at in range(_MAX_ROWS)]
     rows = [display_row(stored) for stored in watch(shown_records, len(shown_records))]
     title = escape(run.path.absolute().name)
@@ -238,7 +238,7 @@ def _render_card(key: str, stored: StoredRecord, exported: Exported) -> str:
 
 @contextmanager
 def _replace_atomically(target: Path) -> Iterator[Path]:
-    """A draft beside the target, which takes its name at the end; gone when something fails."""
+    """Yield a draft path beside the target, renamed to it on success and deleted on failure."""
     if not target.parent.is_dir():
         raise FileNotFoundError(f"the folder {target.parent} does not exist")
     draft = target.with_name(f".{target.name[:100]}.{os.getpid()}.part")

@@ -1,4 +1,4 @@
-"""What the latest forward of a model gave: the values of chosen modules, and those registered by hand."""
+"""The engine of tensor_capture: module values of a model's last forward, and those registered by hand."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ from tensortap.core.tap import Tap
 from tensortap.frameworks.pytree import leaves
 from tensortap.frameworks.retention import copy_on_write
 from tensortap.recording.destination import RetainingSink, TapSink
-from tensortap.sources.hooks.modules import Modules
+from tensortap.sources.hooks.modules import ModuleSource
 from tensortap.sources.manual import Manual
-from tensortap.sources.sites import ModuleSite, Wanted, has_forward, require_module, unwrapped, walk
+from tensortap.sources.sites import (
+    ModuleSite,
+    SelectedSite,
+    has_forward,
+    require_module,
+    unwrap,
+    walk_modules,
+)
 from tensortap.stages.select import When
 
 _ITEM = re.compile(r"""\[('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]]*)\]""")
@@ -29,7 +36,7 @@ log = logging.getLogger("tensortap.capture")
 
 
 class _CapturedValue(NamedTuple):
-    """A value, and whether it is part of a graph that is being traced rather than a snapshot."""
+    """A value, and whether it belongs to a graph being traced instead of being a snapshot."""
 
     value: Any
     is_traced: bool
@@ -40,43 +47,43 @@ class _RegisteredValue(NamedTuple):
     name: str
     captured: _CapturedValue
     is_inside: bool  # registered within a forward of the model
-    forward: int  # how many forwards of the model had begun
+    forward: int  # the number of forwards started before it
 
 
 class LastForward(Stage):
-    """Holds what came by since the latest forward of the model began; passes every record on.
+    """Keeps the values since the last forward of the model started; passes every record on.
 
-    A forward that begins replaces all that the one before it gave. Values registered outside of one stay
-    until their name is registered again after another forward. At most `most` registered ones are held.
+    A new forward replaces all values of the previous one. Values registered outside of a forward stay until
+    their name is registered again after another forward. At most `max_registered` registered values are kept.
     """
 
     def __init__(self, model: Any, max_registered: int | None) -> None:
-        self.model, self._max_registered = unwrapped(model), max_registered
+        self.model, self._max_registered = unwrap(model), max_registered
         self._sort_keys: dict[str, tuple[int, bool]] = {}
         self._positions: dict[str, int] = {}
         self._module_values: dict[str, list[_CapturedValue]] = {}
-        self._registered: dict[str, list[_RegisteredValue]] = {}  # by the name that was given
-        self._forwards_completed = 0  # forwards that another one followed
+        self._registered: dict[str, list[_RegisteredValue]] = {}  # by registered name
+        self._forwards_completed = 0  # followed by another forward
         self._refused: set[str] = set()
         self._manual = Manual()
-        self._modules: Modules | None = None
+        self._modules: ModuleSource | None = None
         self._tap = Tap()
 
     def start(self, modules: Mapping[str, Any], *, has_inputs: bool, user_tap: Tap | None) -> None:
-        """Hang hooks on the modules; what they give also goes on into that tap, unless it is traced."""
+        """Register hooks on the modules; records also flow into `user_tap`, unless they are traced."""
         self._positions = {path: position for position, path in enumerate(modules)}
         kinds: tuple[Kind, ...] = ("input", "output") if has_inputs else ("output",)
         wanted = [
-            Wanted(ModuleSite(path, kind, module)) for path, module in modules.items() for kind in kinds
+            SelectedSite(ModuleSite(path, kind, module)) for path, module in modules.items() for kind in kinds
         ]
         filters: list[Stage] = [] if user_tap is None else [When(lambda record: not is_tracing())]
         sinks = [] if user_tap is None else [RetainingSink(TapSink(user_tap), None, is_ours=False)]
         self._tap = Tap(stages=[self, *filters], sinks=sinks, on_error="log")
-        self._modules = Modules(self.model, wanted, naming=self._name, by_position=True)
+        self._modules = ModuleSource(self.model, wanted, naming=self._name, by_position=True)
         self._tap.attach(self._manual).attach(self._modules)
 
     def stop(self) -> None:
-        """Take every hook off, and forget."""
+        """Remove all hooks and values."""
         self._tap.close()
         self._module_values, self._registered = {}, {}
 
@@ -85,8 +92,8 @@ class LastForward(Stage):
             self._manual.emit(value, name, depth=depth + 1)
 
     def tensors(self, *, pads: bool) -> OrderedDict[str, Any]:
-        """Modules in the order they were listed, inputs before outputs, then what was registered; with
-        `pads` or while a graph is traced, exactly `most` of those."""
+        """Module values in the order of the modules, inputs before outputs, then registered values; with
+        `pads` or while tracing, padded to exactly `max_registered` of those."""
         is_traced = is_tracing()
         tensors: OrderedDict[str, Any] = OrderedDict()
         names = list(self._module_values)  # another thread may be running a forward
@@ -111,7 +118,7 @@ class LastForward(Stage):
         return (record,)
 
     def tick(self, step: int) -> Iterable[Record]:
-        """Called when the next forward begins; a model that calls itself is still in the same one."""
+        """Called when the next forward starts; a recursive call belongs to the same forward."""
         if self._active_calls() < 2:
             self._forwards_completed += 1
             self._module_values = {}
@@ -128,7 +135,7 @@ class LastForward(Stage):
             return
         previous = self._module_values.setdefault(record.name, [])
         if previous and not self._active_calls():
-            previous.clear()  # a module that is called by itself, again: no forward says where one ends
+            previous.clear()  # a submodule called directly: no forward separates its calls
         previous.append(captured)
 
     def _store_registered(self, record: Record) -> None:
@@ -173,7 +180,7 @@ class LastForward(Stage):
 
     def _snapshot(self, name: str, value: Any) -> _CapturedValue | None:
         if is_tracing():
-            # A copy that the graph makes too: what is written to the tensor afterwards must not show.
+            # Cloned within the graph, so that later in-place writes do not show.
             return _CapturedValue(value.clone() if hasattr(value, "clone") else value, True)
         try:
             return _CapturedValue(copy_on_write(value), False)
@@ -195,7 +202,7 @@ class LastForward(Stage):
 
 
 def resolve_modules(model: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The modules of those names, each once; a name may also be a pattern such as `layers.*`."""
+    """The modules of those names by path; a name may also be a pattern such as `layers.*`."""
     known = {**dict(model.named_modules(remove_duplicate=False)), **_modules_by_path(model)}
     available = available_modules(model)
     modules: dict[str, Any] = {}
@@ -214,7 +221,7 @@ def resolve_modules(model: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def available_modules(model: Any) -> list[str]:
-    """Every named module once, in order."""
+    """The path of every module, each module once, in the model's order."""
     first_names: dict[int, str] = {}
     for path, module in _modules_by_path(require_module(model)).items():
         first_names.setdefault(id(module), path)
@@ -222,27 +229,27 @@ def available_modules(model: Any) -> list[str]:
 
 
 def modules_without_forward(modules: Mapping[str, Any]) -> list[str]:
-    """Those that only hold others, so that nothing ever comes out of them."""
+    """Paths of containers such as ModuleList, which are never called."""
     return [path for path, module in modules.items() if not has_forward(module)]
 
 
 def modules_being_called() -> list[Any]:
-    """The modules whose calls are under way in this thread, innermost first.
+    """The modules being called in this thread, innermost first.
 
-    Asked of the stack, because no hook is run when a forward is left by an interrupt.
+    Read from the stack, because no hook runs when an interrupt ends a forward.
     """
     call = sys.modules["torch"].nn.Module._call_impl.__code__
     return [frame.f_locals["self"] for frame in _stack_frames() if frame.f_code is call]
 
 
 def is_tracing() -> bool:
-    """Whether the program is being traced, exported or compiled rather than run."""
+    """Is the program being traced, exported or compiled?"""
     torch = sys.modules["torch"]
     return bool(torch.jit.is_tracing() or torch.compiler.is_compiling())
 
 
 def _is_recomputing() -> bool:
-    """Whether a checkpoint computes again, for its gradients, what was registered before."""
+    """Is activation checkpointing recomputing a forward in the backward pass?"""
     if sys.modules["torch"]._C._current_graph_task_id() == -1:
         return False
     return any(frame.f_globals.get("__name__") == "torch.utils.checkpoint" for frame in _stack_frames())
@@ -256,7 +263,7 @@ def _stack_frames() -> Iterator[FrameType]:
 
 
 def _modules_by_path(model: Any) -> dict[str, Any]:
-    return {".".join(names): module for names, module in walk(model)}
+    return {".".join(names): module for names, module in walk_modules(model)}
 
 
 def _explain_unknown_module(name: str, available: list[str]) -> str:
@@ -287,6 +294,6 @@ def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _placeholder(model: Any) -> Any:
-    """A zero, where the model is: no shape to allocate, and nothing that a reduction stumbles over."""
+    """A single zero on the model's device, which any reduction accepts."""
     parameter = next(model.parameters(), None)
     return sys.modules["torch"].zeros(1, device=None if parameter is None else parameter.device)

@@ -1,11 +1,4 @@
-"""Tt.tap.
-
-Values that the program taps by hand, for whoever is capturing.
-
-What `tt.tap` shows while a capture is on, as a source of records.
-
-The captures that are on, for whoever offers what they look at to others.
-"""
+"""`tt.tap`: values that the program taps by hand, the source that records them, and the active captures."""
 
 from __future__ import annotations
 
@@ -28,13 +21,13 @@ from tensortap.sources.manual import argument_name, site_of
 from tensortap.stages.select import StepPredicate
 
 if TYPE_CHECKING:
-    from tensortap.sources.hooks.modules import Modules
+    from tensortap.sources.hooks.modules import ModuleSource
 
 
 T = TypeVar("T")
 TapListener = Callable[[Any, str, Site | None], None]
 
-# Empty while nobody listens: a compiled program that taps is guarded on these two alone.
+# Empty while no capture is active: torch.compile guards a program that taps on these two alone.
 _tap_listeners: tuple[TapListener, ...] = ()
 _graph_tap: Callable[[Any, str], None] | None = None
 
@@ -62,13 +55,13 @@ def remove_tap_listener(listener: TapListener) -> None:
 
 
 def replace_tap_listener(listener: TapListener, successor: TapListener) -> None:
-    """Let one listen in the place of another, so that no value is missed and none is heard twice."""
+    """Replace a listener in one assignment, so that no value is missed or received twice."""
     global _tap_listeners
     _tap_listeners = tuple(successor if current == listener else current for current in _tap_listeners)
 
 
 def set_graph_tap(graph_tap: Callable[[Any, str], None] | None) -> None:
-    """Let compiled code show what it taps itself; None ends it."""
+    """Set the function that `tt.tap` calls inside compiled graphs; None resets it."""
     global _graph_tap
     _graph_tap = graph_tap
 
@@ -85,19 +78,21 @@ def _notify_listeners(value: Any, name: str | None) -> None:
 
 
 class ManualTapSource:
-    """Listens from `start` to `stop`; a pattern that excludes a name is heeded, no other is."""
+    """Records `tt.tap` values from `start` to `stop`; of the patterns only exclusions apply."""
 
-    def __init__(self, patterns: Sequence[Any], predicates: Sequence[Any], modules: Modules | None) -> None:
+    def __init__(
+        self, patterns: Sequence[Any], predicates: Sequence[Any], modules: ModuleSource | None
+    ) -> None:
         self._exclusions = [
             pattern for pattern in patterns if isinstance(pattern, str) and pattern.startswith("!")
         ]
         self._steps = [predicate for predicate in predicates if isinstance(predicate, StepPredicate)]
         self._modules = modules
-        self._calls: dict[str, tuple[int, int]] = {}  # of the step it was seen in last
+        self._calls: dict[str, tuple[int, int]] = {}  # by name: last step, calls in it
         self._tap: Tap | None = None
         self._rank = 0
-        self.owner: Any = None  # a capture that is on goes on, also when nobody has kept it
-        self.take: Callable[[Any], Any] = keep_unchanged
+        self.owner: Any = None  # keeps an active capture alive without another reference
+        self.retain: Callable[[Any], Any] = keep_unchanged
         self.refused: dict[str, str] = {}
 
     def start(self, tap: Tap) -> None:
@@ -105,7 +100,7 @@ class ManualTapSource:
         add_tap_listener(self.receive_tap)
 
     def bind(self, tap: Tap) -> None:
-        """Without listening: a compiled graph shows what it taps itself."""
+        """Set the tap without listening: compiled graphs call `receive_tap` directly."""
         self._tap, self._rank = tap, rank_info().rank
 
     def stop(self) -> None:
@@ -130,7 +125,7 @@ class ManualTapSource:
         for item, leaf in leaves(value):
             placement = framework_of(leaf).placement(leaf)
             try:
-                retained = self.take(leaf)
+                retained = self.retain(leaf)
             except UnsupportedValueError as error:
                 self.refused.setdefault(name + item, str(error))
                 continue
@@ -169,7 +164,7 @@ def mark_inactive(capture: Any) -> None:
 
 
 def observe_captures(observer: CaptureObserver) -> None:
-    """Call `watcher(capture, is_on)` for each capture that is on, that begins and that ends."""
+    """Call `observer(capture, is_on)` for each active capture, and whenever one starts or ends."""
     global _capture_observers
     _capture_observers = (*_capture_observers, observer)
     for capture in list(_active_captures):

@@ -1,9 +1,4 @@
-"""Class, config, weight digests.
-
-What a model is when its capture begins: classes and their code, configuration, digests of all weights.
-
-Where the code of a model's modules lies: of each class its forward, and all of its own functions.
-"""
+"""Facts of a model when its capture starts: classes and their code, configuration, digests of all weights."""
 
 from __future__ import annotations
 
@@ -25,14 +20,14 @@ from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.dtensor import wait_local
 from tensortap.kernels.hashing import checksum
-from tensortap.sources.sites import class_name, unwrapped, walk
+from tensortap.sources.sites import class_name, unwrap, walk_modules
 
 log = logging.getLogger("tensortap.capture")
 
 
 def write_model_facts(model: Any, run: Path) -> None:
-    """Write them into our corner of the run. Each weight is read once, which takes as long as a copy of it;
-    whatever fails is logged, and the capture goes on."""
+    """Write the facts into the run. Each weight is read once, which takes as long as copying it; a failure is
+    logged, and the capture goes on."""
     if rank_info().rank != 0:
         return
     try:
@@ -48,13 +43,15 @@ def write_model_facts(model: Any, run: Path) -> None:
 
 
 def describe_model(model: Any) -> dict[str, Any]:
-    inner = unwrapped(model)
+    inner = unwrap(model)
     return {
         "class": class_name(inner),
         "training": bool(getattr(inner, "training", False)),
-        "modules": {".".join(names): class_name(module) for names, module in walk(model)},
+        "modules": {".".join(names): class_name(module) for names, module in walk_modules(model)},
         "settings": {
-            ".".join(names): settings for names, module in walk(model) if (settings := _settings(module))
+            ".".join(names): settings
+            for names, module in walk_modules(model)
+            if (settings := _settings(module))
         },
         "code": collect_module_code(model),
         "config": _config(inner),
@@ -63,29 +60,29 @@ def describe_model(model: Any) -> dict[str, Any]:
 
 
 def _settings(module: Any) -> str:
-    """What a module prints of itself: an eps, a number of heads, a share of dropout."""
+    """The module's `extra_repr()`: eps, number of heads, dropout probability."""
     try:
         return str(module.extra_repr())
-    except Exception:  # noqa: BLE001  of any class, and worth less than all the rest
+    except Exception:  # noqa: BLE001  user code may raise anything, and the rest matters more
         return ""
 
 
 def _config(model: Any) -> dict[str, Any]:
-    """What a model of transformers, or of a like library, says of itself."""
+    """The configuration of a model from transformers or a similar library."""
     config = getattr(model, "config", None)
     if config is None:
         return {}
     attributes = config.to_dict() if hasattr(config, "to_dict") else getattr(config, "__dict__", {})
-    # An implementation that was chosen while loading is not part of the written form.
+    # The attention implementation is chosen at load time, and not part of to_dict().
     attention = getattr(config, "_attn_implementation", None)
     facts = dict(attributes) if isinstance(attributes, dict) else {}
     return {**facts, "_attn_implementation": attention} if attention is not None else facts
 
 
 def _weights(model: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Of each parameter and buffer: its type, its shape, and the digest of its bytes."""
-    known: dict[int, list[Any]] = {}  # one that several modules share is read once
-    for names, module in walk(model):
+    """The dtype, shape and digest of each parameter and buffer."""
+    known: dict[int, list[Any]] = {}  # shared weights are read once
+    for names, module in walk_modules(model):
         for name, value in chain(module._parameters.items(), module._buffers.items()):
             if value is not None:
                 if id(value) not in known:
@@ -94,14 +91,14 @@ def _weights(model: Any) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _describe_weight(shard: Any) -> list[Any]:
-    """A weight that has no values, or none yet, has no digest."""
-    if hasattr(type(shard), "cls_to_become"):  # torch's word for a parameter that the first forward will make
+    """Dtype, shape and digest of this rank's shard; the digest is None where there are no values yet."""
+    if hasattr(type(shard), "cls_to_become"):  # a lazy parameter, which the first forward initialises
         return ["", [], None]
     framework = framework_of(shard)
     description = framework.describe(shard)
     try:
         digest = checksum(np.ascontiguousarray(framework.bits(shard)))
-    except Exception:  # noqa: BLE001  lazy, on no device, of a class of its own: each fails differently
+    except Exception:  # noqa: BLE001  meta device, tensor subclasses: each fails differently
         digest = None
     return [description.dtype, list(description.shape), digest]
 
@@ -110,9 +107,9 @@ LineRange = list[Any]  # file, first line, last line
 
 
 def collect_module_code(model: Any) -> list[dict[str, Any]]:
-    """One entry for each class, with the modules of it. No source is read: functions know their lines."""
+    """One entry per module class: where its code is, and its modules. Line numbers come from code objects."""
     by_class: dict[type, dict[str, Any]] = {}
-    for names, module in walk(model):
+    for names, module in walk_modules(model):
         kind: type = type(module)
         if kind not in by_class:
             by_class[kind] = {**_code_of(kind, class_name(module)), "modules": []}
@@ -138,12 +135,12 @@ def _code_of(kind: type, name: str) -> dict[str, Any]:
 
 
 def _plain_function(attribute: Any) -> FunctionType | None:
-    """What was decorated, where it says so."""
+    """The function behind decorators and bound methods, if it is one."""
     try:
-        unwrapped = inspect.unwrap(getattr(attribute, "__func__", attribute))
+        inner = inspect.unwrap(getattr(attribute, "__func__", attribute))
     except ValueError:  # it wraps itself
         return None
-    return unwrapped if isinstance(unwrapped, FunctionType) else None
+    return inner if isinstance(inner, FunctionType) else None
 
 
 def _line_range(code: CodeType) -> LineRange:
@@ -157,7 +154,7 @@ def _line_range(code: CodeType) -> LineRange:
 
 
 def _nested_codes(code: CodeType) -> Iterator[CodeType]:
-    """Functions within a function have lines of their own."""
+    """The code object and those nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

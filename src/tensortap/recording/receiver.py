@@ -1,4 +1,4 @@
-"""What a session receives from jobs that push: a listener, a history, and the questions people ask of it."""
+"""The session side of `tt.catch`: a listener, the history of received values, and queries on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tensortap.sources.listener import Listener, Producer
 
 
 class Receiver:
-    """Open while it exists; `to` and `tap` get what arrives as well."""
+    """Listens from construction to `close`; received records also go to `to` and `tap`."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Receiver:
     ) -> None:
         self.listener, self.history = listener, History(parse_memory_limit(memory))
         listener.allow(self.history.max_bytes)
-        self._variables_set: dict[int, set[str]] = {}  # variables, per namespace
-        listener.open()  # first: a port that is taken shall leave no empty run behind
+        self._variables_set: dict[int, set[str]] = {}  # variable names, by id of namespace
+        listener.open()  # first: a port in use must not leave an empty run behind
         try:
             self._tap = Tap(sinks=[self.history, *_extra_sinks(to, tap)], on_error="log").attach(listener)
         except BaseException:
@@ -93,21 +93,21 @@ class Receiver:
         return received_detail(arrival, len(self.history.by_name(arrival.record.name)))
 
     def put_into(self, namespace: dict[str, Any], *, overwrite: bool) -> tuple[list[str], list[str]]:
-        """The latest value of each name as a variable: those put, and those left alone because the user
-        made them."""
+        """Assign the latest value of each name to a variable; return the variables set, and those skipped
+        because they are the user's own."""
         mine, left = self._variables_set.setdefault(id(namespace), set()), []
         for name in self.history.names:
             variable = _variable_name(name)
             if variable in namespace and variable not in mine and not overwrite:
                 left.append(variable)
                 continue
-            with contextlib.suppress(UnknownNameError):  # gone meanwhile
+            with contextlib.suppress(UnknownNameError):  # evicted meanwhile
                 namespace[variable] = self.get(name)
                 mine.add(variable)
         return sorted(mine & namespace.keys()), left
 
     def news(self) -> Callable[[], list[str]]:
-        """A function that tells, in a line each, what came since it was last called."""
+        """A function that returns one line per value received since its last call."""
         last = 0
 
         def lines() -> list[str]:
@@ -147,7 +147,7 @@ class Receiver:
 
 
 class _UserTapSink:
-    """A sink that is somebody's tap, which is not ours to close."""
+    """Emits into a tap of the user, which stays open."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
@@ -179,6 +179,6 @@ def _describe_job(job: Producer) -> str:
 
 
 def _variable_name(name: str) -> str:
-    """A name of a record as the name of a variable: `model.lm_head.weight` as `model_lm_head_weight`."""
+    """A record name as a valid identifier: `model.lm_head.weight` as `model_lm_head_weight`."""
     word = "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in name)
     return word if word.isidentifier() and not iskeyword(word) else f"_{word}"

@@ -8,14 +8,21 @@ from tensortap.core.errors import UnknownNameError
 from tensortap.recording.capture import Selector
 from tensortap.render.text import format_table, format_table_html
 from tensortap.render.words import pluralize
-from tensortap.sources.function_names import is_function
-from tensortap.sources.selection.select import bound_at, selection, selection_without_model
-from tensortap.sources.sites import ModuleSite, inputs_of, require_module, sites_of, stored, walk
+from tensortap.sources.function_names import is_inspectable
+from tensortap.sources.selection.select import describe_binding, resolve_patterns, resolve_without_model
+from tensortap.sources.sites import (
+    ModuleSite,
+    forward_signature,
+    require_module,
+    sites_of,
+    state_names,
+    walk_modules,
+)
 
 
 class Sites(list[ModuleSite]):
-    """Sites of a model, shown as a table with what their modules take and hold; and of functions, with the
-    lines that bind them."""
+    """Sites of a model, printed as a table with the inputs, parameters and buffers of their modules; and of
+    functions, with the lines that bind them."""
 
     @property
     def names(self) -> list[str]:
@@ -38,7 +45,7 @@ class Sites(list[ModuleSite]):
             tables.append((f"{pluralize(len(of_modules), 'site')} of {count}", self._table(of_modules)))
         if of_functions:
             count = pluralize(len({site.function for site in of_functions}), "function")
-            rows = [[site.name, *bound_at(site)] for site in of_functions]
+            rows = [[site.name, *describe_binding(site)] for site in of_functions]
             tables.append((f"{pluralize(len(rows), 'site')} of {count}", [["site", "is", "in"], *rows]))
         return tables
 
@@ -60,8 +67,8 @@ def sites(model: Any = None, *patterns: Selector) -> Sites:
     >>> tt.sites(model, "encoder.layers.0.**")
     >>> tt.sites(None, "pkg.mod:func.*")        # of a function; or tt.sites(func)
     """
-    if is_function(model) or (model is None and patterns):
-        selected = selection_without_model(model, patterns)
+    if is_inspectable(model) or (model is None and patterns):
+        selected = resolve_without_model(model, patterns)
         if not selected:
             raise UnknownNameError(
                 f"{patterns[0]!r} names no function; without a model give 'pkg.mod:func.var'"
@@ -69,8 +76,8 @@ def sites(model: Any = None, *patterns: Selector) -> Sites:
         return Sites(wanted.site for wanted in selected)
     require_module(model)
     if patterns:
-        return Sites(wanted.site for wanted in selection(model, patterns))
-    of_modules = (sites_of(".".join(names), module, gradients=False) for names, module in walk(model))
+        return Sites(wanted.site for wanted in resolve_patterns(model, patterns))
+    of_modules = (sites_of(".".join(names), module, gradients=False) for names, module in walk_modules(model))
     return Sites(site for of_module in of_modules for site in of_module)
 
 
@@ -79,8 +86,8 @@ def _first_name_only(names: list[str]) -> list[str]:
 
 
 def _describe_module(site: ModuleSite) -> list[str]:
-    state = [f"{name}{_format_shape(getattr(site.module, name))}" for name in stored(site.module)]
-    return [site.module_class, ", ".join(inputs_of(site.module).names), ", ".join(state)]
+    state = [f"{name}{_format_shape(getattr(site.module, name))}" for name in state_names(site.module)]
+    return [site.module_class, ", ".join(forward_signature(site.module).names), ", ".join(state)]
 
 
 def _format_shape(value: Any) -> str:

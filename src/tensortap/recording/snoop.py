@@ -1,9 +1,4 @@
-"""Tt.snoop.
-
-Watch functions while they run: `tt.watch` writes calls, arguments and every change as a tree.
-
-Which variables of followed calls stand out: names, patterns, and parts that are looked up in them.
-"""
+"""`tt.watch`: log calls of functions, their arguments and every change of a variable as a tree."""
 
 from __future__ import annotations
 
@@ -33,7 +28,7 @@ _VARIABLE_KINDS = ("local", "input")
 
 
 class WatchOptions(NamedTuple):
-    """How a function is watched; functions of equal options share a tree where one calls the other."""
+    """How a function is watched; functions with equal options share one tree when one calls the other."""
 
     targets: tuple[str, ...] = ()
     max_depth: int = MAX_DEPTH
@@ -45,28 +40,28 @@ class WatchOptions(NamedTuple):
 
 
 class DecoratedFunctions:
-    """The functions that one decorator was put on, and whether they are watched now."""
+    """The functions that one decorator wraps, and whether it is enabled."""
 
     def __init__(self) -> None:
         self._sources: dict[WatchOptions, Functions] = {}
         self._is_enabled = True
 
     def decorate(self, function: Any, options: WatchOptions) -> Any:
-        """What stands in the place of the function from now on; itself where TENSORTAP=0."""
+        """The wrapped function; the function itself where TENSORTAP=0."""
         if not is_on():
             return function
         source = self._sources.get(options)
         if source is None:
             source = Functions(None, options.follow, options.max_depth)
             source.is_enabled = self._is_enabled
-            wrapped = source.wrap(function)  # first: what cannot be followed leaves nothing behind
+            wrapped = source.wrap(function)  # first: what cannot be followed must leave nothing behind
             Tap(sinks=[_make_sink(options)], on_error="log").attach(source)
             self._sources[options] = source
             return wrapped
         return source.wrap(function)
 
     def disable(self) -> None:
-        """Let decorated functions run plainly, until `enable`."""
+        """Run decorated functions unwatched, until `enable`."""
         self._switch(False)
 
     def enable(self) -> None:
@@ -124,7 +119,7 @@ watch = WatchDecorator()
 
 
 def check_options(options: WatchOptions, decorator: str) -> WatchOptions:
-    """Refused at the door: inside the function it could only be logged."""
+    """Validate when decorating: an error inside the running function could only be logged."""
     for name in ("max_depth", "max_items"):
         limit = getattr(options, name)
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
@@ -159,8 +154,8 @@ def _make_sink(options: WatchOptions) -> Sink:
 
 
 class TargetFilter:
-    """Hands on what belongs to the targets: changes of those alone, with the calls, arguments and results
-    around them as long as `has_context`."""
+    """Passes on changes of the targets only; with `has_context` also the calls, arguments and results around
+    them."""
 
     needs_no_lock = True
 
@@ -169,7 +164,7 @@ class TargetFilter:
     ) -> None:
         self._targets, self._sinks, self._has_context = targets, sinks, has_context
         self._changed = Changed(by="content")
-        self._pending_calls: dict[int, list[Record]] = {}  # by tree: calls of which nothing has been told yet
+        self._pending_calls: dict[int, list[Record]] = {}  # by tree: calls without a change so far
         if targets is not None:
             atexit.register(targets.warn_missing)
 
@@ -203,7 +198,7 @@ class TargetFilter:
                 self._pass_with_calls(inner)
 
     def _write_context(self, record: Record) -> None:
-        """Without context, a call is told when something in it is."""
+        """Without context, pass on a call only when a target changes in it."""
         if self._has_context or record.site is None or not record.site.depth:
             self._pass(record)
         elif record.kind == "call":
@@ -225,8 +220,8 @@ class TargetFilter:
 
 
 class UserTapSink:
-    """Pours on into a tap of the user's. What is no data (a model, a lock, an open file) goes by its words:
-    a tap that keeps values could do nothing else with it than fail."""
+    """Emits into a tap of the user. What is not data (a model, a lock, an open file) is replaced by its short
+    repr, since a tap that keeps values would fail on it."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap, self._short_repr = tap, ShortRepr()
@@ -250,7 +245,7 @@ class UserTapSink:
 _NAME_PART = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]|([^.\[\]]+)")
 _MAX_PARTS = 64
 _MAX_NAMES = 500
-_MAX_CACHED = 10_000  # a loop may store to a million items, each of another name
+_MAX_CACHED = 10_000  # a loop may assign a million items, each under its own name
 _MAX_REPORTED = 12
 log = logging.getLogger("tensortap.tree.targets")
 NameParts = tuple[str, ...]
@@ -259,7 +254,7 @@ NameParts = tuple[str, ...]
 class WatchTargets:
     """Names such as `video`, `mask_*`, `self.cache`, `mask.shape`, `batch.*.mask`.
 
-    A target may go further than a variable's name: then what it holds there is looked up.
+    A target may extend a variable's name: then the item or attribute is looked up in its value.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -267,11 +262,11 @@ class WatchTargets:
         self._pattern_parts = [split_name(pattern) for pattern in patterns]
         self._is_target: dict[str, bool] = {}
         self._matched: set[str] = set()
-        self._names: dict[str, None] = {}  # that were seen, in their order
+        self._names: dict[str, None] = {}  # of variables, in order of appearance
         self.calls = 0
 
     def __contains__(self, name: str) -> bool:
-        """Whether a name is a target, or a part of one."""
+        """Is this variable a target, or a part of one?"""
         is_target = self._is_target.get(name)
         if is_target is None:
             parts = split_name(name)
@@ -289,7 +284,7 @@ class WatchTargets:
         return is_target
 
     def parts_within(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """The targets that lie within this variable, with their names."""
+        """Names and values of the targets inside this variable."""
         parts = split_name(name)
         for pattern, wanted in zip(self.patterns, self._pattern_parts, strict=True):
             if len(wanted) > len(parts) and _is_prefix_match(wanted[: len(parts)], parts):
@@ -298,7 +293,7 @@ class WatchTargets:
                     yield path, part
 
     def warn_missing(self) -> None:
-        """Said at the end, for a name that was never seen while the function did run."""
+        """Warn at exit about targets that never appeared although the function ran."""
         missing = [pattern for pattern in self.patterns if pattern not in self._matched]
         if not self.calls or not missing:
             return
@@ -333,7 +328,7 @@ def _find_parts(path: str, value: Any, parts: NameParts) -> Iterator[tuple[str, 
 
 
 def _match_children(value: Any, wanted: str) -> Iterator[tuple[str, Any]]:
-    """Items first, as the grammar of names has it; an attribute only by its plain name."""
+    """Matching items of a container first, then the attribute of that name."""
     if isinstance(value, Mapping):
         for key, item in islice(value.items(), _MAX_PARTS):
             if fnmatchcase(str(key), wanted):
@@ -346,5 +341,5 @@ def _match_children(value: Any, wanted: str) -> Iterator[tuple[str, Any]]:
         try:
             yield f".{wanted}", getattr(value, wanted)
         except Exception:
-            # The program's own property may raise anything.
+            # A user-defined property may raise anything.
             log.debug("%s has no %s", type(value).__name__, wanted, exc_info=True)

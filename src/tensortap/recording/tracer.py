@@ -1,9 +1,4 @@
-"""ModelTracer engine.
-
-Trace variables of a model over its forwards, gathered from all ranks.
-
-The forwards of a traced model: which of them count, and under which iteration its values are kept.
-"""
+"""The engine of ModelTracer: trace variables of a model over its forwards, gathered from all ranks."""
 
 from __future__ import annotations
 
@@ -23,11 +18,11 @@ from tensortap.core.settings import is_strict
 from tensortap.core.tap import Tap
 from tensortap.recording.destination import RetainingSink, TapSink
 from tensortap.sinks.memory import Memory
-from tensortap.sources.hooks.compiled import plain_python
-from tensortap.sources.hooks.modules import Modules
-from tensortap.sources.selection.missing import Missing, missing
-from tensortap.sources.selection.select import selection
-from tensortap.sources.sites import Wanted, dotted, require_module, site_stem
+from tensortap.sources.hooks.compiled import run_eagerly
+from tensortap.sources.hooks.modules import ModuleSource
+from tensortap.sources.selection.missing import Missing, find_missing
+from tensortap.sources.selection.select import resolve_patterns
+from tensortap.sources.sites import SelectedSite, require_module, site_stem, with_dotted_keys
 from tensortap.stages.callbacks import CallbackChain, PreSaveCallbacks
 from tensortap.stages.changed import Changed
 from tensortap.stages.gather import Gather
@@ -36,7 +31,7 @@ log = logging.getLogger("tensortap.trace")
 
 
 class ModelTrace:
-    """One tracing of a model: started, stopped, then read; `results` is filled on rank 0."""
+    """One trace of a model: started, stopped, then read; only rank 0 has `results`."""
 
     def __init__(
         self,
@@ -50,7 +45,7 @@ class ModelTrace:
         user_tap: Tap | None = None,
     ) -> None:
         self._paths = _check_paths(paths)
-        wanted = selection(_require_instance(model), self._paths)
+        wanted = resolve_patterns(_require_instance(model), self._paths)
         self._source = ForwardSource(
             model,
             wanted,
@@ -68,7 +63,7 @@ class ModelTrace:
 
     @property
     def results(self) -> dict[str, Series]:
-        """What was gathered by now; after the end, what the last callbacks made of it."""
+        """What is gathered so far; after the end, as the post-trace callbacks left it."""
         return self._results if self._state == "over" else self._memory.series
 
     @property
@@ -82,12 +77,12 @@ class ModelTrace:
             raise RuntimeError(f"this tracer is {self._state}; make another with ModelTracer(...)")
         self._state = "already on"
         with contextlib.ExitStack() as stack:
-            stack.enter_context(plain_python())
+            stack.enter_context(run_eagerly())
             self._tap.attach(self._source)
             self._undo = stack.pop_all()
 
     def stop(self, *, is_failure: bool = False) -> None:
-        """After a failure other ranks may never come: nothing more is gathered from them."""
+        """End the trace; after a failure skip the collective, since other ranks may not join it."""
         with self._undo, contextlib.ExitStack() as stack:
             stack.callback(self._finish, is_failure)
             stack.callback(self._tap.close)
@@ -111,7 +106,7 @@ class ModelTrace:
             raise GatherError("; ".join(problem.sentence for problem in problems))
 
     def _try_to_warn_unobserved(self) -> None:
-        """The program has done its work by now: it must not end by what we cannot say."""
+        """Warn, but never raise: the program has finished its work."""
         try:
             self._warn_unobserved()
         except Exception:
@@ -122,11 +117,11 @@ class ModelTrace:
     def _unobserved(self) -> list[Missing]:
         if self._state == "new":
             return []
-        names_received = {record.name for record in self._memory.records}  # maybe from another rank
-        return [site for site in missing(self._source) if site.name not in names_received]
+        names_received = {record.name for record in self._memory.records}  # of any rank
+        return [site for site in find_missing(self._source) if site.name not in names_received]
 
     def _warn_unobserved(self) -> None:
-        """A wildcard takes what there is; a path that is spelled out was meant to give something."""
+        """Warn about paths without a value, except those that come from a wildcard."""
         are_spelled = not any("*" in path for path in self._paths)
         unobserved = [site for site in self._unobserved() if are_spelled or site.name in self._paths]
         if unobserved:
@@ -165,18 +160,18 @@ def _user_sinks(tap: Any) -> list[Sink]:
 
 
 def _site_name(path: str, kind: Kind, parameter: str, item: str) -> str:
-    """As the path was written: `forward.x`, `forward.hs.0`, `sub`."""
-    return site_stem(path, kind, parameter, "forward") + dotted(item)
+    """The name as the user writes paths: `forward.x`, `forward.hs.0`, `sub`."""
+    return site_stem(path, kind, parameter, "forward") + with_dotted_keys(item)
 
 
 FIRST_ITERATION = 1  # iterations count forwards from one
 
 
 class TraceSchedule:
-    """Which forwards are traced: every `interval`-th, of training or of evaluation or of both.
+    """Which forwards are traced: every `interval`-th one, in training, evaluation or both.
 
-    Those of the other mode do not count towards gathering, and none is due while they run: often rank 0
-    evaluates alone, and the others would not come.
+    Forwards in the other mode do not count towards gathering, and no collective is due while they run: often
+    rank 0 evaluates alone, and the others would not join.
     """
 
     def __init__(self, model: Any, interval: int, *, train_only: bool, eval_only: bool) -> None:
@@ -190,12 +185,12 @@ class TraceSchedule:
         self._is_ours, self._is_due = True, False
 
     def rests(self, iteration: int) -> bool:
-        """Asked when a forward begins."""
+        """Is this forward skipped? Called at its start."""
         self._is_ours = self._is_wanted_mode()
         return not self._is_ours or iteration % self._interval != 0
 
     def counts_for_gathering(self, iteration: int) -> bool:
-        """Asked when it is over, before the next one begins."""
+        """Does the last forward count towards gathering? Called before the next one starts."""
         self._is_due = self._is_due or self._is_ours
         counts = self._is_due and self._is_wanted_mode()
         self._is_due = self._is_due and not counts
@@ -208,7 +203,7 @@ class TraceSchedule:
 
 
 class _PerThread:
-    """An attribute that each thread finds as it set it; one that never did, as it was set last."""
+    """A thread-local attribute; a thread that never set it reads the value that was set last."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -223,15 +218,15 @@ class _PerThread:
         setattr(source.latest, self._name, value)
 
 
-class ForwardSource(Modules):
-    """A call of the model within a call of it belongs to the outer one. Threads that call it at once count
-    together, and each keeps its values under the iteration of its own forward."""
+class ForwardSource(ModuleSource):
+    """A module source whose iterations count outermost forwards. Threads share the count, and each records
+    its values under the iteration of its own forward."""
 
     step: int = _PerThread()  # type: ignore[assignment]
-    is_resting: bool = _PerThread()  # type: ignore[assignment]
+    is_idle: bool = _PerThread()  # type: ignore[assignment]
     is_special: bool = _PerThread()  # type: ignore[assignment]
 
-    def __init__(self, model: Any, wanted: Sequence[Wanted], **options: Any) -> None:
+    def __init__(self, model: Any, wanted: Sequence[SelectedSite], **options: Any) -> None:
         self.own, self.latest = threading.local(), SimpleNamespace()
         self._begin_lock = threading.Lock()
         super().__init__(model, wanted, **options)
@@ -242,12 +237,12 @@ class ForwardSource(Modules):
         if self._is_nested_call():
             return
         with self._begin_lock:
-            self.own.__dict__.clear()  # the next iteration comes after the last of all threads
+            self.own.__dict__.clear()  # the next iteration follows the last one of all threads
             super().begin_step()
 
     def _is_nested_call(self) -> bool:
-        """Whether another call of the model is under way around the one that begins. Looked for in the stack:
-        a count of calls would be wrong for ever after an interrupt."""
+        """Is this call nested in another call of the model? Read from the stack: a counter would stay wrong
+        after an interrupt."""
         frame, calls = sys._getframe(2), 0
         while frame is not None and calls < 2:
             calls += frame.f_code is self._call_code and frame.f_locals.get("self") is self.model
