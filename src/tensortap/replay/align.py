@@ -61,8 +61,8 @@ from tensortap.replay.teacher_forced import (
     run_teacher_forced,
     weight_dtypes,
 )
-from tensortap.sources.selection.select import select, selection
-from tensortap.sources.sites import class_name, require_module, unwrapped, walk
+from tensortap.sources.selection.select import resolve_pattern, resolve_patterns
+from tensortap.sources.sites import class_name, require_module, unwrap, walk_modules
 
 _DEFAULT_PATTERNS = ("**", "**.in")
 
@@ -100,7 +100,7 @@ def align(
         return Comparison("", "", (), (), (), Coverage(0), Floor())
     _check_patterns(candidate, patterns)
     limit = None if limit is None else check_limit(limit)
-    parts = check_fused(fused, [".".join(names) for names, _ in walk(candidate)])
+    parts = check_fused(fused, [".".join(names) for names, _ in walk_modules(candidate)])
     replay = _TeacherForcedComparison(
         reference, candidate, batch, patterns or _DEFAULT_PATTERNS, load_rules(map)
     )
@@ -186,7 +186,8 @@ class _TeacherForcedComparison:
             names |= {name: pair.b.name for name, pair in guesses.items()}
             run, activations = self.run_candidate(ReferenceActivations(side, names))
         pairs = [
-            replace(_make_pair(a, b, names, guesses), alignment=run.plans.get(id(b))) for a, b in run.pairs
+            replace(_make_pair(a, b, names, guesses), alignment=run.alignments.get(id(b)))
+            for a, b in run.pairs
         ]
         only_reference = [entry for entry in side.entries if id(entry) not in activations.used_ids]
         only_candidate = self.rules.drop_ignored(run.unmatched)
@@ -224,7 +225,7 @@ class _TeacherForcedComparison:
         side = infer_kinds(side, self.rules.rename)
         side = replace(concatenate_fused(side, fused), problems=[*side.problems, *missing_parts(side, fused)])
         is_default = tuple(self.patterns) == _DEFAULT_PATTERNS
-        wanted_sites = [] if is_default else selection(self.candidate, self.patterns)
+        wanted_sites = [] if is_default else resolve_patterns(self.candidate, self.patterns)
         sites = None if is_default else {(wanted.site.path, wanted.site.kind) for wanted in wanted_sites}
         entries = select_entries(side.entries, self.rules.rename, sites)
         kept = self.rules.drop_ignored(entries)
@@ -299,7 +300,7 @@ def _guess_fused(matching: Matching, rules: Rules) -> FusionGuess:
 
 
 def _check_patterns(candidate: Any, patterns: Sequence[Any]) -> None:
-    wanted = selection(candidate, patterns) if patterns else []
+    wanted = resolve_patterns(candidate, patterns) if patterns else []
     gradient = next((wanted_site.site.name for wanted_site in wanted if wanted_site.site.is_gradient), None)
     if gradient is not None:
         raise ValueError(
@@ -308,11 +309,11 @@ def _check_patterns(candidate: Any, patterns: Sequence[Any]) -> None:
 
 
 def _selects_any(model: Any, pattern: Any) -> bool:
-    return bool(select(model, parse_pattern(pattern) if isinstance(pattern, str) else pattern))
+    return bool(resolve_pattern(model, parse_pattern(pattern) if isinstance(pattern, str) else pattern))
 
 
 def _model_label(model: Any) -> str:
-    return class_name(unwrapped(model))
+    return class_name(unwrap(model))
 
 
 def _select_rank(

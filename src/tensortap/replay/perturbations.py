@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from tensortap.comparison.noise.floor import DEFAULT_LIMIT, INTRINSIC_ROUNDING, Floor, NoiseMeasurements
+from tensortap.comparison.noise.floor import Floor, NoiseMeasurements
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.sides.load import side_from_run
 from tensortap.comparison.sides.module_names import module_of
 from tensortap.comparison.values.metrics import measure
+from tensortap.comparison.values.noise import DEFAULT_LIMIT, INTRINSIC_ROUNDING
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
 from tensortap.frameworks.pytree import leaves, map_leaves
@@ -30,7 +31,7 @@ from tensortap.recording.capture import capture
 from tensortap.recording.edit import edit
 from tensortap.replay.isolate import preserved_state
 from tensortap.sinks.run_directory import RunDirectory
-from tensortap.sources.selection.select import selection
+from tensortap.sources.selection.select import resolve_patterns
 from tensortap.sources.sites import require_module
 
 DEFAULT_RERUNS = ("repeat", "ulp", "float64")
@@ -88,7 +89,9 @@ class _PerturbedReruns:
 
     def __init__(self, model: Any, batch: Any, patterns: Sequence[str]) -> None:
         self._model, self._batch, self._patterns = model, batch, patterns
-        self._has_gradients = any(wanted_site.site.is_gradient for wanted_site in selection(model, patterns))
+        self._has_gradients = any(
+            wanted_site.site.is_gradient for wanted_site in resolve_patterns(model, patterns)
+        )
         self._measurements, self._skipped = NoiseMeasurements(), list[str]()
         self._harmless: list[str] = []
         self._base: dict[tuple[str, int, int], Entry] = {}

@@ -1,4 +1,4 @@
-"""What a reference had at each place of another model, found by name, step and call as that model runs."""
+"""The reference's activations, looked up by name, step and call while the candidate runs."""
 
 from __future__ import annotations
 
@@ -20,51 +20,48 @@ from tensortap.kernels.decode import Array
 
 _CallKey = tuple[str, int]  # name and call
 _Span = tuple[int, int]
-_MAX_DISTANCE = 0.3  # of the whole
-_SCALAR_TOLERANCE = 1e-5  # what a lone number may be off and still be the same
+_MAX_DISTANCE = 0.3  # relative L2
+_SCALAR_TOLERANCE = 1e-5  # relative
 
 
 class ReferenceActivations:
-    """The values of a reference under the names that the other model has for them.
+    """The reference's activations under the candidate's names, looked up by name, step and call.
 
-    Steps are paired in their order. Where the inputs of the model are a piece of those of the reference, as
-    when it runs row by row or token by token, every value is set against its own piece; where they are
-    several steps of the reference in one, against those put together."""
+    Steps are paired in order. If the candidate's inputs are a slice of the reference's (row by row, token by
+    token), every value is paired with its own slice; if one candidate step covers several reference steps,
+    with their concatenation."""
 
     def __init__(self, side: Side, names: Mapping[str, str]) -> None:
         self.steps = sorted({entry.first_step for entry in side.entries}) or [0]
         self.names = names
-        self.used_ids: set[int] = set()  # entries, by id
-        self.candidate_steps: list[Any] = []  # steps of the other model
+        self.used_ids: set[int] = set()  # id() of entries
+        self.candidate_steps: list[Any] = []
         self.is_sliced = self.is_concatenated = False
         self.has_matching_inputs = (
             True  # what is given to the model is about what the reference's piece of it is
         )
         self._entries: dict[str, dict[tuple[int, int], Entry]] = defaultdict(dict)
-        self._consumed: dict[_CallKey, int] = defaultdict(int)  # how much of it
-        self._last_length: dict[_CallKey, int] = {}  # how long its last piece was
-        self._token_spans: dict[int, _Span] = {}  # of each step: from where to where the model's inputs go
-        self._input_lengths: dict[str, int] = {}  # of the model's inputs, along the axis that is cut
-        self._sliced_steps: set[int] = set()  # steps whose inputs are a piece
-        self._inputs_layout: tuple[tuple[int, ...], int] = (
-            (),
-            0,
-        )  # the shape of the inputs' whole, and what axis is cut
-        self._step_lengths: list[int] = []  # how long the steps of the reference are that are put together
+        self._consumed: dict[_CallKey, int] = defaultdict(int)  # length already sliced off
+        self._last_length: dict[_CallKey, int] = {}  # length of the last slice
+        self._token_spans: dict[int, _Span] = {}  # per step: the slice of the model's inputs
+        self._input_lengths: dict[str, int] = {}  # full lengths of the model's inputs along the sliced axis
+        self._sliced_steps: set[int] = set()  # steps whose inputs are a slice
+        self._inputs_layout: tuple[tuple[int, ...], int] = ((), 0)  # full shape of the inputs, sliced axis
+        self._step_lengths: list[int] = []  # lengths of the concatenated reference steps
         indices = {step: index for index, step in enumerate(self.steps)}
-        # Those that a rule speaks of come first: it may mean a name that another value has by itself.
+        # Entries renamed by a rule come first: another entry may already have that name.
         for entry in sorted(side.entries, key=lambda entry: names.get(entry.name, entry.name) == entry.name):
             key = indices[entry.first_step], entry.call
             self._entries[names.get(entry.name, entry.name)].setdefault(key, entry)
 
     def step_of(self, record: Record) -> int:
-        """The reference's number of the step that a record belongs to."""
+        """The reference's step number for a record of the candidate."""
         step_index = self._step_index(record)
-        more = step_index - len(self.steps) + 1
-        return self.steps[step_index] if more <= 0 else self.steps[-1] + more
+        excess = step_index - len(self.steps) + 1
+        return self.steps[step_index] if excess <= 0 else self.steps[-1] + excess
 
     def lookup(self, record: Record, shape: tuple[int, ...]) -> Entry | None:
-        """What the reference had there; another shape than was asked for where nothing fits."""
+        """The reference entry for a record, sliced or concatenated to `shape`; of another shape if nothing fits."""
         by_call, step_index = self._entries.get(record.name, {}), self._step_index(record)
         same_call, full = by_call.get((step_index, record.call)), by_call.get((0, record.call))
         if self.is_sliced and full is not None and _is_scalar_of_its_own(record, full, shape):
@@ -79,7 +76,7 @@ class ReferenceActivations:
         return None if same_call is None else self._mark_used(same_call)
 
     def incomplete_inputs(self) -> list[tuple[str, int, int]]:
-        """Inputs of the model of which the pieces do not make up the whole: name, how much, of how much."""
+        """Model inputs whose slices do not cover the full value: (name, covered length, full length)."""
         return [
             (name, consumed, self._input_lengths[name])
             for (name, _), consumed in self._consumed.items()
@@ -88,7 +85,7 @@ class ReferenceActivations:
 
     @property
     def unmatched_steps(self) -> int:
-        """How many steps of the other model are no piece of the one, where the others are."""
+        """How many candidate steps are no slice of the reference's step, if others are."""
         return len(self.candidate_steps) - len(self._sliced_steps) if self.is_sliced else 0
 
     def _step_index(self, record: Record) -> int:
@@ -101,7 +98,7 @@ class ReferenceActivations:
         return entry
 
     def _slice(self, full: Entry, record: Record, shape: tuple[int, ...]) -> Entry | None:
-        """The next piece of a value that the reference had at once."""
+        """The next slice of a value that the reference computed in one step."""
         step_index = self._step_index(record)
         if len(self.steps) > 1 or not (_is_model_input(record) or step_index in self._sliced_steps):
             return None
@@ -134,8 +131,8 @@ class ReferenceActivations:
         return _with_value(full, full.load()[slices])
 
     def _next_span(self, full: Entry, record: Record, shape: tuple[int, ...]) -> _Span | None:
-        """From where to where the next piece goes along the first axis that is cut: it follows the last one,
-        or it goes from the beginning to where the tokens of this step end, as a mask does beside a cache."""
+        """The next slice along the first differing axis: after the last one, or, like a mask beside a KV cache,
+        from 0 to the last token of this step."""
         axes = _differing_axes(full.shape, shape) if len(full.shape) == len(shape) else []
         if not axes:
             return None
@@ -160,8 +157,8 @@ class ReferenceActivations:
     def _span_of_tokens(
         self, token_span: _Span, full_shape: Sequence[int], shape: Sequence[int], axes: Sequence[int]
     ) -> _Span | None:
-        """Where the piece of a value lies whose axis has as much as there are tokens, or so many times as
-        much; None for others, as the rows that a router has sorted."""
+        """The slice of an axis that is a multiple of the number of tokens; None for others, like rows that a
+        router has sorted."""
         (begin, end), (inputs_shape, cut_axis) = token_span, self._inputs_layout
         size, length, total = shape[axes[0]], full_shape[axes[0]], inputs_shape[cut_axis]
         if size == end and length == total and len(axes) == 1:
@@ -170,7 +167,7 @@ class ReferenceActivations:
         return (begin * length // total, end * length // total) if is_fitting else None
 
     def _update_inputs_layout(self, shape: tuple[int, ...], axis: int) -> None:
-        """Remember the table of most sequences among the inputs: positions may be there once for all."""
+        """Keep the input shape with the most sequences: position ids may have a batch size of 1."""
         inputs_shape, cut_axis = self._inputs_layout
         if not inputs_shape or (
             len(shape) == len(inputs_shape) == 2 and axis == cut_axis and shape[0] > inputs_shape[0]
@@ -178,14 +175,14 @@ class ReferenceActivations:
             self._inputs_layout = shape, axis
 
     def _may_be_sorted(self, full: Entry, shape: Sequence[int]) -> bool:
-        """Whether it has as many rows as a sequence has tokens, though there are several: a table of
-        positions, or rows that a router has sorted, by chance so many."""
+        """Whether a 2-D value has one row per position in spite of several sequences: a position table, or rows
+        that a router has sorted."""
         inputs_shape, cut_axis = self._inputs_layout
         is_flat = len(inputs_shape) == 2 and cut_axis == 1 and inputs_shape[0] > 1 and len(shape) == 2
         return is_flat and full.shape[0] == inputs_shape[1] != shape[0]
 
     def _packed_rows(self, full_shape: Sequence[int], shape: Sequence[int], step_index: int) -> Array | None:
-        """Of a value that has a row for each token of all sequences, those of this step."""
+        """Rows of a packed (all sequences) value that belong to this step."""
         (inputs_shape, cut_axis), token_span = self._inputs_layout, self._token_spans.get(step_index)
         if (
             token_span is None
@@ -205,7 +202,7 @@ class ReferenceActivations:
     def _concatenate_steps(
         self, by_call: Mapping[tuple[int, int], Entry], record: Record, shape: tuple[int, ...]
     ) -> Entry | None:
-        """All steps of the reference in one, along the axis in which they add up."""
+        """All reference steps concatenated along the axis in which their lengths add up."""
         if len(self.candidate_steps) > 1 or not (self.is_concatenated or _is_model_input(record)):
             return None
         entries_of_steps = [by_call.get((step_index, record.call)) for step_index in range(len(self.steps))]
@@ -227,12 +224,12 @@ class ReferenceActivations:
 
     @property
     def _other_axis_length(self) -> int:
-        """How long the other axis of the inputs is, where they are a table."""
+        """Length of the axis of 2-D inputs that is not sliced; 0 for other inputs."""
         inputs_shape, cut_axis = self._inputs_layout
         return inputs_shape[1 - cut_axis] if len(inputs_shape) == 2 else 0
 
     def _row_order(self, shape: Sequence[int], axis: int) -> Any:
-        """Where the rows of a whole are among those of its pieces, of values with a row for each token."""
+        """Index that reorders concatenated packed rows to sequence order; a full slice for other values."""
         inputs_shape, cut_axis = self._inputs_layout
         is_flat = (
             len(inputs_shape) == 2 and (axis, cut_axis) == (0, 1) and shape[0] == math.prod(inputs_shape)
@@ -243,7 +240,7 @@ class ReferenceActivations:
 
 
 def to_tensor(value: Any) -> torch.Tensor:
-    """Of any library; what is mapped from a file and must not be written is copied."""
+    """Any library's array as a torch tensor; memory-mapped arrays are copied, as they must not be written."""
     return value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
 
 
@@ -252,12 +249,12 @@ def concatenate(values: Sequence[Any], axis: int) -> torch.Tensor:
 
 
 def _is_model_input(record: Record) -> bool:
-    """Whether it is an input of the model itself: only those tell that a run is cut in another way."""
+    """Whether it is an input of the model itself: only those decide whether steps are sliced."""
     return record.kind == "input" and not module_of(record.name, "input")
 
 
 def _is_scalar_of_its_own(record: Record, full: Entry, shape: Sequence[int]) -> bool:
-    """Whether a piece of the inputs makes a number of its own of it, as a loss is."""
+    """Whether it is a scalar that each slice of the inputs computes for itself, like a loss."""
     value = record.value
     if shape or full.shape or not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
@@ -265,7 +262,7 @@ def _is_scalar_of_its_own(record: Record, full: Entry, shape: Sequence[int]) -> 
 
 
 def _equals_slice(record: Record, full: Entry, shape: Sequence[int], span: _Span) -> bool:
-    """Whether what was given is that piece of the whole."""
+    """Whether the record equals that slice of the full value."""
     slices = _slice_for(full.shape, shape, span)
     if slices is None or not isinstance(record.value, torch.Tensor):
         return False
@@ -273,7 +270,7 @@ def _equals_slice(record: Record, full: Entry, shape: Sequence[int], span: _Span
 
 
 def _is_close_to_slice(record: Record, full: Entry, slices: tuple[slice, ...]) -> bool:
-    """Whether it is about the same as that piece of the whole."""
+    """Whether the record is close to that slice of the full value."""
     if not isinstance(record.value, torch.Tensor):
         return False
     own = record.value.detach().cpu().double()
@@ -282,8 +279,8 @@ def _is_close_to_slice(record: Record, full: Entry, slices: tuple[slice, ...]) -
 
 
 def _slice_for(full_shape: Sequence[int], shape: Sequence[int], span: _Span) -> tuple[slice, ...] | None:
-    """The piece that goes from there to there along the first axis that is cut. Along a second, as of a mask
-    or of attention's weights, it may reach as far as that."""
+    """The slices for `span` along the first differing axis; a second one, as of a mask or of attention weights,
+    must end at `span[1]`."""
     axes, stop = _differing_axes(full_shape, shape), span[1]
     if not 1 <= len(axes) <= 2:
         return None

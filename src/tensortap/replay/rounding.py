@@ -11,17 +11,10 @@ from typing import Any
 
 import torch
 
-from tensortap.comparison.noise.floor import (
-    DEFAULT_LIMIT,
-    UNIT_ROUNDOFF,
-    EntryKey,
-    Floor,
-    Noise,
-    NoiseMeasurements,
-    analytic_noise,
-)
+from tensortap.comparison.noise.floor import EntryKey, Floor, NoiseMeasurements
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.metrics import measure
+from tensortap.comparison.values.noise import DEFAULT_LIMIT, UNIT_ROUNDOFF, Noise, analytic_noise
 from tensortap.frameworks.pytree import map_leaves
 from tensortap.replay.perturbations import perturb_by_one_ulp
 from tensortap.replay.reference import ReferenceActivations

@@ -1,9 +1,4 @@
-"""Run with the reference's activations.
-
-Run a model with another's values: each one is recorded, and then the model goes on with the other's.
-
-What is known of a reference and a candidate themselves, whatever they compute.
-"""
+"""Run a model teacher-forced: record each selected activation, then continue with the reference's."""
 
 from __future__ import annotations
 
@@ -38,10 +33,10 @@ from tensortap.recording.model_facts import describe_model
 from tensortap.replay.isolate import preserved_state
 from tensortap.replay.layouts import align_layouts
 from tensortap.replay.reference import ReferenceActivations, to_tensor
-from tensortap.sources.hooks.compiled import plain_python
-from tensortap.sources.hooks.editing import Replacing
-from tensortap.sources.selection.select import selection
-from tensortap.sources.sites import Wanted, class_name, walk
+from tensortap.sources.hooks.compiled import run_eagerly
+from tensortap.sources.hooks.editing import ReplacementHooks
+from tensortap.sources.selection.select import resolve_patterns
+from tensortap.sources.sites import SelectedSite, class_name, walk_modules
 
 _REPLACED_KINDS = ("output", "input")
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -51,16 +46,14 @@ Perturbation = Callable[[str, torch.Tensor], torch.Tensor]
 
 @dataclass(slots=True)
 class TeacherForcedRun:
-    """What a model made of another's values: pairs of (the other's, its own), and what has no partner."""
+    """What a model computed from the reference's activations: pairs (reference, own), and unmatched entries."""
 
     pairs: list[tuple[Entry, Entry]] = field(default_factory=list)
     unmatched: list[Entry] = field(default_factory=list)
-    not_replaced: dict[str, str] = field(default_factory=dict)  # values that were not replaced, and why
+    not_replaced: dict[str, str] = field(default_factory=dict)  # name -> reason
     missing: list[str] = field(default_factory=list)
-    plans: dict[int, AlignmentNote] = field(
-        default_factory=dict
-    )  # of another arrangement, by the id of its own value
-    assembled: dict[str, int] = field(default_factory=dict)  # ways in which pieces of ranks were put together
+    alignments: dict[int, AlignmentNote] = field(default_factory=dict)  # by the id of the own entry
+    assembled: dict[str, int] = field(default_factory=dict)  # summary of the placement -> count
 
 
 def run_teacher_forced(
@@ -68,21 +61,25 @@ def run_teacher_forced(
     batch: Any,
     patterns: Sequence[Any],
     activations: ReferenceActivations,
-    change: Perturbation | None = None,
+    perturbation: Perturbation | None = None,
 ) -> TeacherForcedRun:
-    """Run the model, every selected input and output replaced by what is on the activations, inputs by what
-    `change` makes of it. Afterwards the model is what it was: hooks, buffers, gradients, modes and random
-    states."""
+    """Run the model with every selected input and output replaced by the reference's, inputs also perturbed.
+
+    Hooks, buffers, gradients, modes and random states of the model are restored afterwards."""
     run = _ActivationExchange(
-        activations, {".".join(names): class_name(module) for names, module in walk(model)}, change
+        activations,
+        {".".join(names): class_name(module) for names, module in walk_modules(model)},
+        perturbation,
     )
     wanted = [
-        wanted_site for wanted_site in selection(model, patterns) if wanted_site.site.kind in _REPLACED_KINDS
+        wanted_site
+        for wanted_site in resolve_patterns(model, patterns)
+        if wanted_site.site.kind in _REPLACED_KINDS
     ]
     with contextlib.ExitStack() as stack:
         captured = stack.enter_context(capture(model, *patterns, keep="cow", to=run.on_record))
         stack.enter_context(preserved_state(model))
-        # Hooks run in their order: what is recorded is what the model made, before it is replaced.
+        # Hooks run in order of registration: the model's own output is recorded before it is replaced.
         stack.enter_context(replacing_activations(model, wanted, run))
         run_batch(model, batch)
     if run.failure is not None:
@@ -94,9 +91,9 @@ def run_teacher_forced(
 
 
 @contextlib.contextmanager
-def replacing_activations(model: Any, wanted: Sequence[Wanted], run: _ActivationExchange) -> Any:
-    source = Replacing(model, wanted, run.exchange)
-    with plain_python():
+def replacing_activations(model: Any, wanted: Sequence[SelectedSite], run: _ActivationExchange) -> Any:
+    source = ReplacementHooks(model, wanted, run.exchange)
+    with run_eagerly():
         source.start()
         try:
             yield
@@ -105,7 +102,7 @@ def replacing_activations(model: Any, wanted: Sequence[Wanted], run: _Activation
 
 
 def run_batch(model: Any, batch: Any) -> None:
-    """A dict is `model(**batch)`, a tuple or list `model(*batch)`, a function `batch(model)`."""
+    """Call the model without gradients: `model(**batch)`, `model(*batch)`, `model(batch)` or `batch(model)`."""
     with torch.no_grad():
         if callable(batch):
             batch(model)
@@ -122,27 +119,26 @@ def is_model(value: Any) -> bool:
 
 
 def weight_dtypes(model: Any) -> set[torch.dtype]:
-    """Of its floating weights."""
+    """The dtypes of the model's floating-point parameters."""
     return {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
 
 
 def expected_shard_digests(model: Any, reference: Any) -> dict[str, list[Any] | None]:
-    """Of each sharded weight the type, the shape and the digest that the piece of this rank should have; None
-    where the other is no model that holds the whole."""
+    """Per sharded parameter: dtype, shape and digest of the shard this rank should hold.
+
+    None where the reference does not hold the full parameter."""
     reference_parameters = dict(reference.named_parameters()) if is_model(reference) else {}
     digests: dict[str, list[Any] | None] = {}
     for name, parameter in model.named_parameters():
         if is_distributed(type(parameter.data)):
-            shard_placement, reference_parameter = (
-                dtensor_placement(parameter.data),
-                reference_parameters.get(name),
-            )
-            is_whole = (
+            shard_placement = dtensor_placement(parameter.data)
+            reference_parameter = reference_parameters.get(name)
+            is_full = (
                 reference_parameter is not None and tuple(reference_parameter.shape) == shard_placement.shape
             )
             digests[name] = (
                 _digest_shard(ShardedRef(InMemoryRef(reference_parameter), shard_placement))
-                if is_whole
+                if is_full
                 else None
             )
     return digests
@@ -154,7 +150,7 @@ def _digest_shard(shard: ShardedRef) -> list[Any]:
 
 
 def _copy_batch(batch: Any) -> Any:
-    """A copy: a cache among the inputs is written by the model, and the next run would find it full."""
+    """A deep copy where possible: the model may write to a KV cache in the batch, and the next run would see it."""
     try:
         return copy.deepcopy(batch)
     except (RuntimeError, TypeError):
@@ -162,15 +158,15 @@ def _copy_batch(batch: Any) -> Any:
 
 
 class _ActivationExchange:
-    """One run: what is seen of it, and what is waiting to be put in the place of what was just seen."""
+    """Records the model's own values and keeps the replacement of each until its hook asks for it."""
 
     def __init__(
         self,
         activations: ReferenceActivations,
         classes: Mapping[str, str],
-        change: Perturbation | None = None,
+        perturbation: Perturbation | None = None,
     ) -> None:
-        self._reference, self._classes, self._perturbation = activations, classes, change
+        self._reference, self._classes, self._perturbation = activations, classes, perturbation
         self._replacements: dict[str, Entry] = {}
         self.result = TeacherForcedRun()
         self.failure: Exception | None = None
@@ -185,58 +181,65 @@ class _ActivationExchange:
         (own,) = side_from_records([record], self._classes).entries
         own.order = len(self.result.pairs) + len(self.result.unmatched)
         own_placement = record.placement
-        other = self._reference.lookup(record, own.shape if own_placement is None else own_placement.shape)
-        own.step = self._reference.step_of(record)
-        other = (
-            other if other is None or own_placement is None else self._take_shard(own, other, own_placement)
+        reference = self._reference.lookup(
+            record, own.shape if own_placement is None else own_placement.shape
         )
-        plan = None
-        if other is not None and shards_of(other):
-            other, plan = self._assemble(own, other)
-        if other is None:
+        own.step = self._reference.step_of(record)
+        reference = (
+            reference
+            if reference is None or own_placement is None
+            else self._take_shard(own, reference, own_placement)
+        )
+        alignment = None
+        if reference is not None and shards_of(reference):
+            reference, alignment = self._assemble(own, reference)
+        if reference is None:
             self.result.unmatched.append(own)
             return
-        other = replace(other, rank=own.rank, call=own.call, order=own.order)
-        if plan is not None and not plan.is_usable:
-            self._add_pair(other, own, plan)
+        reference = replace(reference, rank=own.rank, call=own.call, order=own.order)
+        if alignment is not None and not alignment.is_usable:
+            self._add_pair(reference, own, alignment)
             return
-        self._replacements[record.name] = other
-        aligned = align_layouts(other, own)
+        self._replacements[record.name] = reference
+        aligned = align_layouts(reference, own)
         if isinstance(aligned, str):
             self.result.not_replaced.update({own.name: aligned} if aligned else {})
-            self._add_pair(other, own, plan)
+            self._add_pair(reference, own, alignment)
             return
         self._replacements[record.name] = aligned.replacement
         self._add_pair(
             aligned.reference,
             aligned.candidate,
-            aligned.layout.annotate(plan or AlignmentNote(other.name, "", ())),
+            aligned.layout.annotate(alignment or AlignmentNote(reference.name, "", ())),
         )
 
-    def _add_pair(self, other: Entry, own: Entry, plan: AlignmentNote | None) -> None:
-        self.result.pairs.append((other, own))
-        if plan is not None:
-            self.result.plans[id(own)] = plan
+    def _add_pair(self, reference: Entry, own: Entry, alignment: AlignmentNote | None) -> None:
+        self.result.pairs.append((reference, own))
+        if alignment is not None:
+            self.result.alignments[id(own)] = alignment
 
-    def _assemble(self, own: Entry, other: Entry) -> tuple[Entry, AlignmentNote | None]:
-        """The pieces of several ranks of the reference put together, as they say or as this value tells.
-        Which of copies that are not equal is right nobody knows: none of them is put."""
-        pair = assemble_pair(EntryPair(other, own))
-        plan = pair.alignment
-        if plan is not None and plan.is_usable and plan.replica_mismatch:
-            reason = f"the reference has it on several ranks, and {plan.replica_mismatch}"
-            plan = replace(plan, details=(*plan.details[:-1], reason), is_usable=False)
-            pair = replace(pair, a=replace(pair.a, reference=UnresolvedRef(plan.details[-1])))
-        if plan is None or not plan.is_usable:
-            self.result.not_replaced[own.name] = plan.details[-1] if plan is not None else "it is in pieces"
-            return pair.a, plan
-        self.result.assembled[plan.summary] = self.result.assembled.get(plan.summary, 0) + 1
-        return pair.a, plan
+    def _assemble(self, own: Entry, reference: Entry) -> tuple[Entry, AlignmentNote | None]:
+        """Assemble the reference's shards, by declared or inferred placement.
 
-    def _take_shard(self, own: Entry, other: Entry, own_placement: Placement) -> Entry | None:
-        """Of a sharded value the piece of this rank; nothing where the whole does not tell what that is."""
-        if other.placement == own_placement or other.shape != own_placement.shape:
-            return other
+        If replicas differ, none of them is used: nothing tells which one is right."""
+        pair = assemble_pair(EntryPair(reference, own))
+        alignment = pair.alignment
+        if alignment is not None and alignment.is_usable and alignment.replica_mismatch:
+            reason = f"the reference has it on several ranks, and {alignment.replica_mismatch}"
+            alignment = replace(alignment, details=(*alignment.details[:-1], reason), is_usable=False)
+            pair = replace(pair, a=replace(pair.a, reference=UnresolvedRef(alignment.details[-1])))
+        if alignment is None or not alignment.is_usable:
+            self.result.not_replaced[own.name] = (
+                alignment.details[-1] if alignment is not None else "it is in pieces"
+            )
+            return pair.a, alignment
+        self.result.assembled[alignment.summary] = self.result.assembled.get(alignment.summary, 0) + 1
+        return pair.a, alignment
+
+    def _take_shard(self, own: Entry, reference: Entry, own_placement: Placement) -> Entry | None:
+        """This rank's shard of a full reference value; None for a partial placement, which has no shard."""
+        if reference.placement == own_placement or reference.shape != own_placement.shape:
+            return reference
         partial = next(
             (part for part in own_placement.parts if part != "replicate" and not parse_shard(part)), ""
         )
@@ -245,8 +248,8 @@ class _ActivationExchange:
                 f"it is {partial} here, of which only all ranks together are the whole"
             )
             return None
-        reference = ShardedRef(other.reference, own_placement)
-        return replace(other, reference=reference, shape=own.shape, placement=own_placement, checksum="")
+        shard = ShardedRef(reference.reference, own_placement)
+        return replace(reference, reference=shard, shape=own.shape, placement=own_placement, checksum="")
 
     def exchange(self, name: str, value: torch.Tensor) -> torch.Tensor:
         entry = self._replacements.pop(name, None)
@@ -254,17 +257,17 @@ class _ActivationExchange:
             return value
         try:
             tensor = as_tensor_like(entry.load(), value)
-            is_kept = self._perturbation is None or entry.kind != "input"
-            return tensor if is_kept else _perturb(tensor, name, self._perturbation)
+            is_exact = self._perturbation is None or entry.kind != "input"
+            return tensor if is_exact else _perturb(tensor, name, self._perturbation)
         except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, TensortapError) as error:
             self.result.not_replaced.setdefault(name, str(error))
             return value
 
 
 def as_tensor_like(value: Any, like: torch.Tensor) -> torch.Tensor:
-    """The given numbers as a tensor of that type, on that device; a copy, for the model may write to it.
+    """A new tensor with these numbers and the dtype and device of `like`; the model may write to it.
 
-    Of a distributed tensor they are the piece of this rank."""
+    For a DTensor the numbers are this rank's local shard."""
     local_tensor: torch.Tensor = wait_local(like)
     if local_tensor is not like:
         local_value: torch.Tensor = as_tensor_like(value, local_tensor)
@@ -279,10 +282,10 @@ def as_tensor_like(value: Any, like: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(like).copy_(_clamp_to_dtype(tensor, like.dtype))
 
 
-def _perturb(value: torch.Tensor, name: str, change: Perturbation | None) -> torch.Tensor:
-    """Of a distributed tensor the piece of this rank is."""
+def _perturb(value: torch.Tensor, name: str, perturbation: Perturbation | None) -> torch.Tensor:
+    """Perturb the tensor; for a DTensor its local shard."""
     local_tensor: torch.Tensor = wait_local(value)
-    perturbed = local_tensor if change is None else change(name, local_tensor)
+    perturbed = local_tensor if perturbation is None else perturbation(name, local_tensor)
     return perturbed if local_tensor is value else wrap_local(value, perturbed)
 
 
@@ -291,27 +294,28 @@ def _number_class(value: torch.Tensor) -> tuple[bool, ...]:
 
 
 def _clamp_to_dtype(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The lowest number of a wide type stands for a mask: it becomes the lowest of a narrow one, not minus
-    infinity, of which a softmax makes NaN."""
+    """Clamp finite values to the range of a narrower dtype.
+
+    The lowest value of a wide dtype is a mask: as -inf it could make a softmax return NaN."""
     if not value.is_floating_point() or torch.finfo(value.dtype).max <= torch.finfo(dtype).max:
         return value
-    most = torch.finfo(dtype).max
-    return torch.where(value.isfinite(), value.clamp(-most, most), value)
+    largest = torch.finfo(dtype).max
+    return torch.where(value.isfinite(), value.clamp(-largest, largest), value)
 
 
 def collect_model_facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:
-    """For each a digest of each weight, and settings where they are of one class; those of two
-    implementations have nothing to do with each other."""
+    """Weight digests of reference and candidate, and their configs if both are of one class."""
     if not is_model(reference) and not isinstance(reference, Mapping):
         return [{}, {}]
-    known = [describe_model(model) if is_model(model) else model for model in (reference, candidate)]
+    both = [describe_model(model) if is_model(model) else model for model in (reference, candidate)]
     shard_digests = expected_shard_digests(candidate, reference)
-    known = [{**facts, "weights": {**(facts.get("weights") or {})}} for facts in known]
+    both = [{**facts, "weights": {**(facts.get("weights") or {})}} for facts in both]
     for name, digest in shard_digests.items():
-        # The piece that this rank should have; where that is not known, nothing is said of the weight.
-        known[0]["weights"][name] = digest
+        # Compare with the shard this rank should hold; if that is unknown, leave the weight out.
+        both[0]["weights"][name] = digest
         if digest is None:
-            del known[0]["weights"][name], known[1]["weights"][name]
-    if known[0].get("class") != known[1].get("class"):
-        known = [{"weights": facts.get("weights")} for facts in known]
-    return [{"model": facts} for facts in known]
+            del both[0]["weights"][name], both[1]["weights"][name]
+    # Configs of two implementations are not comparable.
+    if both[0].get("class") != both[1].get("class"):
+        both = [{"weights": facts.get("weights")} for facts in both]
+    return [{"model": facts} for facts in both]
