@@ -4,10 +4,9 @@ import torch
 from torch import nn
 
 import tensortap as tt
-from tensortap.core.protocols import Stage
 
 
-class OnlyLarge(Stage):
+class OnlyLarge(tt.Stage):
     """Passes records whose value is larger than a limit."""
 
     def __init__(self, limit):

@@ -72,6 +72,9 @@ _HOMES = {
     "whole": "tensortap.readers.full_tensor",
     "Run": "tensortap.readers.run",
     "Tap": "tensortap.core.tap",
+    "Source": "tensortap.core.protocols",
+    "Stage": "tensortap.core.protocols",
+    "Sink": "tensortap.core.protocols",
     "Record": "tensortap.core.record",
     "Series": "tensortap.core.record",
     "Memory": "tensortap.sinks.memory",
@@ -99,7 +102,9 @@ _HOMES = {
     "WriteFailedError": "tensortap.core.errors",
     "MissingExtraError": "tensortap.core.errors",
 }
-__all__ = sorted(_HOMES)
+# Importable, but not by `import *`: `help` would hide the builtin.
+_HIDDEN = {"help", "_log_change"}
+__all__ = sorted(_HOMES.keys() - _HIDDEN)
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -159,6 +164,9 @@ if TYPE_CHECKING:
     from tensortap.core.errors import UnsupportedValueError as UnsupportedValueError
     from tensortap.core.errors import UntrustedFileError as UntrustedFileError
     from tensortap.core.errors import WriteFailedError as WriteFailedError
+    from tensortap.core.protocols import Sink as Sink
+    from tensortap.core.protocols import Source as Source
+    from tensortap.core.protocols import Stage as Stage
     from tensortap.core.record import Record as Record
     from tensortap.core.record import Series as Series
     from tensortap.core.steps import step as step

@@ -1,6 +1,7 @@
 """The public names: each in its home, the same for people, programs and type checkers."""
 
 import ast
+import builtins
 import importlib
 import inspect
 import pickle
@@ -10,6 +11,132 @@ import pytest
 import tensortap
 from tensortap.core import errors
 
+PUBLIC = [
+    "Capture",
+    "Comparison",
+    "CorruptRunError",
+    "Difference",
+    "Floor",
+    "GatherError",
+    "H5PYSaverCallback",
+    "HDF5",
+    "Listener",
+    "Memory",
+    "MissingExtraError",
+    "ModelTracer",
+    "NoRunError",
+    "NotInitialisedError",
+    "NotServingError",
+    "NotWholeError",
+    "Record",
+    "RefusedError",
+    "Run",
+    "RunDirectory",
+    "Series",
+    "Sink",
+    "Source",
+    "Stage",
+    "Stream",
+    "Tap",
+    "TensortapError",
+    "TraceFile",
+    "UnknownFormatError",
+    "UnknownModuleError",
+    "UnknownNameError",
+    "UnsupportedValueError",
+    "UntrustedFileError",
+    "WriteFailedError",
+    "align",
+    "assert_runs_match",
+    "attach",
+    "auto_diff",
+    "capture",
+    "catch",
+    "changed",
+    "close",
+    "compare",
+    "compare_runs",
+    "describe",
+    "difference",
+    "disable",
+    "disable_tensor_capture",
+    "dump",
+    "edit",
+    "enable",
+    "enable_tensor_capture",
+    "every",
+    "export",
+    "expose",
+    "first",
+    "floor",
+    "flush",
+    "get",
+    "get_all",
+    "get_available_modules",
+    "get_captured_tensors_dict",
+    "h4logger",
+    "ingest_all",
+    "init",
+    "jobs",
+    "listen",
+    "load",
+    "load_ipython_extension",
+    "log2file",
+    "logger",
+    "nonfinite",
+    "pin",
+    "register_comparator",
+    "register_framework",
+    "register_serializer",
+    "register_sink",
+    "register_tensor",
+    "serve",
+    "sites",
+    "stack_padded_tensors",
+    "stack_tensors",
+    "status",
+    "step",
+    "stop_serving",
+    "summary",
+    "tap",
+    "trace_model",
+    "unload_ipython_extension",
+    "unpin",
+    "update_metadata",
+    "var_tracker",
+    "view",
+    "watch",
+    "whole",
+]
+# Imported by programs under these paths: the READMEs and the guide say so.
+DEEP = {
+    "tensortap.compat.tensor_dumper": ["init", "dump", "compare", "enable", "disable", "update_metadata"],
+    "tensortap.compat.tensortrace": [
+        "ModelTracer",
+        "H5PYSaverCallback",
+        "stack_padded_tensors",
+        "trace_model",
+    ],
+    "tensortap.compat.ttracker": [
+        "auto_diff",
+        "var_tracker",
+        "log2file",
+        "h4logger",
+        "logger",
+        "_log_change",
+    ],
+    "tensortap.compat.thing": ["catch", "serve", "get", "get_all", "summary", "status", "help"],
+    "tensortap.compat.tensor_capture": [
+        "enable_tensor_capture",
+        "disable_tensor_capture",
+        "get_available_modules",
+        "register_tensor",
+        "get_captured_tensors_dict",
+    ],
+    "tensortap.stages.reduce": ["cast", "histogram", "mean", "norm", "slice_of"],
+    "tensortap.testing": ["SinkContract", "SerializerContract", "ComparatorContract", "FrameworkContract"],
+    "tensortap.cli.main": ["main"],
+}
 DOCUMENTED = ["init", "dump", "compare", "enable", "disable", "update_metadata"]
 BUILT_INS = {
     "NotInitialisedError": RuntimeError,
@@ -27,6 +154,29 @@ BUILT_INS = {
     "RefusedError": PermissionError,
     "MissingExtraError": ImportError,
 }
+
+
+def test_the_public_names_are_these_and_no_others():
+    """A name is added here on purpose, and removed only after it has been deprecated."""
+    assert tensortap.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("module", DEEP)
+def test_documented_deep_imports_hold(module):
+    home = importlib.import_module(module)
+    assert [name for name in DEEP[module] if not hasattr(home, name)] == []
+
+
+def test_import_star_hides_no_builtin(ask):
+    done = ask("from tensortap import *; assert help.__class__.__name__ == '_Helper'; print(Tap, Sink)")
+    assert done.returncode == 0, done.stderr
+    assert set(dir(builtins)) & set(tensortap.__all__) == set()
+
+
+@pytest.mark.parametrize("name", ["help", "_log_change"])
+def test_names_that_import_star_leaves_out_can_be_imported(name):
+    assert getattr(tensortap, name) is getattr(importlib.import_module(tensortap._HOMES[name]), name)
+    assert name not in tensortap.__all__
 
 
 @pytest.mark.parametrize("name", sorted(tensortap._HOMES))
