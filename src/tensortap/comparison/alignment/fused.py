@@ -12,7 +12,7 @@ from tensortap.comparison.layout.layouts import find_layout
 from tensortap.comparison.layout.sampling import ArrayOp, SampledConcatenation, relative_distance
 from tensortap.comparison.matching.match import EntryPair, Matching
 from tensortap.comparison.sharding.derived import JoinedRef, ReorderedRef, load_numbers
-from tensortap.comparison.sharding.placement import ShardPlacement, assemble
+from tensortap.comparison.sharding.placement import ShardPlacement, assemble, shape_without
 from tensortap.comparison.sides.alignment_note import AlignmentNote
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.sides.module_names import module_of
@@ -297,7 +297,7 @@ class CandidatesByShape:
 
     def with_shape(self, full: Entry, axis: int, limit: int) -> list[Entry]:
         """Those of the same call with the same shape but for one axis, and the same parent or name prefix."""
-        shape_key = _call_key(full), axis, _shape_without(full.shape, axis)
+        shape_key = _call_key(full), axis, shape_without(full.shape, axis)
         groups = [self._group((*shape_key, "in", _parent(full))), self._group((*shape_key, "of", full.name))]
         return self._ordered([dict(islice(group.items(), limit)) for group in groups])[:limit]
 
@@ -319,7 +319,7 @@ def _lookup_keys(entry: Entry) -> Iterator[Hashable]:
     call_key = _call_key(entry)
     yield call_key, entry.name
     for axis in {len(entry.shape) - 1, 0} if entry.shape else ():
-        shape_key = call_key, axis, _shape_without(entry.shape, axis)
+        shape_key = call_key, axis, shape_without(entry.shape, axis)
         yield (*shape_key, "in", _parent(entry))
         for container in _containers(entry.name):
             yield (*shape_key, "of", container)
@@ -341,7 +341,3 @@ def _parent(entry: Entry) -> str:
     """The path of the parent module; for weights and inputs, that of their module's parent."""
     path = entry.name.split(".")
     return ".".join(path[:-2] if entry.kind in ("param", "grad_param", "input") else path[:-1])
-
-
-def _shape_without(shape: tuple[int, ...], axis: int) -> tuple[int, tuple[int, ...]]:
-    return len(shape), (*shape[:axis], *shape[axis + 1 :])

@@ -8,12 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from tensortap.comparison.alignment.tokens import ops_for_tokens
-from tensortap.comparison.layout.layouts import apply_ops
 from tensortap.comparison.layout.sampling import ArrayOp
 from tensortap.comparison.matching.match import EntryPair, Matching
-from tensortap.comparison.sharding.derived import ConcatenatedStepsRef, ReorderedRef, WindowsRef, load_numbers
+from tensortap.comparison.sharding.derived import (
+    ConcatenatedStepsRef,
+    WindowsRef,
+    load_numbers,
+    reordered_entry,
+)
 from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import Entry, ValueRef
+from tensortap.comparison.sides.entry import ValueRef
 from tensortap.comparison.sides.module_names import module_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
@@ -123,8 +127,3 @@ def _ops_for_windows(references: Sequence[WindowsRef], table: Array) -> tuple[Ar
         for part, shape in zip(parts, shapes, strict=True)
     ]
     return (("take", 0, np.flatnonzero(np.concatenate(kept))),)
-
-
-def reordered_entry(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
-    shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
-    return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")

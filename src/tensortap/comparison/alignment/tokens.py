@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tensortap.comparison.layout.layouts import apply_ops
 from tensortap.comparison.layout.sampling import ArrayOp, relative_distance
 from tensortap.comparison.matching.match import EntryPair, Matching
-from tensortap.comparison.sharding.derived import ReorderedRef, UnresolvedRef, load_numbers
+from tensortap.comparison.sharding.derived import UnresolvedRef, load_numbers, reordered_entry
 from tensortap.comparison.sides.alignment_note import AlignmentNote
 from tensortap.comparison.sides.entry import Entry
 from tensortap.core.errors import TensortapError
@@ -302,8 +301,3 @@ def _take_positions(pair: EntryPair, rows: TokenRows, note: AlignmentNote) -> En
     return replace(
         pair, a=reordered_entry(pair.a, (take,)), b=reordered_entry(pair.b, (take,)), alignment=note
     )
-
-
-def reordered_entry(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
-    shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
-    return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")

@@ -9,7 +9,7 @@ from itertools import permutations, product
 
 import numpy as np
 
-from tensortap.comparison.layout.sampling import ArrayOp, SampledFit, Shape, relative_distance
+from tensortap.comparison.layout.sampling import HUGE, ArrayOp, SampledFit, Shape, relative_distance
 from tensortap.comparison.sides.alignment_note import AlignmentNote
 from tensortap.kernels.decode import Array
 
@@ -251,9 +251,6 @@ def _section_order(shares: tuple[int, ...], groups: int, width: int) -> Array:
     return np.concatenate([part.reshape(-1) for part in parts])
 
 
-_HUGE = 1e30  # larger numbers count as infinite
-
-
 def is_padding(ops: Sequence[ArrayOp], array: Array, error: float = 0.0) -> bool:
     """Whether all that is cropped is padding: zeros, infinities, or one repeated value that the rest does
     not have. Values as small as `error`, the error of the rest, count as zeros."""
@@ -293,11 +290,11 @@ def _is_repeated_row(cropped: Array, kept: Array) -> bool:
 
 
 def _are_infinite(numbers: Array) -> bool:
-    return bool((~(np.abs(numbers) < _HUGE)).all()) if numbers.dtype.kind == "f" else False
+    return bool((~(np.abs(numbers) < HUGE)).all()) if numbers.dtype.kind == "f" else False
 
 
 def _rms(numbers: Array) -> float:
     """The root mean square; 0 if there are infinities."""
     wide = numbers.astype(np.float64)
-    usual = wide[np.abs(wide) < _HUGE]
+    usual = wide[np.abs(wide) < HUGE]
     return float(np.sqrt(np.mean(usual**2))) if usual.size == wide.size and usual.size else 0.0

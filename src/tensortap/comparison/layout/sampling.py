@@ -15,7 +15,7 @@ from tensortap.kernels.decode import Array
 ArrayOp = tuple[Any, ...]
 Shape = tuple[int, ...]
 _SAMPLE_SIZE = 512
-_HUGE = 1e30  # larger numbers count as infinite
+HUGE = 1e30  # larger numbers count as infinite
 _BLOCK_SIZE = 1 << 17  # numbers converted to float64 at once
 
 
@@ -87,12 +87,12 @@ def finite_norm(array: Array) -> float:
     square = 0.0
     for block, _ in _paired_blocks(array, array):
         wide = block.astype(np.float64)
-        square += float(np.square(wide, where=np.abs(wide) < _HUGE, out=np.zeros_like(wide)).sum())
+        square += float(np.square(wide, where=np.abs(wide) < HUGE, out=np.zeros_like(wide)).sum())
     return math.sqrt(square)
 
 
 def _distance_and_norms(x: Array, y: Array) -> tuple[float, float, float]:
-    is_odd = ~((np.abs(x) < _HUGE) & (np.abs(y) < _HUGE))
+    is_odd = ~((np.abs(x) < HUGE) & (np.abs(y) < HUGE))
     if is_odd.any():
         if not np.array_equal(_to_infinities(x[is_odd]), _to_infinities(y[is_odd]), equal_nan=True):
             return math.inf, 0.0, 0.0
@@ -103,7 +103,7 @@ def _distance_and_norms(x: Array, y: Array) -> tuple[float, float, float]:
 def _to_infinities(numbers: Array) -> Array:
     """Replace what counts as infinite by signed infinities."""
     with np.errstate(invalid="ignore"):  # of 0 * inf, which is not selected
-        return np.where(np.abs(numbers) < _HUGE, numbers, np.sign(numbers) * np.inf)
+        return np.where(np.abs(numbers) < HUGE, numbers, np.sign(numbers) * np.inf)
 
 
 def _paired_blocks(a: Array, b: Array) -> Any:
@@ -122,7 +122,7 @@ def _paired_blocks(a: Array, b: Array) -> Any:
 def _largest_indices(array: Array) -> tuple[Array, ...]:
     """The indices of the largest number in each of many segments."""
     size = np.abs(array.reshape(-1))
-    flat = np.where(size < _HUGE, size, 0)
+    flat = np.where(size < HUGE, size, 0)
     width = max(1, flat.size // _SAMPLE_SIZE)
     parts = flat[: flat.size // width * width].reshape(-1, width)
     positions = parts.argmax(axis=1) + width * np.arange(len(parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,6 +152,12 @@ class UnresolvedRef(NamedTuple):
 
     def operand(self) -> Operand | None:
         raise NotWholeError(self.reason)
+
+
+def reordered_entry(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
+    """The entry after these ops, with its new shape."""
+    shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
+    return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")
 
 
 def load_numbers(reference: ValueRef) -> Array | None:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from tensortap.comparison.layout.layouts import is_padding
+from tensortap.comparison.layout.sampling import HUGE
 from tensortap.comparison.sharding.placement import (
     REPLICATE,
     ShardPlacement,
@@ -27,7 +28,6 @@ _NEARLY_EXACT = 0.01
 _MARGIN = 3.0  # factor by which the next best must be worse
 _EPSILON = 1e-12
 _KINDS_BY_COMPLEXITY = ("replicate", "shard", "partial", "zigzag", "fused", "mesh")
-_HUGE = 1e30  # larger numbers count as infinite
 _MAX_EXACT_INT = 1 << 53  # beyond it, float64 cannot represent all integers
 _SMALL_RANGE = 2.0**-20
 
@@ -266,7 +266,7 @@ def _norm(numbers: Array) -> float:
 def _to_finite(numbers: Array, scale: float | None = None) -> tuple[Array, float]:
     """Convert to float64, with non-finite values replaced by ordinary ones, consistently on both sides."""
     wide = numbers.astype(np.float64)
-    odd = ~(np.abs(wide) < _HUGE)
+    odd = ~(np.abs(wide) < HUGE)
     if scale is None:
         kept = wide[~odd]
         scale = _norm(kept) / math.sqrt(kept.size) if kept.size else 1.0
