@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from harness import Table, finish, medians
-from tensortap.formats.hdf5.schema import chunk_of
+from tensortap.formats.hdf5.schema import choose_chunk
 from tensortap.sinks.hdf5 import HDF5
 
 KB, MB = 1 << 10, 1 << 20
@@ -24,7 +24,7 @@ class Plain:
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: str, flushes: bool) -> None:
         self.file = h5py.File(path, "w")
-        chunks = chunk_of(shape, np.dtype(dtype).itemsize)
+        chunks = choose_chunk(shape, np.dtype(dtype).itemsize)
         self.values = self.file.create_dataset(
             "x", (0, *shape), dtype, maxshape=(None, *shape), chunks=chunks
         )

@@ -128,15 +128,15 @@ def first_and_again(function: Any) -> tuple[float, float]:
     """The quickest of three: what else the machine does is not ours."""
     first = []
     for _ in range(3):
-        install._rewritten.clear()
-        source_match._definition.cache_clear()
+        install._instrumented.clear()
+        source_match._find_definition.cache_clear()
         first.append(seconds_of(function))
     return min(first), min(seconds_of(function) for _ in range(3))
 
 
 def seconds_of(function: Any) -> float:
     begin = time.process_time()
-    probe = install.place(function, None, lambda first: None, returns=True)
+    probe = install.install_probe(function, None, lambda first: None, returns=True)
     spent = time.process_time() - begin
     probe.remove()
     assert probe.how == "rewritten", f"{function.__qualname__}: {probe.why}"

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError
-from tensortap.formats.safetensors import map_tensor, file_stamp, read_entries
+from tensortap.formats.safetensors import file_stamp, map_tensor, read_entries
 
 DTYPES = [
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",

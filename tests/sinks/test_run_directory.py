@@ -313,14 +313,14 @@ def test_numpy_opens_a_pack_after_closing(tmp_path, background):
         assert {name: stored[name].tolist() for name in stored.files} == {"a%2Fb": [0, 1, 2], "t": [1, 1]}
 
 
-@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_MEMBERS"])
+@pytest.mark.parametrize("limit", ["MAX_PACK_NBYTES", "MAX_MEMBERS"])
 def test_a_pack_is_followed_by_another_when_it_is_full(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(pack, limit, 3)
     sink = RunDirectory(tmp_path, write_through=True)
     for number in range(8):
         sink.write(Record(f"x{number}", np.array([number])))
     packs = sorted((tmp_path / ".tensortap" / "packs").iterdir())
-    assert len(packs) == (8 if limit == "MOST_BYTES" else 3)
+    assert len(packs) == (8 if limit == "MAX_PACK_NBYTES" else 3)
     assert all(zipfile.is_zipfile(one) for one in packs[:-1])
     assert [stored.load()[0] for stored in Run(tmp_path)] == list(range(8))
     sink.close()

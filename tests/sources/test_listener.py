@@ -162,7 +162,7 @@ def test_a_token_and_the_word_open_another_interface(serve, send):
 
 
 def test_one_connection_too_many_is_turned_away(serve, monkeypatch, caplog):
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 3)
     listener = serve()
     links = [connect(listener.address) for _ in range(3)]
     with pytest.raises(OSError):

@@ -22,7 +22,7 @@ from tensortap.formats import serializers
 from tensortap.frameworks.pytree import leaves
 from tensortap.readers.listing import distinct_numbers
 from tensortap.readers.run import Run
-from tensortap.render.words import ranges
+from tensortap.render.words import format_ranges
 
 if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile  # with h5py, which most commands do without
@@ -159,7 +159,7 @@ def nothing_at(
         fitting = [place for place in places if is_at(place[option], number)]
         if places and not fitting:
             at = f" at {', '.join(earlier)}" if earlier else ""
-            there = ranges(one for place in places for one in _several(place[option]))
+            there = format_ranges(one for place in places for one in _several(place[option]))
             return UnknownNameError(
                 f"{name!r} has no value of {option} {number}{at}; --{option} can be {there}"
             )

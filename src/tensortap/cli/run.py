@@ -19,7 +19,7 @@ from tensortap.formats.run_layout import agree_on_run, write_failed_error
 from tensortap.launcher import child_process
 from tensortap.launcher.outcome import PROGRAM_FILE, RunOutcome, patched_argv
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
-from tensortap.metadata.process import forget, timestamp_zone, working_directory
+from tensortap.metadata.process import cancel_outcome, timestamp_zone, working_directory
 
 _HELP = """Run any program, unedited: python train.py, torchrun ..., -m module, a script on the PATH.
 
@@ -117,7 +117,7 @@ def _describe(account: RunOutcome) -> None:
             Metadata(run, start=start).write()
     except OSError as error:
         raise write_failed_error("the metadata", run, error) from error
-    forget(run / OWN_FOLDER)
+    cancel_outcome(run / OWN_FOLDER)
 
 
 def _forget_run(account: RunOutcome, *, is_first: bool) -> None:

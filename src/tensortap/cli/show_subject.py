@@ -202,12 +202,12 @@ TRACES = (".h5", ".hdf5")
 
 def in_tensors(path: Path, name: str | None) -> Subject | list[dict[str, Any]]:
     """A tensor as it lies in the file: no library is needed for its type."""
-    found = {one.name: one for one in safetensors.tensors(path)[0]}
+    found = {one.name: one for one in safetensors.read_entries(path)[0]}
     if name is None and len(found) != 1:
         return [_tensor_facts(one) for one in found.values()]
     one = part_of(found, path, next(iter(found)) if name is None else name)
     facts = {"file": str(path), **_tensor_facts(one)}
-    bits = safetensors.bits(str(path), safetensors.stamp(path), one.offset, one.nbytes, one.dtype, one.shape)
+    bits = safetensors.map_tensor(str(path), safetensors.file_stamp(path), one.offset, one.nbytes, one.dtype, one.shape)
     return Subject(
         facts, [f"{path}:{one.name}", f"{one.dtype} {list(one.shape)}, {size(one.nbytes)}"], bits, one.dtype
     )
@@ -257,6 +257,6 @@ def _traced_facts(traced: TracedValues) -> dict[str, Any]:
     }
 
 
-def _tensor_facts(one: safetensors.Tensor) -> dict[str, Any]:
+def _tensor_facts(one: safetensors.TensorEntry) -> dict[str, Any]:
     facts = {"name": one.name, "kind": "value", "records": 1}
     return {**facts, "dtype": one.dtype, "shape": one.shape, "bytes": one.nbytes}

@@ -12,26 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.formats.payload import Payload, Tail
+from tensortap.formats.payload import Payload, TailBuilder
 from tensortap.kernels.hashing import RunningChecksum, checksum, crc32
 
-LARGE = 1 << 20
-DIRECT_ROOM = 4096  # direct writing wants whole pages
-_HUGE = 16 << 20  # from here on a thread of its own costs less than it saves
-_BLOCK = 4 << 20  # hashed, then written while still in the cache
+LARGE_NBYTES = 1 << 20
+DIRECT_ALIGNMENT = 4096  # direct writing wants whole pages
+_MIN_NBYTES_FOR_THREAD = 16 << 20  # from here on a thread of its own costs less than it saves
+_BLOCK_NBYTES = 4 << 20  # hashed, then written while still in the cache
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _NO_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
 _O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 
 
-class Folder:
+class AtomicFolder:
     """A folder that new files are put into; remembers what its file system can do."""
 
     def __init__(self, path: str, scratch: str, *, has_spare_core: bool = False) -> None:
         self.path = path
         self._scratch = scratch
         self._has_tmpfile = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
-        self._drive = drive_for(path, has_spare_core=has_spare_core)
+        self._drive = choose_write_strategy(path, has_spare_core=has_spare_core)
         self._has_direct = hasattr(os, "O_DIRECT")
         self._counter = itertools.count()
 
@@ -59,7 +59,7 @@ class Folder:
                 except FileExistsError:
                     continue
                 return name, checksum
-            raise _all_taken(self.path)
+            raise _names_taken_error(self.path)
         finally:
             os.close(fd)
 
@@ -98,18 +98,18 @@ class Folder:
             with contextlib.suppress(FileExistsError):
                 _link_or_rename(draft, f"{self.path}/{name}")
                 return name
-        raise _all_taken(self.path)
+        raise _names_taken_error(self.path)
 
 
 class _Unsupported(Exception):
     """The file system has no nameless files, or no writing past its cache."""
 
 
-def _all_taken(path: str) -> FileExistsError:
+def _names_taken_error(path: str) -> FileExistsError:
     return FileExistsError(errno.EEXIST, "every name is taken", path)
 
 
-def one_block(bits: np.ndarray[Any, Any]) -> memoryview:
+def contiguous_bytes(bits: np.ndarray[Any, Any]) -> memoryview:
     """The bytes of a C-contiguous array, without a copy."""
     if not bits.nbytes:
         return memoryview(b"")
@@ -120,7 +120,7 @@ def one_block(bits: np.ndarray[Any, Any]) -> memoryview:
 
 
 @dataclass(frozen=True, slots=True)
-class Drive:
+class WriteStrategy:
     """How to write here: whether reserving space pays, and whether a second core may help with checksums,
     as it may when the program waits for us anyway."""
 
@@ -128,19 +128,25 @@ class Drive:
     has_spare_core: bool = False
 
 
-def drive_for(path: str, *, has_spare_core: bool) -> Drive:
+def choose_write_strategy(path: str, *, has_spare_core: bool) -> WriteStrategy:
     """Reserving pays only where a block device stands behind the file system: the C library imitates it by
     writing on those that cannot."""
     may_reserve = hasattr(os, "posix_fallocate") and os.major(os.stat(path).st_dev) != 0
-    return Drive(may_reserve, has_spare_core and (os.cpu_count() or 1) > 1)
+    return WriteStrategy(may_reserve, has_spare_core and (os.cpu_count() or 1) > 1)
 
 
 def write_parts(
-    fd: int, head: bytes, body: memoryview, tail: Tail | None, drive: Drive, offset: int = 0, crc: int = 0
+    fd: int,
+    head: bytes,
+    body: memoryview,
+    tail: TailBuilder | None,
+    drive: WriteStrategy,
+    offset: int = 0,
+    crc: int = 0,
 ) -> tuple[str | None, int]:
     """Write from `offset` on; the tail is made from the CRC, which goes on from `crc`. The checksum and the
     CRC of the body are returned."""
-    if len(body) >= LARGE:
+    if len(body) >= LARGE_NBYTES:
         return _write_large(fd, head, body, tail, drive, offset, crc)
     parts: list[Any] = [head, body]
     if tail is not None:
@@ -151,13 +157,19 @@ def write_parts(
 
 
 def _write_large(
-    fd: int, head: bytes, body: memoryview, tail: Tail | None, drive: Drive, offset: int, crc: int
+    fd: int,
+    head: bytes,
+    body: memoryview,
+    tail: TailBuilder | None,
+    drive: WriteStrategy,
+    offset: int,
+    crc: int,
 ) -> tuple[str | None, int]:
     if drive.may_reserve:
         os.posix_fallocate(fd, offset, len(head) + len(body))
-    sums = Sums(crc if tail is not None else None)
-    if drive.has_spare_core and len(body) >= _HUGE:
-        _write_beside(fd, head, body, sums)
+    sums = RunningChecksums(crc if tail is not None else None)
+    if drive.has_spare_core and len(body) >= _MIN_NBYTES_FOR_THREAD:
+        _write_with_checksum_thread(fd, head, body, sums)
     else:
         _write_blocks(fd, head, body, sums)
     if tail is not None:
@@ -165,7 +177,7 @@ def _write_large(
     return sums.checksum.text(), sums.crc
 
 
-class Sums:
+class RunningChecksums:
     """The checksum of what passes, and its CRC where that is wanted."""
 
     def __init__(self, crc: int | None) -> None:
@@ -179,14 +191,14 @@ class Sums:
             self.crc = crc32(block, self.crc)
 
 
-def _write_blocks(fd: int, head: bytes, body: memoryview, sums: Sums) -> None:
-    for at in range(0, len(body), _BLOCK):
-        block = body[at : at + _BLOCK]
+def _write_blocks(fd: int, head: bytes, body: memoryview, sums: RunningChecksums) -> None:
+    for at in range(0, len(body), _BLOCK_NBYTES):
+        block = body[at : at + _BLOCK_NBYTES]
         sums.add(block)
         write_all(fd, [block] if at else [head, block])
 
 
-def _write_beside(fd: int, head: bytes, body: memoryview, sums: Sums) -> None:
+def _write_with_checksum_thread(fd: int, head: bytes, body: memoryview, sums: RunningChecksums) -> None:
     """Write here while another thread sums up; both are single calls without the interpreter's lock."""
     adding = threading.Thread(target=sums.add, args=(body,), name="tensortap-sums")
     adding.start()
@@ -199,14 +211,14 @@ def _write_beside(fd: int, head: bytes, body: memoryview, sums: Sums) -> None:
 def write_direct(fd: int, payload: Payload, staging: memoryview, body: memoryview) -> str | None:
     """Write past the page cache, which costs a tenth of the processor's time that a training step wants:
     everything in one block from the staging memory, then the file is cut to its length."""
-    sums = Sums(0 if payload.tail is not None else None)
+    sums = RunningChecksums(0 if payload.tail is not None else None)
     sums.add(body)
     tail = payload.tail(sums.crc) if payload.tail is not None else b""
     end = len(payload.head) + len(body)
     staging[: len(payload.head)] = payload.head
     staging[end : end + len(tail)] = tail
     size = end + len(tail)
-    _write_aligned(fd, staging[: -(-size // DIRECT_ROOM) * DIRECT_ROOM])
+    _write_aligned(fd, staging[: -(-size // DIRECT_ALIGNMENT) * DIRECT_ALIGNMENT])
     os.ftruncate(fd, size)
     return sums.checksum.text()
 
@@ -231,10 +243,10 @@ def write_all(fd: int, parts: list[Any]) -> None:
         total += len(part)
     written = os.writev(fd, parts)
     if written < total:
-        _write_rest(fd, parts, written)
+        _write_remaining(fd, parts, written)
 
 
-def _write_rest(fd: int, parts: list[Any], written: int) -> None:
+def _write_remaining(fd: int, parts: list[Any], written: int) -> None:
     """One call takes 2 GiB at the most, and less when a disk fills up."""
     for part in parts:
         rest = memoryview(part)[written:]

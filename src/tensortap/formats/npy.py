@@ -14,15 +14,15 @@ from tensortap.formats.payload import Payload
 
 SUFFIX = ".npy"
 _ALIGNMENT = 64
-_DAMAGE = (EOFError, SyntaxError, TokenError, TypeError, OverflowError, MemoryError, UnpicklingError)
+_DAMAGE_ERRORS = (EOFError, SyntaxError, TokenError, TypeError, OverflowError, MemoryError, UnpicklingError)
 
 
 def encode(bits: np.ndarray[Any, Any]) -> Payload:
-    return Payload(SUFFIX, bits, header(bits.dtype, bits.shape))
+    return Payload(SUFFIX, bits, npy_header(bits.dtype, bits.shape))
 
 
 @lru_cache(maxsize=1024)
-def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     """Version 1.0, or 3.0 where field names or their number need it; the numbers begin aligned."""
     descr = np.lib.format.dtype_to_descr(dtype)
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
@@ -36,9 +36,9 @@ def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 def load(path: Path, is_trusted: bool) -> np.ndarray[Any, Any]:
     """The array, memory-mapped: nothing is read before it is touched, and writing stays private."""
     try:
-        with _old_files_are_welcome():
+        with _ignore_python2_header_warning():
             return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
-    except (ValueError, *_DAMAGE):
+    except (ValueError, *_DAMAGE_ERRORS):
         with open(path, "rb") as stream:
             return read(stream, str(path), is_trusted)
 
@@ -46,9 +46,9 @@ def load(path: Path, is_trusted: bool) -> np.ndarray[Any, Any]:
 def read(stream: BinaryIO, label: str, is_trusted: bool) -> np.ndarray[Any, Any]:
     """The array in an open file; arrays of Python objects are pickles and want trust."""
     try:
-        with _old_files_are_welcome():
+        with _ignore_python2_header_warning():
             return np.lib.format.read_array(stream, allow_pickle=is_trusted)
-    except (ValueError, *_DAMAGE) as error:
+    except (ValueError, *_DAMAGE_ERRORS) as error:
         if not is_trusted and "allow_pickle" in str(error):
             raise UntrustedFileError(
                 f"{label} holds pickled Python objects, and it is not known who made it; "
@@ -57,6 +57,6 @@ def read(stream: BinaryIO, label: str, is_trusted: bool) -> np.ndarray[Any, Any]
         raise CorruptRunError(f"{label} is not a whole .npy file ({error}); dump it again") from None
 
 
-def _old_files_are_welcome() -> "warnings.catch_warnings[None]":
+def _ignore_python2_header_warning() -> "warnings.catch_warnings[None]":
     """numpy warns of a header that Python 2 may have written, or that is damaged so as to look like it."""
     return warnings.catch_warnings(action="ignore", category=UserWarning)

@@ -5,18 +5,24 @@ import os
 from functools import lru_cache
 from typing import NamedTuple
 
-from tensortap.formats.atomic_files import drive_for, write_all, write_parts
+from tensortap.formats.atomic_files import choose_write_strategy, write_all, write_parts
 from tensortap.formats.payload import Payload
-from tensortap.formats.zip_stored import Member, descriptor, descriptor_size, directory, local_header
+from tensortap.formats.zip_stored import (
+    ZipMember,
+    data_descriptor,
+    data_descriptor_size,
+    directory,
+    local_header,
+)
 from tensortap.kernels.hashing import checksum, crc32
 
-MOST_BYTES = 1 << 30
-MOST_MEMBERS = 60_000
-_CHUNK = 1 << 20
-_ALONE = 64 << 10  # bytes: what is larger gains nothing by waiting for company
+MAX_PACK_NBYTES = 1 << 30
+MAX_MEMBERS = 60_000
+_BUFFER_NBYTES = 1 << 20
+_WRITE_THROUGH_NBYTES = 64 << 10  # bytes: what is larger gains nothing by waiting for company
 
 
-class Place(NamedTuple):
+class PackLocation(NamedTuple):
     """Where a value lies: its payload from `start`, its numbers from `offset`, `length` bytes in all."""
 
     start: int
@@ -32,24 +38,24 @@ class PackWriter:
     def __init__(self, path: str, *, has_spare_core: bool = False) -> None:
         self.name = os.path.basename(path)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        self._drive = drive_for(os.path.dirname(path), has_spare_core=has_spare_core)
-        self._members: list[Member] = []
+        self._drive = choose_write_strategy(os.path.dirname(path), has_spare_core=has_spare_core)
+        self._members: list[ZipMember] = []
         self._seen: dict[str, int] = {}
         self._names: set[bytes] = set()
-        self._buffer = memoryview(bytearray(_CHUNK))
+        self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self._written = 0  # what lies between this and `size` waits in the buffer
         self.size = 0
 
     @property
     def is_full(self) -> bool:
-        return self.size >= MOST_BYTES or len(self._members) >= MOST_MEMBERS
+        return self.size >= MAX_PACK_NBYTES or len(self._members) >= MAX_MEMBERS
 
     @property
     def waiting(self) -> int:
         """How many bytes are not on disk yet."""
         return self.size - self._written
 
-    def append(self, stem: str, payload: Payload, body: memoryview) -> Place:
+    def append(self, stem: str, payload: Payload, body: memoryview) -> PackLocation:
         """Add a value; when it cannot be written whole, everything is as it was before.
 
         An interrupt may come between any two lines: `size` says what counts, and is set last.
@@ -59,17 +65,17 @@ class PackWriter:
         length = len(head) + len(body)
         header = local_header(name, at, length)
         start = at + len(header)
-        end = start + length + descriptor_size(length)
-        if length >= _ALONE:
+        end = start + length + data_descriptor_size(length)
+        if length >= _WRITE_THROUGH_NBYTES:
             summed, crc = self._write_now(header, head, body)
             self.size = self._written = end
         else:
             summed, crc = checksum(body), crc32(body, _head_crc(head))
-            self._keep(header + head, body, descriptor(crc, length))
+            self._keep(header + head, body, data_descriptor(crc, length))
             self.size = end
-        self._members.append(Member(name, crc, length, at))
+        self._members.append(ZipMember(name, crc, length, at))
         self._names.add(name)
-        return Place(start, start + len(head), length, summed)
+        return PackLocation(start, start + len(head), length, summed)
 
     def flush(self) -> None:
         """Write what waits; when that fails, it goes on waiting."""
@@ -105,7 +111,7 @@ class PackWriter:
     def _keep(self, header: bytes, body: memoryview, closing: bytes) -> None:
         """Copy into the buffer, which is never given back: fresh memory costs more than the copy."""
         end = len(header) + len(body) + len(closing)
-        if self.waiting + end > _CHUNK:
+        if self.waiting + end > _BUFFER_NBYTES:
             self.flush()
         room = self._buffer[self.waiting : self.waiting + end]
         room[: len(header)] = header
@@ -121,7 +127,7 @@ class PackWriter:
                 self._fd,
                 header + head,
                 body,
-                lambda crc: descriptor(crc, length),
+                lambda crc: data_descriptor(crc, length),
                 self._drive,
                 self.size,
                 _head_crc(head),

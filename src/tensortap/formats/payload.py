@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-Tail = Callable[[int], bytes]
+TailBuilder = Callable[[int], bytes]
 
 
 @dataclass(slots=True)
@@ -20,11 +20,11 @@ class Payload:
     suffix: str
     bits: np.ndarray[Any, Any]
     head: bytes = b""
-    tail: Tail | None = None
+    tail: TailBuilder | None = None
     is_raw: bool = True
     is_private: bool = False  # nobody else can write to the bits
     staging: memoryview | None = None  # memory around the bits, with room for the head before and more after
 
 
-def from_bytes(suffix: str, data: bytes) -> Payload:
+def payload_from_bytes(suffix: str, data: bytes) -> Payload:
     return Payload(suffix, np.frombuffer(data, np.uint8), is_raw=False, is_private=True)

@@ -20,14 +20,14 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
-from tensortap.formats.payload import Payload, from_bytes
+from tensortap.formats.payload import Payload, payload_from_bytes
 
 SUFFIX = ".pkl"
 _PROTOCOL = 4
-_DEEPEST = 6
+_MAX_SEARCH_DEPTH = 6
 
 # What a stream that is no pickle, or only half of one, makes the interpreter stumble over.
-_DAMAGE = (
+_DAMAGE_ERRORS = (
     pickle.UnpicklingError,
     EOFError,
     LookupError,
@@ -48,39 +48,39 @@ def encode(value: Any) -> Payload:
         _Pickler(stream, _PROTOCOL).dump(value)
     except RecursionError:
         raise UnsupportedValueError(
-            f"{_called(value)} is nested too deeply to be pickled; dump its parts"
+            f"{_describe_type(value)} is nested too deeply to be pickled; dump its parts"
         ) from None
     except Exception as error:
-        raise UnsupportedValueError(_cannot(value, error)) from error
-    return from_bytes(SUFFIX, stream.getvalue())
+        raise UnsupportedValueError(_explain_failure(value, error)) from error
+    return payload_from_bytes(SUFFIX, stream.getvalue())
 
 
 def read(stream: BinaryIO, label: str, is_trusted: bool) -> Any:
     """The object in an open file."""
-    return _read_trusted(stream, label) if is_trusted else _read_careful(stream, label)
+    return _read_trusted(stream, label) if is_trusted else _read_restricted(stream, label)
 
 
 def _read_trusted(stream: BinaryIO, label: str) -> Any:
     try:
         return pickle.load(stream)
     except (pickle.UnpicklingError, EOFError, IndexError, ValueError) as error:
-        raise _damaged(label, error) from None
+        raise _damaged_file_error(label, error) from None
     except (ImportError, AttributeError) as error:
         raise UnsupportedValueError(
             f"{label} needs a class that is not here ({error}); define or import it, then load again"
         ) from error
 
 
-def _read_careful(stream: BinaryIO, label: str) -> Any:
+def _read_restricted(stream: BinaryIO, label: str) -> Any:
     try:
-        return CarefulUnpickler(stream, label).load()
+        return RestrictedUnpickler(stream, label).load()
     except UntrustedFileError:
         raise
-    except _DAMAGE as error:
-        raise _damaged(label, error) from None
+    except _DAMAGE_ERRORS as error:
+        raise _damaged_file_error(label, error) from None
 
 
-def _damaged(label: str, error: BaseException) -> CorruptRunError:
+def _damaged_file_error(label: str, error: BaseException) -> CorruptRunError:
     reason = str(error).split("\n")[0] or type(error).__name__
     return CorruptRunError(f"{label} is not a whole pickle ({reason}); dump it again")
 
@@ -88,9 +88,9 @@ def _damaged(label: str, error: BaseException) -> CorruptRunError:
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
-        if torch is None or not isinstance(value, torch.Tensor) or not _is_plain(torch, value):
+        if torch is None or not isinstance(value, torch.Tensor) or not _is_plain_tensor(torch, value):
             return NotImplemented
-        if _is_wasteful(value):
+        if _needs_copy(value):
             value = value.detach().cpu().clone()
         function, (storage, *rest), *state = value.__reduce_ex__(_PROTOCOL)
         if isinstance(storage, torch.UntypedStorage):
@@ -99,12 +99,12 @@ class _Pickler(pickle.Pickler):
         return function, (storage, *rest), *state
 
 
-def _is_plain(torch: Any, value: Any) -> bool:
+def _is_plain_tensor(torch: Any, value: Any) -> bool:
     is_dense = value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_nested)
     return type(value) is torch.Tensor and is_dense
 
 
-def _is_wasteful(value: Any) -> bool:
+def _needs_copy(value: Any) -> bool:
     """A view would drag its whole storage along; a device may not be there when it is read."""
     return bool(
         value.device.type != "cpu"
@@ -113,23 +113,23 @@ def _is_wasteful(value: Any) -> bool:
     )
 
 
-def _cannot(value: Any, error: Exception) -> str:
-    culprit = next(_culprits(value, _called(value), 0, set()), _called(value))
+def _explain_failure(value: Any, error: Exception) -> str:
+    culprit = next(_find_unpicklable(value, _describe_type(value), 0, set()), _describe_type(value))
     return (
         f"{culprit} cannot be pickled ({error}); dump the parts you need, or register_serializer for its type"
     )
 
 
-def _culprits(value: Any, label: str, depth: int, above: set[int]) -> Iterator[str]:
+def _find_unpicklable(value: Any, label: str, depth: int, above: set[int]) -> Iterator[str]:
     """Parts that fail on their own, the deepest first."""
-    if depth > _DEEPEST or id(value) in above or _pickles(value):
+    if depth > _MAX_SEARCH_DEPTH or id(value) in above or _is_picklable(value):
         return
-    for name, part in _parts(value):
-        yield from _culprits(part, f"{label}{name}", depth + 1, {*above, id(value)})
+    for name, part in _list_parts(value):
+        yield from _find_unpicklable(part, f"{label}{name}", depth + 1, {*above, id(value)})
     yield f"{label} of type {type(value).__name__}"
 
 
-def _pickles(value: Any) -> bool:
+def _is_picklable(value: Any) -> bool:
     try:
         pickle.dumps(value, _PROTOCOL)
     except Exception:  # noqa: BLE001 - only asked whether
@@ -137,7 +137,7 @@ def _pickles(value: Any) -> bool:
     return True
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
+def _list_parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [(f"[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
@@ -152,11 +152,11 @@ def _slots(kind: type) -> Iterator[str]:
         yield from (slots,) if isinstance(slots, str) else slots
 
 
-def _called(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return f"the {type(value).__name__}"
 
 
-_SAFE = {
+_ALLOWED_BY_MODULE = {
     "builtins": "bool int float complex str bytes bytearray list tuple dict set frozenset slice range",
     "collections": "OrderedDict defaultdict deque Counter",
     "datetime": "datetime date time timedelta timezone",
@@ -176,12 +176,12 @@ _SAFE = {
     "torch.serialization": "_get_layout",
     "_codecs": "encode",
 }
-_SAFE_NAMES = {(module, name) for module, names in _SAFE.items() for name in names.split()}
-_SCALARS = {("numpy._core.multiarray", "scalar"), ("numpy.core.multiarray", "scalar")}
-_STORAGE = ("torch.storage", "_load_from_bytes")
+_ALLOWED_GLOBALS = {(module, name) for module, names in _ALLOWED_BY_MODULE.items() for name in names.split()}
+_SCALAR_GLOBALS = {("numpy._core.multiarray", "scalar"), ("numpy.core.multiarray", "scalar")}
+_STORAGE_GLOBAL = ("torch.storage", "_load_from_bytes")
 
 
-class CarefulUnpickler(pickle._Unpickler):
+class RestrictedUnpickler(pickle._Unpickler):
     """Refuses every class that is not on the list, and every state that could make a listed one lie."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
@@ -195,11 +195,11 @@ class CarefulUnpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         module = "builtins" if module == "__builtin__" else module  # in pickles for Python 2
-        if (module, name) in _SAFE_NAMES:
+        if (module, name) in _ALLOWED_GLOBALS:
             return super().find_class(module, name)
-        if (module, name) in _SCALARS:
+        if (module, name) in _SCALAR_GLOBALS:
             return self._scalar
-        if (module, name) == _STORAGE:
+        if (module, name) == _STORAGE_GLOBAL:
             return self._storage
         raise self._refused(f"{module}.{name}")
 
@@ -221,7 +221,7 @@ class CarefulUnpickler(pickle._Unpickler):
     def _build_dtype(self, target: np.dtype[Any]) -> None:
         """Put a dtype that numpy made itself in its place: numpy takes the flags of a state at its word, and
         wrong ones turn bytes into pointers."""
-        built = _dtype_of_state(target, self.stack.pop())
+        built = _dtype_from_state(target, self.stack.pop())
         self.stack[-1] = built
         for key in [key for key, known in self.memo.items() if known is target]:
             self.memo[key] = built
@@ -245,7 +245,7 @@ class CarefulUnpickler(pickle._Unpickler):
         )
 
 
-def _dtype_of_state(bare: np.dtype[Any], state: Any) -> np.dtype[Any]:
+def _dtype_from_state(bare: np.dtype[Any], state: Any) -> np.dtype[Any]:
     _, order, part, names, fields, size, *_ = state
     if part is not None:
         return np.dtype((part[0], part[1]))

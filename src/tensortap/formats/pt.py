@@ -14,22 +14,22 @@ import torch
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
-from tensortap.formats.payload import Payload, Tail, from_bytes
+from tensortap.formats.payload import Payload, TailBuilder, payload_from_bytes
 from tensortap.formats.zip_stored import (
-    Member,
-    central,
-    descriptor,
-    descriptor_size,
-    directory_rest,
+    ZipMember,
+    data_descriptor,
+    data_descriptor_size,
+    directory_after_first,
+    directory_row,
     local_header,
 )
 from tensortap.kernels.hashing import crc32
 
 SUFFIX = ".pt"
-_NUMBERS = b"archive/data/0"
+_DATA_MEMBER = b"archive/data/0"
 
 # torch's reader stumbles in many ways over a stream that is no pickle; only a refused name is not damage.
-_DAMAGE = (
+_DAMAGE_ERRORS = (
     pickle.UnpicklingError,
     EOFError,
     LookupError,
@@ -42,7 +42,7 @@ _DAMAGE = (
     AssertionError,
     struct.error,
 )
-_REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")
+_REFUSED_GLOBAL = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")
 
 # The storage classes that torch's own files name; types that came later have their name in the description.
 _STORAGES = {
@@ -63,7 +63,7 @@ _STORAGES = {
 
 def encode(bits: np.ndarray[Any, Any], dtype: str) -> Payload:
     """A strided tensor: head and tail depend on its type and shape alone, but for the checksum."""
-    head, tail = _frame(dtype, bits.shape, bits.nbytes)
+    head, tail = _head_and_tail(dtype, bits.shape, bits.nbytes)
     return Payload(SUFFIX, bits, head, tail)
 
 
@@ -77,7 +77,7 @@ def encode_any(value: Any) -> Payload:
             f"torch cannot save a {type(value).__name__} of {value.dtype} ({_first_line(error)}); "
             f"dump the tensors it is made of, or convert it"
         ) from error
-    return from_bytes(SUFFIX, stream.getvalue())
+    return payload_from_bytes(SUFFIX, stream.getvalue())
 
 
 def load(path: Path, is_trusted: bool) -> Any:
@@ -92,10 +92,10 @@ def read(stream: BinaryIO, label: str, is_trusted: bool) -> Any:
 def _load(source: Any, label: str, is_trusted: bool, may_map: bool) -> Any:
     try:
         return _torch_load(source, may_map, weights_only=True)
-    except _DAMAGE as error:
-        refused = _refused(error, _is_zipped(source))
+    except _DAMAGE_ERRORS as error:
+        refused = _refused_global(error, _is_zipped(source))
         if refused is None:
-            raise _damaged(label, error) from None
+            raise _damaged_file_error(label, error) from None
     if not is_trusted:
         raise UntrustedFileError(
             f"{label} holds more than tensors ({refused}), and it is not known who made it; "
@@ -112,21 +112,21 @@ def _load_trusted(source: Any, label: str, may_map: bool) -> Any:
             f"{label} needs a class that is not here ({error}); define or import it, then load again"
         ) from error
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise _damaged(label, error) from None
+        raise _damaged_file_error(label, error) from None
 
 
-def _refused(error: Exception, is_zipped: bool) -> str | None:
+def _refused_global(error: Exception, is_zipped: bool) -> str | None:
     """What torch would not load, when that was the reason; None for a damaged file."""
     text = str(error)
     if not isinstance(error, pickle.UnpicklingError):
         return None
-    if found := _REFUSED.search(text):
+    if found := _REFUSED_GLOBAL.search(text):
         return found.group(1)
     is_sound = is_zipped or "Can only" in text or "must be imported" in text
     return "more than weights_only reads" if is_sound else None
 
 
-def _damaged(label: str, error: Exception) -> CorruptRunError:
+def _damaged_file_error(label: str, error: Exception) -> CorruptRunError:
     return CorruptRunError(f"{label} is not a whole .pt file ({_first_line(error)}); dump it again")
 
 
@@ -155,68 +155,78 @@ def _first_line(error: Exception) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _frame(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[bytes, Tail]:
+def _head_and_tail(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[bytes, TailBuilder]:
     """Everything before the numbers, and what makes the rest from their CRC."""
     out = bytearray()
     members = [
-        _add(out, b"archive/data.pkl", _description(dtype, shape)),
-        _add(out, b"archive/version", b"3\n"),
-        _add(out, b"archive/byteorder", b"little"),
+        _append_member(out, b"archive/data.pkl", _tensor_pickle(dtype, shape)),
+        _append_member(out, b"archive/version", b"3\n"),
+        _append_member(out, b"archive/byteorder", b"little"),
     ]
     at = len(out)
-    out += local_header(_NUMBERS, at, nbytes)
-    start = len(out) + nbytes + descriptor_size(nbytes)
-    rest = directory_rest(members, Member(_NUMBERS, 0, nbytes, at), start)
+    out += local_header(_DATA_MEMBER, at, nbytes)
+    start = len(out) + nbytes + data_descriptor_size(nbytes)
+    rest = directory_after_first(members, ZipMember(_DATA_MEMBER, 0, nbytes, at), start)
 
     def tail(crc: int) -> bytes:
-        return descriptor(crc, nbytes) + central(Member(_NUMBERS, crc, nbytes, at)) + rest
+        return data_descriptor(crc, nbytes) + directory_row(ZipMember(_DATA_MEMBER, crc, nbytes, at)) + rest
 
     return bytes(out), tail
 
 
-def _add(out: bytearray, name: bytes, data: bytes) -> Member:
-    member = Member(name, crc32(data), len(data), len(out))
-    out += local_header(name, len(out), len(data)) + data + descriptor(member.crc, len(data))
+def _append_member(out: bytearray, name: bytes, data: bytes) -> ZipMember:
+    member = ZipMember(name, crc32(data), len(data), len(out))
+    out += local_header(name, len(out), len(data)) + data + data_descriptor(member.crc, len(data))
     return member
 
 
-def _description(dtype: str, shape: tuple[int, ...]) -> bytes:
+def _tensor_pickle(dtype: str, shape: tuple[int, ...]) -> bytes:
     """The pickle of `_rebuild_tensor_v2(storage, 0, shape, stride, False, OrderedDict())`, or of `_v3` with
     the type behind it."""
     count, name = math.prod(shape), _STORAGES.get(dtype)
     if name is None:
-        kind, rebuild = _global("torch.storage", "UntypedStorage"), "_rebuild_tensor_v3"
-        count, last = count * DTYPE_TABLE[dtype].itemsize, _global("torch", dtype)
+        kind, rebuild = _pickle_global("torch.storage", "UntypedStorage"), "_rebuild_tensor_v3"
+        count, last = count * DTYPE_TABLE[dtype].itemsize, _pickle_global("torch", dtype)
     else:
-        kind, rebuild, last = _global("torch", name), "_rebuild_tensor_v2", b""
-    storage = _mark + _text("storage") + kind + _text("0") + _text("cpu") + _int(count) + b"tQ"
-    arguments = storage + _int(0) + _ints(shape) + _ints(_strides(shape)) + b"\x89"
-    arguments += _global("collections", "OrderedDict") + b")R" + last
-    return b"\x80\x02" + _global("torch._utils", rebuild) + _mark + arguments + b"tR."
+        kind, rebuild, last = _pickle_global("torch", name), "_rebuild_tensor_v2", b""
+    storage = (
+        _MARK
+        + _pickle_text("storage")
+        + kind
+        + _pickle_text("0")
+        + _pickle_text("cpu")
+        + _pickle_int(count)
+        + b"tQ"
+    )
+    arguments = (
+        storage + _pickle_int(0) + _pickle_ints(shape) + _pickle_ints(_contiguous_strides(shape)) + b"\x89"
+    )
+    arguments += _pickle_global("collections", "OrderedDict") + b")R" + last
+    return b"\x80\x02" + _pickle_global("torch._utils", rebuild) + _MARK + arguments + b"tR."
 
 
-_mark = b"("
+_MARK = b"("
 
 
-def _global(module: str, name: str) -> bytes:
+def _pickle_global(module: str, name: str) -> bytes:
     return f"c{module}\n{name}\n".encode()
 
 
-def _text(text: str) -> bytes:
+def _pickle_text(text: str) -> bytes:
     return b"X" + struct.pack("<L", len(text)) + text.encode()
 
 
-def _int(number: int) -> bytes:
+def _pickle_int(number: int) -> bytes:
     if number < 1 << 31:
         return b"J" + struct.pack("<l", number)
     return b"\x8a\x08" + struct.pack("<q", number)
 
 
-def _ints(numbers: tuple[int, ...]) -> bytes:
-    return _mark + b"".join(_int(number) for number in numbers) + b"t"
+def _pickle_ints(numbers: tuple[int, ...]) -> bytes:
+    return _MARK + b"".join(_pickle_int(number) for number in numbers) + b"t"
 
 
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)

@@ -25,8 +25,8 @@ from tensortap.core.errors import CorruptRunError
 from tensortap.kernels.decode import BLOCK_SIZE, decode, dtype_info, iterate_blocks
 
 # What numpy has no type for is written in the smallest one that holds every value.
-_WIDER = {"complex32": "complex64"}
-SAFETENSORS = {
+_WIDER_DTYPES = {"complex32": "complex64"}
+SAFETENSORS_DTYPES = {
     "bool": "BOOL",
     "uint8": "U8",
     "uint16": "U16",
@@ -45,10 +45,10 @@ SAFETENSORS = {
     "float8_e5m2": "F8_E5M2",
     "float8_e8m0fnu": "F8_E8M0",
 }
-_ALIGNED = 8
+_HEADER_ALIGNMENT = 8
 
 
-class Named(NamedTuple):
+class NamedArray(NamedTuple):
     """An array under its key, as bytes of the storage type of `dtype`; without one, as numpy has it."""
 
     key: str
@@ -56,24 +56,28 @@ class Named(NamedTuple):
     dtype: str
 
 
-def write_npz(stream: BinaryIO, arrays: Iterable[Named]) -> None:
+def write_npz(stream: BinaryIO, arrays: Iterable[NamedArray]) -> None:
     """What `np.load` reads; a key that would lead out of a folder when unpacked is made harmless."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for one in arrays:
-            with archive.open(f"{member_name(one.key)}.npy", "w", force_zip64=True) as member:
+            with archive.open(f"{archive_member_name(one.key)}.npy", "w", force_zip64=True) as member:
                 _write_npy(member, one)
 
 
-def write_safetensors(stream: BinaryIO, arrays: Sequence[Named], facts: dict[str, str]) -> None:
+def write_safetensors(stream: BinaryIO, arrays: Sequence[NamedArray], facts: dict[str, str]) -> None:
     """Everything about the arrays first, then their bytes, one after the other."""
     header: dict[str, Any] = {"__metadata__": facts}
     end = 0
     for one in arrays:
         begin, end = end, end + one.bits.nbytes
-        told = {"dtype": SAFETENSORS[one.dtype], "shape": list(one.bits.shape), "data_offsets": [begin, end]}
+        told = {
+            "dtype": SAFETENSORS_DTYPES[one.dtype],
+            "shape": list(one.bits.shape),
+            "data_offsets": [begin, end],
+        }
         header[one.key] = told
     text = json.dumps(header, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    text += b" " * (-len(text) % _ALIGNED)
+    text += b" " * (-len(text) % _HEADER_ALIGNMENT)
     stream.write(len(text).to_bytes(8, "little") + text)
     for one in arrays:
         for (block,) in iterate_blocks([one.bits], BLOCK_SIZE):
@@ -82,16 +86,16 @@ def write_safetensors(stream: BinaryIO, arrays: Sequence[Named], facts: dict[str
 
 def npz_dtype(dtype: str) -> np.dtype[Any]:
     """The type in which numpy holds such numbers, each exactly."""
-    known = dtype_info(_WIDER.get(dtype, dtype))
+    known = dtype_info(_WIDER_DTYPES.get(dtype, dtype))
     return np.dtype(known.storage) if known.native else np.dtype(np.float32)
 
 
-def member_name(key: str) -> str:
+def archive_member_name(key: str) -> str:
     """A key as the name of a part of an archive: no folders, nothing that a program could trip over."""
     return "".join(f"%{ord(letter):02X}" if letter in "/\\%" or letter < " " else letter for letter in key)
 
 
-def _write_npy(member: Any, one: Named) -> None:
+def _write_npy(member: Any, one: NamedArray) -> None:
     if not one.dtype:
         np.lib.format.write_array(member, one.bits, allow_pickle=False)
         return
@@ -105,18 +109,18 @@ def _write_npy(member: Any, one: Named) -> None:
 
 
 SUFFIX = ".safetensors"
-_DTYPES = {code: dtype for dtype, code in SAFETENSORS.items()} | {
+_DTYPES = {code: dtype for dtype, code in SAFETENSORS_DTYPES.items()} | {
     "F8_E4M3FNUZ": "float8_e4m3fnuz",
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
-_LENGTH = 8
-_LONGEST = 100_000_000  # of a header: the format allows no more
-_FACTS = "__metadata__"
-_OPEN = 16
+_LENGTH_NBYTES = 8
+_MAX_HEADER_NBYTES = 100_000_000  # of a header: the format allows no more
+_METADATA_KEY = "__metadata__"
+_MAX_OPEN_FILES = 16
 Array = np.ndarray[Any, Any]
 
 
-class Tensor(NamedTuple):
+class TensorEntry(NamedTuple):
     """What the header tells of one tensor, and where in the file its bytes are."""
 
     name: str
@@ -126,64 +130,72 @@ class Tensor(NamedTuple):
     nbytes: int
 
 
-def stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
+def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Tells a file from another that is written in its place."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size
 
 
-def tensors(path: Path) -> tuple[list[Tensor], list[str]]:
+def read_entries(path: Path) -> tuple[list[TensorEntry], list[str]]:
     """The tensors of a file in the order of their bytes, and a sentence for each that cannot be read here."""
     size = path.stat().st_size
     with open(path, "rb") as stream:
-        length = int.from_bytes(stream.read(_LENGTH), "little")
-        if size < _LENGTH or length > min(size - _LENGTH, _LONGEST):
-            raise _damaged(path, f"its header should take {length:,} bytes, and the file has {size:,}")
+        length = int.from_bytes(stream.read(_LENGTH_NBYTES), "little")
+        if size < _LENGTH_NBYTES or length > min(size - _LENGTH_NBYTES, _MAX_HEADER_NBYTES):
+            raise _damaged_file_error(
+                path, f"its header should take {length:,} bytes, and the file has {size:,}"
+            )
         try:
             header = json.loads(stream.read(length))
         except (ValueError, RecursionError) as error:
-            raise _damaged(path, f"its header is not JSON: {error}") from None
+            raise _damaged_file_error(path, f"its header is not JSON: {error}") from None
     if not isinstance(header, dict):
-        raise _damaged(path, "its header names no tensors")
-    start = _LENGTH + length
-    told = [_tensor(path, name, row, start, size) for name, row in header.items() if name != _FACTS]
-    found = sorted((one for one in told if isinstance(one, Tensor)), key=lambda one: one.offset)
+        raise _damaged_file_error(path, "its header names no tensors")
+    start = _LENGTH_NBYTES + length
+    told = [
+        _parse_entry(path, name, row, start, size) for name, row in header.items() if name != _METADATA_KEY
+    ]
+    found = sorted((one for one in told if isinstance(one, TensorEntry)), key=lambda one: one.offset)
     return found, [one for one in told if isinstance(one, str)]
 
 
-def bits(path: str, written: tuple[int, int], offset: int, nbytes: int, dtype: str, shape: Any) -> Array:
+def map_tensor(
+    path: str, written: tuple[int, int], offset: int, nbytes: int, dtype: str, shape: Any
+) -> Array:
     """The bytes of a tensor, mapped from the file as it was then; writing to them stays in this process."""
     storage = np.dtype(DTYPE_TABLE[dtype].storage)
     if not nbytes:
         return np.empty(shape, storage)
-    return np.frombuffer(_mapped(path, written), storage, nbytes // storage.itemsize, offset).reshape(shape)
+    return np.frombuffer(_map_file(path, written), storage, nbytes // storage.itemsize, offset).reshape(shape)
 
 
-def _tensor(path: Path, name: str, row: Any, start: int, size: int) -> Tensor | str:
+def _parse_entry(path: Path, name: str, row: Any, start: int, size: int) -> TensorEntry | str:
     try:
         code, shape, (begin, end) = row["dtype"], tuple(row["shape"]), row["data_offsets"]
         are_whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
     except (TypeError, KeyError, ValueError) as error:
-        raise _damaged(
+        raise _damaged_file_error(
             path, f"its header tells too little of {name!r}: {type(error).__name__} {error}"
         ) from None
     if not are_whole or begin > end or start + end > size:
-        raise _damaged(path, f"{name!r} does not lie within it")
+        raise _damaged_file_error(path, f"{name!r} does not lie within it")
     if code not in _DTYPES:
         return f"{name} is of the type {code}, which cannot be compared"
     dtype = _DTYPES[code]
     if end - begin != math.prod(shape) * DTYPE_TABLE[dtype].itemsize:
-        raise _damaged(path, f"{name!r} has {end - begin:,} bytes, which are no {code} of {list(shape)}")
-    return Tensor(name, dtype, shape, start + begin, end - begin)
+        raise _damaged_file_error(
+            path, f"{name!r} has {end - begin:,} bytes, which are no {code} of {list(shape)}"
+        )
+    return TensorEntry(name, dtype, shape, start + begin, end - begin)
 
 
-@lru_cache(maxsize=_OPEN)
-def _mapped(path: str, written: tuple[int, int]) -> mmap.mmap:
-    if stamp(path) != written:
+@lru_cache(maxsize=_MAX_OPEN_FILES)
+def _map_file(path: str, written: tuple[int, int]) -> mmap.mmap:
+    if file_stamp(path) != written:
         raise CorruptRunError(f"{path} has been written again meanwhile; compare it once more")
     with open(path, "rb") as stream:
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-def _damaged(path: Path, why: str) -> CorruptRunError:
+def _damaged_file_error(path: Path, why: str) -> CorruptRunError:
     return CorruptRunError(f"{path} is not a whole .safetensors file ({why}); save it again")

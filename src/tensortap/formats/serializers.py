@@ -23,7 +23,7 @@ from tensortap.core.errors import (
 )
 from tensortap.core.registry import Registry
 from tensortap.formats import npy, pkl
-from tensortap.formats.payload import Payload, from_bytes
+from tensortap.formats.payload import Payload, payload_from_bytes
 from tensortap.formats.run_layout import is_own_run
 from tensortap.frameworks.base import Description, Framework, framework_of
 
@@ -39,7 +39,7 @@ class Serializer(Protocol):
 
 
 @dataclass(slots=True)
-class Encoded:
+class EncodedValue:
     payload: Payload
     description: Description
     framework: str
@@ -53,13 +53,17 @@ def register_serializer(types: type | tuple[type, ...], serializer: Serializer) 
     serializers.add(types, serializer)
 
 
-def encode(value: Any, *, plain: bool = False) -> Encoded:
+def encode(value: Any, *, plain: bool = False) -> EncodedValue:
     """The value as bytes. `plain` prefers .npy for every array, as packs do."""
     own = serializers.for_type(type(value))
     framework = framework_of(value)
     description = framework.describe(value)
-    payload = _encode_own(own, value) if own is not None else _encode(value, framework, description, plain)
-    return Encoded(payload, description, framework.name)
+    payload = (
+        _encode_registered(own, value)
+        if own is not None
+        else _encode_built_in(value, framework, description, plain)
+    )
+    return EncodedValue(payload, description, framework.name)
 
 
 def load(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
@@ -71,7 +75,7 @@ def load(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
     path = Path(path)
     suffix = _suffix_of(path.name)
     if suffix not in known_suffixes():
-        raise _unknown(suffix, str(path))
+        raise _unknown_suffix_error(suffix, str(path))
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise FileNotFoundError(f"{path} {what}; give the path of a dumped value")
@@ -82,22 +86,22 @@ def read(suffix: str, data: bytes | memoryview, label: str, *, is_trusted: bool)
     """The value in these bytes, which stood in a pack under that suffix."""
     stream = io.BytesIO(data)
     if suffix not in known_suffixes():
-        raise _unknown(suffix, label)
-    own = _own_suffixes().get(suffix)
-    return own.load(stream) if own is not None else _reader(suffix)(stream, label, is_trusted)
+        raise _unknown_suffix_error(suffix, label)
+    own = _registered_suffixes().get(suffix)
+    return own.load(stream) if own is not None else _built_in_reader(suffix)(stream, label, is_trusted)
 
 
 def known_suffixes() -> list[str]:
-    return [*_BUILT_IN, *_own_suffixes()]
+    return [*_BUILT_IN_READERS, *_registered_suffixes()]
 
 
-def _encode_own(own: Serializer, value: Any) -> Payload:
+def _encode_registered(own: Serializer, value: Any) -> Payload:
     stream = io.BytesIO()
     own.save(value, stream)
-    return from_bytes(own.suffix, stream.getvalue())
+    return payload_from_bytes(own.suffix, stream.getvalue())
 
 
-def _encode(value: Any, framework: Framework, description: Description, plain: bool) -> Payload:
+def _encode_built_in(value: Any, framework: Framework, description: Description, plain: bool) -> Payload:
     if framework.suffix == pkl.SUFFIX:
         return pkl.encode(value)
     is_block = description.layout == "strided" and description.dtype in DTYPE_TABLE
@@ -123,37 +127,39 @@ def _encode_objects(value: np.ndarray[Any, Any]) -> Payload:
     """As numpy does: a header, then the pickled array."""
     payload = pkl.encode(np.asarray(value))
     dtype = value.dtype if value.dtype.kind != "T" else np.dtype(object)
-    payload.suffix, payload.head = npy.SUFFIX, npy.header(dtype, value.shape)
+    payload.suffix, payload.head = npy.SUFFIX, npy.npy_header(dtype, value.shape)
     return payload
 
 
 def _load_file(path: Path, suffix: str, is_trusted: bool) -> Any:
-    own = _own_suffixes().get(suffix)
-    if own is None and suffix in _MAPPED:
-        return _MAPPED[suffix]()(path, is_trusted)
+    own = _registered_suffixes().get(suffix)
+    if own is None and suffix in _MEMORY_MAPPED:
+        return _MEMORY_MAPPED[suffix]()(path, is_trusted)
     with open(path, "rb") as stream:
-        return own.load(stream) if own is not None else _reader(suffix)(stream, str(path), is_trusted)
+        return (
+            own.load(stream) if own is not None else _built_in_reader(suffix)(stream, str(path), is_trusted)
+        )
 
 
 def _suffix_of(name: str) -> str:
     """The longest suffix of a serializer that was added, else what stands behind the last dot."""
-    own = [suffix for suffix in _own_suffixes() if name.endswith(suffix)]
+    own = [suffix for suffix in _registered_suffixes() if name.endswith(suffix)]
     return max(own, key=len) if own else Path(name).suffix.lower()
 
 
-def _unknown(suffix: str, label: str) -> UnknownFormatError:
+def _unknown_suffix_error(suffix: str, label: str) -> UnknownFormatError:
     return UnknownFormatError(
         f"no serializer reads {suffix or 'a file without suffix'!r} ({label}); "
         f"known are {', '.join(known_suffixes())}; register_serializer adds one"
     )
 
 
-def _own_suffixes() -> dict[str, Serializer]:
+def _registered_suffixes() -> dict[str, Serializer]:
     return {part.suffix: part for part in serializers.parts()}
 
 
-def _reader(suffix: str) -> Callable[[BinaryIO, str, bool], Any]:
-    return _BUILT_IN[suffix]()
+def _built_in_reader(suffix: str) -> Callable[[BinaryIO, str, bool], Any]:
+    return _BUILT_IN_READERS[suffix]()
 
 
 @lru_cache(maxsize=1)
@@ -180,7 +186,7 @@ def _read_npz(stream: BinaryIO, label: str, is_trusted: bool) -> dict[str, Any]:
         raise CorruptRunError(f"{label} is not a whole .npz file ({error}); dump it again") from None
 
 
-_BUILT_IN: dict[str, Callable[[], Callable[[BinaryIO, str, bool], Any]]] = {
+_BUILT_IN_READERS: dict[str, Callable[[], Callable[[BinaryIO, str, bool], Any]]] = {
     ".pt": lambda: _torch_format().read,
     ".pth": lambda: _torch_format().read,
     ".npy": lambda: npy.read,
@@ -188,7 +194,7 @@ _BUILT_IN: dict[str, Callable[[], Callable[[BinaryIO, str, bool], Any]]] = {
     ".pkl": lambda: pkl.read,
     ".pickle": lambda: pkl.read,
 }
-_MAPPED: dict[str, Callable[[], Callable[[Path, bool], Any]]] = {
+_MEMORY_MAPPED: dict[str, Callable[[], Callable[[Path, bool], Any]]] = {
     ".pt": lambda: _torch_format().load,
     ".pth": lambda: _torch_format().load,
     ".npy": lambda: npy.load,

@@ -13,7 +13,7 @@ _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _PADDING_ID = 0x5454
 
 
-class Member(NamedTuple):
+class ZipMember(NamedTuple):
     name: bytes
     crc: int
     size: int
@@ -30,28 +30,28 @@ def local_header(name: bytes, offset: int, size: int) -> bytes:
     return _LOCAL.pack(b"PK\3\4", version, _FLAGS, 0, 0, _DATE, 0, 0, 0, len(name), len(extra)) + name + extra
 
 
-def descriptor(crc: int, size: int) -> bytes:
+def data_descriptor(crc: int, size: int) -> bytes:
     """What stands behind the data, because its checksum is not known before."""
     return struct.pack("<4sLQQ" if size >= _FULL_32 else "<4s3L", b"PK\7\x08", crc, size, size)
 
 
-def descriptor_size(size: int) -> int:
+def data_descriptor_size(size: int) -> int:
     return 24 if size >= _FULL_32 else 16
 
 
-def directory(members: list[Member], offset: int) -> bytes:
+def directory(members: list[ZipMember], offset: int) -> bytes:
     """The end of the file, from `offset` on: after it, any zip reader opens the file."""
-    rows = b"".join(central(member) for member in members)
-    return rows + _ending(len(members), len(rows), offset)
+    rows = b"".join(directory_row(member) for member in members)
+    return rows + _end_records(len(members), len(rows), offset)
 
 
-def directory_rest(members: list[Member], first: Member, offset: int) -> bytes:
+def directory_after_first(members: list[ZipMember], first: ZipMember, offset: int) -> bytes:
     """What follows the row of `first` in a directory that begins with it."""
-    rows = b"".join(central(member) for member in members)
-    return rows + _ending(len(members) + 1, len(central(first)) + len(rows), offset)
+    rows = b"".join(directory_row(member) for member in members)
+    return rows + _end_records(len(members) + 1, len(directory_row(first)) + len(rows), offset)
 
 
-def central(member: Member) -> bytes:
+def directory_row(member: ZipMember) -> bytes:
     """The row of a member in the directory."""
     name, crc, size, offset = member
     if size >= _FULL_32 or offset >= _FULL_32:
@@ -65,17 +65,17 @@ def _central_row(name: bytes, crc: int, size: int, offset: int, version: int, ex
     return _CENTRAL.pack(*date, crc, size, size, len(name), extra, 0, 0, 0, _MODE, offset) + name
 
 
-def _ending(count: int, size: int, start: int) -> bytes:
-    return _wide_end(count, size, start) + _end(count, size, start)
+def _end_records(count: int, size: int, start: int) -> bytes:
+    return _zip64_end_record(count, size, start) + _end_record(count, size, start)
 
 
-def _wide_end(count: int, size: int, start: int) -> bytes:
+def _zip64_end_record(count: int, size: int, start: int) -> bytes:
     if count < _FULL_16 and start + size < _FULL_32:
         return b""
     end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, size, start)
     return end + struct.pack("<4sLQL", b"PK\6\7", 0, start + size, 1)
 
 
-def _end(count: int, size: int, start: int) -> bytes:
+def _end_record(count: int, size: int, start: int) -> bytes:
     count, size, start = min(count, _FULL_16), min(size, _FULL_32), min(start, _FULL_32)
     return struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, size, start, 0)

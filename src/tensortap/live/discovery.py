@@ -1,4 +1,4 @@
-"""Where the jobs of this user listen: a private folder of sockets, each with a note that says whose it is."""
+"""Where the jobs of this user listen: a private folder of sockets, each with a JSON file about its job."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tensortap.core.ranks import RankInfo, launch_id
 from tensortap.core.settings import setting
 from tensortap.render.text import format_table, format_table_html
 
-_MAX_PATH_BYTES = 100  # bytes; the system allows a few more for a socket
+_MAX_PATH_BYTES = 100  # for a socket; the system allows a few more
 _MAX_JOB_FILE_BYTES = 1 << 16
-_STARTUP_SECONDS = 60.0  # seconds
+_STARTUP_SECONDS = 60.0
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _SOCKET, _JOB_FILE = ".sock", ".json"
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +32,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One process that listens; the ranks of one launch share `job`."""
+    """One listening process; the ranks of one launch have the same `job`."""
 
     name: str
     pid: int
@@ -50,7 +50,7 @@ class Job:
 
 
 class Jobs(list[Job]):
-    """Jobs, shown as a table; the newest come first."""
+    """Jobs, newest first, printed as a table."""
 
     def __repr__(self) -> str:
         return format_table(self._table()) if self else "no job listens; tt.listen() in a program opens it"
@@ -66,7 +66,7 @@ class Jobs(list[Job]):
 
 
 def jobs() -> Jobs:
-    """The listening jobs of this user on this host; what a dead one left behind is removed.
+    """The listening jobs of this user on this host; files of dead ones are removed.
 
     >>> tt.jobs()
     """
@@ -75,7 +75,7 @@ def jobs() -> Jobs:
 
 
 def stale_files() -> list[Path]:
-    """The sockets and notes that dead jobs left behind; `jobs()` removes most of them, this removes none."""
+    """Sockets and job files that dead jobs left behind; `jobs()` removes most of them, this removes none."""
     return sorted(path for folder in _socket_folders() for path in _stale_in(folder))
 
 
@@ -98,7 +98,7 @@ def describe_process(name: str, ranks: RankInfo, folder: Path) -> Job:
 
 
 def private_folder() -> Path:
-    """The folder for sockets, made if need be; one that others could write to is refused."""
+    """The folder for sockets, created if missing; refused if others could write to it."""
     folder = next(
         candidate for candidate in _socket_folders() if len(os.fsencode(candidate)) < _MAX_PATH_BYTES - 40
     )
@@ -108,8 +108,8 @@ def private_folder() -> Path:
 
 
 class JobFile:
-    """The file beside a socket. Its lock says that the job lives: it ends with the process, however that
-    ends, and is seen through the walls of containers, where process numbers are not."""
+    """The file beside a socket. Its lock shows that the job is alive: the system releases it with the
+    process, and it works across containers, where pids do not."""
 
     def __init__(self, job: Job) -> None:
         self.path = Path(job.socket).with_suffix(_JOB_FILE)
@@ -117,7 +117,7 @@ class JobFile:
         self.write(job)
 
     def write(self, job: Job) -> None:
-        """Written and locked under another name first: nobody sees half of it, or one without a lock."""
+        """Write and lock under a temporary name, then rename: readers never see it incomplete or unlocked."""
         descriptor, temporary = tempfile.mkstemp(prefix=".", dir=self.path.parent)
         try:
             os.write(descriptor, json.dumps(asdict(job)).encode())
@@ -136,7 +136,7 @@ class JobFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close this process's copy only."""
+        """Close this process's descriptor only."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -150,10 +150,10 @@ def _socket_folders() -> list[Path]:
 
 @contextlib.contextmanager
 def _open_private(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, once it is known to be this user's alone."""
+    """Yield a descriptor of the folder, after checking that only this user can access it."""
     try:
         descriptor = os.open(folder, _OPEN_FLAGS | os.O_DIRECTORY)
-    except NotADirectoryError as error:  # a link, among others
+    except NotADirectoryError as error:  # also raised for a symbolic link
         raise RefusedError(f"{folder} is no folder of its own; remove it, it holds sockets only") from error
     try:
         status = os.fstat(descriptor)
@@ -189,12 +189,12 @@ def _stale_in(folder: Path) -> list[Path]:
                 name for name in names if name.endswith((_JOB_FILE, _SOCKET)) and Path(name).stem not in alive
             ]
             return [folder / name for name in stale if not _is_new(descriptor, name)]
-    except (FileNotFoundError, RefusedError):  # one that is not ours alone is not ours to clean
+    except (FileNotFoundError, RefusedError):  # not cleaned unless it is private to this user
         return []
 
 
 def _is_new(folder_descriptor: int, name: str) -> bool:
-    """A job that is just beginning has a socket before it has a note."""
+    """Is the file so recent that its job may still be starting? The socket is created before the job file."""
     try:
         return (
             time.time() - os.stat(name, dir_fd=folder_descriptor, follow_symlinks=False).st_mtime
@@ -218,7 +218,7 @@ def _is_alive(folder_descriptor: int, name: str) -> bool:
 def _read_job(folder: Path, folder_descriptor: int, name: str) -> Job | None:
     try:
         descriptor = os.open(name, _OPEN_FLAGS, dir_fd=folder_descriptor)
-    except OSError:  # gone meanwhile, or a link
+    except OSError:  # removed meanwhile, or a symbolic link
         return None
     try:
         if not _is_locked(descriptor):
@@ -231,7 +231,7 @@ def _read_job(folder: Path, folder_descriptor: int, name: str) -> Job | None:
 
 
 def parse_job(text: bytes | str, socket: Path | None = None) -> Job | None:
-    """The job that a note tells of; None for anything else."""
+    """The job that a job file describes; None if it is malformed."""
     try:
         facts: Any = json.loads(text)
         job_fields = {field.name: facts[field.name] for field in fields(Job)}
@@ -259,13 +259,13 @@ def _remove_files(folder_descriptor: int, job_file: str) -> None:
 
 
 def _safe_stem(name: str) -> str:
-    """The name as part of a file's; the note has it as it was given."""
+    """The job name as a safe file stem; the job file has the original name."""
     plain = _UNSAFE.sub("_", name).strip(".") or "job"
     return plain if len(plain) <= 24 else plain[:16] + hashlib.sha256(name.encode()).hexdigest()[:8]
 
 
 def _launch_digest(ranks: RankInfo) -> str:
-    """What the ranks of one launch share; without a launcher, they have one parent."""
+    """A digest that the ranks of one launch share; without a launcher, of their parent process."""
     launch = launch_id() or f"parent={os.getppid()}"
     identity = (
         f"{launch} world={ranks.world_size}"

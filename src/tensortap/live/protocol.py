@@ -1,8 +1,6 @@
-"""What a client may ask.
+"""What a session may request of a job: validated against a closed list, so that no code can come in.
 
-What a session may ask of a job, checked word by word: a closed list, from which no code can come.
-
-A slice as text, `[0, :3]`: read by us, so that nothing else can be in it.
+Slices such as `[0, :3]` have their own parser for the same reason.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _MAX_COUNT = 1 << 40
 
 @dataclass(frozen=True)
 class Request:
-    """A tap as it was asked for. Equal ones are one, however many sessions have them."""
+    """A requested tap. Equal requests of several sessions share one tap."""
 
     patterns: tuple[str, ...]
     keep: str = ""  # "", "stats", or a slice
@@ -43,7 +41,7 @@ class Request:
 
 
 def parse_request(meta: dict[str, Any]) -> Request:
-    """The request in a frame's meta; anything that is not on the list is refused."""
+    """The request in a frame's meta; raises for anything outside of the closed list."""
     keep, then = _check_str(meta, "keep"), meta.get("then", "tell")
     if keep.startswith("["):
         parse_slice(keep)
@@ -68,7 +66,7 @@ def parse_count(meta: dict[str, Any], key: str, default: int | None) -> int | No
 
 
 def refuse_import(pattern: str) -> None:
-    """A function of a module that the program has not imported: importing it would run its code."""
+    """Refuse functions of modules that the job has not imported, because importing one runs its code."""
     for alternative in parse_pattern(pattern).alternatives:
         module_and_name = split_function_path(alternative)
         if module_and_name is not None and module_and_name[0] not in sys.modules:
@@ -100,7 +98,7 @@ _MAX_PARTS = 32
 
 
 def parse_slice(text: str) -> tuple[Index, ...]:
-    """What stands between the brackets, as Python would index with it."""
+    """The index tuple that Python would use for these brackets."""
     body = text.strip()
     if not (body.startswith("[") and body.endswith("]")):
         raise _slice_error(text)
@@ -139,7 +137,7 @@ def _slice_error(text: str) -> ValueError:
 
 
 class CatalogEntry(NamedTuple):
-    """A site as the catalog has it: with its shape where that is known."""
+    """A site in the catalog, with its dtype and shape where they are known."""
 
     name: str
     kind: str

@@ -17,7 +17,7 @@ from tensortap.core.patterns import closest_names, natural_sort_key, parse_patte
 from tensortap.core.record import Kind, Series
 from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE
-from tensortap.metadata.source_archive import CODE, SOURCES, kept_files
+from tensortap.metadata.source_archive import CODE_FOLDER, SOURCES_FILE, read_archive
 from tensortap.readers.query.parser import parse_query
 from tensortap.readers.query.tables import IndexTable
 from tensortap.readers.stored_record import StatisticsCache, StoredRecord, ValueReader
@@ -191,9 +191,9 @@ class Run:
 
     def sources(self) -> dict[str, bytes]:
         """The files of a program that no repository keeps, as they were."""
-        path = self.path / INTERNAL_FOLDER / CODE / SOURCES
+        path = self.path / INTERNAL_FOLDER / CODE_FOLDER / SOURCES_FILE
         try:
-            return kept_files(path)
+            return read_archive(path)
         except tarfile.TarError as error:
             raise CorruptRunError(_UNREADABLE.format(path=path, error=error)) from None
 

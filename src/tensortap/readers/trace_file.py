@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.patterns import closest_names, matches_pattern, natural_sort_key
 from tensortap.core.record import Series
-from tensortap.formats.hdf5.reader import Rows, StoredPart, find_parts
+from tensortap.formats.hdf5.reader import DatasetRows, StoredDataset, find_datasets
 from tensortap.formats.hdf5.schema import load_filters, open_file
 from tensortap.render.text import format_table, format_table_html
 
@@ -34,7 +34,7 @@ class TraceFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._patterns: tuple[str, ...] = ()
-        self._parts: dict[str, list[StoredPart]] = {}
+        self._parts: dict[str, list[StoredDataset]] = {}
         self.refresh()
 
     @property
@@ -44,7 +44,7 @@ class TraceFile:
 
     def refresh(self) -> int:
         """Look again; return how many values there are. A file that has been replaced is read anew."""
-        parts_by_name = self._read(find_parts)
+        parts_by_name = self._read(find_datasets)
         self._parts = {name: parts for name, parts in parts_by_name.items() if self._selects(name)}
         return len(self)
 
@@ -163,15 +163,15 @@ class TracedValues:
         return f"<{self.name!r} in {self._trace.path}: {len(self)} values, {self.dtype} {list(self.shape)}>"
 
     @property
-    def _parts(self) -> list[StoredPart]:
+    def _parts(self) -> list[StoredDataset]:
         return self._trace._parts[self.name]
 
     def _series(self, file: Any, rows: slice) -> Series:
         all_rows = self._rows(file)
         return Series(self.name, all_rows.values(rows), all_rows.steps(rows), all_rows.ranks(rows))
 
-    def _rows(self, file: Any) -> Rows:
-        return Rows(file, self._parts)
+    def _rows(self, file: Any) -> DatasetRows:
+        return DatasetRows(file, self._parts)
 
 
 def _reason(error: Exception) -> str:

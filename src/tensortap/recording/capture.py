@@ -22,7 +22,7 @@ from tensortap.recording.model_facts import write_model_facts
 from tensortap.sources.function_names import function_path, is_inspectable
 from tensortap.sources.hooks.compiled import CompiledMode, refuse_compiled, run_eagerly
 from tensortap.sources.observation.point import HookSource, ObservationPoint, StopForward, torch_if_loaded
-from tensortap.sources.probes.probes import PlainFunctions
+from tensortap.sources.probes.probes import FunctionSource
 from tensortap.sources.selection.missing import Missing, find_missing
 from tensortap.sources.selection.select import is_function_pattern, resolve_patterns, resolve_without_model
 from tensortap.sources.sites import ModuleSite, SelectedSite, class_name, require_module, unwrap, walk_modules
@@ -213,10 +213,10 @@ class Capture(Captured):
             return {}
         return {".".join(names): class_name(module) for names, module in walk_modules(self._model)}
 
-    def _make_function_source(self) -> PlainFunctions | None:
+    def _make_function_source(self) -> FunctionSource | None:
         wanted = resolve_without_model(self._function, self._patterns)
         self._check_function_options(wanted)
-        return PlainFunctions(wanted, rests=self._skip_rule()) if wanted else None
+        return FunctionSource(wanted, skips_step=self._skip_rule()) if wanted else None
 
     def _check_function_options(self, wanted: Sequence[SelectedSite]) -> None:
         name = next((selected.site.name for selected in wanted if selected.site.function is not None), None)
@@ -249,7 +249,7 @@ class Capture(Captured):
         source = self._source_class()(
             self._model,
             wanted,
-            rests=self._skip_rule(),
+            skips_step=self._skip_rule(),
             is_last=self._last_site.is_last if self._last_site is not None else None,
         )
         if self._last_site is not None:

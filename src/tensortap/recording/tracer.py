@@ -51,7 +51,7 @@ class ModelTrace:
             wanted,
             naming=_site_name,
             keeps_structures=True,
-            rests=schedule.rests if schedule.may_skip else None,
+            skips_step=schedule.rests if schedule.may_skip else None,
         )
         self._memory, self._post_trace, self._gather = Memory(keep=None), CallbackChain(post_trace), gather
         self._pre_save = PreSaveCallbacks(pre_save)

@@ -16,30 +16,38 @@ from os.path import basename
 from typing import Any
 
 from tensortap.core.record import Record, Site
-from tensortap.render.call_tree_values import BAR, CallValues, Labels, Line, Odd, Shown, changes
+from tensortap.render.call_tree_values import (
+    BAR,
+    CallLine,
+    Labels,
+    NonfiniteCounts,
+    ValueFormatter,
+    ValueText,
+    describe_change,
+)
 from tensortap.render.words import escape_unprintable, format_number
 
-_OWNERS = (".self", ".cls")  # the header has their class already
+_OWNER_SUFFIXES = (".self", ".cls")  # the header has their class already
 _POSITION = re.compile(r"\[-?\d+\]")
-MOST_NAMES = 10_000  # of a call whose last values are known: a loop may store to a million items
-_NOWHERE = Site("", "", 0)
-ENDS = ("return", "raise")
+MAX_KNOWN_NAMES = 10_000  # of a call whose last values are known: a loop may store to a million items
+_UNKNOWN_SITE = Site("", "", 0)
+CALL_END_KINDS = ("return", "raise")
 
 
 class ValueLines:
     """Lines of values, each held against the last of its name, with the first NaN and Inf of the tree."""
 
     def __init__(
-        self, values: CallValues, labels: Labels, is_target: Callable[[str], bool] | None = None
+        self, values: ValueFormatter, labels: Labels, is_target: Callable[[str], bool] | None = None
     ) -> None:
         self._values, self.labels, self._is_target = values, labels, is_target
         self._odd_before = [False, False]
 
-    def bound(self, head: str, name: str, value: Any, lineno: int, known: dict[str, Any]) -> list[Line]:
+    def bound(self, head: str, name: str, value: Any, lineno: int, known: dict[str, Any]) -> list[CallLine]:
         """`[Tensor] video@575 → shape=... | dtype=...`, and below a container the arrays in it."""
         shown = self._values.shown(value)
         line = self._bound(head, name, shown, lineno, known)
-        lines = [_at_any_position(line, name) if name.endswith("]") and not line.is_target else line]
+        lines = [_with_wildcard_position(line, name) if name.endswith("]") and not line.is_target else line]
         if shown.is_array:
             return lines
         inside, has_more = self._values.arrays(value)
@@ -49,45 +57,45 @@ class ValueLines:
                 shown.odd or known.get(name + path) != shown.facts
             ):  # else the line of the container says it all
                 lines.append(self._bound(head, name + path, shown, lineno, known))
-        return [*lines, Line(f"{head}… {self.labels.more}")] if has_more else lines
+        return [*lines, CallLine(f"{head}… {self.labels.more}")] if has_more else lines
 
-    def given(self, head: str, label: str, value: Any, latest: tuple[Any, ...]) -> list[Line]:
+    def given(self, head: str, label: str, value: Any, latest: tuple[Any, ...]) -> list[CallLine]:
         """`output shape=...`; the type too, unless the line before has just said it."""
         shown = self._values.shown(value)
         inside, has_more = self._values.arrays(value)
         items = ((f"{head}├─ {label}{path}", self._values.shown(item)) for path, item in inside)
         lines = [self._given(start, item, ()) for start, item in items]
         if has_more:
-            lines.append(Line(f"{head}├─ … {self.labels.more}"))
+            lines.append(CallLine(f"{head}├─ … {self.labels.more}"))
         return [*lines, self._given(f"{head}└─ {label}", shown, latest)]
 
-    def _bound(self, head: str, name: str, shown: Shown, lineno: int, known: dict[str, Any]) -> Line:
+    def _bound(self, head: str, name: str, shown: ValueText, lineno: int, known: dict[str, Any]) -> CallLine:
         is_target = self._is_target is not None and self._is_target(name)
         before = known.pop(name, None)
         known[name] = shown.facts  # now the latest
-        if len(known) > MOST_NAMES:
+        if len(known) > MAX_KNOWN_NAMES:
             del known[next(iter(known))]
         start = f"{head}[{'Tensor' if shown.is_array else 'Var'}] {name}@{lineno}"
         text = f"{start} → {shown.text}" if shown.is_array else f"{start} {shown.text}"
         if not text.isprintable():
             text = escape_unprintable(text)
-        note = changes(before, shown) if before is not None else ""
+        note = describe_change(before, shown) if before is not None else ""
         alarm = self._alarm(shown.odd) if shown.odd is not None else ""
         if shown.number is not None and not is_target:
             counts = shown.counted(name)
-            return Line(text, note, alarm, f"{start} {note}", False, False, lineno, shown.number, counts)
-        return Line(text, note, alarm, "", is_target, False, lineno)
+            return CallLine(text, note, alarm, f"{start} {note}", False, False, lineno, shown.number, counts)
+        return CallLine(text, note, alarm, "", is_target, False, lineno)
 
-    def _given(self, start: str, shown: Shown, latest: tuple[Any, ...]) -> Line:
+    def _given(self, start: str, shown: ValueText, latest: tuple[Any, ...]) -> CallLine:
         text = shown.short if shown.is_array and shown.facts == latest else shown.text
         alarm = self._alarm(shown.odd) if shown.odd is not None else ""
-        line = Line(escape_unprintable(f"{start} {text}"), "", alarm)
+        line = CallLine(escape_unprintable(f"{start} {text}"), "", alarm)
         if shown.number is None:
             return line
         counts = shown.counted(start.rpartition(" ")[2].partition("@")[0])
         return line._replace(key=f"{start} {shown.facts}", number=shown.number, counts=counts)
 
-    def _alarm(self, odd: Odd) -> str:
+    def _alarm(self, odd: NonfiniteCounts) -> str:
         words = []
         for at, (what, count) in enumerate((("NaN", odd.nan), ("Inf", odd.inf))):
             if not count:
@@ -98,7 +106,7 @@ class ValueLines:
         return f"! {', '.join(words)}"
 
 
-def _at_any_position(line: Line, name: str) -> Line:
+def _with_wildcard_position(line: CallLine, name: str) -> CallLine:
     """Alike for all items of `rows[*]`: a loop stores to one after the other."""
     wherever = _POSITION.sub("[*]", name)
     key, counts = (text.replace(name, wherever, 1) for text in (line.likeness(), line.counts))
@@ -110,7 +118,7 @@ class CallTree:
 
     def __init__(
         self,
-        values: CallValues,
+        values: ValueFormatter,
         labels: Labels,
         *,
         is_target: Callable[[str], bool] | None = None,
@@ -124,20 +132,20 @@ class CallTree:
         self._latest: tuple[Any, ...] = ()  # the last array that was told
         self.title = ""
 
-    def lines(self, record: Record) -> list[Line]:
-        site = record.site or _NOWHERE
+    def lines(self, record: Record) -> list[CallLine]:
+        site = record.site or _UNKNOWN_SITE
         if self._max_depth is not None and site.depth > self._max_depth:
             return []
-        told = _KINDS.get(record.kind)
+        told = _HANDLERS.get(record.kind)
         return told(self, record, site, BAR * site.depth) if told is not None else []
 
-    def _called(self, record: Record, site: Site, bars: str) -> list[Line]:
+    def _called(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         where = f"[{basename(site.file)}:{site.line}] {self._labels.function} [{site.function}]"
         if not site.depth or not self.title:
             self.title = where
         self._known[site.function, record.call] = {}
         text = f"{bars}┌── {where}{self._callers(site.callers)}"
-        return [Line(escape_unprintable(text + (self._extra if not site.depth else "")), is_header=True)]
+        return [CallLine(escape_unprintable(text + (self._extra if not site.depth else "")), is_header=True)]
 
     def _callers(self, callers: Sequence[str]) -> str:
         if not callers:
@@ -146,15 +154,15 @@ class CallTree:
         function, line = callers[0].rpartition("@")[0], places[0].rpartition(":")[2]
         return f" {self._labels.called_from} {function}:{line} ({' <- '.join(places)})"
 
-    def _given_in(self, record: Record, site: Site, bars: str) -> list[Line]:
-        if record.name.endswith(_OWNERS) and not (self._is_target and self._is_target("self")):
+    def _given_in(self, record: Record, site: Site, bars: str) -> list[CallLine]:
+        if record.name.endswith(_OWNER_SUFFIXES) and not (self._is_target and self._is_target("self")):
             return []
         return self._bound(record, site, f"{bars}├─ {self._labels.input} ")
 
-    def _changed(self, record: Record, site: Site, bars: str) -> list[Line]:
+    def _changed(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         return self._bound(record, site, f"{bars}{BAR}├─ ")
 
-    def _bound(self, record: Record, site: Site, head: str) -> list[Line]:
+    def _bound(self, record: Record, site: Site, head: str) -> list[CallLine]:
         name = record.name[len(site.function) + 1 :]
         known = self._known.get((site.function, record.call))
         if known is None:  # of a call that began before anyone listened
@@ -166,22 +174,22 @@ class CallTree:
         self._latest = facts if len(facts) == 4 else self._latest
         return lines
 
-    def _returned(self, record: Record, site: Site, bars: str) -> list[Line]:
+    def _returned(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         self._known.pop((site.function, record.call), None)
         return self._lines.given(bars + BAR, self._labels.output, record.value, self._latest)
 
-    def _yielded(self, record: Record, site: Site, bars: str) -> list[Line]:
+    def _yielded(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         label = f"{self._labels.gives}@{site.line}"
         lines = self._lines.given(bars + BAR, label, record.value, self._latest)
         return [line._replace(text=line.text.replace("└─", "├─", 1)) for line in lines]
 
-    def _raised(self, record: Record, site: Site, bars: str) -> list[Line]:
+    def _raised(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         self._known.pop((site.function, record.call), None)
         text = f"{bars}{BAR}└─ {self._labels.error}@{site.line} "
-        return [Line(escape_unprintable(text.rstrip()), "", escape_unprintable(f"! {record.value}"))]
+        return [CallLine(escape_unprintable(text.rstrip()), "", escape_unprintable(f"! {record.value}"))]
 
 
-_KINDS: dict[str, Callable[[CallTree, Record, Site, str], list[Line]]] = {
+_HANDLERS: dict[str, Callable[[CallTree, Record, Site, str], list[CallLine]]] = {
     "call": CallTree._called,
     "input": CallTree._given_in,
     "local": CallTree._changed,
@@ -197,11 +205,11 @@ _OUTPUT = re.compile(r"(?:(.*?)\.)??out((?:[.\[].*)?)")
 _ITEM = re.compile(r"([^\[]*)(\[.*)?")
 
 
-class ModuleTree:
+class ModuleCallTree:
     """One forward; a module has a line of its own when something inside it is told before its output."""
 
     def __init__(
-        self, values: CallValues, labels: Labels, *, max_depth: int | None = None, extra: str = ""
+        self, values: ValueFormatter, labels: Labels, *, max_depth: int | None = None, extra: str = ""
     ) -> None:
         self._lines = ValueLines(values, labels)
         self._labels, self._max_depth, self._extra = labels, max_depth, extra
@@ -212,7 +220,7 @@ class ModuleTree:
         self.title = labels.step
         self.is_over = False  # after the output of the model itself
 
-    def lines(self, record: Record) -> list[Line]:
+    def lines(self, record: Record) -> list[CallLine]:
         begun = self._begun(record)
         self.is_over = False
         if record.kind == "input":
@@ -223,35 +231,35 @@ class ModuleTree:
         path, name = record.name.split(".forward.", 1) if is_local else ("", record.name)
         return [*begun, *self._inside(path, name, record)]
 
-    def _begun(self, record: Record) -> list[Line]:
+    def _begun(self, record: Record) -> list[CallLine]:
         if record.step == self._step:
             return []
         self._step, self._open, self._closed = record.step, [], ""
         self._known = {}
         self.title = f"{self._labels.step} {record.step}"
-        return [Line(f"┌── {self.title}{self._extra}", is_header=True)]
+        return [CallLine(f"┌── {self.title}{self._extra}", is_header=True)]
 
-    def _input(self, record: Record) -> list[Line]:
+    def _input(self, record: Record) -> list[CallLine]:
         found = _INPUT.fullmatch(record.name)
         path, name = (found[1] or "", found[2]) if found else ("", record.name)
         above = self._entered(path)
         head = f"{BAR * len(self._open)}├─ {self._labels.input} "
         return [*above, *self._told(head, path, name, record)]
 
-    def _output(self, record: Record) -> list[Line]:
-        path, item = _output_of(record.name)
+    def _output(self, record: Record) -> list[CallLine]:
+        path, item = _parse_output_name(record.name)
         if path in ("", *self._open) or path == self._closed:
             return self._left(path, item, record)
         above = self._entered(path.rpartition(".")[0])
         within = path.removeprefix(self._open[-1] + ".") if self._open else path
         return [*above, *self._told(f"{BAR * (len(self._open) + 1)}├─ ", path, within + item, record)]
 
-    def _inside(self, path: str, name: str, record: Record) -> list[Line]:
+    def _inside(self, path: str, name: str, record: Record) -> list[CallLine]:
         above = self._entered(path) if path else []
         head = f"{BAR * (len(self._open) + 1)}├─ "
         return [*above, *self._told(head, path, name, record)]
 
-    def _told(self, head: str, path: str, name: str, record: Record) -> list[Line]:
+    def _told(self, head: str, path: str, name: str, record: Record) -> list[CallLine]:
         if self._is_too_deep():
             return []
         line = record.site.line if record.site is not None else 0
@@ -260,7 +268,7 @@ class ModuleTree:
             known = self._known.setdefault(path, {})
         return self._lines.bound(head, name, record.value, line, known)
 
-    def _entered(self, path: str) -> list[Line]:
+    def _entered(self, path: str) -> list[CallLine]:
         """The headers of the modules that must have been entered on the way there."""
         self._open = [one for one in self._open if path == one or path.startswith(one + ".")]
         lines = []
@@ -268,10 +276,10 @@ class ModuleTree:
             self._open.append(path)
             self._known.pop(path, None)
             text = f"{BAR * len(self._open)}┌── {self._labels.module} [{path}]"
-            lines = [] if self._is_too_deep() else [Line(escape_unprintable(text), is_header=True)]
+            lines = [] if self._is_too_deep() else [CallLine(escape_unprintable(text), is_header=True)]
         return lines
 
-    def _left(self, path: str, item: str, record: Record) -> list[Line]:
+    def _left(self, path: str, item: str, record: Record) -> list[CallLine]:
         if path != self._closed or not path:
             self._open = [one for one in self._open if path.startswith(one + ".")]
             self._closed = path
@@ -285,7 +293,7 @@ class ModuleTree:
         return self._max_depth is not None and len(self._open) > self._max_depth
 
 
-def _output_of(name: str) -> tuple[str, str]:
+def _parse_output_name(name: str) -> tuple[str, str]:
     found = _OUTPUT.fullmatch(name)
     if found:
         return found[1] or "", found[2] or ""
@@ -293,11 +301,11 @@ def _output_of(name: str) -> tuple[str, str]:
     return path, item or ""
 
 
-LONGEST_BLOCK = 64
-_START = "│├└┌─ "
+MAX_BLOCK_LENGTH = 64
+_INDENT_CHARACTERS = "│├└┌─ "
 
 
-class Fold:
+class RepeatFolder:
     """Passes lines on; what repeats the block before it, line by line, is counted instead. A block of one
     line may repeat at once, a longer one is written twice before its third time is held back. What came only
     once more is written after all: the count would take as much room.
@@ -311,11 +319,13 @@ class Fold:
         self._last: dict[str, int] = {}  # when a line was seen last, by its likeness
         self._now = 0
         self._period = self._alike = 0
-        self._block: deque[Line] = deque(maxlen=2 * LONGEST_BLOCK)  # the latest, whether written or held
+        self._block: deque[CallLine] = deque(
+            maxlen=2 * MAX_BLOCK_LENGTH
+        )  # the latest, whether written or held
         self._held = 0
         self._before: dict[str, float | None] = {}  # the numbers when holding back began
 
-    def add(self, line: Line) -> list[Line]:
+    def add(self, line: CallLine) -> list[CallLine]:
         """What is to be written now."""
         likeness = line.likeness()
         period = self._now - self._last.get(likeness, -(1 << 60))
@@ -327,35 +337,35 @@ class Fold:
             done, self._period, self._alike = self._release(), period, 1
             self._block.append(line)
             return [*done, *self._first(line)]
-        if self._alike <= self._period or self._period > LONGEST_BLOCK:
+        if self._alike <= self._period or self._period > MAX_BLOCK_LENGTH:
             self._block.append(line)
             return [line]
         return self._hold(line)
 
-    def end(self) -> list[Line]:
+    def end(self) -> list[CallLine]:
         """What is still to be told."""
         done = self._release()
         self._period = self._alike = 0
         self._last.clear()
         return done
 
-    def _first(self, line: Line) -> list[Line]:
-        if len(self._last) > 4 * LONGEST_BLOCK:
-            oldest = self._now - 2 * LONGEST_BLOCK
+    def _first(self, line: CallLine) -> list[CallLine]:
+        if len(self._last) > 4 * MAX_BLOCK_LENGTH:
+            oldest = self._now - 2 * MAX_BLOCK_LENGTH
             self._last = {known: at for known, at in self._last.items() if at >= oldest}
         if self._period != 1:
             return [line]
         self._block.pop()
         return self._hold(line)
 
-    def _hold(self, line: Line) -> list[Line]:
+    def _hold(self, line: CallLine) -> list[CallLine]:
         if not self._held:
             self._before = {one.likeness(): one.number for one in list(self._block)[-self._period :]}
         self._held += 1
         self._block.append(line)
         return []
 
-    def _release(self) -> list[Line]:
+    def _release(self) -> list[CallLine]:
         if not self._held:
             return []
         times, left = divmod(self._held, self._period)
@@ -365,21 +375,21 @@ class Fold:
         block = latest[-self._period - left : len(latest) - left]
         return [self._told(block, times), *latest[len(latest) - left :]]
 
-    def _told(self, block: list[Line], times: int) -> Line:
+    def _told(self, block: list[CallLine], times: int) -> CallLine:
         first = min((line.text for line in block), key=_indentation)
         start = first[: _indentation(first)].rstrip("├└┌─ ")
         form = self._labels.again if len(block) == 1 else self._labels.above
         counted = ", ".join(self._counted(line) for line in block if self._has_counted(line))
         words = form.format(lines=len(block), times=times) + (f" ({counted})" if counted else "")
-        return Line(f"{start}   ⋮ {words}" if start else f"⋮ {words}")
+        return CallLine(f"{start}   ⋮ {words}" if start else f"⋮ {words}")
 
-    def _has_counted(self, line: Line) -> bool:
+    def _has_counted(self, line: CallLine) -> bool:
         return line.number is not None and self._before.get(line.likeness()) != line.number
 
-    def _counted(self, line: Line) -> str:
+    def _counted(self, line: CallLine) -> str:
         ends = self._before.get(line.likeness()), line.number
         return f"{line.counts} {' … '.join(format_number(end) for end in ends if end is not None)}"
 
 
 def _indentation(text: str) -> int:
-    return len(text) - len(text.lstrip(_START))
+    return len(text) - len(text.lstrip(_INDENT_CHARACTERS))

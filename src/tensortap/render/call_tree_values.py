@@ -27,15 +27,15 @@ from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.render.text import ShortRepr, class_name
 from tensortap.render.words import format_number
 
-_WORDS = (int, float, bool, str, type(None))
-_MOST_WORDS = 8  # items of a short container that are written out
-_LONGEST_WORDS = 40
-_MOST_VISITED = 256
-_DEEPEST = 4
+_INLINE_TYPES = (int, float, bool, str, type(None))
+_MAX_INLINE_ITEMS = 8  # items of a short container that are written out
+_MAX_INLINE_LENGTH = 40
+_MAX_VISITED = 256
+_MAX_DEPTH = 4
 log = logging.getLogger("tensortap.tree.values")
 
 
-class Odd(NamedTuple):
+class NonfiniteCounts(NamedTuple):
     """How many numbers of an array are none."""
 
     nan: int
@@ -43,11 +43,11 @@ class Odd(NamedTuple):
     total: int
 
 
-class Shown(NamedTuple):
+class ValueText(NamedTuple):
     text: str
     is_array: bool = False
     facts: tuple[Any, ...] = ()  # what another value of the same name is held against
-    odd: Odd | None = None
+    odd: NonfiniteCounts | None = None
     number: float | None = None  # the value itself where it is a single one, or how many it holds
     short: str = ""  # of an array: its shape alone
 
@@ -56,80 +56,86 @@ class Shown(NamedTuple):
         return f"len({name})" if self.text.startswith("len(") else name
 
 
-class CallValues:
+class ValueFormatter:
     """How values read, with statistics or without; at most `max_items` arrays of a container."""
 
     def __init__(self, *, stats: bool = False, max_items: int = 8) -> None:
         self.stats, self.max_items = stats, max_items
         self._words = ShortRepr()
 
-    def shown(self, value: Any) -> Shown:
+    def shown(self, value: Any) -> ValueText:
         """Never fails: a value of any class may be anything."""
         try:
             kind = type(value)
             if kind is int:
-                return Shown(f"value: {self._words.of(value)}", False, (kind, None), None, value)
+                return ValueText(f"value: {self._words.of(value)}", False, (kind, None), None, value)
             framework = framework_of(value)
             return self._array(framework, value) if framework.name != "python" else self._other(value, kind)
         except Exception:
             log.debug("a %s cannot be shown", class_name(type(value)), exc_info=True)
-            return Shown(f"value: {class_name(type(value))}", False, (type(value), None))
+            return ValueText(f"value: {class_name(type(value))}", False, (type(value), None))
 
     def arrays(self, value: Any) -> tuple[list[tuple[str, Any]], bool]:
         """The first arrays in a container, with their paths, and whether there may be more."""
-        if not _is_walked(type(value)) or self.max_items < 1:
+        if not _is_plain_container(type(value)) or self.max_items < 1:
             return [], False
         try:
-            found = list(islice(_arrays(value, "", _Budget(), 0), self.max_items + 1))
+            found = list(islice(_find_arrays(value, "", _VisitBudget(), 0), self.max_items + 1))
         except Exception:
             log.debug("a %s cannot be walked", class_name(type(value)), exc_info=True)
             return [], False
         return found[: self.max_items], len(found) > self.max_items
 
-    def _array(self, framework: Framework, value: Any) -> Shown:
+    def _array(self, framework: Framework, value: Any) -> ValueText:
         told = _torch().describe_untraced(value) if framework.name == "torch" else framework.describe(value)
         facts = (framework.name, told.shape, told.dtype, told.device)
-        shape, text, device = _array_words(*facts)
+        shape, text, device = _array_text(*facts)
         if told.layout != "strided" or told.dtype not in DTYPE_TABLE or 0 in told.shape:
             layout = "" if told.layout == "strided" else f" | layout={told.layout}"
-            return Shown(text + device + layout, True, facts, None, None, shape + device)
-        single = _single(framework, value) if not device and math.prod(told.shape) == 1 else None
+            return ValueText(text + device + layout, True, facts, None, None, shape + device)
+        single = _single_number(framework, value) if not device and math.prod(told.shape) == 1 else None
         if single is not None:
             words = f" | value={single:.6g}" if isinstance(single, float) else f" | value={single}"
-            return Shown(text + words, True, facts, None, single, shape + words)
-        found = _numbers(framework, value, told, self.stats)
-        odd = Odd(found.nan, found.inf, found.count) if found and found.finite != found.count else None
-        words = device + (_statistics(found) if found else "")
-        return Shown(text + words, True, facts, odd, None, shape + words)
+            return ValueText(text + words, True, facts, None, single, shape + words)
+        found = _statistics_or_none(framework, value, told, self.stats)
+        odd = (
+            NonfiniteCounts(found.nan, found.inf, found.count)
+            if found and found.finite != found.count
+            else None
+        )
+        words = device + (_format_statistics(found) if found else "")
+        return ValueText(text + words, True, facts, odd, None, shape + words)
 
-    def _other(self, value: Any, kind: type) -> Shown:
+    def _other(self, value: Any, kind: type) -> ValueText:
         if kind is float:
-            odd = None if math.isfinite(value) else Odd(int(value != value), int(value == value), 1)
-            return Shown(f"value: {value!r}", False, (kind, None), odd, None if odd else value)
+            odd = (
+                None if math.isfinite(value) else NonfiniteCounts(int(value != value), int(value == value), 1)
+            )
+            return ValueText(f"value: {value!r}", False, (kind, None), odd, None if odd else value)
         if issubclass(kind, (list, tuple, dict, deque, set, frozenset)):
             length, items = len(value), self._items(value, kind)
             number = None if items else length
-            return Shown(f"len(value): {length}{items}", False, (kind, length), None, number)
+            return ValueText(f"len(value): {length}{items}", False, (kind, length), None, number)
         if dataclasses.is_dataclass(kind):
-            return Shown(f"value: {class_name(kind)}", False, (kind, len(dataclasses.fields(kind))))
-        return Shown(f"value: {self._words.of(value)}", False, (kind, None))
+            return ValueText(f"value: {class_name(kind)}", False, (kind, len(dataclasses.fields(kind))))
+        return ValueText(f"value: {self._words.of(value)}", False, (kind, None))
 
     def _items(self, value: Any, kind: type) -> str:
         """What a short container of plain values holds."""
         is_known = kind in (list, tuple, dict) or kind.__module__ == "torch"  # there: a Size
-        if not is_known or not 0 < len(value) <= _MOST_WORDS:
+        if not is_known or not 0 < len(value) <= _MAX_INLINE_ITEMS:
             return ""
         held = [*value, *value.values()] if kind is dict else value
-        if any(type(item) not in _WORDS for item in held):
+        if any(type(item) not in _INLINE_TYPES for item in held):
             return ""
-        if any(type(item) is str and len(item) > _LONGEST_WORDS for item in held):
+        if any(type(item) is str and len(item) > _MAX_INLINE_LENGTH for item in held):
             return ""
         text = repr(value)
-        return f" | {text}" if len(text) <= _LONGEST_WORDS else ""
+        return f" | {text}" if len(text) <= _MAX_INLINE_LENGTH else ""
 
 
 @lru_cache(maxsize=1024)
-def _array_words(framework: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[str, str, str]:
+def _array_text(framework: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[str, str, str]:
     """The shape alone, with the type, and the device where it is not the CPU."""
     is_torch = framework == "torch"
     size = f"shape=torch.Size({list(shape)})" if is_torch else f"shape={shape}"
@@ -137,56 +143,58 @@ def _array_words(framework: str, shape: tuple[int, ...], dtype: str, device: str
     return size, f"{size} | dtype={'torch.' if is_torch else ''}{dtype}", elsewhere
 
 
-def changes(before: tuple[Any, ...] | None, now: Shown) -> str:
+def describe_change(before: tuple[Any, ...] | None, now: ValueText) -> str:
     """What differs from the last value of the same name: `~shape ~dtype`."""
     if before is None:
         return ""
     if before[0] != now.facts[0]:
-        also = _differing(before, now.facts) if len(before) == len(now.facts) else []
+        also = _differing_facts(before, now.facts) if len(before) == len(now.facts) else []
         return " ".join(["~type", *also])
     if now.is_array:
-        return " ".join(_differing(before, now.facts)) or "~values"
+        return " ".join(_differing_facts(before, now.facts)) or "~values"
     if before[1] != now.facts[1]:
         return "~len"
     return "" if now.facts[1] is None else "~values"
 
 
-def _differing(before: tuple[Any, ...], now: tuple[Any, ...]) -> list[str]:
+def _differing_facts(before: tuple[Any, ...], now: tuple[Any, ...]) -> list[str]:
     if len(now) != 4:
         return []
     words = ("~shape", "~dtype", "~device")
     return [word for word, was, is_now in zip(words, before[1:], now[1:], strict=True) if was != is_now]
 
 
-class _Budget:
-    left = _MOST_VISITED
+class _VisitBudget:
+    left = _MAX_VISITED
 
 
-def _is_walked(kind: type) -> bool:
+def _is_plain_container(kind: type) -> bool:
     """Containers that hold what they show; asking others may load, compute or count something."""
     return issubclass(kind, (list, tuple, dict, deque)) or dataclasses.is_dataclass(kind)
 
 
-def _arrays(value: Any, path: str, budget: _Budget, depth: int) -> Iterator[tuple[str, Any]]:
-    for step, item in _inside(value):
+def _find_arrays(value: Any, path: str, budget: _VisitBudget, depth: int) -> Iterator[tuple[str, Any]]:
+    for step, item in _iterate_children(value):
         budget.left -= 1
         if budget.left < 0:
             return
         kind = type(item)
-        if kind in _WORDS:
+        if kind in _INLINE_TYPES:
             continue
         if framework_of(item).name != "python":
             yield path + step, item
-        elif depth < _DEEPEST and _is_walked(kind):
-            yield from _arrays(item, path + step, budget, depth + 1)
+        elif depth < _MAX_DEPTH and _is_plain_container(kind):
+            yield from _find_arrays(item, path + step, budget, depth + 1)
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if kind in (list, tuple, deque):  # of any length: only as much is read as is shown
         return ((f"[{position}]", item) for position, item in enumerate(value))
     if kind is dict:
-        return ((f"[{key!r}]" if type(key) in _WORDS else "[...]", item) for key, item in value.items())
+        return (
+            (f"[{key!r}]" if type(key) in _INLINE_TYPES else "[...]", item) for key, item in value.items()
+        )
     return ((part.step, part.value) for part in children(value) or ())
 
 
@@ -197,21 +205,25 @@ def _torch() -> Any:
     return torch_summary
 
 
-def _numbers(framework: Framework, value: Any, told: Description, stats: bool) -> Statistics | None:
+def _statistics_or_none(
+    framework: Framework, value: Any, told: Description, stats: bool
+) -> Statistics | None:
     try:
-        return _looked_at(framework, value, told, stats)
+        return _compute_statistics(framework, value, told, stats)
     except Exception:
         # What it is has been said; what it holds may be gone, far away or of a kind that cannot be added up.
         log.debug("a %s cannot be looked into", told.type, exc_info=True)
         return None
 
 
-def _looked_at(framework: Framework, value: Any, told: Description, stats: bool) -> Statistics | None:
+def _compute_statistics(
+    framework: Framework, value: Any, told: Description, stats: bool
+) -> Statistics | None:
     """The statistics, where they are asked for or something is not finite."""
     if not stats and (not told.dtype.startswith(("float", "bfloat", "complex")) or told.device == "meta"):
         return None
     if framework.name == "torch":
-        return _of_tensor(value, told, stats)
+        return _tensor_statistics(value, told, stats)
     bits = framework.bits(value)
     if not stats and DTYPE_TABLE[told.dtype].native and _has_finite_sum(bits):
         return None
@@ -219,7 +231,7 @@ def _looked_at(framework: Framework, value: Any, told: Description, stats: bool)
     return found if stats or found.finite != found.count else None
 
 
-def _of_tensor(value: Any, told: Description, stats: bool) -> Statistics | None:
+def _tensor_statistics(value: Any, told: Description, stats: bool) -> Statistics | None:
     if not stats and _torch().is_surely_finite(value, told):
         return None
     found: Statistics | None = _torch().tensor_statistics(value)
@@ -231,14 +243,14 @@ def _has_finite_sum(bits: Any) -> bool:
         return bool(np.isfinite(bits.sum()))
 
 
-def _statistics(found: Statistics) -> str:
+def _format_statistics(found: Statistics) -> str:
     if found.min is None or found.max is None or found.mean is None:
         return ""
     known = (("min", found.min), ("max", found.max), ("mean", found.mean), ("norm", found.norm))
     return f" | {' '.join(f'{what}={format_number(value)}' for what, value in known)}"
 
 
-def _single(framework: Framework, value: Any) -> float | None:
+def _single_number(framework: Framework, value: Any) -> float | None:
     """The only number of an array, where it is a finite one that can be had without harm."""
     if framework.name == "torch" and not _torch().is_readable(value):
         return None
@@ -298,7 +310,7 @@ _TO_ASCII = str.maketrans(_ASCII)
 _BOLD, _RED, _YELLOW, _CYAN, _PLAIN = (f"\x1b[{code}m" for code in ("1", "1;31", "1;33", "36", "0"))
 
 
-class Line(NamedTuple):
+class CallLine(NamedTuple):
     """One line of a tree: what it says, how it differs from before, and what is wrong."""
 
     text: str
@@ -319,7 +331,7 @@ class Line(NamedTuple):
         return self.key or self.plain()
 
 
-def labels_for(encoding: str | None) -> Labels:
+def choose_labels(encoding: str | None) -> Labels:
     """The words of the language that is asked for, as long as the stream can take them."""
     return CHINESE if is_chinese() and can_encode("".join(CHINESE), encoding) else ENGLISH
 
@@ -332,7 +344,7 @@ def can_encode(text: str, encoding: str | None) -> bool:
     return True
 
 
-def encodable(text: str, encoding: str | None) -> str:
+def make_encodable(text: str, encoding: str | None) -> str:
     """The text with box characters where the encoding has them; what else it lacks is escaped."""
     if can_encode(text, encoding):
         return text
@@ -344,42 +356,46 @@ def encodable(text: str, encoding: str | None) -> str:
         return drawn.encode("ascii", "backslashreplace").decode("ascii")
 
 
-def coloured(line: Line, width: int | None) -> str:
+def colour_line(line: CallLine, width: int | None) -> str:
     """For a terminal: the notes are never cut away, and only the unusual has a colour."""
     notes = "  ".join(part for part in (line.note, line.alarm) if part)
-    text = line.text if width is None else _cut(line.text, width - (len(notes) + 2 if notes else 0))
+    text = (
+        line.text
+        if width is None
+        else _truncate_to_width(line.text, width - (len(notes) + 2 if notes else 0))
+    )
     if line.is_header:
-        text = _painted(text, _BOLD)
+        text = _paint(text, _BOLD)
     elif line.is_target:
-        text = _painted(text, _YELLOW)
-    note = f"  {_painted(line.note, _CYAN)}" if line.note else ""
-    return text + note + (f"  {_painted(line.alarm, _RED)}" if line.alarm else "")
+        text = _paint(text, _YELLOW)
+    note = f"  {_paint(line.note, _CYAN)}" if line.note else ""
+    return text + note + (f"  {_paint(line.alarm, _RED)}" if line.alarm else "")
 
 
-def fitted(line: Line, width: int | None) -> str:
+def fit_line(line: CallLine, width: int | None) -> str:
     """The same without colours."""
     notes = "  ".join(part for part in (line.note, line.alarm) if part)
     if width is None or not notes:
-        return line.plain() if width is None else _cut(line.text, width)
-    return f"{_cut(line.text, width - len(notes) - 2)}  {notes}"
+        return line.plain() if width is None else _truncate_to_width(line.text, width)
+    return f"{_truncate_to_width(line.text, width - len(notes) - 2)}  {notes}"
 
 
-def _painted(text: str, colour: str) -> str:
+def _paint(text: str, colour: str) -> str:
     """The lines of the tree itself stay as they are."""
     start = len(text) - len(text.lstrip("│├└┌─ "))
     return f"{text[:start]}{colour}{text[start:]}{_PLAIN}"
 
 
-def _cut(text: str, width: int) -> str:
+def _truncate_to_width(text: str, width: int) -> str:
     width = max(width, 20)
-    if len(text) <= width // 2 or _columns(text) <= width:
+    if len(text) <= width // 2 or _display_width(text) <= width:
         return text
-    while _columns(text) > width - 1:
-        text = text[: len(text) - max(1, (_columns(text) - width + 1) // 2)]
+    while _display_width(text) > width - 1:
+        text = text[: len(text) - max(1, (_display_width(text) - width + 1) // 2)]
     return f"{text}…"
 
 
-def _columns(text: str) -> int:
+def _display_width(text: str) -> int:
     """A Chinese character takes two."""
     wide = sum(letter >= "\u1100" and unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return len(text) + wide

@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tensortap.render.value_rows import ValueRow
-from tensortap.render.value_tree_fold import Fold, Line
+from tensortap.render.value_tree_fold import FoldedTree, TreeLine
 from tensortap.render.words import (
     describe_type,
     escape_unprintable,
+    fold_numbered_names,
     format_range,
     format_std_trend,
     join_notes,
-    joined,
     pluralize,
     short_dtype,
 )
 
-_WIDEST_LABEL = 48
-_NARROWEST_LABEL = 8
-_SHORTEST_NAME = 5
-_SHORTEST_WHERE = 12
+_MAX_LABEL_WIDTH = 48
+_MIN_LABEL_WIDTH = 8
+_MIN_NAME_LENGTH = 5
+_MIN_WHERE_LENGTH = 12
 _BOX = ("├─ ", "└─ ", "│  ", "   ", "…")
 _ASCII = ("|- ", "'- ", "|  ", "   ", "...")
 
@@ -37,7 +37,7 @@ _ASCII = ("|- ", "'- ", "|  ", "   ", "...")
 def render_value_tree(
     rows: Sequence[ValueRow],
     title: str = "",
-    missing: Missing = (),
+    missing: MissingValues = (),
     width: int | None = None,
     ascii: bool = False,
     *,
@@ -48,38 +48,42 @@ def render_value_tree(
 
     >>> print(tree_text(rows_of(records), "GPT2", cap.missing, *fits(sys.stdout)))
     """
-    fold = Fold(rows, classes)
+    fold = FoldedTree(rows, classes)
     drawing = _ASCII if ascii else _BOX
-    drawn = list(_drawn(fold.lines, drawing))
-    shown = _cells(drawn[:MOST_LINES], fold)
+    drawn = list(_draw_branches(fold.lines, drawing))
+    shown = _build_cells(drawn[:MAX_LINES], fold)
     hidden = len(drawn) - len(shown)
     room = width or sys.maxsize
-    above = [_shortened(line, room, drawing[-1]) for line in summary(rows, fold, title)]
+    above = [_elide_middle(line, room, drawing[-1]) for line in summary_lines(rows, fold, title)]
     below = [f"... {pluralize(hidden, 'more line')}"] if hidden else []
-    below += [_shortened(line, room, drawing[-1]) for line in missing_lines(missing)]
-    text = "\n".join([*above, *_laid(shown, width, drawing[-1]), *below])
+    below += [_elide_middle(line, room, drawing[-1]) for line in missing_lines(missing)]
+    text = "\n".join([*above, *_lay_out_lines(shown, width, drawing[-1]), *below])
     return text.encode("ascii", "backslashreplace").decode() if ascii else text
 
 
 def stream_limits(stream: Any) -> tuple[int | None, bool]:
     """How wide a text for the stream may be, None where nobody watches, and whether it must be ASCII."""
-    return (shutil.get_terminal_size().columns if _is_terminal(stream) else None), not _takes_boxes(stream)
+    return (shutil.get_terminal_size().columns if _is_terminal(stream) else None), not _can_encode_boxes(
+        stream
+    )
 
 
-def _drawn(lines: list[Line], drawing: Sequence[str], before: str = "") -> Iterator[tuple[str, Line]]:
+def _draw_branches(
+    lines: list[TreeLine], drawing: Sequence[str], before: str = ""
+) -> Iterator[tuple[str, TreeLine]]:
     tee, corner, bar, blank, _ = drawing
     for line in lines:
         is_last = line is lines[-1]
         yield before + (corner if is_last else tee), line
         if not line.brief:
-            yield from _drawn(line.children, drawing, before + (blank if is_last else bar))
+            yield from _draw_branches(line.children, drawing, before + (blank if is_last else bar))
 
 
-def _cells(drawn: list[tuple[str, Line]], fold: Fold) -> list[Cells]:
-    shown: list[Cells] = []
+def _build_cells(drawn: list[tuple[str, TreeLine]], fold: FoldedTree) -> list[LineCells]:
+    shown: list[LineCells] = []
     types: list[str] = []
     for head, line in drawn:
-        cells = cells_of(line, fold.dtype, fold.device, head)
+        cells = line_cells(line, fold.dtype, fold.device, head)
         types.append(cells.type)
         # Below a line that is deeper the eye would take the shape from there; only a neighbour or the parent
         # says it without doubt.
@@ -90,53 +94,58 @@ def _cells(drawn: list[tuple[str, Line]], fold: Fold) -> list[Cells]:
     return shown
 
 
-def _laid(shown: list[Cells], width: int | None, ellipsis: str) -> list[str]:
-    columns = columns_of(shown)
-    values = [_odd(cells, columns) if cells.body else _plain(cells, columns) for cells in shown]
-    left = _left_column(shown, values, width)
-    return [_line(cells, value, left, width, ellipsis) for cells, value in zip(shown, values, strict=True)]
+def _lay_out_lines(shown: list[LineCells], width: int | None, ellipsis: str) -> list[str]:
+    columns = column_widths(shown)
+    values = [
+        _format_anomalous(cells, columns) if cells.body else _format_ordinary(cells, columns)
+        for cells in shown
+    ]
+    left = _label_column_width(shown, values, width)
+    return [
+        _format_line(cells, value, left, width, ellipsis) for cells, value in zip(shown, values, strict=True)
+    ]
 
 
-def _left_column(shown: list[Cells], values: list[str], width: int | None) -> int:
+def _label_column_width(shown: list[LineCells], values: list[str], width: int | None) -> int:
     heads = [len(cells.head) + len(cells.label) + len(cells.times) for cells in shown]
     if width is None:
-        return max((head for head in heads if head <= _WIDEST_LABEL), default=_WIDEST_LABEL)
+        return max((head for head in heads if head <= _MAX_LABEL_WIDTH), default=_MAX_LABEL_WIDTH)
     right = max((len(value) for cells, value in zip(shown, values, strict=True) if not cells.body), default=0)
-    least = max((len(cells.head) for cells in shown), default=0) + _NARROWEST_LABEL
+    least = max((len(cells.head) for cells in shown), default=0) + _MIN_LABEL_WIDTH
     return min(max(heads, default=0), max(least, width - right - 2))
 
 
-def _plain(cells: Cells, columns: Columns) -> str:
+def _format_ordinary(cells: LineCells, columns: ColumnWidths) -> str:
     parts = (columns.typed(cells), columns.numbers(cells), cells.trend.ljust(columns.trend), cells.tail)
     return ("  " + "  ".join(parts)).rstrip()
 
 
-def _odd(cells: Cells, columns: Columns) -> str:
+def _format_anomalous(cells: LineCells, columns: ColumnWidths) -> str:
     where = f"{cells.where}: " if cells.where else ""
     start = f"{columns.typed(cells)}  " if cells.arrow else ""
     return f"! {start}{where}{cells.body}"
 
 
-def _line(cells: Cells, value: str, left: int, width: int | None, ellipsis: str) -> str:
+def _format_line(cells: LineCells, value: str, left: int, width: int | None, ellipsis: str) -> str:
     if width is None:
         return (f"{cells.head}{cells.label}{cells.times}".ljust(left) + f"  {value}").rstrip()
-    line = f"{cells.head}{_label(cells, left - len(cells.head), ellipsis)}".ljust(left)
+    line = f"{cells.head}{_fit_label(cells, left - len(cells.head), ellipsis)}".ljust(left)
     if cells.body:
         room = width - left - 2 - (len(value) - len(cells.where))
-        where = _shortened(cells.where, max(room, _SHORTEST_WHERE), ellipsis)
+        where = _elide_middle(cells.where, max(room, _MIN_WHERE_LENGTH), ellipsis)
         return f"{line}  {value.replace(cells.where, where, 1)}"
-    return _cut(f"{line}  {value}".rstrip(), width, ellipsis)
+    return _drop_trailing_words(f"{line}  {value}".rstrip(), width, ellipsis)
 
 
-def _label(cells: Cells, room: int, ellipsis: str) -> str:
+def _fit_label(cells: LineCells, room: int, ellipsis: str) -> str:
     """How many siblings there are is said last of all; their class goes first."""
     times = cells.times
     if len(cells.label) + len(times) > room:
         times = "  " + times.split()[0] if times else ""
-    return _shortened(cells.label, max(room - len(times), _SHORTEST_NAME), ellipsis) + times
+    return _elide_middle(cells.label, max(room - len(times), _MIN_NAME_LENGTH), ellipsis) + times
 
 
-def _cut(line: str, width: int, ellipsis: str) -> str:
+def _drop_trailing_words(line: str, width: int, ellipsis: str) -> str:
     """Whole words from the end: half a number would be another number."""
     if len(line) <= width:
         return line
@@ -145,7 +154,7 @@ def _cut(line: str, width: int, ellipsis: str) -> str:
     return f"{line.rstrip()} {ellipsis}"
 
 
-def _shortened(text: str, room: int, ellipsis: str) -> str:
+def _elide_middle(text: str, room: int, ellipsis: str) -> str:
     """The beginning and the end: numbers of layers stand in the one, names of values in the other."""
     if len(text) <= room:
         return text
@@ -160,7 +169,7 @@ def _is_terminal(stream: Any) -> bool:
         return False
 
 
-def _takes_boxes(stream: Any) -> bool:
+def _can_encode_boxes(stream: Any) -> bool:
     try:
         "".join(_BOX).encode(getattr(stream, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -168,15 +177,15 @@ def _takes_boxes(stream: Any) -> bool:
     return True
 
 
-Missing = Sequence[tuple[str, str]]
+MissingValues = Sequence[tuple[str, str]]
 
-MOST_LINES = 2000
-_MOST_MISSING = 50
-_WIDEST_TYPE = 28
+MAX_LINES = 2000
+_MAX_MISSING = 50
+_MAX_TYPE_WIDTH = 28
 
 
 @dataclass(slots=True)
-class Cells:
+class LineCells:
     """A line as the words of its columns; an unusual one says all after its type in one `body`."""
 
     head: str
@@ -192,10 +201,10 @@ class Cells:
     body: str = ""
 
 
-def cells_of(line: Line, dtype: str, device: str, head: str = "") -> Cells:
+def line_cells(line: TreeLine, dtype: str, device: str, head: str = "") -> LineCells:
     times = f"  x{line.times} {escape_unprintable(line.of)}".rstrip() if line.times > 1 else ""
     type_word = escape_unprintable(describe_type(line.rows, dtype, device))
-    cells = Cells(head, escape_unprintable(line.label), times, line.arrow, type_word)
+    cells = LineCells(head, escape_unprintable(line.label), times, line.arrow, type_word)
     cells.low, cells.high = format_range(line.rows)
     cells.trend = format_std_trend(line.ends)
     told = [line.repeated, "" if line.odd else join_notes(line.rows)]
@@ -203,18 +212,18 @@ def cells_of(line: Line, dtype: str, device: str, head: str = "") -> Cells:
     if line.odd:
         cells.where, cells.body = (
             escape_unprintable(line.where),
-            _odd_body(escape_unprintable(line.odd), cells),
+            _anomaly_body(escape_unprintable(line.odd), cells),
         )
     return cells
 
 
-def _odd_body(odd: str, cells: Cells) -> str:
+def _anomaly_body(odd: str, cells: LineCells) -> str:
     numbers = f"{cells.low} .. {cells.high}" if cells.high else cells.low
     words = (f"{odd}, {numbers}" if numbers else odd, cells.trend, cells.tail)
     return "  ".join(word for word in words if word)
 
 
-class Columns(NamedTuple):
+class ColumnWidths(NamedTuple):
     """How wide each column is; a longer type pushes its own line only."""
 
     type: int
@@ -222,26 +231,26 @@ class Columns(NamedTuple):
     high: int
     trend: int
 
-    def typed(self, cells: Cells) -> str:
+    def typed(self, cells: LineCells) -> str:
         return f"{cells.arrow:2} {cells.type:<{self.type}}"
 
-    def numbers(self, cells: Cells) -> str:
+    def numbers(self, cells: LineCells) -> str:
         if cells.high:
             return f"{cells.low:>{self.low}} .. {cells.high:<{self.high}}"
         return cells.low.rjust(self.low).ljust(self.low + self.high + (4 if self.high else 0))
 
 
-def columns_of(shown: Sequence[Cells]) -> Columns:
+def column_widths(shown: Sequence[LineCells]) -> ColumnWidths:
     plain = [cells for cells in shown if not cells.body]
-    return Columns(
-        min(_WIDEST_TYPE, max((len(cells.type) for cells in plain), default=0)),
+    return ColumnWidths(
+        min(_MAX_TYPE_WIDTH, max((len(cells.type) for cells in plain), default=0)),
         max((len(cells.low) for cells in plain if cells.high), default=0),
         max((len(cells.high) for cells in plain), default=0),
         max((len(cells.trend) for cells in plain), default=0),
     )
 
 
-def summary(rows: Sequence[ValueRow], fold: Fold, title: str) -> list[str]:
+def summary_lines(rows: Sequence[ValueRow], fold: FoldedTree, title: str) -> list[str]:
     """The first lines: how many values, what is usual among them, and where the first trouble is."""
     if not rows:
         return [escape_unprintable(f"{title}: nothing was captured" if title else "nothing was captured")]
@@ -253,12 +262,12 @@ def summary(rows: Sequence[ValueRow], fold: Fold, title: str) -> list[str]:
     return [escape_unprintable(line) for line in lines]
 
 
-def missing_lines(missing: Missing) -> list[str]:
+def missing_lines(missing: MissingValues) -> list[str]:
     """What was selected and never seen, equal reasons together."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in missing:
         by_reason.setdefault(reason, []).append(name)
-    told = [(name, reason) for reason, names in by_reason.items() for name in joined(names)]
-    lines = [escape_unprintable(f"missing: {name} - {reason}") for name, reason in told[:_MOST_MISSING]]
+    told = [(name, reason) for reason, names in by_reason.items() for name in fold_numbered_names(names)]
+    lines = [escape_unprintable(f"missing: {name} - {reason}") for name, reason in told[:_MAX_MISSING]]
     hidden = len(told) - len(lines)
     return [*lines, f"missing: ... {hidden:,} more"] if hidden else lines

@@ -7,21 +7,21 @@ from html import escape
 
 from tensortap.render.value_rows import HISTOGRAM_BINS, ValueRow
 from tensortap.render.value_tree import (
-    MOST_LINES,
-    Cells,
-    Columns,
-    Missing,
-    cells_of,
-    columns_of,
+    MAX_LINES,
+    ColumnWidths,
+    LineCells,
+    MissingValues,
+    column_widths,
+    line_cells,
     missing_lines,
-    summary,
+    summary_lines,
 )
-from tensortap.render.value_tree_fold import Fold, Line
+from tensortap.render.value_tree_fold import FoldedTree, TreeLine
 from tensortap.render.words import pluralize
 
 _INDENT = 2
-_WIDEST_LABEL = 48
-_NO_PICTURE = " " * 6
+_MAX_LABEL_WIDTH = 48
+_NO_HISTOGRAM = " " * 6
 # Orange with black on it can be told apart by everyone, on white and on black.
 _STYLE = """<style>
 .tt-tree{font-family:monospace;font-size:90%;line-height:1.45;color:inherit;white-space:pre;overflow-x:auto}
@@ -41,88 +41,88 @@ _STYLE = """<style>
 def render_value_tree_html(
     rows: Sequence[ValueRow],
     title: str = "",
-    missing: Missing = (),
+    missing: MissingValues = (),
     *,
     classes: Mapping[str, str] | None = None,
 ) -> str:
     """The tree as one self-contained piece of HTML. What leads to an unusual value is open, the rest of what
     lies deeper is closed."""
-    fold = Fold(rows, classes)
-    flat = _flat(fold.lines)
-    page = _Page(fold, flat[:MOST_LINES])
-    hidden = len(flat) - MOST_LINES
+    fold = FoldedTree(rows, classes)
+    flat = _flatten(fold.lines)
+    page = _HtmlTree(fold, flat[:MAX_LINES])
+    hidden = len(flat) - MAX_LINES
     more = [f"... {pluralize(hidden, 'more line')}"] if hidden > 0 else []
-    first, *trouble = summary(rows, fold, title)
-    above = [_paragraph(first), *(f"<p>{_marked(line)}</p>" for line in trouble)]
+    first, *trouble = summary_lines(rows, fold, title)
+    above = [_paragraph(first), *(f"<p>{_mark_anomaly(line)}</p>" for line in trouble)]
     below = [_paragraph(line) for line in (*more, *missing_lines(missing))]
     return f'<div class="tt-tree">{_STYLE}{"".join([*above, *map(page.html, fold.lines), *below])}</div>'
 
 
-def _flat(lines: Sequence[Line], depth: int = 0) -> list[tuple[int, Line]]:
-    return [each for line in lines for each in ((depth, line), *_flat(line.children, depth + 1))]
+def _flatten(lines: Sequence[TreeLine], depth: int = 0) -> list[tuple[int, TreeLine]]:
+    return [each for line in lines for each in ((depth, line), *_flatten(line.children, depth + 1))]
 
 
 def _paragraph(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
 
-def _marked(trouble: str) -> str:
+def _mark_anomaly(trouble: str) -> str:
     """The sign in its colour; the sign alone says it too."""
     return f"<b>!</b>{escape(trouble.removeprefix('!'))}"
 
 
-class _Page:
+class _HtmlTree:
     """The lines that are shown, with the width of their columns."""
 
-    def __init__(self, fold: Fold, shown: list[tuple[int, Line]]) -> None:
-        self._cells = {id(line): (depth, cells_of(line, fold.dtype, fold.device)) for depth, line in shown}
-        labels = [_INDENT * depth + len(_label(cells)) for depth, cells in self._cells.values()]
-        self._left = min(_WIDEST_LABEL, max(labels, default=0))
-        self._columns: Columns = columns_of([cells for _, cells in self._cells.values()])
+    def __init__(self, fold: FoldedTree, shown: list[tuple[int, TreeLine]]) -> None:
+        self._cells = {id(line): (depth, line_cells(line, fold.dtype, fold.device)) for depth, line in shown}
+        labels = [_INDENT * depth + len(_full_label(cells)) for depth, cells in self._cells.values()]
+        self._left = min(_MAX_LABEL_WIDTH, max(labels, default=0))
+        self._columns: ColumnWidths = column_widths([cells for _, cells in self._cells.values()])
 
-    def html(self, line: Line) -> str:
+    def html(self, line: TreeLine) -> str:
         if id(line) not in self._cells:
             return ""
         depth, cells = self._cells[id(line)]
-        label = escape(_label(cells).ljust(self._left - _INDENT * depth))
+        label = escape(_full_label(cells).ljust(self._left - _INDENT * depth))
         told = f"{label} {self._odd(line, cells) if cells.body else self._plain(line, cells)}".rstrip()
         if not line.children:
             return f"<div>{told}</div>"
-        is_open = depth == 0 or (not line.brief and _leads_to_trouble(line))
+        is_open = depth == 0 or (not line.brief and _contains_anomaly(line))
         inside = "".join(map(self.html, line.children))
         return f"<details{' open' if is_open else ''}><summary>{told}</summary>{inside}</details>"
 
-    def _plain(self, line: Line, cells: Cells) -> str:
+    def _plain(self, line: TreeLine, cells: LineCells) -> str:
         words = f"{self._columns.numbers(cells)}  {cells.trend:<{self._columns.trend}}"
         tail = f"  <i>{escape(cells.tail)}</i>" if cells.tail else ""
-        return f"  {escape(self._columns.typed(cells))}  {_picture(line.rows)}{escape(words)}{tail}"
+        return f"  {escape(self._columns.typed(cells))}  {_histogram_svg(line.rows)}{escape(words)}{tail}"
 
-    def _odd(self, line: Line, cells: Cells) -> str:
+    def _odd(self, line: TreeLine, cells: LineCells) -> str:
         where = f"{cells.where}: " if cells.where else ""
-        start = f"{escape(self._columns.typed(cells))}  {_picture(line.rows)}" if cells.arrow else ""
+        start = f"{escape(self._columns.typed(cells))}  {_histogram_svg(line.rows)}" if cells.arrow else ""
         return f"<b>!</b> {start}{escape(where + cells.body)}"
 
 
-def _label(cells: Cells) -> str:
+def _full_label(cells: LineCells) -> str:
     return cells.label + cells.times
 
 
-def _leads_to_trouble(line: Line) -> bool:
-    return bool(line.odd) or any(map(_leads_to_trouble, line.children))
+def _contains_anomaly(line: TreeLine) -> bool:
+    return bool(line.odd) or any(map(_contains_anomaly, line.children))
 
 
-def _picture(rows: Sequence[ValueRow]) -> str:
+def _histogram_svg(rows: Sequence[ValueRow]) -> str:
     """Ten bars as one path."""
-    counts = _together([row for row in rows if row.histogram])
+    counts = _merge_histograms([row for row in rows if row.histogram])
     most = max(counts)
     if not most:
-        return _NO_PICTURE
+        return _NO_HISTOGRAM
     heights = ((at, max(0.4, round(10 * count / most, 1))) for at, count in enumerate(counts) if count)
     bars = "".join(f"M{at} 10v-{height:g}h.8V10" for at, height in heights)
     return f'<svg viewBox="0 0 10 10" preserveAspectRatio="none" aria-hidden="true"><path d="{bars}"/></svg>'
 
 
-def _together(rows: Sequence[ValueRow]) -> list[float]:
+def _merge_histograms(rows: Sequence[ValueRow]) -> list[float]:
     """The histograms of several rows as one over the range of all; a bar goes where its middle lies."""
     counts = [0.0] * HISTOGRAM_BINS
     lows = [float(row.low) for row in rows if row.low is not None]

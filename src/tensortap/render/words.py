@@ -124,7 +124,7 @@ def describe_repeats(rows: Sequence[ValueRow], has_steps: bool, has_ranks: bool)
     ):
         if is_told:
             flat = [each for one in found for each in (one if isinstance(one, tuple) else (one,))]
-            words.append(f"{what}{'s' if len(set(flat)) > 1 else ''} {ranges(flat)}")
+            words.append(f"{what}{'s' if len(set(flat)) > 1 else ''} {format_ranges(flat)}")
     return ", ".join(words)
 
 
@@ -157,12 +157,12 @@ _ARROWS: dict[Kind, str] = {
     "grad_input": "<-",
     "call": "<-",
 }
-_DEEPEST = 60  # segments; a tree is walked by recursion
-_MOST_RANGES = 6
-_LONGEST_NUMBER = 10
+_MAX_SEGMENTS = 60  # segments; a tree is walked by recursion
+_MAX_RANGES = 6
+_MAX_INDEX_DIGITS = 10
 
 
-class Place(NamedTuple):
+class ValueLocation(NamedTuple):
     """Where a value stands: the segments of its module, what it is called there, and its direction."""
 
     module: tuple[str, ...]
@@ -170,42 +170,42 @@ class Place(NamedTuple):
     arrow: str
 
 
-def places(rows: Sequence[ValueRow]) -> dict[str, Place]:
+def locate_values(rows: Sequence[ValueRow]) -> dict[str, ValueLocation]:
     """The place of every name; what a name means may depend on which others exist."""
     kinds: dict[str, Kind] = {}
     for row in rows:
         kinds.setdefault(row.name, row.kind)
-    return {name: _place(name, kinds) for name in kinds}
+    return {name: _locate(name, kinds) for name in kinds}
 
 
-def _place(name: str, kinds: Mapping[str, Kind]) -> Place:
+def _locate(name: str, kinds: Mapping[str, Kind]) -> ValueLocation:
     bare = name.removesuffix(".grad")
     is_gradient = bare != name and kinds[name] != "value"
     kind = kinds.get(bare, kinds[name]) if is_gradient else kinds[name]
-    place = _placed(bare if is_gradient else name, kind, kinds)
+    place = _locate_by_kind(bare if is_gradient else name, kind, kinds)
     if not is_gradient:
         return place
     return place._replace(label=f"{place.label}.grad" if place.label else "grad")
 
 
-def _placed(name: str, kind: Kind, kinds: Mapping[str, Kind]) -> Place:
+def _locate_by_kind(name: str, kind: Kind, kinds: Mapping[str, Kind]) -> ValueLocation:
     arrow = _ARROWS.get(kind, "=")
-    segments, items = _segments(name, kind)
+    segments, items = _split_name(name, kind)
     if kind in ("input", "grad_input") and "in" in segments:
         at = segments.index("in")
-        return Place(segments[:at], ".".join(segments[at + 1 :]) + items, arrow)
+        return ValueLocation(segments[:at], ".".join(segments[at + 1 :]) + items, arrow)
     if kind == "param" and segments[-1] == "after_step":
-        return Place(segments[:-2], ".".join(segments[-2:]) + items, arrow)
+        return ValueLocation(segments[:-2], ".".join(segments[-2:]) + items, arrow)
     if kind not in ("output", "grad_output"):
-        return Place(segments[:-1], segments[-1] + items, arrow)
+        return ValueLocation(segments[:-1], segments[-1] + items, arrow)
     at = segments.index("out") if "out" in segments else -1
     names_a_part = at == 0 or (0 < at < len(segments) - 1 and ".".join(segments[: at + 1]) not in kinds)
     if names_a_part:
-        return Place(segments[:at], ".".join(("", *segments[at + 1 :])).rstrip(".") + items, arrow)
-    return Place(segments, items, arrow)
+        return ValueLocation(segments[:at], ".".join(("", *segments[at + 1 :])).rstrip(".") + items, arrow)
+    return ValueLocation(segments, items, arrow)
 
 
-def _segments(name: str, kind: Kind) -> tuple[tuple[str, ...], str]:
+def _split_name(name: str, kind: Kind) -> tuple[tuple[str, ...], str]:
     """The dotted segments, and the items (`[0]['k']`) from the first bracket on. Free text stays whole, and
     so does a name with nothing before, after or between its dots: `../../x`."""
     if kind == "value" and not _DOTTED.fullmatch(name):
@@ -214,17 +214,17 @@ def _segments(name: str, kind: Kind) -> tuple[tuple[str, ...], str]:
     parts = name[:bracket].split(".")
     if not all(parts):
         return (name[:bracket],), name[bracket:]
-    if len(parts) > _DEEPEST:
-        parts = [*parts[:_DEEPEST], ".".join(parts[_DEEPEST:])]
+    if len(parts) > _MAX_SEGMENTS:
+        parts = [*parts[:_MAX_SEGMENTS], ".".join(parts[_MAX_SEGMENTS:])]
     return tuple(parts), name[bracket:]
 
 
-def is_number(segment: str) -> bool:
+def is_list_index(segment: str) -> bool:
     """Whether it is the place of a module in a list, and not digits that someone wrote."""
-    return segment.isascii() and segment.isdecimal() and len(segment) < _LONGEST_NUMBER
+    return segment.isascii() and segment.isdecimal() and len(segment) < _MAX_INDEX_DIGITS
 
 
-def ranges(indices: Iterable[int]) -> str:
+def format_ranges(indices: Iterable[int]) -> str:
     """`0-6,8-11`; of very many pieces the first and the last."""
     pieces: list[list[int]] = []
     for index in sorted(set(indices)):
@@ -233,29 +233,29 @@ def ranges(indices: Iterable[int]) -> str:
         else:
             pieces.append([index, index])
     written = [str(low) if low == high else f"{low}-{high}" for low, high in pieces]
-    if len(written) > _MOST_RANGES:
-        written = [*written[: _MOST_RANGES - 2], "...", written[-1]]
+    if len(written) > _MAX_RANGES:
+        written = [*written[: _MAX_RANGES - 2], "...", written[-1]]
     return ",".join(written)
 
 
-def joined(names: Iterable[str]) -> list[str]:
+def fold_numbered_names(names: Iterable[str]) -> list[str]:
     """Names that differ in one number written as one: `layers.0-11.mlp`. Several numbers fold one by one,
     the last first."""
     written = list(dict.fromkeys(tuple(name.split(".")) for name in names))
     for at in reversed(range(max((len(name) for name in written), default=0))):
-        written = _joined_at(written, at)
+        written = _fold_at(written, at)
     return [".".join(name) for name in written]
 
 
-def _joined_at(names: list[tuple[str, ...]], at: int) -> list[tuple[str, ...]]:
+def _fold_at(names: list[tuple[str, ...]], at: int) -> list[tuple[str, ...]]:
     groups: dict[tuple[object, ...], list[tuple[str, ...]]] = {}
     for name in names:
-        is_numbered = len(name) > at and is_number(name[at])
+        is_numbered = len(name) > at and is_list_index(name[at])
         key = (name[:at], "", name[at + 1 :]) if is_numbered else (name,)
         groups.setdefault(key, []).append(name)
-    return [_merged(group, at) if len(group) > 1 else group[0] for group in groups.values()]
+    return [_merge_numbers(group, at) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def _merged(group: list[tuple[str, ...]], at: int) -> tuple[str, ...]:
+def _merge_numbers(group: list[tuple[str, ...]], at: int) -> tuple[str, ...]:
     first = group[0]
-    return (*first[:at], ranges(int(name[at]) for name in group), *first[at + 1 :])
+    return (*first[:at], format_ranges(int(name[at]) for name in group), *first[at + 1 :])

@@ -38,6 +38,7 @@ from tensortap.replay.layouts import (
     missing_parts,
     split_fused,
 )
+from tensortap.replay.perturbations import convert_batch
 from tensortap.replay.reference import ReferenceActivations
 from tensortap.replay.report import (
     describe_replay,
@@ -50,7 +51,6 @@ from tensortap.replay.rounding import (
     IsolatedRounding,
     coarsest_dtype,
     coarsest_output_dtype,
-    convert_batch,
     floor_from_isolated_runs,
 )
 from tensortap.replay.teacher_forced import (

@@ -15,9 +15,9 @@ import numpy as np
 from tensortap.core.errors import UnsupportedValueError, WriteFailedError
 from tensortap.core.ranks import rank_info as this_process
 from tensortap.core.record import Record
-from tensortap.formats.hdf5.schema import ITERATIONS, RANKS, Moment, Storing, filters_of, open_file
-from tensortap.formats.hdf5.values import Casts, encode
-from tensortap.formats.hdf5.writer import TraceWriter, make_room
+from tensortap.formats.hdf5.schema import ITERATIONS, RANKS, StepAndRank, StorageOptions, resolve_filters, open_file
+from tensortap.formats.hdf5.values import DtypeCasts, encode_cell
+from tensortap.formats.hdf5.writer import TraceWriter, move_existing_aside
 from tensortap.frameworks.pytree import is_container, leaves
 
 log = logging.getLogger("tensortap.hdf5")
@@ -48,17 +48,17 @@ class HDF5:
         existing_ok: bool = True,
     ) -> None:
         self.path = Path(os.path.abspath(path))  # the program may change its working directory
-        self._casts = Casts(
+        self._casts = DtypeCasts(
             _check_dtype("float_dtype", float_dtype, "f"), _check_dtype("int_dtype", int_dtype, "iu")
         )
         iterations = _check_dtype("iteration_dtype", iteration_dtype, "iuf") or np.dtype(np.int64)
-        layout = Storing(iterations, filters_of(compression, compression_opts, shuffle))
+        layout = StorageOptions(iterations, resolve_filters(compression, compression_opts, shuffle))
         self.datasets: dict[str, TraceDataset] = {}
         self.skipped: dict[str, int] = {}
         self.reasons: dict[str, str] = {}
         self._file: TraceWriter | None = None
         if this_process().rank == 0:
-            make_room(self.path, existing_ok)
+            move_existing_aside(self.path, existing_ok)
             self._file = TraceWriter(self.path, layout)
             weakref.finalize(self, _close_file, self._file)  # also when the program ends without closing it
 
@@ -85,7 +85,7 @@ class HDF5:
 
     def _add(self, file: TraceWriter, name: str, value: Any, iteration: Any, rank: Any) -> None:
         try:
-            cell = encode(value, self._casts)
+            cell = encode_cell(value, self._casts)
         except UnsupportedValueError as error:
             inner_leaves = list(leaves(value)) if is_container(value) else []
             if not inner_leaves:
@@ -94,7 +94,7 @@ class HDF5:
                 self._add(file, name + path, leaf, iteration, rank)
             return
         try:
-            moment = Moment(
+            moment = StepAndRank(
                 _as_numeric_array("iteration", iteration, file.how.iterations),
                 _as_numeric_array("rank", rank),
             )

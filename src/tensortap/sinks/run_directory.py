@@ -24,7 +24,7 @@ import numpy as np
 
 from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.record import Record
-from tensortap.formats.atomic_files import DIRECT_ROOM, LARGE, one_block
+from tensortap.formats.atomic_files import DIRECT_ALIGNMENT, LARGE_NBYTES, contiguous_bytes
 from tensortap.formats.index import format_facts
 from tensortap.formats.payload import Payload
 from tensortap.formats.run_layout import (
@@ -33,7 +33,7 @@ from tensortap.formats.run_layout import (
     create_failed_error,
     write_failed_error,
 )
-from tensortap.formats.serializers import Encoded, encode
+from tensortap.formats.serializers import EncodedValue, encode
 from tensortap.frameworks.retention import Buffer, BufferPool
 from tensortap.kernels.hashing import checksum, crc32
 from tensortap.kernels.statistics import statistics
@@ -151,12 +151,12 @@ class RunDirectory:
             self._write_through = True
             self._start_in_process(f"-pid{os.getpid()}", None)
 
-    def _statistics_of(self, encoded: Encoded) -> tuple[Any, ...] | None:
+    def _statistics_of(self, encoded: EncodedValue) -> tuple[Any, ...] | None:
         if not encoded.payload.is_raw:
             return None
         return astuple(statistics(encoded.payload.bits, encoded.description.dtype))
 
-    def _enqueue(self, writer: BackgroundWriter, request: WriteRequest, encoded: Encoded) -> None:
+    def _enqueue(self, writer: BackgroundWriter, request: WriteRequest, encoded: EncodedValue) -> None:
         payload = encoded.payload
         if not writer.admit(payload.bits.nbytes):
             return
@@ -169,15 +169,15 @@ class RunDirectory:
 
     def _stage(self, payload: Payload) -> Buffer:
         """A pooled copy of the bits; for a large file padded for the header and direct I/O in one write."""
-        if self._is_packed or payload.bits.nbytes < LARGE:
+        if self._is_packed or payload.bits.nbytes < LARGE_NBYTES:
             return self._pool.copy(payload.bits)
-        buffer = self._pool.copy(payload.bits, len(payload.head), 2 * DIRECT_ROOM)
+        buffer = self._pool.copy(payload.bits, len(payload.head), 2 * DIRECT_ALIGNMENT)
         payload.staging = buffer.whole.data
         return buffer
 
     def _contiguous_body(self, payload: Payload) -> Buffer | memoryview:
         """The bits as one contiguous block: themselves, or a pooled copy."""
-        return one_block(payload.bits) if payload.bits.flags.c_contiguous else self._pool.copy(payload.bits)
+        return contiguous_bytes(payload.bits) if payload.bits.flags.c_contiguous else self._pool.copy(payload.bits)
 
     def _store(self, request: WriteRequest, body: Buffer | memoryview) -> None:
         data = body if isinstance(body, memoryview) else body.array.data

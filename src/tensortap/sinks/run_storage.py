@@ -11,11 +11,11 @@ from time import monotonic
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.ranks import RankInfo
 from tensortap.core.record import Record
-from tensortap.formats.atomic_files import Folder
+from tensortap.formats.atomic_files import AtomicFolder
 from tensortap.formats.index import IndexWriter, format_row_end, format_row_start
 from tensortap.formats.pack import PackWriter
 from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER, ranked_stem, write_failed_error
-from tensortap.formats.serializers import Encoded
+from tensortap.formats.serializers import EncodedValue
 
 _MAX_DELAY = 1.0  # seconds
 
@@ -25,7 +25,7 @@ class WriteRequest:
 
     __slots__ = ("_facts", "_row", "name", "payload", "ranks")
 
-    def __init__(self, record: Record, encoded: Encoded, ranks: RankInfo, facts: str) -> None:
+    def __init__(self, record: Record, encoded: EncodedValue, ranks: RankInfo, facts: str) -> None:
         self.name = record.name  # not the record: a queued value must not keep the program's memory alive
         self.ranks = ranks
         self.payload = encoded.payload
@@ -64,7 +64,7 @@ class FileStorage:
     """One file per value."""
 
     def __init__(self, run: Path, process_suffix: str, *, has_spare_core: bool) -> None:
-        self._folder = Folder(os.fspath(run), f"{run}/{INTERNAL_FOLDER}", has_spare_core=has_spare_core)
+        self._folder = AtomicFolder(os.fspath(run), f"{run}/{INTERNAL_FOLDER}", has_spare_core=has_spare_core)
         self._indexes = RankIndexes(run, process_suffix)
         self._next_numbers: defaultdict[str, int] = defaultdict(lambda: 1)
 

@@ -9,11 +9,11 @@ from threading import get_ident
 from typing import Any
 
 from tensortap.core.record import Record
-from tensortap.render.call_tree import ENDS, CallTree, Fold, ModuleTree, ValueLines
-from tensortap.render.call_tree_values import CallValues, Line, labels_for
+from tensortap.render.call_tree import CALL_END_KINDS, CallTree, RepeatFolder, ModuleCallTree, ValueLines
+from tensortap.render.call_tree_values import ValueFormatter, CallLine, choose_labels
 from tensortap.sinks.tree_writer import OutputScheduler, output_encoding, output_scheduler, shares_terminal
 
-_BLOCK_ENDS = (*ENDS, "yield")
+_BLOCK_ENDS = (*CALL_END_KINDS, "yield")
 _CALL_KINDS = ("call", "input", "local", "return", "yield", "raise")
 
 
@@ -37,7 +37,7 @@ class TreeLog:
         is_target: Callable[[str], bool] | None = None,
         output: OutputScheduler = output_scheduler,
     ) -> None:
-        self._values = CallValues(stats=stats, max_items=max_items)
+        self._values = ValueFormatter(stats=stats, max_items=max_items)
         self._max_depth, self._is_target, self._output = max_depth, is_target, output
         self._trees: dict[tuple[int, int], OpenTree] = {}  # by tree number, or by thread
 
@@ -66,10 +66,10 @@ class TreeLog:
             self._end_tree(key, tree)
 
     def _open_tree(self, record: Record, is_call: bool) -> OpenTree:
-        labels = labels_for(output_encoding())
+        labels = choose_labels(output_encoding())
         extra = _origin_label(record)
         if not is_call:
-            formatter: CallTree | ModuleTree = ModuleTree(
+            formatter: CallTree | ModuleCallTree = ModuleCallTree(
                 self._values, labels, max_depth=self._max_depth, extra=extra
             )
         else:
@@ -77,7 +77,7 @@ class TreeLog:
                 self._values, labels, max_depth=self._max_depth, is_target=self._is_target, extra=extra
             )
         file = record.site.file if record.site is not None else ""
-        return OpenTree(formatter, Fold(labels), self._output, file, labels.goes_on)
+        return OpenTree(formatter, RepeatFolder(labels), self._output, file, labels.goes_on)
 
     def _end_tree(self, key: tuple[int, int], tree: OpenTree, *, for_now: bool = False) -> None:
         tree.flush()
@@ -91,8 +91,8 @@ class OpenTree:
 
     def __init__(
         self,
-        formatter: CallTree | ModuleTree,
-        fold: Fold,
+        formatter: CallTree | ModuleCallTree,
+        fold: RepeatFolder,
         output: OutputScheduler,
         file: str,
         continuation_label: str,
@@ -103,7 +103,7 @@ class OpenTree:
         self.thread, self.thread_name = get_ident(), threading.current_thread().name
 
     def add(self, record: Record) -> None:
-        lines: list[Line] = []
+        lines: list[CallLine] = []
         for line in self._formatter.lines(record):
             lines += self._fold.add(line)
         self._output.put(self, lines)
@@ -114,10 +114,10 @@ class OpenTree:
     @property
     def is_over(self) -> bool:
         """Whether the model's forward has ended, as far as the records show."""
-        return isinstance(self._formatter, ModuleTree) and self._formatter.is_over
+        return isinstance(self._formatter, ModuleCallTree) and self._formatter.is_over
 
-    def continuation_header(self) -> Line:
-        return Line(f"┌── {self._formatter.title} {self._continuation_label}", is_header=True)
+    def continuation_header(self) -> CallLine:
+        return CallLine(f"┌── {self._formatter.title} {self._continuation_label}", is_header=True)
 
 
 class ValueLog:
@@ -135,7 +135,7 @@ class ValueLog:
         """`prefix` takes the place of a tree's input or output label; `indent` goes before the line."""
         lines = self._lines.get(stats)
         if lines is None:
-            lines = self._lines[stats] = ValueLines(CallValues(stats=stats), labels_for(output_encoding()))
+            lines = self._lines[stats] = ValueLines(ValueFormatter(stats=stats), choose_labels(output_encoding()))
         head = f"{indent}├─ {prefix} " if prefix else f"{indent}├─ "
         self._output.write_now(self, lines.bound(head, str(name), value, lineno, {}))
 
@@ -143,8 +143,8 @@ class ValueLog:
     def thread(self) -> int:
         return get_ident()
 
-    def continuation_header(self) -> Line:
-        return Line("")
+    def continuation_header(self) -> CallLine:
+        return CallLine("")
 
 
 def _origin_label(record: Record) -> str:

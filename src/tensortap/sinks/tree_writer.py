@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol, TextIO
 
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.settings import setting
-from tensortap.render.call_tree_values import Line, coloured, encodable, fitted
+from tensortap.render.call_tree_values import CallLine, colour_line, make_encodable, fit_line
 
 MAX_PENDING_LINES = 10_000  # of a buffered tree; beyond that they are written as one block
 STALE_AFTER = 2.0  # seconds without output after which the live tree gives way to one that has ended
@@ -43,7 +43,7 @@ class LoggedTree(Protocol):
     @property
     def thread(self) -> int: ...
 
-    def continuation_header(self) -> Line:
+    def continuation_header(self) -> CallLine:
         """The header line of a tree that was interrupted by others."""
 
 
@@ -53,7 +53,7 @@ class _TreeState:
 
     tree: LoggedTree
     lane: int
-    pending: list[Line] = field(default_factory=list)
+    pending: list[CallLine] = field(default_factory=list)
     has_begun: bool = False
     phase: Literal["open", "resting", "over"] = "open"
 
@@ -66,7 +66,7 @@ class OutputScheduler:
         self._last_write: tuple[_TreeState | None, float] = (None, 0.0)  # which tree, and when
         self._reset()
 
-    def put(self, tree: LoggedTree, lines: Sequence[Line]) -> None:
+    def put(self, tree: LoggedTree, lines: Sequence[CallLine]) -> None:
         if not lines or not logger.isEnabledFor(logging.INFO):
             return
         with self._lock:
@@ -78,7 +78,7 @@ class OutputScheduler:
             if self._live_by_lane.get(state.lane) is state or len(state.pending) > MAX_PENDING_LINES:
                 self._write(state)
 
-    def write_now(self, tree: LoggedTree, lines: Sequence[Line]) -> None:
+    def write_now(self, tree: LoggedTree, lines: Sequence[CallLine]) -> None:
         """Write at once, even in the middle of another tree: the program logs it there."""
         with self._lock:
             if logger.isEnabledFor(logging.INFO):
@@ -185,7 +185,7 @@ def _lane_of(tree: LoggedTree) -> int:
     return tree.thread if is_split_by_thread else 0
 
 
-def _write_lines(tree: LoggedTree, lines: Sequence[Line]) -> None:
+def _write_lines(tree: LoggedTree, lines: Sequence[CallLine]) -> None:
     handlers = logger.handlers
     if len(handlers) == 1 and type(handlers[0]) is TreeFiles and handlers[0].is_plain():
         handlers[0].put(tree.thread, [line.plain() for line in lines])
@@ -196,7 +196,7 @@ def _write_lines(tree: LoggedTree, lines: Sequence[Line]) -> None:
         name = output_encoding()
         for line in lines:
             text = line.plain()
-            logger.handle(_log_record(tree, encodable(text, name) if name else text, line.lineno))
+            logger.handle(_log_record(tree, make_encodable(text, name) if name else text, line.lineno))
 
 
 def _log_record(tree: LoggedTree, text: str, lineno: int) -> logging.LogRecord:
@@ -205,15 +205,15 @@ def _log_record(tree: LoggedTree, text: str, lineno: int) -> logging.LogRecord:
     return record
 
 
-def _print_lines(stream: Any, lines: Sequence[Line]) -> None:
+def _print_lines(stream: Any, lines: Sequence[CallLine]) -> None:
     """Print all lines in one write: two processes may share the terminal."""
     if stream is None:
         return
     name = getattr(stream, "encoding", None)
     with contextlib.suppress(OSError, ValueError):  # a closed stream or broken pipe
         width, has_colour = _terminal_width_and_colour(stream)
-        texts = [coloured(line, width) if has_colour else fitted(line, width) for line in lines]
-        stream.write("".join(f"{encodable(text, name)}\n" for text in texts))
+        texts = [colour_line(line, width) if has_colour else fit_line(line, width) for line in lines]
+        stream.write("".join(f"{make_encodable(text, name)}\n" for text in texts))
         stream.flush()
 
 

@@ -25,7 +25,7 @@ from tensortap.core.patterns import Alternative, closest_names, segment_matches
 from tensortap.sources.sites import ModuleSite
 
 
-class Whose:
+class CallFilter:
     """Which calls of a function are meant, where others share it: those on an object, or on a class and what
     belongs to it."""
 
@@ -38,7 +38,7 @@ class Whose:
         return issubclass(first if isinstance(first, type) else type(first), self._owner)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Whose) and other._owner is self._owner
+        return isinstance(other, CallFilter) and other._owner is self._owner
 
     def __hash__(self) -> int:
         return id(self._owner)
@@ -51,64 +51,68 @@ class NamedFunction(NamedTuple):
     name: str
     holder: Any
     function: Any
-    whose: Whose | None = None
+    call_filter: CallFilter | None = None
 
     def site(self, kind: Any, parameter: str) -> ModuleSite:
-        return ModuleSite(self.path, kind, self.holder, parameter, False, self.function, self.whose)
+        return ModuleSite(self.path, kind, self.holder, parameter, False, self.function, self.call_filter)
 
 
-def split(alternative: Alternative) -> tuple[str, tuple[str, ...]] | None:
+def split_function_path(alternative: Alternative) -> tuple[str, tuple[str, ...]] | None:
     """`pkg.mod`, and the segments after the colon; None where it is written otherwise."""
     for position, segment in enumerate(alternative.segments):
         last, colon, rest = segment.partition(":")
         if colon:
             module_segments = [*alternative.segments[:position], last]
             is_name = all(segment_name.isidentifier() for segment_name in module_segments)
-            return (".".join(module_segments), (rest, *alternative.segments[position + 1 :])) if is_name else None
+            return (
+                (".".join(module_segments), (rest, *alternative.segments[position + 1 :]))
+                if is_name
+                else None
+            )
     return None
 
 
-def named_functions(alternative: Alternative) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
+def resolve_functions(alternative: Alternative) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
     """The functions that the first segments mean, each with the segments that are left."""
-    parts = split(alternative)
+    parts = split_function_path(alternative)
     if parts is not None:
-        yield from _functions(python_module(parts[0]), f"{parts[0]}:", parts[1])
+        yield from _walk_functions(import_python_module(parts[0]), f"{parts[0]}:", parts[1])
 
 
-def given_function(function: Any) -> NamedFunction:
+def to_named_function(function: Any) -> NamedFunction:
     """One that is given itself; of a bound method, the calls on its object alone."""
-    real = real_function(function)
-    call_filter = Whose(function.__self__) if isinstance(function, MethodType) else None
-    module, _, qualified = path_of(real).partition(":")
+    real = unwrap_function(function)
+    call_filter = CallFilter(function.__self__) if isinstance(function, MethodType) else None
+    module, _, qualified = function_path(real).partition(":")
     class_path, _, name = qualified.rpartition(".")
     return NamedFunction(f"{module}:{class_path}", name, inspect.getmodule(real), real, call_filter)
 
 
-def path_of(function: Any) -> str:
+def function_path(function: Any) -> str:
     """`pkg.mod:func`, also of one that is defined inside of another."""
-    unwrapped = real_function(function)
+    unwrapped = unwrap_function(function)
     return f"{unwrapped.__module__}:{unwrapped.__qualname__.replace('.<locals>', '')}"
 
 
-def is_function(value: Any) -> bool:
+def is_inspectable(value: Any) -> bool:
     """Whether it is one that can be looked into, by itself or behind a decorator; a model is none."""
     is_candidate = callable(value) and not isinstance(value, type) and not hasattr(value, "_modules")
-    return is_candidate and python_function(value) is not None
+    return is_candidate and find_python_function(value) is not None
 
 
-def python_function(member: Any) -> FunctionType | None:
+def find_python_function(member: Any) -> FunctionType | None:
     if isinstance(member, ModuleType | type):
         return None
     try:
-        return real_function(member)
+        return unwrap_function(member)
     except UnsupportedValueError:
         return None
 
 
-def members(holder: Any, segment: str) -> Iterator[tuple[str, Any]]:
+def matching_members(holder: Any, segment: str) -> Iterator[tuple[str, Any]]:
     """What a segment means: a name whatever it leads to, a wildcard only what is defined there."""
     if "*" not in segment:
-        value = member(holder, segment)
+        value = get_member(holder, segment)
         if value is not None:
             yield segment, value
         return
@@ -118,7 +122,7 @@ def members(holder: Any, segment: str) -> Iterator[tuple[str, Any]]:
             yield name, one
 
 
-def member(holder: Any, name: str) -> Any:
+def get_member(holder: Any, name: str) -> Any:
     """Of a class as it stands there; of a module also what it hands out only when asked."""
     if isinstance(holder, type):
         return inspect.getattr_static(holder, name, None)
@@ -129,60 +133,62 @@ def member(holder: Any, name: str) -> Any:
         raise UnknownNameError(f"{holder.__name__!r} does not give its {name!r}: {message}") from error
 
 
-def below(path: str, name: str) -> str:
+def join_path(path: str, name: str) -> str:
     return f"{path}{name}" if path.endswith(":") else f"{path}.{name}"
 
 
-def _functions(
+def _walk_functions(
     holder: Any, path: str, segments: tuple[str, ...]
 ) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
-    for name, value in members(holder, segments[0]):
+    for name, value in matching_members(holder, segments[0]):
         if isinstance(value, type):
-            yield from _functions(value, below(path, name), segments[1:]) if segments[1:] else ()
-        elif (function := python_function(value)) is not None:
+            yield from _walk_functions(value, join_path(path, name), segments[1:]) if segments[1:] else ()
+        elif (function := find_python_function(value)) is not None:
             is_inherited = isinstance(holder, type) and name not in vars(holder)
             is_shared = is_inherited and not isinstance(value, staticmethod)
-            call_filter = Whose(holder) if is_shared else None
+            call_filter = CallFilter(holder) if is_shared else None
             yield NamedFunction(path, name, holder, function, call_filter), segments[1:]
 
 
-def python_module(name: str) -> Any:
+def import_python_module(name: str) -> Any:
     """The module of that name; one that the program has not imported yet is imported."""
     module = sys.modules.get(name)
     if module is not None:
         return module
     try:
-        return _imported(name)
+        return _import(name)
     except UnknownModuleError:
         raise
     except Exception as error:  # the module's own, told to whoever asked for it
         is_absent = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
-        raise UnknownModuleError(_unknown(name) if is_absent else _failed(name, error)) from error
+        raise UnknownModuleError(
+            _describe_unknown_module(name) if is_absent else _describe_import_error(name, error)
+        ) from error
 
 
-def _imported(name: str) -> Any:
+def _import(name: str) -> Any:
     spec = importlib.util.find_spec(name)  # imports the packages above it
     if spec is None:
-        raise UnknownModuleError(_unknown(name))
-    if _is_the_program(spec):
+        raise UnknownModuleError(_describe_unknown_module(name))
+    if _is_main_script(spec):
         raise UnknownModuleError(
             f"{name!r} is the program itself, which must not run twice; write '__main__:...'"
         )
     return importlib.import_module(name)
 
 
-def _is_the_program(spec: Any) -> bool:
+def _is_main_script(spec: Any) -> bool:
     main = sys.modules.get("__main__")
     files = [getattr(main, "__file__", None), spec.origin]
     return all(file and os.path.exists(file) for file in files) and os.path.samefile(*files)
 
 
-def _failed(name: str, error: Exception) -> str:
+def _describe_import_error(name: str, error: Exception) -> str:
     first_line = f"{type(error).__name__}: {error}".splitlines()[0]
     return f"the module {name!r} could not be imported: {first_line}"
 
 
-def _unknown(name: str) -> str:
+def _describe_unknown_module(name: str) -> str:
     package = name.rpartition(".")[0]
     siblings = pkgutil.iter_modules(getattr(sys.modules.get(package), "__path__", ()))
     suggestions = closest_names(name, [f"{package}.{sibling.name}" for sibling in siblings] or sys.modules)
@@ -190,7 +196,7 @@ def _unknown(name: str) -> str:
     return f"there is no Python module {name!r}{hint} 'pkg.mod:func.var' begins with what is imported"
 
 
-def real_function(function: Any) -> FunctionType:
+def unwrap_function(function: Any) -> FunctionType:
     """Follows bound, static and class methods, properties, partials and `__wrapped__`; and, where a decorator
     left no `__wrapped__`, the one function that a wrapper closes over (see `_decorated`)."""
     innermost, visited, inner = None, set(), function
@@ -198,7 +204,7 @@ def real_function(function: Any) -> FunctionType:
         visited.add(id(inner))
         if isinstance(inner, FunctionType):
             innermost = inner
-        inner = _inside(inner)
+        inner = _unwrap_once(inner)
     if innermost is None:
         raise UnsupportedValueError(
             f"{function!r} is not a Python function, so it has no local variables; "
@@ -207,7 +213,7 @@ def real_function(function: Any) -> FunctionType:
     return innermost
 
 
-def _inside(function: Any) -> Any:
+def _unwrap_once(function: Any) -> Any:
     if isinstance(function, MethodType | staticmethod | classmethod):
         return function.__func__
     if isinstance(function, property):
@@ -216,11 +222,11 @@ def _inside(function: Any) -> Any:
         return function.func
     inner = getattr(function, "__wrapped__", None)
     if inner is None and isinstance(function, FunctionType):
-        return _decorated(function)
+        return _wrapped_in_closure(function)
     return inner
 
 
-def _decorated(wrapper: FunctionType) -> FunctionType | None:
+def _wrapped_in_closure(wrapper: FunctionType) -> FunctionType | None:
     """What a wrapper without `functools.wraps` calls: it takes whatever it is given (`*args`) and closes over
     exactly one function that was not defined beside it."""
     if not wrapper.__code__.co_flags & inspect.CO_VARARGS:

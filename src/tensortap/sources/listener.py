@@ -27,12 +27,12 @@ from tensortap.transport.schema import decode_record
 from tensortap.transport.tls import TlsConfig, check_client_user
 from tensortap.transport.values import TargetFramework, decode_from_wire
 
-MOST_CONNECTIONS = 64
-_MOST_UNCONFIRMED = 32  # frames, or
-_MOST_UNCONFIRMED_BYTES = 32 << 20
-_WINDOW, _MOST_IN_WINDOW = 5.0, 1000  # seconds and values over which a rate is told
-_ANSWER = 5.0  # seconds in which a job must take an answer
-_MOST_TOLD = 20  # refusals; a scanner must not fill the session's log
+MAX_CONNECTIONS = 64
+_MAX_UNCONFIRMED = 32  # frames, or
+_MAX_UNCONFIRMED_BYTES = 32 << 20
+_RATE_WINDOW, _MAX_IN_WINDOW = 5.0, 1000  # seconds and values over which a rate is told
+_JOIN_TIMEOUT = 5.0  # seconds in which a job must take an answer
+_MAX_WARNINGS = 20  # refusals; a scanner must not fill the session's log
 _listeners: WeakSet[Listener] = WeakSet()
 log = logging.getLogger("tensortap.listener")
 
@@ -49,13 +49,13 @@ class Producer:
     overhead: float = 0.0  # the share of its time that the job spends on sending
     lag: float = 0.0  # seconds from the call to the arrival of the latest value
     is_connected: bool = True
-    _window: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_IN_WINDOW), repr=False)
+    _window: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_IN_WINDOW), repr=False)
 
     @property
     def rate(self) -> float:
         """Values per second, lately."""
         now = monotonic()
-        recent = [moment for moment in self._window if now - moment < _WINDOW]
+        recent = [moment for moment in self._window if now - moment < _RATE_WINDOW]
         return len(recent) / max(now - recent[0], 0.1) if recent else 0.0
 
     def count(self, frame: Frame, seen: float) -> None:
@@ -64,8 +64,8 @@ class Producer:
         self.nbytes += frame.data.nbytes
         job_status = frame.meta.get("job")
         if type(job_status) is dict:
-            self.dropped = int(_number(job_status, "dropped"))
-            self.overhead = _number(job_status, "spent") / max(_number(job_status, "age"), 1e-3)
+            self.dropped = int(_status_number(job_status, "dropped"))
+            self.overhead = _status_number(job_status, "spent") / max(_status_number(job_status, "age"), 1e-3)
         self.lag = max(time() - seen, 0.0) if seen else 0.0
 
 
@@ -86,7 +86,7 @@ class Listener:
         limits: FrameLimits = DEFAULT_LIMITS,
         into: TargetFramework = "own",
     ) -> None:
-        refuse_open_door(host, token, tls, insecure)
+        require_protection(host, token, tls, insecure)
         self.host, self.port = host, port
         self._token, self._tls = token, tls
         self._limits, self._into = limits, into
@@ -114,9 +114,9 @@ class Listener:
     def open(self) -> None:
         """Take the port; whoever connects has to wait until the source is started."""
         if self._socket is None:
-            self._socket = open_door(self.host, self.port)
+            self._socket = open_listen_socket(self.host, self.port)
             self.port = self._socket.getsockname()[1]
-            _watch_forks()
+            _register_fork_handler()
             _listeners.add(self)
 
     def start(self, tap: Tap) -> None:
@@ -129,12 +129,12 @@ class Listener:
             connections = list(self._connections.values())
             threads = list(self._threads)
         if listen_socket is not None:
-            shut(listen_socket)
+            shut_down(listen_socket)
         for connection in connections:
-            shut(connection)
+            shut_down(connection)
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join(_ANSWER)
+                thread.join(_JOIN_TIMEOUT)
 
     def _spawn(self, target: Any, *arguments: Any) -> None:
         def run() -> None:
@@ -161,13 +161,13 @@ class Listener:
                 continue
             if not self._admit(connection):
                 connection.close()
-                self._tell(f"{MOST_CONNECTIONS} jobs are connected; one more was turned away")
+                self._warn(f"{MAX_CONNECTIONS} jobs are connected; one more was turned away")
                 continue
             self._spawn(self._serve, connection, tap)
 
     def _admit(self, connection: socket.socket) -> bool:
         with self._lock:
-            has_room = self._socket is not None and len(self._connections) < MOST_CONNECTIONS
+            has_room = self._socket is not None and len(self._connections) < MAX_CONNECTIONS
             if has_room:
                 self._connections[id(connection)] = connection
             return has_room
@@ -181,7 +181,7 @@ class Listener:
         except (OSError, ValueError, TensortapError) as error:
             self._end(key, connection)
             if self._socket is not None:
-                self._tell(f"a connection was refused: {error}")
+                self._warn(f"a connection was refused: {error}")
             return
         producer = Producer(connected.peer.about)
         with self._lock:
@@ -193,7 +193,7 @@ class Listener:
                 self._receive(connected, producer, tap)
         except (OSError, ValueError) as error:
             if not isinstance(error, OSError):
-                self._tell(f"the connection to {_who(producer)} was ended: {error}")
+                self._warn(f"the connection to {_describe_producer(producer)} was ended: {error}")
         finally:
             producer.is_connected = False
             self._end(key, connected)
@@ -205,7 +205,7 @@ class Listener:
 
     def _receive(self, connection: Connection, producer: Producer, tap: Tap) -> None:
         """Until the job says goodbye."""
-        acknowledgements = _Answers(connection)
+        acknowledgements = _Acknowledgements(connection)
         while (frame := connection.receive()).kind is not FrameKind.BYE:
             if frame.kind is FrameKind.DATA:
                 self._emit(frame, producer, tap)
@@ -220,10 +220,10 @@ class Listener:
         producer.count(frame, record.time)
         tap.emit(record)
 
-    def _tell(self, message: str) -> None:
+    def _warn(self, message: str) -> None:
         self.refused += 1
-        if self.refused <= _MOST_TOLD:
-            more = "; further ones are only counted" if self.refused == _MOST_TOLD else ""
+        if self.refused <= _MAX_WARNINGS:
+            more = "; further ones are only counted" if self.refused == _MAX_WARNINGS else ""
             log.warning("%s%s", message, more)
 
     def _abandon(self) -> None:
@@ -238,7 +238,7 @@ class Listener:
         self._connections, self._threads = {}, set()
 
 
-class _Answers:
+class _Acknowledgements:
     """Confirmations: when the job asks, because nothing more waits there, and after some values anyway."""
 
     def __init__(self, connection: Connection) -> None:
@@ -248,25 +248,25 @@ class _Answers:
     def add(self, frame: Frame) -> None:
         self._count += 1
         self._nbytes += frame.data.nbytes
-        is_due = self._count >= _MOST_UNCONFIRMED or self._nbytes >= _MOST_UNCONFIRMED_BYTES
+        is_due = self._count >= _MAX_UNCONFIRMED or self._nbytes >= _MAX_UNCONFIRMED_BYTES
         number = frame.meta.get("number")
         if type(number) is int and (is_due or frame.meta.get("ask") is True):
             self._count = self._nbytes = 0
             self._link.send(FrameKind.OK, {"got": number})
 
 
-def _who(producer: Producer) -> str:
+def _describe_producer(producer: Producer) -> str:
     about = producer.about
     return f"process {about.get('pid')} of {about.get('host')}"
 
 
-def _number(job_status: dict[str, Any], key: str) -> float:
+def _status_number(job_status: dict[str, Any], key: str) -> float:
     number = job_status.get(key)
     return number if type(number) in (int, float) and 0 <= number < 1 << 62 else 0  # type: ignore[operator,return-value]
 
 
 @lru_cache(maxsize=1)
-def _watch_forks() -> None:
+def _register_fork_handler() -> None:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_abandon_all)
 
@@ -280,7 +280,7 @@ _BACKLOG = 128
 _LOOPBACK = ("127.", "::1", "localhost")
 
 
-def refuse_open_door(host: str, token: str | None, tls: TlsConfig | None, insecure: bool) -> None:
+def require_protection(host: str, token: str | None, tls: TlsConfig | None, insecure: bool) -> None:
     if host.startswith(_LOOPBACK):
         return
     if not token:
@@ -295,7 +295,7 @@ def refuse_open_door(host: str, token: str | None, tls: TlsConfig | None, insecu
         )
 
 
-def open_door(host: str, port: int) -> socket.socket:
+def open_listen_socket(host: str, port: int) -> socket.socket:
     if type(port) is not int or not 0 <= port < 1 << 16:  # the system would take what is left of it
         raise NotServingError(f"cannot listen at {host}:{port}: a port is a number below 65536")
     try:
@@ -309,11 +309,11 @@ def open_door(host: str, port: int) -> socket.socket:
         listen_socket.listen(_BACKLOG)
     except OSError as error:
         listen_socket.close()
-        raise _cannot_listen(host, port, error) from error
+        raise _listen_error(host, port, error) from error
     return listen_socket
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> NotServingError:
+def _listen_error(host: str, port: int, error: OSError) -> NotServingError:
     if error.errno == errno.EADDRINUSE:
         return NotServingError(
             f"port {port} of {host} is taken, perhaps by another session that serves; end that one, or give "
@@ -322,7 +322,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> NotServingError:
     return NotServingError(f"cannot listen at {host}:{port}: {error.strerror or error}")
 
 
-def shut(connection: socket.socket | Connection) -> None:
+def shut_down(connection: socket.socket | Connection) -> None:
     """Close it, also for a thread that waits in it."""
     if isinstance(connection, socket.socket):
         try:

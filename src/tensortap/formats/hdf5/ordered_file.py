@@ -17,7 +17,7 @@ from pathlib import Path
 
 _SUPERBLOCK, _CONTENT, _HEAP, _TREE, _LINKS, _HEADER = range(6)
 _HEAP_HEADER, _NOTHING_FREE = 32, (1).to_bytes(8, "little")
-_MARKED = {b"HEAP": _HEAP, b"TREE": _TREE, b"SNOD": _LINKS}
+_PRIORITY_BY_SIGNATURE = {b"HEAP": _HEAP, b"TREE": _TREE, b"SNOD": _LINKS}
 
 
 class OrderedFile:
@@ -26,7 +26,7 @@ class OrderedFile:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         # Shared, as HDF5's readers take it: others may read, and none may write.
-        lock(self._descriptor, fcntl.LOCK_SH)
+        lock_file(self._descriptor, fcntl.LOCK_SH)
         self._process = os.getpid()
         self._position = 0
         self._committed = 0  # bytes
@@ -43,7 +43,7 @@ class OrderedFile:
             self._holds = False
         self.settle()
         self._loosen_heaps()
-        for address in sorted(self._held, key=lambda address: _turn(address, self._held[address])):
+        for address in sorted(self._held, key=lambda address: _write_priority(address, self._held[address])):
             _write_all(self._descriptor, self._held[address], address)
             del self._held[address]
         self._committed = self._size()
@@ -78,7 +78,7 @@ class OrderedFile:
         found = os.preadv(self._descriptor, [target], self._position)
         target[found:] = bytes(len(target) - found)
         for address, data in self._held.items():
-            _lay_over(target, self._position, data, address)
+            _overlay(target, self._position, data, address)
         self._position += len(target)
         return len(target)
 
@@ -117,7 +117,7 @@ class OrderedFile:
         return os.fstat(self._descriptor).st_size
 
 
-def lock(descriptor: int, kind: int) -> None:
+def lock_file(descriptor: int, kind: int) -> None:
     """Raises BlockingIOError where someone else has the file; a file system without locks has no say."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -127,10 +127,10 @@ def lock(descriptor: int, kind: int) -> None:
         pass
 
 
-def _turn(address: int, data: bytes) -> tuple[int, int]:
+def _write_priority(address: int, data: bytes) -> tuple[int, int]:
     if address == 0:
         return _SUPERBLOCK, 0
-    mark = _MARKED.get(data[:4])
+    mark = _PRIORITY_BY_SIGNATURE.get(data[:4])
     if mark is not None:
         level = data[5] if mark == _TREE else 0
         return mark, -level
@@ -138,7 +138,7 @@ def _turn(address: int, data: bytes) -> tuple[int, int]:
     return (_HEADER if data[:2] == b"\1\0" and data[4:8] == b"\1\0\0\0" else _CONTENT), 0
 
 
-def _lay_over(target: memoryview, position: int, data: bytes, address: int) -> None:
+def _overlay(target: memoryview, position: int, data: bytes, address: int) -> None:
     start, end = max(position, address), min(position + len(target), address + len(data))
     if start < end:
         target[start - position : end - position] = data[start - address : end - address]

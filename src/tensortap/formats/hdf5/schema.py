@@ -19,19 +19,21 @@ import numpy as np
 
 from tensortap.core.errors import MissingExtraError, UnsupportedValueError
 from tensortap.formats.hdf5.ordered_file import OrderedFile
-from tensortap.formats.hdf5.values import Array, Cell, is_plain
+from tensortap.formats.hdf5.values import Array, StoredCell, is_storable_text
 
 try:
     import h5py
 except ImportError:
     raise MissingExtraError("traces in HDF5 need h5py, so: pip install 'tensortap[hdf5]'") from None
 
-VERSION = "tensortap_trace"  # an attribute of the file
-_SHARED = 128 << 10  # bytes of a chunk that several values share; it is written again with every flush
-_MOST_SHARING = 1024
-_LARGE = 1 << 20  # bytes of a chunk that is a value, or a slab of one
-_CACHE = 2 << 20  # bytes of open chunks per dataset
-_PADDING = -1
+VERSION_ATTRIBUTE = "tensortap_trace"  # an attribute of the file
+_SHARED_CHUNK_NBYTES = (
+    128 << 10
+)  # bytes of a chunk that several values share; it is written again with every flush
+_MAX_ROWS_PER_CHUNK = 1024
+_LARGE_CHUNK_NBYTES = 1 << 20  # bytes of a chunk that is a value, or a slab of one
+_CHUNK_CACHE_NBYTES = 2 << 20  # bytes of open chunks per dataset
+_FILL_VALUE = -1
 
 
 def create_file(path: Path, stream: OrderedFile) -> h5py.File:
@@ -50,7 +52,7 @@ def create_file(path: Path, stream: OrderedFile) -> h5py.File:
     config.evictions_enabled = False
     config.incr_mode = config.decr_mode = config.flash_incr_mode = 0
     library.id.set_mdc_config(config)
-    library.attrs[VERSION] = 1
+    library.attrs[VERSION_ATTRIBUTE] = 1
     return library
 
 
@@ -69,46 +71,52 @@ def is_dataset(found: Any) -> bool:
     return isinstance(found, h5py.Dataset)
 
 
-def is_text(dataset: h5py.Dataset) -> bool:
+def is_string_dataset(dataset: h5py.Dataset) -> bool:
     return h5py.check_string_dtype(dataset.dtype) is not None
 
 
-def has_padding(dataset: h5py.Dataset) -> bool:
+def has_fill_value(dataset: h5py.Dataset) -> bool:
     """Whether somebody chose what stands where nothing was written."""
     return bool(dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
 
 
-class Storing(NamedTuple):
+class StorageOptions(NamedTuple):
     """How datasets are made."""
 
     iterations: np.dtype[Any]
     filters: dict[str, Any]
 
 
-class Moment(NamedTuple):
+class StepAndRank(NamedTuple):
     """When and where a value was seen; arrays once several were stacked."""
 
     step: Array
     rank: Array
 
 
-class Part:
+class ValueDataset:
     """The dataset of one name's values of one form, with its companions. Rows wait until they are written."""
 
     def __init__(
-        self, group: h5py.Group, name: str, number: int, cell: Cell, at: Moment, how: Storing
+        self,
+        group: h5py.Group,
+        name: str,
+        number: int,
+        cell: StoredCell,
+        at: StepAndRank,
+        how: StorageOptions,
     ) -> None:
-        self.key = key_of(name) + (f"~{number}" if number > 1 else "")
+        self.key = encode_key(name) + (f"~{number}" if number > 1 else "")
         self._group, self._how, self.form = group, how, cell.form
         self._depths = at.step.ndim, at.rank.ndim
         self.shape = shape = np.shape(cell.content) if cell.form.kind == "numbers" else ()
-        self._chunk = chunk_of(shape, self._itemsize)
+        self._chunk = choose_chunk(shape, self._itemsize)
         self.values = self._create_values(name)
         self._iterations = self._create(ITERATIONS, how.iterations, at.step.shape)
         self._ranks = self._create(RANKS, np.dtype(np.int64), at.rank.shape)
         self._positions = self._create(POSITIONS, np.dtype(np.int64), ()) if number > 1 else None
         self._shapes: h5py.Dataset | None = None
-        self._rows: list[tuple[Any, Moment, int]] = []
+        self._rows: list[tuple[Any, StepAndRank, int]] = []
         self._written = 0
         self.waiting = 0  # bytes
 
@@ -127,13 +135,13 @@ class Part:
     def chunk_bytes(self) -> int:
         return math.prod(self._chunk) * self._itemsize
 
-    def takes(self, cell: Cell, at: Moment) -> bool:
+    def takes(self, cell: StoredCell, at: StepAndRank) -> bool:
         if cell.form != self.form or self._depths != (at.step.ndim, at.rank.ndim):
             return False
         shape = np.shape(cell.content)
         return cell.form.kind != "numbers" or (len(shape) == len(self.shape) and self._suits(shape))
 
-    def add(self, cell: Cell, at: Moment, position: int) -> None:
+    def add(self, cell: StoredCell, at: StepAndRank, position: int) -> None:
         """A value that fills a chunk is written at once; others are copied, and wait for company."""
         is_shared = self._chunk[0] > 1
         content = cell.content
@@ -152,10 +160,10 @@ class Part:
         if not rows:
             return
         self._write_values([content for content, _, _ in rows])
-        _extend(self._iterations, self._written, [at.step for _, at, _ in rows])
-        _extend(self._ranks, self._written, [at.rank for _, at, _ in rows])
+        _append_rows(self._iterations, self._written, [at.step for _, at, _ in rows])
+        _append_rows(self._ranks, self._written, [at.rank for _, at, _ in rows])
         if self._positions is not None:
-            _extend(self._positions, self._written, [np.asarray(position) for *_, position in rows])
+            _append_rows(self._positions, self._written, [np.asarray(position) for *_, position in rows])
         self._written += len(rows)
 
     @property
@@ -167,15 +175,15 @@ class Part:
         cost many times its size, or a cache of all those chunks."""
         touched = math.prod(-(-size // chunk) for size, chunk in zip(shape, self._chunk[1:], strict=True))
         if self._chunk[0] > 1:
-            return touched * self.chunk_bytes <= _CACHE
-        return touched * self.chunk_bytes <= 4 * math.prod(shape) * self._itemsize + _SHARED
+            return touched * self.chunk_bytes <= _CHUNK_CACHE_NBYTES
+        return touched * self.chunk_bytes <= 4 * math.prod(shape) * self._itemsize + _SHARED_CHUNK_NBYTES
 
     def _create_values(self, name: str) -> h5py.Dataset:
         is_text = self.form.kind != "numbers"
         dtype = h5py.string_dtype() if is_text else np.dtype(self.form.stored)
         filters = {} if is_text else self._how.filters
         made = self._create("", dtype, self.shape, self._chunk, **filters)
-        if is_plain(name):
+        if is_storable_text(name):
             made.attrs["name"] = name
         for attribute in ("kind", "framework", "dtype"):
             made.attrs[attribute] = getattr(self.form, attribute)
@@ -190,14 +198,15 @@ class Part:
         **options: Any,
     ) -> h5py.Dataset:
         if suffix in (ITERATIONS, RANKS) and shape:
-            options["fillvalue"] = np.array(_PADDING).astype(dtype)
+            options["fillvalue"] = np.array(_FILL_VALUE).astype(dtype)
         return self._group.create_dataset(
             self.key + suffix,
             (0, *shape),
             dtype,
             maxshape=(None,) * (len(shape) + 1),
-            chunks=chunk or (max(1, _MOST_SHARING // math.prod(shape or (1,))), *(max(1, n) for n in shape)),
-            rdcc_nbytes=_CACHE if chunk is None or chunk[0] > 1 else 0,
+            chunks=chunk
+            or (max(1, _MAX_ROWS_PER_CHUNK // math.prod(shape or (1,))), *(max(1, n) for n in shape)),
+            rdcc_nbytes=_CHUNK_CACHE_NBYTES if chunk is None or chunk[0] > 1 else 0,
             track_order=False,
             **options,
         )
@@ -213,39 +222,39 @@ class Part:
             self._write_shapes(shapes)
         self.shape = tuple(map(max, zip(self.shape, *shapes, strict=True))) if self.shape else ()
         self.values.resize((end, *self.shape))
-        _place(self.values, self._written, contents, self.shape)
+        _write_rows(self.values, self._written, contents, self.shape)
 
     def _write_shapes(self, shapes: list[tuple[int, ...]]) -> None:
         if self._shapes is None:
             self._shapes = self._create(SHAPES, np.dtype(np.int64), (len(self.shape),))
             self._shapes.resize(self._written, 0)
             self._shapes[...] = self.shape
-        _extend(self._shapes, self._written, [np.asarray(shape) for shape in shapes])
+        _append_rows(self._shapes, self._written, [np.asarray(shape) for shape in shapes])
 
 
-def chunk_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+def choose_chunk(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Several small values, or one, or an even slab of a large one."""
     sizes = [max(1, size) for size in shape]
     nbytes = math.prod(sizes) * itemsize
-    if nbytes <= _SHARED:
-        return (min(_MOST_SHARING, max(1, _SHARED // nbytes)), *sizes)
+    if nbytes <= _SHARED_CHUNK_NBYTES:
+        return (min(_MAX_ROWS_PER_CHUNK, max(1, _SHARED_CHUNK_NBYTES // nbytes)), *sizes)
     for axis, size in enumerate(sizes):
         below = math.prod(sizes[axis + 1 :]) * itemsize
-        slabs = -(-size // max(1, _LARGE // below))
+        slabs = -(-size // max(1, _LARGE_CHUNK_NBYTES // below))
         sizes[axis] = -(-size // slabs)
-        if below <= _LARGE:
+        if below <= _LARGE_CHUNK_NBYTES:
             break
     return (1, *sizes)
 
 
-def filters_of(compression: Any, options: Any, shuffle: bool) -> dict[str, Any]:
+def resolve_filters(compression: Any, options: Any, shuffle: bool) -> dict[str, Any]:
     """The arguments for h5py, tried out on a file in memory; a filter of hdf5plugin goes by its name too."""
     if compression is None:
         found: dict[str, Any] = {"shuffle": True} if shuffle else {}
     elif isinstance(compression, Mapping):
         found = {**compression, "shuffle": shuffle}
     elif isinstance(compression, str) and compression not in ("gzip", "lzf", "szip"):
-        found = {**_plugin(compression, options), "shuffle": shuffle}
+        found = {**_plugin_filter(compression, options), "shuffle": shuffle}
     else:
         found = {"compression": compression, "compression_opts": options, "shuffle": shuffle}
     try:
@@ -259,7 +268,7 @@ def filters_of(compression: Any, options: Any, shuffle: bool) -> dict[str, Any]:
     return found
 
 
-def _plugin(name: str, options: Any) -> Mapping[str, Any]:
+def _plugin_filter(name: str, options: Any) -> Mapping[str, Any]:
     try:
         import hdf5plugin
     except ImportError:
@@ -280,15 +289,15 @@ def _is_filter(candidate: Any) -> bool:
     return isinstance(candidate, type) and issubclass(candidate, h5py.filters.FilterRefBase)
 
 
-def _extend(dataset: h5py.Dataset, start: int, rows: list[Array]) -> None:
+def _append_rows(dataset: h5py.Dataset, start: int, rows: list[Array]) -> None:
     shape = dataset.shape[1:]
     if shape:
         shape = tuple(map(max, zip(shape, *(row.shape for row in rows), strict=True)))
     dataset.resize((start + len(rows), *shape))
-    _place(dataset, start, rows, shape)
+    _write_rows(dataset, start, rows, shape)
 
 
-def _place(dataset: h5py.Dataset, start: int, rows: list[Array], shape: tuple[int, ...]) -> None:
+def _write_rows(dataset: h5py.Dataset, start: int, rows: list[Array], shape: tuple[int, ...]) -> None:
     if math.prod(shape) == 0:
         return
     if all(row.shape == shape for row in rows):
@@ -300,37 +309,37 @@ def _place(dataset: h5py.Dataset, start: int, rows: list[Array], shape: tuple[in
 
 
 ITERATIONS, RANKS, SHAPES, POSITIONS = "_iterations", "_ranks", "_shapes", "_positions"
-COMPANIONS = (ITERATIONS, RANKS, SHAPES, POSITIONS)
+COMPANION_SUFFIXES = (ITERATIONS, RANKS, SHAPES, POSITIONS)
 _PART = re.compile(r"~(\d+)$")
-_COMPANION = re.compile(rf"_(?={'|'.join(suffix[1:] + '$' for suffix in COMPANIONS)})")
-_NO_KEY = re.compile(r"[%/\x00-\x1f\x7f\ud800-\udfff]|^\.{1,2}$")
-_LONGEST_KEY = 30_000  # bytes; the library fails on links and attributes of 64 KiB
+_COMPANION = re.compile(rf"_(?={'|'.join(suffix[1:] + '$' for suffix in COMPANION_SUFFIXES)})")
+_UNSAFE_IN_KEY = re.compile(r"[%/\x00-\x1f\x7f\ud800-\udfff]|^\.{1,2}$")
+_MAX_KEY_NBYTES = 30_000  # bytes; the library fails on links and attributes of 64 KiB
 
 
-def key_of(name: str) -> str:
+def encode_key(name: str) -> str:
     """The name inside the file: the same for ordinary names, and `%XX` for what HDF5 or this layout
     would misread. `unquote` gives the name back."""
-    key = _NO_KEY.sub(_quoted, name)
+    key = _UNSAFE_IN_KEY.sub(_percent_encode, name)
     key = _COMPANION.sub("%5F", _PART.sub(r"%7E\1", key)) or "%"
-    if len(key.encode("utf-8")) > _LONGEST_KEY:
+    if len(key.encode("utf-8")) > _MAX_KEY_NBYTES:
         raise UnsupportedValueError(f"a name of {len(name)} characters is too long for an HDF5 file")
     return key
 
 
-def name_of(key: str) -> str:
+def decode_key(key: str) -> str:
     """The name that has this key; the number of a part is no part of it."""
     key = _PART.sub("", key)
     return "" if key == "%" else unquote(key, errors="surrogatepass")
 
 
 def is_companion(key: str) -> bool:
-    return key.endswith(COMPANIONS)
+    return key.endswith(COMPANION_SUFFIXES)
 
 
-def part_of(key: str) -> int:
+def part_number(key: str) -> int:
     found = _PART.search(key)
     return int(found[1]) if found else 1
 
 
-def _quoted(found: re.Match[str]) -> str:
+def _percent_encode(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))

@@ -16,48 +16,48 @@ from tensortap.frameworks.base import Description, Framework, framework_named, f
 from tensortap.kernels.decode import decode, float8_table
 
 Array = np.ndarray[Any, Any]
-Kind = Literal["numbers", "text", "json"]
+StoredKind = Literal["numbers", "text", "json"]
 
 
-class Form(NamedTuple):
+class StoredForm(NamedTuple):
     """What all values in one dataset have in common."""
 
-    kind: Kind
+    kind: StoredKind
     framework: str = "python"
     dtype: str = ""  # the true one
     stored: str = ""  # numpy's spelling of what lies in the file
 
 
-class Cell(NamedTuple):
+class StoredCell(NamedTuple):
     """A value as it is stored."""
 
-    form: Form
+    form: StoredForm
     content: Any  # an array, or a text
 
 
-class Casts(NamedTuple):
+class DtypeCasts(NamedTuple):
     """The number types that the user wants stored instead of the values' own."""
 
     floats: np.dtype[Any] | None = None
     ints: np.dtype[Any] | None = None
 
 
-def encode(value: Any, casts: Casts) -> Cell:
-    if type(value) is str and is_plain(value):
-        return Cell(Form("text"), value)
+def encode_cell(value: Any, casts: DtypeCasts) -> StoredCell:
+    if type(value) is str and is_storable_text(value):
+        return StoredCell(StoredForm("text"), value)
     framework = framework_of(value)
     description = framework.describe(value)
     if framework.name == "python" and not description.dtype:
-        return Cell(Form("json"), to_json(value))
+        return StoredCell(StoredForm("json"), to_json(value))
     if description.layout not in ("strided", "python"):
         raise UnsupportedValueError(
             f"a {description.type} of shape {list(description.shape)} ({description.layout}) is not one "
             "block of numbers; give it as a dense array"
         )
-    return _cast(_encode_array(value, framework, description), casts)
+    return _cast_cell(_encode_array(value, framework, description), casts)
 
 
-def restore(content: Any, form: Form) -> Any:
+def decode_cell(content: Any, form: StoredForm) -> Any:
     """The value that `encode` was given; an array that may be written to, on its own memory."""
     if form.kind != "numbers":
         text = content.decode("utf-8") if isinstance(content, bytes) else str(content)
@@ -66,10 +66,10 @@ def restore(content: Any, form: Form) -> Any:
     if form.framework == "python":
         return array.tolist()
     bits = _narrow(array, form.dtype) if form.dtype else array
-    return _framework(form.framework).from_bits(bits, form.dtype or str(array.dtype))
+    return _restoring_framework(form.framework).from_bits(bits, form.dtype or str(array.dtype))
 
 
-def _encode_array(value: Any, framework: Framework, description: Description) -> Cell:
+def _encode_array(value: Any, framework: Framework, description: Description) -> StoredCell:
     known = DTYPE_TABLE.get(description.dtype)
     bits = framework.bits(value)
     if known is not None:
@@ -83,22 +83,22 @@ def _encode_array(value: Any, framework: Framework, description: Description) ->
         stored = np.ascontiguousarray(bits).view(f"V{bits.dtype.itemsize}")
     else:
         stored = bits
-    return Cell(Form("numbers", framework.name, description.dtype, stored.dtype.str), stored)
+    return StoredCell(StoredForm("numbers", framework.name, description.dtype, stored.dtype.str), stored)
 
 
-def _cast(cell: Cell, casts: Casts) -> Cell:
+def _cast_cell(cell: StoredCell, casts: DtypeCasts) -> StoredCell:
     known = DTYPE_TABLE.get(cell.form.dtype)
     wanted = {"float": casts.floats, "int": casts.ints}.get(known.family) if known is not None else None
     if wanted is None:
         return cell
     if wanted.kind in "iu":
-        _refuse_overflow(cell.content, wanted)
+        _check_overflow(cell.content, wanted)
     with np.errstate(over="ignore"):  # infinity is what the wanted type has for a larger number
         content = cell.content.astype(wanted, copy=False)
-    return Cell(Form("numbers", cell.form.framework, wanted.name, content.dtype.str), content)
+    return StoredCell(StoredForm("numbers", cell.form.framework, wanted.name, content.dtype.str), content)
 
 
-def _refuse_overflow(array: Array, wanted: np.dtype[Any]) -> None:
+def _check_overflow(array: Array, wanted: np.dtype[Any]) -> None:
     if array.size == 0 or np.can_cast(array.dtype, wanted):
         return
     low, high, limits = int(array.min()), int(array.max()), np.iinfo(wanted)
@@ -118,7 +118,7 @@ def _widen(bits: Array, dtype: str) -> Array:
 def _narrow(array: Array, dtype: str) -> Array:
     known = DTYPE_TABLE.get(dtype)
     if known is None:
-        return _narrow_odd(array, dtype)
+        return _narrow_unlisted(array, dtype)
     if known.native or array.dtype.kind not in "fc":
         return array
     if dtype == "complex32":
@@ -132,7 +132,7 @@ def _narrow(array: Array, dtype: str) -> Array:
     return order[np.searchsorted(codes, words, sorter=order)].astype(np.uint8).reshape(array.shape)
 
 
-def _narrow_odd(array: Array, dtype: str) -> Array:
+def _narrow_unlisted(array: Array, dtype: str) -> Array:
     if array.dtype.kind == "S" and "U" in dtype:
         return np.char.decode(array, "utf-8").astype(dtype)
     if array.dtype.kind == "V" and array.dtype.names is None:
@@ -149,7 +149,7 @@ def _float8_codes(dtype: str) -> Array:
     return np.where(np.isnan(table), signed, table.view(np.uint32))
 
 
-def _framework(name: str) -> Framework:
+def _restoring_framework(name: str) -> Framework:
     """Only torch gives back its own; where it is not installed, and for all others, numpy answers."""
     if name == "torch":
         try:
@@ -159,7 +159,7 @@ def _framework(name: str) -> Framework:
     return framework_named("numpy")
 
 
-def is_plain(text: str) -> bool:
+def is_storable_text(text: str) -> bool:
     """Whether HDF5 can hold it: no end within, and nothing that is no character."""
     if "\0" in text:
         return False
@@ -173,7 +173,7 @@ def is_plain(text: str) -> bool:
 def to_json(value: Any) -> str:
     """Plain Python as text that gives back exactly the same."""
     try:
-        return json.dumps(_tagged(value))
+        return json.dumps(_tag(value))
     except RecursionError:
         raise UnsupportedValueError(
             f"the {type(value).__name__} is nested too deeply; trace its parts"
@@ -181,19 +181,19 @@ def to_json(value: Any) -> str:
 
 
 def from_json(text: str) -> Any:
-    return json.loads(text, object_hook=_untagged)
+    return json.loads(text, object_hook=_untag)
 
 
-def _tagged(value: Any) -> Any:
+def _tag(value: Any) -> Any:
     kind = type(value)
     if kind in (type(None), bool, int, float, str):
         return value
     if kind is list:
-        return [_tagged(item) for item in value]
+        return [_tag(item) for item in value]
     if kind is tuple:
-        return {"tuple": [_tagged(item) for item in value]}
+        return {"tuple": [_tag(item) for item in value]}
     if kind is dict:
-        return {"dict": [[_tagged(key), _tagged(item)] for key, item in value.items()]}
+        return {"dict": [[_tag(key), _tag(item)] for key, item in value.items()]}
     if kind is complex:
         return {"complex": [value.real, value.imag]}
     if kind is bytes:
@@ -204,7 +204,7 @@ def _tagged(value: Any) -> Any:
     )
 
 
-def _untagged(tagged: dict[str, Any]) -> Any:
+def _untag(tagged: dict[str, Any]) -> Any:
     ((tag, content),) = tagged.items()
     if tag == "tuple":
         return tuple(content)

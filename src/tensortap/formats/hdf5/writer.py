@@ -8,31 +8,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensortap.core.errors import UnsupportedValueError, WriteFailedError
-from tensortap.formats.hdf5.ordered_file import OrderedFile, lock
-from tensortap.formats.hdf5.schema import Moment, Part, Storing, create_file
-from tensortap.formats.hdf5.values import Cell
+from tensortap.formats.hdf5.ordered_file import OrderedFile, lock_file
+from tensortap.formats.hdf5.schema import StepAndRank, StorageOptions, ValueDataset, create_file
+from tensortap.formats.hdf5.values import StoredCell
 
-_INTERVAL = 1.0  # seconds between two commits that nobody asked for
-_MOST_WAITING = 64 << 20  # bytes
-_MOST_HOLES = 64 << 20  # bytes
+_COMMIT_INTERVAL = 1.0  # seconds between two commits that nobody asked for
+_MAX_PENDING_NBYTES = 64 << 20  # bytes
+_MAX_HOLE_NBYTES = 64 << 20  # bytes
 
 
 class TraceWriter:
     """The open file with the parts of each name, and when it was last committed."""
 
-    def __init__(self, path: Path, how: Storing) -> None:
+    def __init__(self, path: Path, how: StorageOptions) -> None:
         self.path, self.how = path, how
         self._process = os.getpid()
-        self._parts: dict[str, list[Part]] = {}
+        self._parts: dict[str, list[ValueDataset]] = {}
         self._counts: dict[str, int] = {}
         self._waiting = self._holes = 0
-        with _explained(path):
+        with _explain_os_errors(path):
             self._bytes = OrderedFile(path)
             self.library = create_file(path, self._bytes)
         self.is_open = True
         self.commit()
 
-    def add(self, name: str, cell: Cell, at: Moment) -> str:
+    def add(self, name: str, cell: StoredCell, at: StepAndRank) -> str:
         """Keep a value; the key of the dataset it goes to."""
         if not self.is_open or os.getpid() != self._process:
             raise UnsupportedValueError(
@@ -48,16 +48,18 @@ class TraceWriter:
         return part.key
 
     def commit_if_due(self) -> None:
-        if self.is_open and (time.monotonic() - self._last > _INTERVAL or self._waiting > _MOST_WAITING):
-            self.commit(spares_space=self._waiting <= _MOST_WAITING)
+        if self.is_open and (
+            time.monotonic() - self._last > _COMMIT_INTERVAL or self._waiting > _MAX_PENDING_NBYTES
+        ):
+            self.commit(spares_space=self._waiting <= _MAX_PENDING_NBYTES)
 
     def commit(self, *, spares_space: bool = False) -> None:
         """Bring what waits to the disk. Sparing space, a compressed chunk is not written again for a few more
         values once the holes it leaves behind add up."""
         if not self.is_open or os.getpid() != self._process:
             return
-        spares_space = spares_space and self._holes > _MOST_HOLES
-        with _explained(self.path):
+        spares_space = spares_space and self._holes > _MAX_HOLE_NBYTES
+        with _explain_os_errors(self.path):
             self.write_out(spares_space=spares_space)
             self._bytes.commit(self.library.flush)
         self._last = time.monotonic()
@@ -79,31 +81,31 @@ class TraceWriter:
             self.commit()
         finally:
             self.is_open = False
-            with _explained(self.path):
+            with _explain_os_errors(self.path):
                 self.library.close()
                 self._bytes.close()
 
     @contextlib.contextmanager
     def _settled(self) -> Iterator[None]:
         """What the disk refuses is said, before more of it is gathered in memory."""
-        with _explained(self.path):
+        with _explain_os_errors(self.path):
             self._bytes.settle()
             yield
             self._bytes.settle()
 
-    def _part_for(self, name: str, cell: Cell, at: Moment) -> Part:
+    def _part_for(self, name: str, cell: StoredCell, at: StepAndRank) -> ValueDataset:
         parts = self._parts.setdefault(name, [])
         for part in parts:
             if part.takes(cell, at):
                 return part
         with self._settled():
-            made = Part(self.library, name, len(parts) + 1, cell, at, self.how)
+            made = ValueDataset(self.library, name, len(parts) + 1, cell, at, self.how)
         parts.append(made)
         return made
 
 
-def make_room(path: Path, existing_ok: bool) -> None:
-    with _explained(path):
+def move_existing_aside(path: Path, existing_ok: bool) -> None:
+    with _explain_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             return
@@ -114,20 +116,20 @@ def make_room(path: Path, existing_ok: bool) -> None:
                 f"{path} exists already, and existing_ok is False; give another name, or existing_ok=True to "
                 f"keep the old one as {path.name}.old"
             )
-        _refuse_open_elsewhere(path)
+        _check_not_open_elsewhere(path)
         os.replace(path, f"{path}.old")
 
 
-def _refuse_open_elsewhere(path: Path) -> None:
+def _check_not_open_elsewhere(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        lock(descriptor, fcntl.LOCK_EX)
+        lock_file(descriptor, fcntl.LOCK_EX)
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explain_os_errors(path: Path) -> Iterator[None]:
     """What the system says, as a sentence."""
     try:
         yield

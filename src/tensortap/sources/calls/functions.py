@@ -25,24 +25,24 @@ from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.frameworks.torch import disable_compile
-from tensortap.sources.calls.changes import NOTHING
-from tensortap.sources.calls.follow import Known, Tree, known_of
-from tensortap.sources.function_names import real_function
-from tensortap.sources.probes.settrace import followers
+from tensortap.sources.calls.changes import NO_RESULT
+from tensortap.sources.calls.follow import CallTrace, FunctionInfo, get_function_info
+from tensortap.sources.function_names import unwrap_function
+from tensortap.sources.probes.settrace import active_observers
 
-_OWN = str(Path(__file__).resolve().parents[2]) + "/"
+_OWN_FOLDER = str(Path(__file__).resolve().parents[2]) + "/"
 # They have no level of their own; what they call has.
 _TRANSPARENT = {"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 _MODULE_CALLS = {"_call_impl", "_wrapped_call_impl"}
 # Python calls these behind the program's back, or so often that nothing else would be seen.
-UNASKED = frozenset(
+IMPLICIT_METHODS = frozenset(
     ("__del__", "__repr__", "__str__", "__format__", "__getattr__", "__getattribute__", "__setattr__",
      "__delattr__", "__hash__", "__eq__", "__ne__", "__bool__", "__instancecheck__", "__subclasscheck__")
 )  # fmt: skip
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
-class Territory:
+class TraceScope:
     """The program's own code, the packages of decorated functions, and the modules that were asked for."""
 
     def __init__(self, follow: Sequence[str] | bool | None = None) -> None:
@@ -52,19 +52,19 @@ class Territory:
 
     def add(self, module: str | None) -> None:
         """A function of it was decorated."""
-        self._packages.add(package(module))
+        self._packages.add(root_package(module))
 
-    def holds(self, frame: FrameType) -> bool:
+    def contains(self, frame: FrameType) -> bool:
         code = frame.f_code
-        if not code.co_flags & inspect.CO_OPTIMIZED or code.co_filename.startswith(_OWN):
+        if not code.co_flags & inspect.CO_OPTIMIZED or code.co_filename.startswith(_OWN_FOLDER):
             return False
-        if code.co_name in _TRANSPARENT or code.co_name in UNASKED or code.co_name in _MODULE_CALLS:
+        if code.co_name in _TRANSPARENT or code.co_name in IMPLICIT_METHODS or code.co_name in _MODULE_CALLS:
             return False
         module = frame.f_globals.get("__name__")
         return not is_generated(code) and self._is_inside(module if isinstance(module, str) else "", code)
 
     def _is_inside(self, module: str, code: CodeType) -> bool:
-        root = package(module)
+        root = root_package(module)
         if self._is_all or root in self._packages:
             return True
         if any(
@@ -72,10 +72,10 @@ class Territory:
             for pattern in self._patterns
         ):
             return True
-        return root != "tensortap" and not is_library(_file(code, root))
+        return root != "tensortap" and not is_library(_file_of(code, root))
 
 
-def package(module: str | None) -> str:
+def root_package(module: str | None) -> str:
     """The outermost one."""
     return (module or "").partition(".")[0]
 
@@ -85,22 +85,22 @@ def is_generated(code: CodeType) -> bool:
     return code.co_filename.startswith("<") and code.co_name.startswith("__")
 
 
-def _file(code: CodeType, root: str) -> str:
+def _file_of(code: CodeType, root: str) -> str:
     if not code.co_filename.startswith("<"):
         return code.co_filename
     if code.co_filename.startswith("<frozen"):
-        return _library()[0]
+        return _library_folders()[0]
     return getattr(sys.modules.get(root), "__file__", None) or ""
 
 
 @lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
     """Whether it came with Python or was installed."""
-    return bool(_INSTALLED.search(file)) or file.startswith(_library())
+    return bool(_INSTALLED.search(file)) or file.startswith(_library_folders())
 
 
 @lru_cache(maxsize=1)
-def _library() -> tuple[str, ...]:
+def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     return tuple({f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -108,10 +108,10 @@ def _library() -> tuple[str, ...]:
 MAX_DEPTH = 20
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
 # Made before there is an object, or a class, that could be followed.
-_LEFT_ALONE = UNASKED | {"__new__", "__init_subclass__", "__class_getitem__", "__set_name__"}
+_NEVER_WRAPPED = IMPLICIT_METHODS | {"__new__", "__init_subclass__", "__class_getitem__", "__set_name__"}
 
 
-class Functions:
+class TracedFunctions:
     """Follows the calls of the functions it has wrapped, into every tap it is attached to.
 
     `targets` are patterns of variables (`video`, `self.cache`, `mask_*`); without them all are told. `follow`
@@ -129,12 +129,12 @@ class Functions:
         self.max_depth = max_depth
         self.is_enabled = True
         self.taps: tuple[Tap, ...] = ()
-        self._launched = rank_info()
-        self._territory = Territory(follow)
-        self._known: dict[
-            int, tuple[CodeType, Known | None]
+        self._launch_ranks = rank_info()
+        self._scope = TraceScope(follow)
+        self._infos: dict[
+            int, tuple[CodeType, FunctionInfo | None]
         ] = {}  # by the id of the code, whose hash is slow
-        self._wanted: dict[str, bool] = {}
+        self._is_target_by_path: dict[str, bool] = {}
 
     def start(self, tap: Tap) -> None:
         self.taps = (*self.taps, tap)
@@ -152,12 +152,12 @@ class Functions:
                 f"only functions, methods and classes can be followed, not {function!r}; "
                 "put the decorator right above a def or a class"
             )
-        real_function(function)  # raises where there is no Python code
+        unwrap_function(function)  # raises where there is no Python code
         return self._wrap_inside(function)
 
     def _wrap_class(self, owner: type) -> type:
         for name, member in list(vars(owner).items()):
-            if name not in _LEFT_ALONE and _is_method_of(owner, member):
+            if name not in _NEVER_WRAPPED and _is_method_of(owner, member):
                 wrapped = self._wrap_inside(member)
                 setattr(owner, name, wrapped)
                 if isinstance(wrapped, functools.cached_property):
@@ -179,36 +179,36 @@ class Functions:
         return self._wrap_callable(function)
 
     def _wrap_callable(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        real = real_function(function)
-        self._territory.add(real.__module__)
-        self._known.clear()
-        return wrapper(function, functools.partial(self._decide, real))
+        real = unwrap_function(function)
+        self._scope.add(real.__module__)
+        self._infos.clear()
+        return wrap_call(function, functools.partial(self._make_trace, real))
 
-    def _decide(self, real: FunctionType) -> Tree | None:
+    def _make_trace(self, real: FunctionType) -> CallTrace | None:
         """A tree for this call; none where nobody listens, or it is part of one that they hear already."""
         if not self.taps or not self.is_enabled or not is_on():
             return None
         code = real.__code__
-        for trace in followers():
-            if isinstance(trace, Tree) and trace.will_follow(code) and self._is_heard_by(trace):
-                trace.source.take_in(code)
+        for trace in active_observers():
+            if isinstance(trace, CallTrace) and trace.will_trace(code) and self._is_covered_by(trace):
+                trace.source.include(code)
                 return None
-        self.take_in(code)
-        return Tree(self, code, current_rank_info(self._launched).rank)
+        self.include(code)
+        return CallTrace(self, code, current_rank_info(self._launch_ranks).rank)
 
-    def _is_heard_by(self, trace: Tree) -> bool:
+    def _is_covered_by(self, trace: CallTrace) -> bool:
         return all(any(tap is traced for traced in trace.source.taps) for tap in self.taps)
 
-    def take_in(self, code: CodeType) -> None:
+    def include(self, code: CodeType) -> None:
         """Whatever it is, it was decorated."""
-        self._known[id(code)] = (code, known_of(code))
+        self._infos[id(code)] = (code, get_function_info(code))
 
-    def known(self, frame: FrameType) -> Known | None:
+    def function_info(self, frame: FrameType) -> FunctionInfo | None:
         code = frame.f_code
-        cached = self._known.get(id(code))
+        cached = self._infos.get(id(code))
         if cached is None:
-            info = known_of(code) if self._territory.holds(frame) else None
-            cached = self._known[id(code)] = (code, info)
+            info = get_function_info(code) if self._scope.contains(frame) else None
+            cached = self._infos[id(code)] = (code, info)
         return cached[1]
 
     @property
@@ -216,9 +216,11 @@ class Functions:
         return None if self.targets is None else self._is_target
 
     def _is_target(self, path: str) -> bool:
-        is_target = self._wanted.get(path)
+        is_target = self._is_target_by_path.get(path)
         if is_target is None:
-            is_target = self._wanted[path] = any(_is_wanted(pattern, path) for pattern in self.targets or ())
+            is_target = self._is_target_by_path[path] = any(
+                _matches_target(pattern, path) for pattern in self.targets or ()
+            )
         return is_target
 
     def fail(self) -> None:
@@ -227,7 +229,7 @@ class Functions:
             tap.fail(self)
 
 
-def _is_wanted(pattern: str, path: str) -> bool:
+def _matches_target(pattern: str, path: str) -> bool:
     """The variable itself, or a part of it, or what holds the part that is wanted."""
     return (
         matches_pattern(pattern, path)
@@ -241,49 +243,49 @@ def _is_method_of(owner: type, member: Any) -> bool:
     if not isinstance(member, (FunctionType, *_DESCRIPTORS)):
         return False
     try:
-        real = real_function(member)
+        real = unwrap_function(member)
     except TypeError:  # around something that has no Python code
         return False
-    is_own_code = package(real.__module__) == package(owner.__module__) or not is_library(
+    is_own_code = root_package(real.__module__) == root_package(owner.__module__) or not is_library(
         real.__code__.co_filename
     )
     return is_own_code and not is_generated(real.__code__)
 
 
-class Guide(Protocol):
+class CallTracer(Protocol):
     """Follows one call of a function."""
 
     def begin(self) -> None:
         """Follow what this thread runs from here to `end`."""
 
-    def end(self, result: Any = NOTHING) -> None:
+    def end(self, result: Any = NO_RESULT) -> None:
         """Also where `begin` was interrupted; safe to call twice. `result` is what a plain function gave."""
 
 
-Decide = Callable[[], Guide | None]  # None: run it plainly
+MakeTracer = Callable[[], CallTracer | None]  # None: run it plainly
 
 
-def wrapper(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
+def wrap_call(function: Callable[..., Any], make_tracer: MakeTracer) -> Callable[..., Any]:
     """A function of the same sort (plain, generator, coroutine, asynchronous generator)."""
     if inspect.isasyncgenfunction(function):
-        wrapper = _asynchronous_generator(function, make_tracer)
+        wrapper = _wrap_async_generator(function, make_tracer)
     elif inspect.iscoroutinefunction(function):
-        wrapper = _coroutine(function, make_tracer)
+        wrapper = _wrap_coroutine(function, make_tracer)
     elif inspect.isgeneratorfunction(function):
-        wrapper = _generator(function, make_tracer)
+        wrapper = _wrap_generator(function, make_tracer)
     else:
-        wrapper = _plain(function, make_tracer)
+        wrapper = _wrap_plain(function, make_tracer)
     functools.update_wrapper(wrapper, function)
     disable_compile(wrapper, "a watched function runs line by line")
     return wrapper
 
 
-def _plain(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
+def _wrap_plain(function: Callable[..., Any], make_tracer: MakeTracer) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         tracer = make_tracer()
         if tracer is None:
             return function(*args, **kwargs)
-        result = NOTHING
+        result = NO_RESULT
         try:
             tracer.begin()
             result = function(*args, **kwargs)
@@ -294,39 +296,39 @@ def _plain(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., A
     return call
 
 
-def _generator(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
+def _wrap_generator(function: Callable[..., Any], make_tracer: MakeTracer) -> Callable[..., Any]:
     def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         tracer = make_tracer()
         inner = function(*args, **kwargs)
-        return (yield from inner if tracer is None else _Driven(inner, tracer))
+        return (yield from inner if tracer is None else _TracedIterator(inner, tracer))
 
     return generate
 
 
-def _coroutine(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
+def _wrap_coroutine(function: Callable[..., Any], make_tracer: MakeTracer) -> Callable[..., Any]:
     async def run(*args: Any, **kwargs: Any) -> Any:
         tracer = make_tracer()
         inner = function(*args, **kwargs)
-        return await (inner if tracer is None else _Awaited(inner, tracer))
+        return await (inner if tracer is None else _TracedAwaitable(inner, tracer))
 
     return run
 
 
-def _asynchronous_generator(function: Callable[..., Any], make_tracer: Decide) -> Callable[..., Any]:
+def _wrap_async_generator(function: Callable[..., Any], make_tracer: MakeTracer) -> Callable[..., Any]:
     async def generate(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         tracer = make_tracer()
         inner = function(*args, **kwargs)
         awaitable = inner.asend(None)
         while True:
             try:
-                value = await (awaitable if tracer is None else _Awaited(awaitable, tracer))
+                value = await (awaitable if tracer is None else _TracedAwaitable(awaitable, tracer))
             except StopAsyncIteration:
                 return
             try:
                 awaitable = inner.asend((yield value))
             except GeneratorExit:
                 closing = inner.aclose()
-                await (closing if tracer is None else _Awaited(closing, tracer))
+                await (closing if tracer is None else _TracedAwaitable(closing, tracer))
                 raise
             except BaseException as error:  # noqa: BLE001 - thrown in, and so it is thrown on
                 awaitable = inner.athrow(error)
@@ -334,11 +336,11 @@ def _asynchronous_generator(function: Callable[..., Any], make_tracer: Decide) -
     return generate
 
 
-class _Driven:
+class _TracedIterator:
     """A generator or coroutine that is followed while it runs, and not while it waits."""
 
-    def __init__(self, inner: Any, tracer: Guide) -> None:
-        self._inner, self._guide = inner, tracer
+    def __init__(self, inner: Any, tracer: CallTracer) -> None:
+        self._inner, self._tracer = inner, tracer
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -348,30 +350,30 @@ class _Driven:
 
     def send(self, value: Any) -> Any:
         try:
-            self._guide.begin()
+            self._tracer.begin()
             return self._inner.send(value)
         finally:
-            self._guide.end()
+            self._tracer.end()
 
     def throw(self, *error: Any) -> Any:
         try:
-            self._guide.begin()
+            self._tracer.begin()
             return self._inner.throw(*error)
         finally:
-            self._guide.end()
+            self._tracer.end()
 
     def close(self) -> None:
         try:
-            self._guide.begin()
+            self._tracer.begin()
             self._inner.close()
         finally:
-            self._guide.end()
+            self._tracer.end()
 
 
-class _Awaited:
-    def __init__(self, inner: Any, tracer: Guide) -> None:
-        self._inner, self._guide = inner, tracer
+class _TracedAwaitable:
+    def __init__(self, inner: Any, tracer: CallTracer) -> None:
+        self._inner, self._tracer = inner, tracer
 
     def __await__(self) -> Any:
         # What `asend` gives is its own iterator; a coroutine has send and throw itself.
-        return _Driven(self._inner, self._guide)
+        return _TracedIterator(self._inner, self._tracer)

@@ -19,16 +19,16 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from tensortap.sources.probes.rewrite import RETURN, Seen, Spot
+from tensortap.sources.probes.rewrite import RETURN, Binding, OnValue
 from tensortap.sources.probes.source_match import argument_count
 
 _RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
-_NEVER_GO_ON = {*_RETURNS, "RERAISE", "RAISE_VARARGS", "JUMP_FORWARD", "JUMP_BACKWARD"}
+_NO_FALLTHROUGH = {*_RETURNS, "RERAISE", "RAISE_VARARGS", "JUMP_FORWARD", "JUMP_BACKWARD"}
 _NO_BRANCHES = {"SEND", "JUMP_BACKWARD_NO_INTERRUPT"}  # an await that waits has an event of its own
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 
 
-class Store(NamedTuple):
+class StoreInstruction(NamedTuple):
     """A binding, whose value can be read at the next event."""
 
     offset: int
@@ -36,55 +36,68 @@ class Store(NamedTuple):
     spot: int
 
 
-class Run(NamedTuple):
+class LineRun(NamedTuple):
     """What may be executed from one event of a trace up to the next: instructions of one line."""
 
     start: int
     block: range
-    stores: tuple[Store, ...]
+    stores: tuple[StoreInstruction, ...]
 
 
-class _Found(NamedTuple):
+class _BindingInstruction(NamedTuple):
     """An instruction that binds a variable, or returns; a `finally` has its instructions twice."""
 
-    place: tuple[int, int]  # line, column
+    position: tuple[int, int]  # line, column
     variable: str
     offset: int
 
 
-class Instructions:
+class CodeInstructions:
     """The spots of a code object, and which of them lie between two events of a trace."""
 
     def __init__(self, code: CodeType) -> None:
         self._code = code
-        self._all = list(dis.get_instructions(code))
-        self._position = {instruction.offset: position for position, instruction in enumerate(self._all)}
-        self._runs: dict[int, Run] = {}
-        self._passed: dict[tuple[int, int, int], bool] = {}
-        self.first = next((instruction.offset for instruction in self._all if instruction.opname == "RESUME"), 0)
+        self._instructions = list(dis.get_instructions(code))
+        self._position = {
+            instruction.offset: position for position, instruction in enumerate(self._instructions)
+        }
+        self._runs: dict[int, LineRun] = {}
+        self._certain: dict[tuple[int, int, int], bool] = {}
+        self.first = next(
+            (instruction.offset for instruction in self._instructions if instruction.opname == "RESUME"), 0
+        )
         self.arguments = _argument_names(code)
-        stores, returns = list(_stores(self._all, code)), list(_returns(self._all))
-        table = _Spots(code)
+        stores, returns = (
+            list(_store_instructions(self._instructions, code)),
+            list(_return_instructions(self._instructions)),
+        )
+        table = _BindingTable(code)
         for name in self.arguments:
             table.add(name, (code.co_firstlineno, 0), "argument")
         for store in sorted(stores):
-            table.add(store.variable, store.place, "assign")
+            table.add(store.variable, store.position, "assign")
         for store in sorted(returns):
-            table.add(RETURN, store.place, RETURN)
-        self.spots = tuple(table.all)
-        self._stores = [Store(store.offset, store.variable, table.at[store.variable, store.place]) for store in stores]
-        self.returns = {return_instruction.offset: table.at[RETURN, return_instruction.place] for return_instruction in returns}
+            table.add(RETURN, store.position, RETURN)
+        self.bindings = tuple(table.all)
+        self._stores = [
+            StoreInstruction(store.offset, store.variable, table.at[store.variable, store.position])
+            for store in stores
+        ]
+        self.returns = {
+            return_instruction.offset: table.at[RETURN, return_instruction.position]
+            for return_instruction in returns
+        }
 
-    def run(self, start: int) -> Run:
+    def run(self, start: int) -> LineRun:
         run = self._runs.get(start)
         if run is None:
-            block, reachable = self._block(start), self.reached(start)
+            block, reachable = self._block(start), self.reachable(start)
             # Of a name that a line binds twice, only the last value can be read.
             stores = {store.variable: store for store in self._stores if store.offset in reachable}
-            run = self._runs[start] = Run(start, block, tuple(stores.values()))
+            run = self._runs[start] = LineRun(start, block, tuple(stores.values()))
         return run
 
-    def reached(self, start: int) -> set[int]:
+    def reachable(self, start: int) -> set[int]:
         """What may be executed from this event up to the next."""
         return self._walk(start, self._block(start))[0]
 
@@ -93,23 +106,26 @@ class Instructions:
         if start not in self._position:
             return range(0)
         first = last = self._position[start]
-        line = _line(self._all[first])
-        while first and _line(self._all[first - 1]) in (line, None):
+        line = _line_number(self._instructions[first])
+        while first and _line_number(self._instructions[first - 1]) in (line, None):
             first -= 1
-        while last + 1 < len(self._all) and _line(self._all[last + 1]) in (line, None):
+        while last + 1 < len(self._instructions) and _line_number(self._instructions[last + 1]) in (
+            line,
+            None,
+        ):
             last += 1
-        return range(self._all[first].offset, self._all[last].offset + 1)
+        return range(self._instructions[first].offset, self._instructions[last].offset + 1)
 
-    def is_passed(self, store: Store, run: Run, following: int) -> bool:
+    def is_certainly_executed(self, store: StoreInstruction, run: LineRun, following: int) -> bool:
         """Whether whoever came from the start of the run to the following instruction came by the store."""
         key = (run.start, store.offset, following)
-        if key not in self._passed:
+        if key not in self._certain:
             _, ends_without_store = self._walk(run.start, run.block, following, avoiding=store.offset)
-            is_only_way = following not in ends_without_store and self.is_possible(store, run, following)
-            self._passed[key] = not ends_without_store or is_only_way
-        return self._passed[key]
+            is_only_way = following not in ends_without_store and self.can_reach(store, run, following)
+            self._certain[key] = not ends_without_store or is_only_way
+        return self._certain[key]
 
-    def is_possible(self, store: Store, run: Run, following: int) -> bool:
+    def can_reach(self, store: StoreInstruction, run: LineRun, following: int) -> bool:
         """Whether one may come from the store to the following instruction, within the run or out of it."""
         return following in self._walk(store.offset, run.block, following)[1]
 
@@ -126,7 +142,7 @@ class Instructions:
                 ends.add(offset)
             elif offset not in visited and offset != avoiding:
                 visited.add(offset)
-                pending.extend(self._following(offset))
+                pending.extend(self._successors(offset))
         return visited, ends
 
     def first_argument(self, variables: Mapping[str, Any]) -> Any:
@@ -135,26 +151,26 @@ class Instructions:
         varargs = variables[self.arguments[0]] if self._code.co_flags & inspect.CO_VARARGS else ()
         return varargs[0] if varargs else None
 
-    def _following(self, offset: int) -> Iterator[int]:
+    def _successors(self, offset: int) -> Iterator[int]:
         position = self._position[offset]
-        instruction = self._all[position]
+        instruction = self._instructions[position]
         if instruction.opcode in _JUMPS and instruction.opname not in _NO_BRANCHES:
             yield instruction.argval
-        if instruction.opname not in _NEVER_GO_ON and position + 1 < len(self._all):
-            yield self._all[position + 1].offset
+        if instruction.opname not in _NO_FALLTHROUGH and position + 1 < len(self._instructions):
+            yield self._instructions[position + 1].offset
 
 
 @lru_cache(maxsize=256)
-def instructions_of(code: CodeType, file: str) -> Instructions:
+def code_instructions(code: CodeType, file: str) -> CodeInstructions:
     """By its file too: codes that differ in nothing else are equal."""
-    return Instructions(code)
+    return CodeInstructions(code)
 
 
-class _Spots:
+class _BindingTable:
     """Numbers the bindings, each name by itself."""
 
     def __init__(self, code: CodeType) -> None:
-        self.all: list[Spot] = []
+        self.all: list[Binding] = []
         self.at: dict[tuple[str, tuple[int, int]], int] = {}
         self._counts: Counter[str] = Counter()
         self._class = code.co_qualname.split(".")[-2:][0].lstrip("_")
@@ -165,7 +181,7 @@ class _Spots:
         name = variable.removeprefix(f"_{self._class}") if variable.startswith("_") else variable
         name = name if name.startswith("__") else variable
         self.at[variable, place] = len(self.all)
-        self.all.append(Spot(name, place[0], self._counts[name], kind))
+        self.all.append(Binding(name, place[0], self._counts[name], kind))
         self._counts[name] += 1
 
 
@@ -178,23 +194,27 @@ def _argument_names(code: CodeType) -> tuple[str, ...]:
     return (*names[: code.co_argcount], *varargs, *names[code.co_argcount : named], *last)
 
 
-def _stores(instructions: list[dis.Instruction], code: CodeType) -> Iterator[_Found]:
-    comprehensions = [instruction for instruction in instructions if instruction.opname == "LOAD_FAST_AND_CLEAR"]
+def _store_instructions(instructions: list[dis.Instruction], code: CodeType) -> Iterator[_BindingInstruction]:
+    comprehensions = [
+        instruction for instruction in instructions if instruction.opname == "LOAD_FAST_AND_CLEAR"
+    ]
     for before, one, after in zip(instructions, instructions[1:], instructions[2:], strict=False):
-        for variable in _bound(one, code):
-            if _is_forgotten(before, after, variable):
+        for variable in _bound_names(one, code):
+            if _is_except_cleanup(before, after, variable):
                 continue
-            if not any(_is_inside(one, comprehension, variable) for comprehension in comprehensions):
-                yield _Found(_place(one), variable, one.offset)
+            if not any(
+                _is_in_comprehension(one, comprehension, variable) for comprehension in comprehensions
+            ):
+                yield _BindingInstruction(_source_position(one), variable, one.offset)
 
 
-def _is_forgotten(before: dis.Instruction, after: dis.Instruction, variable: str) -> bool:
+def _is_except_cleanup(before: dis.Instruction, after: dis.Instruction, variable: str) -> bool:
     """The end of an `except ... as error` binds None and deletes it."""
     is_none = before.opname == "LOAD_CONST" and before.argval is None
     return is_none and after.opname.startswith("DELETE_") and after.argval == variable
 
 
-def _bound(instruction: dis.Instruction, code: CodeType) -> Iterable[str]:
+def _bound_names(instruction: dis.Instruction, code: CodeType) -> Iterable[str]:
     if instruction.opname == "STORE_DEREF":
         return [instruction.argval] if instruction.argval in code.co_cellvars else []
     if not instruction.opname.startswith("STORE_FAST"):
@@ -203,7 +223,7 @@ def _bound(instruction: dis.Instruction, code: CodeType) -> Iterable[str]:
     return [name for name in names[: instruction.opname.count("STORE_FAST")] if name.isidentifier()]
 
 
-def _is_inside(instruction: dis.Instruction, comprehension: dis.Instruction, variable: str) -> bool:
+def _is_in_comprehension(instruction: dis.Instruction, comprehension: dis.Instruction, variable: str) -> bool:
     """Whether it binds the variable of a comprehension that was compiled into the function."""
     inner, outer = instruction.positions, comprehension.positions
     if comprehension.argval != variable or not inner or not outer or None in (*inner, *outer):
@@ -213,29 +233,29 @@ def _is_inside(instruction: dis.Instruction, comprehension: dis.Instruction, var
     return starts and ends
 
 
-def _returns(instructions: list[dis.Instruction]) -> Iterator[_Found]:
+def _return_instructions(instructions: list[dis.Instruction]) -> Iterator[_BindingInstruction]:
     for instruction in instructions:
         if instruction.opname in _RETURNS:
-            yield _Found((_line(instruction) or 0, 0), RETURN, instruction.offset)
+            yield _BindingInstruction((_line_number(instruction) or 0, 0), RETURN, instruction.offset)
 
 
-def _place(instruction: dis.Instruction) -> tuple[int, int]:
+def _source_position(instruction: dis.Instruction) -> tuple[int, int]:
     column = instruction.positions.col_offset if instruction.positions else None
-    return _line(instruction) or 0, instruction.offset if column is None else column
+    return _line_number(instruction) or 0, instruction.offset if column is None else column
 
 
-def _line(instruction: dis.Instruction) -> int | None:
+def _line_number(instruction: dis.Instruction) -> int | None:
     return instruction.positions.lineno if instruction.positions else None
 
 
-class Reader:
+class BindingReader:
     """Tells what one call binds."""
 
-    def __init__(self, code: Instructions, listeners: Sequence[tuple[Seen, dict[int, int]]]) -> None:
-        self._code, self._listening = code, listeners
-        self._run: Run | None = None
+    def __init__(self, code: CodeInstructions, listeners: Sequence[tuple[OnValue, dict[int, int]]]) -> None:
+        self._code, self._listeners = code, listeners
+        self._run: LineRun | None = None
         self._is_straight = True  # no exception was raised since the run began
-        self._before: dict[str, int | None] = {}  # which objects the variables of the run were
+        self._previous_ids: dict[str, int | None] = {}  # which objects the variables of the run were
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "opcode":  # asked for by another tool
@@ -249,31 +269,35 @@ class Reader:
         if event != "return":
             self._start(frame, is_straight=event == "line")
         elif frame.f_lasti in self._code.returns:
-            self.tell(self._code.returns[frame.f_lasti], argument)
+            self.report(self._code.returns[frame.f_lasti], argument)
 
     def _start(self, frame: FrameType, *, is_straight: bool) -> None:
         self._run, self._is_straight = self._code.run(frame.f_lasti), is_straight
         variables = frame.f_locals if self._run.stores else {}
-        self._before = {store.variable: _identity(variables, store.variable) for store in self._run.stores}
+        self._previous_ids = {
+            store.variable: _object_id(variables, store.variable) for store in self._run.stores
+        }
 
-    def _read(self, run: Run, frame: FrameType, event: str) -> None:
+    def _read(self, run: LineRun, frame: FrameType, event: str) -> None:
         offset = frame.f_lasti
         is_within = offset in run.block
         is_straight = self._is_straight and (is_within or event == "line")
         variables = frame.f_locals if run.stores else {}
         for store in run.stores:
-            if store.variable not in variables or (is_within and not self._code.is_possible(store, run, offset)):
+            if store.variable not in variables or (
+                is_within and not self._code.can_reach(store, run, offset)
+            ):
                 continue
-            is_new_object = _identity(variables, store.variable) != self._before[store.variable]
-            if is_new_object or (is_straight and self._code.is_passed(store, run, offset)):
-                self.tell(store.spot, variables[store.variable])
+            is_new_object = _object_id(variables, store.variable) != self._previous_ids[store.variable]
+            if is_new_object or (is_straight and self._code.is_certainly_executed(store, run, offset)):
+                self.report(store.spot, variables[store.variable])
 
-    def tell(self, index: int, value: Any) -> None:
-        for on_value, numbers in self._listening:
+    def report(self, index: int, value: Any) -> None:
+        for on_value, numbers in self._listeners:
             if index in numbers:
                 on_value(numbers[index], value)
 
 
-def _identity(variables: Mapping[str, Any], name: str) -> int | None:
+def _object_id(variables: Mapping[str, Any], name: str) -> int | None:
     """What stays bound up to the next event keeps its address for itself."""
     return id(variables[name]) if name in variables else None

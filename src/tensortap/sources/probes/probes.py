@@ -20,20 +20,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from tensortap.core.errors import MissingExtraError
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
-from tensortap.sources.function_names import real_function
-from tensortap.sources.observation.point import Port, PortSource, is_repeating, native_naming, recomputing
-from tensortap.sources.probes.install import Probe, bindings, place
-from tensortap.sources.probes.rewrite import RETURN, Seen, Spot
-from tensortap.sources.sites import Wanted
+from tensortap.sources.function_names import unwrap_function
+from tensortap.sources.observation.point import (
+    HookSource,
+    ObservationPoint,
+    may_be_recomputing,
+    native_naming,
+    recomputation_test,
+)
+from tensortap.sources.probes.install import Probe, find_bindings, install_probe
+from tensortap.sources.probes.rewrite import RETURN, Binding, OnValue
+from tensortap.sources.sites import SelectedSite
 
 if TYPE_CHECKING:
-    from tensortap.sources.observation.point import PortSource
+    from tensortap.sources.observation.point import HookSource
 
 
-ALL = "*"
+ALL_BINDINGS = "*"
 
 
-class Variable(NamedTuple):
+class VariableRef(NamedTuple):
     """What `forward.scores#1` means: a function, a variable of it, and which of its bindings; or an
     attribute of the module, `forward.self.cache`, as it is when the function returns."""
 
@@ -47,77 +53,85 @@ class Variable(NamedTuple):
         return not self.name or bool(self.attribute)
 
 
-def parsed(parameter: str) -> Variable:
+def parse_variable(parameter: str) -> VariableRef:
     function, _, rest = parameter.partition(".")
     name, _, nth = rest.partition("#")
     name, _, attribute = name.partition(".")
-    return Variable(function, name, nth, attribute)
+    return VariableRef(function, name, nth, attribute)
 
 
-def function_of(module: Any, name: str) -> FunctionType | None:
+def find_function(module: Any, name: str) -> FunctionType | None:
     """The method of that name; else the function that the file of the module's class knows by that name."""
     module_class = type(module)
     function = module.__dict__.get(name) or getattr(module_class, name, None)
     if function is None:
         function = getattr(sys.modules.get(module_class.__module__), name, None)
-    return real_function(function) if callable(function) and not isinstance(function, type) else None
+    return unwrap_function(function) if callable(function) and not isinstance(function, type) else None
 
 
-def _function(point: Port) -> FunctionType | None:
-    return point.function or function_of(point.module, parsed(point.parameter).function)
+def _function_of_point(point: ObservationPoint) -> FunctionType | None:
+    return point.function or find_function(point.module, parse_variable(point.parameter).function)
 
 
-class Probes:
+class ProbeInstaller:
     """Taps in every function that a wanted variable belongs to."""
 
-    def __init__(self, source: PortSource, points: Sequence[Port]) -> None:
-        self._source, self._ports = source, points
+    def __init__(self, source: HookSource, points: Sequence[ObservationPoint]) -> None:
+        self._source, self._points = source, points
         self.probes: list[Probe] = []
 
-    def place(self) -> list[Probe]:
+    def install(self) -> list[Probe]:
         """Put them in; each is taken out by its `remove`."""
-        by_function: defaultdict[tuple[FunctionType, Any], list[Port]] = defaultdict(list)
-        for point in self._ports:
-            function = _function(point)
+        by_function: defaultdict[tuple[FunctionType, Any], list[ObservationPoint]] = defaultdict(list)
+        for point in self._points:
+            function = _function_of_point(point)
             if function is not None:
                 by_function[function, point.function and (point.is_own_call,)].append(point)
         for (function, _), points in by_function.items():
-            self.probes.append(self._probe(function, points))
+            self.probes.append(self._install_probe(function, points))
         return self.probes
 
-    def _probe(self, function: FunctionType, points: Sequence[Port]) -> Probe:
-        variables = [parsed(point.parameter) for point in points]
+    def _install_probe(self, function: FunctionType, points: Sequence[ObservationPoint]) -> Probe:
+        variables = [parse_variable(point.parameter) for point in points]
         names = {variable.name for variable in variables if not variable.is_at_return}
-        observer = _Watch(self._source) if points[0].function is None else _AnyCall(self._source)
-        probe = place(function, names, observer.enter, returns=any(variable.is_at_return for variable in variables))
-        observer.expect(probe.spots, points)
+        observer = (
+            _ModuleCallObserver(self._source)
+            if points[0].function is None
+            else _AnyCallObserver(self._source)
+        )
+        probe = install_probe(
+            function, names, observer.enter, returns=any(variable.is_at_return for variable in variables)
+        )
+        observer.expect(probe.bindings, points)
         return probe
 
 
-class _Watch:
+class _ModuleCallObserver:
     """Knows, by the first argument of a call, whose variables these are."""
 
-    def __init__(self, source: PortSource) -> None:
-        self._source, self._is_recomputing = source, recomputing()
-        self._seen: dict[int, Seen] = {}
-        self._alone: Seen | None = None  # of the one module that the function was put on
+    def __init__(self, source: HookSource) -> None:
+        self._source, self._is_recomputing = source, recomputation_test()
+        self._on_value_by_module: dict[int, OnValue] = {}
+        self._only_on_value: OnValue | None = None  # of the one module that the function was put on
 
-    def expect(self, bindings: Sequence[Spot], points: Sequence[Port]) -> None:
-        by_module: defaultdict[int, list[Port]] = defaultdict(list)
+    def expect(self, bindings: Sequence[Binding], points: Sequence[ObservationPoint]) -> None:
+        by_module: defaultdict[int, list[ObservationPoint]] = defaultdict(list)
         for point in points:
             by_module[id(point.module)].append(point)
         for module, module_points in by_module.items():
-            self._seen[module] = self._seeing([_way_at(bindings, binding, module_points) for binding in bindings])
-        if len(by_module) == 1 and _is_put_on(points[0]):
-            self._alone = next(iter(self._seen.values()))
+            self._on_value_by_module[module] = self._make_on_value(
+                [_observer_at(bindings, binding, module_points) for binding in bindings]
+            )
+        if len(by_module) == 1 and _is_instance_function(points[0]):
+            self._only_on_value = next(iter(self._on_value_by_module.values()))
 
-    def enter(self, first: Any) -> Seen | None:
-        on_value = self._seen.get(id(first)) or self._alone
-        if on_value is None or self._source.is_resting or self._is_recomputing():
+    def enter(self, first: Any) -> OnValue | None:
+        on_value = self._on_value_by_module.get(id(first)) or self._only_on_value
+        if on_value is None or self._source.is_idle or self._is_recomputing():
             return None
         return on_value
 
-    def _seeing(self, observers: list[Callable[[Any], None]]) -> Seen:
+    def _make_on_value(self, observers: list[Callable[[Any], None]]) -> OnValue:
         source = self._source
 
         def on_value(index: int, value: Any) -> None:
@@ -129,36 +143,40 @@ class _Watch:
         return on_value
 
 
-def _is_put_on(point: Port) -> bool:
+def _is_instance_function(point: ObservationPoint) -> bool:
     """Whether the function stands in the module itself, where Python hands it no module."""
-    function = point.module.__dict__.get(parsed(point.parameter).function)
-    return function is not None and function is _function(point)
+    function = point.module.__dict__.get(parse_variable(point.parameter).function)
+    return function is not None and function is _function_of_point(point)
 
 
-class _AnyCall(_Watch):
+class _AnyCallObserver(_ModuleCallObserver):
     """Watches a function that belongs to no model, whatever it is given."""
 
-    _busy: ClassVar[set[int]] = set()  # threads that are taking a value: what this calls is not watched
+    _busy_threads: ClassVar[set[int]] = (
+        set()
+    )  # threads that are taking a value: what this calls is not watched
 
-    def expect(self, bindings: Sequence[Spot], points: Sequence[Port]) -> None:
-        self._ports, self._is_own_call = points, points[0].is_own_call
-        self._seen[0] = self._seeing([_way_at(bindings, binding, points) for binding in bindings])
+    def expect(self, bindings: Sequence[Binding], points: Sequence[ObservationPoint]) -> None:
+        self._points, self._is_own_call = points, points[0].is_own_call
+        self._on_value_by_module[0] = self._make_on_value(
+            [_observer_at(bindings, binding, points) for binding in bindings]
+        )
 
-    def enter(self, first: Any) -> Seen | None:
-        on_value = self._seen.get(0)
-        if on_value is None or get_ident() in self._busy:
+    def enter(self, first: Any) -> OnValue | None:
+        on_value = self._on_value_by_module.get(0)
+        if on_value is None or get_ident() in self._busy_threads:
             return None
         if self._is_own_call is not None and not self._is_own_call(first):
             return None
-        if self._ports[0].was_entered and is_repeating():
+        if self._points[0].was_entered and may_be_recomputing():
             return None
-        for point in self._ports if not self._ports[0].was_entered else ():
+        for point in self._points if not self._points[0].was_entered else ():
             point.was_entered = True
         return on_value
 
-    def _seeing(self, observers: list[Callable[[Any], None]]) -> Seen:
+    def _make_on_value(self, observers: list[Callable[[Any], None]]) -> OnValue:
         """A call may last for many steps, a training loop for all of them."""
-        source, busy, observe = self._source, self._busy, super()._seeing(observers)
+        source, busy, observe = self._source, self._busy_threads, super()._make_on_value(observers)
 
         def on_value(index: int, value: Any) -> None:
             thread = get_ident()
@@ -166,8 +184,8 @@ class _AnyCall(_Watch):
                 return
             busy.add(thread)
             try:
-                source.catch_up()
-                if not source.is_resting:
+                source.sync_step()
+                if not source.is_idle:
                     observe(index, value)
             finally:
                 busy.discard(thread)
@@ -175,10 +193,16 @@ class _AnyCall(_Watch):
         return on_value
 
 
-def _way_at(bindings: Sequence[Spot], binding: Spot, points: Sequence[Port]) -> Callable[[Any], None]:
+def _observer_at(
+    bindings: Sequence[Binding], binding: Binding, points: Sequence[ObservationPoint]
+) -> Callable[[Any], None]:
     """How the ports that want it see what is there."""
-    requests = [(point, parsed(point.parameter)) for point in points]
-    observers = [_way(point, variable.attribute) for point, variable in requests if _is_at(variable, binding, bindings)]
+    requests = [(point, parse_variable(point.parameter)) for point in points]
+    observers = [
+        _make_observer(point, variable.attribute)
+        for point, variable in requests
+        if _matches_binding(variable, binding, bindings)
+    ]
     if len(observers) == 1:  # the usual case: this is what is called for every value
         return observers[0]
 
@@ -189,51 +213,58 @@ def _way_at(bindings: Sequence[Spot], binding: Spot, points: Sequence[Port]) -> 
     return observe_all
 
 
-def _way(point: Port, attribute: str) -> Callable[[Any], None]:
+def _make_observer(point: ObservationPoint, attribute: str) -> Callable[[Any], None]:
     if not attribute:
-        return point.short_way()
-    return lambda value: point.see_output(getattr(point.module, attribute, None))
+        return point.fast_observer()
+    return lambda value: point.observe_output(getattr(point.module, attribute, None))
 
 
-def _is_at(variable: Variable, binding: Spot, bindings: Sequence[Spot]) -> bool:
+def _matches_binding(variable: VariableRef, binding: Binding, bindings: Sequence[Binding]) -> bool:
     if binding.kind == RETURN or variable.is_at_return:
         return variable.is_at_return and binding.kind == RETURN
     if variable.name != binding.name:
         return False
-    if variable.nth == ALL:
+    if variable.nth == ALL_BINDINGS:
         return True
     if not variable.nth:  # an argument is its value on entry, any other variable each of its bindings
-        has_entry = any(candidate.name == binding.name and candidate.kind == "argument" for candidate in bindings)
+        has_entry = any(
+            candidate.name == binding.name and candidate.kind == "argument" for candidate in bindings
+        )
         return not has_entry or binding.kind == "argument"
-    nth, last = int(variable.nth), max(candidate.nth for candidate in bindings if candidate.name == binding.name)
+    nth, last = (
+        int(variable.nth),
+        max(candidate.nth for candidate in bindings if candidate.name == binding.name),
+    )
     return binding.nth == (nth if nth >= 0 else last + 1 + nth)
 
 
-def first_argument(module: Any, function: str) -> str:
+def first_argument_name(module: Any, function: str) -> str:
     """What the module itself is called there, `self` as a rule."""
-    target = function_of(module, function)
+    target = find_function(module, function)
     code = None if target is None else target.__code__
     return code.co_varnames[0] if code is not None and code.co_argcount else ""
 
 
-def attributes(module: Any) -> list[str]:
+def attribute_names(module: Any) -> list[str]:
     """What a module holds besides its modules."""
     own = [name for name in module.__dict__ if not name.startswith("_")]
     return [*module._parameters, *module._buffers, *own]
 
 
-def variables(module: Any, function: str) -> list[str]:
+def variable_names(module: Any, function: str) -> list[str]:
     """The names that a method or helper binds, arguments first."""
-    target = function_of(module, function)
-    return [] if target is None else list(dict.fromkeys(binding.name for binding in bindings(target)))
+    target = find_function(module, function)
+    return [] if target is None else list(dict.fromkeys(binding.name for binding in find_bindings(target)))
 
 
-def unbound(points: Sequence[Port], point: Port) -> str:
+def explain_unbound(points: Sequence[ObservationPoint], point: ObservationPoint) -> str:
     """Why a variable was never seen: the function did not run, or not the lines that bind it."""
-    variable = parsed(point.parameter)
-    function = _function(point)
+    variable = parse_variable(point.parameter)
+    function = _function_of_point(point)
     has_run = point.was_entered or any(
-        observed.count and observed.module is point.module and parsed(observed.parameter).function == variable.function
+        observed.count
+        and observed.module is point.module
+        and parse_variable(observed.parameter).function == variable.function
         for observed in points
     )
     if not has_run and point.function is not None:
@@ -242,45 +273,49 @@ def unbound(points: Sequence[Port], point: Port) -> str:
         return f"{variable.function}() was not seen to run on it"
     if variable.is_at_return:
         return f"{variable.function}() was called and has not returned: it raised, or goes on"
-    lines = sorted({binding.line for binding in bindings(function) if binding.name == variable.name})
+    lines = sorted({binding.line for binding in find_bindings(function) if binding.name == variable.name})
     file = Path(function.__code__.co_filename).name
     return f"not bound: {file}:{', '.join(map(str, lines))} did not run" if lines else "not bound"
 
 
-class PlainFunctions(PortSource):
+class FunctionSource(HookSource):
     """Taps in the functions that are wanted, from `start` to `stop`; the step is what `tt.step()` says."""
 
-    def __init__(self, selected: Sequence[Wanted], *, rests: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self, selected: Sequence[SelectedSite], *, skips_step: Callable[[int], bool] | None = None
+    ) -> None:
         _require_torch(selected)
-        super().__init__(None, selected, native_naming(None), rests=rests)
+        super().__init__(None, selected, native_naming(None), skips_step=skips_step)
 
     def start(self, tap: Tap) -> None:
         super().start(tap)
-        self._begin(declared_step() or 0)
+        self._begin_step(declared_step() or 0)
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
-            probes = Probes(self, self.ports)
+            probes = ProbeInstaller(self, self.points)
             self._handles = probes.probes
-            probes.place()
+            probes.install()
             undo.pop_all()
 
-    def catch_up(self) -> None:
+    def sync_step(self) -> None:
         step = declared_step() or 0
         is_new_step = step != self.step
         if is_new_step:
-            self._begin(step)
+            self._begin_step(step)
         # Without steps, a call after a backward pass tells that what waits on parameters is of the past.
-        if is_new_step or (self.has_gradients and not recomputing()()):
+        if is_new_step or (self.has_gradients and not recomputation_test()()):
             self.has_gradients = False
             self._clear_gradients()
 
-    def _begin(self, step: int) -> None:
+    def _begin_step(self, step: int) -> None:
         self.step, self.has_run = step, True
-        self.is_resting = self._rests is not None and self._rests(step)
-        self.was_awake = self.was_awake or not self.is_resting
+        self.is_idle = self._skips_step is not None and self._skips_step(step)
+        self.was_active = self.was_active or not self.is_idle
 
 
-def _require_torch(wanted: Sequence[Wanted]) -> None:
+def _require_torch(wanted: Sequence[SelectedSite]) -> None:
     gradient = next((selected.site.name for selected in wanted if selected.site.is_gradient), None)
     if gradient is not None and find_spec("torch") is None:
-        raise MissingExtraError(f"{gradient!r} is a gradient, which needs torch: pip install 'tensortap[torch]'")
+        raise MissingExtraError(
+            f"{gradient!r} is a gradient, which needs torch: pip install 'tensortap[torch]'"
+        )

@@ -14,16 +14,22 @@ from copy import copy, deepcopy
 from types import CodeType
 from typing import Any, NamedTuple
 
-from tensortap.sources.probes.source_match import BLOCKS, Def, Definition, NoSourceError, fits
+from tensortap.sources.probes.source_match import (
+    BLOCKS,
+    Def,
+    FunctionDefinition,
+    NoSourceError,
+    is_compatible,
+)
 
 RETURN = "return"  # the kind of the value that a function returns, and its name
 
-Seen = Callable[[int, Any], None]  # (index of the spot, value)
-Enter = Callable[[Any], Seen | None]  # (first argument); None: this call is not watched
-Bound = tuple[str, Any, str]  # (name, the node that binds it, kind)
+OnValue = Callable[[int, Any], None]  # (index of the spot, value)
+OnEnter = Callable[[Any], OnValue | None]  # (first argument); None: this call is not watched
+BoundName = tuple[str, Any, str]  # (name, the node that binds it, kind)
 
 
-class Spot(NamedTuple):
+class Binding(NamedTuple):
     """One binding in a function's code.
 
     `kind`: argument assign unpack augmented annotated walrus loop with except match import def return.
@@ -36,55 +42,59 @@ class Spot(NamedTuple):
     kind: str
 
 
-class Rewritten(NamedTuple):
+class InstrumentedCode(NamedTuple):
     code: CodeType
-    spots: tuple[Spot, ...]
+    bindings: tuple[Binding, ...]
 
 
-def rewrite(definition: Definition, names: Collection[str] | None, returns: bool) -> Rewritten:
+def instrument(
+    definition: FunctionDefinition, names: Collection[str] | None, returns: bool
+) -> InstrumentedCode:
     """The code that asks `ENTER(first argument)` and tells its answer the index and value of each spot."""
-    node, bindings = weave(definition.node, names, returns, definition.may_have_walrus)
-    code = definition.compiled(node)
-    if code is None or not fits(code, definition.code):
+    node, bindings = insert_taps(definition.node, names, returns, definition.may_have_walrus)
+    code = definition.compile_with(node)
+    if code is None or not is_compatible(code, definition.code):
         raise NoSourceError("taps would change what the function closes over")
-    return Rewritten(code, bindings)
+    return InstrumentedCode(code, bindings)
 
 
-def weave(
+def insert_taps(
     node: Def, names: Collection[str] | None, returns: bool, may_have_walrus: bool = True
-) -> tuple[Def, tuple[Spot, ...]]:
+) -> tuple[Def, tuple[Binding, ...]]:
     """A copy of the definition with a tap after every binding of these names (None: of every name)."""
     wants = (lambda name: True) if names is None else names.__contains__
-    inserter = _Weaver(node, wants, returns, may_have_walrus)
-    return inserter.woven(), tuple(inserter.spots)
+    inserter = _TapInserter(node, wants, returns, may_have_walrus)
+    return inserter.transformed(), tuple(inserter.bindings)
 
 
-class _Weaver(ast.NodeVisitor):
+class _TapInserter(ast.NodeVisitor):
     """Each visit gives the statements that stand for one; the tree itself stays as it is.
 
     Nested functions, classes, lambdas and comprehensions have scopes of their own: they are not entered.
     """
 
     def __init__(self, node: Def, wants: Callable[[str], bool], returns: bool, may_have_walrus: bool) -> None:
-        self.spots: list[Spot] = []
-        self._node, self._wants, self._returns = node, wants, returns
+        self.bindings: list[Binding] = []
+        self._node, self._is_requested, self._returns = node, wants, returns
         self._counts: Counter[str] = Counter()
-        self._elsewhere: set[str] = set()  # declared global or nonlocal
+        self._nonlocals: set[str] = set()  # declared global or nonlocal
         # The text knows it at once; to look at every node would take a quarter of all the time.
-        self._has_walrus = may_have_walrus and any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node))
+        self._has_walrus = may_have_walrus and any(
+            isinstance(inner, ast.NamedExpr) for inner in ast.walk(node)
+        )
 
-    def woven(self) -> Def:
+    def transformed(self) -> Def:
         node, body = copy(self._node), self._node.body
         start = 1 if ast.get_docstring(node, clean=False) is not None else 0
         at = body[min(start, len(body) - 1)]
-        taps = [entry(node.args, at), *self._taps(_arguments(node.args), at)]
-        node.body = [*body[:start], *taps, *self._block(body[start:]), *self._falling_off(body)]
+        taps = [enter_tap(node.args, at), *self._tap_statements(_argument_names(node.args), at)]
+        node.body = [*body[:start], *taps, *self._block(body[start:]), *self._tap_implicit_return(body)]
         return node
 
-    def _falling_off(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        if not self._returns or _never_ends(body):
+    def _tap_implicit_return(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        if not self._returns or _never_falls_through(body):
             return []
-        return [self._return(none(body[-1]), body[-1])]
+        return [self._tap_return(none_node(body[-1]), body[-1])]
 
     # Statements
 
@@ -92,55 +102,60 @@ class _Weaver(ast.NodeVisitor):
         return [new for statement in statements for new in self.visit(statement)]
 
     def generic_visit(self, node: Any) -> list[ast.stmt]:
-        node = self._own(node)
+        node = self._copy_with_walrus_taps(node)
         for field in ("body", "orelse", "finalbody"):
             if hasattr(node, field):
                 setattr(node, field, self._block(getattr(node, field)))
         return [node]
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
-        bound = [target_binding for target in node.targets for target_binding in _targets(target, "assign")]
-        return [self._own(node), *self._taps(bound)]
+        bound = [
+            target_binding for target in node.targets for target_binding in _target_names(target, "assign")
+        ]
+        return [self._copy_with_walrus_taps(node), *self._tap_statements(bound)]
 
     def visit_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
-        return [self._own(node), *self._taps(_targets(node.target, "augmented"))]
+        return [
+            self._copy_with_walrus_taps(node),
+            *self._tap_statements(_target_names(node.target, "augmented")),
+        ]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
-        bound = _targets(node.target, "annotated") if node.value is not None else ()
-        return [self._own(node), *self._taps(bound)]
+        bound = _target_names(node.target, "annotated") if node.value is not None else ()
+        return [self._copy_with_walrus_taps(node), *self._tap_statements(bound)]
 
     def visit_Import(self, node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
         names = [(alias.asname or alias.name.split(".")[0], alias) for alias in node.names]
-        return [node, *self._taps((name, alias, "import") for name, alias in names)]
+        return [node, *self._tap_statements((name, alias, "import") for name, alias in names)]
 
     visit_ImportFrom = visit_Import
 
     def visit_FunctionDef(self, node: Def | ast.ClassDef) -> list[ast.stmt]:
-        return [self._own(node), *self._taps([(node.name, node, "def")])]
+        return [self._copy_with_walrus_taps(node), *self._tap_statements([(node.name, node, "def")])]
 
     visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
 
     def visit_TypeAlias(self, node: Any) -> list[ast.stmt]:
-        return [node, *self._taps([(node.name.id, node, "def")])]
+        return [node, *self._tap_statements([(node.name.id, node, "def")])]
 
     def visit_Global(self, node: ast.Global | ast.Nonlocal) -> list[ast.stmt]:
-        self._elsewhere.update(node.names)
+        self._nonlocals.update(node.names)
         return [node]
 
     visit_Nonlocal = visit_Global
 
     def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
-        node = self._own(node)
+        node = self._copy_with_walrus_taps(node)
         if not self._returns:
             return [node]
         if node.value is None:
-            return [self._return(none(node), node), node]
-        store_value, node.value = kept(node.value, node), load(VALUE, node)
-        return [store_value, self._return(load(VALUE, node), node), node]
+            return [self._tap_return(none_node(node), node), node]
+        store_value, node.value = store_return_value(node.value, node), load_name(VALUE, node)
+        return [store_value, self._tap_return(load_name(VALUE, node), node), node]
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> list[ast.stmt]:
-        node = self._own(node)
-        taps = self._taps(_targets(node.target, "loop", "loop"))
+        node = self._copy_with_walrus_taps(node)
+        taps = self._tap_statements(_target_names(node.target, "loop", "loop"))
         node.body = [*taps, *self._block(node.body)]
         node.orelse = self._block(node.orelse)
         return [node]
@@ -149,8 +164,10 @@ class _Weaver(ast.NodeVisitor):
 
     def visit_With(self, node: ast.With | ast.AsyncWith) -> list[ast.stmt]:
         """One statement for each item: the next may use, or bind again, what the one before bound."""
-        node = self._own(node)
-        taps = [self._taps(_targets(item.optional_vars, "with", "with")) for item in node.items]
+        node = self._copy_with_walrus_taps(node)
+        taps = [
+            self._tap_statements(_target_names(item.optional_vars, "with", "with")) for item in node.items
+        ]
         body = self._block(node.body)
         for item, after in zip(reversed(node.items), reversed(taps), strict=True):
             inner = copy(node)
@@ -170,78 +187,84 @@ class _Weaver(ast.NodeVisitor):
     visit_TryStar = visit_Try
 
     def _handler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
-        node = self._own(node)
-        taps = self._taps([(node.name, node, "except")] if node.name else ())
+        node = self._copy_with_walrus_taps(node)
+        taps = self._tap_statements([(node.name, node, "except")] if node.name else ())
         node.body = [*taps, *self._block(node.body)]
         return node
 
     def visit_Match(self, node: ast.Match) -> list[ast.stmt]:
-        node = self._own(node)
+        node = self._copy_with_walrus_taps(node)
         node.cases = [self._case(case) for case in node.cases]
         return [node]
 
     def _case(self, case: ast.match_case) -> ast.match_case:
         case = copy(case)
-        requested = self._wanted((name, pattern, "match") for name, pattern in _captures(case.pattern))
-        guard = self._walruses(case.guard)
+        requested = self._requested(
+            (name, pattern, "match") for name, pattern in _pattern_captures(case.pattern)
+        )
+        guard = self._tap_walruses(case.guard)
         taps: list[ast.stmt] = []
         if guard is None:
-            taps = [if_watched(*tap) for tap in requested]
+            taps = [tap_statement(*tap) for tap in requested]
         elif requested:  # the names stay bound when the guard fails
-            guard = one_of([*(unless_idle(*tap) for tap in requested), guard], -1, guard)
+            guard = evaluate_all([*(tap_expression(*tap) for tap in requested), guard], -1, guard)
         case.guard, case.body = guard, [*taps, *self._block(case.body)]
         return case
 
     # Expressions
 
-    def _own(self, node: Any) -> Any:
+    def _copy_with_walrus_taps(self, node: Any) -> Any:
         """A copy in which the walruses of its own expressions, not of the statements inside, are tapped."""
         node = copy(node)
         for field, value in ast.iter_fields(node):
             if self._has_walrus and field not in BLOCKS:
-                setattr(node, field, self._walruses(value))
+                setattr(node, field, self._tap_walruses(value))
         return node
 
-    def _walruses(self, value: Any) -> Any:
+    def _tap_walruses(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self._walruses(element) for element in value]
+            return [self._tap_walruses(element) for element in value]
         is_searched = self._has_walrus and isinstance(value, ast.AST)
-        return _Walruses(self._walrus).visit(deepcopy(value)) if is_searched else value
+        return _WalrusReplacer(self._tap_walrus).visit(deepcopy(value)) if is_searched else value
 
-    def _walrus(self, node: ast.NamedExpr) -> ast.expr:
-        requested = self._wanted([(node.target.id, node, "walrus")])
-        return one_of([node, *(unless_idle(*tap) for tap in requested)], 0, node) if requested else node
+    def _tap_walrus(self, node: ast.NamedExpr) -> ast.expr:
+        requested = self._requested([(node.target.id, node, "walrus")])
+        return (
+            evaluate_all([node, *(tap_expression(*tap) for tap in requested)], 0, node) if requested else node
+        )
 
     # Spots
 
-    def _taps(self, bound: Iterable[Bound], at: ast.stmt | None = None) -> list[ast.stmt]:
+    def _tap_statements(self, bound: Iterable[BoundName], at: ast.stmt | None = None) -> list[ast.stmt]:
         """What stands after the statement that bound them."""
-        return [if_watched(index, value, at or node) for index, value, node in self._wanted(bound)]
+        return [tap_statement(index, value, at or node) for index, value, node in self._requested(bound)]
 
-    def _wanted(self, bound: Iterable[Bound]) -> list[tuple[int, ast.expr, Any]]:
+    def _requested(self, bound: Iterable[BoundName]) -> list[tuple[int, ast.expr, Any]]:
         """The index, the value and the place of each spot among them that is to be told."""
-        by_name = {name: (node, kind) for name, node, kind in bound if name not in self._elsewhere}
+        by_name = {name: (node, kind) for name, node, kind in bound if name not in self._nonlocals}
         requested = []
         for name, (node, kind) in by_name.items():
             nth = self._count(name)
-            if self._wants(name):
-                requested.append((self._add(Spot(name, node.lineno, nth, kind)), load(name, node), node))
+            if self._is_requested(name):
+                requested.append(
+                    (self._add(Binding(name, node.lineno, nth, kind)), load_name(name, node), node)
+                )
         return requested
 
     def _count(self, name: str) -> int:
         self._counts[name] += 1
         return self._counts[name] - 1
 
-    def _add(self, binding: Spot) -> int:
-        self.spots.append(binding)
-        return len(self.spots) - 1
+    def _add(self, binding: Binding) -> int:
+        self.bindings.append(binding)
+        return len(self.bindings) - 1
 
-    def _return(self, value: ast.expr, node: ast.stmt) -> ast.stmt:
-        binding = Spot(RETURN, node.lineno, self._count(RETURN), RETURN)
-        return if_watched(self._add(binding), value, node)
+    def _tap_return(self, value: ast.expr, node: ast.stmt) -> ast.stmt:
+        binding = Binding(RETURN, node.lineno, self._count(RETURN), RETURN)
+        return tap_statement(self._add(binding), value, node)
 
 
-class _Walruses(ast.NodeTransformer):
+class _WalrusReplacer(ast.NodeTransformer):
     """Replaces the walruses that bind in the scope of the expression itself."""
 
     def __init__(self, replace: Callable[[ast.NamedExpr], ast.expr]) -> None:
@@ -264,37 +287,37 @@ class _Walruses(ast.NodeTransformer):
 # What binds which names
 
 
-def _arguments(arguments: ast.arguments) -> list[Bound]:
+def _argument_names(arguments: ast.arguments) -> list[BoundName]:
     positional = [*arguments.posonlyargs, *arguments.args]
     parameters = [*positional, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
     return [(parameter.arg, parameter, "argument") for parameter in parameters if parameter is not None]
 
 
-def _targets(target: ast.expr | None, kind: str, unpacked: str = "unpack") -> Iterator[Bound]:
+def _target_names(target: ast.expr | None, kind: str, unpacked: str = "unpack") -> Iterator[BoundName]:
     """The names in a target of an assignment; attributes and items are no local variables."""
     if isinstance(target, ast.Name):
         yield target.id, target, kind
     elif isinstance(target, ast.Starred):
-        yield from _targets(target.value, kind, unpacked)
+        yield from _target_names(target.value, kind, unpacked)
     elif isinstance(target, ast.Tuple | ast.List):
         for element in target.elts:
-            yield from _targets(element, unpacked, unpacked)
+            yield from _target_names(element, unpacked, unpacked)
 
 
-def _captures(pattern: ast.pattern) -> Iterator[tuple[str, ast.pattern]]:
+def _pattern_captures(pattern: ast.pattern) -> Iterator[tuple[str, ast.pattern]]:
     for inner in ast.iter_child_nodes(pattern):
         if isinstance(inner, ast.pattern):
-            yield from _captures(inner)
+            yield from _pattern_captures(inner)
     name = pattern.rest if isinstance(pattern, ast.MatchMapping) else getattr(pattern, "name", None)
     if name is not None:
         yield name, pattern
 
 
-def _never_ends(body: Sequence[ast.stmt]) -> bool:
+def _never_falls_through(body: Sequence[ast.stmt]) -> bool:
     """Whether the end of a block is certainly never reached."""
     last = body[-1] if body else None
     if isinstance(last, ast.If):
-        return _never_ends(last.body) and _never_ends(last.orelse)
+        return _never_falls_through(last.body) and _never_falls_through(last.orelse)
     return isinstance(last, ast.Return | ast.Raise)
 
 
@@ -304,43 +327,45 @@ TAP, VALUE = "@tap", "@value"
 _LOAD, _STORE, _IS_NOT = ast.Load(), ast.Store(), ast.IsNot()
 
 
-def entry(arguments: ast.arguments, at: ast.stmt) -> ast.stmt:
+def enter_tap(arguments: ast.arguments, at: ast.stmt) -> ast.stmt:
     """A call that begins after the probe was removed, or a generator, finds no global: it is not watched."""
-    look_up = ast.Assign([store(TAP, at)], load(ENTER, at), **_place(at))
-    not_observed = ast.ExceptHandler(None, None, [ast.Assign([store(TAP, at)], none(at), **_place(at))], **_place(at))
-    call_enter = ast.Call(load(TAP, at), [_first(arguments, at)], [], **_place(at))
-    assign_tap = ast.Assign([store(TAP, at)], call_enter, **_place(at))
-    return ast.Try([look_up], [not_observed], [assign_tap], [], **_place(at))
+    look_up = ast.Assign([store_name(TAP, at)], load_name(ENTER, at), **_location(at))
+    not_observed = ast.ExceptHandler(
+        None, None, [ast.Assign([store_name(TAP, at)], none_node(at), **_location(at))], **_location(at)
+    )
+    call_enter = ast.Call(load_name(TAP, at), [_first_argument(arguments, at)], [], **_location(at))
+    assign_tap = ast.Assign([store_name(TAP, at)], call_enter, **_location(at))
+    return ast.Try([look_up], [not_observed], [assign_tap], [], **_location(at))
 
 
-def _first(arguments: ast.arguments, at: ast.stmt) -> ast.expr:
+def _first_argument(arguments: ast.arguments, at: ast.stmt) -> ast.expr:
     for argument in (*arguments.posonlyargs, *arguments.args):
-        return load(argument.arg, at)
+        return load_name(argument.arg, at)
     if arguments.vararg is None:
-        return none(at)
+        return none_node(at)
     varargs = arguments.vararg.arg
-    item = ast.Subscript(load(varargs, at), ast.Constant(0, **_place(at)), _LOAD, **_place(at))
-    return ast.IfExp(load(varargs, at), item, none(at), **_place(at))
+    item = ast.Subscript(load_name(varargs, at), ast.Constant(0, **_location(at)), _LOAD, **_location(at))
+    return ast.IfExp(load_name(varargs, at), item, none_node(at), **_location(at))
 
 
-def kept(value: ast.expr, at: ast.stmt) -> ast.stmt:
+def store_return_value(value: ast.expr, at: ast.stmt) -> ast.stmt:
     """Takes the value of a `return` before it is given."""
-    return ast.Assign([store(VALUE, at)], value, **_place(at))
+    return ast.Assign([store_name(VALUE, at)], value, **_location(at))
 
 
-def if_watched(index: int, value: ast.expr, at: Any) -> ast.stmt:
-    location = _place(at)
-    is_observed, report = _question(index, value, location)
+def tap_statement(index: int, value: ast.expr, at: Any) -> ast.stmt:
+    location = _location(at)
+    is_observed, report = _tap_call(index, value, location)
     return ast.If(is_observed, [ast.Expr(report, **location)], [], **location)
 
 
-def unless_idle(index: int, value: ast.expr, at: Any) -> ast.expr:
-    location = _place(at)
-    is_observed, report = _question(index, value, location)
+def tap_expression(index: int, value: ast.expr, at: Any) -> ast.expr:
+    location = _location(at)
+    is_observed, report = _tap_call(index, value, location)
     return ast.IfExp(is_observed, report, ast.Constant(None, **location), **location)
 
 
-def _question(index: int, value: ast.expr, location: dict[str, Any]) -> tuple[ast.expr, ast.expr]:
+def _tap_call(index: int, value: ast.expr, location: dict[str, Any]) -> tuple[ast.expr, ast.expr]:
     """Whether the call is watched, and what is then told. A large function has hundreds of these: what is
     the same in both is one node."""
     tap = ast.Name(TAP, _LOAD, **location)
@@ -348,25 +373,27 @@ def _question(index: int, value: ast.expr, location: dict[str, Any]) -> tuple[as
     return is_observed, ast.Call(tap, [ast.Constant(index, **location), value], [], **location)
 
 
-def one_of(values: list[ast.expr], position: int, at: ast.expr) -> ast.expr:
+def evaluate_all(values: list[ast.expr], position: int, at: ast.expr) -> ast.expr:
     """All of them are evaluated in turn; one is the value."""
-    all_values = ast.Tuple(values, _LOAD, **_place(at))
-    return ast.Subscript(all_values, ast.Constant(position % len(values), **_place(at)), _LOAD, **_place(at))
+    all_values = ast.Tuple(values, _LOAD, **_location(at))
+    return ast.Subscript(
+        all_values, ast.Constant(position % len(values), **_location(at)), _LOAD, **_location(at)
+    )
 
 
-def load(name: str, at: Any) -> ast.expr:
-    return ast.Name(name, _LOAD, **_place(at))
+def load_name(name: str, at: Any) -> ast.expr:
+    return ast.Name(name, _LOAD, **_location(at))
 
 
-def store(name: str, at: Any) -> ast.expr:
-    return ast.Name(name, _STORE, **_place(at))
+def store_name(name: str, at: Any) -> ast.expr:
+    return ast.Name(name, _STORE, **_location(at))
 
 
-def none(at: Any) -> ast.expr:
-    return ast.Constant(None, **_place(at))
+def none_node(at: Any) -> ast.expr:
+    return ast.Constant(None, **_location(at))
 
 
-def _place(node: Any) -> dict[str, Any]:
+def _location(node: Any) -> dict[str, Any]:
     """The start of a node: what is put there reports its first line."""
     line, column = node.lineno, node.col_offset
     return {"lineno": line, "col_offset": column, "end_lineno": line, "end_col_offset": column}

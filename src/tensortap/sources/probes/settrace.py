@@ -18,205 +18,213 @@ from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from tensortap.sources.probes.bytecode import Instructions, Reader, instructions_of
-from tensortap.sources.probes.rewrite import RETURN, Enter, Spot
+from tensortap.sources.probes.bytecode import BindingReader, CodeInstructions, code_instructions
+from tensortap.sources.probes.rewrite import RETURN, Binding, OnEnter
 
-Trace = Callable[..., Any]  # of a frame, an event and its argument
+TraceFunction = Callable[..., Any]  # of a frame, an event and its argument
 log = logging.getLogger("tensortap.probes")
 
 
-def trace(
-    code: CodeType, names: Collection[str] | None, enter: Enter, *, returns: bool = False
-) -> tuple[tuple[Spot, ...], Callable[[], None]]:
+def trace_code(
+    code: CodeType, names: Collection[str] | None, enter: OnEnter, *, returns: bool = False
+) -> tuple[tuple[Binding, ...], Callable[[], None]]:
     """Watch every call of this code; gives the spots, and what ends it."""
-    instructions = instructions_of(code, code.co_filename)
-    wanted = [index for index, binding in enumerate(instructions.spots) if _is_wanted(binding, names, returns)]
-    owner = _Owner(code, instructions, enter, {original: index for index, original in enumerate(wanted)})
+    instructions = code_instructions(code, code.co_filename)
+    wanted = [
+        index for index, binding in enumerate(instructions.bindings) if _is_requested(binding, names, returns)
+    ]
+    owner = _TracedCode(code, instructions, enter, {original: index for index, original in enumerate(wanted)})
     with _lock:
-        _watched[id(code)] = (*_watched.get(id(code), ()), owner)
-        _begin()
-    return tuple(instructions.spots[original] for original in wanted), partial(_end, owner)
+        _traced_codes[id(code)] = (*_traced_codes.get(id(code), ()), owner)
+        _start_tracing()
+    return tuple(instructions.bindings[original] for original in wanted), partial(_stop_tracing_code, owner)
 
 
-def spots_of(code: CodeType) -> tuple[Spot, ...]:
+def bindings_in_code(code: CodeType) -> tuple[Binding, ...]:
     """Every argument and binding, as well as the instructions tell."""
-    return tuple(binding for binding in instructions_of(code, code.co_filename).spots if binding.kind != RETURN)
+    return tuple(
+        binding for binding in code_instructions(code, code.co_filename).bindings if binding.kind != RETURN
+    )
 
 
-def _is_wanted(binding: Spot, names: Collection[str] | None, returns: bool) -> bool:
+def _is_requested(binding: Binding, names: Collection[str] | None, returns: bool) -> bool:
     return returns if binding.kind == RETURN else names is None or binding.name in names
 
 
-class Follower(Protocol):
+class CallObserver(Protocol):
     """Is asked about each call of one thread while it follows."""
 
-    def begun(self, frame: FrameType) -> Part | None:
+    def on_call(self, frame: FrameType) -> FrameCallback | None:
         """What is to be told the further events of this call; a call that goes on is an event `call`."""
 
 
-Part = Callable[[FrameType, str, Any], None]  # of one watched call
+FrameCallback = Callable[[FrameType, str, Any], None]  # of one watched call
 
 
-def follow(observer: Follower) -> None:
+def add_observer(observer: CallObserver) -> None:
     """Ask it about each call of this thread, until `unfollow` in this thread."""
-    _watch_forks()
-    tracer = _mine()
-    tracer.followers = (*tracer.followers, observer)
+    _register_fork_handler()
+    tracer = _current_tracer()
+    tracer.observers = (*tracer.observers, observer)
 
 
-def unfollow(observer: Follower) -> None:
+def remove_observer(observer: CallObserver) -> None:
     """Safe to call twice, and where an interrupt came before it was followed."""
     tracer = _tracers.get(get_ident())
-    while tracer is not None and observer not in tracer.followers:
-        tracer = tracer.below
+    while tracer is not None and observer not in tracer.observers:
+        tracer = tracer.outer
     if tracer is not None:
-        tracer.followers = tuple(other for other in tracer.followers if other is not observer)
+        tracer.observers = tuple(other for other in tracer.observers if other is not observer)
         if not tracer.is_needed:
-            tracer.leave()
+            tracer.uninstall()
 
 
-def followers() -> tuple[Follower, ...]:
+def active_observers() -> tuple[CallObserver, ...]:
     """Those of this thread, the outermost first."""
     tracer = _tracers.get(get_ident())
-    return () if tracer is None else tracer.followers
+    return () if tracer is None else tracer.observers
 
 
 @lru_cache(maxsize=1)
-def _watch_forks() -> None:
+def _register_fork_handler() -> None:
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget_followers)
+        os.register_at_fork(after_in_child=_drop_observers)
 
 
-def _forget_followers() -> None:
+def _drop_observers() -> None:
     """What a child of a followed call does is its own."""
     for tracer in _tracers.values():
-        tracer.followers = ()
+        tracer.observers = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Owner:
+class _TracedCode:
     code: CodeType
-    instructions: Instructions
-    enter: Enter
-    numbers: dict[int, int]  # of each of the code's spots that is wanted
+    instructions: CodeInstructions
+    enter: OnEnter
+    indexes: dict[int, int]  # of each of the code's spots that is wanted
 
 
 # Trace functions belong to threads, and calls to the process.
 _lock = threading.RLock()
-_watched: dict[int, tuple[_Owner, ...]] = {}  # by the id of the code, whose hash is slow
-_tracers: dict[int, _Tracer] = {}  # by thread
-_threads_before: list[Trace | None] = []  # what `threading` gave to new threads
+_traced_codes: dict[int, tuple[_TracedCode, ...]] = {}  # by the id of the code, whose hash is slow
+_tracers: dict[int, _ThreadTracer] = {}  # by thread
+_previous_thread_trace: list[TraceFunction | None] = []  # what `threading` gave to new threads
 
 
-def _begin() -> None:
-    _mine().is_watching = True
-    if not _threads_before:
-        _threads_before.append(threading.gettrace())
-        threading.settrace(_begin_in_new_thread)
+def _start_tracing() -> None:
+    _current_tracer().is_probing = True
+    if not _previous_thread_trace:
+        _previous_thread_trace.append(threading.gettrace())
+        threading.settrace(_trace_new_thread)
 
 
-def _mine() -> _Tracer:
+def _current_tracer() -> _ThreadTracer:
     """The trace function of this thread, which may have to be set again."""
     current = sys.gettrace()
-    return current if isinstance(current, _Tracer) and current is _tracers.get(get_ident()) else _take_over(current)
+    return (
+        current
+        if isinstance(current, _ThreadTracer) and current is _tracers.get(get_ident())
+        else _install_tracer(current)
+    )
 
 
-def _take_over(previous: Trace | None) -> _Tracer:
+def _install_tracer(previous: TraceFunction | None) -> _ThreadTracer:
     outer = _tracers.get(get_ident())  # still followed by, where the program has set its own meanwhile
-    tracer = _Tracer(previous, outer if outer is not None and outer.followers else None)
+    tracer = _ThreadTracer(previous, outer if outer is not None and outer.observers else None)
     _tracers[get_ident()] = tracer
     sys.settrace(tracer)
     return tracer
 
 
-def _begin_in_new_thread(frame: FrameType, event: str, argument: Any) -> Any:
-    tracer = _take_over(_threads_before[0] if _threads_before else None)
-    tracer.is_watching = True
+def _trace_new_thread(frame: FrameType, event: str, argument: Any) -> Any:
+    tracer = _install_tracer(_previous_thread_trace[0] if _previous_thread_trace else None)
+    tracer.is_probing = True
     return tracer(frame, event, argument)
 
 
-def _end(owner: _Owner) -> None:
+def _stop_tracing_code(owner: _TracedCode) -> None:
     with _lock:
-        owners = _watched.get(id(owner.code), ())
+        owners = _traced_codes.get(id(owner.code), ())
         if owner not in owners:
             return
         remaining = tuple(other for other in owners if other is not owner)
         if remaining:
-            _watched[id(owner.code)] = remaining
+            _traced_codes[id(owner.code)] = remaining
         else:
-            del _watched[id(owner.code)]
-        if not _watched:
-            _give_back()
+            del _traced_codes[id(owner.code)]
+        if not _traced_codes:
+            _restore_trace_functions()
 
 
-def _give_back() -> None:
+def _restore_trace_functions() -> None:
     """In this thread at once; others notice by themselves, at their next call."""
     own = _tracers.get(get_ident())
     for thread, tracer in list(_tracers.items()):
-        tracer.is_watching = False
-        if not tracer.followers:
+        tracer.is_probing = False
+        if not tracer.observers:
             del _tracers[thread]
     if own is not None and not own.is_needed:
-        own.leave()
-    previous = _threads_before.pop()
-    if threading.gettrace() == _begin_in_new_thread:
+        own.uninstall()
+    previous = _previous_thread_trace.pop()
+    if threading.gettrace() == _trace_new_thread:
         threading.settrace(previous)
     else:
         log.warning("the trace function for new threads was replaced meanwhile; it is left as it is")
 
 
-class _Tracer:
+class _ThreadTracer:
     """One thread's trace function. Whoever was there before goes on as if we were not."""
 
-    def __init__(self, previous: Trace | None, outer: _Tracer | None = None) -> None:
-        self._previous, self.below = previous, outer
-        self.followers: tuple[Follower, ...] = ()
-        self.is_watching = False  # set for probes, not only to follow
-        self.has_failed = self._has_left = False
+    def __init__(self, previous: TraceFunction | None, outer: _ThreadTracer | None = None) -> None:
+        self._previous, self.outer = previous, outer
+        self.observers: tuple[CallObserver, ...] = ()
+        self.is_probing = False  # set for probes, not only to follow
+        self.has_failed = self._is_uninstalled = False
 
     @property
     def is_needed(self) -> bool:
-        return bool(self.followers or (self.is_watching and _watched))
+        return bool(self.observers or (self.is_probing and _traced_codes))
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         try:
-            return self._look(frame, event, argument)
+            return self._trace_call(frame, event, argument)
         except BaseException:
             self.has_failed = True  # Python now sets the thread's trace function to None
             raise
 
-    def _look(self, frame: FrameType, event: str, argument: Any) -> Any:
-        own = frame.f_trace if type(frame.f_trace) is _Frame else None  # of a generator that goes on
+    def _trace_call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        own = frame.f_trace if type(frame.f_trace) is _FrameTracer else None  # of a generator that goes on
         if own is not None:
-            frame.f_trace = own.theirs
-        foreign = self._asked(frame, event, argument)
+            frame.f_trace = own.foreign
+        foreign = self._call_previous(frame, event, argument)
         if not self.is_needed:
-            self.leave()
+            self.uninstall()
             return foreign
         if own is not None:
-            own.go_on(self, frame, foreign)
+            own.resume(self, frame, foreign)
             return own
-        callbacks = self._begun(frame)
-        return _Frame(self, callbacks, foreign) if callbacks else foreign
+        callbacks = self._frame_callbacks(frame)
+        return _FrameTracer(self, callbacks, foreign) if callbacks else foreign
 
-    def _begun(self, frame: FrameType) -> list[_Told]:
-        callbacks: list[_Told] = []
-        owners = _watched.get(id(frame.f_code))
-        if owners and (reader := _reader(frame, owners)):
+    def _frame_callbacks(self, frame: FrameType) -> list[_ObserverCallback]:
+        callbacks: list[_ObserverCallback] = []
+        owners = _traced_codes.get(id(frame.f_code))
+        if owners and (reader := _make_reader(frame, owners)):
             callbacks.append((None, reader))
-        for observer in self.followers:
-            callback = observer.begun(frame)
+        for observer in self.observers:
+            callback = observer.on_call(frame)
             if callback is not None:
                 callbacks.append((observer, callback))
         return callbacks
 
-    def _asked(self, frame: FrameType, event: str, argument: Any) -> Trace | None:
+    def _call_previous(self, frame: FrameType, event: str, argument: Any) -> TraceFunction | None:
         if self._previous is None:
             return frame.f_trace
-        answer = self.call(self._previous, frame, event, argument)
+        answer = self.call_foreign(self._previous, frame, event, argument)
         return frame.f_trace if answer is None else answer
 
-    def call(self, foreign: Trace, frame: FrameType, event: str, argument: Any) -> Any:
+    def call_foreign(self, foreign: TraceFunction, frame: FrameType, event: str, argument: Any) -> Any:
         """Theirs may set another trace function, or none: that is then the one before us."""
         answer = foreign(frame, event, argument)
         current = sys.gettrace()
@@ -225,66 +233,70 @@ class _Tracer:
             sys.settrace(self)
         return answer
 
-    def leave(self) -> None:
+    def uninstall(self) -> None:
         if _tracers.get(get_ident()) is self:
-            if self.below is None:
+            if self.outer is None:
                 del _tracers[get_ident()]
             else:
-                _tracers[get_ident()] = self.below
+                _tracers[get_ident()] = self.outer
         current = sys.gettrace()
         if current is self or (current is None and (self.has_failed or self._previous is None)):
             sys.settrace(self._previous)
-        elif not self._has_left:  # calling this is an event too, which has led here
+        elif not self._is_uninstalled:  # calling this is an event too, which has led here
             log.warning("the trace function was replaced meanwhile; it is left as it is")
-        self._has_left = True
+        self._is_uninstalled = True
 
 
-def _reader(frame: FrameType, owners: Sequence[_Owner]) -> Reader | None:
+def _make_reader(frame: FrameType, owners: Sequence[_TracedCode]) -> BindingReader | None:
     """Of a call that begins; not of a generator that began before it was watched."""
     code = owners[0].instructions
     if frame.f_lasti != code.first:
         return None
     first = code.first_argument(frame.f_locals)
-    listeners = [(on_value, owner.numbers) for owner in owners if (on_value := owner.enter(first)) is not None]
+    listeners = [
+        (on_value, owner.indexes) for owner in owners if (on_value := owner.enter(first)) is not None
+    ]
     if not listeners:
         return None
-    reader = Reader(code, listeners)
+    reader = BindingReader(code, listeners)
     for index, name in enumerate(code.arguments):
-        reader.tell(index, frame.f_locals[name])
+        reader.report(index, frame.f_locals[name])
     return reader
 
 
-_Told = tuple[Follower | None, Part]  # who has to be following still, if anyone
+_ObserverCallback = tuple[CallObserver | None, FrameCallback]  # who has to be following still, if anyone
 
 
-class _Frame:
+class _FrameTracer:
     """The trace function of one watched call."""
 
-    __slots__ = ("_parts", "_tracer", "theirs")
+    __slots__ = ("_callbacks", "_tracer", "foreign")
 
-    def __init__(self, tracer: _Tracer, callbacks: Sequence[_Told], foreign: Trace | None) -> None:
-        self.theirs = foreign  # the trace function that the frame would have without us
-        self._tracer, self._parts = tracer, callbacks
+    def __init__(
+        self, tracer: _ThreadTracer, callbacks: Sequence[_ObserverCallback], foreign: TraceFunction | None
+    ) -> None:
+        self.foreign = foreign  # the trace function that the frame would have without us
+        self._tracer, self._callbacks = tracer, callbacks
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> _Frame:
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> _FrameTracer:
         try:
-            if self.theirs is not None:
-                frame.f_trace = self.theirs
-                answer = self._tracer.call(self.theirs, frame, event, argument)
-                self.theirs = frame.f_trace if answer is None else answer
-            self._tell(frame, event, argument)
+            if self.foreign is not None:
+                frame.f_trace = self.foreign
+                answer = self._tracer.call_foreign(self.foreign, frame, event, argument)
+                self.foreign = frame.f_trace if answer is None else answer
+            self._notify(frame, event, argument)
         except BaseException:
             self._tracer.has_failed = True
             raise
         return self
 
-    def _tell(self, frame: FrameType, event: str, argument: Any) -> None:
-        observers = self._tracer.followers
-        for observer, callback in self._parts:
+    def _notify(self, frame: FrameType, event: str, argument: Any) -> None:
+        observers = self._tracer.observers
+        for observer, callback in self._callbacks:
             if observer is None or observer in observers:
                 callback(frame, event, argument)
 
-    def go_on(self, tracer: _Tracer, frame: FrameType, foreign: Trace | None) -> None:
+    def resume(self, tracer: _ThreadTracer, frame: FrameType, foreign: TraceFunction | None) -> None:
         """A generator or coroutine, within the line that it had left."""
-        self._tracer, self.theirs = tracer, foreign
-        self._tell(frame, "call", None)
+        self._tracer, self.foreign = tracer, foreign
+        self._notify(frame, "call", None)

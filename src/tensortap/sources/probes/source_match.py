@@ -30,7 +30,7 @@ class NoSourceError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Definition:
+class FunctionDefinition:
     """A `def` where it stands: inside its classes and functions, below the imports of its file.
 
     `mod.f()` compiles to other instructions where the file imports `mod`, so the imports belong to it.
@@ -38,15 +38,15 @@ class Definition:
 
     code: CodeType
     imports: tuple[ast.stmt, ...]
-    around: tuple[tuple[Any, str, int], ...]  # (node, field, position in it), from the top level inwards
+    parents: tuple[tuple[Any, str, int], ...]  # (node, field, position in it), from the top level inwards
     node: Def
     may_have_walrus: bool
 
-    def compiled(self, node: Def) -> CodeType | None:
+    def compile_with(self, node: Def) -> CodeType | None:
         """The code that the function would have, were this its definition. Nothing is executed."""
         statement: Any = node
-        for parent, field, position in reversed(self.around):
-            statement = _with_child(parent, field, position, statement)
+        for parent, field, position in reversed(self.parents):
+            statement = _replace_child(parent, field, position, statement)
         tree = ast.Module([*self.imports, statement], [])
         flags = self.code.co_flags & _FUTURES
         with warnings.catch_warnings():
@@ -55,38 +55,38 @@ class Definition:
         return _find_code(module_code, self.code)
 
 
-def definition_of(function: FunctionType, code: CodeType) -> Definition:
+def find_definition(function: FunctionType, code: CodeType) -> FunctionDefinition:
     """The verified definition of `code`, which is or was the code of `function`."""
     if code.co_name == "<lambda>":
         raise NoSourceError("a lambda has no statements")
     linecache.lazycache(code.co_filename, function.__globals__)
-    return _definition(code, code.co_filename)
+    return _find_definition(code, code.co_filename)
 
 
 # Few: each holds a part of a syntax tree. By its file too: codes that differ in nothing else are equal.
 @lru_cache(maxsize=16)
-def _definition(code: CodeType, file: str) -> Definition:
+def _find_definition(code: CodeType, file: str) -> FunctionDefinition:
     text = "".join(linecache.getlines(file))
-    definition = _found_in(text, code)
+    definition = _find_in_source(text, code)
     if definition is None:
         linecache.checkcache(file)
         newer = "".join(linecache.getlines(file))
-        definition = _found_in(newer, code) if newer != text else None
+        definition = _find_in_source(newer, code) if newer != text else None
     if definition is None:
-        raise NoSourceError(_reason(code, text))
+        raise NoSourceError(_explain_no_source(code, text))
     return definition
 
 
-def _found_in(text: str, code: CodeType) -> Definition | None:
+def _find_in_source(text: str, code: CodeType) -> FunctionDefinition | None:
     # Parsing takes most of the time, so all other definitions are left out, if that works.
-    for source in (_pruned(text, code.co_firstlineno), text):
-        definition = _parsed(source, code)
-        if definition is not None and _is_what_runs(definition):
+    for source in (_prune(text, code.co_firstlineno), text):
+        definition = _parse_definition(source, code)
+        if definition is not None and _matches_running_code(definition):
             return definition
     return None
 
 
-def _reason(code: CodeType, text: str) -> str:
+def _explain_no_source(code: CodeType, text: str) -> str:
     if not text:
         return f"there is no source of {code.co_filename}"
     if "@pytest_ar" in code.co_names:
@@ -94,17 +94,17 @@ def _reason(code: CodeType, text: str) -> str:
     return "the file was edited since it was imported, or another tool changed the code"
 
 
-def _pruned(text: str, line: int, first_line: int = 1, indent: str = "") -> str:
+def _prune(text: str, line: int, first_line: int = 1, indent: str = "") -> str:
     """The text with an empty line for every line of the definitions, at this indentation and then within
     the class, that do not hold `line`."""
     starts = [match.end() for match in re.finditer(_STATEMENT.format(indent=indent), text)]
     chunks, chunk, chunk_line = [], text[: starts[0]] if starts else text, first_line
     for start, end in itertools.pairwise([*starts, len(text)]):
         if not _is_unfinished(chunk):
-            chunks.append(_kept(chunk, chunk_line, line, indent))
+            chunks.append(_keep_or_blank(chunk, chunk_line, line, indent))
             chunk, chunk_line = "", chunk_line + chunk.count("\n")
         chunk += text[start:end]
-    return "".join([*chunks, _kept(chunk, chunk_line, line, indent)])
+    return "".join([*chunks, _keep_or_blank(chunk, chunk_line, line, indent)])
 
 
 def _is_unfinished(chunk: str) -> bool:
@@ -114,7 +114,7 @@ def _is_unfinished(chunk: str) -> bool:
     )
 
 
-def _kept(chunk: str, first_line: int, line: int, indent: str) -> str:
+def _keep_or_blank(chunk: str, first_line: int, line: int, indent: str) -> str:
     lines = chunk.count("\n")
     if not (chunk.startswith(indent) and _DEFINES.match(chunk)):
         return chunk
@@ -123,46 +123,48 @@ def _kept(chunk: str, first_line: int, line: int, indent: str) -> str:
     defined, method = _DECORATED.search(chunk), _METHOD.search(chunk)
     if indent or method is None or defined is None or defined[1] != "class":
         return chunk
-    return _pruned(chunk, line, first_line, method[1])
+    return _prune(chunk, line, first_line, method[1])
 
 
-def _parsed(source: str, code: CodeType) -> Definition | None:
+def _parse_definition(source: str, code: CodeType) -> FunctionDefinition | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return None
-    path = next(_paths(tree, code), None)
+    path = next(_paths_to(tree, code), None)
     if path is None:
         return None
     (_, _, top_position), *parents = path
     parent, field, position = path[-1]
-    imports = (statement for at, statement in enumerate(tree.body) if at != top_position and _imports(statement))
+    imports = (
+        statement for at, statement in enumerate(tree.body) if at != top_position and _has_imports(statement)
+    )
     node = getattr(parent, field)[position]
-    return Definition(code, tuple(imports), tuple(parents), node, ":=" in source)
+    return FunctionDefinition(code, tuple(imports), tuple(parents), node, ":=" in source)
 
 
-def _paths(node: Any, code: CodeType) -> Iterator[list[tuple[Any, str, int]]]:
+def _paths_to(node: Any, code: CodeType) -> Iterator[list[tuple[Any, str, int]]]:
     """The ways from a node down to a definition of that name on that line."""
     for field in BLOCKS:
         for position, child in enumerate(getattr(node, field, ())):
-            first, last = _lines(child)
+            first, last = _line_range(child)
             if isinstance(child, Def) and (child.name, first) == (code.co_name, code.co_firstlineno):
                 yield [(node, field, position)]
             elif first <= code.co_firstlineno <= last:
-                for rest in _paths(child, code):
+                for rest in _paths_to(child, code):
                     yield [(node, field, position), *rest]
 
 
-def _lines(node: Any) -> tuple[int, int]:
+def _line_range(node: Any) -> tuple[int, int]:
     if isinstance(node, ast.match_case):
-        return node.pattern.lineno, _lines(node.body[-1])[1]
+        return node.pattern.lineno, _line_range(node.body[-1])[1]
     decorators: Sequence[ast.expr] = getattr(node, "decorator_list", ())
     return min([node.lineno, *(decorator.lineno for decorator in decorators)]), node.end_lineno
 
 
-def _imports(statement: ast.stmt) -> bool:
+def _has_imports(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return True
     if not isinstance(statement, ast.If | ast.Try | ast.TryStar | ast.With | ast.For | ast.While):
@@ -170,19 +172,21 @@ def _imports(statement: ast.stmt) -> bool:
     return any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(statement))
 
 
-def _with_child(parent: Any, field: str, position: int, child: Any) -> Any:
+def _replace_child(parent: Any, field: str, position: int, child: Any) -> Any:
     """A copy of a node with another child; of a class only this child, for methods do not see the rest."""
     parent_copy = copy(parent)
     siblings = getattr(parent, field)
     is_class = isinstance(parent, ast.ClassDef)
-    setattr(parent_copy, field, [child] if is_class else [*siblings[:position], child, *siblings[position + 1 :]])
+    setattr(
+        parent_copy, field, [child] if is_class else [*siblings[:position], child, *siblings[position + 1 :]]
+    )
     return parent_copy
 
 
 def _find_code(outer: CodeType, wanted: CodeType) -> CodeType | None:
     for constant in outer.co_consts:
         if isinstance(constant, CodeType):
-            if _place(constant) == _place(wanted):
+            if _code_location(constant) == _code_location(wanted):
                 return constant
             inner = _find_code(constant, wanted)
             if inner is not None:
@@ -190,24 +194,24 @@ def _find_code(outer: CodeType, wanted: CodeType) -> CodeType | None:
     return None
 
 
-def _place(code: CodeType) -> tuple[Any, ...]:
+def _code_location(code: CodeType) -> tuple[Any, ...]:
     return code.co_name, code.co_firstlineno, code.co_qualname
 
 
-def _is_what_runs(definition: Definition) -> bool:
-    compiled = definition.compiled(definition.node)
-    return compiled is not None and _essence(compiled) == _essence(definition.code)
+def _matches_running_code(definition: FunctionDefinition) -> bool:
+    compiled = definition.compile_with(definition.node)
+    return compiled is not None and _comparable(compiled) == _comparable(definition.code)
 
 
-def _essence(constant: Any) -> Any:
+def _comparable(constant: Any) -> Any:
     """What two constants, or two codes, must share to do the same; `==` takes True for 1 and 0.0 for -0.0."""
     if isinstance(constant, CodeType):
         body = constant.co_code, constant.co_exceptiontable, constant.co_names, tuple(constant.co_lines())
-        return _signature(constant), body, _essence(constant.co_consts)
+        return _signature(constant), body, _comparable(constant.co_consts)
     if isinstance(constant, tuple):
-        return tuple(map(_essence, constant))
+        return tuple(map(_comparable, constant))
     if isinstance(constant, frozenset):
-        return frozenset(map(_essence, constant))
+        return frozenset(map(_comparable, constant))
     return type(constant), repr(constant)
 
 
@@ -216,7 +220,7 @@ def _signature(code: CodeType) -> tuple[Any, ...]:
     return *counts, code.co_varnames, code.co_freevars, code.co_cellvars
 
 
-def fits(new: CodeType, old: CodeType) -> bool:
+def is_compatible(new: CodeType, old: CodeType) -> bool:
     """Whether a function may take the new code: called the same way, closing over the same cells."""
     *counts, names, free, cells = _signature(new)
     *old_counts, old_names, old_free, old_cells = _signature(old)

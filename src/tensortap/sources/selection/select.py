@@ -23,130 +23,154 @@ from tensortap.core.patterns import (
     parse_pattern,
     segment_matches,
 )
-from tensortap.sources.function_names import NamedFunction, given_function, named_functions, path_of, split
-from tensortap.sources.probes.install import Spot, bindings
-from tensortap.sources.probes.probes import attributes, first_argument, function_of
-from tensortap.sources.selection.suggest import no_variable, sentence, unknown, unresolved
+from tensortap.sources.function_names import (
+    NamedFunction,
+    function_path,
+    resolve_functions,
+    split_function_path,
+    to_named_function,
+)
+from tensortap.sources.probes.install import find_bindings
+from tensortap.sources.probes.probes import attribute_names, find_function, first_argument_name
+from tensortap.sources.probes.rewrite import Binding
+from tensortap.sources.selection.suggest import (
+    describe_unknown_function,
+    describe_unknown_variable,
+    describe_unresolved,
+    find_unresolved_segment,
+)
 from tensortap.sources.sites import (
     AFTER_STEP,
     ModuleSite,
-    Wanted,
-    children,
+    SelectedSite,
+    child_modules,
     class_name,
-    classes_of,
+    class_names,
+    forward_signature,
     gradient_of,
     has_forward,
-    inputs_of,
     site_names,
     sites_of,
-    stored,
-    unwrapped,
-    walk,
+    state_names,
+    unwrap,
+    walk_modules,
 )
 
 
-def selection(model: Any, patterns: Sequence[Any]) -> list[Wanted]:
+def resolve_patterns(model: Any, patterns: Sequence[Any]) -> list[SelectedSite]:
     """What several patterns mean together: everything that one includes and none excludes."""
-    parsed = [parse_pattern(pattern) if isinstance(pattern, str) else pattern for pattern in patterns or ("**",)]
+    parsed = [
+        parse_pattern(pattern) if isinstance(pattern, str) else pattern for pattern in patterns or ("**",)
+    ]
     for one in parsed:
         if not isinstance(one, Pattern) and not callable(one):
             raise TypeError(f"{one!r} is no pattern; give a text such as 'layers.*', or a function of a site")
-    functions = [pattern for pattern in parsed if is_of_function(pattern) and not select(model, pattern)]
+    functions = [
+        pattern for pattern in parsed if is_function_pattern(pattern) and not resolve_pattern(model, pattern)
+    ]
     others = [pattern for pattern in parsed if pattern not in functions]
-    is_for_functions = any(not pattern.excludes for pattern in functions) and all(map(excludes, others))
-    selected = [] if is_for_functions else _of_model(model, others)
-    return [*selected, *function_selection(functions)]
+    is_for_functions = any(not pattern.excludes for pattern in functions) and all(map(is_exclusion, others))
+    selected = [] if is_for_functions else _resolve_in_model(model, others)
+    return [*selected, *resolve_function_patterns(functions)]
 
 
-def _of_model(model: Any, parsed: Sequence[Any]) -> list[Wanted]:
-    included = [pattern for pattern in parsed if not excludes(pattern)]
-    excluded = [site for pattern in parsed if pattern not in included for site in _some(model, pattern)]
-    selected = dict.fromkeys(site for pattern in included or [parse_pattern("**")] for site in _some(model, pattern))
+def _resolve_in_model(model: Any, parsed: Sequence[Any]) -> list[SelectedSite]:
+    included = [pattern for pattern in parsed if not is_exclusion(pattern)]
+    excluded = [
+        site for pattern in parsed if pattern not in included for site in _resolve_or_raise(model, pattern)
+    ]
+    selected = dict.fromkeys(
+        site for pattern in included or [parse_pattern("**")] for site in _resolve_or_raise(model, pattern)
+    )
     if not excluded:
         return list(selected)
-    return [remaining for site in selected if (remaining := without(site, excluded)) is not None]
+    return [remaining for site in selected if (remaining := subtract_exclusions(site, excluded)) is not None]
 
 
-def select(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[Wanted]:
+def resolve_pattern(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[SelectedSite]:
     """The sites that a pattern means, in the order of the model."""
     if not isinstance(pattern, Pattern):
         return [
-            Wanted(site)
-            for names, module in walk(model)
+            SelectedSite(site)
+            for names, module in walk_modules(model)
             for site in sites_of(".".join(names), module)
             if pattern(site)
         ]
-    selected = _named(unwrapped(model), pattern) or [
+    selected = _resolve_literal_name(unwrap(model), pattern) or [
         wanted
         for way in pattern.alternatives
-        for wanted in _selected(_begin(way), pattern.call, unwrapped(model))
+        for wanted in _match_alternative(_normalize(way), pattern.call, unwrap(model))
     ]
     return list(dict.fromkeys(selected))
 
 
-def _named(model: Any, pattern: Pattern) -> list[Wanted]:
+def _resolve_literal_name(model: Any, pattern: Pattern) -> list[SelectedSite]:
     """What is meant by a name with letters of the grammar in it (`{`, `@`, `[`), if modules are called so."""
     full_text = pattern.text.removeprefix("!")
     for name, call in dict.fromkeys([(full_text, None), (pattern.body, pattern.call)]):
-        if not _SPECIAL.isdisjoint(name) and (selected := _at(model, name.split("."), call)):
+        if not _GRAMMAR_LETTERS.isdisjoint(name) and (selected := _sites_at(model, name.split("."), call)):
             return selected
     return []
 
 
-_SPECIAL = frozenset("{@[")
+_GRAMMAR_LETTERS = frozenset("{@[")
 
 
-def _at(module: Any, segments: list[str], call: int | None) -> list[Wanted]:
+def _sites_at(module: Any, segments: list[str], call: int | None) -> list[SelectedSite]:
     names: list[str] = []
-    while segments and (child := dict(children(module)).get(segments[0])) is not None:
+    while segments and (child := dict(child_modules(module)).get(segments[0])) is not None:
         names.append(segments.pop(0))
         module = child
-    if not _SPECIAL.isdisjoint("".join(segments)):
+    if not _GRAMMAR_LETTERS.isdisjoint("".join(segments)):
         return []
     sites = _tail_sites(".".join(names), module, tuple(segments), False)
-    return [Wanted(site, _tail_items(tuple(segments), ""), call) for site in sites]
+    return [SelectedSite(site, _tail_items(tuple(segments), ""), call) for site in sites]
 
 
-def _some(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[Wanted]:
-    selected = select(model, pattern)
+def _resolve_or_raise(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[SelectedSite]:
+    selected = resolve_pattern(model, pattern)
     if not selected:
-        raise UnknownModuleError(_unknown(model, pattern))
+        raise UnknownModuleError(_describe_unknown(model, pattern))
     return selected
 
 
-def _unknown(model: Any, pattern: Any) -> str:
+def _describe_unknown(model: Any, pattern: Any) -> str:
     names = site_names(model)
     if not isinstance(pattern, Pattern):
         return f"the function {pattern!r} selects none of the {len(names)} sites; tt.sites(model) lists them"
     if not names:
         return f"no site {pattern.text!r} in the model: it has no module that can be called, and no parameter"
-    return _unknown_variable(model, pattern) or _unknown_part(model, pattern, names)
+    return _describe_unknown_variable(model, pattern) or _describe_unknown_segment(model, pattern, names)
 
 
-def _unknown_variable(model: Any, pattern: Pattern) -> str | None:
+def _describe_unknown_variable(model: Any, pattern: Pattern) -> str | None:
     """Where all but the last part leads to a function: what that function has."""
     *above, function, name = ("", *pattern.alternatives[0].segments)[
         1 if len(pattern.alternatives[0].segments) > 1 else 0 :
     ]
-    for names, module in walk(model):
+    for names, module in walk_modules(model):
         is_match = len(names) == len(above) and all(map(segment_matches, above, names))
-        target = function_of(module, function) if is_match else None
+        target = find_function(module, function) if is_match else None
         if target is not None:
-            return no_variable(f"{class_name(module)}.{function}", target, name)
+            return describe_unknown_variable(f"{class_name(module)}.{function}", target, name)
     return None
 
 
-def _unknown_part(model: Any, pattern: Pattern, names: Sequence[str]) -> str:
+def _describe_unknown_segment(model: Any, pattern: Pattern, names: Sequence[str]) -> str:
     """Where the very first part is unknown, the names of sites that look like the whole say more."""
     segments = pattern.alternatives[0].segments
-    unresolved_segment = unresolved(model, segments) if len(pattern.alternatives) == 1 < len(segments) else None
-    if unresolved_segment is None or not (unresolved_segment.position or not closest_names(pattern.text.lstrip("!"), names)):
-        return _unknown_site(pattern, names)
-    description = sentence(unresolved_segment, segments)
+    unresolved_segment = (
+        find_unresolved_segment(model, segments) if len(pattern.alternatives) == 1 < len(segments) else None
+    )
+    if unresolved_segment is None or not (
+        unresolved_segment.position or not closest_names(pattern.text.lstrip("!"), names)
+    ):
+        return _describe_unknown_site(pattern, names)
+    description = describe_unresolved(unresolved_segment, segments)
     return f"no site {pattern.text!r} in the model: {description} tt.sites(model) lists all {len(names)}"
 
 
-def _unknown_site(pattern: Pattern, names: Sequence[str]) -> str:
+def _describe_unknown_site(pattern: Pattern, names: Sequence[str]) -> str:
     suggestions = closest_names(pattern.text.lstrip("!"), names) or names[:3]
     return (
         f"no site {pattern.text!r} in the model; did you mean {' or '.join(map(repr, suggestions))}? "
@@ -154,31 +178,33 @@ def _unknown_site(pattern: Pattern, names: Sequence[str]) -> str:
     )
 
 
-def _begin(alternative: Alternative) -> Alternative:
+def _normalize(alternative: Alternative) -> Alternative:
     """A pattern that begins with a class finds it at any depth; one without segments is the model itself."""
     if alternative.segments == ("",):
         return Alternative((), alternative.items, alternative.is_gradient_of_items)
     if alternative.segments[0].startswith("<"):
-        return Alternative((ANY_DEPTH, *alternative.segments), alternative.items, alternative.is_gradient_of_items)
+        return Alternative(
+            (ANY_DEPTH, *alternative.segments), alternative.items, alternative.is_gradient_of_items
+        )
     return alternative
 
 
-def _selected(alternative: Alternative, call: int | None, model: Any) -> list[Wanted]:
+def _match_alternative(alternative: Alternative, call: int | None, model: Any) -> list[SelectedSite]:
     positions = frozenset([0])
     if alternative.segments[:1] == (ANY_DEPTH,):
         # A class may be the model's own; a name it has none.
         is_class = alternative.segments[1:2] and alternative.segments[1].startswith("<")
-        positions |= _onwards(alternative.segments, frozenset([1]), "", model) if is_class else set()
+        positions |= _advance(alternative.segments, frozenset([1]), "", model) if is_class else set()
     if alternative == Alternative((ANY_DEPTH,)):  # the usual one, written out: all modules that can be called
-        modules = ((".".join(names), module) for names, module in walk(model) if has_forward(module))
-        return [Wanted(ModuleSite(path, "output", module), "", call) for path, module in modules]
-    selected: list[Wanted] = []
+        modules = ((".".join(names), module) for names, module in walk_modules(model) if has_forward(module))
+        return [SelectedSite(ModuleSite(path, "output", module), "", call) for path, module in modules]
+    selected: list[SelectedSite] = []
     _descend(selected, alternative, call, "", model, positions, frozenset([id(model)]))
     return selected
 
 
 def _descend(
-    selected: list[Wanted],
+    selected: list[SelectedSite],
     alternative: Alternative,
     call: int | None,
     path: str,
@@ -189,7 +215,7 @@ def _descend(
     """Walk the model and the pattern together; `reached` are the segments that may come next, `above` the
     modules on the way down, since one may hold its owner."""
     segments = alternative.segments
-    positions = _with_any_depth(segments, positions)
+    positions = _skip_any_depth(segments, positions)
     submodules = module._modules
     for position in sorted(positions):
         tail = segments[position:]
@@ -197,16 +223,20 @@ def _descend(
             not tail or tail[0] not in submodules or submodules[tail[0]] is None
         ):  # a child module of that name comes first
             for site in _tail_sites(path, module, tail, alternative.is_gradient_of_items):
-                item_segments = tail if site.parameter.count(".") < 2 else tail[1:]  # `forward.self.cache['k']`
-                selected.append(Wanted(site, _tail_items(item_segments, alternative.items), call))
+                item_segments = (
+                    tail if site.parameter.count(".") < 2 else tail[1:]
+                )  # `forward.self.cache['k']`
+                selected.append(SelectedSite(site, _tail_items(item_segments, alternative.items), call))
     prefix = f"{path}." if path else ""
-    for name, child in children(module):
-        next_positions = _onwards(segments, positions, name, child)
+    for name, child in child_modules(module):
+        next_positions = _advance(segments, positions, name, child)
         if next_positions and id(child) not in ancestors:
-            _descend(selected, alternative, call, prefix + name, child, next_positions, ancestors | {id(child)})
+            _descend(
+                selected, alternative, call, prefix + name, child, next_positions, ancestors | {id(child)}
+            )
 
 
-def _with_any_depth(segments: tuple[str, ...], positions: frozenset[int]) -> frozenset[int]:
+def _skip_any_depth(segments: tuple[str, ...], positions: frozenset[int]) -> frozenset[int]:
     if ANY_DEPTH not in segments:
         return positions
     expanded = set(positions)
@@ -217,14 +247,14 @@ def _with_any_depth(segments: tuple[str, ...], positions: frozenset[int]) -> fro
     return frozenset(expanded)
 
 
-def _onwards(segments: tuple[str, ...], positions: frozenset[int], name: str, module: Any) -> frozenset[int]:
+def _advance(segments: tuple[str, ...], positions: frozenset[int], name: str, module: Any) -> frozenset[int]:
     advanced = set()
     for position in positions:
         if position == len(segments):
             continue
         if segments[position] == ANY_DEPTH:
             advanced.add(position)
-        elif segment_matches(segments[position], name, classes_of(module)):
+        elif segment_matches(segments[position], name, class_names(module)):
             advanced.add(position + 1)
     return frozenset(advanced)
 
@@ -238,46 +268,50 @@ def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool
     if not tail or tail[0] == "out":
         sites = [ModuleSite(path, "output", module)] if has_forward(module) else []
     elif tail[0] == "in":
-        sites = _inputs(path, module, tail[1:2])
-    elif function_of(module, tail[0]) is not None:
-        sites = _variables(path, module, tail)
+        sites = _input_sites(path, module, tail[1:2])
+    elif find_function(module, tail[0]) is not None:
+        sites = _variable_sites(path, module, tail)
     else:
-        sites = _parameters(path, module, tail)
+        sites = _parameter_sites(path, module, tail)
     if not is_gradient:
         return sites
     return [gradient_of(site) for site in sites if not site.is_after_step]
 
 
-def _inputs(path: str, module: Any, wanted: tuple[str, ...]) -> list[ModuleSite]:
+def _input_sites(path: str, module: Any, wanted: tuple[str, ...]) -> list[ModuleSite]:
     """All inputs are one site, since what a caller hands over is known only when he does; so is a name that
     the signature does not show but `**kwargs` may carry."""
     if not has_forward(module):
         return []
     if not wanted or wanted == ("*",):
         return [ModuleSite(path, "input", module)]
-    inputs = inputs_of(module)
+    inputs = forward_signature(module)
     names = [name for name in inputs.names if segment_matches(wanted[0], name)]
-    if not names and inputs.is_open and wanted[0].isidentifier():
+    if not names and inputs.is_variadic and wanted[0].isidentifier():
         names = [wanted[0]]
     return [ModuleSite(path, "input", module, name) for name in names]
 
 
-def _variables(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
+def _variable_sites(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
     """What a method or a helper function returns, or its variables."""
     function, *rest = tail
     if not rest:
         return [ModuleSite(path, "return", module, function)]
-    if len(rest) > 1 and rest[0] == first_argument(module, function):
-        held = [name for name in attributes(module) if segment_matches(rest[1], name)]
+    if len(rest) > 1 and rest[0] == first_argument_name(module, function):
+        held = [name for name in attribute_names(module) if segment_matches(rest[1], name)]
         return [ModuleSite(path, "local", module, f"{function}.{rest[0]}.{name}") for name in held]
     name_pattern, separator, nth = rest[0].partition("#")
     if separator and nth != "*" and not nth.removeprefix("-").isdigit():
-        raise ValueError(f"{rest[0]!r} asks for binding {nth!r}; give a number, {name_pattern}#0, or {name_pattern}#*")
-    target = function_of(module, function)
-    function_bindings = () if target is None else bindings(target)
-    bound = dict.fromkeys(binding.name for binding in function_bindings if segment_matches(name_pattern, binding.name))
+        raise ValueError(
+            f"{rest[0]!r} asks for binding {nth!r}; give a number, {name_pattern}#0, or {name_pattern}#*"
+        )
+    target = find_function(module, function)
+    function_bindings = () if target is None else find_bindings(target)
+    bound = dict.fromkeys(
+        binding.name for binding in function_bindings if segment_matches(name_pattern, binding.name)
+    )
     names = [name for name in bound if has_binding(function_bindings, name, nth)]
-    module_argument = first_argument(module, function)  # the module itself, which no wildcard means
+    module_argument = first_argument_name(module, function)  # the module itself, which no wildcard means
     return [
         ModuleSite(path, "local", module, f"{function}.{name}{separator}{nth}")
         for name in names
@@ -285,14 +319,14 @@ def _variables(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
     ]
 
 
-def _parameters(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
+def _parameter_sites(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
     is_after_step = tail[-1] == AFTER_STEP
     names = tail[:-1] if is_after_step else tail
     if len(names) != 1 or "*" in names[0]:
         return []
     return [
         ModuleSite(path, "param", module, name, is_after_step)
-        for name in stored(module)
+        for name in state_names(module)
         if segment_matches(names[0], name)
     ]
 
@@ -307,134 +341,173 @@ def _tail_items(tail: tuple[str, ...], items: str) -> str:
 
 
 RETURN = "return"  # no variable can be called so
-_NTH = re.compile(r"-?\d{1,9}|\*")
+_BINDING_INDEX = re.compile(r"-?\d{1,9}|\*")
 
 
-def is_of_function(pattern: Any) -> bool:
+def is_function_pattern(pattern: Any) -> bool:
     """Whether a pattern is written like a value of a function."""
-    return isinstance(pattern, Pattern) and split(pattern.alternatives[0]) is not None
+    return isinstance(pattern, Pattern) and split_function_path(pattern.alternatives[0]) is not None
 
 
-def selection_without_model(function: Any, patterns: Sequence[Any]) -> list[Wanted]:
+def resolve_without_model(function: Any, patterns: Sequence[Any]) -> list[SelectedSite]:
     """What patterns mean inside of one function; without one, those that name a function themselves."""
     parsed = [parse_pattern(pattern) for pattern in patterns if isinstance(pattern, str)]
     if function is not None:
         if len(parsed) < len(patterns):
             raise TypeError(f"the names of variables are texts, not {patterns!r}")
-        return function_selection(parsed, function)
-    function_patterns = [pattern for pattern in parsed if is_of_function(pattern)]
-    return [] if all(pattern.excludes for pattern in function_patterns) else function_selection(function_patterns)
+        return resolve_function_patterns(parsed, function)
+    function_patterns = [pattern for pattern in parsed if is_function_pattern(pattern)]
+    return (
+        []
+        if all(pattern.excludes for pattern in function_patterns)
+        else resolve_function_patterns(function_patterns)
+    )
 
 
-def function_selection(patterns: Sequence[Pattern], within: Any = None) -> list[Wanted]:
+def resolve_function_patterns(patterns: Sequence[Pattern], within: Any = None) -> list[SelectedSite]:
     """What such patterns mean together; `within` a function, the others are names of its variables."""
     excluded = [
-        one for pattern in patterns if pattern.excludes for one in _some_function_sites(pattern, within)
+        one for pattern in patterns if pattern.excludes for one in _resolve_function_or_raise(pattern, within)
     ]
     included = [
-        one for pattern in patterns if not pattern.excludes for one in _some_function_sites(pattern, within)
+        one
+        for pattern in patterns
+        if not pattern.excludes
+        for one in _resolve_function_or_raise(pattern, within)
     ]
     if within is not None and all(pattern.excludes for pattern in patterns):
-        included = [selected for text in (RETURN, "*") for selected in _inside(within, parse_pattern(text))]
-    return [remaining for selected in dict.fromkeys(included) if (remaining := without(selected, excluded)) is not None]
+        included = [
+            selected for text in (RETURN, "*") for selected in _resolve_within(within, parse_pattern(text))
+        ]
+    return [
+        remaining
+        for selected in dict.fromkeys(included)
+        if (remaining := subtract_exclusions(selected, excluded)) is not None
+    ]
 
 
-def bound_at(site: ModuleSite) -> list[str]:
+def describe_binding(site: ModuleSite) -> list[str]:
     """What it is (an argument, a local, what is returned), and the lines where it comes to be."""
     code = site.function.__code__
     name = site.parameter.partition(".")[2].partition("#")[0]
-    name_bindings = [binding for binding in bindings(site.function) if binding.name == name]
+    name_bindings = [binding for binding in find_bindings(site.function) if binding.name == name]
     is_argument = any(binding.kind == "argument" for binding in name_bindings)
     lines = ", ".join(str(line) for line in dict.fromkeys(binding.line for binding in name_bindings))
     label = site.kind if site.kind != "local" else "argument" if is_argument else "local"
     return [label, f"{Path(code.co_filename).name}:{lines or code.co_firstlineno}"]
 
 
-def _some_function_sites(pattern: Pattern, within: Any) -> list[Wanted]:
-    if within is not None and not is_of_function(pattern):
-        selected_sites = _inside(within, pattern)
+def _resolve_function_or_raise(pattern: Pattern, within: Any) -> list[SelectedSite]:
+    if within is not None and not is_function_pattern(pattern):
+        selected_sites = _resolve_within(within, pattern)
         if not selected_sites:
-            given = given_function(within)
-            raise UnknownNameError(no_variable(path_of(within), given.function, pattern.body))
+            given = to_named_function(within)
+            raise UnknownNameError(
+                describe_unknown_variable(function_path(within), given.function, pattern.body)
+            )
         return selected_sites
     selected_sites = [
         selected
         for alternative in pattern.alternatives
-        for function, tail in named_functions(alternative)
-        for selected in _values(function, tail, alternative, pattern.call)
+        for function, tail in resolve_functions(alternative)
+        for selected in _function_value_sites(function, tail, alternative, pattern.call)
     ]
     if not selected_sites:
-        raise UnknownNameError(unknown(pattern))
+        raise UnknownNameError(describe_unknown_function(pattern))
     return selected_sites
 
 
-def _inside(function: Any, pattern: Pattern) -> list[Wanted]:
-    named_function = given_function(function)
-    return [selected for alternative in pattern.alternatives for selected in _values(named_function, alternative.segments, alternative, pattern.call)]
+def _resolve_within(function: Any, pattern: Pattern) -> list[SelectedSite]:
+    named_function = to_named_function(function)
+    return [
+        selected
+        for alternative in pattern.alternatives
+        for selected in _function_value_sites(named_function, alternative.segments, alternative, pattern.call)
+    ]
 
 
-def _values(
+def _function_value_sites(
     found: NamedFunction, tail: tuple[str, ...], way: Alternative, call: int | None
-) -> Iterator[Wanted]:
+) -> Iterator[SelectedSite]:
     """What the segments after a function mean: what it returns, or its variables, and parts of these."""
-    function_bindings = bindings(found.function)
+    function_bindings = find_bindings(found.function)
     is_gradient = way.is_gradient_of_items
     # A variable comes before the word.
-    if tail[-1:] == ("grad",) and (len(tail) > 1 or all(binding.name != "grad" for binding in function_bindings)):
+    if tail[-1:] == ("grad",) and (
+        len(tail) > 1 or all(binding.name != "grad" for binding in function_bindings)
+    ):
         tail, is_gradient = tail[:-1], True
     items = "".join(f".{part}" for part in tail[1:]) + way.items
     if tail[:1] in ((), (RETURN,), ("",)):
         sites = [found.site("return", found.name)]
     else:
         sites = [
-            found.site("local", f"{found.name}.{one}") for one in _variables_function_sites(tail[0], function_bindings)
+            found.site("local", f"{found.name}.{one}")
+            for one in _matching_variables(tail[0], function_bindings)
         ]
     for site in sites:
-        yield Wanted(gradient_of(site) if is_gradient else site, items, call)
+        yield SelectedSite(gradient_of(site) if is_gradient else site, items, call)
 
 
-def _variables_function_sites(segment: str, function_bindings: Sequence[Spot]) -> list[str]:
+def _matching_variables(segment: str, function_bindings: Sequence[Binding]) -> list[str]:
     name_pattern, separator, nth = segment.partition("#")
-    if separator and not _NTH.fullmatch(nth):
+    if separator and not _BINDING_INDEX.fullmatch(nth):
         return []
-    names = dict.fromkeys(binding.name for binding in function_bindings if segment_matches(name_pattern, binding.name))
+    names = dict.fromkeys(
+        binding.name for binding in function_bindings if segment_matches(name_pattern, binding.name)
+    )
     if "*" in name_pattern:  # what a method is called on is rarely meant, and may be all of a program
         names = {name: None for name in names if name not in ("self", "cls")}
     return [f"{name}{separator}{nth}" for name in names if has_binding(function_bindings, name, nth)]
 
 
-def has_binding(function_bindings: Sequence[Spot], name: str, nth: str) -> bool:
+def has_binding(function_bindings: Sequence[Binding], name: str, nth: str) -> bool:
     """Whether there is a `name#nth`; every one has a `name` and a `name#*`."""
     count = sum(binding.name == name for binding in function_bindings)
     return not nth or nth == "*" or -count <= int(nth) < count
 
 
-def excludes(pattern: Any) -> bool:
+def is_exclusion(pattern: Any) -> bool:
     return isinstance(pattern, Pattern) and pattern.excludes
 
 
-def without(selected: Wanted, excluded: Sequence[Wanted]) -> Wanted | None:
+def subtract_exclusions(selected: SelectedSite, excluded: Sequence[SelectedSite]) -> SelectedSite | None:
     """What is left of a site; excluding a module's output excludes all of that module, and excluding what a
     function without a model returns all of that function."""
     site = selected.site
     if site.function is not None:
-        return _function_without(selected, [exclusion for exclusion in excluded if _is_in_function(exclusion.site, site)])
-    applicable = [exclusion for exclusion in excluded if exclusion.site.path == site.path and _concerns(exclusion, site)]
-    if any(not exclusion.items and exclusion.call is None and exclusion.site.parameter in ("", site.parameter) for exclusion in applicable):
+        return _subtract_from_function(
+            selected, [exclusion for exclusion in excluded if _is_in_function(exclusion.site, site)]
+        )
+    applicable = [
+        exclusion
+        for exclusion in excluded
+        if exclusion.site.path == site.path and _applies_to(exclusion, site)
+    ]
+    if any(
+        not exclusion.items and exclusion.call is None and exclusion.site.parameter in ("", site.parameter)
+        for exclusion in applicable
+    ):
         return None
     return selected._replace(excluded=tuple(applicable))
 
 
-def _concerns(excluded: Wanted, site: ModuleSite) -> bool:
+def _applies_to(excluded: SelectedSite, site: ModuleSite) -> bool:
     is_whole_module = excluded.site.kind == "output" and not excluded.items and excluded.call is None
     is_same_kind = excluded.site.kind == site.kind and excluded.site.is_after_step == site.is_after_step
     return is_whole_module or is_same_kind
 
 
-def _function_without(selected: Wanted, applicable: Sequence[Wanted]) -> Wanted | None:
+def _subtract_from_function(
+    selected: SelectedSite, applicable: Sequence[SelectedSite]
+) -> SelectedSite | None:
     if any(not exclusion.items and exclusion.call is None for exclusion in applicable):
         return None
-    same_kind = [exclusion._replace(site=selected.site) for exclusion in applicable if exclusion.site.kind == selected.site.kind]
+    same_kind = [
+        exclusion._replace(site=selected.site)
+        for exclusion in applicable
+        if exclusion.site.kind == selected.site.kind
+    ]
     return selected._replace(excluded=tuple(same_kind))
 
 

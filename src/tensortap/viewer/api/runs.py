@@ -160,20 +160,20 @@ def get_row(state: ViewerState, request: Request) -> Response:
 
 
 def get_row_view(state: ViewerState, request: Request) -> Response:
-    run, number, what = _requested_run(state, request), _row_number(request), request.path_params["what"]
+    run, number, view_name = _requested_run(state, request), _row_number(request), request.path_params["what"]
     run.check_row(number)
-    if what == "series.bin":
+    if view_name == "series.bin":
         return _series_response(run, number, request)
     operand = run.operand(number)
     if operand is None:
         raise NotFoundError(f"{run.text('name', number)!r} is not made of numbers; its page shows what it is")
-    if what == "value.npy":
+    if view_name == "value.npy":
         return npy_response(operand, run.text("name", number))
     short_id = state.library.short_id(run.run_id)
     publish_refined = lambda: state.events.publish("refined", f"{short_id} {number}", id=short_id, row=number)  # noqa: E731
     key = (run.run_id, run.generation, number)
     return tensor_views.view_response(
-        state, request, what, tensor_views.TensorView(MappedTensor(operand), key, publish_refined)
+        state, request, view_name, tensor_views.TensorView(MappedTensor(operand), key, publish_refined)
     )
 
 
@@ -220,10 +220,10 @@ def _row_number(request: Request) -> int:
 
 
 def _parse_rows(text: str, run: CachedRun) -> Any:
-    numbers = [word for word in text.split(",") if word]
-    if len(numbers) > _MAX_ROWS or not all(word.isdecimal() and len(word) < 12 for word in numbers):
+    numbers = [number for number in text.split(",") if number]
+    if len(numbers) > _MAX_ROWS or not all(number.isdecimal() and len(number) < 12 for number in numbers):
         raise ValueError(f"rows= takes up to {_MAX_ROWS} numbers with commas")
-    rows = np.array([int(word) for word in numbers], np.int64)
+    rows = np.array([int(number) for number in numbers], np.int64)
     return rows[rows < len(run)]
 
 

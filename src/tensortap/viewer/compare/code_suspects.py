@@ -44,12 +44,12 @@ def find_suspects(
             if level is not None:
                 level_of_block.setdefault(str(block), (level, ranges[level].description))
     ranked = sorted(level_of_block.items(), key=lambda ranked_block: ranked_block[1][0])[:_MAX_SUSPECTS]
-    return [_suspect_facts(where, description) for where, (_, description) in ranked]
+    return [_suspect_facts(location, description) for location, (_, description) in ranked]
 
 
-def _suspect_facts(where: str, description: str) -> dict[str, Any]:
-    file, _, lines = where.rpartition(":")
-    return {"text": f"{where} {description}", "file": file, "line": int(lines.partition("-")[0])}
+def _suspect_facts(location: str, description: str) -> dict[str, Any]:
+    file, _, lines = location.rpartition(":")
+    return {"text": f"{location} {description}", "file": file, "line": int(lines.partition("-")[0])}
 
 
 def _path_in_b(origin: Origin, finding: Finding) -> str:
@@ -121,8 +121,8 @@ class ChangedBlock(NamedTuple):
 
 def blocks_only_in(patch: bytes, other_patch: bytes) -> list[ChangedBlock]:
     """Blocks of a patch that the other patch does not contain."""
-    known = {(block.file, block.text) for block in _parse_patch(other_patch)}
-    return [block for block in _parse_patch(patch) if (block.file, block.text) not in known]
+    in_other = {(block.file, block.text) for block in _parse_patch(other_patch)}
+    return [block for block in _parse_patch(patch) if (block.file, block.text) not in in_other]
 
 
 def blocks_of_changes(changes: Iterable[Change], *, is_new: bool) -> list[ChangedBlock]:

@@ -242,14 +242,14 @@ def _first_difference_marker(
 
 
 def _svg_text(x: float, y: float, anchor: str, text: str) -> str:
-    short = text if len(text) <= _MAX_LABEL_LENGTH else f"{text[:9]}…{text[10 - _MAX_LABEL_LENGTH :]}"
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(short)}</text>'
+    label = text if len(text) <= _MAX_LABEL_LENGTH else f"{text[:9]}…{text[10 - _MAX_LABEL_LENGTH :]}"
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(label)}</text>'
 
 
 def _max_pool(errors: Array, tops: Array, lefts: Array) -> Array:
     """The largest error per bin; NaN only where a bin has no pair."""
-    known = np.where(np.isnan(errors), -1.0, errors)
-    pooled = np.maximum.reduceat(np.maximum.reduceat(known, tops, axis=0), lefts, axis=1)
+    filled = np.where(np.isnan(errors), -1.0, errors)
+    pooled = np.maximum.reduceat(np.maximum.reduceat(filled, tops, axis=0), lefts, axis=1)
     return np.where(pooled < 0, np.nan, pooled)
 
 
@@ -261,12 +261,12 @@ def _log_colours(errors: Array) -> Array:
     low = min(low, high - 2)  # at least two decades, so that small differences look small
     low -= 0.14 * (high - low)  # and the smallest difference is distinguishable from equal
     shares = np.where(errors > 0, np.clip((np.where(errors > 0, sizes, low) - low) / (high - low), 0, 1), 0)
-    places = np.linspace(0, 1, len(_COLOUR_MAP))
-    colours = np.stack([np.interp(shares, places, channel) for channel in _COLOUR_MAP.T], -1)
+    stops = np.linspace(0, 1, len(_COLOUR_MAP))
+    colours = np.stack([np.interp(shares, stops, channel) for channel in _COLOUR_MAP.T], -1)
     colours[np.isnan(errors)] = _NO_PAIR_COLOUR
     return colours.round().astype(np.uint8)
 
 
-def _bin_starts(length: int, most: int) -> Array:
-    count = max(1, min(length, most))
+def _bin_starts(length: int, max_bins: int) -> Array:
+    count = max(1, min(length, max_bins))
     return np.arange(count) * length // count

@@ -216,13 +216,13 @@ def _entry_facts(library: RunLibrary, run: CachedRun | None, row: int, entry: En
         return tensor.record_facts(run, row, f"/api/run/{library.short_id(run.run_id)}/row/{row}")
     names = ("name", "kind", "step", "rank", "call", "order", "dtype", "nbytes")
     site = entry.site
-    where = {"file": site.file, "line": site.line, "function": site.function} if site is not None else None
+    location = {"file": site.file, "line": site.line, "function": site.function} if site is not None else None
     shape, operand = list(entry.shape), _readable_operand(entry)
     return {
         **{name: getattr(entry, name) for name in names},
         "shape": shape,
         "row": None,
-        "site": where,
+        "site": location,
         "view": tensor.default_view(shape),
         "statistics": None if operand is None else tensor.operand_statistics(operand),
         "value": tensor.scalar_value(operand),
@@ -332,12 +332,12 @@ def _sentence_without_difference(comparison: Comparison) -> str:
     if not pairs:
         return "Nothing to compare: no value has a partner on the other side."
     identical = comparison.counts.get("identical", 0)
-    what = f"The same within noise: {identical:,} of {pairs:,} pairs are identical, the others nearly so"
+    summary = f"The same within noise: {identical:,} of {pairs:,} pairs are identical, the others nearly so"
     if identical == sum(comparison.counts.values()):
-        what = f"Identical: all {pairs:,} pairs are the same, bit for bit"
+        summary = f"Identical: all {pairs:,} pairs are the same, bit for bit"
     gaps = "" if comparison.coverage.is_whole else "; not everything could be compared"
     unsure = " (the noise was not measured)" if comparison.coverage.uncalibrated and identical < pairs else ""
-    return f"{what}{unsure}{gaps}."
+    return f"{summary}{unsure}{gaps}."
 
 
 def _describe_first(first: Origin, finding: Finding | None) -> str:

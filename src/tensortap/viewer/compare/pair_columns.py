@@ -17,6 +17,7 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.patterns import natural_sort_key
 from tensortap.readers.query.parser import parse_query
 from tensortap.viewer.data.cached_run import CachedRun
+from tensortap.viewer.data.dataset import factorize
 from tensortap.viewer.web.responses import NO_ROW
 
 Array = np.ndarray[Any, Any]
@@ -50,12 +51,12 @@ class PairColumns:
     def categorical(self) -> dict[str, tuple[Array, list[str]]]:
         entries = [finding.pair.a for finding in self.table]
         return {
-            "name": _factorize([entry.name for entry in entries]),
-            "b_name": _factorize([finding.pair.b.name for finding in self.table]),
-            "kind": _factorize([entry.kind for entry in entries]),
-            "dtype": _factorize([entry.dtype for entry in entries]),
-            "shape": _factorize([",".join(map(str, entry.shape)) for entry in entries]),
-            "site": _factorize([_format_entry_site(entry) for entry in entries]),
+            "name": factorize([entry.name for entry in entries]),
+            "b_name": factorize([finding.pair.b.name for finding in self.table]),
+            "kind": factorize([entry.kind for entry in entries]),
+            "dtype": factorize([entry.dtype for entry in entries]),
+            "shape": factorize([",".join(map(str, entry.shape)) for entry in entries]),
+            "site": factorize([_format_entry_site(entry) for entry in entries]),
         }
 
     @cached_property
@@ -199,8 +200,8 @@ def _ulps_at_largest(size: float, value: float, dtype: str) -> float:
 def _run_rows(entries: list[Entry], run: CachedRun | None) -> Array:
     if run is None:
         return np.full(len(entries), NO_ROW, np.uint32)
-    places = _rows_by_storage_key(run)
-    return np.array([places.get(_storage_key(entry), NO_ROW) for entry in entries], np.uint32)
+    row_of_key = _rows_by_storage_key(run)
+    return np.array([row_of_key.get(_storage_key(entry), NO_ROW) for entry in entries], np.uint32)
 
 
 def _storage_key(entry: Entry) -> tuple[Any, ...]:
@@ -214,22 +215,16 @@ def _rows_by_storage_key(run: CachedRun) -> dict[tuple[Any, ...], int]:
     """The row of each stored value, by its position in the files."""
     dataset: Any = run.dataset
     if dataset.type == "trace":
-        return {place: row for row, place in enumerate(dataset.positions)}
+        return {position: row for row, position in enumerate(dataset.positions)}
     columns = dataset.run.columns
     files = map(columns.coded["file"].texts.__getitem__, columns.coded["file"].codes.tolist())
     starts, offsets = columns.plain["start"].tolist(), columns.plain["offset"].tolist()
-    return {place: row for row, place in enumerate(zip(files, starts, offsets, strict=True))}
+    return {position: row for row, position in enumerate(zip(files, starts, offsets, strict=True))}
 
 
 def _format_entry_site(entry: Entry) -> str:
     site = entry.site
     return "" if site is None else f"{site.file.rpartition('/')[2]}:{site.line} {site.function}"
-
-
-def _factorize(cells: list[str]) -> tuple[Array, list[str]]:
-    texts = list(dict.fromkeys(cells))
-    place = {text: code for code, text in enumerate(texts)}
-    return np.fromiter(map(place.__getitem__, cells), np.int64, len(cells)), texts
 
 
 assert DTYPE_TABLE.keys() >= _MANTISSA_BITS.keys()
@@ -307,8 +302,8 @@ def pair_of_origin(origin: Origin, pairs: PairColumns) -> int | None:
 
 def _first_cell(comparison: Comparison, pairs: PairColumns, pair_numbers: Array) -> dict[str, int] | None:
     pair = pair_of_first_origin(comparison, pairs)
-    where: Array = np.argwhere(pair_numbers == (NO_ROW - 1 if pair is None else pair))
-    return {"tensor": int(where[0][0]), "step": int(where[0][1])} if len(where) else None
+    cells: Array = np.argwhere(pair_numbers == (NO_ROW - 1 if pair is None else pair))
+    return {"tensor": int(cells[0][0]), "step": int(cells[0][1])} if len(cells) else None
 
 
 def _error_range(errors: Array) -> dict[str, float | None]:

@@ -260,8 +260,8 @@ class CachedRun:
 
     def _extend_statistics(self, start: int) -> None:
         self.statistics.grow(len(self.dataset))
-        for row, known in self.dataset.stored_statistics(start).items():
-            self.statistics.put(row, known)
+        for row, row_statistics in self.dataset.stored_statistics(start).items():
+            self.statistics.put(row, row_statistics)
 
     def _codes(self, field: str) -> Array:
         """Codes that stay the same while the dataset grows, unlike the dataset's own."""
@@ -274,8 +274,8 @@ class CachedRun:
         codes, texts = self.dataset.texts(field) or (np.zeros(len(self.dataset), np.int64), [""])
         if field == "dtype":
             return self._encode_dtypes(codes, texts)
-        shown = [format_site(text) if field == "site" else text or "" for text in texts]
-        return self._assign_codes(field, shown)[codes] if len(shown) else codes
+        labels = [format_site(text) if field == "site" else text or "" for text in texts]
+        return self._assign_codes(field, labels)[codes] if len(labels) else codes
 
     def _encode_dtypes(self, codes: Array, texts: list[Any]) -> Array:
         """The dtype, or the class of a value without one."""

@@ -228,8 +228,8 @@ class TraceDataset:
         return self.trace[name][position]
 
     def facts(self, row: int) -> dict[str, Any]:
-        known = ("type", "framework", "device", "file", "checksum", "site", "placement")
-        return {**dict.fromkeys(known), "file": self.trace.path.name, "type": "traced"}
+        fields_of_a_run = ("type", "framework", "device", "file", "checksum", "site", "placement")
+        return {**dict.fromkeys(fields_of_a_run), "file": self.trace.path.name, "type": "traced"}
 
     def stored_statistics(self, start: int) -> dict[int, Statistics]:
         return {}
@@ -257,8 +257,8 @@ class TraceDataset:
         self._texts = {
             "name": (np.array(codes, np.int64), names),
             "kind": (np.zeros(len(codes), np.int64), ["value"]),
-            "dtype": _factorize(dtypes),
-            "shape": _factorize(shapes),
+            "dtype": factorize(dtypes),
+            "shape": factorize(shapes),
             "site": (np.zeros(len(codes), np.int64), [None]),  # type: ignore[list-item]
             "type": (np.zeros(len(codes), np.int64), ["traced"]),
         }
@@ -272,10 +272,11 @@ def open_dataset(path: Path) -> Dataset:
     return TraceDataset(path) if path.suffix.lower() in TRACE_SUFFIXES else RunDataset(path)
 
 
-def _factorize(cells: list[str]) -> tuple[Array, list[str]]:
+def factorize(cells: list[str]) -> tuple[Array, list[str]]:
+    """The code of each cell, and the distinct strings that the codes stand for, as in pandas."""
     texts = list(dict.fromkeys(cells))
-    place = {text: code for code, text in enumerate(texts)}
-    return np.array([place[cell] for cell in cells], np.int64), texts
+    codes = {text: code for code, text in enumerate(texts)}
+    return np.fromiter(map(codes.__getitem__, cells), np.int64, len(cells)), texts
 
 
 def _first_number(number: Any) -> int:

@@ -37,16 +37,16 @@ Fact = tuple[str, str]
 def run_list_row(library: RunLibrary, run_id: str) -> dict[str, Any]:
     """A row of the run list; a damaged run has its error there."""
     path = library.path(run_id)
-    place = {
+    location = {
         "id": library.short_id(run_id),
         "name": path.name,
         "folder": library.folder(path),
         "path": str(path),
     }
     try:
-        return {**place, **_cached_facts(library, run_id, path)}
+        return {**location, **_cached_facts(library, run_id, path)}
     except DAMAGED_FILE_ERRORS as error:  # a damaged run must not hide the others
-        return {**place, **_damaged_run_facts(describe_error(error))}
+        return {**location, **_damaged_run_facts(describe_error(error))}
 
 
 def _cached_facts(library: RunLibrary, run_id: str, path: Path) -> dict[str, Any]:
@@ -99,15 +99,17 @@ def health_sentence(run: CachedRun, row: dict[str, Any]) -> str:
     steps, ranks = row["steps"]["count"], len(row["ranks"])
     over = f" over {steps:,} step{'s' if steps != 1 else ''}" if steps else ""
     on = f" on {ranks} ranks" if ranks > 1 else ""
-    what = f"{len(run):,} captures of {row['names']:,} names{over}{on}"
+    summary = f"{len(run):,} captures of {row['names']:,} names{over}{on}"
     nonfinite, health = first_nonfinite(run), row["health"]
     if nonfinite is not None:
         rank = f" on rank {nonfinite['rank']}" if ranks > 1 else ""
-        return f"{what}; first {nonfinite['what']} at step {nonfinite['step']:,} in {nonfinite['name']}{rank}"
+        return (
+            f"{summary}; first {nonfinite['what']} at step {nonfinite['step']:,} in {nonfinite['name']}{rank}"
+        )
     if not health["known"]:
-        return f"{what}; not looked through yet"
+        return f"{summary}; not looked through yet"
     looked = "" if health["known"] == health["of"] else f" in the {health['known']:,} looked at so far"
-    return f"{what}; no NaN or Inf{looked}"
+    return f"{summary}; no NaN or Inf{looked}"
 
 
 def first_nonfinite(run: CachedRun) -> dict[str, Any] | None:
@@ -283,11 +285,11 @@ def provenance_cards(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
         "Randomness": flatten(nested_dict(metadata, "environment", "randomness")),
         "Environment": flatten(nested_dict(metadata, "runtime_info", "environment_variables")),
     }
-    shown = {
+    facts_shown = {
         title: [(key, _truncate(value)) for key, value in facts if value][:_MAX_FACTS]
         for title, facts in facts_of_topic.items()
     }
-    return [{"title": title, "facts": facts} for title, facts in shown.items() if facts]
+    return [{"title": title, "facts": facts} for title, facts in facts_shown.items() if facts]
 
 
 def flatten(nested: Mapping[str, Any], above: str = "") -> Iterator[Fact]:

@@ -60,8 +60,11 @@ def record_facts(run: CachedRun, row: int, address: str) -> dict[str, Any]:
 
 def default_view(shape: list[int]) -> dict[str, Any]:
     """The last two axes at index 0 of the others."""
-    shown = list(range(len(shape)))[-2:]
-    return {"axes": shown, "index": ",".join(":" if axis in shown else "0" for axis in range(len(shape)))}
+    shown_axes = list(range(len(shape)))[-2:]
+    return {
+        "axes": shown_axes,
+        "index": ",".join(":" if axis in shown_axes else "0" for axis in range(len(shape))),
+    }
 
 
 def scalar_value(operand: Operand | None) -> float | None:
@@ -277,10 +280,10 @@ def difference(a: tuple[Array, str], b: tuple[Array, str], mode: DifferenceMode)
 
 def parse_slice(shape: tuple[int, ...], axes: str, index: str) -> SliceSpec:
     """Parse `axes=1,2` and `index=0,:,:,mean`; the default shows the last two axes."""
-    shown = _parse_axes(shape, axes, index)
-    indices = _parse_index(shape, index, shown)
+    shown_axes = _parse_axes(shape, axes, index)
+    indices = _parse_index(shape, index, shown_axes)
     remaining = [axis for axis, entry in enumerate(indices) if entry == ":"]
-    return SliceSpec(indices, tuple(remaining.index(axis) for axis in shown))
+    return SliceSpec(indices, tuple(remaining.index(axis) for axis in shown_axes))
 
 
 def to_real(values: Array) -> Array:
@@ -295,10 +298,10 @@ def to_real(values: Array) -> Array:
 
 def _parse_axes(shape: tuple[int, ...], axes: str, index: str) -> tuple[int, ...]:
     if axes:
-        shown = tuple(_parse_axis(shape, axis) for axis in axes.split(","))
-        if not 1 <= len(shown) <= 2 or len(set(shown)) < len(shown):
+        shown_axes = tuple(_parse_axis(shape, axis) for axis in axes.split(","))
+        if not 1 <= len(shown_axes) <= 2 or len(set(shown_axes)) < len(shown_axes):
             raise ValueError(f"axes={axes!r} must name one or two different axes")
-        return shown
+        return shown_axes
     if index:
         return tuple(axis for axis, entry in enumerate(index.split(",")) if entry.strip() == ":")[:2]
     return tuple(range(len(shape)))[-2:]
@@ -310,14 +313,15 @@ def _parse_axis(shape: tuple[int, ...], text: str) -> int:
     return int(text)
 
 
-def _parse_index(shape: tuple[int, ...], index: str, shown: tuple[int, ...]) -> tuple[int | str, ...]:
+def _parse_index(shape: tuple[int, ...], index: str, shown_axes: tuple[int, ...]) -> tuple[int | str, ...]:
     entries = [entry.strip() for entry in index.split(",")] if index else ["0"] * len(shape)
     if len(entries) != len(shape):
         raise ValueError(
             f"index={index!r} has {len(entries)} words; the shape {list(shape)} has {len(shape)} axes"
         )
     return tuple(
-        ":" if axis in shown else _parse_index_entry(entry, shape, axis) for axis, entry in enumerate(entries)
+        ":" if axis in shown_axes else _parse_index_entry(entry, shape, axis)
+        for axis, entry in enumerate(entries)
     )
 
 
@@ -335,15 +339,15 @@ def _numpy_index(spec: SliceSpec) -> tuple[int | slice, ...]:
     return tuple(entry if isinstance(entry, int) else slice(None) for entry in spec.indices)
 
 
-def _as_matrix(picked: Array, shown: tuple[int, ...]) -> Array:
+def _as_matrix(picked: Array, shown_axes: tuple[int, ...]) -> Array:
     if picked.ndim == 2:
-        return picked if shown == (0, 1) else picked.T
+        return picked if shown_axes == (0, 1) else picked.T
     return picked.reshape(1, -1) if picked.ndim < 2 else picked.reshape(prod(picked.shape[:-1]), -1)
 
 
 def _needs_float64(dtype: str) -> bool:
-    known = dtype_info(dtype)
-    return known.itemsize > (8 if known.family == "complex" else 4) or dtype in ("int32", "uint32")
+    info = dtype_info(dtype)
+    return info.itemsize > (8 if info.family == "complex" else 4) or dtype in ("int32", "uint32")
 
 
 def _ulp_difference(a: tuple[Array, str], b: tuple[Array, str], differences: Array) -> Array:

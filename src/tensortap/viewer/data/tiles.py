@@ -83,14 +83,15 @@ def pool_blocks(grid: Grid, rows: slice, columns: slice, size: int, budget: int 
     chosen = _sampled_columns(grid, rows, columns, size, budget)
     count = columns.stop - columns.start if chosen is None else len(chosen)
     strip_bytes = count * grid.cost * -(-(rows.stop - rows.start) // size)
-    most = size if not budget else max(1, min(size, budget // max(strip_bytes, 1)))
+    rows_per_strip = size if not budget else max(1, min(size, budget // max(strip_bytes, 1)))
     edges = _block_starts(columns, size, chosen)
     across = columns if chosen is None else chosen
     strips = [
-        _pool_strip(grid.read(strip_rows, across), edges) for strip_rows in _row_strips(rows, size, most)
+        _pool_strip(grid.read(strip_rows, across), edges)
+        for strip_rows in _row_strips(rows, size, rows_per_strip)
     ]
     low, high, mean, flags = (np.stack(part) for part in zip(*strips, strict=True))
-    is_exact = chosen is None and most >= min(size, rows.stop - rows.start)
+    is_exact = chosen is None and rows_per_strip >= min(size, rows.stop - rows.start)
     return Tile(low, high, mean, flags, is_exact)
 
 
@@ -146,13 +147,13 @@ def _block_starts(columns: slice, size: int, chosen: Array | None) -> Array:
     return np.flatnonzero(np.diff(numbers, prepend=-1))
 
 
-def _row_strips(rows: slice, size: int, most: int) -> Iterator[AxisIndex]:
+def _row_strips(rows: slice, size: int, rows_per_strip: int) -> Iterator[AxisIndex]:
     for start in range(rows.start, rows.stop, size):
         end = min(start + size, rows.stop)
-        if most >= end - start:
+        if rows_per_strip >= end - start:
             yield slice(start, end)
         else:
-            yield start + (2 * np.arange(most) + 1) * (end - start) // (2 * most)
+            yield start + (2 * np.arange(rows_per_strip) + 1) * (end - start) // (2 * rows_per_strip)
 
 
 def _pool_strip(part: Array, edges: Array) -> tuple[Array, Array, Array, Array]:

@@ -35,7 +35,7 @@ def _counts_by_module(run: CachedRun, classes: dict[str, Any]) -> dict[str, Modu
     """Counts of the records of each module, without its submodules."""
     codes, names = run.texts("name") or (np.zeros(0, np.int64), [])
     kinds, kind_names = run.texts("kind") or (codes, [])
-    known, odd = run.statistics.known == KNOWN, run.statistics.nonfinite_mask()
+    known, nonfinite = run.statistics.known == KNOWN, run.statistics.nonfinite_mask()
     sizes, orders, largest = (
         run.column("nbytes")[: len(run)],
         run.column("order"),
@@ -56,7 +56,7 @@ def _counts_by_module(run: CachedRun, classes: dict[str, Any]) -> dict[str, Modu
             "names": 1,
             "captures": len(module_rows),
             "bytes": int(sizes[module_rows].sum()),
-            "odd": int(odd[module_rows].sum()),
+            "odd": int(nonfinite[module_rows].sum()),
             "known": int(known[module_rows].sum()),
             "absmax": float(values.max()) if len(values) else None,
             "order": int(orders[module_rows].min()),
@@ -103,12 +103,12 @@ def _depth_first(nodes: dict[str, ModuleNode]) -> list[ModuleNode]:
     stack = [("", -1)]
     while stack:
         path, parent = stack.pop()
-        place = len(ordered)
+        position = len(ordered)
         ordered.append({**nodes[path], "parent": parent})
         below = sorted(
             children.get(path, []), key=lambda child: (nodes[child]["order"] or 0, child), reverse=True
         )
-        stack += [(child, place) for child in below]
+        stack += [(child, position) for child in below]
     return ordered
 
 
@@ -121,7 +121,7 @@ class _CallTree(NamedTuple):
 def list_call_trees(run: CachedRun) -> dict[str, Any]:
     """One tree per outermost call; without traced calls, one per step of the model."""
     source, trees = _call_trees(run)
-    shown = [
+    trees_facts = [
         {
             "tree": tree.key,
             "title": tree.title,
@@ -131,7 +131,7 @@ def list_call_trees(run: CachedRun) -> dict[str, Any]:
         }
         for tree in trees[:_MAX_TREES]
     ]
-    return {"source": source, "trees": shown}
+    return {"source": source, "trees": trees_facts}
 
 
 def has_calls(run: CachedRun) -> bool:
@@ -145,10 +145,10 @@ def call_tree_lines(run: CachedRun, key: str, start: int, count: int) -> dict[st
     depths = _site_numbers(run, "depth")[rows].tolist() if source == "calls" else [0] * len(rows)
     before: _Bindings = {}
     lines = []
-    for place, (row, depth) in enumerate(zip(rows, depths, strict=True)):
+    for position, (row, depth) in enumerate(zip(rows, depths, strict=True)):
         # The previous binding may be on an earlier page of the list.
         changed = _rebinding_changes(run, row, depth, before)
-        if place >= start:
+        if position >= start:
             lines.append({**_line_facts(run, row, source), "changed": changed})
     return {"from": start, "of": len(all_rows), "lines": lines}
 
@@ -213,7 +213,7 @@ def _line_facts(run: CachedRun, row: int, source: str) -> dict[str, Any]:
     name, kind = run.text("name", row), run.text("kind", row)
     shape = run.text("shape", row)
     depth = int(site.get("depth", 0)) if source == "calls" else _module_depth(name, kind)
-    odd = next((word for word in _NONFINITE if run.statistics.columns[word][row] > 0), "")
+    odd = next((statistic for statistic in _NONFINITE if run.statistics.columns[statistic][row] > 0), "")
     return {
         "depth": depth,
         "kind": kind,
@@ -244,7 +244,7 @@ def _rebinding_changes(run: CachedRun, row: int, depth: int, before: _Bindings) 
         return []
     changes = zip(("dtype", "shape"), last, now, strict=True)
     return [
-        f"{what} {before_value or '-'} -> {after_value or '-'}"
-        for what, before_value, after_value in changes
+        f"{field} {before_value or '-'} -> {after_value or '-'}"
+        for field, before_value, after_value in changes
         if before_value != after_value
     ]
