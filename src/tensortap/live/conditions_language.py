@@ -1,4 +1,4 @@
-"""Conditions as text, `absmax(layers.*) > 1e3`: a closed language with a parser of its own.
+"""The language of conditions, such as `absmax(layers.*) > 1e3`: closed, with its own parser.
 
     condition = both {"or" both} ; both = single {"and" single} ; single = "not" single | comparison
     comparison = operand [("<" | "<=" | ">" | ">=" | "==" | "!=") operand]
@@ -112,7 +112,7 @@ class NotNode:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`patterns` are what has to be seen, `grows` says that what holds once cannot cease to within a step."""
+    """`patterns` must be observed; `is_monotonic`: once true, the condition stays true within the step."""
 
     text: str
     tree: Any
@@ -124,7 +124,7 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Read a condition; the error says where it is wrong."""
+    """Parse a condition; a ValueError says where it is wrong."""
     if len(text) > MAX_LENGTH:
         raise ValueError(f"the condition has {len(text)} letters; at most {MAX_LENGTH} are read")
     parser = _Parser(text)
@@ -138,7 +138,7 @@ def parse_condition(text: str) -> Condition:
 
 
 class _Parser:
-    """Goes down by one function per rule; each knows how deep it is."""
+    """A recursive descent parser: one method per rule, each with its depth."""
 
     def __init__(self, text: str) -> None:
         self._text, self._position, self._node_count = text, 0, 0
@@ -149,7 +149,7 @@ class _Parser:
         return self._parse_chain(self._parse_and, "or", False, depth)
 
     def peek(self) -> str:
-        """The next word or sign, left where it is; empty at the end."""
+        """The next token, not consumed; empty at the end."""
         match = _TOKEN.match(self._text, self._position)
         if match is None and self._text[self._position :].strip():
             raise self.error("a number, a function or a name was expected")
@@ -224,7 +224,7 @@ class _Parser:
         return inner
 
     def _parse_pattern(self) -> str:
-        """Everything up to the closing bracket: patterns have signs of their own, but no round brackets."""
+        """Everything up to the closing parenthesis: patterns contain other signs, but no parentheses."""
         self._advance()
         end = self._text.find(")", self._position)
         pattern = self._text[self._position : end].strip() if end >= 0 else ""

@@ -68,10 +68,10 @@ def parse_count(meta: dict[str, Any], key: str, default: int | None) -> int | No
 def refuse_import(pattern: str) -> None:
     """Refuse functions of modules that the job has not imported, because importing one runs its code."""
     for alternative in parse_pattern(pattern).alternatives:
-        module_and_name = split_function_path(alternative)
-        if module_and_name is not None and module_and_name[0] not in sys.modules:
+        path = split_function_path(alternative)
+        if path is not None and path[0] not in sys.modules:
             raise RefusedError(
-                f"{pattern!r} is of the Python module {module_and_name[0]!r}, which the job has not imported; "
+                f"{pattern!r} is of the Python module {path[0]!r}, which the job has not imported; "
                 "a session can look, it cannot make the job import"
             )
 

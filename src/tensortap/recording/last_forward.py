@@ -20,7 +20,7 @@ from tensortap.frameworks.pytree import leaves
 from tensortap.frameworks.retention import copy_on_write
 from tensortap.recording.destination import RetainingSink, TapSink
 from tensortap.sources.hooks.modules import ModuleSource
-from tensortap.sources.manual import Manual
+from tensortap.sources.manual import ManualSource
 from tensortap.sources.sites import (
     ModuleSite,
     SelectedSite,
@@ -65,7 +65,7 @@ class LastForward(Stage):
         self._registered: dict[str, list[_RegisteredValue]] = {}  # by registered name
         self._forwards_completed = 0  # followed by another forward
         self._refused: set[str] = set()
-        self._manual = Manual()
+        self._manual = ManualSource()
         self._modules: ModuleSource | None = None
         self._tap = Tap()
 

@@ -169,7 +169,8 @@ def _extra_sinks(to: str | None, tap: Tap | None) -> list[Sink]:
 def _arrival_line(arrival: ReceivedRecord) -> str:
     record = arrival.record
     description = describe_value(record.value)
-    return f"{format_clock(arrival.time)}  {escape_unprintable(record.name)}  {description}  (id {arrival.number})"
+    name = escape_unprintable(record.name)
+    return f"{format_clock(arrival.time)}  {name}  {description}  (id {arrival.number})"
 
 
 def _describe_job(job: Producer) -> str:

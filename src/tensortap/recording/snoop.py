@@ -20,7 +20,7 @@ from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import map_leaves
 from tensortap.render.text import ShortRepr
 from tensortap.sinks.tree_log import TreeLog
-from tensortap.sources.calls.functions import MAX_DEPTH, Functions
+from tensortap.sources.calls.functions import MAX_DEPTH, TracedFunctions
 from tensortap.stages.changed import Changed
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
@@ -43,7 +43,7 @@ class DecoratedFunctions:
     """The functions that one decorator wraps, and whether it is enabled."""
 
     def __init__(self) -> None:
-        self._sources: dict[WatchOptions, Functions] = {}
+        self._sources: dict[WatchOptions, TracedFunctions] = {}
         self._is_enabled = True
 
     def decorate(self, function: Any, options: WatchOptions) -> Any:
@@ -52,7 +52,7 @@ class DecoratedFunctions:
             return function
         source = self._sources.get(options)
         if source is None:
-            source = Functions(None, options.follow, options.max_depth)
+            source = TracedFunctions(None, options.follow, options.max_depth)
             source.is_enabled = self._is_enabled
             wrapped = source.wrap(function)  # first: what cannot be followed must leave nothing behind
             Tap(sinks=[_make_sink(options)], on_error="log").attach(source)

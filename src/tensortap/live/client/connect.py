@@ -1,11 +1,4 @@
-"""Job lookup, links, ssh.
-
-Which job is meant, and links to its ranks.
-
-One rank of a job as the session sees it: a link, what it said last, and whether it still lives.
-
-Jobs on another host: found and reached by the ssh program, which forwards their sockets.
-"""
+"""Find a job and connect to its ranks, on this host or over ssh, which forwards their sockets."""
 
 from __future__ import annotations
 
@@ -52,7 +45,7 @@ def connect_to_job(
 
 
 def choose_job(wanted: str | int | None, known: Sequence[Job], where: str = "") -> list[Job]:
-    """The ranks of the job that is meant: by process number, by name, or the newest."""
+    """The ranks of one job, chosen by pid, by name, or the newest."""
     if not known:
         raise NotServingError(f"no job {where}listens; {_HOW_TO_LISTEN}")
     number = int(wanted) if isinstance(wanted, str) and wanted.isdecimal() else wanted
@@ -106,7 +99,7 @@ _ids = itertools.count(1)
 
 
 class RankConnection:
-    """Any thread asks; the reader thread hands over the answers."""
+    """A connection to one rank. Any thread may send requests; the reader thread delivers the responses."""
 
     def __init__(self, link: Connection, rank: int) -> None:
         self.link = link
@@ -132,12 +125,12 @@ class RankConnection:
             ) from error
 
     def request_stats(self) -> None:
-        """Ask how the job is doing, so that it is known at once; a job that has gone is found out later."""
+        """Request STATS, so that they are known at once; a dead job is noticed later."""
         with contextlib.suppress(NotServingError, TimeoutError):
             self.request(FrameKind.STATS, {}, timeout=1.0)
 
     def request(self, kind: FrameKind, meta: dict[str, Any], timeout: float) -> list[dict[str, Any]]:
-        """Send, and wait for what is answered; an answer may have several frames."""
+        """Send a request and wait for the response, which may have several frames."""
         number = next(_ids)
         response = self._pending[number] = _PendingResponse()
         try:
@@ -154,7 +147,7 @@ class RankConnection:
             response.add(frame)
 
     def end(self, reason: str) -> None:
-        """No more comes from there."""
+        """Close the connection, and fail all pending requests."""
         if self.is_alive:
             self.is_alive, self.close_reason = False, reason
             self.link.close()
@@ -190,7 +183,7 @@ class _PendingResponse:
 
 
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9_.@:%\[\]-]+")
-# Plain sh and cat: nothing of ours has to be installed where a login shell finds it.
+# Plain sh and cat: tensortap need not be on the PATH of the remote login shell.
 _LIST_SCRIPT = (
     'for f in "${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"/tensortap/*.json /tmp/tensortap-$(id -u)/*.json; '
     'do [ -f "$f" ] && cat "$f" && echo; done; true'
@@ -199,7 +192,7 @@ _SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
 def split_address(address: str) -> tuple[list[str], str]:
-    """`ssh://user@host:22/name` as the arguments that name the host, and the job's name ("" for any)."""
+    """The ssh arguments for the host, and the job's name ("" for any), of `ssh://user@host:22/name`."""
     parts = urlsplit(address)
     host = f"{parts.username}@{parts.hostname}" if parts.username else parts.hostname or ""
     if parts.scheme != "ssh" or not _HOST_PATTERN.fullmatch(host) or host.startswith("-"):
@@ -213,14 +206,14 @@ def list_command(host: Sequence[str]) -> list[str]:
 
 
 def forward_command(host: Sequence[str], pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """`pairs` are the sockets here and there; nothing is run on the other side."""
+    """The ssh command that forwards `pairs` of local and remote sockets, and runs nothing remotely."""
     forwards = [word for local, remote in pairs for word in ("-L", f"{local}:{remote}")]
     strict = ["-o", "ExitOnForwardFailure=yes", "-o", "StreamLocalBindMask=0177"]
     return ["ssh", "-N", "-T", *_SSH_OPTIONS, *strict, *forwards, *host]
 
 
 def remote_jobs(host: Sequence[str], timeout: float = 20.0) -> list[Job]:
-    """The notes that lie on the other host; whether their jobs still live shows when one is called."""
+    """The jobs in the job files of a remote host; some may be dead, which shows on connecting."""
     try:
         completed = subprocess.run(
             list_command(host),
@@ -242,7 +235,7 @@ def remote_jobs(host: Sequence[str], timeout: float = 20.0) -> list[Job]:
 
 
 class SshForwarding:
-    """An ssh process that holds the sockets of some remote jobs open here, until `close`."""
+    """An ssh process that forwards the sockets of remote jobs to local ones, until `close`."""
 
     def __init__(self, host: Sequence[str], jobs: Sequence[Job], timeout: float = 15.0) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tensortap-ssh-"))

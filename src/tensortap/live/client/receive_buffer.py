@@ -1,4 +1,4 @@
-"""What has arrived in a session, bounded in bytes: the last of each name stays, the oldest of the rest go."""
+"""The receive buffer of a session, bounded in bytes: keeps the latest of each name, evicts the oldest."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from tensortap.core.record import Record
 
 _MAX_DEFAULT_BYTES = 2 << 30
-_RECORD_OVERHEAD = 256  # bytes that a record takes in any case
+_RECORD_OVERHEAD = 256  # bytes per record, besides its value
 
 
 class BufferedRecord:
-    """A record, the tap it came for, and how much it weighs."""
+    """A record, the number of its tap, and its size."""
 
     __slots__ = ("is_pinned", "nbytes", "number", "record", "tap")
 
@@ -25,7 +25,7 @@ class BufferedRecord:
 
 
 class ReceiveBuffer:
-    """Entries by tap, in the order of their arrival. One lock: the reader thread writes, the user reads."""
+    """Records by tap, in order of arrival. One lock: reader threads write, the user's thread reads."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
         self.max_bytes = max_bytes if max_bytes is not None else _default_max_bytes()
@@ -55,7 +55,7 @@ class ReceiveBuffer:
             return list(self._by_tap.get(tap, {}).values())
 
     def entries_after(self, tap: int, number: int) -> list[BufferedRecord]:
-        """Those that came after a number; to be asked while holding `changed`."""
+        """The records that arrived after a number; the caller must hold `changed`."""
         newer = []
         for entry in reversed(self._by_tap.get(tap, {}).values()):
             if entry.number <= number:

@@ -1,4 +1,4 @@
-"""A tap as the session holds it: what came of it, what is to come, and how to end it."""
+"""A tap in a remote job, as the session holds it: its records, its state, and how to end it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
 from tensortap.core.patterns import closest_names, matches_pattern
 from tensortap.core.record import Record, Series
-from tensortap.live.client.receive_buffer import ReceiveBuffer, BufferedRecord
+from tensortap.live.client.receive_buffer import BufferedRecord, ReceiveBuffer
 
 _ACTIVE_STATES = ("armed", "requested", "looking")
 _STATE_ORDER = (*_ACTIVE_STATES, "done", "refused")
-_MAX_UNREAD_STEPS = 3  # steps; one who comes later than that gets newer ones
+_MAX_UNREAD_STEPS = 3  # a slower reader skips to newer ones
 
 
 class RemoteTap:
-    """What `s.tap(...)` gives.
+    """What `s.tap(...)` returns.
 
     >>> t = s.tap("layers.*.attn", every=10)
     >>> t.next(timeout=5)      # the next record; .name .value .step .rank
@@ -38,8 +38,8 @@ class RemoteTap:
         self.number, self.label, self.ranks = number, label, ranks
         self.events: list[str] = []
         self._lost: dict[int, list[int]] = {}  # by rank
-        self.missed = 0  # here: newer ones came before they were asked for
-        self.fired = 0  # how many times a condition held
+        self.missed = 0  # received, but skipped by `next` in favour of newer ones
+        self.fired = 0  # how many times a condition was true
         self.lag = 0.0
         self._end_tap, self._buffer = end_tap, buffer
         self._states: dict[int, str] = dict.fromkeys(ranks, "requested")
@@ -54,25 +54,25 @@ class RemoteTap:
 
     @property
     def latest(self) -> Record | None:
-        """The record that came last; None before the first."""
+        """The last record received; None before the first."""
         entry = self._buffer.latest(self.number)
         return entry.record if entry is not None else None
 
     @property
     def history(self) -> list[Record]:
-        """Every record that is still held, in the order of arrival."""
+        """All records still in the buffer, in order of arrival."""
         return [entry.record for entry in self._buffer.entries(self.number)]
 
     @property
     def values(self) -> dict[str, Any]:
-        """The last value of each name; with several ranks, of the one that came last."""
+        """The last value of each name; with several ranks, the one received last."""
         return {entry.record.name: entry.record.value for entry in self._buffer.latest_by_name(self.number)}
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self.values)
 
     def __getitem__(self, name: str) -> Any:
-        """The last value of that name, or a list of those that a pattern means."""
+        """The last value of that name, or a list of the last values that match it as a pattern."""
         values = self.values
         if name in values:
             return values[name]
@@ -85,7 +85,7 @@ class RemoteTap:
         return matching
 
     def series(self, name: str) -> Series:
-        """All records of a name as columns."""
+        """All records of a name as a Series."""
         series = Series(name)
         for record in self.history:
             if record.name == name:
@@ -93,10 +93,10 @@ class RemoteTap:
         return series
 
     def next(self, timeout: float | None = None) -> Record:
-        """The next record that was not given yet, waiting for it.
+        """Wait for the next record that was not returned yet.
 
-        Newest wins: one who asks rarely gets recent ones, `missed` counts the others. Raises TimeoutError,
-        and at once when nothing can come any more.
+        Newest wins: a slow reader gets recent records, and `missed` counts the skipped ones. Raises
+        TimeoutError, and NotServingError at once when the tap has ended.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._buffer.changed:
@@ -112,7 +112,7 @@ class RemoteTap:
             return entry.record
 
     def __iter__(self) -> Iterator[Record]:
-        """Records as they come, until the tap ends."""
+        """Yield records as they arrive, until the tap ends."""
         while True:
             try:
                 yield self.next()
@@ -120,7 +120,7 @@ class RemoteTap:
                 return
 
     def pin(self, record: Record | None = None) -> Record:
-        """Keep a record, the latest unless said otherwise, however much comes after it."""
+        """Exempt a record, by default the latest, from eviction."""
         for entry in reversed(self._buffer.entries(self.number)):
             if record is None or entry.record is record:
                 entry.is_pinned = True
@@ -128,11 +128,11 @@ class RemoteTap:
         raise UnknownNameError("there is no such record of this tap to pin")
 
     def stop(self) -> None:
-        """End the tap in the job; what came stays here."""
+        """End the tap in the job; received records stay."""
         self._end_tap(self)
 
     def wait_armed(self, timeout: float) -> str:
-        """Until the job has placed it, or refused; the state then."""
+        """Wait until the job has installed or refused the tap; return its state."""
         deadline = time.monotonic() + timeout
         with self._buffer.changed:
             while self.state in ("requested", "looking") and (left := deadline - time.monotonic()) > 0:
@@ -140,14 +140,14 @@ class RemoteTap:
         return self.state
 
     def wait_over(self, timeout: float) -> None:
-        """Until nothing more can come, or the time is up."""
+        """Wait until the tap has ended, or the timeout."""
         deadline = time.monotonic() + timeout
         with self._buffer.changed:
             while self.state in _ACTIVE_STATES and (left := deadline - time.monotonic()) > 0:
                 self._buffer.changed.wait(left)
 
     def update_lost(self, rank: int, meta: dict[str, Any]) -> None:
-        """What the job tells of what was not sent."""
+        """Store the rank's counts of values that were not sent."""
         lost = self._lost.setdefault(rank, [0, 0])
         for position, key in enumerate(("skipped", "dropped")):
             if type(meta.get(key)) is int:
@@ -155,12 +155,12 @@ class RemoteTap:
 
     @property
     def skipped(self) -> int:
-        """In the job: no credit, since the session had not taken the steps before."""
+        """Values that the job skipped for lack of credit: the session had not consumed earlier steps."""
         return sum(counts[0] for counts in self._lost.values())
 
     @property
     def dropped(self) -> int:
-        """In the job: a newer value came before this one was sent."""
+        """Values that the job replaced by newer ones before they were sent."""
         return sum(counts[1] for counts in self._lost.values())
 
     def on_event(self, rank: int, state: str, text: str) -> None:

@@ -1,11 +1,4 @@
-"""Session.
-
-A live session: look into a running job of one's own, and ask it for what it shows.
-
-What a job could show, as the session prints it.
-
-The thread of a session that reads from all ranks, and gives each job leave to send more.
-"""
+"""A live session with a running job: its catalog, its taps, and the threads that read from all ranks."""
 
 from __future__ import annotations
 
@@ -45,10 +38,10 @@ def attach(
     memory: str | int | None = None,
     timeout: float = 3.0,
 ) -> Session:
-    """A session with a running job that has called `tt.listen()`; the newest of this user's, unless said.
+    """Attach to a running job that has called `tt.listen()`; by default the newest of this user.
 
     `job` is a name, a process number, or `ssh://host/name`: all its ranks on that host, or those of `ranks`.
-    `memory` bounds what the session holds: "2GiB", or bytes.
+    `memory` bounds the receive buffer: "2GiB", or bytes.
 
     >>> s = tt.attach()
     >>> s.catalog("attn")
@@ -59,7 +52,7 @@ def attach(
 
 
 class Session:
-    """Looks and asks; it can neither run code in the job nor change a value there."""
+    """Requests values of a job; it can neither run code there nor change a value."""
 
     def __init__(
         self, peers: list[RankConnection], memory: int | None = None, forwarding: SshForwarding | None = None
@@ -79,8 +72,8 @@ class Session:
         return self._reader.is_open and any(peer.is_alive for peer in self.peers)
 
     def catalog(self, pattern: str = "", *, timeout: float = 2.0) -> Catalog:
-        """What can be tapped: a pattern, or a part of the name. To know shapes, the job looks at those of one
-        step; if none begins in time, shapes that are not known are left out."""
+        """The sites that can be tapped, by pattern or by part of the name. The job records shapes during one
+        step; if none starts within the timeout, unknown shapes are left out."""
         rows, surveys = self._request_catalog(pattern, True)
         has_shapes = bool(rows) and all(entry.shape is not None for entry in rows)
         deadline = time.monotonic() + timeout
@@ -112,7 +105,7 @@ class Session:
         return remote_tap
 
     def once(self, pattern: str, *, timeout: float = 10.0, **options: Any) -> Any:
-        """The value of one step; a dict of values where the pattern means several."""
+        """The value of one step; a dict of values if the pattern matches several."""
         remote_tap = self.tap(pattern, first=1, **options)
         try:
             first = remote_tap.next(timeout)
@@ -147,7 +140,7 @@ class Session:
         return remote_tap
 
     def untap(self, pattern: str = "*") -> None:
-        """End the taps of those patterns; `"*"` ends all, also sticky ones that other sessions left."""
+        """End the taps with that pattern; `"*"` ends all, also sticky taps of former sessions."""
         for remote_tap in list(self.taps.values()):
             if pattern == "*" or repr(pattern) in remote_tap.label.split() or pattern == remote_tap.label:
                 self.end_tap(remote_tap)
@@ -156,21 +149,20 @@ class Session:
                 peer.send(FrameKind.UNTAP, {"tap": "*"})
 
     def record(self, address: str | os.PathLike[str]) -> Path | None:
-        """Write what arrives from now on to a new run under that folder as well; the path of the run."""
+        """Also write what arrives from now on to a new run under that folder; return the path of the run."""
         sink = open_sink(os.fspath(address))
         self._reader.tee(Tap(sinks=[sink], on_error="log"))
         return getattr(sink, "path", None)
 
     def stop_recording(self) -> None:
-        """Write no more of what arrives; the run of `record` is closed."""
+        """Stop writing, and close the run of `record`."""
         self._reader.tee(None)
 
     def close(self) -> None:
-        """Leave the job alone; what came stays here."""
+        """Disconnect from the job; received records stay."""
         for peer in self._alive():
-            peer.close_reason = (
-                "this session is closed"  # before the job, which hangs up at once, is taken for gone
-            )
+            # First: the job hangs up at once, which would look as if it had died.
+            peer.close_reason = "this session is closed"
             try:
                 peer.send(FrameKind.BYE, {})
             except NotServingError:
@@ -196,7 +188,7 @@ class Session:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Step, rate, overhead, and what was lost, of all ranks together."""
+        """Step, rate, overhead, and what was lost, over all ranks."""
         return self._reader.status()
 
     def __repr__(self) -> str:
@@ -270,7 +262,7 @@ class Session:
 
 
 class Catalog(list[CatalogEntry]):
-    """Sites with their shapes, where those are known; nothing of them is captured yet."""
+    """The sites of a job with their shapes, where known; printed as a table."""
 
     @property
     def names(self) -> list[str]:
@@ -293,7 +285,7 @@ def format_shape(entry: CatalogEntry) -> str:
 
 
 def parse_catalog_row(row: Any) -> CatalogEntry | None:
-    """A row of the catalog as it travels; None for one that is not sound."""
+    """A catalog row from the wire; None if it is malformed."""
     if type(row) is not list or len(row) < 5 or not all(type(cell) is str for cell in row[:4]):
         return None
     name, kind, module_class, dtype, shape = row[:5]
@@ -302,7 +294,7 @@ def parse_catalog_row(row: Any) -> CatalogEntry | None:
 
 
 class SessionReader:
-    """A thread for each rank, which waits in its socket: nothing to be woken, nothing to be polled."""
+    """One thread per rank, blocking on its socket, so that nothing has to be woken or polled."""
 
     def __init__(
         self, peers: list[RankConnection], taps: dict[int, RemoteTap], buffer: ReceiveBuffer
@@ -407,7 +399,7 @@ class SessionReader:
 
 
 def _restore_statistics(value: Any) -> Any:
-    """The few numbers of `keep="stats"` as the object that they were."""
+    """The Statistics that `keep="stats"` sent as a dict; other values unchanged."""
     if type(value) is dict and tuple(value) == tuple(Statistics.__dataclass_fields__):
         return Statistics(**value)
     return value

@@ -1,4 +1,4 @@
-"""The job's end of a connection to a session: what waits to be sent, and sending without ever waiting."""
+"""The job's end of a connection to a session: a queue of outgoing frames, and non-blocking sends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tensortap.live.job.outgoing import OutgoingValue
 from tensortap.live.job.subscription import Subscription
 from tensortap.transport.connection import Connection, Frame
 
-_MAX_PENDING_FRAMES = 20_000  # small ones that wait; a session that takes none is given up
+_MAX_PENDING_FRAMES = 20_000  # a session that has not read that many is disconnected
 _WAKE_BYTES = 1 << 20
-_BATCH_BYTES, _BATCH_FRAMES = 1 << 18, 200  # bytes and frames of one call; the system takes 1024 parts
-_SEND_BUFFER = 1 << 20  # bytes; with the usual 200 kB the link thread wakes eighty times for 16 MB
-_BURST_BYTES = 4 << 20  # bytes at a time, so that one fast session does not keep the others waiting
+_BATCH_BYTES, _BATCH_FRAMES = 1 << 18, 200  # per sendmsg call; the system takes 1024 buffers
+_SEND_BUFFER = 1 << 20  # bytes; with the default 200 kB the socket thread wakes eighty times for 16 MB
+_BURST_BYTES = 4 << 20  # per turn, so that one fast session does not starve the others
 _SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
@@ -26,7 +26,7 @@ class _OutgoingFrame(NamedTuple):
 
 
 class SessionConnection:
-    """`post` may be called by any thread; all else belongs to the link thread."""
+    """`enqueue` may be called by any thread, all other methods by the socket thread only."""
 
     def __init__(self, connection: socket.socket, link: Connection, wake: Callable[[], None]) -> None:
         self.socket, self.link = connection, link
@@ -37,20 +37,20 @@ class SessionConnection:
         self._enqueued: deque[_OutgoingFrame] = deque()
         self._pending: dict[
             object, _OutgoingFrame
-        ] = {}  # in order; a newer value takes the place of an older one
+        ] = {}  # in order; a newer value replaces an older one of its key
         self._views: list[memoryview] = []
-        self._in_flight: deque[list[Any]] = deque()  # items, and how many bytes of each are still to go
+        self._in_flight: deque[list[Any]] = deque()  # frames, and the bytes of each still to be sent
         self._number = 0
 
     def enqueue(self, frame: bytes, outgoing: OutgoingValue | None = None, subscription: Any = None) -> None:
         self._enqueued.append(_OutgoingFrame(frame, outgoing, subscription))
-        # A small value waits for the end of the step, or for the link thread to look again: to wake it each
-        # time would take longer than the snapshot.
+        # A small value waits for the end of the step, or for the next poll of the socket thread: waking it
+        # for each one would take longer than the snapshot.
         if outgoing is None or outgoing.nbytes >= _WAKE_BYTES:
             self._wake()
 
     def receive(self) -> list[Frame]:
-        """What has come by now."""
+        """The frames that have arrived, without waiting."""
         frames: list[Frame] = []
         try:
             while len(frames) < 100:
@@ -60,7 +60,7 @@ class SessionConnection:
         return frames
 
     def send_pending(self) -> bool:
-        """Send what can be sent at once; True when more waits."""
+        """Send without blocking; True when frames remain."""
         self._merge_enqueued()
         sent = 0
         while sent < _BURST_BYTES:
@@ -88,7 +88,7 @@ class SessionConnection:
             self._finish(queued, is_sent=False)
 
     def _merge_enqueued(self) -> None:
-        """Newest wins: of one name and call, what was not sent yet gives way."""
+        """Newest wins: an unsent value of the same tap, name and call is dropped."""
         while self._enqueued:
             queued = self._enqueued.popleft()
             key: object = self._number
@@ -103,7 +103,7 @@ class SessionConnection:
             raise ConnectionError(f"the session has not taken {_MAX_PENDING_FRAMES} frames; it is given up")
 
     def _fill_batch(self) -> bool:
-        """Take what goes next; small frames go together."""
+        """Move pending frames into the next sendmsg call, several small ones at once."""
         nbytes = 0
         while self._pending and nbytes < _BATCH_BYTES and len(self._in_flight) < _BATCH_FRAMES:
             queued = self._pending.pop(next(iter(self._pending)))

@@ -1,4 +1,4 @@
-"""Between two steps: what sessions asked for is begun and ended there, by the program's own thread."""
+"""Start and stop requested taps between two steps, in the program's own thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DumpTarget = str | os.PathLike[str] | Callable[[Record], object]
 
 
 class Control:
-    """The link thread leaves letters in `mail`; the program reads them at `at_step` and `at_forward`."""
+    """A queue of commands from the socket thread, which the program runs at `at_step` and `at_forward`."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Control:
         self.clock = StepClock()
         self.surveyed: dict[str, CatalogEntry] = {}
         self.surveys = 0
-        self.steps, self.step_seconds = 0, 0.0  # how many, and how many seconds they took
+        self.steps, self.step_seconds = 0, 0.0  # count, and total duration
         self._exposed_models, self._budget = exposed_models, budget
         self._dump_to, self._label, self._max_share = dump_to, label, share
         self._dump_tap: Tap | None = None
@@ -55,14 +55,14 @@ class Control:
         self._commands.append(command)
 
     def at_step(self) -> None:
-        """The program said that a step begins."""
+        """The program called `tt.step()`."""
         self.clock.step = declared_step() or 0
         self._count_step()
         if self._commands or self._taps or self._survey:
             self._run_commands(None, True)
 
     def at_forward(self, model: ExposedModel) -> None:
-        """The forward of an offered model begins; without `tt.step()` that is the next step."""
+        """The forward of an exposed model starts; without `tt.step()` that is the next step."""
         is_step = declared_step() is None
         if is_step:
             self.clock.step = model.forwards
@@ -78,18 +78,18 @@ class Control:
         self.enqueue(lambda _: self._end(subscription, reason) if subscription.is_over else None)
 
     def end_sticky(self) -> None:
-        """End what outlived its sessions."""
+        """End the sticky taps of sessions that have disconnected."""
         for tap in list(self._taps.values()):
             for subscription in tap.subscriptions:
                 if not subscription.connection.is_open:
                     self.unsubscribe(subscription, "another session ended it")
 
     def survey(self) -> None:
-        """Learn the shapes of one step; no value is kept."""
+        """Record the shapes of one step, without keeping values."""
         self.enqueue(self._begin_survey)
 
     def close(self, *, is_shared: bool = False) -> None:
-        """End every tap at once; in the child of a fork, the dumps are the parent's to close."""
+        """End all taps; in a forked child (`is_shared`) the dump is left to the parent."""
         for tap in list(self._taps.values()):
             tap.stop()
         self._taps.clear()
@@ -99,7 +99,7 @@ class Control:
             self._dump_tap.close()
 
     def dump(self, record: Record) -> str:
-        """Write it where the job said; the folder of it."""
+        """Write the record to the job's dump target; return where it went."""
         if callable(self._dump_to):
             self._dump_to(record)
             return "the job's run"
@@ -117,7 +117,7 @@ class Control:
         self._step_start = now
 
     def _run_commands(self, running: ExposedModel | None, is_step: bool) -> None:
-        """A guest between two steps: whatever fails is logged, and nobody waits for another thread."""
+        """Run the queued commands between two steps: failures are logged, and no thread waits for another."""
         if not self._is_busy.acquire(blocking=False):
             return
         start = perf_counter()
@@ -187,7 +187,7 @@ class Control:
 
 
 class Survey(ActiveCaptures):
-    """Looks at shapes for a whole step; one that has begun already does not show what the model was given."""
+    """Records shapes for a whole step: one that has already started does not show the model's inputs."""
 
     def __init__(self, surveyed: dict[str, CatalogEntry], clock: StepClock, steps: int) -> None:
         super().__init__(("**", "**.in"), 1, clock)

@@ -1,4 +1,4 @@
-"""The job's side of live sessions: a private socket, and one thread that alone touches it."""
+"""The job's side of live sessions: a private unix socket, and the one thread that serves it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tensortap.transport.frames import BadFrameError, FrameKind, encode_head
 
 _MAX_SESSIONS = 64
 _MAX_HANDSHAKES = 8
-_STATS_INTERVAL = 0.5  # seconds between two reports of how the job is doing
+_STATS_INTERVAL = 0.5  # seconds between two STATS frames
 _POLL_INTERVAL = 0.02  # seconds, while something is tapped
 _CLOSE_TIMEOUT = 1.0  # seconds
 log = logging.getLogger("tensortap.live")
 
 
 class Endpoint:
-    """Listens from when it is made until `close`, the end of the program, or a fork, for the child."""
+    """Listens from construction until `close` or the end of the program; a forked child abandons it."""
 
     def __init__(self, name: str, dump_to: DumpTarget, share: float | None = DEFAULT_SHARE) -> None:
         self.job: Job = describe_process(name, rank_info(), private_folder())
@@ -47,7 +47,7 @@ class Endpoint:
         self.control = Control(exposed_models, budget, dump_to, label, share)
         self._handler = RequestHandler(self.job, self.control, exposed_models)
         self._connections: list[SessionConnection] = []
-        self._accepted: list[SessionConnection] = []  # by their own threads, not taken over yet
+        self._accepted: list[SessionConnection] = []  # after the handshake, not yet served
         self._handshakes = 0
         self._is_closing = self._is_awake = False
         self._listener = _bind_socket(self.job.socket)
@@ -68,7 +68,7 @@ class Endpoint:
         return not self._is_closing
 
     def close(self) -> None:
-        """Say goodbye to the sessions, and leave nothing behind; takes two seconds at the most."""
+        """Disconnect all sessions and remove the socket, within two seconds."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -77,7 +77,7 @@ class Endpoint:
         self._thread.join(2 * _CLOSE_TIMEOUT)
 
     def abandon(self) -> None:
-        """In the child of a fork: close the copies, disturb nobody."""
+        """In a forked child: close the inherited descriptors, without a word to the sessions."""
         self._is_closing = True
         self._detach(is_shared=True)
         for connection in [*self._connections, *self._accepted]:
@@ -94,7 +94,7 @@ class Endpoint:
                 os.write(self._wake_write, b".")
 
     def refresh(self) -> None:
-        """The process group may have come after the socket: then the rank in the note was not known yet."""
+        """Update the job file if the rank has become known since: the process group may start later."""
         here = rank_info()
         if (here.rank, here.world_size) != (self.job.rank, self.job.world):
             job = describe_process(self.job.name, here, Path(self.job.socket).parent)
@@ -130,7 +130,7 @@ class Endpoint:
             self._end()
 
     def _select_timeout(self) -> float | None:
-        """How long to sleep unless somebody wakes us: for ever when there is nobody to tell anything."""
+        """The timeout of select(); None, which waits for a wake-up, while no session is connected."""
         if not self._connections:
             return None
         return (
@@ -147,7 +147,7 @@ class Endpoint:
         if len(self._connections) + self._handshakes >= _MAX_SESSIONS or self._handshakes >= _MAX_HANDSHAKES:
             client.close()
             return
-        # A stranger may take his time; the link thread may not.
+        # In a thread of its own: a slow client must not block the socket thread.
         self._handshakes += 1
         threading.Thread(
             target=self._shake_hands, args=(client,), name="tensortap-greeting", daemon=True
@@ -200,7 +200,7 @@ class Endpoint:
         self._handler.drop_session(connection)
 
     def _end(self) -> None:
-        """Nobody connects any more; what waits is sent while there is time."""
+        """Stop listening, and send pending frames until the timeout."""
         self._is_closing = True
         with contextlib.suppress(OSError):
             os.unlink(self.job.socket)
@@ -274,9 +274,9 @@ def _bind_socket(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of a process with the same number, long gone
+            os.unlink(path)  # left by a dead process with the same pid
         listener.bind(path)
-        os.chmod(path, 0o600)  # before that, the folder alone keeps others out
+        os.chmod(path, 0o600)  # until then the folder's mode protects it
         listener.listen(16)
         listener.setblocking(False)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What a job offers to live sessions: its exposed models, and those of the captures that are on."""
+"""The models that a job exposes to live sessions: those of `tt.expose`, and of active captures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ M = TypeVar("M")
 
 
 class ExposedModel:
-    """A model that sessions may look into; held weakly. Counts its forwards and says when one begins."""
+    """A weakly referenced model that sessions may tap; counts its forwards, and reports their starts."""
 
     is_idle = is_special = False
 
@@ -39,7 +39,7 @@ class ExposedModel:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether some of it runs as a graph; a survey would make it plain Python for a step."""
+        """Is any module compiled? A survey would run it as plain Python for a step."""
         modules = (
             (type(module).__name__, getattr(module, "_compiled_call_impl", None))
             for module in self.model.modules()
@@ -63,7 +63,7 @@ class ExposedModel:
 
 
 class ExposedModels:
-    """All offers of a process, in the order in which they were made."""
+    """All exposed models of a process, in order."""
 
     def __init__(self) -> None:
         self._exposed: list[ExposedModel] = []
@@ -110,7 +110,7 @@ class ExposedModels:
 
 
 def expose(model: M) -> M:
-    """Offer a model to live sessions, and return it; nothing is captured before one asks.
+    """Expose a model to live sessions, and return it; nothing is captured before one requests it.
 
     >>> tt.listen()
     >>> tt.expose(model)
@@ -122,12 +122,14 @@ def expose(model: M) -> M:
     return model
 
 
-# One for the process, like its models: what is exposed before the job listens is offered when it does.
+# One per process, so that models can be exposed before the job listens.
 exposed_models = ExposedModels()
 
 
 def _make_hook(exposed: ExposedModel) -> Any:
-    from tensortap.sources.hooks.modules import ExposedModelHook  # late: it imports torch, which a model has done
+    from tensortap.sources.hooks.modules import (
+        ExposedModelHook,  # late: it imports torch, which a model has done
+    )
 
     return ExposedModelHook(exposed).run
 
@@ -140,7 +142,7 @@ def _catalog_entries(model: Any) -> Iterator[CatalogEntry]:
 
 
 def _dtype_and_shape(module: Any, name: str) -> tuple[str, tuple[int, ...] | None]:
-    with contextlib.suppress(AttributeError, RuntimeError):  # a parameter that has no shape yet
+    with contextlib.suppress(AttributeError, RuntimeError):  # a lazy parameter
         value = getattr(module, name)
         return str(value.dtype).removeprefix("torch."), tuple(value.shape)
     return "", None

@@ -1,4 +1,4 @@
-"""What the link thread answers to a session: the catalog at once, all else by a letter to the program."""
+"""Handle requests of sessions in the socket thread; taps are queued as commands for the program."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tensortap.transport.frames import FrameKind, encode_head
 _MAX_TAPS = 1000  # of one session
 _ROWS_PER_FRAME = 2000
 _MAX_CREDIT = 64
-_MIN_RATE_SECONDS = 0.2  # seconds, too few for a rate
+_MIN_RATE_SECONDS = 0.2  # shorter intervals give no meaningful rate
 
 
 class RequestHandler:
     def __init__(self, job: Job, control: Control, exposed_models: ExposedModels) -> None:
         self.job = job
         self._control, self._exposed_models = control, exposed_models
-        self._last_report = (time.monotonic(), 0, 0.0, 0.0)  # when, steps, their seconds, ours
+        self._last_report = (time.monotonic(), 0, 0.0, 0.0)  # time, steps, step seconds, our seconds
         self._rate = 0.0
         self._overhead: float | None = None
 
@@ -59,7 +59,7 @@ class RequestHandler:
         connection.subscriptions.clear()
 
     def report_stats(self, connections: Sequence[SessionConnection]) -> None:
-        """How the job is doing: since the last time that was told."""
+        """Send step rate and overhead since the last report to all sessions."""
         last_time, steps, step_seconds, spent_seconds = self._last_report
         control = self._control
         self._last_report = (
@@ -147,7 +147,7 @@ class RequestHandler:
                     if adds_shape and with_shape
                     else entry
                 )
-        # What tt.tap shows, and parts of nested values; others are of models that are gone.
+        # Tapped values and leaves of nested values; other entries belong to collected models.
         yield from (
             surveyed_entry
             for surveyed_entry in surveyed.values()
@@ -156,7 +156,7 @@ class RequestHandler:
 
 
 def _is_match(pattern: str, name: str) -> bool:
-    """A pattern of the grammar, or a part of the name."""
+    """Does the name match the pattern, or contain it?"""
     return not pattern or pattern in name or matches_pattern(pattern, name)
 
 

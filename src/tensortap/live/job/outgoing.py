@@ -1,4 +1,4 @@
-"""Values on their way to sessions: one snapshot each, in recycled memory, within a budget."""
+"""Outgoing values: one snapshot each, in pooled buffers, within a byte budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensortap.transport.values import copy_buffers, encode_record
 
 
 class OutgoingValue:
-    """A snapshot that waits for `readers` to have got it; only the link thread lets go of it."""
+    """A snapshot, released by the socket thread once `pending_readers` have received it."""
 
     __slots__ = ("_budget", "_buffer", "data", "meta", "name", "nbytes", "pending_readers")
 
@@ -30,7 +30,7 @@ class OutgoingValue:
             self._release()
 
     def cancel(self) -> None:
-        """Before anybody was told of it."""
+        """Release it before it is enqueued anywhere."""
         self._budget.queued_bytes -= self.nbytes
         self._release()
 
@@ -40,7 +40,7 @@ class OutgoingValue:
 
 
 class OutgoingBudget:
-    """How many bytes wait. The program's threads count what comes, the link thread what has gone: no lock."""
+    """Bytes waiting to be sent. Without a lock: the program counts queued, the socket thread finished bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -52,7 +52,7 @@ class OutgoingBudget:
         return self.queued_bytes - self.finished_bytes
 
     def snapshot(self, record: Record, value: Any) -> OutgoingValue | None:
-        """A snapshot of what is sent of the record; None when the budget is used up."""
+        """A snapshot of the record with this value; None when the budget is exhausted."""
         frame_content = encode_record(record.with_value(value))
         if self.pending_bytes and self.pending_bytes + frame_content.nbytes > self.max_bytes:
             return None

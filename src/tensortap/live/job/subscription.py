@@ -1,4 +1,4 @@
-"""What one session gets of one tap: credits, and the count of what it did not get."""
+"""One session's subscription to one tap: flow control by credits, and counts of what was not sent."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tensortap.live.job.outgoing import OutgoingValue
 from tensortap.live.protocol import Request
 from tensortap.transport.frames import FrameKind, encode_head
 
-WINDOW = 2  # steps on their way
+WINDOW = 2  # steps in flight
 WINDOW_BYTES = 64 << 20
 
 
-class Connection(Protocol):
-    """The way to a session, as the program's threads see it."""
+class FrameQueue(Protocol):
+    """The part of a session's connection that the program's threads use."""
 
     is_open: bool
 
@@ -24,11 +24,12 @@ class Connection(Protocol):
 
 
 class Subscription:
-    """A credit is one step: all that the tap sees in it, as far as the bytes allow. Counters have one writer
-    each, the program (`used`, `put`, `skipped`) or the link thread (`granted`, `done`, `dropped`)."""
+    """A credit is one step: all its values, as far as the byte window allows. Each counter has one writer:
+    the program (`used`, `queued_bytes`, `skipped`), or the socket thread (`granted`, `finished_bytes`,
+    `dropped`)."""
 
     def __init__(
-        self, number: int, request: Request, connection: Connection, first: int | None, is_sticky: bool
+        self, number: int, request: Request, connection: FrameQueue, first: int | None, is_sticky: bool
     ) -> None:
         self.number, self.request, self.connection = number, request, connection
         self.is_sticky = is_sticky
@@ -36,18 +37,18 @@ class Subscription:
         self.granted, self.used = WINDOW, 0
         self.queued_bytes = self.finished_bytes = 0
         self.skipped = self.dropped = self.sent = 0
-        self._steps_left = first  # steps
+        self._steps_left = first
         self._step: Any = None
         self._is_sending = False
         self._starved: set[str] = set()
 
     @property
     def is_done(self) -> bool:
-        """All steps that were asked for have been taken."""
+        """Have all requested steps been sent?"""
         return self._steps_left == 0 and not self._is_sending
 
     def end_step(self) -> None:
-        """Tell the session that it has all of a step: now it may grant another."""
+        """Tell the session that a step is complete, so that it can grant another credit."""
         if self._is_sending and self.connection.is_open:
             self.connection.enqueue(
                 encode_head(FrameKind.CREDIT, {"tap": self.number, "skipped": self.skipped})
@@ -55,7 +56,7 @@ class Subscription:
         self._step, self._is_sending = None, False
 
     def may_fire(self) -> bool:
-        """Whether a condition that holds in this step is of interest; each time counts."""
+        """May the condition fire in this step? Counts as one of the requested times."""
         if self.is_over or self._steps_left == 0:
             return False
         self._steps_left = None if self._steps_left is None else self._steps_left - 1
@@ -69,7 +70,7 @@ class Subscription:
         if not self._is_sending:
             self.skipped += self._steps_left != 0
             return False
-        # Where the bytes do not suffice for a step, those go first that were left out the last time.
+        # If the byte window is too small for a step, names skipped last time go first.
         if self._starved and record.name not in self._starved:
             self.skipped += 1
             return False

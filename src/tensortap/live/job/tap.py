@@ -1,11 +1,4 @@
-"""A requested tap, its condition and its throttle.
-
-A tap that sessions asked for: captures in the running job, and the sink that sends what they see.
-
-Conditions that a session set, evaluated in the job: what holds is told, sent or dumped.
-
-How often a tap is taken, so that it costs the job no more than a share of its time.
-"""
+"""A requested tap in the running job: its captures, its condition, and the throttle that bounds its cost."""
 
 from __future__ import annotations
 
@@ -32,12 +25,12 @@ from tensortap.recording.destination import CallbackSink
 from tensortap.sources.selection.select import resolve_patterns
 from tensortap.stages.select import every
 
-_HOOK_OVERHEAD_SECONDS = 5e-6  # what a hook takes around the sink, which is what is measured
+_HOOK_OVERHEAD_SECONDS = 5e-6  # of a hook, beyond the measured time in the sink
 log = logging.getLogger("tensortap.live")
 
 
 class StepClock:
-    """Which step it is, and how much time live sessions have cost."""
+    """The current step, and the time spent on live sessions."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -45,7 +38,7 @@ class StepClock:
 
 
 class ActiveCaptures:
-    """Captures of one request on all offers, from `start` to `stop`; each record goes to `take`."""
+    """The captures of one request on all exposed models; each record goes to `handle_record`."""
 
     def __init__(self, patterns: Sequence[str], step_interval: int, clock: StepClock) -> None:
         self._patterns, self._every, self._clock = tuple(patterns), step_interval, clock
@@ -55,7 +48,7 @@ class ActiveCaptures:
         self._empty_steps = 0
 
     def start(self, exposed: Iterable[ExposedModel], running: ExposedModel | None) -> None:
-        """Place the hooks; what no offer has may still be something that `tt.tap` shows."""
+        """Start a capture on each model that the patterns match; if none matches, wait for a `tt.tap`."""
         for model in exposed:
             patterns = self._matching_patterns(model.model)
             if not patterns:
@@ -65,7 +58,7 @@ class ActiveCaptures:
             self._captures.append(capture)
         self._has_sites = bool(self._captures)
         if not self._captures:
-            capture = self._capture(None, self._patterns)  # raises for a function that is not there
+            capture = self._capture(None, self._patterns)  # raises for an unknown function
             capture.start_within(0, has_begun=False)
             self._captures.append(capture)
             self._has_sites = any(":" in pattern for pattern in self._patterns)
@@ -80,11 +73,11 @@ class ActiveCaptures:
 
     @property
     def is_searching(self) -> bool:
-        """Whether nothing offered has that name, and `tt.tap` may or may not."""
+        """Has no exposed model this name, and no `tt.tap` so far?"""
         return not (self._has_sites or self._has_records)
 
     def end_step(self) -> str:
-        """Between two steps; a reason when nothing can come of it."""
+        """Called between two steps; returns the reason when nothing matched, else an empty string."""
         if not self.is_searching:
             return ""
         self._empty_steps += 1
@@ -97,10 +90,10 @@ class ActiveCaptures:
         raise NotImplementedError
 
     def on_first_record(self) -> None:
-        """The first record has come."""
+        """Called once, before the first record is handled."""
 
     def _matching_patterns(self, model: Any) -> list[str]:
-        """The patterns that mean something in this model; of the others the first problem is kept."""
+        """The patterns that match in this model; the first error of the others is kept."""
         matching, exclusions = [], [pattern for pattern in self._patterns if pattern.startswith("!")]
         for pattern in self._patterns:
             try:
@@ -111,7 +104,7 @@ class ActiveCaptures:
         return [*matching, *exclusions] if matching else []
 
     def _capture(self, model: Any, patterns: Sequence[str]) -> Capture:
-        # Every capture hears what `tt.tap` shows; one of them is enough.
+        # Every capture receives `tt.tap` values; only the first one handles them.
         write = self._handle_site if self._captures else self._handle_site_or_tap
         when = every(self._every) if self._every > 1 else None
         return Capture(model, tuple(patterns), None, when, None, False, "eager", CallbackSink(write))
@@ -150,11 +143,12 @@ class ActiveCaptures:
             else self._problem
         )
         explanation = hint if self._problem else f"no site {patterns}: {hint}"
-        return f"{explanation.replace('tt.sites(model)', 's.catalog()')}; no tt.tap showed it in a whole step either"
+        explanation = explanation.replace("tt.sites(model)", "s.catalog()")
+        return f"{explanation}; no tt.tap showed it in a whole step either"
 
 
 class RequestedTap(ActiveCaptures):
-    """A tap with as many subscribers as asked for the same."""
+    """A tap and its subscriptions: one for each session with an equal request."""
 
     def __init__(self, request: Request, budget: OutgoingBudget, clock: StepClock) -> None:
         super().__init__(request.patterns, request.every, clock)
@@ -173,7 +167,7 @@ class RequestedTap(ActiveCaptures):
         return super().end_step()
 
     def handle_record(self, record: Record) -> None:
-        """Send it to those who have credit for it; a snapshot is made once, if at all."""
+        """Send the record to subscriptions with credit, from one shared snapshot."""
         if not self._throttle.allows(record.step, self.request.every):
             for subscription in self.subscriptions:
                 subscription.skipped += 1
@@ -185,7 +179,7 @@ class RequestedTap(ActiveCaptures):
             self._throttle.add_cost(record.step, perf_counter() - start)
 
     def adjust_throttle(self, max_share: float) -> None:
-        """Take fewer steps where those taken cost more than that share of the job's time."""
+        """Skip steps if the tap costs more than that share of the job's time; tell the sessions."""
         message = self._throttle.adjust(max_share)
         for subscription in self.subscriptions if message else ():
             subscription.send_event("problem", message)
@@ -204,7 +198,7 @@ class RequestedTap(ActiveCaptures):
             return
         if not receivers:
             outgoing.cancel()
-        outgoing.pending_readers = len(receivers)  # before the first is told: it may be done with it at once
+        outgoing.pending_readers = len(receivers)  # first: a receiver may release it at once
         for subscription in receivers:
             subscription.send(outgoing)
 
@@ -226,7 +220,7 @@ class RequestedTap(ActiveCaptures):
 
 
 def statistics_dict(value: Any) -> dict[str, Any]:
-    """The few numbers of a value, as they travel."""
+    """The statistics of a value, as a dict for the wire."""
     statistics = compute_statistics(value)
     return {name: getattr(statistics, name) for name in Statistics.__dataclass_fields__}
 
@@ -236,12 +230,12 @@ def compute_statistics(value: Any) -> Statistics:
     return summarised if isinstance(summarised, Statistics) else summarised.statistics
 
 
-_MAX_BUFFERED_BYTES = 64 << 20  # bytes of one step, until it is known whether the condition holds
+_MAX_BUFFERED_BYTES = 64 << 20  # of one step, until the condition is decided
 Dump = Callable[[Record], str]
 
 
 class _ConditionOperand(ActiveCaptures):
-    """What one pattern of the condition sees."""
+    """The captures of one pattern in the condition."""
 
     def __init__(self, pattern: str, tap: ConditionalTap, clock: StepClock) -> None:
         super().__init__((pattern,), tap.request.every, clock)
@@ -259,7 +253,7 @@ class _ConditionOperand(ActiveCaptures):
 
 
 class ConditionalTap(RequestedTap):
-    """A condition. Where what holds once cannot cease to, it is told at that value, else after the step."""
+    """A tap that fires on a condition: at the value if it is monotonic, else at the end of the step."""
 
     def __init__(self, request: Request, budget: OutgoingBudget, clock: StepClock, dump: Dump) -> None:
         super().__init__(request, budget, clock)
@@ -304,7 +298,7 @@ class ConditionalTap(RequestedTap):
             self._fire(record)
 
     def _buffer(self, record: Record) -> None:
-        """Until the condition is decided; the oldest of a step that is too large are let go."""
+        """Keep the record until the condition is decided; beyond the limit the oldest are dropped."""
         if self.request.then == "tell":
             self._buffered.clear()
             self._buffered.append((record.with_value(None), 0))
@@ -326,7 +320,8 @@ class ConditionalTap(RequestedTap):
         dump_path = next(filter(None, dump_paths), "")
         step, name = (record.step, record.name) if record is not None else (self._clock.step, "")
         more = f" at {name!r}" if self._condition.is_monotonic and name else ""
-        message = f"{self.request.condition} holds in step {step}{more}{f'; dumped to {dump_path}' if dump_path else ''}"
+        dumped = f"; dumped to {dump_path}" if dump_path else ""
+        message = f"{self.request.condition} holds in step {step}{more}{dumped}"
         for subscription in self._firing:
             subscription.send_event("fired", message, step=step if isinstance(step, int) else 0)
 
@@ -343,12 +338,12 @@ class ConditionalTap(RequestedTap):
 
 DEFAULT_SHARE = 0.03  # of step time, for all taps together
 _WINDOW = 1.0  # seconds, and
-_MIN_STEPS = 3  # steps that were taken, before there is a judgement
+_MIN_STEPS = 3  # measured steps, before an adjustment
 _MAX_INTERVAL = 1 << 20
 
 
 class Throttle:
-    """Of the steps that were asked for, every how many-th is taken: 1 as long as that is cheap enough."""
+    """Takes every n-th of the requested steps; `every` is 1 while the cost is within the share."""
 
     def __init__(self) -> None:
         self.every = 1
@@ -361,18 +356,18 @@ class Throttle:
         return self.every == 1 or not isinstance(step, int) or not step // requested_every % self.every
 
     def add_cost(self, step: Any, seconds: float) -> None:
-        """For a value of that step."""
+        """Add the cost of a value of that step."""
         self.add_step_cost(seconds)
         if step != self._step:
             self._step = step
             self._steps_taken += 1
 
     def add_step_cost(self, seconds: float) -> None:
-        """For the end of a step."""
+        """Add the cost of ending a step."""
         self._spent_seconds += seconds
 
     def adjust(self, max_share: float) -> str:
-        """Slow down or speed up, once enough was seen; in words, if it did."""
+        """Adapt `every` to the measured cost; return a message if it changed."""
         now = perf_counter()
         seconds = now - self._since
         if seconds < _WINDOW or self._steps_taken < _MIN_STEPS:
@@ -380,7 +375,7 @@ class Throttle:
         share, previous = self._spent_seconds / seconds, self.every
         self._spent_seconds, self._steps_taken, self._since = 0.0, 0, now
         needed = min(max(math.ceil(share * previous / max_share), 1), _MAX_INTERVAL)
-        if previous < needed or 2 * needed <= previous:  # not to and fro
+        if previous < needed or 2 * needed <= previous:  # hysteresis
             self.every = needed
         return _describe_change(share, max_share, self.every) if self.every != previous else ""
 
