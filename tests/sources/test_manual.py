@@ -8,7 +8,7 @@ import pytest
 
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
-from tensortap.sources.manual import Manual
+from tensortap.sources.manual import ManualSource
 
 
 class Kept:
@@ -29,7 +29,7 @@ class Kept:
 
 @pytest.fixture
 def source():
-    return Manual()
+    return ManualSource()
 
 
 @pytest.fixture

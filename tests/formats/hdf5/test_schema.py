@@ -12,13 +12,13 @@ from tensortap.formats.hdf5.ordered_file import OrderedFile
 from tensortap.formats.hdf5.schema import (
     COMPANION_SUFFIXES,
     choose_chunk,
-    resolve_filters,
-    is_companion,
-    encode_key,
     decode_key,
+    encode_key,
+    is_companion,
     part_number,
+    resolve_filters,
 )
-from tensortap.formats.hdf5.values import DtypeCasts, encode_cell, decode_cell
+from tensortap.formats.hdf5.values import DtypeCasts, decode_cell, encode_cell
 from tensortap.frameworks.base import framework_of
 
 ODD_NAMES = ["", ".", "..", "/", "a/b", "a.b", "größe", "x" * 300, "x_iterations", "x~2", "%", "%2F", "a\0b"]

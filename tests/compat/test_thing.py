@@ -17,7 +17,7 @@ from tensortap.compat import thing
 from tensortap.core.tap import Tap
 from tensortap.readers.spinner import show_spinner
 from tensortap.sinks.memory import parse_memory_limit
-from tensortap.sources.manual import Manual
+from tensortap.sources.manual import ManualSource
 
 Point = namedtuple("Point", "x y")
 
@@ -26,7 +26,7 @@ Point = namedtuple("Point", "x y")
 def fresh(monkeypatch):
     """Counts and streams of its own for every test."""
     monkeypatch.setattr(thing, "_streams", {})
-    monkeypatch.setattr(thing, "_source", Manual())
+    monkeypatch.setattr(thing, "_source", ManualSource())
     thing._calls.clear()
     yield
     for stream in thing._streams.values():

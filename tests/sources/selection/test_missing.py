@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 import tensortap as tt
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
-from tensortap.sources.hooks.modules import ModuleSource, Stopped
+from tensortap.sources.hooks.modules import ModuleSource
+from tensortap.sources.observation.point import StopForward
 from tensortap.sources.selection.missing import Missing, find_missing
 from tensortap.sources.selection.select import resolve_patterns
 
@@ -26,7 +27,7 @@ HERE = Path(__file__).name
 def absent(model, *patterns, run=lambda model: model(X), **options):
     """The reasons by name, after running the model while it is captured."""
     source = ModuleSource(model, resolve_patterns(model, patterns), **options)
-    with Tap(sinks=[Memory()]).attach(source), contextlib.suppress(Stopped):
+    with Tap(sinks=[Memory()]).attach(source), contextlib.suppress(StopForward):
         run(model)
     found = find_missing(source)
     reasons = dict(found)

@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from tensortap.sources.function_names import unwrap_function
-from tensortap.sources.probes.bytecode import instructions_of
-from tensortap.sources.probes.rewrite import RETURN, instrument, insert_taps
+from tensortap.sources.probes.bytecode import code_instructions
+from tensortap.sources.probes.rewrite import RETURN, insert_taps, instrument
 from tensortap.sources.probes.source_match import find_definition, is_compatible
 
 pytestmark = pytest.mark.xdist_group("sources rewriting_census")  # what they share is made once
@@ -126,7 +126,7 @@ def told(spots):
 
 def stored(code):
     """What the instructions bind, found without the source."""
-    spots = instructions_of(code, code.co_filename).bindings
+    spots = code_instructions(code, code.co_filename).bindings
     return {(spot.name, spot.line) for spot in spots if spot.kind == "assign"}
 
 

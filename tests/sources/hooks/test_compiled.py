@@ -16,13 +16,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from tensortap.frameworks.pytree import leaves
 from tensortap.sources.hooks.compiled import (
-    unregister_callback,
     fresh_graphs,
     input_hook,
     output_hook,
+    register_callback,
     see,
     see_gradient,
-    register_callback,
+    unregister_callback,
 )
 
 needs_a_compiler = pytest.mark.skipif(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from tests.sources.followed import following
+from tests.sources.calls.followed import following
 from torch import nn
 
 source, told = following()

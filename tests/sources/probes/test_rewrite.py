@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tensortap.sources.function_names import unwrap_function
-from tensortap.sources.probes.install import Spot, find_bindings, install_probe
+from tensortap.sources.probes.install import find_bindings, install_probe
+from tensortap.sources.probes.rewrite import Binding
 
 counter = 0
 
@@ -468,18 +469,21 @@ def kinds(function):
 def test_spots_say_where_and_how_a_name_is_bound():
     first = catching.__code__.co_firstlineno
     assert [spot for spot in find_bindings(catching) if spot.name in ("d", "v", "error")] == [
-        Spot("d", first, 0, "argument"),
-        Spot("v", first + 1, 0, "with"),
-        Spot("v", first + 1, 1, "with"),
-        Spot("error", first + 4, 0, "except"),
-        Spot("v", first + 9, 2, "augmented"),
+        Binding("d", first, 0, "argument"),
+        Binding("v", first + 1, 0, "with"),
+        Binding("v", first + 1, 1, "with"),
+        Binding("error", first + 4, 0, "except"),
+        Binding("v", first + 9, 2, "augmented"),
     ]
     assert kinds(walrus) == {"argument", "walrus", "assign"}
     assert kinds(matching) == {"argument", "match"}
     assert kinds(importing) == {"import"}
     assert kinds(looping) == {"argument", "assign", "loop"}
     assert [spot.kind for spot in find_bindings(annotated)] == ["argument", "annotated", "assign"]
-    assert [(spot.name, spot.kind) for spot in find_bindings(defining)][1:] == [("fib", "def"), ("Local", "def")]
+    assert [(spot.name, spot.kind) for spot in find_bindings(defining)][1:] == [
+        ("fib", "def"),
+        ("Local", "def"),
+    ]
     assert [spot.kind for spot in find_bindings(unpacking)][2:5] == ["unpack"] * 3
 
 
@@ -487,7 +491,7 @@ def test_the_spots_of_a_probe_are_those_of_its_names():
     probe, _ = watch(looping, ["s", "k"], returns=True)
     *wanted, last = probe.bindings
     assert wanted == [spot for spot in find_bindings(looping) if spot.name in ("s", "k")]
-    assert last == Spot("return", looping.__code__.co_firstlineno + 8, 0, "return")
+    assert last == Binding("return", looping.__code__.co_firstlineno + 8, 0, "return")
     probe.remove()
 
 

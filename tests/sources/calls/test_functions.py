@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-from tests.sources.followed import following
+from tests.sources.calls.followed import following
 
 from tensortap.core.errors import UnsupportedValueError
 
@@ -517,10 +517,10 @@ class Broken:
 
 def test_a_sink_that_fails_does_not_break_the_function(monkeypatch, caplog):
     from tensortap.core.tap import Tap
-    from tensortap.sources.calls.functions import Functions
+    from tensortap.sources.calls.functions import TracedFunctions
 
     monkeypatch.setenv("TENSORTAP_STRICT", "0")
-    mine = Functions()
+    mine = TracedFunctions()
     Tap(sinks=[Broken()], on_error="log").attach(mine)
     assert mine.wrap(double)(2) == 4
     assert "Broken failed and is taken out" in caplog.text
@@ -528,11 +528,11 @@ def test_a_sink_that_fails_does_not_break_the_function(monkeypatch, caplog):
 
 def test_a_failure_of_ours_is_logged_once_and_ends_the_following(monkeypatch, caplog):
     from tensortap.core.tap import Tap
-    from tensortap.sources.calls.functions import Functions
+    from tensortap.sources.calls.functions import TracedFunctions
 
     monkeypatch.setenv("TENSORTAP_STRICT", "0")
 
-    class Failing(Functions):
+    class Failing(TracedFunctions):
         def wants(self, path):
             if path == "y":
                 raise RuntimeError("ours")

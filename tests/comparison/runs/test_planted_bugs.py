@@ -15,7 +15,7 @@ import torch
 
 pytestmark = pytest.mark.xdist_group("comparison planted")  # what they share is made once
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BENCHMARKS = str(ROOT / "benchmarks")
 ROOMS = (
     "answers", "arrangements", "combined", "noise", "page", "parallel", "planting", "results", "score",

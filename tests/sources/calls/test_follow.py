@@ -6,11 +6,11 @@ import threading
 import trace as stdlib_trace
 
 import pytest
-from tests.sources.followed import Told, following
+from tests.sources.calls.followed import Told, following
 
 from tensortap.core.tap import Tap
-from tensortap.sources.calls.functions import Functions
-from tensortap.sources.probes.settrace import trace
+from tensortap.sources.calls.functions import TracedFunctions
+from tensortap.sources.probes.settrace import trace_code
 
 source, told = following()
 followed = source.wrap
@@ -171,7 +171,7 @@ class Interrupting:
 
 
 def test_an_interrupt_while_we_write_reaches_the_program_and_leaves_no_trace_function():
-    mine = Functions()
+    mine = TracedFunctions()
     Tap(sinks=[Interrupting()], on_error="log").attach(mine)
     before = Recorder()
     for previous in (None, before):
@@ -194,7 +194,7 @@ class InterruptingOnce(Told):
 
 
 def interrupted(function):
-    sink, mine = InterruptingOnce(), Functions()
+    sink, mine = InterruptingOnce(), TracedFunctions()
     Tap(sinks=[sink], on_error="log").attach(mine)
     return mine.wrap(function), sink
 
@@ -242,7 +242,7 @@ def test_a_generator_that_catches_an_interrupt_of_ours_tells_what_it_returned():
 
 def test_a_probe_and_a_follower_share_a_function():
     told_by_probe = []
-    _, remove = trace(inner.__code__, None, lambda first: lambda at, value: told_by_probe.append(value))
+    _, remove = trace_code(inner.__code__, None, lambda first: lambda at, value: told_by_probe.append(value))
     followed_outer(1)
     assert sys.gettrace() is not None
     remove()
@@ -253,7 +253,7 @@ def test_a_probe_and_a_follower_share_a_function():
 def test_a_probe_that_is_removed_within_a_followed_call_leaves_it_followed():
     @followed
     def probes():
-        _, remove = trace(inner.__code__, None, lambda first: None)
+        _, remove = trace_code(inner.__code__, None, lambda first: None)
         inner(1)
         remove()
         return inner(2)
@@ -264,7 +264,7 @@ def test_a_probe_that_is_removed_within_a_followed_call_leaves_it_followed():
 
 def test_a_probe_placed_before_stays_after_a_followed_call():
     told_by_probe = []
-    _, remove = trace(inner.__code__, {"y"}, lambda first: lambda at, value: told_by_probe.append(value))
+    _, remove = trace_code(inner.__code__, {"y"}, lambda first: lambda at, value: told_by_probe.append(value))
     followed_outer(1)
     inner(9)
     remove()

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from tensortap.core.errors import UnsupportedValueError
-from tensortap.sources.probes.install import find_bindings, install_probe, real_function
+from tensortap.sources.function_names import unwrap_function
+from tensortap.sources.probes.install import find_bindings, install_probe
 
 
 def scaled(x, by=2):
@@ -337,8 +338,8 @@ def test_a_function_that_calls_another_is_itself():
         return forward, any_number
 
     forward, any_number = make(scaled)
-    assert real_function(forward) is forward
-    assert real_function(any_number) is any_number
+    assert unwrap_function(forward) is forward
+    assert unwrap_function(any_number) is any_number
 
 
 @pytest.mark.parametrize(
@@ -355,7 +356,7 @@ def test_a_function_that_calls_another_is_itself():
     ids=["partial", "cache", "partial method", "static method", "no_grad", "property", "cached property"],
 )
 def test_wrappers_of_every_kind_lead_to_the_function(wrapped):
-    assert real_function(wrapped) is scaled
+    assert unwrap_function(wrapped) is scaled
 
 
 def test_what_wraps_a_builtin_is_itself():
@@ -363,7 +364,7 @@ def test_what_wraps_a_builtin_is_itself():
     def length(x):
         return len(x)
 
-    assert real_function(length) is length
+    assert unwrap_function(length) is length
 
 
 @pytest.mark.parametrize(

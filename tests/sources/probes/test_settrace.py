@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from tensortap.sources.probes.settrace import spots_of, trace
+from tensortap.sources.probes.settrace import bindings_in_code, trace_code
 
 SOURCE = """
 def plain(x):
@@ -114,7 +114,7 @@ SCOPE = types.SimpleNamespace(**SCOPE)
 class Listener:
     def __init__(self, function, *names, returns=False, only=None):
         self.told, self.asked, self._only = [], [], only
-        self.bindings, self.remove = trace(function.__code__, names or None, self.enter, returns=returns)
+        self.bindings, self.remove = trace_code(function.__code__, names or None, self.enter, returns=returns)
 
     def enter(self, first):
         self.asked.append(first)
@@ -235,13 +235,13 @@ def test_mangled_names_are_spoken_as_they_were_written():
 
 def test_spots_come_from_the_instructions():
     first = SCOPE.plain.__code__.co_firstlineno
-    assert [tuple(spot) for spot in spots_of(SCOPE.plain.__code__)] == [
+    assert [tuple(spot) for spot in bindings_in_code(SCOPE.plain.__code__)] == [
         ("x", first, 0, "argument"),
         ("y", first + 1, 0, "assign"),
         ("y", first + 5, 1, "assign"),
         ("z", first + 7, 0, "assign"),
     ]
-    names = [(spot.name, spot.nth) for spot in spots_of(SCOPE.caught.__code__)]
+    names = [(spot.name, spot.nth) for spot in bindings_in_code(SCOPE.caught.__code__)]
     assert names == [("d", 0), ("w", 0), ("w", 1), ("error", 0), ("w", 2), ("v", 0)]
 
 
@@ -436,7 +436,7 @@ def test_an_exception_of_the_listener_goes_through_and_the_other_tracer_comes_ba
     for enter in (fail, lambda first: fail):
         recorder = Recorder()
         sys.settrace(recorder)
-        _, remove = trace(SCOPE.plain.__code__, ["y"], enter)
+        _, remove = trace_code(SCOPE.plain.__code__, ["y"], enter)
         with pytest.raises(KeyError, match="mine"):
             SCOPE.plain(1)
         remove()

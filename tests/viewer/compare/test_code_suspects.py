@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.viewer.test_compare_pages import answered, compared
+from tests.viewer.api.test_compare import answered, compared
 
 from tensortap.viewer.compare.code_suspects import blocks_only_in
 

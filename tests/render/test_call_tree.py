@@ -5,7 +5,14 @@ import threading
 import pytest
 
 from tensortap.render.call_tree import MAX_BLOCK_LENGTH, RepeatFolder
-from tensortap.render.call_tree_values import CHINESE, ENGLISH, CallLine, make_encodable, fit_line, choose_labels
+from tensortap.render.call_tree_values import (
+    CHINESE,
+    ENGLISH,
+    CallLine,
+    choose_labels,
+    fit_line,
+    make_encodable,
+)
 from tensortap.render.text import ShortRepr
 
 

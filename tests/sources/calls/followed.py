@@ -1,7 +1,7 @@
 """What the tests of followed functions share: a source that tells short lines to a list."""
 
 from tensortap.core.tap import Tap
-from tensortap.sources.calls.functions import Functions
+from tensortap.sources.calls.functions import TracedFunctions
 
 
 class Told:
@@ -39,6 +39,6 @@ def shown(record):
 
 def following(**options):
     """The source and what it tells; end it with `source.stop()`."""
-    source, told = Functions(**options), Told()
+    source, told = TracedFunctions(**options), Told()
     Tap(sinks=[told]).attach(source)
     return source, told
