@@ -20,7 +20,7 @@ from statements import work
 from tensortap.compat.ttracker import auto_diff, h4logger, logger
 from tensortap.core.record import Record
 from tensortap.core.tap import Tap
-from tensortap.sources.calls.functions import Functions
+from tensortap.sources.calls.functions import TracedFunctions
 
 SHAPE = (4, 64, 256)
 table = Table("track")
@@ -104,7 +104,7 @@ def off() -> Iterator[Any]:
 
 
 def source_alone() -> Enter:
-    source = Functions()
+    source = TracedFunctions()
     Tap(sinks=[Forgets()]).attach(source)
     return always(source.wrap(work))
 

@@ -18,9 +18,9 @@ from tensortap.recording.last_forward import (
     modules_without_forward,
     resolve_modules,
 )
-from tensortap.sources.hooks.compiled import plain_python
-from tensortap.sources.manual import Manual
-from tensortap.sources.sites import require_module, unwrapped
+from tensortap.sources.hooks.compiled import run_eagerly
+from tensortap.sources.manual import ManualSource
+from tensortap.sources.sites import require_module, unwrap
 
 __all__ = [
     "disable_tensor_capture",
@@ -36,7 +36,7 @@ log = logging.getLogger("tensortap.capture")
 # The latest enabled last. A model owns its capture through its hooks, so both go when the model goes.
 _enabled: tuple[weakref.ref[LastForward], ...] = ()
 _compiled = contextlib.ExitStack()
-_standalone_source = Manual()  # for values that go into the user's own tap alone
+_standalone_source = ManualSource()  # for values that go into the user's own tap alone
 
 
 def enable_tensor_capture(
@@ -68,7 +68,7 @@ def enable_tensor_capture(
     last_forward = LastForward(model, max_tensors)
     last_forward.start(modules, has_inputs=capture_inputs, user_tap=tap)
     if not _enabled:
-        _compiled.enter_context(plain_python())
+        _compiled.enter_context(run_eagerly())
         atexit.register(_compiled.close)  # while the interpreter is still whole
     _enabled = (*_enabled, weakref.ref(last_forward, _forget))
     return model
@@ -128,7 +128,7 @@ def _alive_captures() -> list[LastForward]:
 
 
 def _capture_of(model: Any) -> LastForward | None:
-    inner = unwrapped(require_module(model))
+    inner = unwrap(require_module(model))
     return next((last_forward for last_forward in _alive_captures() if last_forward.model is inner), None)
 
 

@@ -19,13 +19,13 @@ from tensortap.frameworks.torch import disable_compile
 from tensortap.metadata.collect import Metadata
 from tensortap.metadata.process import timestamp_zone
 from tensortap.sinks.run_directory import Layout, RunDirectory
-from tensortap.sources.manual import Manual
+from tensortap.sources.manual import ManualSource
 
 __all__ = ["close", "compare", "difference", "disable", "dump", "enable", "flush", "init", "update_metadata"]
 
 _is_enabled = is_on()
-_source = Manual()
-_standalone_source = Manual()  # for values that go into the user's own tap alone
+_source = ManualSource()
+_standalone_source = ManualSource()  # for values that go into the user's own tap alone
 _tap: Tap | None = None
 _metadata: Metadata | None = None
 _attempts = 0
@@ -77,7 +77,7 @@ def init(
         stats=stats,
         write_through=True,
     )
-    _source = Manual()
+    _source = ManualSource()
     _tap, _metadata = Tap(sinks=[sink]).attach(_source), metadata
     disable_compile(dump, "dump writes a file")
     _close_at_exit()

@@ -22,7 +22,7 @@ from tensortap.sinks.open import open_stream
 from tensortap.sinks.outbox import NOT_DELIVERED, Delivery
 from tensortap.sinks.stream import Stream
 from tensortap.sources.listener import Listener
-from tensortap.sources.manual import Manual, argument_name
+from tensortap.sources.manual import ManualSource, argument_name
 from tensortap.transport.handshake import read_token
 from tensortap.transport.tls import TlsConfig, create_self_signed, server_tls
 
@@ -59,7 +59,7 @@ in this session
 
 
 _is_on = is_on()
-_source = Manual()
+_source = ManualSource()
 _calls: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
 _streams: dict[tuple[str, str], Stream] = {}
 _session: Receiver | None = None

@@ -24,7 +24,7 @@ from tensortap.core.tap import Tap
 from tensortap.frameworks.base import framework_of
 
 
-class Manual:
+class ManualSource:
     """Turns calls into records: numbered, timed, and named after the caller's variable if need be."""
 
     # One for the process: a folder that two taps write, one after the other, is read in that order.
@@ -33,7 +33,7 @@ class Manual:
     def __init__(self) -> None:
         self._taps: list[Tap] = []
         self._calls: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
-        self._launched = rank_info()
+        self._launch_ranks = rank_info()
         self._has_started = False
 
     def start(self, tap: Tap) -> None:
@@ -64,7 +64,7 @@ class Manual:
         return Record(
             name,
             value,
-            rank=current_rank_info(self._launched).rank,
+            rank=current_rank_info(self._launch_ranks).rank,
             call=next(self._calls[name]),
             order=next(self._order),
             time=time.time(),
@@ -97,7 +97,7 @@ def _argument_name(code: CodeType, file: str, instruction: int) -> str | None:
         return None
     if not isinstance(call, ast.Call) or not call.args:
         return None
-    root = _root(call.args[0])
+    root = _root_name(call.args[0])
     # A file that was edited since it was imported shows other names than the code uses.
     is_known = root in (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
     return ast.unparse(call.args[0]) if is_known else None
@@ -117,7 +117,7 @@ def _call_source(code: CodeType, instruction: int) -> str | None:
     return b"".join(lines).decode()
 
 
-def _root(node: ast.expr) -> str | None:
+def _root_name(node: ast.expr) -> str | None:
     """The first name of a plain name or a dotted path."""
     while isinstance(node, ast.Attribute):
         node = node.value

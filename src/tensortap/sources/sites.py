@@ -22,7 +22,7 @@ _WRAPPERS = {
 }
 _BRACKETS = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]")
 AFTER_STEP = "after_step"
-_GRADIENTS: dict[Kind, Kind] = {
+_GRADIENT_KINDS: dict[Kind, Kind] = {
     "output": "grad_output",
     "input": "grad_input",
     "param": "grad_param",
@@ -30,7 +30,7 @@ _GRADIENTS: dict[Kind, Kind] = {
     "return": "grad_return",
 }
 VARIABLES: tuple[Kind, ...] = ("local", "return")  # seen inside of functions
-_OF: dict[Kind, Kind] = {gradient: kind for kind, gradient in _GRADIENTS.items()}
+_GRADIENT_TARGETS: dict[Kind, Kind] = {gradient: kind for kind, gradient in _GRADIENT_KINDS.items()}
 
 
 class ModuleSite(NamedTuple):
@@ -51,7 +51,7 @@ class ModuleSite(NamedTuple):
     @property
     def name(self) -> str:
         """The name its records get, as far as it is known before anything ran."""
-        own = own_name(self.module) if self.function is None else ""
+        own = model_output_name(self.module) if self.function is None else ""
         stem = site_stem(self.path, self.kind, self.parameter, own)
         if self.is_after_step:
             return f"{stem}.{AFTER_STEP}"
@@ -64,33 +64,33 @@ class ModuleSite(NamedTuple):
     @property
     def of(self) -> Kind:
         """What it is a gradient of; else its own kind."""
-        return _OF.get(self.kind, self.kind)
+        return _GRADIENT_TARGETS.get(self.kind, self.kind)
 
     @property
     def module_class(self) -> str:
         return class_name(self.module)
 
 
-class Inputs(NamedTuple):
+class ForwardSignature(NamedTuple):
     """The parameters of a forward."""
 
     positional: tuple[str, ...]
     keywords: tuple[str, ...]
-    rest: str  # the name of `*args`
-    is_open: bool  # takes more than it names
+    varargs: str  # the name of `*args`
+    is_variadic: bool  # takes more than it names
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.positional + self.keywords
 
 
-class Wanted(NamedTuple):
+class SelectedSite(NamedTuple):
     """A site that was selected, and which of its values: parts of it, and the n-th call, if so said."""
 
     site: ModuleSite
     items: str = ""
     call: int | None = None
-    excluded: tuple[Wanted, ...] = ()
+    excluded: tuple[SelectedSite, ...] = ()
 
     @property
     def takes_all(self) -> bool:
@@ -106,11 +106,11 @@ class Wanted(NamedTuple):
         return (
             (self.call is None or self.call == call)
             and self.site.parameter in ("", parameter)
-            and (items_match(self.items, item) or items_match(self.items, dotted(item)))
+            and (items_match(self.items, item) or items_match(self.items, with_dotted_keys(item)))
         )
 
 
-def dotted(item: str) -> str:
+def with_dotted_keys(item: str) -> str:
     """`.k.0` for `['k'][0]`: a key or an index may be written like a field."""
     return _BRACKETS.sub(lambda match: "." + (match[1] or match[2] or match[3] or ""), item)
 
@@ -125,7 +125,7 @@ def require_module(model: Any) -> Any:
     )
 
 
-def own_name(model: Any) -> str:
+def model_output_name(model: Any) -> str:
     """What a model's own output is called: `out`, or its class where a child module is called so."""
     return f"<{class_name(model)}>" if "out" in model._modules else "out"
 
@@ -134,15 +134,15 @@ def site_stem(path: str, kind: Kind, parameter: str, own: str) -> str:
     dotted = f"{path}." if path and not path.endswith(":") else path
     if kind in ("input", "grad_input"):
         return f"{dotted}in.{parameter}" if parameter else f"{dotted}in"
-    if kind in ("param", "grad_param") or _OF.get(kind, kind) in VARIABLES:
+    if kind in ("param", "grad_param") or _GRADIENT_TARGETS.get(kind, kind) in VARIABLES:
         return dotted + parameter
     return path or own
 
 
-def unwrapped(module: Any) -> Any:
+def unwrap(module: Any) -> Any:
     """The module that a parallel, compiled or checkpointing wrapper stands for."""
     while True:
-        attribute = _wrapped_name(_kind_of(module))
+        attribute = _wrapped_name(_class_of(module))
         inner_module = module._modules.get(attribute) if attribute else None
         if inner_module is None:
             return module
@@ -154,17 +154,17 @@ def _wrapped_name(module_class: type) -> str | None:
     return next((_WRAPPERS[name] for name in _class_names(module_class) if name in _WRAPPERS), None)
 
 
-def walk(model: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def walk_modules(model: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every module under each of its names, the model first."""
-    yield from _walk((), unwrapped(model), frozenset())
+    yield from _walk((), unwrap(model), frozenset())
 
 
-def classes_of(module: Any) -> tuple[str, ...]:
+def class_names(module: Any) -> tuple[str, ...]:
     """The names of its class and all bases."""
-    return _class_names(_kind_of(module))
+    return _class_names(_class_of(module))
 
 
-def _kind_of(module: Any) -> type:
+def _class_of(module: Any) -> type:
     module_class: type = type(module)
     return module_class
 
@@ -176,63 +176,65 @@ def _class_names(module_class: type) -> tuple[str, ...]:
 
 def class_name(module: Any) -> str:
     """As the user wrote it: torch puts its own class in front of a fully sharded module's."""
-    names = classes_of(module)
+    names = class_names(module)
     return names[1] if "FSDPModule" in names and names[0].startswith("FSDP") else names[0]
 
 
-def takes_hooks(module: Any) -> bool:
+def supports_hooks(module: Any) -> bool:
     """Scripted modules run without Python; a traced one is called from it."""
-    names = classes_of(module)
+    names = class_names(module)
     return "ScriptModule" not in names or "TopLevelTracedModule" in names
 
 
-def inputs_of(module: Any) -> Inputs:
+def forward_signature(module: Any) -> ForwardSignature:
     """What its forward takes; a forward set on the instance hides the class's."""
-    own, module_class = module.__dict__.get("forward"), _kind_of(module)
-    return _inputs_of_class(module_class) if own is None else _inputs(own, False)
+    own, module_class = module.__dict__.get("forward"), _class_of(module)
+    return _class_forward_signature(module_class) if own is None else _read_signature(own, False)
 
 
 def has_forward(module: Any) -> bool:
     """Whether calling it means anything: a list of modules is none to be called."""
-    return "forward" in module.__dict__ or _class_has_forward(_kind_of(module))
+    return "forward" in module.__dict__ or _class_has_forward(_class_of(module))
 
 
 @lru_cache(maxsize=4096)
 def _class_has_forward(module_class: type) -> bool:
-    return getattr(_forward_of(module_class), "__name__", "") != "_forward_unimplemented"
+    return getattr(_class_forward(module_class), "__name__", "") != "_forward_unimplemented"
 
 
 @lru_cache(maxsize=4096)
-def _inputs_of_class(module_class: type) -> Inputs:
-    forward = _forward_of(module_class)
+def _class_forward_signature(module_class: type) -> ForwardSignature:
+    forward = _class_forward(module_class)
     is_method = hasattr(forward, "__get__") and not isinstance(forward, staticmethod)
-    return _inputs(forward, is_method)
+    return _read_signature(forward, is_method)
 
 
-def _forward_of(module_class: type) -> Any:
+def _class_forward(module_class: type) -> Any:
     """As it stands in the class: asking a traced module's class for its forward raises."""
     return inspect.getattr_static(module_class, "forward", None)
 
 
-def _inputs(function: Any, is_method: bool) -> Inputs:
+def _read_signature(function: Any, is_method: bool) -> ForwardSignature:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return Inputs((), (), "", True)
+        return ForwardSignature((), (), "", True)
     if is_method and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         del parameters[0]  # the module itself, unless `*args` of a decorator takes it along with the others
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = tuple(parameter.name for parameter in parameters if parameter.kind in named)
     keywords = tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
-    varargs = next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), "")
+    varargs = next(
+        (parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), ""
+    )
     is_variadic = bool(varargs) or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    return Inputs(positional, keywords, varargs, is_variadic)
+    return ForwardSignature(positional, keywords, varargs, is_variadic)
 
 
 def sites_of(path: str, module: Any, *, gradients: bool = True) -> Iterator[ModuleSite]:
     """Everything that can be selected of one module."""
     callable_sites = _callable_sites(path, module) if has_forward(module) else []
-    sites = callable_sites + [ModuleSite(path, "param", module, name) for name in stored(module)]
+    sites = callable_sites + [ModuleSite(path, "param", module, name) for name in state_names(module)]
     yield from sites
     if gradients:
         yield from (gradient_of(site) for site in sites if site.parameter not in module._buffers)
@@ -243,11 +245,11 @@ def gradient_of(site: ModuleSite) -> ModuleSite:
 
 
 def gradient_kind(kind: Kind) -> Kind:
-    return _GRADIENTS[kind]
+    return _GRADIENT_KINDS[kind]
 
 
 def _callable_sites(path: str, module: Any) -> list[ModuleSite]:
-    inputs = [ModuleSite(path, "input", module, name) for name in inputs_of(module).names]
+    inputs = [ModuleSite(path, "input", module, name) for name in forward_signature(module).names]
     return [ModuleSite(path, "output", module), *inputs]
 
 
@@ -255,7 +257,7 @@ def site_names(model: Any) -> list[str]:
     """The names of all sites but gradients, for messages."""
     return [
         site.name
-        for names, module in walk(model)
+        for names, module in walk_modules(model)
         for site in sites_of(".".join(names), module, gradients=False)
     ]
 
@@ -265,17 +267,17 @@ def _walk(
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield names, module
     above |= {id(module)}
-    for name, child in children(module):
+    for name, child in child_modules(module):
         if id(child) not in above:
             yield from _walk((*names, name), child, above)
 
 
-def children(module: Any) -> Iterator[tuple[str, Any]]:
+def child_modules(module: Any) -> Iterator[tuple[str, Any]]:
     for name, child in module._modules.items():
         if child is not None:
-            yield name, unwrapped(child)
+            yield name, unwrap(child)
 
 
-def stored(module: Any) -> list[str]:
+def state_names(module: Any) -> list[str]:
     tensors = {**module._parameters, **module._buffers}
     return [name for name, value in tensors.items() if value is not None]

@@ -30,7 +30,7 @@ from tensortap.frameworks.equality import (
     tensor_version,
 )
 from tensortap.frameworks.pytree import is_container
-from tensortap.sources.probes.bytecode import Instructions, instructions_of
+from tensortap.sources.probes.bytecode import CodeInstructions, code_instructions
 
 # Ways to the memory of an array that its version counter does not tell of.
 _ALIASING = {"data", "numpy", "from_numpy", "asarray", "as_tensor", "frombuffer", "from_dlpack", "__array__"}
@@ -38,75 +38,93 @@ _IN_PLACE_FROM = 13  # the arguments of BINARY_OP from here on are `+=` and the 
 _SHARED = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
-class Step(NamedTuple):
+class AccessStep(NamedTuple):
     """From an object to what it holds: an attribute, or an item whose key is a constant or a variable."""
 
     kind: str  # "attribute", "constant", "variable"
     key: str | int
 
 
-class Target(NamedTuple):
+class MutatedTarget(NamedTuple):
     """An attribute or item that is stored to, `self.cache` or `batch['mask']`, from a variable on."""
 
     root: str
-    steps: tuple[Step, ...]
+    steps: tuple[AccessStep, ...]
 
 
-class Touched(NamedTuple):
+class LineEffects(NamedTuple):
     """Of one run, from an event of a trace up to the next."""
 
     bound: tuple[str, ...] = ()
-    worldwide: tuple[str, ...] = ()  # bound too, as globals
-    handed: tuple[str, ...] = ()  # variables whose objects may be changed by what is called or stored
-    targets: tuple[Target, ...] = ()
+    global_names: tuple[str, ...] = ()  # bound too, as globals
+    exposed: tuple[str, ...] = ()  # variables whose objects may be changed by what is called or stored
+    targets: tuple[MutatedTarget, ...] = ()
     may_change: bool = False  # anything that is reached otherwise
     is_in_place: bool = False  # it shows that it changes arrays
     is_aliasing: bool = False  # it may make memory known under a second name
     reraises: bool = False
 
 
-class Lines:
+class CodeEffects:
     """The runs of a code object, and how a call of it ends."""
 
     def __init__(self, code: CodeType) -> None:
         self._code = code
-        self._instructions: Instructions = instructions_of(code, code.co_filename)
+        self._instructions: CodeInstructions = code_instructions(code, code.co_filename)
         self._all = list(dis.get_instructions(code))
-        self._touched: dict[int, Touched] = {}
-        self._inner = tuple(name for name in (*code.co_cellvars, *code.co_freevars) if name != "__class__")
+        self._effects_by_start: dict[int, LineEffects] = {}
+        self._shared_names = tuple(
+            name for name in (*code.co_cellvars, *code.co_freevars) if name != "__class__"
+        )
         self.first = self._instructions.first
         self.arguments = self._instructions.arguments
         self.returns = self._instructions.returns
         self.yields = frozenset(_yields(self._all, code))
-        self.waits = frozenset(instruction.offset for instruction in self._all if instruction.opname == "YIELD_VALUE") - self.yields
+        self.awaits = (
+            frozenset(instruction.offset for instruction in self._all if instruction.opname == "YIELD_VALUE")
+            - self.yields
+        )
 
-    def touched(self, start: int) -> Touched:
-        effects = self._touched.get(start)
+    def effects(self, start: int) -> LineEffects:
+        effects = self._effects_by_start.get(start)
         if effects is None:
-            effects = self._touched[start] = self._find(start)
+            effects = self._effects_by_start[start] = self._analyse(start)
         return effects
 
-    def _find(self, start: int) -> Touched:
-        offsets = self._instructions.reached(start)
+    def _analyse(self, start: int) -> LineEffects:
+        offsets = self._instructions.reachable(start)
         run = [instruction for instruction in self._all if instruction.offset in offsets]
-        bound = dict.fromkeys(name for instruction in sorted(run, key=_place) for name in _bound(instruction))
+        bound = dict.fromkeys(
+            name for instruction in sorted(run, key=_source_position) for name in _bound_names(instruction)
+        )
         changes = any(_may_change(instruction) for instruction in run)
-        exposed = dict.fromkeys(name for instruction in run for name in _loaded(instruction)) if changes else {}
+        exposed = (
+            dict.fromkeys(name for instruction in run for name in _loaded_names(instruction))
+            if changes
+            else {}
+        )
         if changes:  # an inner function may bind what it shares
-            bound.update(dict.fromkeys(self._inner))
-        return Touched(
+            bound.update(dict.fromkeys(self._shared_names))
+        return LineEffects(
             tuple(bound),
-            tuple(dict.fromkeys(instruction.argval for instruction in run if instruction.opname == "STORE_GLOBAL")),
+            tuple(
+                dict.fromkeys(
+                    instruction.argval for instruction in run if instruction.opname == "STORE_GLOBAL"
+                )
+            ),
             tuple(exposed),
-            tuple(dict.fromkeys(_targets(run, self._code))),
+            tuple(dict.fromkeys(_mutated_targets(run, self._code))),
             changes,
             any(_is_in_place(instruction) for instruction in run),
-            any(instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in _ALIASING for instruction in run),
+            any(
+                instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval in _ALIASING
+                for instruction in run
+            ),
             any(instruction.opname == "RAISE_VARARGS" and not instruction.arg for instruction in run),
         )
 
 
-def _place(instruction: dis.Instruction) -> tuple[int, int]:
+def _source_position(instruction: dis.Instruction) -> tuple[int, int]:
     """As it is read; several targets are not stored in that order."""
     positions = instruction.positions
     return ((positions.lineno or 0), (positions.col_offset or 0)) if positions else (0, 0)
@@ -120,7 +138,7 @@ def _yields(instructions: list[dis.Instruction], code: CodeType) -> Iterator[int
             yield instruction.offset
 
 
-def _bound(instruction: dis.Instruction) -> list[str]:
+def _bound_names(instruction: dis.Instruction) -> list[str]:
     opname = instruction.opname
     if opname == "STORE_DEREF":
         return [instruction.argval]
@@ -130,7 +148,7 @@ def _bound(instruction: dis.Instruction) -> list[str]:
     return [name for name in names[: opname.count("STORE_FAST")] if name.isidentifier()]
 
 
-def _loaded(instruction: dis.Instruction) -> list[str]:
+def _loaded_names(instruction: dis.Instruction) -> list[str]:
     if instruction.opname in _SHARED:
         return [instruction.argval]
     if not instruction.opname.startswith("LOAD_FAST"):
@@ -141,7 +159,9 @@ def _loaded(instruction: dis.Instruction) -> list[str]:
 
 def _may_change(instruction: dis.Instruction) -> bool:
     opname = instruction.opname
-    if opname.startswith(("CALL", "STORE_SUBSCR", "STORE_ATTR", "STORE_SLICE", "DELETE_SUBSCR", "DELETE_ATTR")):
+    if opname.startswith(
+        ("CALL", "STORE_SUBSCR", "STORE_ATTR", "STORE_SLICE", "DELETE_SUBSCR", "DELETE_ATTR")
+    ):
         return True
     return opname in ("FOR_ITER", "SEND", "YIELD_VALUE", "BEFORE_WITH") or _is_in_place_operator(instruction)
 
@@ -159,15 +179,15 @@ def _is_in_place_operator(instruction: dis.Instruction) -> bool:
     return instruction.opname == "BINARY_OP" and (instruction.arg or 0) >= _IN_PLACE_FROM
 
 
-def _targets(run: list[dis.Instruction], code: CodeType) -> Iterator[Target]:
+def _mutated_targets(run: list[dis.Instruction], code: CodeType) -> Iterator[MutatedTarget]:
     for instruction in run:
         if instruction.opname in ("STORE_ATTR", "STORE_SUBSCR") and instruction.positions:
-            target = _target(_text(code.co_filename, instruction.positions), code)
+            target = _parse_target(_instruction_source(code.co_filename, instruction.positions), code)
             if target is not None:
                 yield target
 
 
-def _text(file: str, positions: dis.Positions) -> str:
+def _instruction_source(file: str, positions: dis.Positions) -> str:
     """The source of an instruction, where there is one on one line."""
     if positions.lineno is None or positions.lineno != positions.end_lineno or positions.col_offset is None:
         return ""
@@ -175,27 +195,27 @@ def _text(file: str, positions: dis.Positions) -> str:
     return line[positions.col_offset : positions.end_col_offset].decode(errors="replace")
 
 
-def _target(source: str, code: CodeType) -> Target | None:
+def _parse_target(source: str, code: CodeType) -> MutatedTarget | None:
     try:
         node = ast.parse(source, mode="eval").body if source else None
     except SyntaxError:
         return None
-    steps: list[Step] = []
+    steps: list[AccessStep] = []
     while isinstance(node, ast.Attribute | ast.Subscript):
-        step = _step(node, code)
+        step = _parse_step(node, code)
         if step is None:
             return None
         steps.append(step)
         node = node.value
     # A file that was edited since it was imported shows other names than the code uses.
-    if not steps or not isinstance(node, ast.Name) or node.id not in _known(code):
+    if not steps or not isinstance(node, ast.Name) or node.id not in _local_names(code):
         return None
-    return Target(node.id, tuple(reversed(steps)))
+    return MutatedTarget(node.id, tuple(reversed(steps)))
 
 
-def _step(node: ast.Attribute | ast.Subscript, code: CodeType) -> Step | None:
+def _parse_step(node: ast.Attribute | ast.Subscript, code: CodeType) -> AccessStep | None:
     if isinstance(node, ast.Attribute):
-        return Step("attribute", node.attr)
+        return AccessStep("attribute", node.attr)
     key = node.slice
     if (
         isinstance(key, ast.UnaryOp)
@@ -203,42 +223,54 @@ def _step(node: ast.Attribute | ast.Subscript, code: CodeType) -> Step | None:
         and isinstance(key.operand, ast.Constant)
     ):
         value = key.operand.value
-        return Step("constant", -value) if type(value) is int else None
+        return AccessStep("constant", -value) if type(value) is int else None
     if isinstance(key, ast.Constant):
         value = key.value
-        return Step("constant", value) if isinstance(value, str | int) else None
-    return Step("variable", key.id) if isinstance(key, ast.Name) and key.id in _known(code) else None
+        return AccessStep("constant", value) if isinstance(value, str | int) else None
+    return (
+        AccessStep("variable", key.id) if isinstance(key, ast.Name) and key.id in _local_names(code) else None
+    )
 
 
-def _known(code: CodeType) -> tuple[str, ...]:
+def _local_names(code: CodeType) -> tuple[str, ...]:
     return (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
 
 
-Tell = Callable[[str, Any, int], None]  # the variable or path, its value, the line that changed it
-_NOTHING = Touched()
+OnChange = Callable[[str, Any, int], None]  # the variable or path, its value, the line that changed it
+_NO_EFFECTS = LineEffects()
 
 
-class Changes:
+class ChangeTracker:
     """Looks before and after each line, at no more than what the line can have changed."""
 
     __slots__ = (
-        "_attributes", "_before", "_deep", "_has_aliases", "_line", "_lines", "_states", "_stored", "_tell",
-        "_versions", "_wants", "touched",
+        "_attribute_tokens",
+        "_deep_names",
+        "_has_aliases",
+        "_line",
+        "_lines",
+        "_on_change",
+        "_previous_values",
+        "_target_tokens",
+        "_tokens",
+        "_versions",
+        "_wants",
+        "effects",
     )  # fmt: skip
 
-    def __init__(self, lines: Lines, tell: Tell, wants: Callable[[str], bool] | None) -> None:
-        self._lines, self._tell, self._wants = lines, tell, wants
-        self.touched = _NOTHING
+    def __init__(self, lines: CodeEffects, tell: OnChange, wants: Callable[[str], bool] | None) -> None:
+        self._lines, self._on_change, self._wants = lines, tell, wants
+        self.effects = _NO_EFFECTS
         self._line = 0
-        self._before: dict[str, Any] = {}
-        self._states: dict[str, Hashable] = {}
-        self._deep: frozenset[str] = frozenset()  # of the states, those of numbers
-        self._attributes: dict[str, dict[str, Hashable]] = {}
-        self._stored: dict[Target, tuple[str, Hashable]] = {}
+        self._previous_values: dict[str, Any] = {}
+        self._tokens: dict[str, Hashable] = {}
+        self._deep_names: frozenset[str] = frozenset()  # of the states, those of numbers
+        self._attribute_tokens: dict[str, dict[str, Hashable]] = {}
+        self._target_tokens: dict[MutatedTarget, tuple[str, Hashable]] = {}
         self._versions: dict[str, int] = {}  # of every variable that is a tensor which counts its changes
         self._has_aliases = False  # a version counter may not tell everything any more
 
-    def know(self, name: str, value: Any) -> None:
+    def remember(self, name: str, value: Any) -> None:
         """A variable has this value now."""
         version = tensor_version(value)
         if version is not None:
@@ -248,22 +280,24 @@ class Changes:
 
     def begin(self, frame: FrameType, variables: Mapping[str, Any]) -> None:
         """A run of instructions begins."""
-        effects = self.touched = self._lines.touched(frame.f_lasti)
+        effects = self.effects = self._lines.effects(frame.f_lasti)
         self._line = frame.f_lineno
-        self._before = {name: variables.get(name, MISSING) for name in effects.bound}
+        self._previous_values = {name: variables.get(name, MISSING) for name in effects.bound}
         if effects.may_change:
-            self._before.update({name: frame.f_globals.get(name, MISSING) for name in effects.worldwide})
+            self._previous_values.update(
+                {name: frame.f_globals.get(name, MISSING) for name in effects.global_names}
+            )
             self._has_aliases = self._has_aliases or effects.is_aliasing
-            self._look_at_handed(effects, variables)
-            self._stored = {target: _stored(target, variables) for target in effects.targets}
+            self._snapshot_exposed(effects, variables)
+            self._target_tokens = {target: _target_token(target, variables) for target in effects.targets}
 
     def _is_wanted(self, path: str) -> bool:
         return self._wants is None or self._wants(path)
 
-    def _look_at_handed(self, effects: Touched, variables: Mapping[str, Any]) -> None:
+    def _snapshot_exposed(self, effects: LineEffects, variables: Mapping[str, Any]) -> None:
         arrays = []
         reads_arrays = effects.is_in_place or self._has_aliases
-        for name in effects.handed:
+        for name in effects.exposed:
             if name in self._versions and not reads_arrays:
                 continue
             value = variables.get(name, MISSING)
@@ -271,131 +305,139 @@ class Changes:
                 continue
             if is_array(value):
                 arrays.append(value)
-            elif (tokens := attributes(value)) is not None:
-                self._attributes[name] = tokens
+            elif (tokens := attribute_tokens(value)) is not None:
+                self._attribute_tokens[name] = tokens
             else:
-                self._states[name] = change_token(value, deep=effects.is_aliasing)
+                self._tokens[name] = change_token(value, deep=effects.is_aliasing)
         if arrays:
-            self._look_at_memory(arrays, variables)
+            self._snapshot_overlapping(arrays, variables)
 
-    def _look_at_memory(self, arrays: list[Any], variables: Mapping[str, Any]) -> None:
+    def _snapshot_overlapping(self, arrays: list[Any], variables: Mapping[str, Any]) -> None:
         """Whatever lies where these lie may change with them, and nothing else."""
         deep_names = set()
         for name, value in variables.items():
-            if is_array(value) and self._is_wanted(name) and any(_overlap(value, array) for array in arrays):
-                self._states[name] = change_token(value, deep=True)
+            if (
+                is_array(value)
+                and self._is_wanted(name)
+                and any(_share_memory(value, array) for array in arrays)
+            ):
+                self._tokens[name] = change_token(value, deep=True)
                 deep_names.add(name)
-        self._deep = frozenset(deep_names)
+        self._deep_names = frozenset(deep_names)
 
-    def settle(self, frame: FrameType, variables: Mapping[str, Any], has_called: bool) -> None:
+    def end_line(self, frame: FrameType, variables: Mapping[str, Any], has_called: bool) -> None:
         """It is over: tell what differs. What a followed call did to attributes was told there."""
         reported: set[str] = set()
-        effects = self.touched
-        for name, before in self._before.items():
+        effects = self.effects
+        for name, before in self._previous_values.items():
             current = variables.get(name, MISSING)
-            if current is MISSING and name in effects.worldwide:
+            if current is MISSING and name in effects.global_names:
                 current = frame.f_globals.get(name, MISSING)
             if current is not before and self._is_rebound(name, before, current):
                 reported.add(name)
         if effects.may_change:
-            self._tell_touched(variables, reported, has_called)
-        self._before = {}
+            self._report_effects(variables, reported, has_called)
+        self._previous_values = {}
 
-    def _tell_touched(self, variables: Mapping[str, Any], reported: set[str], has_called: bool) -> None:
-        if self._stored:
-            reported.update(self._tell_stored(variables))
-        if self._states:
-            self._tell_states(variables, reported)
-        if self._attributes and not has_called:
-            self._tell_attributes(variables, reported)
+    def _report_effects(self, variables: Mapping[str, Any], reported: set[str], has_called: bool) -> None:
+        if self._target_tokens:
+            reported.update(self._report_targets(variables))
+        if self._tokens:
+            self._report_tokens(variables, reported)
+        if self._attribute_tokens and not has_called:
+            self._report_attributes(variables, reported)
         for name in names_with_new_version(self._versions, variables) if self._versions else ():
             if name not in reported and self._is_wanted(name):
-                self._tell(name, variables[name], self._line)
-        self._states, self._attributes, self._stored, self._deep = {}, {}, {}, frozenset()
+                self._on_change(name, variables[name], self._line)
+        self._tokens, self._attribute_tokens, self._target_tokens, self._deep_names = {}, {}, {}, frozenset()
 
     def _is_rebound(self, name: str, before: Any, current: Any) -> bool:
         """Told as a change unless the content is what it was when the line began."""
         if current is MISSING:
             self._versions.pop(name, None)
             return False
-        self.know(name, current)
-        if name in self._deep:
-            is_unchanged = type(before) is type(current) and self._states[name] == change_token(current, deep=True)
+        self.remember(name, current)
+        if name in self._deep_names:
+            is_unchanged = type(before) is type(current) and self._tokens[name] == change_token(
+                current, deep=True
+            )
         else:
             is_unchanged = before is not MISSING and contents_equal(before, current)
-        self._states.pop(name, None)
-        self._attributes.pop(name, None)
+        self._tokens.pop(name, None)
+        self._attribute_tokens.pop(name, None)
         if is_unchanged or not self._is_wanted(name):
             return False
-        self._tell(name, current, self._line)
+        self._on_change(name, current, self._line)
         return True
 
-    def _tell_stored(self, variables: Mapping[str, Any]) -> set[str]:
+    def _report_targets(self, variables: Mapping[str, Any]) -> set[str]:
         roots = set()
-        for target, (_, before) in self._stored.items():
-            path, value = reach(target, variables)
+        for target, (_, before) in self._target_tokens.items():
+            path, value = look_up_target(target, variables)
             if value is MISSING or path == target.root:
                 continue
             roots.add(target.root)
             if change_token(value, deep=True) != before and self._is_wanted(path):
-                self._tell(path, value, self._line)
+                self._on_change(path, value, self._line)
         return roots
 
-    def _tell_states(self, variables: Mapping[str, Any], reported: set[str]) -> None:
-        for name, before in self._states.items():
+    def _report_tokens(self, variables: Mapping[str, Any], reported: set[str]) -> None:
+        for name, before in self._tokens.items():
             value = variables.get(name, MISSING)
             if value is MISSING or name in reported:
                 continue
             reported.add(name)
-            self.know(name, value)
-            if change_token(value, deep=name in self._deep or self.touched.is_aliasing) != before:
-                self._tell(name, value, self._line)
+            self.remember(name, value)
+            if change_token(value, deep=name in self._deep_names or self.effects.is_aliasing) != before:
+                self._on_change(name, value, self._line)
 
-    def _tell_attributes(self, variables: Mapping[str, Any], reported: set[str]) -> None:
-        for name, before in self._attributes.items():
+    def _report_attributes(self, variables: Mapping[str, Any], reported: set[str]) -> None:
+        for name, before in self._attribute_tokens.items():
             value = variables.get(name, MISSING)
             if name in reported:  # by the very attribute that was stored to, or as another object
                 continue
-            for attribute_name, token in (attributes(value) or {}).items():
+            for attribute_name, token in (attribute_tokens(value) or {}).items():
                 if before.get(attribute_name) != token and self._is_wanted(f"{name}.{attribute_name}"):
-                    self._tell(f"{name}.{attribute_name}", attribute(value, attribute_name), self._line)
+                    self._on_change(
+                        f"{name}.{attribute_name}", look_up_attribute(value, attribute_name), self._line
+                    )
 
 
-def _stored(target: Target, variables: Mapping[str, Any]) -> tuple[str, Hashable]:
-    path, value = reach(target, variables)
+def _target_token(target: MutatedTarget, variables: Mapping[str, Any]) -> tuple[str, Hashable]:
+    path, value = look_up_target(target, variables)
     return path, change_token(value, deep=True)
 
 
-def _overlap(a: Any, b: Any) -> bool:
+def _share_memory(a: Any, b: Any) -> bool:
     return a is b or share_memory(a, b)
 
 
 MISSING: Any = type("_Missing", (), {"__slots__": ()})()
-_MOST_ATTRIBUTES = 32
+_MAX_ATTRIBUTES = 32
 _OPAQUE = (type, ModuleType, FunctionType)
 _ITEM_KEYS = (str, int)
 _NO_DICT: dict[str, Any] = {}
 
 
-def reach(target: Target, variables: Mapping[str, Any]) -> tuple[str, Any]:
+def look_up_target(target: MutatedTarget, variables: Mapping[str, Any]) -> tuple[str, Any]:
     """How far the way to it can be gone, up to an array whose numbers are stored to, and what is there."""
     path, value = target.root, variables.get(target.root, MISSING)
     for step in target.steps:
         if value is MISSING or is_array(value):
             break
         if step.kind == "attribute":
-            path, value = f"{path}.{step.key}", attribute(value, str(step.key))
+            path, value = f"{path}.{step.key}", look_up_attribute(value, str(step.key))
         else:
             key = variables.get(str(step.key), MISSING) if step.kind == "variable" else step.key
-            path, value = f"{path}[{_shown(step, key)}]", _item(value, key)
+            path, value = f"{path}[{_format_key(step, key)}]", _look_up_item(value, key)
     return path, value
 
 
-def _shown(step: Step, key: Any) -> str:
+def _format_key(step: AccessStep, key: Any) -> str:
     return repr(key) if type(key) in _ITEM_KEYS else str(step.key)
 
 
-def _item(value: Any, key: Any) -> Any:
+def _look_up_item(value: Any, key: Any) -> Any:
     if type(key) not in _ITEM_KEYS:
         return MISSING
     if isinstance(value, UserDict):
@@ -407,15 +449,15 @@ def _item(value: Any, key: Any) -> Any:
     return MISSING
 
 
-def attribute(value: Any, name: str) -> Any:
+def look_up_attribute(value: Any, name: str) -> Any:
     """From the instance, a slot, or what a module of torch keeps apart; properties are left alone."""
-    instance_dict = _dict(value)
+    instance_dict = _instance_dict(value)
     if name in instance_dict:
         return instance_dict[name]
     for base in type(value).__mro__:
         slot = base.__dict__.get(name)
         if isinstance(slot, MemberDescriptorType):
-            return _slot(slot, value)
+            return _read_slot(slot, value)
     for registry_name in ("_parameters", "_buffers", "_modules"):
         registry = instance_dict.get(registry_name)
         if isinstance(registry, dict) and name in registry:
@@ -423,32 +465,34 @@ def attribute(value: Any, name: str) -> Any:
     return MISSING
 
 
-def _slot(slot: MemberDescriptorType, value: Any) -> Any:
+def _read_slot(slot: MemberDescriptorType, value: Any) -> Any:
     try:
         return slot.__get__(value)
     except AttributeError:
         return MISSING
 
 
-def attributes(value: Any) -> dict[str, Hashable] | None:
+def attribute_tokens(value: Any) -> dict[str, Hashable] | None:
     """The surface of each public attribute of a small object, slots too; None for what is no such thing."""
     if isinstance(value, _OPAQUE) or is_container(value):
         return None
     value_class: type = type(value)
-    attributes_by_name, slots = _dict(value), _slots_of(value_class)
+    attributes_by_name, slots = _instance_dict(value), _slots_of(value_class)
     if attributes_by_name is _NO_DICT and not slots:
         return None
     if slots:
-        attributes_by_name = {**attributes_by_name, **_filled(slots, value)}
-    if len(attributes_by_name) > _MOST_ATTRIBUTES or "_modules" in attributes_by_name:
+        attributes_by_name = {**attributes_by_name, **_slot_values(slots, value)}
+    if len(attributes_by_name) > _MAX_ATTRIBUTES or "_modules" in attributes_by_name:
         return None
     return {
-        name: shallow_change_token(one) for name, one in attributes_by_name.items() if type(name) is str and name[:1] != "_"
+        name: shallow_change_token(one)
+        for name, one in attributes_by_name.items()
+        if type(name) is str and name[:1] != "_"
     }
 
 
-def _filled(slots: Mapping[str, MemberDescriptorType], value: Any) -> dict[str, Any]:
-    slot_values = {name: _slot(slot, value) for name, slot in slots.items()}
+def _slot_values(slots: Mapping[str, MemberDescriptorType], value: Any) -> dict[str, Any]:
+    slot_values = {name: _read_slot(slot, value) for name, slot in slots.items()}
     return {name: slot_value for name, slot_value in slot_values.items() if slot_value is not MISSING}
 
 
@@ -463,7 +507,7 @@ def _slots_of(value_class: type) -> dict[str, MemberDescriptorType]:
     }
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _instance_dict(value: Any) -> dict[str, Any]:
     try:
         instance_dict = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):
@@ -471,4 +515,4 @@ def _dict(value: Any) -> dict[str, Any]:
     return instance_dict if type(instance_dict) is dict else _NO_DICT
 
 
-NOTHING: Any = object()  # was returned
+NO_RESULT: Any = object()  # was returned

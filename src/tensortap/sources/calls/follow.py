@@ -17,24 +17,24 @@ from typing import Any, Protocol
 from tensortap.core.record import Kind, Record, Site
 from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
-from tensortap.sources.calls.changes import NOTHING, Changes, Lines
-from tensortap.sources.probes.settrace import follow, unfollow
+from tensortap.sources.calls.changes import NO_RESULT, ChangeTracker, CodeEffects
+from tensortap.sources.probes.settrace import add_observer, remove_observer
 
-_MOST_CALLERS = 3
-_LONGEST_TEXT = 200
-_MOST_DECORATORS = 50  # lines of them
-_OWN = str(Path(__file__).resolve().parents[2]) + "/"
-_GIVES = inspect.CO_GENERATOR | inspect.CO_COROUTINE
-_number = itertools.count(1).__next__
+_MAX_CALLERS = 3
+_MAX_ERROR_LENGTH = 200
+_MAX_DECORATOR_LINES = 50  # lines of them
+_OWN_FOLDER = str(Path(__file__).resolve().parents[2]) + "/"
+_RETURNS_BY_STOP_ITERATION = inspect.CO_GENERATOR | inspect.CO_COROUTINE
+_next_trace_number = itertools.count(1).__next__
 
 
-class Known:
+class FunctionInfo:
     """What is the same for every call of a function."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self.name = code.co_qualname
-        self.lines = Lines(code)
+        self.lines = CodeEffects(code)
         self.line = _definition_line(code)
         self.first = self.lines.first
         self.next_call = itertools.count().__next__
@@ -43,31 +43,31 @@ class Known:
 def _definition_line(code: CodeType) -> int:
     """Of the `def`; the code begins with the first decorator."""
     start, def_line = code.co_firstlineno, re.compile(rf"\s*(async\s+)?def\s+{re.escape(code.co_name)}\b")
-    for line in range(start, start + _MOST_DECORATORS):
+    for line in range(start, start + _MAX_DECORATOR_LINES):
         if def_line.match(linecache.getline(code.co_filename, line)):
             return line
     return start
 
 
-_all_known: dict[int, Known] = {}  # calls are counted for the whole process
+_function_infos: dict[int, FunctionInfo] = {}  # calls are counted for the whole process
 
 
-def known_of(code: CodeType) -> Known:
-    info = _all_known.get(id(code))
+def get_function_info(code: CodeType) -> FunctionInfo:
+    info = _function_infos.get(id(code))
     if info is None:
-        info = _all_known[id(code)] = Known(code)
+        info = _function_infos[id(code)] = FunctionInfo(code)
     return info
 
 
-class Source(Protocol):
+class TraceSource(Protocol):
     """What a tree asks of the source it belongs to."""
 
     max_depth: int
     taps: tuple[Tap, ...]
 
-    def take_in(self, code: CodeType) -> None: ...
+    def include(self, code: CodeType) -> None: ...
 
-    def known(self, frame: FrameType) -> Known | None: ...
+    def function_info(self, frame: FrameType) -> FunctionInfo | None: ...
 
     @property
     def wants(self) -> Callable[[str], bool] | None:
@@ -76,31 +76,36 @@ class Source(Protocol):
     def fail(self) -> None: ...
 
 
-class Tree:
+class CallTrace:
     """The outermost call of a decorated function; is asked about each call of its thread while that runs."""
 
-    def __init__(self, source: Source, root: CodeType, rank: int = 0) -> None:
-        self.source, self._root, self.rank = source, root, rank
-        self.number = _number()
-        self.pours = tuple(tap.shortcut() for tap in source.taps)
-        self.current: _Call | None = None
+    def __init__(self, source: TraceSource, root: CodeType, rank: int = 0) -> None:
+        self.source, self._root_code, self.rank = source, root, rank
+        self.number = _next_trace_number()
+        self.emitters = tuple(tap.shortcut() for tap in source.taps)
+        self.current: _TracedCall | None = None
         self.count = 0  # of calls that were followed
         self._has_begun = False
         self.is_over = False  # given up after a failure
-        self._outside: BaseException | None = None  # what is being handled where the function is called
+        self._exception_outside: BaseException | None = (
+            None  # what is being handled where the function is called
+        )
 
     def begin(self) -> None:
         """Follow what this thread runs from here to `end`."""
-        self.current, self._outside = None, sys.exception()
-        follow(self)
+        self.current, self._exception_outside = None, sys.exception()
+        add_observer(self)
 
-    def end(self, result: Any = NOTHING) -> None:
-        unfollow(self)
-        error, self._outside = (None if sys.exception() is self._outside else sys.exception()), None
+    def end(self, result: Any = NO_RESULT) -> None:
+        remove_observer(self)
+        error, self._exception_outside = (
+            (None if sys.exception() is self._exception_outside else sys.exception()),
+            None,
+        )
         if self.current is not None and not self.is_over:
-            self._break_off(result, error)
+            self._end_early(result, error)
 
-    def _break_off(self, result: Any, error: BaseException | None) -> None:
+    def _end_early(self, result: Any, error: BaseException | None) -> None:
         """The events ceased before the call was over: an interrupt came in the middle of one, or the program
         has set a trace function of its own."""
         root, self.current = self.current, None
@@ -108,35 +113,35 @@ class Tree:
             root = root.caller
         try:
             if root is not None:
-                root.break_off(result, error)
+                root.end_early(result, error)
         except Exception:  # noqa: BLE001 - a guest in someone's function
             self.fail()
 
-    def will_follow(self, code: CodeType) -> bool:
+    def will_trace(self, code: CodeType) -> bool:
         """Whether it is inside of the tree, or at its root, that a function is called now."""
-        return self.current is not None or (not self._has_begun and code is self._root)
+        return self.current is not None or (not self._has_begun and code is self._root_code)
 
-    def begun(self, frame: FrameType) -> Callable[[FrameType, str, Any], None] | None:
-        if self.current is None and (self._has_begun or frame.f_code is not self._root):
+    def on_call(self, frame: FrameType) -> Callable[[FrameType, str, Any], None] | None:
+        if self.current is None and (self._has_begun or frame.f_code is not self._root_code):
             return None
         if self.is_over:
             return None
         try:
-            return self._begun(frame)
+            return self._on_call(frame)
         except Exception:  # noqa: BLE001 - a guest in someone's function
             self.fail()
             return None
 
-    def _begun(self, frame: FrameType) -> _Call | None:
+    def _on_call(self, frame: FrameType) -> _TracedCall | None:
         depth = 0 if self.current is None else self.current.depth + 1
         if depth > self.source.max_depth:
             return None
-        info = self.source.known(frame)
+        info = self.source.function_info(frame)
         if info is None or frame.f_lasti != info.first:
             return None
         self._has_begun = True
         self.count += 1
-        call = _Call(self, info, depth)
+        call = _TracedCall(self, info, depth)
         call.begin(frame)
         return call
 
@@ -146,113 +151,128 @@ class Tree:
         self.source.fail()
 
 
-class _Call:
+class _TracedCall:
     """The events of one call, as records."""
 
-    __slots__ = ("_changes", "_count", "_known", "_nth", "_raised", "_sites", "_tree", "caller", "depth")
+    __slots__ = (
+        "_calls_at_line_start",
+        "_changes",
+        "_info",
+        "_nth",
+        "_raised_errors",
+        "_sites",
+        "_trace",
+        "caller",
+        "depth",
+    )
 
-    def __init__(self, trace: Tree, info: Known, depth: int) -> None:
-        self._tree, self._known, self.depth = trace, info, depth
+    def __init__(self, trace: CallTrace, info: FunctionInfo, depth: int) -> None:
+        self._trace, self._info, self.depth = trace, info, depth
         self._nth = info.next_call()
-        self.caller: _Call | None = None
+        self.caller: _TracedCall | None = None
         self._sites: dict[int, Site] = {}
-        self._raised: dict[int, str] = {}  # by the instruction that raised it
-        self._count = 0  # of calls in the tree when the line began
-        self._changes = Changes(info.lines, self._tell_change, trace.source.wants)
+        self._raised_errors: dict[int, str] = {}  # by the instruction that raised it
+        self._calls_at_line_start = 0  # of calls in the tree when the line began
+        self._changes = ChangeTracker(info.lines, self._emit_change, trace.source.wants)
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        trace = self._tree
+        trace = self._trace
         if trace.is_over:
             return
         try:
             if event == "line":
-                self._line(frame)
+                self._on_line(frame)
             elif event != "opcode":  # asked for by another tool
-                self._look(frame, event, argument)
+                self._on_event(frame, event, argument)
         except Exception:  # noqa: BLE001 - a guest in someone's function
             trace.fail()
 
     def begin(self, frame: FrameType) -> None:
-        trace, code = self._tree, self._known.code
+        trace, code = self._trace, self._info.code
         self.caller, trace.current = trace.current, self
-        callers = () if self.depth else tuple(itertools.islice(_callers(frame), _MOST_CALLERS))
-        site = Site(self._known.name, code.co_filename, self._known.line, self.depth, callers, trace.number)
-        self._emit(self._known.name, None, "call", site)
+        callers = () if self.depth else tuple(itertools.islice(_callers(frame), _MAX_CALLERS))
+        site = Site(self._info.name, code.co_filename, self._info.line, self.depth, callers, trace.number)
+        self._emit(self._info.name, None, "call", site)
         variables = frame.f_locals
         wants = trace.source.wants
-        for name in self._known.lines.arguments:
+        for name in self._info.lines.arguments:
             if name in variables and (wants is None or wants(name)):
-                self._emit(f"{self._known.name}.{name}", variables[name], "input", self._site(0))
-                self._changes.know(name, variables[name])
-        self._go(frame, variables)
+                self._emit(f"{self._info.name}.{name}", variables[name], "input", self._site(0))
+                self._changes.remember(name, variables[name])
+        self._begin_line(frame, variables)
 
-    def _line(self, frame: FrameType) -> None:
-        call_count, variables, changes = self._tree.count, frame.f_locals, self._changes
-        changes.settle(frame, variables, call_count != self._count)
-        self._count = call_count
+    def _on_line(self, frame: FrameType) -> None:
+        call_count, variables, changes = self._trace.count, frame.f_locals, self._changes
+        changes.end_line(frame, variables, call_count != self._calls_at_line_start)
+        self._calls_at_line_start = call_count
         changes.begin(frame, variables)
-        if changes.touched.reraises:
-            self._raised[-1] = _text(sys.exception())
+        if changes.effects.reraises:
+            self._raised_errors[-1] = _describe_error(sys.exception())
 
-    def _go(self, frame: FrameType, variables: dict[str, Any]) -> None:
-        self._count = self._tree.count
+    def _begin_line(self, frame: FrameType, variables: dict[str, Any]) -> None:
+        self._calls_at_line_start = self._trace.count
         self._changes.begin(frame, variables)
 
-    def _settle(self, frame: FrameType) -> dict[str, Any]:
+    def _end_line(self, frame: FrameType) -> dict[str, Any]:
         variables = frame.f_locals
-        self._changes.settle(frame, variables, self._tree.count != self._count)
+        self._changes.end_line(frame, variables, self._trace.count != self._calls_at_line_start)
         return variables
 
-    def _look(self, frame: FrameType, event: str, argument: Any) -> None:
+    def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "return":
-            self._settle(frame)
-            self._tree.current, self.caller = self.caller, None
-            self._end(frame, argument)
+            self._end_line(frame)
+            self._trace.current, self.caller = self.caller, None
+            self._emit_end(frame, argument)
         elif event == "exception":
-            variables = self._settle(frame)
-            self._raised[frame.f_lasti] = self._raised[-1] = _text(argument[1])
-            self._go(frame, variables)
+            variables = self._end_line(frame)
+            self._raised_errors[frame.f_lasti] = self._raised_errors[-1] = _describe_error(argument[1])
+            self._begin_line(frame, variables)
         else:  # a generator or coroutine goes on
-            self._raised.clear()
-            self.caller, self._tree.current = self._tree.current, self
-            self._go(frame, frame.f_locals)
+            self._raised_errors.clear()
+            self.caller, self._trace.current = self._trace.current, self
+            self._begin_line(frame, frame.f_locals)
 
-    def _end(self, frame: FrameType, argument: Any) -> None:
-        lines, offset, name = self._known.lines, frame.f_lasti, self._known.name
+    def _emit_end(self, frame: FrameType, argument: Any) -> None:
+        lines, offset, name = self._info.lines, frame.f_lasti, self._info.name
         site = self._site(frame.f_lineno)
         if offset in lines.returns:
             self._emit(name, argument, "return", site)
-        elif offset in self._raised or not (offset in lines.yields or offset in lines.waits):
-            self._emit(name, self._raised.get(offset) or self._raised.get(-1) or "exception", "raise", site)
+        elif offset in self._raised_errors or not (offset in lines.yields or offset in lines.awaits):
+            self._emit(
+                name,
+                self._raised_errors.get(offset) or self._raised_errors.get(-1) or "exception",
+                "raise",
+                site,
+            )
         elif offset in lines.yields:
-            self._emit(name, _yielded(argument, self._known.code), "yield", site)
+            self._emit(name, _unwrap_yielded(argument, self._info.code), "yield", site)
 
-    def break_off(self, result: Any, error: BaseException | None) -> None:
+    def end_early(self, result: Any, error: BaseException | None) -> None:
         """How it ended is known from outside; of a generator that goes on there is nothing to tell."""
-        code, name = self._known.code, self._known.name
-        if isinstance(error, StopIteration) and code.co_flags & _GIVES:
+        code, name = self._info.code, self._info.name
+        if isinstance(error, StopIteration) and code.co_flags & _RETURNS_BY_STOP_ITERATION:
             result, error = error.value, None
         if error is not None:
-            self._emit(name, _text(error), "raise", self._site(_left_at(error, code)))
-        elif result is not NOTHING:
-            self._emit(name, result, "return", self._site(self._known.line))
+            self._emit(name, _describe_error(error), "raise", self._site(_line_left(error, code)))
+        elif result is not NO_RESULT:
+            self._emit(name, result, "return", self._site(self._info.line))
 
-    def _tell_change(self, path: str, value: Any, line: int) -> None:
+    def _emit_change(self, path: str, value: Any, line: int) -> None:
         site = self._sites.get(line)
-        self._emit(f"{self._known.name}.{path}", value, "local", site or self._site(line))
+        self._emit(f"{self._info.name}.{path}", value, "local", site or self._site(line))
 
     def _site(self, line: int) -> Site:
         site = self._sites.get(line)
         if site is None:
-            info = self._known
-            site = Site(info.name, info.code.co_filename, line, self.depth, (), self._tree.number)
+            info = self._info
+            site = Site(info.name, info.code.co_filename, line, self.depth, (), self._trace.number)
             self._sites[line] = site
         return site
 
     def _emit(self, name: str, value: Any, kind: Kind, site: Site) -> None:
-        trace, step = self._tree, declared_step() or 0
+        trace, step = self._trace, declared_step() or 0
         record = Record(name, value, kind, step, trace.rank, self._nth, next_order(), time(), site)
-        for emit in trace.pours:
+        for emit in trace.emitters:
             emit(record)
 
 
@@ -260,19 +280,19 @@ def _callers(frame: FrameType) -> Iterator[str]:
     outer = frame.f_back
     while outer is not None:
         code = outer.f_code
-        if not code.co_filename.startswith(_OWN):
+        if not code.co_filename.startswith(_OWN_FOLDER):
             yield f"{code.co_name}@{Path(code.co_filename).name}:{outer.f_lineno}"
         outer = outer.f_back
 
 
-def _left_at(error: BaseException, code: CodeType) -> int:
+def _line_left(error: BaseException, code: CodeType) -> int:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code is not code:
         traceback = traceback.tb_next
     return code.co_firstlineno if traceback is None else traceback.tb_lineno
 
 
-def _yielded(value: Any, code: CodeType) -> Any:
+def _unwrap_yielded(value: Any, code: CodeType) -> Any:
     """An asynchronous generator wraps what it gives, in an object that has no other way in."""
     if not code.co_flags & inspect.CO_ASYNC_GENERATOR:
         return value
@@ -280,13 +300,15 @@ def _yielded(value: Any, code: CodeType) -> Any:
     return referents[0] if referents else None
 
 
-def _text(error: BaseException | None) -> str:
+def _describe_error(error: BaseException | None) -> str:
     """`TypeError: message`, without asking the program's own `__str__`."""
     if error is None:
         return ""
     name, arguments = type(error).__name__, error.args
-    if type(error).__module__ == "builtins" and all(type(argument) in (str, int, float) for argument in arguments):
+    if type(error).__module__ == "builtins" and all(
+        type(argument) in (str, int, float) for argument in arguments
+    ):
         message = str(error)
     else:
         message = next((argument for argument in arguments if type(argument) is str), "")
-    return (f"{name}: {message}" if message else name)[:_LONGEST_TEXT]
+    return (f"{name}: {message}" if message else name)[:_MAX_ERROR_LENGTH]

@@ -29,24 +29,24 @@ from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 
 from tensortap.core.settings import is_strict
 from tensortap.core.tap import Tap
-from tensortap.sources.hooks.modules import Modules
-from tensortap.sources.observation.point import Port
-from tensortap.sources.sites import inputs_of
+from tensortap.sources.hooks.modules import ModuleSource
+from tensortap.sources.observation.point import ObservationPoint
+from tensortap.sources.sites import forward_signature
 
-Compiled = Literal["eager", "graph", "error"]
+CompiledMode = Literal["eager", "graph", "error"]
 _COMPILER = "torch._dynamo"
 
 
-def plain_python() -> contextlib.AbstractContextManager[None]:
+def run_eagerly() -> contextlib.AbstractContextManager[None]:
     """Let compiled code run as it was written; its graphs are kept and used again afterwards.
 
     The compiler takes seconds to import: where it is not loaded yet, this waits until the program does.
     """
-    return _PlainPython()
+    return _RunEagerly()
 
 
 # No generator: one that a program leaves open runs its end while the interpreter is half gone.
-class _PlainPython(contextlib.AbstractContextManager[None]):
+class _RunEagerly(contextlib.AbstractContextManager[None]):
     """The compiler is asked by the first that comes and released by the last that goes: captures need not
     end in the order in which they began, and the compiler knows no other."""
 
@@ -55,25 +55,25 @@ class _PlainPython(contextlib.AbstractContextManager[None]):
     _undo = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        shared = _PlainPython
+        shared = _RunEagerly
         with shared._lock:
             shared._users += 1
             if shared._users == 1:
-                _ask(shared._undo)
+                _request_eager(shared._undo)
 
     def __exit__(self, *error: object) -> None:
-        shared = _PlainPython
+        shared = _RunEagerly
         with shared._lock:
             shared._users -= 1
             if not shared._users:
                 shared._undo.close()
 
 
-def _ask(undo: contextlib.ExitStack) -> None:
+def _request_eager(undo: contextlib.ExitStack) -> None:
     if _COMPILER in sys.modules:
-        undo.enter_context(_force_eager())
+        undo.enter_context(_set_eager_stance())
         return
-    finder = _Awaited(undo)
+    finder = _CompilerImportHook(undo)
     sys.meta_path.insert(0, finder)
     undo.callback(finder.leave)
 
@@ -87,12 +87,12 @@ def refuse_compiled(model: Any) -> None:
             )
 
 
-def _force_eager() -> contextlib.AbstractContextManager[None]:
+def _set_eager_stance() -> contextlib.AbstractContextManager[None]:
     stance: contextlib.AbstractContextManager[None] = sys.modules["torch"].compiler.set_stance("force_eager")
     return stance
 
 
-class _Awaited(MetaPathFinder):
+class _CompilerImportHook(MetaPathFinder):
     """Sees the compiler being imported, and asks it for plain Python as soon as it is there."""
 
     def __init__(self, undo: contextlib.ExitStack) -> None:
@@ -114,13 +114,11 @@ class _Awaited(MetaPathFinder):
 
             def execute_then_force_eager(module: ModuleType) -> None:
                 execute(module)
-                self._stack.enter_context(_force_eager())
+                self._stack.enter_context(_set_eager_stance())
 
             spec.loader.exec_module = execute_then_force_eager  # type: ignore[method-assign]
         return spec
 
-
-__all__ = ["forget", "fresh_graphs", "input_hook", "output_hook", "see", "see_gradient", "ticket"]
 
 Callback = Callable[[torch.Tensor, str], None]
 Keys = tuple[int | None, int | None]  # for the value, for its gradient
@@ -130,20 +128,20 @@ log = logging.getLogger("tensortap.graph")
 # A graph can hold a number but no function, so the functions are found by number, once per process.
 # A number is never given twice: a graph that outlives its capture must not speak to the next one.
 _callbacks: dict[int, Callback] = {}
-_numbers = itertools.count(1)
+_next_keys = itertools.count(1)
 
 
-def ticket(callback: Callback) -> int:
+def register_callback(callback: Callback) -> int:
     """A key under which `see` and `see_gradient` call `callback(tensor, position)`, until `forget(key)`.
 
     The tensor is the program's own and its memory is used again after the call: copy what is kept.
     """
-    key = next(_numbers)
+    key = next(_next_keys)
     _callbacks[key] = callback
     return key
 
 
-def forget(key: int) -> None:
+def unregister_callback(key: int) -> None:
     _callbacks.pop(key, None)
 
 
@@ -180,10 +178,10 @@ def output_hook(value_key: int | None = None, gradient_key: int | None = None) -
     keys = (value_key, gradient_key)
 
     def hook(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
-        observed = _shown(output, "", keys)
+        observed = _observe_tensors(output, "", keys)
         return None if observed is output else observed
 
-    return _never_alone(hook)
+    return _never_compile_alone(hook)
 
 
 def input_hook(
@@ -200,20 +198,21 @@ def input_hook(
     def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         positions = [f".{names[i]}" if i < len(names) else f"[{i}]" for i in range(len(args))]
         observed = [
-            _shown(argument, position, keys) for position, argument in zip(positions, args, strict=True)
+            _observe_tensors(argument, position, keys)
+            for position, argument in zip(positions, args, strict=True)
         ]
         return tuple(observed), {
-            name: _shown(argument, f".{name}", keys) for name, argument in kwargs.items()
+            name: _observe_tensors(argument, f".{name}", keys) for name, argument in kwargs.items()
         }
 
-    return _never_alone(hook)
+    return _never_compile_alone(hook)
 
 
-def shown_by(key: int) -> Callable[[Any, str], None]:
+def tensor_observer(key: int) -> Callable[[Any, str], None]:
     """A function that shows a value, or the tensors of a container, under a name; compiled or not."""
 
     def observe(value: Any, name: str) -> None:
-        _shown(value, name, (key, None))
+        _observe_tensors(value, name, (key, None))
 
     return observe
 
@@ -230,19 +229,19 @@ def fresh_graphs(hooks: int = 0) -> Iterator[None]:
 
     torch._dynamo.reset()
     try:
-        with torch._dynamo.config.patch(_settings(torch._dynamo.config, hooks)):
+        with torch._dynamo.config.patch(_dynamo_settings(torch._dynamo.config, hooks)):
             yield
     finally:
         torch._dynamo.reset()
 
 
-def _settings(config: Any, hooks: int) -> dict[str, Any]:
+def _dynamo_settings(config: Any, hooks: int) -> dict[str, Any]:
     # Without guards on hooks, two models of one class share the graph of whichever ran first.
     limits = ["recompile_limit", "accumulated_recompile_limit"]
     return {"skip_nnmodule_hook_guards": False} | {name: getattr(config, name) + 2 * hooks for name in limits}
 
 
-def _never_alone(function: Callable[..., Any]) -> Callable[..., Any]:
+def _never_compile_alone(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let dynamo trace it into a graph, but run it as it is where no graph is: not as a graph of its own.
 
     The hooks of a compiled model's root run outside of its graph; so does everything after a graph break.
@@ -251,19 +250,19 @@ def _never_alone(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _shown(value: Any, position: str, keys: Keys, depth: int = 0) -> Any:
+def _observe_tensors(value: Any, position: str, keys: Keys, depth: int = 0) -> Any:
     """The value after its tensors were shown; another container only if a tensor in it is another."""
     if isinstance(value, torch.Tensor):
         if keys[0] is not None:
             see(value, keys[0], position)
         return value if keys[1] is None else see_gradient(value, keys[1], position)
-    members = _parts(value) if depth < MAX_DEPTH else []
-    observed = [_shown(item, position + step, keys, depth + 1) for step, item in members]
+    members = _members_of(value) if depth < MAX_DEPTH else []
+    observed = [_observe_tensors(item, position + step, keys, depth + 1) for step, item in members]
     is_same = all(new is old for new, (_, old) in zip(observed, members, strict=True))
-    return value if is_same else _rebuilt(value, observed)
+    return value if is_same else _rebuild(value, observed)
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
+def _members_of(value: Any) -> list[tuple[str, Any]]:
     """What a container holds. Not `pytree.children`: this is traced by dynamo, which cannot follow that."""
     kind = type(value)
     if hasattr(kind, "__dataclass_fields__") and not isinstance(value, dict):
@@ -279,15 +278,15 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     return []
 
 
-def _rebuilt(value: Any, members: list[Any]) -> Any:
+def _rebuild(value: Any, members: list[Any]) -> Any:
     """Only plain containers; from any other the value goes on, and such a leaf's gradient is not seen."""
     if type(value) is dict:
         return dict(zip(value, members, strict=True))
     return type(value)(members) if type(value) in (list, tuple) else value
 
 
-@_never_alone
-def _call_back(tensor: torch.Tensor, key: int, position: str) -> None:
+@_never_compile_alone
+def _dispatch(tensor: torch.Tensor, key: int, position: str) -> None:
     callback = _callbacks.get(key)
     if callback is None:
         return
@@ -297,7 +296,7 @@ def _call_back(tensor: torch.Tensor, key: int, position: str) -> None:
         if is_strict():
             raise
         log.exception("a value at %r could not be taken; this site is left out from now on", position)
-        forget(key)
+        unregister_callback(key)
 
 
 def _see_batch(
@@ -308,7 +307,7 @@ def _see_batch(
     return None, None
 
 
-def _define() -> tuple[Any, Callable[[torch.Tensor, int, str], None]]:
+def _define_operator() -> tuple[Any, Callable[[torch.Tensor, int, str], None]]:
     """The operator that stands in a graph where a value is seen.
 
     Written with `Library`: a call costs 2-3 us, where the wrappers of `custom_op` make it 40.
@@ -316,7 +315,7 @@ def _define() -> tuple[Any, Callable[[torch.Tensor, int, str], None]]:
     library = _new_library("tensortap", "FRAGMENT")
     # A replayed CUDA graph calls no Python.
     library.define("see(Tensor tensor, int key, str position) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
-    library.impl("see", _call_back, "CompositeExplicitAutograd")
+    library.impl("see", _dispatch, "CompositeExplicitAutograd")
     library.impl("see", torch.library.fallthrough_kernel, "Autograd")
     torch.library.register_fake("tensortap::see", lambda tensor, key, position: None, lib=library)
     torch.library.register_vmap("tensortap::see", _see_batch, lib=library)
@@ -327,16 +326,16 @@ def _define() -> tuple[Any, Callable[[torch.Tensor, int, str], None]]:
 
 
 _new_library: Any = torch.library.Library
-_library, _see = _define()  # without its library an operator is gone
+_library, _see = _define_operator()  # without its library an operator is gone
 
 
-_PARAMETER = re.compile(r"\.?([^.\[]*)(.*)", re.DOTALL)
+_POSITION_PATTERN = re.compile(r"\.?([^.\[]*)(.*)", re.DOTALL)
 
 
-class GraphModules(Modules):
+class CompiledModuleSource(ModuleSource):
     """The modules of a compiled model, from `start` to `stop`; graphs made meanwhile hold the hooks."""
 
-    unseen = "not called, or inside a part of the compiled graph that shows nothing (torch.cond)"
+    uncalled_reason = "not called, or inside a part of the compiled graph that shows nothing (torch.cond)"
 
     def start(self, tap: Tap) -> None:
         self._keys: list[int] = []
@@ -345,16 +344,16 @@ class GraphModules(Modules):
     def stop(self) -> None:
         super().stop()
         for key in self._keys:
-            forget(key)
+            unregister_callback(key)
 
     @property
     def hook_count(self) -> int:
-        return len(self.ports)
+        return len(self.points)
 
     def _hook_step(self) -> Any:
         """The first tensor that the model is given begins a step."""
         key = self._ticket(lambda tensor, position: self._first(position))
-        names = inputs_of(self.model).positional
+        names = forward_signature(self.model).positional
         hook = input_hook(key, None, names)
         return self.model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
 
@@ -363,13 +362,13 @@ class GraphModules(Modules):
         if position == self._first_position:
             self.begin_step()
 
-    def _hook(self, module: Any, points: Sequence[Port]) -> None:
+    def _hook(self, module: Any, points: Sequence[ObservationPoint]) -> None:
         for point in points:
-            counter = _Shown(point)
+            counter = _CallCounter(point)
             value_key = self._ticket(counter.value)
             gradient_key = self._ticket(counter.gradient) if point.gradients else None
             if point.kind == "input":
-                hook = input_hook(value_key, gradient_key, inputs_of(module).positional)
+                hook = input_hook(value_key, gradient_key, forward_signature(module).positional)
                 handle = module.register_forward_pre_hook(hook, with_kwargs=True)
             elif point.kind == "output":
                 handle = module.register_forward_hook(output_hook(value_key, gradient_key))
@@ -377,27 +376,27 @@ class GraphModules(Modules):
                 names = [
                     selected.site.parameter for selected in point.values if not selected.site.is_after_step
                 ]
-                handle = module.register_forward_hook(_stored_hook(value_key, names))
+                handle = module.register_forward_hook(_parameter_hook(value_key, names))
             self._handles.append(handle)
 
     def _ticket(self, callback: Any) -> int:
-        key = ticket(callback)
+        key = register_callback(callback)
         self._keys.append(key)
         return key
 
 
-class _Shown:
+class _CallCounter:
     """Counts what a graph shows of one port: each position once per call, gradients in the reverse order."""
 
-    def __init__(self, point: Port) -> None:
-        self._port = point
+    def __init__(self, point: ObservationPoint) -> None:
+        self._point = point
         self._step = -1
         self._values: Counter[str] = Counter()
         self._gradients: Counter[str] = Counter()
 
     def value(self, tensor: torch.Tensor, position: str) -> None:
-        source = self._port.source
-        if source.is_resting:
+        source = self._point.source
+        if source.is_idle:
             return
         if source.step != self._step:
             self._step = source.step
@@ -406,11 +405,11 @@ class _Shown:
         call = self._values[position]
         self._values[position] += 1
         parameter, item = self._split(position)
-        self._port.see_shown(parameter, item, tensor, call)
+        self._point.observe_in_graph(parameter, item, tensor, call)
 
     def gradient(self, tensor: torch.Tensor, position: str) -> None:
-        point = self._port
-        if point.source.is_resting:
+        point = self._point
+        if point.source.is_idle:
             return
         call = max(0, self._values[position] - 1 - self._gradients[position])
         self._gradients[position] += 1
@@ -418,17 +417,17 @@ class _Shown:
         accepting = [selected for selected in point.gradients if selected.accepts(parameter, item, call)]
         if accepting:
             name = point.name(parameter, item) + ".grad"
-            point.take_gradient(accepting, name, tensor, point.source.step, call)
+            point.record_gradient(accepting, name, tensor, point.source.step, call)
 
     def _split(self, position: str) -> tuple[str, str]:
-        if self._port.kind == "output":
+        if self._point.kind == "output":
             return "", position
-        match = _PARAMETER.fullmatch(position)
+        match = _POSITION_PATTERN.fullmatch(position)
         assert match is not None
         return (match[1], match[2]) if match[1] else ("args", match[2])
 
 
-def _stored_hook(key: int, names: Sequence[str]) -> Any:
+def _parameter_hook(key: int, names: Sequence[str]) -> Any:
     def hook(module: Any, arguments: Any, output: Any) -> None:
         for name in names:
             see(getattr(module, name), key, f".{name}")

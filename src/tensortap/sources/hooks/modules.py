@@ -30,12 +30,25 @@ from tensortap.frameworks import dtensor
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.megatron import megatron_parameter_placement, megatron_placement
 from tensortap.sources.observation.checkpointing import NO_GRAPH_TASK, graph_task, is_recomputing
-from tensortap.sources.observation.point import Naming, Port, PortSource, Stopped, native_naming
-from tensortap.sources.probes.probes import Probes
-from tensortap.sources.sites import AFTER_STEP, VARIABLES, Wanted, inputs_of, takes_hooks, unwrapped
+from tensortap.sources.observation.point import (
+    HookSource,
+    Naming,
+    ObservationPoint,
+    StopForward,
+    native_naming,
+)
+from tensortap.sources.probes.probes import ProbeInstaller
+from tensortap.sources.sites import (
+    AFTER_STEP,
+    VARIABLES,
+    SelectedSite,
+    forward_signature,
+    supports_hooks,
+    unwrap,
+)
 
 
-class Modules(PortSource):
+class ModuleSource(HookSource):
     """Hooks on the modules that are wanted, from `start` to `stop`; the model itself keeps no trace.
 
     `rests(step)` says in which steps nothing is wanted, `is_last(port)` when the forward may be left.
@@ -45,96 +58,102 @@ class Modules(PortSource):
     def __init__(
         self,
         model: Any,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[SelectedSite],
         *,
         naming: Naming | None = None,
         by_position: bool = False,
         keeps_structures: bool = False,
-        rests: Callable[[int], bool] | None = None,
-        is_last: Callable[[Port], bool] | None = None,
+        skips_step: Callable[[int], bool] | None = None,
+        is_last: Callable[[ObservationPoint], bool] | None = None,
     ) -> None:
-        model = unwrapped(model)
+        model = unwrap(model)
         super().__init__(
-            model, wanted, naming or native_naming(model), keeps_structures=keeps_structures, rests=rests
+            model,
+            wanted,
+            naming or native_naming(model),
+            keeps_structures=keeps_structures,
+            skips_step=skips_step,
         )
         self.by_position = by_position
         self.may_stop = self.is_special = is_last is not None
         self._is_last = is_last
-        parameter_points = [point for point in self.ports if point.kind == "param"]
-        self._parameters = Parameters(self, parameter_points) if parameter_points else None
+        parameter_points = [point for point in self.points if point.kind == "param"]
+        self._parameters = ParameterHooks(self, parameter_points) if parameter_points else None
 
     def start(self, tap: Tap) -> None:
         super().start(tap)
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
-            if takes_hooks(self.model):
+            if supports_hooks(self.model):
                 self._handles.append(self._hook_step())
-            by_module: defaultdict[Any, list[Port]] = defaultdict(list)
-            for point in self.ports:
-                if takes_hooks(point.module) and point.kind not in VARIABLES:
+            by_module: defaultdict[Any, list[ObservationPoint]] = defaultdict(list)
+            for point in self.points:
+                if supports_hooks(point.module) and point.kind not in VARIABLES:
                     by_module[point.module].append(point)
             for module, points in by_module.items():
                 self._hook(module, points)
             if self._parameters is not None:
-                self._handles += self._parameters.hooks()
-            self._handles += Probes(self, [point for point in self.ports if point.kind in VARIABLES]).place()
+                self._handles += self._parameters.register()
+            self._handles += ProbeInstaller(
+                self, [point for point in self.points if point.kind in VARIABLES]
+            ).install()
             undo.pop_all()
 
     def forget(self) -> None:
         super().forget()
         self._parameters = None
 
-    def passed(self, points: Sequence[Port]) -> None:
+    def stop_after_last(self, points: Sequence[ObservationPoint]) -> None:
         for point in points:
             if self._is_last is not None and self._is_last(point):
                 self.stopped_after = point.path or "the model itself"
-                raise Stopped(self)
+                raise StopForward(self)
 
-    def placement(self, point: Port, leaf: Any) -> Placement | None:
+    def placement(self, point: ObservationPoint, leaf: Any) -> Placement | None:
         """How a piece sits in the whole, as the tensor says, or the hooks of its layer, or its form."""
         placement = super().placement(point, leaf)
         if point.function is not None:
             return placement
-        if placement is None and point.raw is not None:
-            placement = dtensor.placement_of_former_dtensor(point.raw, leaf, point.module)
+        if placement is None and point.raw_output is not None:
+            placement = dtensor.placement_of_former_dtensor(point.raw_output, leaf, point.module)
         if placement is None and point.kind == "param":
             return megatron_parameter_placement(point.module, leaf)
         return placement or megatron_placement(point.module, leaf, point.kind)  # type: ignore[arg-type]
 
     @cached_property
-    def _has_pieces(self) -> bool:
+    def _has_dtensor_parameters(self) -> bool:
         """Whether layers may hand out local pieces of distributed tensors."""
         if "torch.distributed.tensor" not in sys.modules:
             return False
         return any(dtensor.is_distributed(type(parameter)) for parameter in self.model.parameters())
 
-    def _hook(self, module: Any, points: Sequence[Port]) -> None:
-        if len(points) == 1 and points[0].is_simple and not self._may_hand_out_pieces(module):
-            hook = SimpleHook(self, points[0])
-            self._handles.append(module.register_forward_hook(hook.see))
+    def _hook(self, module: Any, points: Sequence[ObservationPoint]) -> None:
+        if len(points) == 1 and points[0].is_simple and not self._may_output_shards(module):
+            hook = FastOutputHook(self, points[0])
+            self._handles.append(module.register_forward_hook(hook.run))
             return
         inputs = [point for point in points if point.kind == "input"]
         outputs = [point for point in points if point.kind == "output"]
         parameters = [point for point in points if point.kind == "param"]
         if inputs:
             input_hook = InputHook(self, inputs, module)
-            self._handles.append(module.register_forward_pre_hook(input_hook.see, with_kwargs=True))
-        if self._may_hand_out_pieces(module):
+            self._handles.append(module.register_forward_pre_hook(input_hook.run, with_kwargs=True))
+        if self._may_output_shards(module):
             for port in points:
-                port.may_be_piece = True
-        if outputs and module._forward_hooks and self._has_pieces:
-            self._handles.append(module.register_forward_hook(RawHook(self, outputs).see, prepend=True))
+                port.may_be_shard = True
+        if outputs and module._forward_hooks and self._has_dtensor_parameters:
+            self._handles.append(module.register_forward_hook(RawOutputHook(self, outputs).run, prepend=True))
         if outputs or parameters:
             output_hook = OutputHook(self, outputs, [point for point in parameters if point.values])
-            self._handles.append(module.register_forward_hook(output_hook.see))
+            self._handles.append(module.register_forward_hook(output_hook.run))
 
-    def _may_hand_out_pieces(self, module: Any) -> bool:
-        if self._has_pieces:
+    def _may_output_shards(self, module: Any) -> bool:
+        if self._has_dtensor_parameters:
             return True
         return any(hasattr(parameter, "tensor_model_parallel") for parameter in module._parameters.values())
 
     def _hook_step(self) -> Any:
-        return self.model.register_forward_pre_hook(StepHook(self).see, prepend=True)
+        return self.model.register_forward_pre_hook(StepHook(self).run, prepend=True)
 
     def begin_step(self) -> None:
         if self.has_run and self._tap is not None:
@@ -142,9 +161,9 @@ class Modules(PortSource):
         declared = declared_step()
         self.step = declared if declared is not None else self.step + self.has_run
         self.has_run = True
-        self.is_resting = self._rests is not None and self._rests(self.step)
-        self.was_awake = self.was_awake or not self.is_resting
-        self.is_special = self.is_resting or self.may_stop
+        self.is_idle = self._skips_step is not None and self._skips_step(self.step)
+        self.was_active = self.was_active or not self.is_idle
+        self.is_special = self.is_idle or self.may_stop
         self._clear_gradients()
 
 
@@ -155,111 +174,113 @@ class Hook:
     """Hung up as `hook.see`, a method, which torch calls quicker than an object. A copy of the model gets a
     hook that rests for ever."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: StepSource) -> None:
         self._source = source
 
     def __deepcopy__(self, memo: Any) -> Hook:
-        return _resting(type(self))
+        return _idle_copy(type(self))
 
     def __reduce__(self) -> tuple[Callable[..., Hook], tuple[type[Hook]]]:
-        return _resting, (type(self),)
+        return _idle_copy, (type(self),)
 
 
-class Source(Protocol):
-    is_resting: bool
+class StepSource(Protocol):
+    is_idle: bool
 
     def begin_step(self) -> None: ...
 
 
-class Resting:
+class IdleSource:
     """What stands for the source of a hook that was copied with its model."""
 
-    is_resting = is_special = True
+    is_idle = is_special = True
 
     def begin_step(self) -> None: ...
 
 
-def _resting(hook_class: type[Hook]) -> Hook:
+def _idle_copy(hook_class: type[Hook]) -> Hook:
     hook = hook_class.__new__(hook_class)
-    Hook.__init__(hook, Resting())
+    Hook.__init__(hook, IdleSource())
     return hook
 
 
 class StepHook(Hook):
     """Before the outermost model's forward."""
 
-    def see(self, module: Any, arguments: Any) -> None:
+    def run(self, module: Any, arguments: Any) -> None:
         if not is_recomputing():
             self._source.begin_step()
 
 
-class OfferHook(StepHook):
+class ExposedModelHook(StepHook):
     """The same on a model that is only offered: in a compiled graph nothing is left of it, since the compiler
     knows the answer to its question."""
 
-    def see(self, module: Any, arguments: Any) -> None:
+    def run(self, module: Any, arguments: Any) -> None:
         if not is_compiling():
-            super().see(module, arguments)
+            super().run(module, arguments)
 
 
 class OutputHook(Hook):
     """After a module's forward: its output under each of its names, then its parameters."""
 
-    def __init__(self, source: Modules, points: Sequence[Port], parameters: Sequence[Port]) -> None:
+    def __init__(
+        self, source: ModuleSource, points: Sequence[ObservationPoint], parameters: Sequence[ObservationPoint]
+    ) -> None:
         super().__init__(source)
-        self._ports, self._parameters = points, parameters
+        self._points, self._parameters = points, parameters
 
-    def see(self, module: Any, arguments: Any, output: Any) -> None:
+    def run(self, module: Any, arguments: Any, output: Any) -> None:
         source: Any = self._source
-        if source.is_resting:
+        if source.is_idle:
             return
         try:
-            for point in self._ports:
-                point.see_output(output)
-                point.raw = None
+            for point in self._points:
+                point.observe_output(output)
+                point.raw_output = None
             for point in self._parameters:
-                point.see_stored(module)
+                point.observe_parameters(module)
         except Exception:  # noqa: BLE001 - a guest in someone's forward pass
             source.fail()
         if source.may_stop:
-            source.passed([*self._ports, *self._parameters])
+            source.stop_after_last([*self._points, *self._parameters])
 
 
-class SimpleHook(OutputHook):
+class FastOutputHook(OutputHook):
     """The same where all of an output is wanted under one name, its value or its gradient or both: the usual
     case, so it is written out."""
 
-    def __init__(self, source: Modules, point: Port) -> None:
+    def __init__(self, source: ModuleSource, point: ObservationPoint) -> None:
         super().__init__(source, [point], [])
-        self.port, self.name, self.rank = point, point.name(""), source.rank
-        self.take, self.pour = source.take_tensor, source.pour_directly
-        self._has_values, self._again = bool(point.values), point.again
+        self.point, self.name, self.rank = point, point.name(""), source.rank
+        self.retain, self.emit_record = source.retain_tensor, source.emit_fast
+        self._has_values, self._recomputation = bool(point.values), point.recomputation
 
-    def see(self, module: Any, arguments: Any, output: Any) -> None:
+    def run(self, module: Any, arguments: Any, output: Any) -> None:
         source: Any = self._source
         if source.is_special or type(output) is not Tensor or graph_task() != NO_GRAPH_TASK:
-            super().see(module, arguments, output)
+            super().run(module, arguments, output)
             return
-        recomputation = self._again
+        recomputation = self._recomputation
         if recomputation is not None and (
-            recomputation.hidden or not output.requires_grad or not is_grad_enabled()
+            recomputation.calls_without_graph or not output.requires_grad or not is_grad_enabled()
         ):
-            super().see(module, arguments, output)
+            super().run(module, arguments, output)
             return
         try:
-            point, step, name = self.port, source.step, self.name
+            point, step, name = self.point, source.step, self.name
             if point.step != step:
                 point.begin(step)
             call = point.calls
             point.calls = call + 1
             if self._has_values:
                 point.has_emitted = True
-                retained, rank = self.take(output), self.rank
-                self.pour(
+                retained, rank = self.retain(output), self.rank
+                self.emit_record(
                     Record(name, retained, "output", step, rank, call, next_order(), time(), None, None)
                 )
             if recomputation is not None:
-                handle = output.register_hook(_SimpleGradient(self, step, call))  # type: ignore[no-untyped-call]
+                handle = output.register_hook(_FastGradientHook(self, step, call))  # type: ignore[no-untyped-call]
                 source.keep_handle(handle, output.is_leaf)
         except UnsupportedValueError as error:
             source.refused.setdefault(self.name, str(error))
@@ -267,27 +288,27 @@ class SimpleHook(OutputHook):
             source.fail()
 
 
-class _SimpleGradient:
+class _FastGradientHook:
     """Waits for the gradient of one whole output."""
 
     __slots__ = ("_call", "_hook", "_step")
     __torch_unserializable__ = True
 
-    def __init__(self, hook: SimpleHook, step: int, call: int) -> None:
+    def __init__(self, hook: FastOutputHook, step: int, call: int) -> None:
         self._hook, self._step, self._call = hook, step, call
 
     def __call__(self, gradient: Tensor) -> None:
         hook, step, call = self._hook, self._step, self._call
         try:
-            point, name = hook.port, hook.name + ".grad"
+            point, name = hook.point, hook.name + ".grad"
             if point.source.is_over:
                 return
             if type(gradient) is not Tensor:
-                point.take_gradient(point.gradients, name, gradient, step, call)
+                point.record_gradient(point.gradients, name, gradient, step, call)
                 return
             point.has_gradient = True
-            retained, rank = hook.take(gradient), hook.rank
-            hook.pour(
+            retained, rank = hook.retain(gradient), hook.rank
+            hook.emit_record(
                 Record(name, retained, "grad_output", step, rank, call, next_order(), time(), None, None)
             )
         except UnsupportedValueError as error:
@@ -299,32 +320,32 @@ class _SimpleGradient:
 class InputHook(Hook):
     """Before a module's forward: what it was given, by the names of its parameters or by position."""
 
-    def __init__(self, source: Modules, points: Sequence[Port], module: Any) -> None:
+    def __init__(self, source: ModuleSource, points: Sequence[ObservationPoint], module: Any) -> None:
         super().__init__(source)
-        self._ports = points
-        self._positional, _, self._rest, _ = inputs_of(module)
-        self._named = self._by_position if source.by_position else self._by_name
+        self._points = points
+        self._positional, _, self._varargs, _ = forward_signature(module)
+        self._name_inputs = self._by_position if source.by_position else self._by_name
 
     # Torch calls a hook that was removed amid a call without the keywords.
-    def see(
+    def run(
         self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any] = _NO_KEYWORDS
     ) -> None:
         source: Any = self._source
-        if source.is_resting:
+        if source.is_idle:
             return
         try:
-            for point in self._ports:
-                point.see_inputs(self._named(arguments, keywords))
+            for point in self._points:
+                point.observe_inputs(self._name_inputs(arguments, keywords))
         except Exception:  # noqa: BLE001 - a guest in someone's forward pass
             source.fail()
         if source.may_stop:
-            source.passed(self._ports)
+            source.stop_after_last(self._points)
 
     def _by_name(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         names = self._positional
         yield from zip(names, arguments, strict=False)
         if len(arguments) > len(names):
-            yield self._rest or "args", arguments[len(names) :]
+            yield self._varargs or "args", arguments[len(names) :]
         yield from keywords.items()
 
     def _by_position(
@@ -337,93 +358,93 @@ class InputHook(Hook):
             yield f"kwargs.{name}", value
 
 
-class RawHook(Hook):
+class RawOutputHook(Hook):
     """Before the other forward hooks: what a parallel layer computed, before it is made local."""
 
-    def __init__(self, source: Modules, points: Sequence[Port]) -> None:
+    def __init__(self, source: ModuleSource, points: Sequence[ObservationPoint]) -> None:
         super().__init__(source)
-        self._ports = points
+        self._points = points
 
-    def see(self, module: Any, arguments: Any, output: Any) -> None:
-        if self._source.is_resting:
+    def run(self, module: Any, arguments: Any, output: Any) -> None:
+        if self._source.is_idle:
             return
-        for point in self._ports:
-            point.raw = output
+        for point in self._points:
+            point.raw_output = output
 
 
-class Parameters:
+class ParameterHooks:
     """What is wanted of parameters beyond their value at the end of a call."""
 
-    def __init__(self, source: Modules, points: Sequence[Port]) -> None:
-        self._source, self._ports = source, points
-        self._waiting: dict[str, Callable[[], None]] = {}
+    def __init__(self, source: ModuleSource, points: Sequence[ObservationPoint]) -> None:
+        self._source, self._points = source, points
+        self._pending: dict[str, Callable[[], None]] = {}
 
-    def hooks(self) -> list[Any]:
+    def register(self) -> list[Any]:
         """Hang them up; the handles take them down."""
         handles = [
             handle
-            for point in self._ports
+            for point in self._points
             for selected in point.gradients
             for handle in self._hook(point, selected)
         ]
-        if any(selected.site.is_after_step for point in self._ports for selected in point.values):
+        if any(selected.site.is_after_step for point in self._points for selected in point.values):
             handles.append(register_optimizer_step_post_hook(self._after_step))
         return handles
 
-    def _hook(self, point: Port, selected: Wanted) -> list[Any]:
+    def _hook(self, point: ObservationPoint, selected: SelectedSite) -> list[Any]:
         parameter = getattr(point.module, selected.site.parameter, None)
         if not isinstance(parameter, torch.Tensor) or not parameter.requires_grad:
-            point.unfit[selected.site.parameter] = "it does not require a gradient"
+            point.rejections[selected.site.parameter] = "it does not require a gradient"
             return []
-        hook = _Accumulated(self._source, lambda: self._wait(point, selected))
+        hook = _AccumulatedGradientHook(self._source, lambda: self._emit_after_backward(point, selected))
         register: Any = parameter.register_post_accumulate_grad_hook
-        return [register(hook.see)]
+        return [register(hook.run)]
 
-    def _wait(self, point: Port, selected: Wanted) -> None:
+    def _emit_after_backward(self, point: ObservationPoint, selected: SelectedSite) -> None:
         """Until the backward pass is over: with data parallelism the sum over ranks comes after this hook."""
-        if not self._waiting:
+        if not self._pending:
             try:
-                _queue(lambda: self._queue_again())
+                _queue_after_backward(lambda: self._requeue())
             except RuntimeError:  # a sharded model hands out gradients when the pass is over already
                 self._emit_gradient(point, selected)
                 return
-        self._waiting[selected.site.name] = lambda: self._emit_gradient(point, selected)
+        self._pending[selected.site.name] = lambda: self._emit_gradient(point, selected)
 
-    def _queue_again(self) -> None:
+    def _requeue(self) -> None:
         # Data parallelism queues its own end while the pass runs: ours has to come after it.
-        _queue(self._emit_waiting)
+        _queue_after_backward(self._emit_pending)
 
-    def _emit_waiting(self) -> None:
-        pending, self._waiting = list(self._waiting.values()), {}
+    def _emit_pending(self) -> None:
+        pending, self._pending = list(self._pending.values()), {}
         try:
             for emit in pending:
                 emit()
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
             self._source.fail()
 
-    def _emit_gradient(self, point: Port, selected: Wanted) -> None:
+    def _emit_gradient(self, point: ObservationPoint, selected: SelectedSite) -> None:
         gradient = getattr(point.module, selected.site.parameter).grad
         if gradient is None:
             return
-        point.fired.add(selected)
+        point.fired_sites.add(selected)
         placement = framework_of(gradient).placement(gradient)
         point.emit(selected.site.name, gradient, "grad_param", self._source.step, 0, placement)
 
     def _after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         try:
-            for point in self._ports:
+            for point in self._points:
                 for selected in point.values:
                     if selected.site.is_after_step:
                         self._emit_after_step(point, selected, stepped)
         except Exception:  # noqa: BLE001 - a guest in someone's training loop
             self._source.fail()
 
-    def _emit_after_step(self, point: Port, selected: Wanted, stepped: set[int]) -> None:
+    def _emit_after_step(self, point: ObservationPoint, selected: SelectedSite, stepped: set[int]) -> None:
         value = getattr(point.module, selected.site.parameter)
         if isinstance(value, torch.nn.Parameter) and id(value) not in stepped:
             return
-        point.fired.add(selected)
+        point.fired_sites.add(selected)
         placement = framework_of(value).placement(value)
         point.emit(
             f"{point.name(selected.site.parameter)}.{AFTER_STEP}",
@@ -435,16 +456,16 @@ class Parameters:
         )
 
 
-class _Accumulated(Hook):
-    def __init__(self, source: Modules, on_accumulated: Callable[[], None]) -> None:
+class _AccumulatedGradientHook(Hook):
+    def __init__(self, source: ModuleSource, on_accumulated: Callable[[], None]) -> None:
         super().__init__(source)
-        self._accumulated = on_accumulated
+        self._on_accumulated = on_accumulated
 
-    def see(self, parameter: torch.Tensor) -> None:
-        if not self._source.is_resting:
-            self._accumulated()
+    def run(self, parameter: torch.Tensor) -> None:
+        if not self._source.is_idle:
+            self._on_accumulated()
 
 
-def _queue(callback: Callable[[], None]) -> None:
+def _queue_after_backward(callback: Callable[[], None]) -> None:
     """Run it when the backward pass that is under way is over."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)

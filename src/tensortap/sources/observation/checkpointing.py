@@ -14,7 +14,7 @@ import torch
 
 graph_task = torch._C._current_graph_task_id
 NO_GRAPH_TASK = -1
-_MOST_HIDDEN = 1000  # calls without a graph wait for a checkpoint, most of them in vain
+_MAX_PENDING_CALLS = 1000  # calls without a graph wait for a checkpoint, most of them in vain
 
 
 def is_recomputing() -> bool:
@@ -29,101 +29,101 @@ class GradientPoint(Protocol):
     step: int
     source: Any
 
-    def wanting_gradient(self, parameter: str, item: str, call: int) -> Any: ...
+    def gradients_selecting(self, parameter: str, item: str, call: int) -> Any: ...
 
     def name(self, parameter: str, item: str = "") -> str: ...
 
-    def take_gradient(self, wanted: Any, name: str, gradient: Any, step: int, call: int) -> None: ...
+    def record_gradient(self, wanted: Any, name: str, gradient: Any, step: int, call: int) -> None: ...
 
 
-class Recomputed:
+class Recomputation:
     """The calls of one port that had no graph, and the gradients that come when they are repeated."""
 
     def __init__(self, point: GradientPoint) -> None:
-        self._port = point
-        self.hidden: deque[_Hidden] = deque(maxlen=_MOST_HIDDEN)
-        self._replay: _Replay | None = None
+        self._point = point
+        self.calls_without_graph: deque[_CallWithoutGraph] = deque(maxlen=_MAX_PENDING_CALLS)
+        self._replay: _CheckpointReplay | None = None
 
     def expect(self, part: str, leaf: torch.Tensor, call: int) -> None:
         """Remember a call without a graph: a checkpoint may come back to it."""
-        step = self._port.step
+        step = self._point.step
         if torch.is_grad_enabled():
-            if self.hidden and self.hidden[0].step != step:
-                self.hidden.clear()
+            if self.calls_without_graph and self.calls_without_graph[0].step != step:
+                self.calls_without_graph.clear()
             return
-        last = self.hidden[-1] if self.hidden else None
+        last = self.calls_without_graph[-1] if self.calls_without_graph else None
         if last is None or (last.step, last.call) != (step, call):
-            last = _Hidden(step, call)
-            self.hidden.append(last)
+            last = _CallWithoutGraph(step, call)
+            self.calls_without_graph.append(last)
         if leaf.requires_grad:  # the module handed on what it was given, which is watched outside
-            last.watched.add(part)
+            last.hooked_parts.add(part)
 
-    def watch(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
-        if not (self.hidden and torch.is_grad_enabled() and leaf.requires_grad):
+    def hook_gradient(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
+        if not (self.calls_without_graph and torch.is_grad_enabled() and leaf.requires_grad):
             return
         checkpoint = (graph_task(), id(torch._C._current_autograd_node()))
         if self._replay is None or self._replay.checkpoint != checkpoint:
             if self._replay is not None:
-                self._replay.settle()
-            self._replay = _Replay(checkpoint, self.hidden)
+                self._replay.match_calls()
+            self._replay = _CheckpointReplay(checkpoint, self.calls_without_graph)
         self._replay.expect(call)
-        hook = _LateGradient(self._port, self._replay, parameter, item, call)
+        hook = _RecomputedGradientHook(self._point, self._replay, parameter, item, call)
         handle = leaf.register_hook(hook)  # type: ignore[no-untyped-call]
-        self._port.source.keep_handle(handle, leaf.is_leaf)
+        self._point.source.keep_handle(handle, leaf.is_leaf)
 
 
 @dataclass(slots=True)
-class _Hidden:
+class _CallWithoutGraph:
     """A call without a graph, and the parts of it that are watched all the same."""
 
     step: int
     call: int
-    watched: set[str] = field(default_factory=set)
+    hooked_parts: set[str] = field(default_factory=set)
 
 
-class _Replay:
+class _CheckpointReplay:
     """The calls that one checkpoint computes again. Checkpoints come back in the opposite order, so which
     calls they repeat is known when all of one have come, and their gradients only come after that."""
 
-    def __init__(self, checkpoint: tuple[int, int], calls_without_graph: deque[_Hidden]) -> None:
-        self.checkpoint, self._hidden = checkpoint, calls_without_graph
+    def __init__(self, checkpoint: tuple[int, int], calls_without_graph: deque[_CallWithoutGraph]) -> None:
+        self.checkpoint, self._calls_without_graph = checkpoint, calls_without_graph
         self._calls: list[int] = []
-        self._repeated: dict[int, _Hidden] = {}
+        self._originals: dict[int, _CallWithoutGraph] = {}
 
     def expect(self, call: int) -> None:
         if call not in self._calls:
             self._calls.append(call)
 
-    def settle(self) -> None:
-        while self._calls and self._hidden:
-            self._repeated[self._calls.pop()] = self._hidden.pop()
+    def match_calls(self) -> None:
+        while self._calls and self._calls_without_graph:
+            self._originals[self._calls.pop()] = self._calls_without_graph.pop()
 
-    def repeated(self, call: int) -> _Hidden | None:
-        self.settle()
-        return self._repeated.get(call)
+    def original_call(self, call: int) -> _CallWithoutGraph | None:
+        self.match_calls()
+        return self._originals.get(call)
 
 
-class _LateGradient:
+class _RecomputedGradientHook:
     """Waits on a tensor that a checkpoint has computed again; the step and call are those it repeats."""
 
-    __slots__ = ("_call", "_item", "_parameter", "_port", "_replay")
+    __slots__ = ("_call", "_item", "_parameter", "_point", "_replay")
     __torch_unserializable__ = True
 
     def __init__(
-        self, point: GradientPoint, recomputation: _Replay, parameter: str, item: str, call: int
+        self, point: GradientPoint, recomputation: _CheckpointReplay, parameter: str, item: str, call: int
     ) -> None:
-        self._port, self._replay = point, recomputation
+        self._point, self._replay = point, recomputation
         self._parameter, self._item, self._call = parameter, item, call
 
     def __call__(self, gradient: torch.Tensor) -> None:
-        point, parameter, item = self._port, self._parameter, self._item
+        point, parameter, item = self._point, self._parameter, self._item
         try:
-            original = self._replay.repeated(self._call)
-            if original is None or parameter + item in original.watched:
+            original = self._replay.original_call(self._call)
+            if original is None or parameter + item in original.hooked_parts:
                 return
-            selected = point.wanting_gradient(parameter, item, original.call)
+            selected = point.gradients_selecting(parameter, item, original.call)
             if selected:
                 name = point.name(parameter, item) + ".grad"
-                point.take_gradient(selected, name, gradient, original.step, original.call)
+                point.record_gradient(selected, name, gradient, original.step, original.call)
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
             point.source.fail()

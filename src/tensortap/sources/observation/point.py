@@ -25,39 +25,46 @@ from tensortap.frameworks import dtensor
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import leaves
 from tensortap.frameworks.retention import keep_unchanged
-from tensortap.sources.sites import VARIABLES, Wanted, classes_of, gradient_kind, own_name, site_stem
+from tensortap.sources.sites import (
+    VARIABLES,
+    SelectedSite,
+    class_names,
+    gradient_kind,
+    model_output_name,
+    site_stem,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    from tensortap.sources.observation.checkpointing import Recomputed
+    from tensortap.sources.observation.checkpointing import Recomputation
 
 
 _CONSTANTS = (bool, int, float, str)  # what a variable holds besides tensors, most of the time
 Naming = Callable[[str, Kind, str, str], str]
 
 
-class Port:
+class ObservationPoint:
     """The output of a module under one of its names, or its inputs, or its parameters and buffers."""
 
     step = -1
     calls = 0  # how often it was passed in this step
     has_emitted = has_gradient = False
-    may_be_piece = False  # of something larger, without saying so itself
+    may_be_shard = False  # of something larger, without saying so itself
     was_entered = False  # its function, which may end before it binds the variable
-    raw: Any = None  # what a parallel layer computed, before it was made local
-    _recomputed = _before = 0
+    raw_output: Any = None  # what a parallel layer computed, before it was made local
+    _recomputed_calls = _earlier_calls = 0
 
     def __init__(
-        self, source: PortSource, module: Any, path: str, kind: Kind, wanted: Sequence[Wanted]
+        self, source: HookSource, module: Any, path: str, kind: Kind, wanted: Sequence[SelectedSite]
     ) -> None:
         self.source, self.module, self.path, self.kind = source, module, path, kind
         self.parameter = wanted[0].site.parameter if kind in VARIABLES else ""
         self.function: Any = wanted[0].site.function  # of one that belongs to no model
         self.is_own_call = wanted[0].site.is_own_call
-        self._plain = plain_tensors()
+        self._plain_types = plain_tensor_types()
         # A variable is not seen while a checkpoint repeats its function.
-        self._is_repeated = never if kind in VARIABLES else recomputing()
+        self._is_recomputing = always_false if kind in VARIABLES else recomputation_test()
         self.gradients = [selected for selected in wanted if selected.site.is_gradient]
         self.values = (
             [selected for selected in wanted if not selected.site.is_gradient] if self.gradients else wanted
@@ -66,41 +73,41 @@ class Port:
         self.takes_all = all(selected.takes_all for selected in self.values)
         takes_all_gradients = all(selected.takes_all for selected in self.gradients)
         self.is_simple = kind == "output" and self.takes_all and takes_all_gradients
-        self.fired: set[Wanted] = set()
-        self.parts: set[str] = set()  # what came by where only some of it was wanted
-        self.unfit: dict[str, str] = {}  # why something that came by gave no record
+        self.fired_sites: set[SelectedSite] = set()
+        self.observed_parts: set[str] = set()  # what came by where only some of it was wanted
+        self.rejections: dict[str, str] = {}  # why something that came by gave no record
         self._names: dict[str, str] = {}
-        self.again = _recomputed(self) if self.gradients else None
+        self.recomputation = _make_recomputation(self) if self.gradients else None
 
     @property
     def count(self) -> int:
         """How often it was passed."""
-        return self._before + self.calls + self._recomputed
+        return self._earlier_calls + self.calls + self._recomputed_calls
 
     def begin(self, step: int) -> None:
-        self._before = self.count
-        self.step, self.calls, self._recomputed = step, 0, 0
+        self._earlier_calls = self.count
+        self.step, self.calls, self._recomputed_calls = step, 0, 0
 
-    def see_output(self, output: Any) -> None:
+    def observe_output(self, output: Any) -> None:
         call = self._next_call()
-        if type(output) in self._plain:
-            self._see_leaf(self.parameter, "", output, call)
+        if type(output) in self._plain_types:
+            self._observe_leaf(self.parameter, "", output, call)
         else:
-            self._see(self.parameter, output, call)
+            self._observe(self.parameter, output, call)
 
-    def short_way(self) -> Callable[[Any], None]:
+    def fast_observer(self) -> Callable[[Any], None]:
         """`see_output` for a value that is wanted whole and without its gradient: what is asked for each
         time is found once."""
         source, name, kind = self.source, self.name(self.parameter), self.kind
-        if not self.takes_all or self.gradients or self.may_be_piece:
-            return self.see_output
-        retainers = {tensor_class(): source.take_tensor, **dict.fromkeys(_CONSTANTS, source.take)}
-        find_retainer, emit, rank = retainers.get, source.pour_directly, source.rank
+        if not self.takes_all or self.gradients or self.may_be_shard:
+            return self.observe_output
+        retainers = {tensor_class(): source.retain_tensor, **dict.fromkeys(_CONSTANTS, source.retain)}
+        find_retainer, emit, rank = retainers.get, source.emit_fast, source.rank
 
         def observe(value: Any) -> None:
             retain = find_retainer(type(value))
             if retain is None:
-                self.see_output(value)
+                self.observe_output(value)
                 return
             step = source.step
             if self.step != step:
@@ -117,36 +124,38 @@ class Port:
 
         return observe
 
-    def see_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
+    def observe_inputs(self, named: Iterable[tuple[str, Any]]) -> None:
         call = self._next_call()
         for parameter, value in named:
-            self._see(parameter, value, call)
+            self._observe(parameter, value, call)
 
-    def see_stored(self, module: Any) -> None:
+    def observe_parameters(self, module: Any) -> None:
         """Parameters and buffers, as they are when the module's call ends."""
         call = self._next_call()
         for selected in self.values:
             name = selected.site.parameter
             if not selected.site.is_after_step and hasattr(module, name):
-                self._see_leaf(name, "", getattr(module, name), call)
+                self._observe_leaf(name, "", getattr(module, name), call)
 
     def emit(
         self, name: str, value: Any, kind: Kind, step: int, call: int, placement: Placement | None
     ) -> None:
-        shards = None if type(value) in self._plain else dtensor.simulated_ranks(value, placement)
+        shards = None if type(value) in self._plain_types else dtensor.simulated_ranks(value, placement)
         for rank, shard, shard_placement in shards or [(self.source.rank, value, placement)]:
-            self._pour(name, shard, kind, step, rank, call, shard_placement)
+            self._emit_record(name, shard, kind, step, rank, call, shard_placement)
 
-    def _pour(
+    def _emit_record(
         self, name: str, value: Any, kind: Kind, step: int, rank: int, call: int, placement: Placement | None
     ) -> None:
         source = self.source
         try:
-            retained = source.take(value)
+            retained = source.retain(value)
         except UnsupportedValueError as error:
             source.refused.setdefault(name, str(error))
             return
-        source.pour(Record(name, retained, kind, step, rank, call, next_order(), time(), None, placement))
+        source.emit_record(
+            Record(name, retained, kind, step, rank, call, next_order(), time(), None, placement)
+        )
 
     def name(self, parameter: str, item: str = "") -> str:
         key = parameter + item  # an item begins with a dot or a bracket, so nothing is mixed up
@@ -160,100 +169,106 @@ class Port:
         seen before."""
         if self.step != self.source.step:
             self.begin(self.source.step)
-        if self._is_repeated():
-            self._recomputed += 1
-            return -self._recomputed
+        if self._is_recomputing():
+            self._recomputed_calls += 1
+            return -self._recomputed_calls
         self.calls += 1
         return self.calls - 1
 
-    def _see(self, parameter: str, value: Any, call: int) -> None:
+    def _observe(self, parameter: str, value: Any, call: int) -> None:
         keeps_container = (
             self.source.keeps_structures and self.kind in (*VARIABLES, "output") and self.takes_all
         )
         for item, leaf in [("", value)] if keeps_container else leaves(value):
-            if type(leaf) in self._plain or self._is_fit(leaf, keeps_container):
-                self._see_leaf(parameter, item, leaf, call)
+            if type(leaf) in self._plain_types or self._is_recordable(leaf, keeps_container):
+                self._observe_leaf(parameter, item, leaf, call)
             elif leaf is not None:
-                self.unfit[parameter + item] = f"it was a {type(leaf).__name__}, not a tensor"
+                self.rejections[parameter + item] = f"it was a {type(leaf).__name__}, not a tensor"
 
-    def _is_fit(self, leaf: Any, keeps_container: bool) -> bool:
+    def _is_recordable(self, leaf: Any, keeps_container: bool) -> bool:
         if self.kind in VARIABLES:  # a module would be copied, weights and all, each time it is bound
-            return "Module" not in classes_of(leaf)
+            return "Module" not in class_names(leaf)
         return keeps_container or framework_of(leaf).name != "python"
 
-    def see_shown(self, parameter: str, item: str, leaf: Any, call: int) -> None:
+    def observe_in_graph(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         """One leaf that a compiled graph shows, which counts its calls itself."""
         if self.step != self.source.step:
             self.begin(self.source.step)
         self.calls = max(call + 1, self.calls)
-        self._take(parameter, item, leaf, call)
+        self._record_leaf(parameter, item, leaf, call)
 
-    def take_gradient(self, wanted: Sequence[Wanted], name: str, gradient: Any, step: int, call: int) -> None:
+    def record_gradient(
+        self, wanted: Sequence[SelectedSite], name: str, gradient: Any, step: int, call: int
+    ) -> None:
         if self.source.is_over:
             return
-        self.fired.update(wanted)
+        self.fired_sites.update(wanted)
         self.source.has_gradients = True
         kind = gradient_kind(self.kind)
-        placement = None if type(gradient) in self._plain else framework_of(gradient).placement(gradient)
+        placement = (
+            None if type(gradient) in self._plain_types else framework_of(gradient).placement(gradient)
+        )
         self.emit(name, gradient, kind, step, call, placement)
 
-    def _see_leaf(self, parameter: str, item: str, leaf: Any, call: int) -> None:
-        self._take(parameter, item, leaf, call)
-        if self.again is not None and framework_of(leaf).name == "torch" and self.kind != "param":
+    def _observe_leaf(self, parameter: str, item: str, leaf: Any, call: int) -> None:
+        self._record_leaf(parameter, item, leaf, call)
+        if self.recomputation is not None and framework_of(leaf).name == "torch" and self.kind != "param":
             if call >= 0:
-                self.again.expect(parameter + item, leaf, call)
-                self._watch_gradient(parameter, item, leaf, call)
+                self.recomputation.expect(parameter + item, leaf, call)
+                self._hook_gradient(parameter, item, leaf, call)
             else:
-                self.again.watch(parameter, item, leaf, call)
+                self.recomputation.hook_gradient(parameter, item, leaf, call)
 
-    def _take(self, parameter: str, item: str, leaf: Any, call: int) -> None:
+    def _record_leaf(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         if self.values and call >= 0 and (self.takes_all or self._accepts(parameter, item, call)):
-            has_no_placement = type(leaf) in self._plain and self.raw is None and not self.may_be_piece
+            has_no_placement = (
+                type(leaf) in self._plain_types and self.raw_output is None and not self.may_be_shard
+            )
             placement = None if has_no_placement else self.source.placement(self, leaf)
             self.has_emitted = True
             self.emit(self.name(parameter, item), leaf, self.kind, self.step, call, placement)
 
     def _accepts(self, parameter: str, item: str, call: int) -> bool:
-        self.parts.add(parameter + item)
+        self.observed_parts.add(parameter + item)
         accepting = [selected for selected in self.values if selected.accepts(parameter, item, call)]
-        self.fired.update(accepting)
+        self.fired_sites.update(accepting)
         return bool(accepting)
 
-    def _watch_gradient(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
-        accepting = self.wanting_gradient(parameter, item, call)
+    def _hook_gradient(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
+        accepting = self.gradients_selecting(parameter, item, call)
         if not accepting:
             return
         if not leaf.requires_grad:
-            self.unfit[parameter + item] = _no_gradient(leaf)
+            self.rejections[parameter + item] = _explain_no_gradient(leaf)
             return
-        hook = _Gradient(self, accepting, self.name(parameter, item) + ".grad", call)
+        hook = _GradientHook(self, accepting, self.name(parameter, item) + ".grad", call)
         self.source.keep_handle(leaf.register_hook(hook), leaf.is_leaf)  # type: ignore[no-untyped-call]
 
-    def wanting_gradient(self, parameter: str, item: str, call: int) -> list[Wanted]:
+    def gradients_selecting(self, parameter: str, item: str, call: int) -> list[SelectedSite]:
         return [selected for selected in self.gradients if selected.accepts(parameter, item, call)]
 
 
-class _Gradient:
+class _GradientHook:
     """Waits on a tensor for its gradient; the step and call are those of the tensor."""
 
-    __slots__ = ("_call", "_name", "_port", "_step", "_wanted")
+    __slots__ = ("_call", "_name", "_point", "_step", "_wanted")
     __torch_unserializable__ = True  # a tensor that is saved meanwhile leaves it behind, without a warning
 
-    def __init__(self, point: Port, wanted: Sequence[Wanted], name: str, call: int) -> None:
-        self._port, self._wanted, self._name, self._call = point, wanted, name, call
+    def __init__(self, point: ObservationPoint, wanted: Sequence[SelectedSite], name: str, call: int) -> None:
+        self._point, self._wanted, self._name, self._call = point, wanted, name, call
         self._step = point.source.step
 
     def __call__(self, gradient: torch.Tensor) -> None:
-        point = self._port
+        point = self._point
         try:
-            point.take_gradient(self._wanted, self._name, gradient, self._step, self._call)
+            point.record_gradient(self._wanted, self._name, gradient, self._step, self._call)
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
             point.source.fail()
 
 
 def native_naming(model: Any) -> Naming:
     """`layers.0`, `layers.0[1]`, `encoder.out.logits`, `layers.0.in.mask`, `out`, `pkg.mod:func.x`."""
-    own = "" if model is None else own_name(model)
+    own = "" if model is None else model_output_name(model)
 
     def name(path: str, kind: Kind, parameter: str, item: str) -> str:
         stem = site_stem(path, kind, parameter, own)
@@ -266,13 +281,13 @@ def native_naming(model: Any) -> Naming:
     return name
 
 
-def _recomputed(point: Port) -> Recomputed:
-    from tensortap.sources.observation.checkpointing import Recomputed
+def _make_recomputation(point: ObservationPoint) -> Recomputation:
+    from tensortap.sources.observation.checkpointing import Recomputation
 
-    return Recomputed(point)
+    return Recomputation(point)
 
 
-def _no_gradient(leaf: torch.Tensor) -> str:
+def _explain_no_gradient(leaf: torch.Tensor) -> str:
     import torch
 
     if not torch.is_grad_enabled():
@@ -282,52 +297,54 @@ def _no_gradient(leaf: torch.Tensor) -> str:
     return "nothing it was computed from requires a gradient"
 
 
-class Stopped(BaseException):
+class StopForward(BaseException):
     """Leaves a forward after the last selected site; no Exception, so that no model swallows it."""
 
-    def __init__(self, source: PortSource) -> None:
+    def __init__(self, source: HookSource) -> None:
         super().__init__("the last selected site was passed (stop=True)")
         self.source = source
 
 
-class PortSource:
+class HookSource:
     """Ports of what is wanted. `rests(step)` says in which steps nothing is; with `keeps_structures` an
     output or a variable is one record, whatever it holds."""
 
-    unseen = "not called"  # what is known of a module that gave nothing, and of which nothing else is known
+    uncalled_reason = (
+        "not called"  # what is known of a module that gave nothing, and of which nothing else is known
+    )
 
     def __init__(
         self,
         model: Any,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[SelectedSite],
         naming: Naming,
         *,
         keeps_structures: bool = False,
-        rests: Callable[[int], bool] | None = None,
+        skips_step: Callable[[int], bool] | None = None,
     ) -> None:
         self.model, self.naming, self.keeps_structures = model, naming, keeps_structures
         self.step, self.rank = 0, 0
-        self.has_run, self.is_resting, self.is_special = False, False, False
-        self.was_awake = False  # in any step
+        self.has_run, self.is_idle, self.is_special = False, False, False
+        self.was_active = False  # in any step
         self.is_over = False  # a backward pass may come later
         self.has_gradients = False  # some have come
         self.stopped_after, self.failure = "", ""
-        self._rests = rests
+        self._skips_step = skips_step
         self._tap: Tap | None = None
-        self.pour: Callable[[Record], object] = keep_unchanged
-        self.pour_directly: Callable[[Record], object] = keep_unchanged
-        self.take: Callable[[Any], Any] = keep_unchanged  # what a record holds of a value
-        self.take_tensor: Callable[[Any], Any] = keep_unchanged  # the same, for an ordinary tensor
+        self.emit_record: Callable[[Record], object] = keep_unchanged
+        self.emit_fast: Callable[[Record], object] = keep_unchanged
+        self.retain: Callable[[Any], Any] = keep_unchanged  # what a record holds of a value
+        self.retain_tensor: Callable[[Any], Any] = keep_unchanged  # the same, for an ordinary tensor
         self.refused: dict[str, str] = {}
         self._handles: list[Any] = []
         # Bounded for modules that are called by themselves; one that is let go finds that all is over.
         self._gradient_handles: deque[Any] = deque(maxlen=10_000)
         self._lasting_handles: list[Any] = []
-        self.ports = self._make_ports(wanted)
+        self.points = self._make_points(wanted)
 
     def start(self, tap: Tap) -> None:
         self._tap, self.rank = tap, rank_info().rank
-        self.pour, self.pour_directly = tap.emit, tap.shortcut()
+        self.emit_record, self.emit_fast = tap.emit, tap.shortcut()
 
     def stop(self) -> None:
         self.is_over = True
@@ -336,33 +353,34 @@ class PortSource:
         self._handles, self._lasting_handles = [], []
         self._gradient_handles.clear()
 
-    def catch_up(self) -> None:
+    def sync_step(self) -> None:
         """Find out which step it is, before a value of a function is seen."""
 
     def forget(self) -> None:
         """Let go of the model at once: ports and their source hold each other."""
-        self.ports = []
+        self.points = []
 
     def fail(self) -> None:
         """Called while an exception is being handled, within the program's forward or backward."""
         assert self._tap is not None
-        self.failure = _sentence(sys.exception())
+        self.failure = _first_line_of(sys.exception())
         self._tap.fail(self)
 
     def keep_handle(self, handle: Any, is_on_leaf: bool = False) -> None:
         (self._lasting_handles if is_on_leaf else self._gradient_handles).append(handle)
 
-    def placement(self, point: Port, leaf: Any) -> Placement | None:
+    def placement(self, point: ObservationPoint, leaf: Any) -> Placement | None:
         """How a piece sits in the whole, as the value itself says."""
         return framework_of(leaf).placement(leaf)
 
-    def _make_ports(self, wanted: Sequence[Wanted]) -> list[Port]:
-        groups: defaultdict[tuple[str, Kind, str], list[Wanted]] = defaultdict(list)
+    def _make_points(self, wanted: Sequence[SelectedSite]) -> list[ObservationPoint]:
+        groups: defaultdict[tuple[str, Kind, str], list[SelectedSite]] = defaultdict(list)
         for selected in wanted:
             site = selected.site
             groups[site.path, site.of, site.parameter if site.of in VARIABLES else ""].append(selected)
         return [
-            Port(self, group[0].site.module, path, kind, group) for (path, kind, _), group in groups.items()
+            ObservationPoint(self, group[0].site.module, path, kind, group)
+            for (path, kind, _), group in groups.items()
         ]
 
     def _clear_gradients(self) -> None:
@@ -374,7 +392,7 @@ class PortSource:
         self._lasting_handles.clear()
 
 
-def _sentence(error: BaseException | None) -> str:
+def _first_line_of(error: BaseException | None) -> str:
     """What a reader sees of it: its class, and the first line of what it says."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
@@ -391,29 +409,29 @@ def tensor_class() -> type:
     return _NoTensor if torch is None else torch.Tensor
 
 
-def plain_tensors() -> frozenset[type]:
+def plain_tensor_types() -> frozenset[type]:
     """The classes whose values are ordinary tensors."""
     torch = torch_if_loaded()
-    return frozenset() if torch is None else _plain_tensors(torch)
+    return frozenset() if torch is None else _plain_tensor_types(torch)
 
 
-def is_repeating() -> bool:
+def may_be_recomputing() -> bool:
     """Whether this may be a checkpoint that computes again what it did not keep: within a backward pass, with
     gradients switched on. A function that belongs to the backward pass itself runs without them."""
     torch = torch_if_loaded()
     return torch is not None and torch._C._current_graph_task_id() != -1 and bool(torch.is_grad_enabled())
 
 
-def recomputing() -> Callable[[], bool]:
+def recomputation_test() -> Callable[[], bool]:
     """What tells quickly whether a backward pass is under way in this thread."""
     if torch_if_loaded() is None:
-        return never
+        return always_false
     from tensortap.sources.observation.checkpointing import is_recomputing
 
     return is_recomputing
 
 
-def never() -> bool:
+def always_false() -> bool:
     return False
 
 
@@ -422,5 +440,5 @@ class _NoTensor:
 
 
 @lru_cache(maxsize=1)
-def _plain_tensors(torch: Any) -> frozenset[type]:
+def _plain_tensor_types(torch: Any) -> frozenset[type]:
     return frozenset((torch.Tensor, torch.nn.Parameter))
