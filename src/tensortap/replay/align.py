@@ -236,7 +236,7 @@ class _TeacherForcedComparison:
     def measure_floor(
         self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_unfused: bool
     ) -> Floor:
-        """The noise floor of each module in isolation, from the reference model if possible, else the candidate."""
+        """The noise floor of each module in isolation: of the reference model if possible, else the candidate."""
         reference_dtype, candidate_dtype = (
             coarsest_output_dtype(side.entries),
             coarsest_output_dtype(own for _, own in run.pairs),
@@ -330,7 +330,7 @@ def _select_rank(
 def _matched_reference(
     side: Side, run: TeacherForcedRun, activations: ReferenceActivations, ignored: Sequence[Entry]
 ) -> Side:
-    """The reference's entries under the steps and calls at which they were used, with unused and ignored ones."""
+    """The reference's entries as they were used (step, call), with the unused and the ignored ones."""
     unused = [entry for entry in side.entries if id(entry) not in activations.used_ids]
     return Side(side.label, [*(a for a, _ in run.pairs), *unused, *ignored])
 

@@ -1,4 +1,4 @@
-"""Let a model run, and leave no trace: state, gradients, random numbers and steps are as they were."""
+"""Run a model in isolation: state, gradients, random states and step counter are restored afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensortap.core.steps import save_steps
 
 @contextlib.contextmanager
 def preserved_state(model: Any) -> Iterator[None]:
-    """Whatever runs inside: buffers, gradients, modes, random states and the count of steps are put back."""
+    """Restore buffers, gradients, modes, random states and the step counter on exit."""
     with contextlib.ExitStack() as undo:
         for save_state in (_save_buffers, _save_gradients, _save_modes):
             undo.callback(save_state(model))
@@ -42,7 +42,7 @@ def _save_buffers(model: Any) -> Callable[[], None]:
 
 
 def _are_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """By bits: a NaN is itself. What was not written keeps its version."""
+    """Whether the bits are equal, NaN included: a buffer that was not written keeps its version counter."""
     if a.shape != b.shape or a.layout != torch.strided or a.device.type == "meta":
         return a.device.type == "meta"
     a_bytes, b_bytes = (side.detach().reshape(-1).view(torch.uint8) for side in (a, b))
@@ -50,7 +50,7 @@ def _are_bitwise_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _save_gradients(model: Any) -> Callable[[], None]:
-    """Gradients are laid aside: what a backward pass adds goes into new ones."""
+    """Set gradients aside: a backward pass accumulates into new ones."""
     saved = [(parameter, parameter.grad) for parameter in model.parameters()]
     for parameter, gradient in saved:
         if gradient is not None:

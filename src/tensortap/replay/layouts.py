@@ -1,9 +1,4 @@
-"""Layouts and fused modules while replaying.
-
-Values that a model keeps in another arrangement than a reference: what to compare and to put.
-
-What a reference does in several modules and the other model in one: their outputs side by side.
-"""
+"""Layouts and fused modules while replaying: bring the reference's values into the candidate's form."""
 
 from __future__ import annotations
 
@@ -27,35 +22,35 @@ from tensortap.core.patterns import closest_names
 from tensortap.kernels.decode import Array, decode
 from tensortap.replay.reference import concatenate
 
-_FAR = 0.15  # of the whole: what is nearer is no other arrangement
+_FAR = 0.15  # relative L2: closer values have the same layout
 _SAMPLE_SIZE = 256
 _FLOATING = {name for name in UNIT_ROUNDOFF if not name.startswith("complex")}
 
 
 class InverseReorderedRef(NamedTuple):
-    """Given numbers in the arrangement of another value; what they do not reach, as padding, stays."""
+    """The source in the layout of the target; elements without a source (padding) keep the target's."""
 
     source: ValueRef
     target: ValueRef
-    steps: tuple[ArrayOp, ...]  # that make of the other value what is given
+    ops: tuple[ArrayOp, ...]  # that turn the target's layout into the source's
 
     def load(self) -> Any:
         operand = self.operand()
         return decode(operand.bits, operand.dtype)
 
     def operand(self) -> Operand:
-        given, like = self.source.operand(), self.target.operand()
-        if given is None or like is None:
+        source, target = self.source.operand(), self.target.operand()
+        if source is None or target is None:
             raise ValueError("what is not numbers has no arrangement")
-        array = decode(like.bits, like.dtype).copy()
-        indices = apply_ops(self.steps, np.arange(array.size).reshape(array.shape))
-        array.reshape(-1)[indices.reshape(-1)] = decode(given.bits, given.dtype).reshape(-1)
+        array = decode(target.bits, target.dtype).copy()
+        indices = apply_ops(self.ops, np.arange(array.size).reshape(array.shape))
+        array.reshape(-1)[indices.reshape(-1)] = decode(source.bits, source.dtype).reshape(-1)
         return Operand(array, str(array.dtype))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignedLayouts:
-    """A pair in one arrangement, and what to put in the place of the model's own value."""
+    """A pair in one layout, and the replacement of the candidate's value."""
 
     reference: Entry
     candidate: Entry
@@ -63,28 +58,29 @@ class AlignedLayouts:
     layout: Layout
 
 
-def align_layouts(other: Entry, own: Entry) -> AlignedLayouts | str:
-    """The reference's value and the model's own in one arrangement; a sentence where several would do, and
-    an empty one where it is as it is."""
-    if not {other.dtype, own.dtype} <= _FLOATING:
+def align_layouts(reference: Entry, candidate: Entry) -> AlignedLayouts | str:
+    """Both entries in one layout; else a reason if several layouts fit, or "" if none or the same does."""
+    if not {reference.dtype, candidate.dtype} <= _FLOATING:
         return ""
-    if other.shape == own.shape and _are_samples_close(other.operand(), own.operand()):
+    if reference.shape == candidate.shape and _are_samples_close(reference.operand(), candidate.operand()):
         return ""
-    theirs, ours = load_numbers(other.reference), load_numbers(own.reference)
-    if theirs is None or ours is None or min(theirs.size, ours.size) < 2:
+    a, b = load_numbers(reference.reference), load_numbers(candidate.reference)
+    if a is None or b is None or min(a.size, b.size) < 2:
         return ""
-    fit = find_layout(theirs, ours)
-    if len(fit.layouts) > 1 and theirs.shape != ours.shape:
+    fit = find_layout(a, b)
+    if len(fit.layouts) > 1 and a.shape != b.shape:
         return str(fit)
     layout = fit.layout
-    return _apply_layout(other, own, layout) if layout is not None and layout.is_conventional else ""
+    return (
+        _apply_layout(reference, candidate, layout) if layout is not None and layout.is_conventional else ""
+    )
 
 
-def _are_samples_close(theirs: Operand | None, ours: Operand | None) -> bool:
-    """By a few numbers: most values need no more."""
-    if theirs is None or ours is None or not theirs.bits.size:
+def _are_samples_close(a: Operand | None, b: Operand | None) -> bool:
+    """Whether a sample of the numbers is close: that decides most pairs."""
+    if a is None or b is None or not a.bits.size:
         return True
-    return relative_distance(_sample(theirs), _sample(ours)) <= _FAR
+    return relative_distance(_sample(a), _sample(b)) <= _FAR
 
 
 def _sample(operand: Operand) -> Array:
@@ -92,22 +88,22 @@ def _sample(operand: Operand) -> Array:
     return decode(flat[:: max(1, flat.size // _SAMPLE_SIZE)], operand.dtype)
 
 
-def _apply_layout(other: Entry, own: Entry, layout: Layout) -> AlignedLayouts:
-    theirs, ours = _reorder(other, layout.a), _reorder(own, layout.b)
-    given = replace(
-        other,
-        reference=InverseReorderedRef(theirs.reference, own.reference, layout.b),
-        shape=own.shape,
+def _apply_layout(reference: Entry, candidate: Entry, layout: Layout) -> AlignedLayouts:
+    a, b = _reorder(reference, layout.a), _reorder(candidate, layout.b)
+    replacement = replace(
+        reference,
+        reference=InverseReorderedRef(a.reference, candidate.reference, layout.b),
+        shape=candidate.shape,
         checksum="",
     )
-    return AlignedLayouts(theirs, ours, given, layout)
+    return AlignedLayouts(a, b, replacement, layout)
 
 
-def _reorder(entry: Entry, steps: tuple[ArrayOp, ...]) -> Entry:
-    if not steps:
+def _reorder(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
+    if not ops:
         return entry
-    shape = apply_ops(steps, np.empty(entry.shape, np.bool_)).shape
-    return replace(entry, reference=ReorderedRef(entry.reference, steps), shape=shape, checksum="")
+    shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
+    return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")
 
 
 Fused = Mapping[str, Sequence[str]]
@@ -115,7 +111,7 @@ _USAGE = 'fused says what one module does of several: {"qkv_proj": ["q_proj", "k
 
 
 class ConcatenatedRef(NamedTuple):
-    """Values of one shape but for the last axis, along which they are put together."""
+    """Values concatenated along the last axis, as the outputs of a fused projection."""
 
     parts: tuple[ValueRef, ...]
 
@@ -127,18 +123,18 @@ class ConcatenatedRef(NamedTuple):
 
 
 class FusionGuess(NamedTuple):
-    """Modules that were found to be done in one, by their last names."""
+    """Guessed fused modules, by the last component of their names."""
 
-    fused: dict[str, list[str]]  # the candidate does in one what the reference does in several
-    split_up: dict[str, list[tuple[str, int]]]  # the other way round, with the widths
+    fused: dict[str, list[str]]  # the candidate's module -> the reference's modules
+    split_up: dict[str, list[tuple[str, int]]]  # the reference's module -> the candidate's, with their widths
 
     def __str__(self) -> str:
         parts = {**self.fused, **{name: [part for part, _ in parts] for name, parts in self.split_up.items()}}
-        return "; ".join(f"{name} is taken for {', '.join(these)} in one" for name, these in parts.items())
+        return "; ".join(f"{name} is taken for {', '.join(names)} in one" for name, names in parts.items())
 
 
 def check_fused(fused: Any, modules: Sequence[str]) -> Fused:
-    """What a user said to be done in one; refused where the model has no such module."""
+    """The user's `fused=`, validated: each key is a module of the candidate."""
     if fused is None:
         return {}
     if not isinstance(fused, Mapping) or not all(map(_is_list_of_names, fused.values())):
@@ -157,20 +153,23 @@ def _is_list_of_names(parts: Any) -> bool:
 
 
 def guess_fused(matched: Matching, renamed: Callable[[str], str]) -> FusionGuess:
-    """What only the two sides together have: outputs that lie side by side in one of the other side."""
+    """Guess fused modules: unmatched outputs of one side whose concatenation is an output of the other."""
     renamed_entries = [replace(entry, name=renamed(entry.name)) for entry in matched.only_a]
-    original_names = {id(one): entry.name for one, entry in zip(renamed_entries, matched.only_a, strict=True)}
+    original_names = {
+        id(renamed_entry): entry.name
+        for renamed_entry, entry in zip(renamed_entries, matched.only_a, strict=True)
+    }
     guess = FusionGuess({}, {})
     for candidate in find_fused(Matching([], _outputs(renamed_entries), _outputs(matched.only_b))):
-        whole, parts = candidate.full, candidate.parts
-        if candidate.ops or not candidate.is_fused or candidate.placement.dim != len(whole.shape) - 1:
+        full, parts = candidate.full, candidate.parts
+        if candidate.ops or not candidate.is_fused or candidate.placement.dim != len(full.shape) - 1:
             continue
         if candidate.is_a:
             widths = [(_module_leaf_name(part.name), part.shape[-1]) for part in parts]
-            guess.split_up.setdefault(_module_leaf_name(original_names[id(whole)]), widths)
+            guess.split_up.setdefault(_module_leaf_name(original_names[id(full)]), widths)
         else:
             guess.fused.setdefault(
-                _module_leaf_name(whole.name), [_module_leaf_name(original_names[id(part)]) for part in parts]
+                _module_leaf_name(full.name), [_module_leaf_name(original_names[id(part)]) for part in parts]
             )
     return guess
 
@@ -184,9 +183,8 @@ def _module_leaf_name(name: str) -> str:
 
 
 def concatenate_fused(side: Side, fused: Fused) -> Side:
-    """The same values, those of modules that are done in one under the name of that one: `{"qkv": ["q", "k",
-    "v"]}` makes of the outputs of `attn.q`, `attn.k` and `attn.v` one of `attn.qkv`. Their input is its own.
-    """
+    """Concatenate the outputs of fused modules: `{"qkv": ["q", "k", "v"]}` turns the outputs of `attn.q`,
+    `attn.k` and `attn.v` into one of `attn.qkv`, whose input is theirs."""
     if not fused:
         return side
     groups = {key: parts for key, parts in _group_parts(side, fused).items() if all(parts)}
@@ -198,7 +196,7 @@ def concatenate_fused(side: Side, fused: Fused) -> Side:
 
 
 def missing_parts(side: Side, fused: Fused) -> list[str]:
-    """What is said to be fused, and of which the side has not all parts beside each other."""
+    """A message for each fused module whose parts the side does not all have as siblings."""
     complete = {key[1] for key, parts in _group_parts(side, fused).items() if all(parts)}
     return [
         f"fused: no module of the reference has {', '.join(parts)} beside each other, for {name}"
@@ -208,7 +206,7 @@ def missing_parts(side: Side, fused: Fused) -> list[str]:
 
 
 def _group_parts(side: Side, fused: Fused) -> dict[tuple[Any, ...], list[Entry | None]]:
-    """What belongs together, in the order in which it is fused; None for what is not there."""
+    """Entries of each fused module in the order of its parts; None for a missing one."""
     groups: dict[tuple[Any, ...], list[Entry | None]] = {}
     for entry in side.entries:
         module, rest = split_name(entry.name, entry.kind)
@@ -223,14 +221,14 @@ def _group_parts(side: Side, fused: Fused) -> dict[tuple[Any, ...], list[Entry |
 def _concatenate_entries(key: tuple[Any, ...], parts: Sequence[Entry | None]) -> Entry:
     parent, name, rest, kind = key[:4]
     entries = [part for part in parts if part is not None]
-    name_of_whole = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
+    fused_name = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
     first = entries[0]
     if kind == "input":
-        return replace(first, name=name_of_whole, class_name="")
+        return replace(first, name=fused_name, class_name="")
     width = sum(entry.shape[-1] if entry.shape else 1 for entry in entries)
     return replace(
         first,
-        name=name_of_whole,
+        name=fused_name,
         reference=ConcatenatedRef(tuple(entry.reference for entry in entries)),
         shape=(*first.shape[:-1], width),
         nbytes=sum(entry.nbytes for entry in entries),
@@ -240,8 +238,8 @@ def _concatenate_entries(key: tuple[Any, ...], parts: Sequence[Entry | None]) ->
 
 
 def split_fused(side: Side, split_up: Mapping[str, Sequence[tuple[str, int]]]) -> Side:
-    """The same values, that of a module which does several in one under the names of those: `{"qkv": [("q",
-    64), ("k", 32), ("v", 32)]}` makes three of the output of `attn.qkv`. Its input is that of each."""
+    """Split the outputs of fused modules: `{"qkv": [("q", 64), ("k", 32), ("v", 32)]}` turns the output of
+    `attn.qkv` into three, each with its input."""
     if not split_up:
         return side
     return replace(side, entries=[part for entry in side.entries for part in _split_entry(entry, split_up)])
@@ -256,8 +254,8 @@ def _split_entry(entry: Entry, split_up: Mapping[str, Sequence[tuple[str, int]]]
         return [entry]
     entries, start = [], 0
     for name, width in parts:
-        name_of_part = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
-        part = replace(entry, name=name_of_part, class_name="")
+        part_name = f"{parent}.{name}{rest}" if parent else f"{name}{rest}"
+        part = replace(entry, name=part_name, class_name="")
         if entry.kind == "output":
             slice_ref = ReorderedRef(entry.reference, (("cut", len(entry.shape) - 1, start, start + width),))
             part = replace(part, reference=slice_ref, shape=(*entry.shape[:-1], width), checksum="")

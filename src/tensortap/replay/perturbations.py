@@ -1,9 +1,4 @@
-"""Tt.floor: repeat, ulp, float64.
-
-Run a model again with changes that should not matter, and measure what they do to every value.
-
-Numbers moved to their neighbours: the least that another right way of computing may do to them.
-"""
+"""`tt.floor`: measure the noise floor by reruns with harmless perturbations (repeat, ulp, float64)."""
 
 from __future__ import annotations
 
@@ -37,7 +32,7 @@ from tensortap.sources.sites import require_module
 DEFAULT_RERUNS = ("repeat", "ulp", "float64")
 _DEFAULT_PATTERNS = ("**", "**.in")
 _MARGIN = 1.5
-# An optimizer makes much of gradients that are next to nothing: one move may miss them by luck.
+# An optimizer amplifies tiny gradients: a single perturbation may miss them.
 _ULP_RERUNS_OF_TRAINING = 3
 
 
@@ -85,7 +80,7 @@ def _check_reruns(twins: Sequence[Any]) -> None:
 
 
 class _PerturbedReruns:
-    """One model, one way to run it, and what its twins differ by."""
+    """Reruns of one model on one batch, and the noise measured between them and the base run."""
 
     def __init__(self, model: Any, batch: Any, patterns: Sequence[str]) -> None:
         self._model, self._batch, self._patterns = model, batch, patterns
@@ -98,7 +93,7 @@ class _PerturbedReruns:
         self._is_trained = False
 
     def write_base(self, folder: str) -> None:
-        """To a folder: what is compared next is read from there, one value at a time."""
+        """Run once and write the values to a folder, from which each rerun reads them one by one."""
         sink = RunDirectory(folder)
         try:
             with (
@@ -117,12 +112,12 @@ class _PerturbedReruns:
 
     @contextmanager
     def _detect_optimizer_steps(self) -> Iterator[None]:
-        """Whether an optimizer does a step."""
+        """Note whether an optimizer does a step."""
 
-        def note(*_: Any) -> None:
+        def mark_trained(*_: Any) -> None:
             self._is_trained = True
 
-        hook = register_optimizer_step_post_hook(note)
+        hook = register_optimizer_step_post_hook(mark_trained)
         try:
             yield
         finally:
@@ -147,7 +142,7 @@ class _PerturbedReruns:
         if self._harmless or any(
             rerun in PRECISIONS and not self._is_finer(PRECISIONS[rerun]) for rerun in own_reruns
         ):
-            self._measurements.drop([INTRINSIC_ROUNDING])  # what else is harmless may well do more than round
+            self._measurements.drop([INTRINSIC_ROUNDING])  # other harmless changes may do more than round
         if limit is None and self._harmless and own_reruns:
             worst = max(self._measurements.worst_ratio_to(rerun, own_reruns) for rerun in self._harmless)
             limit = max(DEFAULT_LIMIT, _MARGIN * worst)
@@ -168,7 +163,7 @@ class _PerturbedReruns:
                 self._add("ulp", self._model, self._batch)
 
     def _first_floating(self) -> list[str] | None:
-        """The inputs of the model where they are floating; else its embeddings, else its first output."""
+        """Sites to perturb: the model's inputs if floating, else embeddings, else the first floating output."""
         has_floats = any(
             isinstance(leaf, torch.Tensor) and is_perturbable(leaf)
             for _, leaf in leaves(None if callable(self._batch) else self._batch)
@@ -182,14 +177,14 @@ class _PerturbedReruns:
         return names[:1] or None
 
     def _add_precision(self, name: str) -> None:
-        """A copy, so that no weight of the model itself is ever changed."""
+        """Rerun a copy of the model in that dtype; the model's own weights are never changed."""
         dtype = PRECISIONS[name]
         try:
             converted = copy.deepcopy(self._model).to(dtype)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
             self._skipped.append(f"{name}: the model cannot be copied ({error})")
             return
-        batch = self._batch if callable(self._batch) else _convert_batch(self._batch, dtype)
+        batch = convert_batch(self._batch, dtype)
         try:
             self._add(name, converted, batch)
             if self._is_finer(dtype) and not (callable(batch) and self._has_gradients):
@@ -197,39 +192,39 @@ class _PerturbedReruns:
         except (RuntimeError, TypeError, NotImplementedError) as error:
             self._measurements.drop([name, INTRINSIC_ROUNDING])
             self._skipped.append(f"{name}: the model does not run in it ({error})")
-            # Some kernels know single precision and nothing above; for half precision that is as good.
+            # Some kernels have no float64; for a model in half precision float32 does as well.
             if name == "float64" and self._is_finer(torch.float32):
                 self._add_precision("float32")
 
     def _is_finer(self, dtype: torch.dtype) -> bool:
-        """Whether the type rounds less than the lowest of the model's own."""
+        """Whether the dtype is more precise than the least precise of the model's parameters."""
         own_dtypes = [
             parameter.dtype for parameter in self._model.parameters() if parameter.is_floating_point()
         ]
         return bool(own_dtypes) and max(map(_epsilon, own_dtypes)) > _epsilon(dtype)
 
     def _add_intrinsic(self, converted_model: Any, batch: Any) -> None:
-        """Every module goes on with what the run itself gave, so that each shows its own rounding alone."""
-        replays: dict[str, RecordedOutputs] = {}
+        """Rerun with every module's output replaced by the base run's: each shows its own rounding only."""
+        recorded: dict[str, RecordedOutputs] = {}
         for entry in self._base.values():
             if entry.kind == "output" and "float" in entry.dtype and module_of(entry.name, "output"):
-                replays.setdefault(entry.name, RecordedOutputs([])).entries.append(entry)
+                recorded.setdefault(entry.name, RecordedOutputs([])).entries.append(entry)
         with torch.no_grad():
-            self._add(INTRINSIC_ROUNDING, converted_model, batch, replays)
+            self._add(INTRINSIC_ROUNDING, converted_model, batch, recorded)
 
     def _add(self, name: str, model: Any, batch: Any, edits: Mapping[Any, Any] | None = None) -> None:
         failures: list[Exception] = []
 
-        def measured(record: Record) -> None:
+        def measure_record(record: Record) -> None:
             try:
                 self._measure(name, record, steps)
             except Exception as error:  # noqa: BLE001 - a capture would only log it; raised below
                 failures.append(error)
 
         steps: list[int] = []
-        # Edits come last: what is measured is what the model made, before it is replaced.
+        # Edits come last: the model's own output is measured before it is replaced.
         with (
-            capture(model, *self._patterns, keep="ref", to=measured),
+            capture(model, *self._patterns, keep="ref", to=measure_record),
             preserved_state(model),
             edit(model, edits or {}),
         ):
@@ -258,7 +253,7 @@ class _PerturbedReruns:
 
 
 class RecordedOutputs:
-    """Gives what a run had at this place, call by call."""
+    """An edit that returns the recorded outputs of a site, call by call."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = entries
@@ -273,21 +268,25 @@ class RecordedOutputs:
 
 
 def _total_loss(output: Any) -> torch.Tensor:
-    """What the model calls its loss; else the sum of all that it gave and that has a gradient."""
+    """The model's `loss`, else the sum of all outputs that require a gradient."""
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, torch.Tensor):
         return loss.sum()
     outputs = [leaf for _, leaf in leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if not outputs:
         raise ValueError("the patterns ask for gradients, and nothing that the model gave has one")
-    return torch.stack([part.sum().float() for part in outputs]).sum()
+    return torch.stack([tensor.sum().float() for tensor in outputs]).sum()
 
 
 def _epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps
 
 
-def _convert_batch(batch: Any, dtype: torch.dtype) -> Any:
+def convert_batch(batch: Any, dtype: torch.dtype) -> Any:
+    """The batch with its floating tensors in that dtype; a function of the model is left alone."""
+    if callable(batch):
+        return batch
+
     def convert(leaf: Any) -> Any:
         is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
         return leaf.to(dtype) if is_number else leaf
@@ -305,7 +304,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def perturb_by_one_ulp(value: Any, *, seed: int = SEED) -> Any:
-    """Every floating number one up or one down in its type; what is zero, infinite or a mask stays."""
+    """Move every floating number one ulp up or down at random; zeros, infinities and mask values stay."""
     if not isinstance(value, torch.Tensor) or not is_perturbable(value):
         return value
     detached = value.detach()
@@ -317,7 +316,7 @@ def perturb_by_one_ulp(value: Any, *, seed: int = SEED) -> Any:
     perturbed = torch.where(
         is_plain, (bits + signs.to(bits.dtype)).view(detached.dtype).view(detached.shape), detached
     )
-    # The difference is one place of the last digit, so the sum is exact, and the gradient goes on.
+    # The difference is one ulp, so the sum is exact, and the gradient flows through it.
     return value + (perturbed - detached) if value.requires_grad else perturbed
 
 

@@ -37,9 +37,7 @@ class ReferenceActivations:
         self.used_ids: set[int] = set()  # id() of entries
         self.candidate_steps: list[Any] = []
         self.is_sliced = self.is_concatenated = False
-        self.has_matching_inputs = (
-            True  # what is given to the model is about what the reference's piece of it is
-        )
+        self.has_matching_inputs = True  # the candidate's inputs are close to the reference's slices
         self._entries: dict[str, dict[tuple[int, int], Entry]] = defaultdict(dict)
         self._consumed: dict[_CallKey, int] = defaultdict(int)  # length already sliced off
         self._last_length: dict[_CallKey, int] = {}  # length of the last slice
@@ -61,7 +59,7 @@ class ReferenceActivations:
         return self.steps[step_index] if excess <= 0 else self.steps[-1] + excess
 
     def lookup(self, record: Record, shape: tuple[int, ...]) -> Entry | None:
-        """The reference entry for a record, sliced or concatenated to `shape`; of another shape if nothing fits."""
+        """The reference entry for a record, sliced or concatenated to `shape` where possible."""
         by_call, step_index = self._entries.get(record.name, {}), self._step_index(record)
         same_call, full = by_call.get((step_index, record.call)), by_call.get((0, record.call))
         if self.is_sliced and full is not None and _is_scalar_of_its_own(record, full, shape):
@@ -131,8 +129,8 @@ class ReferenceActivations:
         return _with_value(full, full.load()[slices])
 
     def _next_span(self, full: Entry, record: Record, shape: tuple[int, ...]) -> _Span | None:
-        """The next slice along the first differing axis: after the last one, or, like a mask beside a KV cache,
-        from 0 to the last token of this step."""
+        """The next slice along the first differing axis: after the last one, or from 0 to the last token of
+        this step, like a mask beside a KV cache."""
         axes = _differing_axes(full.shape, shape) if len(full.shape) == len(shape) else []
         if not axes:
             return None
@@ -175,8 +173,8 @@ class ReferenceActivations:
             self._inputs_layout = shape, axis
 
     def _may_be_sorted(self, full: Entry, shape: Sequence[int]) -> bool:
-        """Whether a 2-D value has one row per position in spite of several sequences: a position table, or rows
-        that a router has sorted."""
+        """Whether a 2-D value has one row per position in spite of several sequences: a position table, or
+        rows that a router has sorted."""
         inputs_shape, cut_axis = self._inputs_layout
         is_flat = len(inputs_shape) == 2 and cut_axis == 1 and inputs_shape[0] > 1 and len(shape) == 2
         return is_flat and full.shape[0] == inputs_shape[1] != shape[0]
@@ -279,8 +277,8 @@ def _is_close_to_slice(record: Record, full: Entry, slices: tuple[slice, ...]) -
 
 
 def _slice_for(full_shape: Sequence[int], shape: Sequence[int], span: _Span) -> tuple[slice, ...] | None:
-    """The slices for `span` along the first differing axis; a second one, as of a mask or of attention weights,
-    must end at `span[1]`."""
+    """The slices for `span` along the first differing axis; a second one, as of a mask or of attention
+    weights, must end at `span[1]`."""
     axes, stop = _differing_axes(full_shape, shape), span[1]
     if not 1 <= len(axes) <= 2:
         return None

@@ -1,4 +1,4 @@
-"""What a replay comes to: every part that is wrong by itself, and what could not be replayed."""
+"""The result of a replay: every module that is wrong by itself, and what could not be replayed."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ from tensortap.replay.teacher_forced import TeacherForcedRun
 _MAX_SHOWN = 3
 
 
-def find_origins(findings: Sequence[Finding], alone: Sequence[Entry] = ()) -> list[Origin]:
-    """One for each module, in the order of execution: whatever is beyond its own noise has its fault there,
-    since all that it was made of is the reference's; but for what is `alone`, which no value of it replaced.
-    """
+def find_origins(findings: Sequence[Finding], unmatched: Sequence[Entry] = ()) -> list[Origin]:
+    """One origin per module, in execution order: with the reference's inputs, any difference beyond noise is
+    the module's own, unless it depends on `unmatched` values, which were not replaced."""
     findings = resolve_out_modules(findings)
-    modules = ModuleParents(finding.module for finding in findings)
+    parents = ModuleParents(finding.module for finding in findings)
     classes = {finding.module: finding.pair.b.class_name for finding in findings}
     unaligned = [finding.pair.b for finding in findings if finding.verdict == "unaligned"]
     origins: dict[str, Origin] = {}
-    for found in findings:
-        if found.is_beyond and not found.source:
-            name, kind = _blame(found, modules)
-            doubt = _describe_uncertainty(found.pair.b, alone, unaligned) if kind == "own code" else ""
-            origins.setdefault(name, _make_origin(found, name, kind, classes.get(name, ""), doubt))
+    for finding in findings:
+        if finding.is_beyond and not finding.source:
+            name, kind = _blame(finding, parents)
+            doubt = _describe_uncertainty(finding.pair.b, unmatched, unaligned) if kind == "own code" else ""
+            origins.setdefault(name, _make_origin(finding, name, kind, classes.get(name, ""), doubt))
     return list(origins.values())
 
 
-def _describe_uncertainty(own: Entry, alone: Sequence[Entry], unaligned: Sequence[Entry]) -> str:
-    """Parts of the module that were not replaced, before the value that shows it."""
-    told = []
+def _describe_uncertainty(own: Entry, unmatched: Sequence[Entry], unaligned: Sequence[Entry]) -> str:
+    """Names the sibling outputs before the value that were not replaced."""
+    notes = []
     for entries, singular, plural in (
-        (alone, "has no counterpart", "have no counterpart"),
+        (unmatched, "has no counterpart", "have no counterpart"),
         (unaligned, "was not replaced", "were not replaced"),
     ):
-        parts = _siblings_before(own, entries)
-        if parts:
-            predicate = singular if len(parts) == 1 else plural
-            told.append(f"{', '.join(parts[-_MAX_SHOWN:])} {predicate}, and the fault may be there")
-    return "; ".join(told)
+        siblings = _siblings_before(own, entries)
+        if siblings:
+            predicate = singular if len(siblings) == 1 else plural
+            notes.append(f"{', '.join(siblings[-_MAX_SHOWN:])} {predicate}, and the fault may be there")
+    return "; ".join(notes)
 
 
 def _siblings_before(own: Entry, entries: Sequence[Entry]) -> list[str]:
@@ -59,32 +58,25 @@ def _siblings_before(own: Entry, entries: Sequence[Entry]) -> list[str]:
 
 
 def mark_shape_mismatch(finding: Finding) -> Finding:
-    """Another shape than the reference's is told, and is no verdict on a computation."""
+    """A shape mismatch counts as unaligned: it says nothing about the computation."""
     if finding.verdict != "structure":
         return finding
     return replace(finding, verdict="unaligned", ratio=0.0, note=f"{finding.note}; it was not replaced")
 
 
 def describe_step_gaps(activations: ReferenceActivations) -> list[str]:
-    """Steps that only one side has, or that were not run as a whole."""
-    reference_steps, candidate_steps = len(activations.steps), len(activations.candidate_steps)
+    """Messages about steps that only one side has, or that were replayed in part."""
+    expected, actual = len(activations.steps), len(activations.candidate_steps)
     if activations.is_sliced:
         return _describe_unfinished_steps(activations)
-    if activations.is_concatenated or reference_steps == candidate_steps:
+    if activations.is_concatenated or expected == actual:
         return []
-    if reference_steps > candidate_steps:
-        missing = ", ".join(map(str, activations.steps[candidate_steps : candidate_steps + _MAX_SHOWN]))
-        more = (
-            f" and {reference_steps - candidate_steps - _MAX_SHOWN} more"
-            if reference_steps - candidate_steps > _MAX_SHOWN
-            else ""
-        )
-        return [
-            f"the reference has {reference_steps} steps, the candidate ran {candidate_steps}: {missing}{more} were not replayed"
-        ]
-    return [
-        f"the candidate ran {candidate_steps} steps, the reference has {reference_steps}: the others were not compared"
-    ]
+    if expected > actual:
+        missing = ", ".join(map(str, activations.steps[actual : actual + _MAX_SHOWN]))
+        more = f" and {expected - actual - _MAX_SHOWN} more" if expected - actual > _MAX_SHOWN else ""
+        steps = f"the reference has {expected} steps, the candidate ran {actual}"
+        return [f"{steps}: {missing}{more} were not replayed"]
+    return [f"the candidate ran {actual} steps, the reference has {expected}: the others were not compared"]
 
 
 def _describe_unfinished_steps(activations: ReferenceActivations) -> list[str]:
@@ -92,15 +84,15 @@ def _describe_unfinished_steps(activations: ReferenceActivations) -> list[str]:
     are = "is" if activations.unmatched_steps == 1 else "are"
     return [
         *(
-            f"{name}: only the first {part} of {whole} were compared"
-            for name, part, whole in activations.incomplete_inputs()
+            f"{name}: only the first {covered} of {length} were compared"
+            for name, covered, length in activations.incomplete_inputs()
         ),
         *([f"{unmatched} {are} no piece of the reference's one"] if activations.unmatched_steps else []),
     ]
 
 
 def describe_replay(run: TeacherForcedRun, activations: ReferenceActivations) -> list[str]:
-    """What is worth saying of a replay."""
+    """Notes on a replay: values that were not replaced, assembled shards, how steps were paired."""
     notes = [
         f"{name} was not replaced: {reason}" for name, reason in list(run.not_replaced.items())[:_MAX_SHOWN]
     ]
@@ -120,16 +112,16 @@ def describe_replay(run: TeacherForcedRun, activations: ReferenceActivations) ->
 
 
 def keep_replayed_steps(entries: Sequence[Entry], activations: ReferenceActivations) -> list[Entry]:
-    """Without those of steps that the other side does not have, which are told once."""
+    """The entries of steps that both sides have; the other steps are reported once."""
     replayed = set(activations.steps[: len(activations.candidate_steps)])
     return [entry for entry in entries if entry.first_step in replayed or activations.is_concatenated]
 
 
-def _blame(finding: Finding, modules: ModuleParents) -> tuple[str, str]:
+def _blame(finding: Finding, parents: ModuleParents) -> tuple[str, str]:
     module = finding.module
     if finding.kind == "input":
-        # What comes in wrong, from what is right, was made by the code around.
-        return (modules[module], "own code") if module else (finding.name, "data")
+        # A wrong input computed from right values is the fault of the calling module.
+        return (parents[module], "own code") if module else (finding.name, "data")
     if finding.kind == "value":
         return finding.name, "value"
     return module, {"param": "param", "output": "output"}.get(finding.kind, "local")

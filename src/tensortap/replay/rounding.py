@@ -1,4 +1,4 @@
-"""How much each part of a model rounds by itself, when all that comes in is given."""
+"""The rounding error of each module in isolation, computed from the reference's activations."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from tensortap.comparison.noise.floor import EntryKey, Floor, NoiseMeasurements
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.metrics import measure
 from tensortap.comparison.values.noise import DEFAULT_LIMIT, UNIT_ROUNDOFF, Noise, analytic_noise
-from tensortap.frameworks.pytree import map_leaves
-from tensortap.replay.perturbations import perturb_by_one_ulp
+from tensortap.replay.perturbations import convert_batch, perturb_by_one_ulp
 from tensortap.replay.reference import ReferenceActivations
 from tensortap.replay.teacher_forced import Perturbation, TeacherForcedRun, run_teacher_forced
 
 _FINER_DTYPES = ("float64", "float32")
 _ULP_RERUN = "each part one ulp off"
-_ROUNDING_SHARE = 0.5  # of a unit in the last place: what rounding moves a number by at most
-# How far two draws of the noise of a column are apart is luck where it has few rows.
+_ROUNDING_SHARE = 0.5  # ulp: the largest rounding error
+# With few rows, the noise of a column varies between runs.
 _COLUMN_SLACK, _FEW_ROWS = 4.0, 16
 
 
 def coarsest_output_dtype(entries: Iterable[Entry]) -> str:
-    """The type of the outputs that rounds most; empty where none is floating."""
+    """The output dtype with the largest unit roundoff; "" if none is floating."""
     return coarsest_dtype(*(entry.dtype for entry in entries if entry.kind == "output"))
 
 
@@ -42,17 +41,18 @@ def coarsest_dtype(*dtypes: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class IsolatedRuns:
-    """What each part of a model makes of what a run had there: in another type, and of inputs that are moved
-    to a neighbouring number. Where a sum nearly cancels, its type alone tells too little of its noise."""
+    """Two teacher-forced runs of a model: in another dtype, and with inputs perturbed by one ulp.
+
+    Where a sum nearly cancels, a run in another dtype shows too little of its noise."""
 
     dtype: str
     converted: TeacherForcedRun
     perturbed: TeacherForcedRun | None
-    is_coarser: bool  # then it is the twin whose inputs are moved
+    is_coarser: bool  # the dtype; then the converted model is the perturbed one
 
 
 class IsolatedRounding:
-    """A model that is run again, each part of it with what a run had there."""
+    """Reruns a model teacher-forced, so that each module shows its own rounding only."""
 
     def __init__(self, model: Any, batch: Any, patterns: Sequence[Any]) -> None:
         self._model, self._batch, self._patterns = model, batch, patterns
@@ -61,7 +61,7 @@ class IsolatedRounding:
     def rerun(
         self, own: str, other: str, activations: Callable[[], ReferenceActivations]
     ) -> IsolatedRuns | None:
-        """The twin rounds less than the model, unless the other side rounds more: then as that one does."""
+        """Rerun in a dtype finer than `own`, or in `other` if that one is coarser; None if no rerun works."""
         is_coarser = UNIT_ROUNDOFF.get(other, 0.0) > UNIT_ROUNDOFF.get(own, 0.0)
         choices = (
             [other]
@@ -76,22 +76,22 @@ class IsolatedRounding:
         return None
 
     def _run(
-        self, name: str, activations: ReferenceActivations, change: Perturbation | None = None
+        self, name: str, activations: ReferenceActivations, perturbation: Perturbation | None = None
     ) -> TeacherForcedRun | None:
-        """In that type; as it is where none is named."""
+        """Run in that dtype, or unconverted without a name; None if the model fails, noted in `skipped`."""
         try:
             model, batch = self._model, self._batch
             if name:
                 dtype = getattr(torch, name)
                 model, batch = copy.deepcopy(model).to(dtype), convert_batch(batch, dtype)
-            return run_teacher_forced(model, batch, self._patterns, activations, change)
+            return run_teacher_forced(model, batch, self._patterns, activations, perturbation)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
             self.skipped.append(f"{name or _ULP_RERUN}: the model does not run in it ({error})")
             return None
 
 
 def _perturb_input(name: str, value: torch.Tensor) -> torch.Tensor:
-    """By the same lot in each run, by another at each place: two that are subtracted must not move alike."""
+    """Seeded by name: equal in each run, but different per site, as two values may be subtracted."""
     perturbed: torch.Tensor = perturb_by_one_ulp(value, seed=zlib.crc32(name.encode()))
     return perturbed
 
@@ -99,9 +99,9 @@ def _perturb_input(name: str, value: torch.Tensor) -> torch.Tensor:
 def floor_from_isolated_runs(
     runs: IsolatedRuns, base: TeacherForcedRun | None, skipped: Sequence[str], *, lowest: str, are_mixed: bool
 ) -> Floor:
-    """The noise of every value: of the twin against what it was given, or against another that was given the
-    same. Of the latter nobody knows that it is right: what is more than is usual for the `lowest` type on
-    its way is no noise of it."""
+    """The noise floor of the reruns against the reference, or against a `base` run on the same activations.
+
+    A base may be wrong itself, so its noise is capped at what is typical for the `lowest` dtype."""
     measurements = NoiseMeasurements(is_intrinsic=not (runs.is_coarser or are_mixed))
     for other, base_value, own in _pair_with_base(runs.converted, base):
         measurements.add(f"each part alone in {runs.dtype}", other, measure(base_value.load(), own.load()))
@@ -119,7 +119,7 @@ def floor_from_isolated_runs(
     noise = {}
     for key, value_noise in floor.noise.items():
         dtype = dtypes.get(key, "")
-        # A finer twin has the same weights; those of another type were rounded too, or were not.
+        # A finer rerun has the same weights; with mixed dtypes the weights were rounded too.
         has_lower_bound = dtype == "float32" or (are_mixed and runs.dtype in _FINER_DTYPES)
         lower_bound = UNIT_ROUNDOFF.get(dtype, 0.0) if has_lower_bound else 0.0
         value_noise = _widen_short_columns(value_noise, rows.get(key, 1), widest[key[0]])
@@ -132,8 +132,7 @@ def floor_from_isolated_runs(
 def _pair_with_base(
     run: TeacherForcedRun | None, base: TeacherForcedRun | None
 ) -> Iterator[tuple[Entry, Entry, Entry]]:
-    """Of each value of a run: the reference's, what it is set against (that, or the one of a base that was
-    given the same), and its own."""
+    """Per value of a run: the reference entry, the entry to compare with (of the base, if any), the own."""
     base_pairs = {} if base is None else {_entry_key(own): (other, own) for other, own in base.pairs}
     for other, own in [] if run is None else run.pairs:
         if base is None:
@@ -147,27 +146,14 @@ def _entry_key(entry: Entry) -> EntryKey:
 
 
 def _widen_short_columns(noise: Noise, rows: int, widest: float) -> Noise:
-    """A column of few rows has the noise of that value in all steps, and room for what is left of luck."""
+    """For few rows, use the largest column noise of all steps, plus slack."""
     column = widest if rows < _FEW_ROWS else noise.column
     return replace(noise, column=column * (1 + _COLUMN_SLACK / rows))
 
 
 def _bound_noise(noise: Noise, lower_bound: float, upper_bound: Noise | None) -> Noise:
-    """Not below one rounding where the twin cannot show it, as of what computes in single precision whatever
-    its type is; and no more than is usual where nobody knows that it is noise."""
+    """The noise within bounds: at least one rounding where a rerun cannot show it, at most `upper_bound`."""
     if upper_bound is not None and noise.relative_l2 > upper_bound.relative_l2:
         return replace(upper_bound, flips=noise.flips)
     row, column = max(noise.row, lower_bound), max(noise.column, lower_bound)
     return replace(noise, relative_l2=max(noise.relative_l2, lower_bound), row=row, column=column)
-
-
-def convert_batch(batch: Any, dtype: torch.dtype) -> Any:
-    """The floating values of a batch in that type; a function runs the model in its own way."""
-    if callable(batch):
-        return batch
-
-    def convert(leaf: Any) -> Any:
-        is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(dtype) if is_number else leaf
-
-    return map_leaves(batch, convert)

@@ -46,7 +46,7 @@ Perturbation = Callable[[str, torch.Tensor], torch.Tensor]
 
 @dataclass(slots=True)
 class TeacherForcedRun:
-    """What a model computed from the reference's activations: pairs (reference, own), and unmatched entries."""
+    """What a model computed from the reference's activations: (reference, own) pairs, unmatched entries."""
 
     pairs: list[tuple[Entry, Entry]] = field(default_factory=list)
     unmatched: list[Entry] = field(default_factory=list)
@@ -102,7 +102,7 @@ def replacing_activations(model: Any, wanted: Sequence[SelectedSite], run: _Acti
 
 
 def run_batch(model: Any, batch: Any) -> None:
-    """Call the model without gradients: `model(**batch)`, `model(*batch)`, `model(batch)` or `batch(model)`."""
+    """Call `model(**batch)`, `model(*batch)`, `model(batch)` or `batch(model)`, without gradients."""
     with torch.no_grad():
         if callable(batch):
             batch(model)
@@ -150,7 +150,7 @@ def _digest_shard(shard: ShardedRef) -> list[Any]:
 
 
 def _copy_batch(batch: Any) -> Any:
-    """A deep copy where possible: the model may write to a KV cache in the batch, and the next run would see it."""
+    """A deep copy where possible: the model may write to a cache in the batch, and the next run would see it."""
     try:
         return copy.deepcopy(batch)
     except (RuntimeError, TypeError):
