@@ -87,8 +87,8 @@ def _publish_growth(state: ViewerState) -> None:
         except (OSError, ValueError):  # deleted or damaged: reported when it is requested
             continue
         if added:
-            short = state.library.short_id(run.run_id)
-            state.events.publish("run", run.run_id, id=short, rows=len(run), added=added)
+            short_id = state.library.short_id(run.run_id)
+            state.events.publish("run", run.run_id, id=short_id, rows=len(run), added=added)
 
 
 def _publish_run_list(state: ViewerState, before: frozenset[str]) -> frozenset[str]:

@@ -141,9 +141,9 @@ def _shut_down(
 
 
 def _create_server(state: ViewerState, tokens: AccessTokens, host: str) -> uvicorn.Server:
-    named = () if host in LOOPBACK else (f"[{host}]" if ":" in host else host,)
+    hosts = () if host in LOOPBACK else (f"[{host}]" if ":" in host else host,)
     config = uvicorn.Config(
-        create_app(state, tokens, named),
+        create_app(state, tokens, hosts),
         lifespan="on",
         ws="none",
         access_log=False,
@@ -162,8 +162,8 @@ def _start_page(state: ViewerState, paths: list[Path], comparisons: list[Compari
     library = state.library
     if comparisons:
         return f"/compare?c={state.comparisons.add(comparisons[0])[:8]}"
-    named = [library.id_at(str(path)) for path in paths]
-    runs = [run_id for run_id in named if run_id is not None]
+    run_ids = [library.id_at(str(path)) for path in paths]
+    runs = [run_id for run_id in run_ids if run_id is not None]
     if len(paths) == 2 and len(runs) < 2:
         runs = [newest for path in paths if (newest := _newest_run(library, path)) is not None]
     if len(paths) == 2 and len(runs) == 2 and runs[0] != runs[1]:

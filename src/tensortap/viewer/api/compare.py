@@ -97,13 +97,13 @@ def get_pair(state: ViewerState, request: Request) -> Response:
 
 
 def get_pair_view(state: ViewerState, request: Request) -> Response:
-    job, number, what = (
+    job, number, view_name = (
         _requested_job(state, request),
         _pair_number(state, request),
         request.path_params["what"],
     )
     a, b = _pair_tensors(job, number)
-    if what == "scatter":
+    if view_name == "scatter":
         return _scatter_response(a, b, int_param(request, "n", _SCATTER_POINTS))
     side, mode = request.query_params.get("side", "d"), request.query_params.get("d", "value")
     if side not in ("a", "b", "d") or mode not in _DIFFERENCE_MODES:
@@ -113,10 +113,13 @@ def get_pair_view(state: ViewerState, request: Request) -> Response:
     numbers: MappedTensor | TensorDifference = a if side == "a" else b
     if side == "d":
         numbers = TensorDifference(a, b, mode)  # type: ignore[arg-type]
-    short = request.path_params["c"]
-    publish_refined = lambda: state.events.publish("refined", f"{short} {number}", c=short, pair=number)  # noqa: E731
+    short_id = request.path_params["c"]
+    publish_refined = lambda: state.events.publish("refined", f"{short_id} {number}", c=short_id, pair=number)  # noqa: E731
     return tensor_views.view_response(
-        state, request, what, tensor_views.TensorView(numbers, (job.key, number, side, mode), publish_refined)
+        state,
+        request,
+        view_name,
+        tensor_views.TensorView(numbers, (job.key, number, side, mode), publish_refined),
     )
 
 

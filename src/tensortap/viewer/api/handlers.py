@@ -68,7 +68,7 @@ def etag_of(*parts: Any) -> str:
 
 
 def client_has(request: Request, tag: str) -> bool:
-    return tag in (word.strip() for word in request.headers.get("if-none-match", "").split(","))
+    return tag in (cached_tag.strip() for cached_tag in request.headers.get("if-none-match", "").split(","))
 
 
 def not_modified(tag: str) -> Response:

@@ -139,22 +139,22 @@ def get_latest(state: ViewerState, request: Request) -> Response:
 
 
 def get_value_view(state: ViewerState, request: Request) -> Response:
-    live, (number, name, rank), what = (
+    live, (number, name, rank), view_name = (
         _requested_job(state, request),
         _tap_name_and_rank(request),
         request.path_params["what"],
     )
-    if what == "history":
+    if view_name == "history":
         return json_response(live.history(number, name, rank))
     record = live.latest(number, name, rank)
     operand: Operand | None = operand_of_value(record.value)
     if operand is None:
         raise NotFoundError(f"{name!r} is not made of numbers")
-    if what == "value.npy":
+    if view_name == "value.npy":
         return runs.npy_response(operand, name)
     key = (request.path_params["job"], number, name, rank, record.step, record.call, record.time)
     return tensor_views.view_response(
-        state, request, what, tensor_views.TensorView(MappedTensor(operand), key, lambda: None)
+        state, request, view_name, tensor_views.TensorView(MappedTensor(operand), key, lambda: None)
     )
 
 

@@ -35,10 +35,10 @@ class TensorView:
         return self.numbers.grid(params.get("axes", ""), params.get("index", ""))
 
 
-def view_response(state: ViewerState, request: Request, what: str, view: TensorView) -> Response:
-    handler = _VIEWS.get(what)
+def view_response(state: ViewerState, request: Request, view_name: str, view: TensorView) -> Response:
+    handler = _VIEWS.get(view_name)
     if handler is None:
-        raise NotFoundError(f"there is no {what!r} of a value; there are {', '.join(_VIEWS)}")
+        raise NotFoundError(f"there is no {view_name!r} of a value; there are {', '.join(_VIEWS)}")
     return handler(state, request, view)
 
 
@@ -108,12 +108,12 @@ def _profile_response(state: ViewerState, request: Request, view: TensorView) ->
 def _top_response(state: ViewerState, request: Request, view: TensorView) -> Response:
     count = min(max(int_param(request, "k", 20), 1), _MAX_TOP)
     top = tensor_stats.top_elements(view.numbers, count, request.query_params.get("by", "abs"))
-    places = [np.unravel_index(at, view.numbers.shape or (1,)) for at, _ in top]
+    indices = [np.unravel_index(at, view.numbers.shape or (1,)) for at, _ in top]
     rows = [
         _element_row(
-            view.numbers, [int(coordinate) for coordinate in place][: len(view.numbers.shape)], at, value
+            view.numbers, [int(coordinate) for coordinate in index][: len(view.numbers.shape)], at, value
         )
-        for place, (at, value) in zip(places, top, strict=True)
+        for index, (at, value) in zip(indices, top, strict=True)
     ]
     return json_response({"elements": rows, "exact": True})
 
@@ -122,14 +122,14 @@ def _elements_response(state: ViewerState, request: Request, view: TensorView) -
     numbers = view.numbers
     operand = numbers.a if isinstance(numbers, TensorDifference) else numbers
     elements = tensor_stats.parse_elements(operand, request.query_params.get("at", ""))
-    return json_response({"elements": [_element_row(numbers, list(place), at) for place, at in elements]})
+    return json_response({"elements": [_element_row(numbers, list(index), at) for index, at in elements]})
 
 
 def _element_row(
-    numbers: MappedTensor | TensorDifference, place: list[int], at: int, value: float | None = None
+    numbers: MappedTensor | TensorDifference, index: list[int], at: int, value: float | None = None
 ) -> dict[str, Any]:
     value = float(numbers.flat(at, at + 1)[0]) if value is None else value
-    row: dict[str, Any] = {"index": place, "value": value, "text": tensor_stats.format_number(value)}
+    row: dict[str, Any] = {"index": index, "value": value, "text": tensor_stats.format_number(value)}
     if isinstance(numbers, TensorDifference):
         return {**row, "a": float(numbers.a.flat(at, at + 1)[0]), "b": float(numbers.b.flat(at, at + 1)[0])}
     bits = np.ascontiguousarray(numbers.bits.reshape(-1)[at : at + 1])

@@ -75,9 +75,9 @@ class ComparisonJobs:
         )
         job_id = hashlib.blake2b(repr(request).encode(), digest_size=8).hexdigest()
         with self._lock:
-            known = self._jobs.get(job_id)
+            job_before = self._jobs.get(job_id)
             a, b = self._library.open_run(request.a), self._library.open_run(request.b)
-            if known is not None and (known.state == "running" or _is_current(known, a, b)):
+            if job_before is not None and (job_before.state == "running" or _is_current(job_before, a, b)):
                 self._jobs.move_to_end(job_id)
                 return job_id
             job = ComparisonJob(request, a, b)

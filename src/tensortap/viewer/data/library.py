@@ -97,22 +97,20 @@ def id_of_path(path: Path) -> str:
     return hashlib.blake2b(os.fsencode(path.absolute()), digest_size=8).hexdigest()
 
 
-def match_prefix(prefix: str, known: Iterable[str]) -> str | None:
+def match_prefix(prefix: str, ids: Iterable[str]) -> str | None:
     """The id with this prefix; None if there is none, or more than one."""
     matches = (
-        [candidate for candidate in known if candidate.startswith(prefix)]
-        if len(prefix) >= _MIN_PREFIX
-        else []
+        [candidate for candidate in ids if candidate.startswith(prefix)] if len(prefix) >= _MIN_PREFIX else []
     )
     return matches[0] if len(matches) == 1 else None
 
 
-def shortest_prefix(run_id: str, known: Iterable[str]) -> str:
-    others = [other for other in known if other != run_id]
-    for length in range(_MIN_PREFIX, len(run_id)):
-        if not any(other.startswith(run_id[:length]) for other in others):
-            return run_id[:length]
-    return run_id
+def shortest_prefix(full_id: str, ids: Iterable[str]) -> str:
+    others = [other for other in ids if other != full_id]
+    for length in range(_MIN_PREFIX, len(full_id)):
+        if not any(other.startswith(full_id[:length]) for other in others):
+            return full_id[:length]
+    return full_id
 
 
 def try_open_run(library: RunLibrary, run_id: str) -> CachedRun | str:

@@ -31,11 +31,11 @@ SCALES = ("linear", "log", "symlog")
 
 
 def sample_values(
-    numbers: ReadableTensor | Grid, most: int = _MAX_EXACT, sample: int = _SAMPLE_SIZE
+    numbers: ReadableTensor | Grid, max_exact: int = _MAX_EXACT, sample: int = _SAMPLE_SIZE
 ) -> tuple[Array, bool]:
     """The values flattened, and whether they are all; of a large tensor, evenly spaced chunks."""
     read, size = _flat_reader(numbers)
-    if size <= most:
+    if size <= max_exact:
         return read(0, size), True
     length = max(1, sample // _SAMPLE_CHUNKS)
     starts = np.linspace(0, size - length, _SAMPLE_CHUNKS).astype(np.int64)
@@ -52,9 +52,9 @@ def value_range(numbers: ReadableTensor | Grid) -> dict[str, Any]:
             "exact": is_exact,
         }
     shares = np.quantile(finite, [0.001, 0.01, 0.5, 0.99, 0.999])
-    named = dict(zip(("p01", "p1", "p50", "p99", "p999"), map(float, shares), strict=True))
+    quantiles = dict(zip(("p01", "p1", "p50", "p99", "p999"), map(float, shares), strict=True))
     low, high = float(finite.min()), float(finite.max())
-    return {"low": low, "high": high, **named, "absmax": max(-low, high, 0.0), "exact": is_exact}
+    return {"low": low, "high": high, **quantiles, "absmax": max(-low, high, 0.0), "exact": is_exact}
 
 
 def histogram(numbers: ReadableTensor | Grid, bins: int, scale: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def profile(numbers: MappedTensor | TensorDifference, axis: int) -> dict[str, An
     stride = max(1, nbytes // (_PROFILE_BYTES * operand_count))
     rows = [_group_statistics(numbers, axis, first, width, stride) for first in range(0, shape[axis], width)]
     names = ("mean", "min", "max", "std", "nan")
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    columns = {name: [row[column] for row in rows] for column, name in enumerate(names)}
     return {
         "axis": axis,
         "length": shape[axis],
@@ -111,10 +111,10 @@ def top_elements(numbers: ReadableTensor, count: int, by: str) -> list[tuple[int
     best: list[tuple[float, int, float]] = []
     for start, part in _iter_blocks(numbers):
         keys = _ranking_keys(part, by)
-        places = np.flatnonzero(np.isfinite(keys) | (keys == np.inf))
-        if len(places) > count:
-            places = places[np.argpartition(-keys[places], count - 1)[:count]]
-        best += [(float(keys[at]), start + int(at), float(part[at])) for at in places]
+        candidates = np.flatnonzero(np.isfinite(keys) | (keys == np.inf))
+        if len(candidates) > count:
+            candidates = candidates[np.argpartition(-keys[candidates], count - 1)[:count]]
+        best += [(float(keys[at]), start + int(at), float(part[at])) for at in candidates]
         best = sorted(best, key=lambda candidate: (-candidate[0], candidate[1]))[:count]
     return [(at, value) for _, at, value in best]
 

@@ -147,9 +147,9 @@ _STATUS_OF_ERRORS: tuple[tuple[type[BaseException], str, int], ...] = (
 
 async def error_response(request: Request, error: Exception) -> Response:
     """The response for an exception; of an unexpected one the traceback goes to the log only."""
-    for kind, word, status in _STATUS_OF_ERRORS:
+    for kind, problem_kind, status in _STATUS_OF_ERRORS:
         if isinstance(error, kind):
-            return problem_response(word, str(error), status, **_query_position(error))
+            return problem_response(problem_kind, str(error), status, **_query_position(error))
     log.error("%s failed", request.url.path, exc_info=error)
     return problem_response("failed", f"the viewer failed: {type(error).__name__}; its log tells more", 500)
 

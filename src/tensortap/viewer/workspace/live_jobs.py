@@ -44,10 +44,10 @@ def find_listening_jobs() -> dict[str, ListeningJob]:
     return {job_id: _group_ranks(job_id, ranks, list(ranks_of_job)) for job_id, ranks in ranks_of_job.items()}
 
 
-def _group_ranks(job_id: str, ranks: list[Any], known: list[str]) -> ListeningJob:
+def _group_ranks(job_id: str, ranks: list[Any], job_ids: list[str]) -> ListeningJob:
     first = min(ranks, key=lambda job: job.rank)
     facts = {
-        "id": shortest_prefix(job_id, known),
+        "id": shortest_prefix(job_id, job_ids),
         "name": first.name,
         "pid": first.pid,
         "ranks": sorted(job.rank for job in ranks),
@@ -67,14 +67,14 @@ class LiveJobs:
         self._lock = threading.Lock()
 
     def job(self, prefix: str) -> LiveJob:
-        known = find_listening_jobs()
+        listening = find_listening_jobs()
         with self._lock:
-            job_id = match_prefix(prefix, {*known, *self._open})
+            job_id = match_prefix(prefix, {*listening, *self._open})
             if job_id is None:
                 raise NotFoundError(f"no job {prefix!r} listens; tt.listen() in a program opens it")
             live_job = self._open.get(job_id)
-            if live_job is None or (not live_job.session.is_open and job_id in known):
-                live_job = self._open[job_id] = LiveJob(known[job_id])
+            if live_job is None or (not live_job.session.is_open and job_id in listening):
+                live_job = self._open[job_id] = LiveJob(listening[job_id])
         return live_job
 
     def close_job(self, prefix: str) -> None:
@@ -143,11 +143,13 @@ class LiveJob:
             if record.name == name and first_number(record.rank) == rank
         ]
         measured = [
-            (record, known) for record in records if (known := statistics_of_value(record.value)) is not None
+            (record, record_statistics)
+            for record in records
+            if (record_statistics := statistics_of_value(record.value)) is not None
         ]
         columns: dict[str, list[Any]] = {"steps": [first_number(record.step) for record, _ in measured]}
         for field in ("mean", "std", "absmax"):
-            columns[field] = [statistics_facts(known)[field] for _, known in measured]
+            columns[field] = [statistics_facts(record_statistics)[field] for _, record_statistics in measured]
         return columns
 
     def record(self, folder: Path, is_on: bool) -> str | None:
