@@ -33,7 +33,7 @@ __all__ = [
 Model = TypeVar("Model")
 log = logging.getLogger("tensortap.capture")
 
-# The latest enabled last. A model owns its capture through its hooks, so both go when the model goes.
+# In the order of enabling. A model owns its capture through its hooks, so both are collected together.
 _enabled: tuple[weakref.ref[LastForward], ...] = ()
 _compiled = contextlib.ExitStack()
 _standalone_source = ManualSource()  # for values that go into the user's own tap alone
@@ -133,7 +133,7 @@ def _capture_of(model: Any) -> LastForward | None:
 
 
 def _running_captures() -> list[LastForward]:
-    """Those whose model's forward is running in this thread, innermost first."""
+    """The captures of models whose forward is running in this thread, innermost first."""
     by_model = {id(last_forward.model): last_forward for last_forward in _alive_captures()}
     called = dict.fromkeys(map(id, modules_being_called()))
     return [by_model[module] for module in called if module in by_model]

@@ -147,14 +147,14 @@ def close() -> None:
 
 def _listen_if_asked(is_wanted: bool, name: str) -> None:
     if is_wanted:
-        from tensortap.live.job.endpoint import listen  # late: most runs need none of it
+        from tensortap.live.job.endpoint import listen  # imported lazily: only live runs need it
 
         listen(name, dump_to=_dump_live_record)
     listen_if_requested()
 
 
 def _dump_live_record(record: Record) -> None:
-    """A record that a live session wanted on disk."""
+    """Write a record that a live session dumps."""
     if _tap is not None:
         _tap.emit(record)
 

@@ -202,7 +202,7 @@ def _add_model_output(paths: Any) -> Any:
 
 
 def _flush_or_log(saver: H5PYSaverCallback) -> None:
-    """Values that the disk refuses must not end the program, which may have trained for days."""
+    """Flush; a failed write is logged, so that it does not end a program that may have trained for days."""
     try:
         saver.flush()
     except WriteFailedError:

@@ -178,7 +178,7 @@ def status(seconds: float | None = None) -> None:
 
 
 def active_receiver() -> Receiver:
-    """What this session receives, for a program that tells of it in its own way."""
+    """The active receiver, for a program with its own output."""
     return _require_session()
 
 
@@ -224,7 +224,7 @@ def _is_due(name: str, every: int, first: int | None) -> bool:
 
 
 def _stream_to(server: str | None) -> Stream:
-    # The environment takes a microsecond to read; an address that says all has no need of it.
+    # Reading the environment takes a microsecond, and a complete address does not need it.
     if server is not None and server.count(":") == 1 and "://" not in server:
         key = (server, "0")
     else:

@@ -26,7 +26,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """What `%unload_ext tensortap` calls: the magic goes, and so do the hooks of a capture that is on."""
+    """What `%unload_ext tensortap` calls: remove the magic, and end a capture that is on."""
     magics = shell.magics_manager.registry.pop("TapMagics", None)
     if magics is not None:
         magics.end()
@@ -36,7 +36,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
 
 @magics_class
 class TapMagics(Magics):
-    """Holds the capture that is on, from `%tap model` until `%tap off`."""
+    """Owns the capture that is on, from `%tap model` until `%tap off`."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
@@ -56,31 +56,31 @@ class TapMagics(Magics):
         --keep stats   statistics instead of values
         --to runs/     write them there
         """
-        words = shlex.split(line, comments=True)
+        arguments = shlex.split(line, comments=True)
         if cell is not None:
-            return self._capture_cell(words, cell)
-        if not words:
+            return self._capture_cell(arguments, cell)
+        if not arguments:
             return self._current_capture()
-        if words == ["off"]:
+        if arguments == ["off"]:
             return self.end()
-        if set(words) & {*_HELP}:
+        if set(arguments) & {*_HELP}:
             print(inspect.getdoc(TapMagics.tap))
             return None
-        new_capture = self._make_capture(words)
+        new_capture = self._make_capture(arguments)
         self._end_previous()
         self._capture = new_capture
         new_capture.start()
         return None
 
     def _end_previous(self) -> None:
-        """Told, because `cap` is another from now on."""
+        """End the capture that is on, and print so, because `cap` is replaced."""
         previous = self.end()
         if previous is not None:
             count = f"{len(previous):,} record{'' if len(previous) == 1 else 's'}"
             print(f"the tap that was on has ended, with {count}; `cap` is the new one")
 
     def end(self) -> Capture | None:
-        """End the capture that is on, and give it."""
+        """End the capture that is on, and return it."""
         ended, self._capture = self._capture, None
         if ended is not None:
             ended.stop()
@@ -89,7 +89,7 @@ class TapMagics(Magics):
     def _capture_cell(self, words: list[str], cell: str) -> Capture:
         new_capture = self._make_capture(words)
         with new_capture:
-            # The shell itself shows what goes wrong in the cell.
+            # The shell itself shows errors of the cell.
             self._notebook.run_cell(cell)
         return new_capture
 

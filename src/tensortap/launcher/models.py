@@ -119,11 +119,10 @@ class ObservedModel:
 
     def count_forwards(self, model: Any, counter: StepCounter, capture: Capture | None) -> None:
         """Count steps in a forward pre-hook that runs before all others."""
-        from tensortap.sources.hooks.modules import (
-            ExposedModelHook,  # late: it imports torch, which a model has done
-        )
+        # Imported lazily: it imports torch, which is loaded once there is a model.
+        from tensortap.sources.hooks.modules import ExposedModelHook
 
-        # On a compiled model's wrapper, where it has one: there it is outside of the graph.
+        # On the wrapper of a compiled model, if any: there it is outside of the graph.
         outer = model if class_name(model) == "OptimizedModule" else unwrap(model)
         if supports_hooks(outer):
             hook = ExposedModelHook(ForwardCounter(id(self), counter, capture))

@@ -290,18 +290,18 @@ def _is_script(program: str) -> bool:
         return False
 
 
-def _python_argv(words: Sequence[str]) -> list[str]:
+def _python_argv(arguments: Sequence[str]) -> list[str]:
     """`sys.argv` of a Python with these arguments: from the script, `-m` or `-c` on, with the name of a
     module in place of its file."""
-    words, position = list(words), 0
-    while position < len(words) and words[position].startswith("-") and words[position] != "-":
-        option, attached = words[position][:2], words[position][2:]
+    arguments, position = list(arguments), 0
+    while position < len(arguments) and arguments[position].startswith("-") and arguments[position] != "-":
+        option, attached = arguments[position][:2], arguments[position][2:]
         if option == "-m":
-            return [option, *filter(None, [attached]), *words[position + 1 :]]
+            return [option, *filter(None, [attached]), *arguments[position + 1 :]]
         if option == "-c":
-            return [option, *words[position + (1 if attached else 2) :]]
-        position += 2 if words[position] in ("-W", "-X") else 1
-    return words[position:]
+            return [option, *arguments[position + (1 if attached else 2) :]]
+        position += 2 if arguments[position] in ("-W", "-X") else 1
+    return arguments[position:]
 
 
 def _is_in_repository(run: Path) -> bool:

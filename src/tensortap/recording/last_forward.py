@@ -195,8 +195,8 @@ class LastForward(Stage):
 
     def _name(self, path: str, kind: Kind, parameter: str, item: str) -> str:
         """`layers.0.outputs`, `layers.0.outputs.1`, `layers.0.inputs.0`, `layers.0.inputs.kwargs.mask`."""
-        words = [path, "outputs" if kind == "output" else f"inputs.{parameter}"]
-        name = ".".join(filter(None, words)) + _dotted_item(item)
+        parts = [path, "outputs" if kind == "output" else f"inputs.{parameter}"]
+        name = ".".join(filter(None, parts)) + _dotted_item(item)
         self._sort_keys[name] = self._positions[path], kind == "output"
         return name
 

@@ -122,14 +122,18 @@ class Receiver:
         history, jobs = self.history, self.listener.producers
         connected = [job for job in jobs if job.is_connected]
         bound = "" if history.max_bytes is None else f" of at most {format_binary_nbytes(history.max_bytes)}"
-        words = [
+        totals = [
             f"listening at {self.listener.address}",
             f"{pluralize(history.count, 'value')} of {pluralize(len(history.names), 'name')}",
             f"{format_binary_nbytes(history.nbytes)}{bound}",
             f"{pluralize(len(connected), 'job')} connected",
         ]
         dropped = sum(job.dropped for job in jobs)
-        parts = [*words, *map(_describe_job, connected), *([f"{dropped} dropped by jobs"] if dropped else [])]
+        parts = [
+            *totals,
+            *map(_describe_job, connected),
+            *([f"{dropped} dropped by jobs"] if dropped else []),
+        ]
         return " | ".join(parts)
 
     def refuse_second(self, port: int | None) -> None:

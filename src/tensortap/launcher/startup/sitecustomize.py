@@ -1,32 +1,32 @@
-"""Found first by every Python that `tensortap run` starts: begin to watch, then go on as without it."""
+"""Imported first by every Python that `tensortap run` starts: install the import hook, then step aside."""
 
 import os
 import sys
 from importlib.machinery import PathFinder
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-def _leave_the_path() -> None:
-    """The program finds its path as it would be; its children find this file by their environment."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
-    sys.path_importer_cache.pop(_HERE, None)
+def _remove_from_path() -> None:
+    """Restore the program's `sys.path`; its children find this file through their environment."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _FOLDER]
+    sys.path_importer_cache.pop(_FOLDER, None)
 
 
-def _begin() -> None:
+def _install_hook() -> None:
     try:
         from tensortap.launcher.import_hook import install_import_hook
     except ImportError:
-        _tell_absence()
+        _write_absent_marker()
         return
     try:
         install_import_hook()
-    except Exception as error:  # noqa: BLE001 - a guest: the program starts, whatever fails here
+    except Exception as error:  # noqa: BLE001 - the program must start, whatever fails here
         sys.stderr.write(f"tensortap run: nothing is watched in this process: {error!r}\n")
 
 
-def _tell_absence() -> None:
-    """Another interpreter, which has no tensortap: whoever started all this will say so, once."""
+def _write_absent_marker() -> None:
+    """Mark that this interpreter has no tensortap, for `tensortap run` to report once."""
     import json
 
     try:
@@ -37,15 +37,15 @@ def _tell_absence() -> None:
         pass
 
 
-def _hand_over() -> None:
-    """Import the sitecustomize that this one hides, if there is one: it becomes the one that Python found."""
+def _import_shadowed_sitecustomize() -> None:
+    """Import the sitecustomize that this one shadows, if any, in its place."""
     if PathFinder.find_spec("sitecustomize", sys.path) is not None:
         del sys.modules["sitecustomize"]
         __import__("sitecustomize")
 
 
-_leave_the_path()
+_remove_from_path()
 try:
-    _begin()
+    _install_hook()
 finally:
-    _hand_over()
+    _import_shadowed_sitecustomize()

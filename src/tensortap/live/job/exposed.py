@@ -27,7 +27,7 @@ class ExposedModel:
         self._on_forward = on_forward
         self.forwards = 0
         self._catalog_entries: list[CatalogEntry] | None = None
-        # On a compiled model's wrapper, where it has one: there it is outside of the graph.
+        # On the wrapper of a compiled model, if any: there it is outside of the graph.
         outer = model if class_name(model) == "OptimizedModule" else unwrap(model)
         self._handle = (
             outer.register_forward_pre_hook(_make_hook(self), prepend=True) if supports_hooks(outer) else None
@@ -127,9 +127,8 @@ exposed_models = ExposedModels()
 
 
 def _make_hook(exposed: ExposedModel) -> Any:
-    from tensortap.sources.hooks.modules import (
-        ExposedModelHook,  # late: it imports torch, which a model has done
-    )
+    # Imported lazily: it imports torch, which is loaded once there is a model.
+    from tensortap.sources.hooks.modules import ExposedModelHook
 
     return ExposedModelHook(exposed).run
 

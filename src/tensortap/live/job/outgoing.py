@@ -40,7 +40,7 @@ class OutgoingValue:
 
 
 class OutgoingBudget:
-    """Bytes waiting to be sent. Without a lock: the program counts queued, the socket thread finished bytes."""
+    """Bytes waiting to be sent; no lock: the program counts queued, the socket thread finished bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
