@@ -203,6 +203,7 @@ def test_membership_length_and_position(written):
     assert "d" not in run
     assert "a" not in run.filter("b")
     assert [run[0].name, run[-1].name, run.filter("b")[0].name] == ["a", "c", "b"]
+    assert all(np.array_equal(run[name], run.load(name)) for name in run.names)  # what is in it, it gives
     with pytest.raises(IndexError):
         run[3]
 

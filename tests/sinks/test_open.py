@@ -43,10 +43,18 @@ def test_the_name_of_an_hdf5_file_means_a_trace(tmp_path, suffix):
     assert TraceFile(path).load("x").values == [1.5]
 
 
-def test_a_sink_that_was_registered_for_a_suffix_takes_its_files(tmp_path):
+@pytest.mark.parametrize("suffix", [".h5", ".zarr"])
+def test_a_sink_that_was_registered_for_a_suffix_takes_its_files(tmp_path, suffix):
     made = Memory()
-    register_sink(".h5", lambda address: made)
+    register_sink(suffix, lambda address: made)
     try:
-        assert open_sink(str(tmp_path / "trace.h5")) is made
+        assert open_sink(str(tmp_path / f"trace{suffix}")) is made
     finally:
-        sinks.remove(".h5")
+        sinks.remove(suffix)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("scheme", ["", ".", "a/b", "s3://", 3, ".tar/x"])
+def test_what_is_neither_scheme_nor_suffix_is_refused(scheme):
+    with pytest.raises(ValueError, match=r"neither a scheme such as 's3' nor a suffix such as '.zarr'"):
+        register_sink(scheme, lambda address: Memory())

@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Callable, Container, Iterator
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -204,12 +204,25 @@ class Run:
         for row in range(len(self)) if self._rows is None else self._rows:
             yield self._record_at(int(row))
 
-    def __getitem__(self, position: int) -> StoredRecord:
+    @overload
+    def __getitem__(self, key: str) -> Any: ...
+
+    @overload
+    def __getitem__(self, key: int) -> StoredRecord: ...
+
+    def __getitem__(self, key: str | int) -> Any:
+        """The value of a name, as `load` gives it, or the record at a position."""
+        return self.load(key) if isinstance(key, str) else self._record_at_position(key)
+
+    def _record_at_position(self, position: int) -> StoredRecord:
         row = range(len(self))[position]
         return self._record_at(row if self._rows is None else int(self._rows[row]))
 
     def __contains__(self, name: str) -> bool:
         return bool(self._records_named(name))
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.names
 
     def __repr__(self) -> str:
         return "\n".join([self._headline(), format_table(self._table())])

@@ -1,5 +1,6 @@
 """Open the sink for a path or URL: a folder, an HDF5 file, the call tree, a session, a plug-in's scheme."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tensortap.sinks.stream import Stream
 
 
+_SCHEME = re.compile(r"\.[^/.]+|[A-Za-z][\w+.-]*")
 _STREAM_SCHEMES = ("tcp", "tls")
 _HDF5_SUFFIXES = (".h5", ".hdf5")  # never meant as the name of a folder
 sinks: Registry[Callable[[str], Sink]] = Registry("sinks")
@@ -30,7 +32,10 @@ _attempts: defaultdict[Path, "count[int]"] = defaultdict(lambda: count(-1, -1))
 
 
 def register_sink(scheme: str, make: Callable[[str], Sink]) -> None:
-    """Register `make` to open `scheme://rest`, as `make("scheme://rest")`; `.h5` is a scheme too."""
+    """Register `make` to open `scheme://rest`, as `make("scheme://rest")`; a suffix such as `.zarr` opens
+    every path that ends so, as `make("path.zarr")`."""
+    if not isinstance(scheme, str) or not _SCHEME.fullmatch(scheme):
+        raise ValueError(f"{scheme!r} is neither a scheme such as 's3' nor a suffix such as '.zarr'")
     sinks.add(scheme, make)
 
 
@@ -43,14 +48,13 @@ def open_sink(address: str) -> Sink:
         return TreeLog()
     scheme, separator, _ = address.partition("://")
     suffix = Path(address).suffix
-    key = scheme if separator else suffix if suffix in _HDF5_SUFFIXES else None
-    if key is None:
-        return _open_new_run(Path(address).absolute())
-    factory = sinks.get(key)
+    factory = sinks.get(scheme if separator else suffix)
     if factory is not None:
         return factory(address)
-    if key == suffix:
-        return _open_trace_file(address)
+    if not separator:
+        return (
+            _open_trace_file(address) if suffix in _HDF5_SUFFIXES else _open_new_run(Path(address).absolute())
+        )
     if scheme in _STREAM_SCHEMES:
         return open_stream(address)
     raise UnknownFormatError(
