@@ -194,7 +194,7 @@ def _side_operand(run: CachedRun | None, row: int, entry: Entry) -> Operand | No
 
 def _scatter_response(a: MappedTensor, b: MappedTensor, count: int) -> Response:
     """Values of both tensors at the same evenly spaced positions."""
-    TensorDifference(a, b, "value")
+    TensorDifference(a, b, "value")  # raises if the shapes differ
     count = min(max(count, 1), 20_000)
     sampled = [sample_values(tensor, count, count)[0] for tensor in (a, b)]
     stride = max(1, -(-len(sampled[0]) // count))

@@ -75,16 +75,14 @@ class ComparisonJobs:
         )
         job_id = hashlib.blake2b(repr(request).encode(), digest_size=8).hexdigest()
         with self._lock:
-            job_before = self._jobs.get(job_id)
+            existing = self._jobs.get(job_id)
             a, b = self._library.open_run(request.a), self._library.open_run(request.b)
-            if job_before is not None and (job_before.state == "running" or _is_current(job_before, a, b)):
+            if existing is not None and (existing.state == "running" or _is_current(existing, a, b)):
                 self._jobs.move_to_end(job_id)
                 return job_id
             job = ComparisonJob(request, a, b)
             job.of = min(job.row_counts)
-            job.text = (
-                _WAITING_TEXT if any(running.state == "running" for running in self._jobs.values()) else ""
-            )
+            job.text = _WAITING_TEXT if any(other.state == "running" for other in self._jobs.values()) else ""
             self._store_job(job_id, job)
         self._worker.submit(lambda: self._run_job(job_id, job, rules))
         return job_id

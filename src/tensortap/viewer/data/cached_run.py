@@ -17,14 +17,13 @@ from tensortap.core.errors import TensortapError
 from tensortap.core.patterns import closest_names, natural_sort_key
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import INTERNAL_FOLDER
-from tensortap.kernels.statistics import Statistics, statistics
+from tensortap.kernels.statistics import STATISTIC_COLUMNS, StatisticField, Statistics, statistics
 from tensortap.readers.query.parser import parse_query
 from tensortap.viewer.data.dataset import TRACE_SUFFIXES, Dataset, format_site, open_dataset
 from tensortap.viewer.web.responses import NO_ROW, NotFoundError
 
-_FLOATS = ("mean", "std", "min", "max", "absmax")
-_COUNTS = ("nan", "inf")
-STATISTIC_NAMES = (*_FLOATS, *_COUNTS)
+_FLOATS = tuple(field.name for field in STATISTIC_COLUMNS if not field.is_count)
+STATISTIC_NAMES = tuple(field.name for field in STATISTIC_COLUMNS)
 UNKNOWN, KNOWN, NO_NUMBERS = 0, 1, 2
 Array = np.ndarray[Any, Any]
 CATEGORICAL = {"name": "u4", "kind": "u1", "dtype": "u2", "shape": "u4", "site": "u4"}
@@ -42,8 +41,8 @@ class StatisticsColumns:
         self._lock = threading.Lock()
         self.known = np.zeros(0, np.uint8)
         self.columns: dict[str, Array] = {
-            **{name: np.zeros(0, np.float32) for name in _FLOATS},
-            **{name: np.zeros(0, np.uint32) for name in _COUNTS},
+            field.name: np.zeros(0, np.uint32 if field.is_count else np.float32)
+            for field in STATISTIC_COLUMNS
         }
 
     def grow(self, size: int) -> None:
@@ -65,8 +64,8 @@ class StatisticsColumns:
     def put(self, row: int, statistics: Statistics | None) -> None:
         with self._lock, np.errstate(over="ignore"):
             if statistics is not None:
-                for name, number in zip(STATISTIC_NAMES, _column_values(statistics), strict=True):
-                    self.columns[name][row] = number
+                for field in STATISTIC_COLUMNS:
+                    self.columns[field.name][row] = _column_value(field, statistics)
             self.known[row] = NO_NUMBERS if statistics is None else KNOWN
 
     def compute(
@@ -104,21 +103,15 @@ def statistics_of_row(operand: Callable[[int], Operand | None], row: int) -> Sta
     return None if array is None else statistics(array.bits, array.dtype)
 
 
-def absmax(statistics: Statistics) -> float:
-    ends = [abs(float(end)) for end in (statistics.min, statistics.max) if end is not None]
-    return max(ends, default=float("nan"))
-
-
-def _column_values(statistics: Statistics) -> tuple[float, ...]:
-    ends = [
-        np.nan if end is None else float(end)
-        for end in (statistics.mean, statistics.std, statistics.min, statistics.max)
-    ]
-    return (*ends, absmax(statistics), min(statistics.nan, 0xFFFFFFFF), min(statistics.inf, 0xFFFFFFFF))
+def _column_value(field: StatisticField, statistics: Statistics) -> float:
+    number = field.read(statistics)
+    if field.is_count:
+        return min(number or 0, 0xFFFFFFFF)
+    return np.nan if number is None else float(number)
 
 
 class CachedRun:
-    """A dataset with cached codes and statistics; thread-safe."""
+    """A dataset with cached codes and statistics; several threads use it at once."""
 
     def __init__(self, path: Path, run_id: str) -> None:
         self.path, self.run_id = path, run_id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -162,13 +161,7 @@ class RunDataset:
 
 def _parse_statistics(text: str | None) -> Statistics | None:
     """Statistics of an index cell; None where it is empty or malformed."""
-    numbers = None if text is None else json.loads(text)
-    if not isinstance(numbers, list) or len(numbers) != len(fields(Statistics)):
-        return None
-    count, *ends, norm, nan, inf = numbers
-    has_counts = all(isinstance(count_value, int) and count_value >= 0 for count_value in (count, nan, inf))
-    has_ends = all(number is None or isinstance(number, (int, float)) for number in (*ends, norm))
-    return Statistics(*numbers) if has_counts and has_ends else None
+    return None if text is None else Statistics.from_stored(json.loads(text))
 
 
 def format_site(text: str | None) -> str:

@@ -12,8 +12,8 @@ from tensortap.comparison.sides.leaf import Operand
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.accumulator import has_ulp_distance, ulp_distances
 from tensortap.kernels.decode import decode, dtype_info
-from tensortap.kernels.statistics import Statistics, statistics
-from tensortap.viewer.data.cached_run import CachedRun, absmax
+from tensortap.kernels.statistics import STATISTIC_FIELDS, Statistics, statistics
+from tensortap.viewer.data.cached_run import CachedRun
 from tensortap.viewer.web.responses import NotFoundError, TooLargeError
 
 _MAX_TEXT = 4000
@@ -79,8 +79,7 @@ def operand_statistics(operand: Operand) -> dict[str, Any] | None:
 
 
 def statistics_facts(statistics: Statistics) -> dict[str, Any]:
-    names = ("count", "min", "max", "mean", "std", "norm", "nan", "inf")
-    return {**{name: getattr(statistics, name) for name in names}, "absmax": absmax(statistics)}
+    return {field.name: field.read(statistics) for field in STATISTIC_FIELDS}
 
 
 def loading_code(run: CachedRun, row: int) -> str:

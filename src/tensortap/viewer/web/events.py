@@ -30,28 +30,28 @@ class EventBroadcaster:
         """Send an event to every page; a slow page gets only the newest of each subject."""
         with self._lock:
             self._number += 1
-            for listener in self._subscribers:
-                listener.put(f"{event} {subject}", _format_numbered_event(event, facts, self._number))
+            for subscriber in self._subscribers:
+                subscriber.put(f"{event} {subject}", _format_numbered_event(event, facts, self._number))
 
     @property
     def has_subscribers(self) -> bool:
         return bool(self._subscribers)
 
     def subscribe(self) -> Subscriber:
-        listener = Subscriber(self)
+        subscriber = Subscriber(self)
         with self._lock:
-            self._subscribers.add(listener)
-        return listener
+            self._subscribers.add(subscriber)
+        return subscriber
 
-    def unsubscribe(self, listener: Subscriber) -> None:
+    def unsubscribe(self, subscriber: Subscriber) -> None:
         with self._lock:
-            self._subscribers.discard(listener)
+            self._subscribers.discard(subscriber)
 
     def close(self) -> None:
         """End every stream, so that the server can shut down."""
         with self._lock:
-            for listener in self._subscribers:
-                listener.end()
+            for subscriber in self._subscribers:
+                subscriber.end()
 
 
 class Subscriber:

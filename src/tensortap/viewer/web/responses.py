@@ -29,6 +29,7 @@ from tensortap.core.errors import (
 )
 from tensortap.readers.query.parser import QueryError
 
+log = logging.getLogger("tensortap.viewer")
 MAGIC = b"TTC1"
 NO_ROW = 0xFFFFFFFF  # in a column of rows: no such row
 _COLUMN_TYPES = {"|u1": "u1", "<i2": "i2", "<u2": "u2", "<i4": "i4", "<u4": "u4", "<f4": "f4", "<f8": "f8"}
@@ -97,9 +98,6 @@ def _nonfinite_name(value: float) -> str:
 
 def _pad_to_eight(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 8)
-
-
-log = logging.getLogger("tensortap.viewer")
 
 
 class TooLargeError(ValueError):

@@ -186,6 +186,9 @@ export class TensorFigures {
   }
 }
 
+// Those with a place of their own; one that the server adds follows under its name.
+const SHOWN = new Set(["mean", "std", "norm", "min", "max", "absmax", "nan", "inf", "count"]);
+
 /** @param {any} facts */
 function statistics(facts) {
   const known = facts.statistics;
@@ -211,6 +214,9 @@ function statistics(facts) {
     odd("nan"),
     odd("inf"),
     fact("elements", count(known.count)),
+    ...Object.keys(known)
+      .filter((name) => !SHOWN.has(name))
+      .map((name) => fact(name, number(known[name]))),
   ];
 }
 
