@@ -42,7 +42,7 @@ def test_a_real_entry_point_is_loaded_when_first_missed(installed):
     parts.add(".own", "own")
     assert parts.get(".own") == "own"
     assert parts.get(".abd") == "from the plug-in"
-    assert sorted(set(parts.parts())) == ["from the plug-in", "own"]
+    assert sorted(set(parts.plugins())) == ["from the plug-in", "own"]
 
 
 def test_an_entry_point_does_not_replace_what_was_added_by_hand(installed):

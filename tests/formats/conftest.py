@@ -18,7 +18,7 @@ def saved(tmp_path):
         payload = encode(value, **options).payload
         folder = AtomicFolder(str(tmp_path), str(tmp_path))
         names = [f"{name or f'value{next(numbers)}'}{payload.suffix}"]
-        file, _ = folder.put(names, payload, contiguous_bytes(np.ascontiguousarray(payload.bits)))
+        file, _ = folder.write_new(names, payload, contiguous_bytes(np.ascontiguousarray(payload.bits)))
         return tmp_path / file
 
     return save

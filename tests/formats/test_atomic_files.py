@@ -35,7 +35,7 @@ def _names():
 
 def _put(folder, data=b"abc", tail=None):
     payload = Payload(".bin", np.frombuffer(data, np.uint8), b"head", tail)
-    return folder.put(_names(), payload, memoryview(data))
+    return folder.write_new(_names(), payload, memoryview(data))
 
 
 def _files(folder):
@@ -145,8 +145,8 @@ def _staged(value, shift=0):
 def test_a_staged_value_is_written_whole(tmp_path, size, shift):
     folder = AtomicFolder(str(tmp_path), str(tmp_path))
     tensor = torch.arange(size, dtype=torch.float32)
-    folder.put(["x.pt"], *_staged(tensor, shift))
-    folder.put(["x.npy"], *_staged(tensor.numpy(), shift))
+    folder.write_new(["x.pt"], *_staged(tensor, shift))
+    folder.write_new(["x.npy"], *_staged(tensor.numpy(), shift))
     assert torch.equal(torch.load(tmp_path / "x.pt", weights_only=True), tensor)
     assert zipfile.ZipFile(tmp_path / "x.pt").testzip() is None
     assert np.array_equal(np.load(tmp_path / "x.npy"), tensor.numpy())

@@ -297,11 +297,11 @@ def test_a_row_that_finds_no_room_leaves_the_others(tmp_path, monkeypatch):
 
 def test_an_empty_run_answers_every_question(tmp_path):
     column = _open(tmp_path).coded["name"]
-    assert column.rows_like("**").tolist() == column.rows_of("x").tolist() == []
+    assert column.mask_matching("**").tolist() == column.rows_equal("x").tolist() == []
 
 
 @settings(deadline=None)
 @given(st.lists(any_text, max_size=6, unique=True), st.sampled_from(["*", "**", "a*", "{a,b}", ""]))
 def test_a_path_selects_what_it_matches(names, path):
     column = module.CodedColumn(np.arange(len(names), dtype=np.int32), names)
-    assert column.rows_like(path).tolist() == [matches_pattern(path, name) for name in names]
+    assert column.mask_matching(path).tolist() == [matches_pattern(path, name) for name in names]

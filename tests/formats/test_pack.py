@@ -101,7 +101,7 @@ def test_what_is_taken_back_leaves_its_place_and_its_name(pack, tmp_path):
     for value in (1, 2):
         _append(pack, "x", np.array([value]))
         if value == 1:
-            pack.take_back()
+            pack.undo_append()
     pack.close()
     with np.load(tmp_path / "pack.npz") as stored:
         assert {name: stored[name].tolist() for name in stored.files} == {"x": [2]}

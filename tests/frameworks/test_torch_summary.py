@@ -212,11 +212,11 @@ class Reads(TorchDispatchMode):
 def test_many_summaries_are_fetched_at_once():
     tensors = [torch.arange(float(size)) for size in (3, 4, 5)]
     summaries = [waiting(tensor) for tensor in tensors]
-    assert all(summary.waits is not None for summary in summaries)
+    assert all(summary.pending is not None for summary in summaries)
     with Reads() as reads:
         fetch_summaries([*summaries, summarise_tensor(torch.ones(2))])
     assert reads.count == 1
-    assert [summary.waits for summary in summaries] == [None] * 3
+    assert [summary.pending for summary in summaries] == [None] * 3
     for summary, tensor in zip(summaries, tensors, strict=True):
         assert summary.max == tensor.max()
         assert summary.std == pytest.approx(tensor.std(correction=0).item(), rel=1e-5)
@@ -224,9 +224,9 @@ def test_many_summaries_are_fetched_at_once():
 
 def test_a_summary_fetches_itself_when_it_is_asked():
     summary = waiting(torch.tensor([3.0, 4.0], dtype=torch.float64))
-    assert summary.waits is not None
+    assert summary.pending is not None
     assert summary.norm == 5
-    assert summary.waits is None
+    assert summary.pending is None
 
 
 def test_odd_numbers_are_counted_on_the_device():
@@ -283,4 +283,4 @@ def test_numpy_agrees_about_the_spread():
 
 def test_statistics_of_the_host_are_there_at_once():
     assert isinstance(summarise_tensor(torch.ones(2)).statistics, Statistics)
-    assert summarise_tensor(torch.ones(2)).waits is None
+    assert summarise_tensor(torch.ones(2)).pending is None

@@ -125,10 +125,10 @@ def _shape(row: dict[str, Any]) -> str:
 
 def _write_other(found: Subject, as_json: bool) -> None:
     if as_json:
-        write_json("show", {**found.facts, "text": ShortRepr().of(found.other)})
+        write_json("show", {**found.facts, "text": ShortRepr().format(found.other)})
         return
     _write_head(found)
-    write(ShortRepr().of(found.other))
+    write(ShortRepr().format(found.other))
 
 
 def _write_numbers(

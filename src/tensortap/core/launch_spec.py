@@ -59,18 +59,18 @@ def current_launch_spec() -> LaunchSpec | None:
     if not text:
         return None
     try:
-        given: dict[str, Any] = json.loads(text)
-        lists = {name: tuple(given[name]) for name in ("patterns", "when")}
-        return LaunchSpec(**{**given, **lists})
+        fields: dict[str, Any] = json.loads(text)
+        lists = {name: tuple(fields[name]) for name in ("patterns", "when")}
+        return LaunchSpec(**{**fields, **lists})
     except (ValueError, TypeError, KeyError):  # of another version, or of another program
         return None
 
 
 def environment_without_launch_spec() -> dict[str, str]:
     """The variables of this process as they would be without an errand."""
-    variables, asked = dict(os.environ), current_launch_spec()
-    if asked is None:
+    variables, spec = dict(os.environ), current_launch_spec()
+    if spec is None:
         return variables
     del variables[VARIABLE]
-    path = [one for one in variables.pop("PYTHONPATH", "").split(os.pathsep) if one != asked.startup]
+    path = [folder for folder in variables.pop("PYTHONPATH", "").split(os.pathsep) if folder != spec.startup]
     return {**variables, "PYTHONPATH": os.pathsep.join(path)} if any(path) else variables

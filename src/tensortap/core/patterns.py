@@ -61,22 +61,22 @@ def segment_matches(segment: str, name: str, classes: Collection[str] = ()) -> b
     if segment == name:
         return True
     if segment.startswith("<") and segment.endswith(">"):
-        wanted = _glob(segment[1:-1])
-        return any(wanted.fullmatch(kind) for kind in classes)
+        class_glob = _glob(segment[1:-1])
+        return any(class_glob.fullmatch(kind) for kind in classes)
     is_plain = "*" not in segment and not _RANGE.fullmatch(segment)
     return not is_plain and _glob(segment).fullmatch(name) is not None
 
 
-def items_match(items: str, found: str) -> bool:
+def items_match(items: str, leaf_path: str) -> bool:
     """Whether a leaf at `found` is what the items select, or lies within it."""
-    return not items or _items_glob(items).fullmatch(found) is not None
+    return not items or _items_glob(items).fullmatch(leaf_path) is not None
 
 
 @lru_cache(maxsize=1024)
 def pattern_regex(path: str) -> str:
     """The names a pattern selects, and those of their nested parts, as a regular expression that never
     reaches across a line break. A `!` and a call are not in it, and a name tells nothing of a class."""
-    expressions = [_alternative_regex(way) for way in parse_pattern(path).alternatives]
+    expressions = [_alternative_regex(alternative) for alternative in parse_pattern(path).alternatives]
     return expressions[0] if len(expressions) == 1 else f"(?:{'|'.join(expressions)})"
 
 
@@ -99,9 +99,9 @@ def closest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
 def _find_call(text: str) -> tuple[int, int, int | None]:
     """Where the text asks for a call, and for which; an item's `@` is a letter of its key."""
     for piece in _PIECE.finditer(text):
-        found = None if piece["item"] else _CALL.search(piece[0])
-        if found is not None:
-            return piece.start() + found.start(), piece.end(), int(found[1])
+        match = None if piece["item"] else _CALL.search(piece[0])
+        if match is not None:
+            return piece.start() + match.start(), piece.end(), int(match[1])
     return len(text), len(text), None
 
 
@@ -157,12 +157,12 @@ def _normalize_item(item: str) -> str:
         return item
 
 
-def _alternative_regex(way: Alternative) -> str:
-    segments = list(way.segments)
-    is_gradient = way.is_gradient_of_items
+def _alternative_regex(alternative: Alternative) -> str:
+    segments = list(alternative.segments)
+    is_gradient = alternative.is_gradient_of_items
     if len(segments) > 1 and segments[-1] == "grad":
         is_gradient = bool(segments.pop())
-    return _value_regex(segments, way.items) + (r"\.grad" if is_gradient else "")
+    return _value_regex(segments, alternative.items) + (r"\.grad" if is_gradient else "")
 
 
 def _value_regex(segments: list[str], items: str) -> str:

@@ -54,10 +54,10 @@ def from_process_group() -> RankInfo | None:
 
 
 def from_launcher() -> RankInfo | None:
-    for rank, world in _LAUNCHER_VARIABLES:
-        found = _parse_rank_info(os.environ.get(rank), os.environ.get(world))
-        if found is not None:
-            return found
+    for rank_variable, world_variable in _LAUNCHER_VARIABLES:
+        info = _parse_rank_info(os.environ.get(rank_variable), os.environ.get(world_variable))
+        if info is not None:
+            return info
     return None
 
 

@@ -18,24 +18,24 @@ class Registry(Generic[Plugin]):
 
     def __init__(self, what: str) -> None:
         self._group = f"tensortap.{what}"
-        self._parts: dict[object, Plugin] = {}
+        self._plugins: dict[object, Plugin] = {}
         self._by_type: dict[type, Plugin | None] = {}
         self._has_loaded = False
 
     def add(self, keys: object, part: Plugin) -> None:
         """The part added last wins."""
         for key in keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,):
-            self._parts[key] = part
+            self._plugins[key] = part
         self._by_type.clear()
 
     def remove(self, key: object) -> None:
-        self._parts.pop(key, None)
+        self._plugins.pop(key, None)
         self._by_type.clear()
 
     def get(self, key: object) -> Plugin | None:
-        part = self._parts.get(key)
+        part = self._plugins.get(key)
         if part is None and self._load():
-            part = self._parts.get(key)
+            part = self._plugins.get(key)
         return part
 
     def for_type(self, kind: type) -> Plugin | None:
@@ -47,12 +47,12 @@ class Registry(Generic[Plugin]):
             part = self._by_type[kind] = self._nearest(kind)
             return part
 
-    def parts(self) -> list[Plugin]:
+    def plugins(self) -> list[Plugin]:
         self._load()
-        return list(self._parts.values())
+        return list(self._plugins.values())
 
     def _nearest(self, kind: type) -> Plugin | None:
-        return next((self._parts[parent] for parent in kind.__mro__ if parent in self._parts), None)
+        return next((self._plugins[parent] for parent in kind.__mro__ if parent in self._plugins), None)
 
     def _load(self) -> bool:
         if self._has_loaded:
@@ -71,5 +71,5 @@ class Registry(Generic[Plugin]):
             # Somebody else's broken plug-in must not take ours, or the user's program, with it.
             log.exception("the entry point %s of group %s does not load", point.name, self._group)
             return
-        wanted = keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,)
-        self.add([key for key in wanted if key not in self._parts], part)
+        wanted_keys = keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,)
+        self.add([key for key in wanted_keys if key not in self._plugins], part)

@@ -73,9 +73,9 @@ def add_step_listener(watcher: Callable[[], None]) -> None:
     _listeners = (*_listeners, watcher)
 
 
-def remove_step_listener(watcher: Callable[[], None]) -> None:
+def remove_step_listener(listener: Callable[[], None]) -> None:
     global _listeners
-    _listeners = tuple(one for one in _listeners if one != watcher)
+    _listeners = tuple(known_listener for known_listener in _listeners if known_listener != listener)
 
 
 def save_steps() -> Callable[[], None]:

@@ -41,7 +41,7 @@ class Tap:
         self._sources: list[Source] = []
         self._raises = on_error == "raise" or is_strict()
         self._lock: threading.RLock = threading.RLock()
-        self._pourer: int | None = None  # the thread that holds the lock
+        self._owner_thread: int | None = None  # the thread that holds the lock
         self._is_open = True
         _renew_after_fork(self)
 
@@ -54,15 +54,15 @@ class Tap:
         """Pour one record; False when the tap is closed, or this very thread is pouring already."""
         # `_pouring` and `_pour` written out: this is the one call that is made for every value.
         me = get_ident()
-        if self._pourer == me:
+        if self._owner_thread == me:
             return False
         with self._lock:
-            self._pourer = me
+            self._owner_thread = me
             try:
                 if not self._is_open:
                     return False
                 if self._stages:
-                    self._pour((record,), self._stages)
+                    self._run_stages((record,), self._stages)
                     return True
                 for sink in self._sinks:  # never changed in place: a sink taken out leaves a new list
                     try:
@@ -71,9 +71,9 @@ class Tap:
                         self.fail(sink)
                 return True
             finally:
-                self._pourer = None
+                self._owner_thread = None
 
-    def shortcut(self) -> Callable[[Record], object]:
+    def fast_emit(self) -> Callable[[Record], object]:
         """`emit`, or what comes to the same where nothing stands between a source and one sink that any
         thread may write to at any time."""
         sink = self._sinks[0] if len(self._sinks) == 1 and not self._stages else None
@@ -83,20 +83,20 @@ class Tap:
         """Tell every stage that a step is over; what a stage releases goes on to the next."""
         if not self._stages:
             return
-        with self._pouring() as may_pour:
+        with self._hold_lock() as may_pour:
             if may_pour:
                 stages = self._stages
                 for position, stage in enumerate(stages):
-                    self._pour(self._ask(stage, stage.tick, step), stages[position + 1 :])
+                    self._run_stages(self._call_stage(stage, stage.tick, step), stages[position + 1 :])
 
     def flush(self) -> None:
-        with self._pouring():
+        with self._hold_lock():
             for sink in list(self._sinks):
                 self._guard(sink, sink.flush)
 
     def close(self) -> None:
         """Stop the sources, drain the stages, close the sinks; safe to call twice."""
-        self._end(drain=True)
+        self._shut_down(drain=True)
 
     def __enter__(self) -> Self:
         return self
@@ -105,26 +105,26 @@ class Tap:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # After an exception other ranks may never come: files are closed, collectives are not drained.
-        self._end(drain=kind is None)
+        self._shut_down(drain=kind is None)
 
     @contextlib.contextmanager
-    def _pouring(self) -> Iterator[bool]:
+    def _hold_lock(self) -> Iterator[bool]:
         """Hold the lock; False when this thread is already pouring, so a tap never watches itself."""
-        if self._pourer == get_ident():
+        if self._owner_thread == get_ident():
             yield False
             return
         with self._lock:
-            self._pourer = get_ident()
+            self._owner_thread = get_ident()
             try:
                 yield self._is_open
             finally:
-                self._pourer = None
+                self._owner_thread = None
 
     def _renew_lock(self) -> None:
         """A forked child has no other threads, but the lock may have been held by one when it was born."""
-        self._lock, self._pourer = threading.RLock(), None
+        self._lock, self._owner_thread = threading.RLock(), None
 
-    def _pour(self, records: Iterable[Record], stages: Sequence[Stage]) -> None:
+    def _run_stages(self, records: Iterable[Record], stages: Sequence[Stage]) -> None:
         for stage in stages:
             records = [out for record in records for out in self._push(stage, record)]
         for record in records:
@@ -137,9 +137,9 @@ class Tap:
     def _push(self, stage: Stage, record: Record) -> Iterable[Record]:
         """What passes; a stage that was taken out a moment ago lets everything pass."""
         is_in = any(present is stage for present in self._stages)
-        return self._ask(stage, stage.push, record) if is_in else (record,)
+        return self._call_stage(stage, stage.push, record) if is_in else (record,)
 
-    def _ask(
+    def _call_stage(
         self, stage: Stage, method: Callable[..., Iterable[Record]], *arguments: Any
     ) -> Iterable[Record]:
         # Made a list within the guard: a stage written as a generator fails only when it is read.
@@ -157,12 +157,12 @@ class Tap:
         if self._raises:
             raise
         log.exception("%s failed and is taken out; the program goes on", type(part).__name__)
-        self._take_out(part)
+        self._remove_part(part)
 
-    def _take_out(self, part: Stage | Sink | Source) -> None:
+    def _remove_part(self, part: Stage | Sink | Source) -> None:
         self._stages = [stage for stage in self._stages if stage is not part]
         for source in [source for source in self._sources if source is part]:
-            self._sources = [one for one in self._sources if one is not source]
+            self._sources = [kept for kept in self._sources if kept is not source]
             with contextlib.suppress(Exception):
                 source.stop()
         failed = [sink for sink in self._sinks if sink is part]
@@ -171,23 +171,23 @@ class Tap:
             with contextlib.suppress(Exception):
                 sink.close()
 
-    def _end(self, *, drain: bool) -> None:
+    def _shut_down(self, *, drain: bool) -> None:
         """Every part is ended even when one fails; the first failure is what the caller sees."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._end_pouring, drain)
+            stack.callback(self._drain_and_close, drain)
             for source in reversed(self._sources):
                 stack.callback(self._guard, source, source.stop)
             self._sources = []
 
-    def _end_pouring(self, drain: bool) -> None:
-        with self._pouring() as may_pour, contextlib.ExitStack() as stack:
+    def _drain_and_close(self, drain: bool) -> None:
+        with self._hold_lock() as may_pour, contextlib.ExitStack() as stack:
             if not may_pour:
                 return
             self._is_open = False
             stack.callback(self._close_sinks)
             stages = self._stages if drain else []
             for position, stage in enumerate(stages):
-                self._pour(self._ask(stage, stage.close), stages[position + 1 :])
+                self._run_stages(self._call_stage(stage, stage.close), stages[position + 1 :])
 
     def _close_sinks(self) -> None:
         with contextlib.ExitStack() as stack:

@@ -31,24 +31,24 @@ class AtomicFolder:
         self.path = path
         self._scratch = scratch
         self._has_tmpfile = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
-        self._drive = choose_write_strategy(path, has_spare_core=has_spare_core)
+        self._strategy = choose_write_strategy(path, has_spare_core=has_spare_core)
         self._has_direct = hasattr(os, "O_DIRECT")
         self._counter = itertools.count()
 
-    def put(self, names: Iterable[str], payload: Payload, body: memoryview) -> tuple[str, str | None]:
+    def write_new(self, names: Iterable[str], payload: Payload, body: memoryview) -> tuple[str, str | None]:
         """Write a new file under the first of these names that is free; return it and the checksum."""
         if self._has_tmpfile:
             try:
-                return self._put_nameless(names, payload, body)
+                return self._write_unnamed(names, payload, body)
             except _Unsupported:
                 self._has_tmpfile = False
-        return self._put_renamed(names, payload, body)
+        return self._write_and_rename(names, payload, body)
 
-    def _put_nameless(
+    def _write_unnamed(
         self, names: Iterable[str], payload: Payload, body: memoryview
     ) -> tuple[str, str | None]:
         # A file without a name until it is whole: even a kill leaves no litter.
-        fd = self._open_nameless()
+        fd = self._open_unnamed()
         try:
             checksum = self._write(fd, payload, body)
             source = f"/proc/self/fd/{fd}"
@@ -63,7 +63,7 @@ class AtomicFolder:
         finally:
             os.close(fd)
 
-    def _open_nameless(self) -> int:
+    def _open_unnamed(self) -> int:
         try:
             return os.open(self.path, os.O_WRONLY | (_O_TMPFILE or 0), 0o666)
         except OSError as error:
@@ -71,7 +71,7 @@ class AtomicFolder:
                 raise _Unsupported from None
             raise
 
-    def _put_renamed(
+    def _write_and_rename(
         self, names: Iterable[str], payload: Payload, body: memoryview
     ) -> tuple[str, str | None]:
         draft = f"{self._scratch}/{os.getpid()}-{threading.get_ident()}-{next(self._counter)}.tmp"
@@ -91,7 +91,7 @@ class AtomicFolder:
             with contextlib.suppress(_Unsupported):
                 return write_direct(fd, payload, payload.staging, body)
             self._has_direct = False
-        return write_parts(fd, payload.head, body, payload.tail, self._drive)[0]
+        return write_parts(fd, payload.head, body, payload.tail, self._strategy)[0]
 
     def _claim(self, names: Iterable[str], draft: str) -> str:
         for name in names:

@@ -45,7 +45,13 @@ COLUMNS = (
 _HEADER = json.dumps({"tensortap_index": INDEX_VERSION, "columns": COLUMNS}).encode() + b"\n"
 _STRING_COLUMNS = {"name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix"}
 _INTEGER_COLUMNS = {"call", "order", "nbytes", "start", "length"}
-_OPTIONAL_COLUMNS = {"offset": int, "checksum": str, "site": str, "placement": list, "statistics": list}
+_OPTIONAL_COLUMNS: dict[str, type | tuple[type, ...]] = {
+    "offset": int,
+    "checksum": str,
+    "site": str,
+    "placement": list,
+    "statistics": (dict, list),  # a list in runs of version 0.1
+}
 
 
 class IndexWriter:
@@ -67,7 +73,7 @@ class IndexWriter:
             self._next_look = now + _CHECK_INTERVAL
         written = os.write(self._fd, row)
         if written < len(row):
-            self._take_back(written)
+            self._truncate_partial_row(written)
             raise OSError(errno.ENOSPC, "no space left for the index")
 
     def _check(self) -> None:
@@ -81,7 +87,7 @@ class IndexWriter:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _take_back(self, written: int) -> None:
+    def _truncate_partial_row(self, written: int) -> None:
         """Remove half a row, unless another process has appended behind it."""
         with contextlib.suppress(OSError):
             end = os.lseek(self._fd, 0, os.SEEK_CUR)
@@ -122,7 +128,7 @@ def format_row_end(
     return f',{quoted(file)},"{suffix}",{start},{length},{at},{sum_text},{facts}]\n'
 
 
-def format_facts(record: Record, statistics: tuple[Any, ...] | None) -> str:
+def format_facts(record: Record, statistics: dict[str, Any] | None) -> str:
     """Site, placement and statistics, as they stand in a row."""
     if record.site is None and record.placement is None and statistics is None:
         return "null,null,null"
@@ -231,7 +237,7 @@ def parse_placement(fields: list[Any]) -> Placement:
 
 def _format_numbers(number: int | tuple[int, ...]) -> str:
     """As JSON; a step may come as a number of numpy's."""
-    return json.dumps([int(one) for one in number] if isinstance(number, tuple) else int(number))
+    return json.dumps([int(part) for part in number] if isinstance(number, tuple) else int(number))
 
 
 def _format_site(site: Site | None) -> str:

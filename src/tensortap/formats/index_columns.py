@@ -57,7 +57,7 @@ class CodedColumn:
             return self.texts * len(codes)
         return list(map(self.texts.__getitem__, codes.tolist()))
 
-    def rows_of(self, text: str) -> Array:
+    def rows_equal(self, text: str) -> Array:
         """The rows that hold exactly this text, in order."""
         code = self._codes_by_text.get(text)
         if code is None:
@@ -74,33 +74,35 @@ class CodedColumn:
         rows = np.argsort(self.codes, kind="stable")
         return rows, np.searchsorted(self.codes[rows], np.arange(len(self.texts) + 1)).tolist()
 
-    def is_text(self, text: str) -> bool:
+    def has_text(self, text: str) -> bool:
         """Whether any row may hold exactly this text."""
-        lines, starts = self._lines
+        lines, starts = self._joined_texts
         return text in self.texts if starts is None or "\n" in text else f"\n{text}\n" in lines
 
-    def rows_with(self, text: str) -> Array:
+    def mask_equal(self, text: str) -> Array:
         """A mask of the rows that hold exactly this text."""
-        return self.codes == self.texts.index(text) if self.is_text(text) else np.zeros(len(self.codes), bool)
+        return (
+            self.codes == self.texts.index(text) if self.has_text(text) else np.zeros(len(self.codes), bool)
+        )
 
-    def rows_like(self, path: str) -> Array:
+    def mask_matching(self, path: str) -> Array:
         """A mask of the rows whose text the path matches, apart from a `!` and a call."""
         hits = np.zeros(len(self.texts), bool)
-        hits[self._texts_like(path)] = True
+        hits[self._matching_codes(path)] = True
         return hits[self.codes]
 
-    def _texts_like(self, path: str) -> list[int] | Array:
-        lines, starts = self._lines
+    def _matching_codes(self, path: str) -> list[int] | Array:
+        lines, starts = self._joined_texts
         if starts is None:
             pattern = re.compile(pattern_regex(path))
             return [code for code, text in enumerate(self.texts) if pattern.fullmatch(text)]
         # One search over all texts, a line each, costs a tenth of a match per text; the line break as a
         # letter of the pattern lets the search jump to the next place that can match at all.
-        found = [hit.start() for hit in re.finditer(rf"\n{pattern_regex(path)}(?=\n)", lines)]
-        return np.searchsorted(starts, found)
+        hits = [hit.start() for hit in re.finditer(rf"\n{pattern_regex(path)}(?=\n)", lines)]
+        return np.searchsorted(starts, hits)
 
     @cached_property
-    def _lines(self) -> tuple[str, Array | None]:
+    def _joined_texts(self) -> tuple[str, Array | None]:
         """All texts, a line each, and where each begins; nothing where a text itself has line breaks."""
         lines = "\n".join(["", *self.texts, ""])
         if lines.count("\n") != len(self.texts) + 1:
@@ -119,7 +121,7 @@ class IndexColumns:
         self._files: dict[str, list[int]] = {}
         self.plain: dict[str, Array] = {}
         self.coded: dict[str, CodedColumn] = {}
-        self._take([])
+        self._append_rows([])
         self._load_cache()
         self.refresh()
 
@@ -133,7 +135,7 @@ class IndexColumns:
             for path in index_files(self._own):
                 rows += self._new_rows(path)
             if rows:
-                self._take_sound(rows)
+                self._append_valid_rows(rows)
         if len(rows) >= _MIN_ROWS_TO_CACHE:
             self._save_cache()
         return len(rows)
@@ -147,17 +149,17 @@ class IndexColumns:
     def cells(self, rows: Array | None, without: Container[str] = ()) -> dict[str, list[Any]]:
         """Every column as a list, of these rows or of all: much quicker than asking row by row."""
         chosen = slice(None) if rows is None else rows
-        found = {name: column[chosen].tolist() for name, column in self.plain.items()}
+        by_column = {name: column[chosen].tolist() for name, column in self.plain.items()}
         for name, coded in self.coded.items():
             if name not in without:
-                found[name] = coded.cells(chosen)
+                by_column[name] = coded.cells(chosen)
         for name in ("step", "rank"):
-            odd = found.pop(f"odd_{name}")
+            wide = by_column.pop(f"odd_{name}")
             if self.coded[f"odd_{name}"].texts == [None]:
                 continue
-            numbers = zip(found[name], odd, strict=True)
-            found[name] = [number if text is None else _parse_wide_cell(text) for number, text in numbers]
-        return found
+            numbers = zip(by_column[name], wide, strict=True)
+            by_column[name] = [number if text is None else _parse_wide_cell(text) for number, text in numbers]
+        return by_column
 
     def _number(self, column: str, row: int) -> int | tuple[int, ...]:
         number = int(self.plain[column][row])
@@ -174,18 +176,18 @@ class IndexColumns:
         self.problems += problems
         return rows
 
-    def _take_sound(self, rows: list[list[Any]]) -> None:
+    def _append_valid_rows(self, rows: list[list[Any]]) -> None:
         """Add rows; a row of the right length with wrong cells must not cost the others."""
         before = dict(self.plain), dict(self.coded)
         try:
-            self._take(rows)
+            self._append_rows(rows)
         except (TypeError, ValueError, OverflowError):
             self.plain, self.coded = before
             sound = [row for row in rows if has_valid_types(row)]
             self.problems.append(f"{len(rows) - len(sound)} rows of the index have cells of a wrong type")
-            self._take(sound)
+            self._append_rows(sound)
 
-    def _take(self, rows: list[list[Any]]) -> None:
+    def _append_rows(self, rows: list[list[Any]]) -> None:
         columns = (
             dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(COLUMNS, ())
         )
@@ -207,14 +209,14 @@ class IndexColumns:
 
     def _extend_numbers(self, name: str, cells: Iterable[Any]) -> None:
         cells = list(cells)
-        odd: list[Any] = [None] * len(cells)
+        wide: list[Any] = [None] * len(cells)
         if set(map(type, cells)) <= {int} and all(map(_INT64_RANGE.__contains__, cells)):
             numbers = np.array(cells, np.int64)
         else:
             numbers = np.array([cell if _is_int64(cell) else _NOT_INT64 for cell in cells], np.int64)
-            odd = [None if _is_int64(cell) else json.dumps(cell) for cell in cells]
+            wide = [None if _is_int64(cell) else json.dumps(cell) for cell in cells]
         self._extend(name, numbers)
-        self._extend_coded(f"odd_{name}", odd)
+        self._extend_coded(f"odd_{name}", wide)
 
     def _extend_coded(self, name: str, cells: Sequence[Any]) -> None:
         known = self.coded.get(name)
@@ -273,8 +275,8 @@ class IndexColumns:
 
 
 def _parse_wide_cell(text: str) -> int | tuple[int, ...]:
-    odd = json.loads(text)
-    return odd if isinstance(odd, int) else tuple(odd)
+    number = json.loads(text)
+    return number if isinstance(number, int) else tuple(number)
 
 
 def _is_int64(cell: Any) -> bool:

@@ -38,7 +38,7 @@ class PackWriter:
     def __init__(self, path: str, *, has_spare_core: bool = False) -> None:
         self.name = os.path.basename(path)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        self._drive = choose_write_strategy(os.path.dirname(path), has_spare_core=has_spare_core)
+        self._strategy = choose_write_strategy(os.path.dirname(path), has_spare_core=has_spare_core)
         self._members: list[ZipMember] = []
         self._seen: dict[str, int] = {}
         self._names: set[bytes] = set()
@@ -71,7 +71,7 @@ class PackWriter:
             self.size = self._written = end
         else:
             summed, crc = checksum(body), crc32(body, _head_crc(head))
-            self._keep(header + head, body, data_descriptor(crc, length))
+            self._buffer_member(header + head, body, data_descriptor(crc, length))
             self.size = end
         self._members.append(ZipMember(name, crc, length, at))
         self._names.add(name)
@@ -90,7 +90,7 @@ class PackWriter:
             raise
         self._written = self.size
 
-    def take_back(self) -> None:
+    def undo_append(self) -> None:
         """Undo the last append."""
         member = self._members.pop()
         self._names.discard(member.name)
@@ -108,7 +108,7 @@ class PackWriter:
         finally:
             os.close(self._fd)
 
-    def _keep(self, header: bytes, body: memoryview, closing: bytes) -> None:
+    def _buffer_member(self, header: bytes, body: memoryview, closing: bytes) -> None:
         """Copy into the buffer, which is never given back: fresh memory costs more than the copy."""
         end = len(header) + len(body) + len(closing)
         if self.waiting + end > _BUFFER_NBYTES:
@@ -128,7 +128,7 @@ class PackWriter:
                 header + head,
                 body,
                 lambda crc: data_descriptor(crc, length),
-                self._drive,
+                self._strategy,
                 self.size,
                 _head_crc(head),
             )

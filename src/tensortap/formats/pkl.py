@@ -142,8 +142,8 @@ def _list_parts(value: Any) -> list[tuple[str, Any]]:
         return [(f"[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
         return [(f"[{index}]", part) for index, part in enumerate(value)]
-    held = [*getattr(value, "__dict__", {}), *_slots(type(value))]
-    return [(f".{name}", getattr(value, name)) for name in held if hasattr(value, name)]
+    names = [*getattr(value, "__dict__", {}), *_slots(type(value))]
+    return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
 
 
 def _slots(kind: type) -> Iterator[str]:
@@ -201,7 +201,7 @@ class RestrictedUnpickler(pickle._Unpickler):
             return self._scalar
         if (module, name) == _STORAGE_GLOBAL:
             return self._storage
-        raise self._refused(f"{module}.{name}")
+        raise self._refusal(f"{module}.{name}")
 
     def load_build(self) -> None:
         target = self.stack[-2]
@@ -214,7 +214,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         elif isinstance(target, OrderedDict):  # the attributes of a state_dict
             super().load_build()  # type: ignore[misc]
         else:
-            raise self._refused(f"a state for {type(target).__name__}")
+            raise self._refusal(f"a state for {type(target).__name__}")
 
     dispatch[pickle.BUILD[0]] = load_build
 
@@ -228,7 +228,7 @@ class RestrictedUnpickler(pickle._Unpickler):
 
     def _scalar(self, dtype: Any, data: Any = b"") -> Any:
         if not isinstance(data, bytes) or dtype.hasobject:
-            raise self._refused("a scalar that is not made of bytes")
+            raise self._refusal("a scalar that is not made of bytes")
         return np.frombuffer(data, dtype, 1)[0]
 
     def _storage(self, data: bytes) -> Any:
@@ -236,9 +236,9 @@ class RestrictedUnpickler(pickle._Unpickler):
         try:
             return import_module("torch").load(io.BytesIO(data), weights_only=True)
         except pickle.UnpicklingError:
-            raise self._refused("more than numbers inside a tensor") from None
+            raise self._refusal("more than numbers inside a tensor") from None
 
-    def _refused(self, what: str) -> UntrustedFileError:
+    def _refusal(self, what: str) -> UntrustedFileError:
         return UntrustedFileError(
             f"{self._label} wants to load {what}, and it is not known who made the file; "
             f"pass trust=True if you do"
@@ -250,8 +250,8 @@ def _dtype_from_state(bare: np.dtype[Any], state: Any) -> np.dtype[Any]:
     if part is not None:
         return np.dtype((part[0], part[1]))
     if names is not None:
-        found = [fields[name] for name in names]
-        formats, offsets = [field[0] for field in found], [field[1] for field in found]
+        members = [fields[name] for name in names]
+        formats, offsets = [field[0] for field in members], [field[1] for field in members]
         return np.dtype({"names": list(names), "formats": formats, "offsets": offsets, "itemsize": size})
     if bare.kind in "mM":
         unit, count = state[8][1][:2]

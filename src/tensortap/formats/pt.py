@@ -120,8 +120,8 @@ def _refused_global(error: Exception, is_zipped: bool) -> str | None:
     text = str(error)
     if not isinstance(error, pickle.UnpicklingError):
         return None
-    if found := _REFUSED_GLOBAL.search(text):
-        return found.group(1)
+    if match := _REFUSED_GLOBAL.search(text):
+        return match.group(1)
     is_sound = is_zipped or "Can only" in text or "must be imported" in text
     return "more than weights_only reads" if is_sound else None
 

@@ -35,7 +35,7 @@ def file_stem(name: str) -> str:
     digest. The index knows the true name."""
     if len(name) * 4 <= _MAX_STEM_NBYTES and name and name.isascii() and not _UNSAFE.search(name):
         return name
-    stem = _UNSAFE.sub(lambda found: f"%{ord(found.group()):02X}", name) or "%empty"
+    stem = _UNSAFE.sub(lambda match: f"%{ord(match.group()):02X}", name) or "%empty"
     encoded = stem.encode()
     if len(encoded) <= _MAX_STEM_NBYTES:
         return encoded.decode()

@@ -59,28 +59,28 @@ class NamedArray(NamedTuple):
 def write_npz(stream: BinaryIO, arrays: Iterable[NamedArray]) -> None:
     """What `np.load` reads; a key that would lead out of a folder when unpacked is made harmless."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-        for one in arrays:
-            with archive.open(f"{archive_member_name(one.key)}.npy", "w", force_zip64=True) as member:
-                _write_npy(member, one)
+        for array in arrays:
+            with archive.open(f"{archive_member_name(array.key)}.npy", "w", force_zip64=True) as member:
+                _write_npy(member, array)
 
 
 def write_safetensors(stream: BinaryIO, arrays: Sequence[NamedArray], facts: dict[str, str]) -> None:
     """Everything about the arrays first, then their bytes, one after the other."""
     header: dict[str, Any] = {"__metadata__": facts}
     end = 0
-    for one in arrays:
-        begin, end = end, end + one.bits.nbytes
-        told = {
-            "dtype": SAFETENSORS_DTYPES[one.dtype],
-            "shape": list(one.bits.shape),
+    for array in arrays:
+        begin, end = end, end + array.bits.nbytes
+        entry = {
+            "dtype": SAFETENSORS_DTYPES[array.dtype],
+            "shape": list(array.bits.shape),
             "data_offsets": [begin, end],
         }
-        header[one.key] = told
+        header[array.key] = entry
     text = json.dumps(header, ensure_ascii=False).encode("utf-8", "backslashreplace")
     text += b" " * (-len(text) % _HEADER_ALIGNMENT)
     stream.write(len(text).to_bytes(8, "little") + text)
-    for one in arrays:
-        for (block,) in iterate_blocks([one.bits], BLOCK_SIZE):
+    for array in arrays:
+        for (block,) in iterate_blocks([array.bits], BLOCK_SIZE):
             stream.write(block.tobytes())
 
 
@@ -95,17 +95,21 @@ def archive_member_name(key: str) -> str:
     return "".join(f"%{ord(letter):02X}" if letter in "/\\%" or letter < " " else letter for letter in key)
 
 
-def _write_npy(member: Any, one: NamedArray) -> None:
-    if not one.dtype:
-        np.lib.format.write_array(member, one.bits, allow_pickle=False)
+def _write_npy(member: Any, array: NamedArray) -> None:
+    if not array.dtype:
+        np.lib.format.write_array(member, array.bits, allow_pickle=False)
         return
-    target = npz_dtype(one.dtype)
+    target = npz_dtype(array.dtype)
     head = BytesIO()
-    told = {"descr": np.lib.format.dtype_to_descr(target), "fortran_order": False, "shape": one.bits.shape}
-    np.lib.format.write_array_header_2_0(head, told)
+    header = {
+        "descr": np.lib.format.dtype_to_descr(target),
+        "fortran_order": False,
+        "shape": array.bits.shape,
+    }
+    np.lib.format.write_array_header_2_0(head, header)
     member.write(head.getvalue())
-    for (block,) in iterate_blocks([one.bits], BLOCK_SIZE):
-        member.write(decode(block, one.dtype).astype(target, copy=False).tobytes())
+    for (block,) in iterate_blocks([array.bits], BLOCK_SIZE):
+        member.write(decode(block, array.dtype).astype(target, copy=False).tobytes())
 
 
 SUFFIX = ".safetensors"
@@ -152,11 +156,13 @@ def read_entries(path: Path) -> tuple[list[TensorEntry], list[str]]:
     if not isinstance(header, dict):
         raise _damaged_file_error(path, "its header names no tensors")
     start = _LENGTH_NBYTES + length
-    told = [
+    parsed = [
         _parse_entry(path, name, row, start, size) for name, row in header.items() if name != _METADATA_KEY
     ]
-    found = sorted((one for one in told if isinstance(one, TensorEntry)), key=lambda one: one.offset)
-    return found, [one for one in told if isinstance(one, str)]
+    entries = sorted(
+        (entry for entry in parsed if isinstance(entry, TensorEntry)), key=lambda entry: entry.offset
+    )
+    return entries, [problem for problem in parsed if isinstance(problem, str)]
 
 
 def map_tensor(

@@ -155,7 +155,7 @@ def _unknown_suffix_error(suffix: str, label: str) -> UnknownFormatError:
 
 
 def _registered_suffixes() -> dict[str, Serializer]:
-    return {part.suffix: part for part in serializers.parts()}
+    return {part.suffix: part for part in serializers.plugins()}
 
 
 def _built_in_reader(suffix: str) -> Callable[[BinaryIO, str, bool], Any]:

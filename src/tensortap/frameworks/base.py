@@ -78,7 +78,7 @@ def register_framework(framework: Framework) -> None:
 
 @lru_cache(maxsize=4096)
 def _framework_of_type(kind: type) -> Framework:
-    candidates = [*frameworks.parts(), *(_built_in(name) for name in _BUILT_IN if sys.modules.get(name))]
+    candidates = [*frameworks.plugins(), *(_built_in(name) for name in _BUILT_IN if sys.modules.get(name))]
     return next((framework for framework in candidates if framework.owns(kind)), _built_in("python"))
 
 

@@ -61,10 +61,10 @@ def simulated_ranks(
 
     `known` is how the lowest rank's piece of a tensor that is not distributed sits in the whole.
     """
-    held = wait_local(value)
-    if not is_simulated(type(held)):
+    local = wait_local(value)
+    if not is_simulated(type(local)):
         return None
-    pieces = sorted(held._local_tensors.items())
+    pieces = sorted(local._local_tensors.items())
     if is_distributed(type(value)):
         mesh, parts, shape = value.device_mesh, _format_placements(value.placements), tuple(value.shape)
         return [
@@ -86,9 +86,9 @@ def placement_of_former_dtensor(raw: Any, local: Any, module: Any = None) -> Pla
     if is_distributed(type(local)):
         return None
     for mesh, placements, shape in _layout_candidates(raw, local, module):
-        found = _placement_of(local, mesh, placements, shape)
-        if is_simulated(type(local)) or local_shape(found) == tuple(local.shape):
-            return found
+        placement = _placement_of(local, mesh, placements, shape)
+        if is_simulated(type(local)) or local_shape(placement) == tuple(local.shape):
+            return placement
     return _infer_from_shape(raw, local) if is_distributed(type(raw)) else None
 
 
@@ -127,25 +127,25 @@ def local_shape(placement: Placement) -> tuple[int, ...]:
 
 def parse_shard(part: str) -> tuple[int, int] | None:
     """The dimension that is split and into how many groups it is split before; None when none is."""
-    found = _SHARD_PATTERN.fullmatch(part)
-    return None if found is None else (int(found[1]), int(found[2] or 1))
+    match = _SHARD_PATTERN.fullmatch(part)
+    return None if match is None else (int(match[1]), int(match[2] or 1))
 
 
 def _placement_of(value: Any, mesh: Any, placements: Sequence[Any], shape: Any) -> Placement:
     # Not waited for: the program may want to go on while its collective is under way.
-    held = value._local_tensor if is_distributed(type(value)) else value
-    held = held.elem if _is_async_collective(type(held)) else held
+    local = value._local_tensor if is_distributed(type(value)) else value
+    local = local.elem if _is_async_collective(type(local)) else local
     words = _format_placements(placements, len(shape))
-    return placement_at(tuple(mesh.shape), _coordinate(mesh, held), words, tuple(map(int, shape)))
+    return placement_at(tuple(mesh.shape), _coordinate(mesh, local), words, tuple(map(int, shape)))
 
 
-def _coordinate(mesh: Any, held: Any) -> tuple[int, ...]:
+def _coordinate(mesh: Any, local: Any) -> tuple[int, ...]:
     """Where the piece's process sits in the mesh; of simulated ranks, the lowest one that holds a piece."""
-    if is_simulated(type(held)):
-        return _simulated_coordinate(mesh, min(held._local_tensors))
-    told = tuple(mesh.get_coordinate() or ())
+    if is_simulated(type(local)):
+        return _simulated_coordinate(mesh, min(local._local_tensors))
+    coordinate = tuple(mesh.get_coordinate() or ())
     # An ordinary tensor among simulated ranks is the same for all; torch then tells a number per rank.
-    return told if all(type(number) is int for number in told) else (0,) * len(told)
+    return coordinate if all(type(number) is int for number in coordinate) else (0,) * len(coordinate)
 
 
 def _format_placements(placements: Sequence[Any], dimensions: int = 0) -> tuple[str, ...]:
@@ -180,8 +180,8 @@ def _simulated_coordinate(mesh: Any, rank: int) -> tuple[int, ...]:
     """Where a simulated rank sits in its own copy of the mesh; torch tells it only in a number per rank."""
     # The first dimension counts the copies: a part of a mesh exists once for each group of ranks.
     copies = np.asarray(mesh._layout.remap_to_tensor(mesh._rank_map).tolist())
-    found = np.argwhere(copies == rank)
-    return tuple(int(number) for number in found[0][1:]) if len(found) else ()
+    positions = np.argwhere(copies == rank)
+    return tuple(int(number) for number in positions[0][1:]) if len(positions) else ()
 
 
 def _at_position(known: Placement, position: int) -> Placement:
@@ -196,9 +196,9 @@ def _layout_candidates(raw: Any, local: Any, module: Any) -> Iterator[tuple[Any,
         yield kept.mesh, kept.placements, kept.shape
     if not is_distributed(type(raw)):
         return
-    wanted = _parallel_style_layout(module)
-    if wanted is not None and len(wanted) == raw.device_mesh.ndim:
-        yield raw.device_mesh, wanted, raw.shape
+    placements = _parallel_style_layout(module)
+    if placements is not None and len(placements) == raw.device_mesh.ndim:
+        yield raw.device_mesh, placements, raw.shape
     if _shares_memory(raw._local_tensor, local):
         yield raw.device_mesh, raw.placements, raw.shape
 
@@ -209,16 +209,16 @@ def _parallel_style_layout(module: Any) -> Sequence[Any] | None:
         names = getattr(getattr(hook, "__code__", None), "co_freevars", ())
         if "output_fn" in names:
             ask = hook.__closure__[names.index("output_fn")].cell_contents
-            given = getattr(ask, "args", ())
-            if given and isinstance(given[0], tuple):
-                layout: Sequence[Any] = given[0]
+            arguments = getattr(ask, "args", ())
+            if arguments and isinstance(arguments[0], tuple):
+                layout: Sequence[Any] = arguments[0]
                 return layout
     return None
 
 
-def _shares_memory(one: Any, other: Any) -> bool:
-    is_alike = one.shape == other.shape and one.stride() == other.stride() and other.numel() > 0
-    return is_alike and 0 != _address(one) == _address(other)
+def _shares_memory(a: Any, b: Any) -> bool:
+    is_alike = a.shape == b.shape and a.stride() == b.stride() and b.numel() > 0
+    return is_alike and 0 != _address(a) == _address(b)
 
 
 def _address(tensor: Any) -> int:
@@ -241,7 +241,9 @@ def _infer_from_shape(raw: Any, local: Any) -> Placement | None:
         ways += [(f"shard({dimension})",) for dimension in range(len(shape))]
     coordinate = tuple(mesh.get_coordinate() or ())
     candidates = [placement_at(tuple(mesh.shape), coordinate, parts, shape) for parts in ways]
-    fitting = [one for one in candidates if coordinate and local_shape(one) == tuple(local.shape)]
+    fitting = [
+        candidate for candidate in candidates if coordinate and local_shape(candidate) == tuple(local.shape)
+    ]
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -61,8 +61,8 @@ def _arrays_equal(before: Any, now: Any) -> bool:
             return False
         if was.device != "cpu" or described.device != "cpu":
             return False  # the program would have to wait for its device
-        one, other = framework.bits(before), framework.bits(now)
-        if one.flat[:_PREFIX_SIZE].tobytes() != other.flat[:_PREFIX_SIZE].tobytes():
+        bits_before, bits_now = framework.bits(before), framework.bits(now)
+        if bits_before.flat[:_PREFIX_SIZE].tobytes() != bits_now.flat[:_PREFIX_SIZE].tobytes():
             return False
         return value_fingerprint(before) == value_fingerprint(now)
     except (UnsupportedValueError, ValueError, TypeError, RuntimeError):
@@ -85,11 +85,11 @@ def shallow_change_token(value: Any) -> Hashable:
 
 
 class _WalkBudget:
-    __slots__ = ("above", "left")
+    __slots__ = ("ancestors", "left")
 
     def __init__(self) -> None:
         self.left = _MAX_CHILDREN
-        self.above: list[int] = []
+        self.ancestors: list[int] = []
 
 
 def _token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
@@ -119,8 +119,8 @@ def _array_token(value: Any, deep: bool) -> Hashable:
         version = tensor_version(value)
         if version is not None and not (deep and framework.describe(value).device == "cpu"):
             return _identity_token(value), version
-    found = value_fingerprint(value)
-    return _identity_token(value) if found is None else found
+    fingerprint = value_fingerprint(value)
+    return _identity_token(value) if fingerprint is None else fingerprint
 
 
 def tensor_version(value: Any) -> int | None:
@@ -162,9 +162,9 @@ def _torch_prefix() -> Any:
 
 
 def _container_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
-    if id(value) in budget.above or len(budget.above) >= _MAX_TOKEN_DEPTH:
+    if id(value) in budget.ancestors or len(budget.ancestors) >= _MAX_TOKEN_DEPTH:
         return "above"
-    budget.above.append(id(value))
+    budget.ancestors.append(id(value))
     try:
         size = len(value) if isinstance(value, list | tuple | dict) else -1
         if size > budget.left:
@@ -176,7 +176,7 @@ def _container_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
         budget.left -= len(inside)
         return type(value), size, tuple((part.step, _token(part.value, deep, budget)) for part in inside)
     finally:
-        budget.above.pop()
+        budget.ancestors.pop()
 
 
 def _ends_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
@@ -198,9 +198,9 @@ def _plain_sequence_token(items: Sequence[Any]) -> Hashable:
 
 
 def _take_within_budget(items: set[Any], budget: _WalkBudget) -> list[Any]:
-    taken = list(items)[: max(0, budget.left)]
-    budget.left -= len(taken)
-    return taken
+    selected = list(items)[: max(0, budget.left)]
+    budget.left -= len(selected)
+    return selected
 
 
 def _identity_token(value: Any) -> Hashable:
@@ -214,15 +214,15 @@ def _identity_token(value: Any) -> Hashable:
 class _ObjectIdentity:
     """Equal to another one of the same object, without asking the object itself."""
 
-    __slots__ = ("_address", "_found")
+    __slots__ = ("_address", "_reference")
 
     def __init__(self, value: Any) -> None:
-        self._address, self._found = id(value), weakref.ref(value)
+        self._address, self._reference = id(value), weakref.ref(value)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _ObjectIdentity) or self._address != other._address:
             return False
-        return self._found() is not None and self._found() is other._found()
+        return self._reference() is not None and self._reference() is other._reference()
 
     def __hash__(self) -> int:
         return self._address
@@ -235,9 +235,9 @@ def _exact_key(value: float | complex) -> Hashable:
     return value.real.hex(), value.imag.hex()
 
 
-def share_memory(one: Any, other: Any) -> bool:
+def share_memory(a: Any, b: Any) -> bool:
     """Whether the memory of two arrays may overlap."""
-    first, second = _memory_range(one), _memory_range(other)
+    first, second = _memory_range(a), _memory_range(b)
     return first is not None and second is not None and first[0] < second[1] and second[0] < first[1]
 
 

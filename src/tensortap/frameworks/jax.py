@@ -41,8 +41,8 @@ class _Jax:
         return value
 
     def mark(self, value: Any) -> Callable[[Any], bool]:
-        found = weakref.ref(value)
-        return lambda other: other is not None and other is found()
+        reference = weakref.ref(value)
+        return lambda other: other is not None and other is reference()
 
     def bits(self, value: Any) -> _Array:
         """The array's own memory, read-only, when it is on the CPU."""

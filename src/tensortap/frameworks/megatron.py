@@ -66,7 +66,8 @@ def _group_rank_and_size(module: Any, parameter: Any) -> tuple[int, int] | None:
     if is_initialized is None or not is_initialized():
         return None
     group = next(
-        (found for name in _GROUP_ATTRIBUTES if (found := getattr(module, name, None)) is not None), None
+        (candidate for name in _GROUP_ATTRIBUTES if (candidate := getattr(module, name, None)) is not None),
+        None,
     )
     if group is not None and not isinstance(group, distributed.ProcessGroup):
         return None
@@ -124,9 +125,9 @@ def _declared_size(module: Any, weight: Any, which: str) -> int | None:
 
 def _build_placement(part: str, seat: tuple[int, int], shape: Any, stated: int | None) -> Placement | None:
     rank, size = seat
-    whole = list(shape)
+    full_shape = list(shape)
     if "shard(" in part:
-        whole[int(part.partition("(")[2].rstrip(")").split(",")[0])] *= size
-    if stated is not None and stated != whole[-1]:
+        full_shape[int(part.partition("(")[2].rstrip(")").split(",")[0])] *= size
+    if stated is not None and stated != full_shape[-1]:
         return None
-    return placement_at((size,), (rank,), (part,), tuple(whole))
+    return placement_at((size,), (rank,), (part,), tuple(full_shape))

@@ -42,8 +42,8 @@ class _Numpy:
 
     def mark(self, value: Any) -> Callable[[Any], bool]:
         if isinstance(value, np.generic):
-            content = _fingerprint(value)
-            return lambda other: type(other) is type(value) and _fingerprint(other) == content
+            fingerprint = _fingerprint(value)
+            return lambda other: type(other) is type(value) and _fingerprint(other) == fingerprint
         return _mark_array(value)
 
     def bits(self, value: Any) -> _Array:
@@ -68,10 +68,10 @@ class _Numpy:
         """The array itself, seen as that type. One that numpy lacks needs `ml_dtypes`; without it the numbers
         come back wider."""
         if dtype in DTYPE_TABLE and not DTYPE_TABLE[dtype].native:
-            found = _ml_dtype(dtype)
-            return decode(bits, dtype) if found is None else bits.view(found)
-        wanted = _parse_dtype(dtype)
-        return bits if bits.dtype == wanted else bits.view(wanted)
+            extended = _ml_dtype(dtype)
+            return decode(bits, dtype) if extended is None else bits.view(extended)
+        target = _parse_dtype(dtype)
+        return bits if bits.dtype == target else bits.view(target)
 
     def placement(self, value: Any) -> Placement | None:
         return None
@@ -113,10 +113,10 @@ def _layout(value: Any) -> str:
 
 
 def _mark_array(value: _Array) -> Callable[[Any], bool]:
-    found, content = weakref.ref(value), _fingerprint(value)
+    reference, fingerprint = weakref.ref(value), _fingerprint(value)
 
     def is_same(other: Any) -> bool:
-        return other is not None and other is found() and _fingerprint(other) == content
+        return other is not None and other is reference() and _fingerprint(other) == fingerprint
 
     return is_same
 
@@ -138,10 +138,10 @@ def _parse_dtype(name: str) -> _DType:
     try:
         return np.dtype(ast.literal_eval(name) if name[:1] in "[{(" else name)
     except TypeError:
-        found = _ml_dtype(name)
-    if found is None:
+        extended = _ml_dtype(name)
+    if extended is None:
         raise UnsupportedValueError(f"numpy has no type {name!r}; installing ml_dtypes adds more of them")
-    return found
+    return extended
 
 
 def _ml_dtype(name: str) -> _DType | None:

@@ -136,11 +136,11 @@ def _identity_test(value: Any, holds: bool) -> Callable[[Any], bool]:
         kind = type(value)
         return lambda other: type(other) is kind
     try:
-        found: Callable[[], Any] = weakref.ref(value)
+        reference: Callable[[], Any] = weakref.ref(value)
     except TypeError:
         address = id(value)
         return (lambda other: other is value) if holds else _same_address_test(address, type(value))
-    return lambda other: other is not None and other is found()
+    return lambda other: other is not None and other is reference()
 
 
 def _same_address_test(address: int, kind: type) -> Callable[[Any], bool]:

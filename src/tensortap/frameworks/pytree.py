@@ -41,12 +41,12 @@ class _Leaf(NamedTuple):
 class _Level:
     """One container on the way down, and what has been built of it."""
 
-    __slots__ = ("built", "parts", "path", "shape", "todo", "value")
+    __slots__ = ("built", "children", "kind", "path", "remaining", "value")
 
     def __init__(self, value: Any, shape: ContainerKind, path: str) -> None:
-        self.value, self.shape, self.path = value, shape, path
-        self.parts = _children_or_none(value, shape)
-        self.todo = iter(self.parts)
+        self.value, self.kind, self.path = value, shape, path
+        self.children = _children_or_none(value, shape)
+        self.remaining = iter(self.children)
         self.built: list[Any] = []
 
 
@@ -55,7 +55,7 @@ class _Traversal:
 
     def __init__(self, value: Any, shape: ContainerKind) -> None:
         self.levels = [_Level(value, shape, "")]
-        self._above = {id(value)}
+        self._ancestors = {id(value)}
         self._opened = {id(value)}
         self._opened_again = 0
 
@@ -64,7 +64,7 @@ class _Traversal:
         shape = _container_kind(value)
         if shape is None:
             return _Leaf(value)
-        if id(value) in self._above:
+        if id(value) in self._ancestors:
             return _Leaf(Truncation("cycle"))
         if len(self.levels) >= MAX_DEPTH:
             return _Leaf(Truncation("depth"))
@@ -73,13 +73,13 @@ class _Traversal:
         if self._opened_again > MAX_SHARED:
             return _Leaf(Truncation("shared"))
         self._opened.add(id(value))
-        self._above.add(id(value))
+        self._ancestors.add(id(value))
         self.levels.append(_Level(value, shape, path))
         return None
 
     def leave(self) -> _Level:
         level = self.levels.pop()
-        self._above.discard(id(level.value))
+        self._ancestors.discard(id(level.value))
         return level
 
 
@@ -88,10 +88,10 @@ class _Memo:
 
     def __init__(self) -> None:
         self.results: dict[int, Any] = {}
-        self._held: list[Any] = []
+        self._keepalive: list[Any] = []
 
-    def keep(self, value: Any, result: Any) -> Any:
-        self._held.append(value)
+    def remember(self, value: Any, result: Any) -> Any:
+        self._keepalive.append(value)
         self.results[id(value)] = result
         return result
 
@@ -106,17 +106,17 @@ def leaves(value: Any) -> Iterator[tuple[str, Any]]:
     if shape is None:
         yield "", value
         return
-    way = _Traversal(value, shape)
-    while way.levels:
-        level = way.levels[-1]
-        part = next(level.todo, None)
+    traversal = _Traversal(value, shape)
+    while traversal.levels:
+        level = traversal.levels[-1]
+        part = next(level.remaining, None)
         if part is None:
-            way.leave()
+            traversal.leave()
             continue
         path = level.path + part.step
-        found = way.enter(part.value, path)
-        if found is not None:
-            yield path, found.leaf
+        leaf = traversal.enter(part.value, path)
+        if leaf is not None:
+            yield path, leaf.leaf
 
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -124,20 +124,20 @@ def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
     shape = _container_kind(value)
     if shape is None:
         return function(value)
-    way, done = _Traversal(value, shape), _Memo()
-    while way.levels:
-        level = way.levels[-1]
-        part = next(level.todo, None)
+    traversal, memo = _Traversal(value, shape), _Memo()
+    while traversal.levels:
+        level = traversal.levels[-1]
+        part = next(level.remaining, None)
         if part is None:
-            built = done.keep(level.value, _rebuild_container(way.leave()))
-            if way.levels:
-                way.levels[-1].built.append(built)
-        elif id(part.value) in done.results:
-            level.built.append(done.results[id(part.value)])
+            built = memo.remember(level.value, _rebuild_container(traversal.leave()))
+            if traversal.levels:
+                traversal.levels[-1].built.append(built)
+        elif id(part.value) in memo.results:
+            level.built.append(memo.results[id(part.value)])
         else:
-            found = way.enter(part.value, "")
-            if found is not None:
-                level.built.append(done.keep(found.leaf, function(found.leaf)))
+            leaf = traversal.enter(part.value, "")
+            if leaf is not None:
+                level.built.append(memo.remember(leaf.leaf, function(leaf.leaf)))
     return built
 
 
@@ -199,11 +199,11 @@ def _list_children(value: Any, shape: ContainerKind) -> list[Child]:
 
 def _dataclass_items(value: Any) -> Iterator[tuple[str, Any]]:
     """What a dataclass instance holds, without running a property or a descriptor of the user's."""
-    held = getattr(value, "__dict__", {})
+    attributes = getattr(value, "__dict__", {})
     for field in dataclasses.fields(value):
         slot = getattr(type(value), field.name, None)
-        if field.name in held:
-            yield field.name, held[field.name]
+        if field.name in attributes:
+            yield field.name, attributes[field.name]
         elif isinstance(slot, MemberDescriptorType):
             try:
                 yield field.name, slot.__get__(value)
@@ -230,12 +230,12 @@ def _key_repr(key: Any) -> str:
 
 def _rebuild_container(level: _Level) -> Any:
     """A container of the same class; where that class cannot be made again, the nearest plain one."""
-    keys = [part.key for part in level.parts]
+    keys = [part.key for part in level.children]
     try:
-        return _BUILDERS[level.shape](level.value, keys, level.built)
+        return _BUILDERS[level.kind](level.value, keys, level.built)
     except Exception:
         log.debug("a %s is kept as a plain container", type(level.value).__name__, exc_info=True)
-        if level.shape == "sequence":
+        if level.kind == "sequence":
             return tuple(level.built) if isinstance(level.value, tuple) else list(level.built)
         return dict(zip(keys, level.built, strict=True))
 
@@ -248,10 +248,10 @@ def _build_sequence(value: Any, keys: list[Any], built: list[Any]) -> Any:
         return deque(built, value.maxlen)
     if isinstance(value, tuple):
         return kind(built)
-    made = copy.copy(value)
-    made.clear()
-    made.extend(built)
-    return made
+    rebuilt = copy.copy(value)
+    rebuilt.clear()
+    rebuilt.extend(built)
+    return rebuilt
 
 
 def _build_namedtuple(value: Any, keys: list[Any], built: list[Any]) -> Any:
@@ -259,32 +259,32 @@ def _build_namedtuple(value: Any, keys: list[Any], built: list[Any]) -> Any:
 
 
 def _build_mapping(value: Any, keys: list[Any], built: list[Any]) -> Any:
-    made = {} if type(value) is dict else copy.copy(value)
+    rebuilt = {} if type(value) is dict else copy.copy(value)
     for key, item in zip(keys, built, strict=True):
-        made[key] = item
-    return made
+        rebuilt[key] = item
+    return rebuilt
 
 
 def _build_dataclass(value: Any, keys: list[Any], built: list[Any]) -> Any:
     """Without `__init__`, which may ask for other arguments or do more than keep them."""
     kind: Any = type(value)
-    made = object.__new__(kind)
+    rebuilt = object.__new__(kind)
     if hasattr(value, "__dict__"):
-        made.__dict__.update(value.__dict__)
+        rebuilt.__dict__.update(value.__dict__)
     for name, item in zip(keys, built, strict=True):
-        object.__setattr__(made, name, item)
-    return made
+        object.__setattr__(rebuilt, name, item)
+    return rebuilt
 
 
 def _build_model_output(value: Any, keys: list[Any], built: list[Any]) -> Any:
     kind: Any = type(value)
-    made = kind.__new__(kind)
-    made.__dict__.update(value.__dict__)
+    rebuilt = kind.__new__(kind)
+    rebuilt.__dict__.update(value.__dict__)
     base = OrderedDict if isinstance(value, OrderedDict) else dict
     for name, item in zip(keys, built, strict=True):
-        base.__setitem__(made, name, item)
-        object.__setattr__(made, name, item)
-    return made
+        base.__setitem__(rebuilt, name, item)
+        object.__setattr__(rebuilt, name, item)
+    return rebuilt
 
 
 _BUILDERS: dict[ContainerKind, Callable[[Any, list[Any], list[Any]], Any]] = {

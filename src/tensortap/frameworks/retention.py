@@ -27,12 +27,12 @@ def retention_policy(keep: str | RetentionPolicy) -> RetentionPolicy:
     """The function behind the word; a function of the user's own is taken as it is."""
     if callable(keep):
         return keep
-    found = _POLICIES.get(keep) if isinstance(keep, str) else None
-    if found is None:
+    policy = _POLICIES.get(keep) if isinstance(keep, str) else None
+    if policy is None:
         raise ValueError(
             f"keep is {keep!r}; give {', '.join(map(repr, _POLICIES))}, or a function of the value"
         )
-    return found
+    return policy
 
 
 def keep_unchanged(value: Any) -> Any:
@@ -133,7 +133,7 @@ class Buffer:
         self.array = data[start : start + nbytes]
 
     def release(self) -> None:
-        self._pool.take_back(self.whole)
+        self._pool.reclaim(self.whole)
 
 
 class BufferPool:
@@ -145,7 +145,7 @@ class BufferPool:
         self._free: dict[int, list[np.ndarray[Any, Any]]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def lend(self, nbytes: int, before: int = 0, after: int = 0) -> Buffer:
+    def acquire(self, nbytes: int, before: int = 0, after: int = 0) -> Buffer:
         """That many bytes, with room before and after them in `whole`."""
         size = size_class(before + nbytes + after)
         with self._lock:
@@ -157,7 +157,7 @@ class BufferPool:
 
     def copy(self, bits: np.ndarray[Any, Any], before: int = 0, after: int = 0) -> Buffer:
         """A lent buffer that holds these bytes in C order."""
-        buffer = self.lend(bits.nbytes, before, after)
+        buffer = self.acquire(bits.nbytes, before, after)
         if 0 < bits.nbytes <= _COPY_WITH_GIL and bits.flags.c_contiguous:
             # numpy would give the interpreter's lock away for this, and the writer thread would take it.
             buffer.array.data[:] = bits.reshape(-1).view(np.uint8).data
@@ -165,7 +165,7 @@ class BufferPool:
             np.copyto(buffer.array.view(bits.dtype).reshape(bits.shape), bits)
         return buffer
 
-    def take_back(self, data: np.ndarray[Any, Any]) -> None:
+    def reclaim(self, data: np.ndarray[Any, Any]) -> None:
         with self._lock:
             if self._kept + data.nbytes <= self._keep:
                 self._kept += data.nbytes

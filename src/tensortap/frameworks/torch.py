@@ -69,13 +69,13 @@ class _Torch:
 
     def mark(self, value: torch.Tensor) -> Callable[[Any], bool]:
         """The version counter is the quick no; `x.data.add_()` and numpy aliases only show in the content."""
-        version_then, content = version_counter(value), _fingerprint(value)
-        found: Callable[[], Any] = weakref.ref(value)
+        version_then, fingerprint = version_counter(value), _fingerprint(value)
+        reference: Callable[[], Any] = weakref.ref(value)
 
         def is_same(other: Any) -> bool:
-            if other is None or other is not found() or version_counter(other) != version_then:
+            if other is None or other is not reference() or version_counter(other) != version_then:
                 return False
-            return _fingerprint(other) == content
+            return _fingerprint(other) == fingerprint
 
         return is_same
 
@@ -91,12 +91,12 @@ class _Torch:
 
     def from_bits(self, bits: _Array, dtype: str) -> torch.Tensor:
         """A tensor on the array's own memory, or on a copy where torch cannot write to or step through it."""
-        wanted = getattr(torch, dtype, None)
-        if not isinstance(wanted, torch.dtype):
+        torch_dtype = getattr(torch, dtype, None)
+        if not isinstance(torch_dtype, torch.dtype):
             raise UnsupportedValueError(f"torch has no number type {dtype!r}; it has {', '.join(_DTYPES)}")
         with outside_modes():
             words = torch.from_numpy(torch_compatible(bits))
-            return words if words.dtype == wanted else words.view(wanted)
+            return words if words.dtype == torch_dtype else words.view(torch_dtype)
 
     def placement(self, value: torch.Tensor) -> Placement | None:
         if type(value) in PLAIN_TENSOR_TYPES or not dtensor.is_distributed(type(value)):
@@ -250,7 +250,8 @@ def _require_storage(tensor: torch.Tensor) -> None:
     has_storage = tensor.device.type in ("cpu", "cuda") and not tensor._is_zerotensor()
     if has_storage and not _has_full_storage(tensor):
         raise UnsupportedValueError(
-            f"the storage of a tensor of shape {static_shape(tensor)} was freed; capture it while it is in use"
+            f"the storage of a tensor of shape {static_shape(tensor)} was freed; "
+            "capture it while it is in use"
         )
 
 

@@ -44,10 +44,10 @@ def share_copy_on_write(value: torch.Tensor) -> Any:
         return _share_local_tensor(value) if dtensor.is_distributed(type(value)) else copy_tensor(value)
     try:
         storage = value.untyped_storage()
-        nbytes, held = value.nbytes, storage.nbytes()
+        nbytes, storage_nbytes = value.nbytes, storage.nbytes()
         # A view must not keep a much larger storage alive; a freed storage is refused with a sentence.
-        is_fit = nbytes <= held <= 2 * nbytes + _MAX_EXCESS_NBYTES or (
-            held < nbytes and _is_backed_expand(value, held)
+        is_fit = nbytes <= storage_nbytes <= 2 * nbytes + _MAX_EXCESS_NBYTES or (
+            storage_nbytes < nbytes and _is_backed_expand(value, storage_nbytes)
         )
         # A storage that may not be resized has a NumPy array on it: a write would part the two.
         if is_fit and storage.resizable() and _is_shareable(value):
@@ -92,10 +92,10 @@ def tracing_paused() -> Iterator[None]:
         _set_tracing_state(state)
 
 
-def _is_backed_expand(tensor: torch.Tensor, held: int) -> bool:
+def _is_backed_expand(tensor: torch.Tensor, storage_nbytes: int) -> bool:
     """Whether it shows the same memory several times, and all of that is there."""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return 0 in tensor.stride() and (tensor.storage_offset() + last + 1) * tensor.itemsize <= held
+    return 0 in tensor.stride() and (tensor.storage_offset() + last + 1) * tensor.itemsize <= storage_nbytes
 
 
 def _is_shareable(tensor: torch.Tensor) -> bool:

@@ -79,24 +79,25 @@ class Summary:
         return self.statistics.finite == self.count
 
     def __repr__(self) -> str:
-        found, shape = self.statistics, list(self.shape)
-        odd = "" if self.is_finite else f", {found.nan} NaN, {found.inf} Inf"
-        if found.min is None:
-            return f"Summary({self.dtype}{shape}{odd})"
-        return f"Summary({self.dtype}{shape} {found.min:.3g} .. {found.max:.3g}, s={found.std:.3g}{odd})"
+        summary, shape = self.statistics, list(self.shape)
+        nonfinite = "" if self.is_finite else f", {summary.nan} NaN, {summary.inf} Inf"
+        if summary.min is None:
+            return f"Summary({self.dtype}{shape}{nonfinite})"
+        numbers = f"{summary.min:.3g} .. {summary.max:.3g}, s={summary.std:.3g}"
+        return f"Summary({self.dtype}{shape} {numbers}{nonfinite})"
 
     @property
-    def waits(self) -> torch.Tensor | None:
+    def pending(self) -> torch.Tensor | None:
         """What is still on its device."""
         return self._pending
 
-    def settle(self, row: Sequence[float]) -> None:
+    def set_statistics(self, row: Sequence[float]) -> None:
         low, high, mean, norm, nan, inf = row
         if nan or inf:  # what came along with those says nothing of the others
-            found = Statistics(self.count, None, None, None, None, math.nan, int(nan), int(inf))
+            summary = Statistics(self.count, None, None, None, None, math.nan, int(nan), int(inf))
         else:
-            found = Statistics(self.count, low, high, mean, _std_from_norm(self.count, mean, norm), norm)
-        self._statistics, self._pending = found, None
+            summary = Statistics(self.count, low, high, mean, _std_from_norm(self.count, mean, norm), norm)
+        self._statistics, self._pending = summary, None
 
 
 def summarise_tensor(tensor: torch.Tensor) -> Summary:
@@ -106,9 +107,9 @@ def summarise_tensor(tensor: torch.Tensor) -> Summary:
             return summarise_tensor(tensor)
     description = FRAMEWORK.describe(tensor)
     if _is_plain_float32(tensor):  # nearly every value of a model: no context to enter and leave
-        found = _float32_statistics(tensor.detach())
-        if found is not None:
-            return Summary(description, found.count, found)
+        summary = _float32_statistics(tensor.detach())
+        if summary is not None:
+            return Summary(description, summary.count, summary)
     with outside_modes(), torch.no_grad():
         stored = local_tensor(tensor)
         _require_summarisable(stored)
@@ -120,17 +121,19 @@ def summarise_tensor(tensor: torch.Tensor) -> Summary:
 
 def pending_statistics(numbers: torch.Tensor) -> torch.Tensor:
     """All that `settle` asks for, left where the numbers are."""
-    odd = [torch.isnan(numbers).sum(), torch.isinf(numbers).sum()]
-    return stack_scalars([*torch.aminmax(numbers), numbers.mean(), torch.linalg.vector_norm(numbers), *odd])
+    nonfinite = [torch.isnan(numbers).sum(), torch.isinf(numbers).sum()]
+    return stack_scalars(
+        [*torch.aminmax(numbers), numbers.mean(), torch.linalg.vector_norm(numbers), *nonfinite]
+    )
 
 
 def _host_statistics(tensor: torch.Tensor, stored: torch.Tensor, dtype: str) -> Statistics:
     """The compiled kernels; without them torch for real numbers, and numpy where it rounds or overflows."""
     is_served = stored.is_contiguous() and native.supports(dtype)
     if not is_served and stored.numel() and (stored.is_floating_point() or stored.is_complex()):
-        found = _torch_statistics(_to_real(stored))
-        if found is not None:
-            return found
+        summary = _torch_statistics(_to_real(stored))
+        if summary is not None:
+            return summary
     return statistics(FRAMEWORK.bits(tensor), dtype)
 
 
@@ -187,13 +190,13 @@ def fetch_summaries(summaries: Iterable[Summary]) -> None:
     """Fetch the numbers of all of them, with one synchronisation per device."""
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[Summary, torch.Tensor]]] = {}
     for summary in summaries:
-        if summary.waits is not None:
-            key = summary.waits.device, summary.waits.dtype
-            groups.setdefault(key, []).append((summary, summary.waits))
+        if summary.pending is not None:
+            key = summary.pending.device, summary.pending.dtype
+            groups.setdefault(key, []).append((summary, summary.pending))
     for group in groups.values():
         rows = torch.stack([waiting for _, waiting in group]).tolist()
         for (summary, _), row in zip(group, rows, strict=True):
-            summary.settle(row)
+            summary.set_statistics(row)
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
@@ -250,16 +253,16 @@ def is_readable(tensor: torch.Tensor) -> bool:
     return tensor.nbytes <= tensor.untyped_storage().nbytes() or _is_expanded(tensor)
 
 
-def is_surely_finite(tensor: torch.Tensor, told: Description) -> bool:
+def is_surely_finite(tensor: torch.Tensor, description: Description) -> bool:
     """True when a sum says so; a sum that is not finite may also have overflown."""
-    if not is_readable(tensor) or told.dtype.startswith("float8"):
+    if not is_readable(tensor) or description.dtype.startswith("float8"):
         return False
     quiet = tensor.detach() if tensor.requires_grad else tensor
-    if told.dtype == "float32" and told.device == "cpu" and quiet.is_contiguous():
+    if description.dtype == "float32" and description.device == "cpu" and quiet.is_contiguous():
         flat = quiet.view(-1)
         total = torch.dot(flat, flat)  # in this thread: waking others takes longer, on a busy machine by far
     else:
-        total = quiet.sum(dtype=torch.float32) if told.dtype in _HALF_DTYPES else quiet.sum()
+        total = quiet.sum(dtype=torch.float32) if description.dtype in _HALF_DTYPES else quiet.sum()
     return math.isfinite(abs(total.item()))
 
 
@@ -278,16 +281,16 @@ def _is_expanded(tensor: torch.Tensor) -> bool:
 _PREFIX_NBYTES = 256  # bytes
 
 
-def differ_in_prefix(one: Any, other: Any) -> bool:
+def differ_in_prefix(a: Any, b: Any) -> bool:
     """True when shape, number type or first numbers differ; False when only a full comparison can tell."""
-    if type(one) not in PLAIN_TENSOR_TYPES or type(other) not in PLAIN_TENSOR_TYPES or not has_no_modes():
+    if type(a) not in PLAIN_TENSOR_TYPES or type(b) not in PLAIN_TENSOR_TYPES or not has_no_modes():
         return False
-    if one.dtype is not other.dtype or one.shape != other.shape:
+    if a.dtype is not b.dtype or a.shape != b.shape:
         return True
-    if not (_is_plain_cpu_memory(one) and _is_plain_cpu_memory(other)):
+    if not (_is_plain_cpu_memory(a) and _is_plain_cpu_memory(b)):
         return False
-    nbytes = _contiguous_prefix(one, other) * one.itemsize
-    first, second = _read_prefix(one, nbytes), _read_prefix(other, nbytes)
+    nbytes = _contiguous_prefix(a, b) * a.itemsize
+    first, second = _read_prefix(a, nbytes), _read_prefix(b, nbytes)
     return first is not None and second is not None and first != second
 
 
@@ -298,13 +301,13 @@ def _is_plain_cpu_memory(tensor: Any) -> bool:
     return not tensor.is_neg() and not tensor.is_conj()
 
 
-def _contiguous_prefix(one: Any, other: Any) -> int:
+def _contiguous_prefix(a: Any, b: Any) -> int:
     """How many numbers from the first on lie side by side in both, in the same order."""
-    steps: tuple[int, ...] = one.stride()
-    count: int = one.numel()
-    if steps != other.stride() or 1 not in steps:
+    steps: tuple[int, ...] = a.stride()
+    count: int = a.numel()
+    if steps != b.stride() or 1 not in steps:
         return min(1, count)
-    return min(int(one.shape[steps.index(1)]), count)
+    return min(int(a.shape[steps.index(1)]), count)
 
 
 def _read_prefix(tensor: Any, nbytes: int) -> bytes | None:

@@ -108,7 +108,7 @@ class RunningMaximum:
     a: Number = 0
     b: Number = 0
 
-    def raise_to(self, size: int | float, position: int, a: Any, b: Any) -> None:
+    def update(self, size: int | float, position: int, a: Any, b: Any) -> None:
         if size > self.size:
             self.size, self.position, self.a, self.b = size, position, a.item(), b.item()
 
@@ -131,18 +131,18 @@ class SideAccumulator:
     total: ScaledSum = field(default_factory=ScaledSum)
     norm: RunningNorm = field(default_factory=RunningNorm)
 
-    def bound(self, low: int | float, high: int | float) -> None:
+    def update_bounds(self, low: int | float, high: int | float) -> None:
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
 
     def join(self, other: SideAccumulator) -> None:
         if other.low is not None and other.high is not None:
-            self.bound(other.low, other.high)
+            self.update_bounds(other.low, other.high)
         self.total.join(other.total)
         self.norm.join(other.norm)
 
     def finish(self, count: int) -> SideStatistics:
-        mean = self.total.over(count) if count else None
+        mean = self.total.divided_by(count) if count else None
         return SideStatistics(self.low, self.high, mean, self.norm.value)
 
 
@@ -168,11 +168,11 @@ class DifferenceAccumulator:
     a: SideAccumulator = field(default_factory=SideAccumulator)
     b: SideAccumulator = field(default_factory=SideAccumulator)
     ulps: list[int] | None = None
-    most_ulps: int = 0
+    max_ulps: int = 0
 
-    def count_ulps(self, counts: list[int], most: int) -> None:
+    def add_ulps(self, counts: list[int], most: int) -> None:
         self.ulps = counts if self.ulps is None else [x + y for x, y in zip(self.ulps, counts, strict=True)]
-        self.most_ulps = max(self.most_ulps, most)
+        self.max_ulps = max(self.max_ulps, most)
 
     def join(self, later: DifferenceAccumulator) -> None:
         """Take up what was found further on in the same arrays."""
@@ -183,7 +183,7 @@ class DifferenceAccumulator:
         self.nan = self.nan[0] + later.nan[0], self.nan[1] + later.nan[1]
         self.inf = self.inf[0] + later.inf[0], self.inf[1] + later.inf[1]
         if later.ulps is not None:
-            self.count_ulps(later.ulps, later.most_ulps)
+            self.add_ulps(later.ulps, later.max_ulps)
 
     def finish(self, shape: tuple[int, ...]) -> ArrayDifference:
         a, b, gap = self.a.finish(self.finite), self.b.finish(self.finite), self.gap.value
@@ -193,20 +193,20 @@ class DifferenceAccumulator:
             mismatches=self.mismatches,
             absolute=self.absolute.extreme(shape),
             relative=self.relative.extreme(shape),
-            mean=self.total.over(self.finite) if self.finite else 0.0,
+            mean=self.total.divided_by(self.finite) if self.finite else 0.0,
             relative_l2=_ratio(gap, b.norm),
             nan=self.nan,
             inf=self.inf,
             disagreeing=self.disagreeing,
             both_nan=self.both_nan,
-            bias=self.bias.over(self.finite) if self.finite else 0.0,
+            bias=self.bias.divided_by(self.finite) if self.finite else 0.0,
             above=self.above,
             below=self.below,
             gain=gain,
             cosine_distance=cosine_distance,
             a=a,
             b=b,
-            ulps=None if self.ulps is None else UlpDistances(tuple(self.ulps), self.most_ulps),
+            ulps=None if self.ulps is None else UlpDistances(tuple(self.ulps), self.max_ulps),
         )
 
 
@@ -217,16 +217,16 @@ def gain_and_cosine_distance(
     if not a or not b:
         return None, None
     longest = max(a, b)
-    shares = gap / longest, product.over(longest, longest), a / longest, b / longest
-    return product.over(b, b), cosine_distance_from_shares(*shares)
+    shares = gap / longest, product.divided_by(longest, longest), a / longest, b / longest
+    return product.divided_by(b, b), cosine_distance_from_shares(*shares)
 
 
 def cosine_distance_from_shares(gap: float, product: float, a: float, b: float) -> float:
     """1 - cos of the angle between a and b, from sums of the differences: those of the numbers themselves
     would cancel. Everything is a share of the longer one."""
     stretch = (gap * gap + 2 * product) / (a + b)  # |a| - |b|
-    found = (gap * gap - stretch * stretch) / (2 * a * b) if a * b else math.nan
-    return found if math.isnan(found) else min(max(found, 0.0), 2.0)
+    distance = (gap * gap - stretch * stretch) / (2 * a * b) if a * b else math.nan
+    return distance if math.isnan(distance) else min(max(distance, 0.0), 2.0)
 
 
 def unravel_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -262,10 +262,10 @@ class UlpDistances:
 
     def quantile(self, share: float) -> int:
         """A distance that this share of the numbers does not exceed: exact below 16, then to an eighth."""
-        wanted, seen = share * sum(self.counts), 0
+        target, seen = share * sum(self.counts), 0
         for position, count in enumerate(self.counts):
             seen += count
-            if count and seen >= wanted:
+            if count and seen >= target:
                 return min(bin_upper_bound(position), self.max)
         return self.max
 

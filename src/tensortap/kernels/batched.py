@@ -56,18 +56,18 @@ class PairLayout(NamedTuple):
     a_nbytes: int
     b_nbytes: int
     nbytes: int
-    of_a: tuple[object, ...]
-    of_b: tuple[object, ...]
+    a_arguments: tuple[object, ...]
+    b_arguments: tuple[object, ...]
 
     def job(self, a: object, b: object) -> tuple[object, ...]:
         """The pair as the library takes it: anything whose bytes lie in one piece."""
-        return (a, *self.of_a, b, *self.of_b)
+        return (a, *self.a_arguments, b, *self.b_arguments)
 
 
 def compare_pairs(pairs: Sequence[ArrayPair]) -> list[PairDifferences | None]:
     """An account for each pair; None where it has to be compared by itself: it is too long, lies apart in
     memory, or has numbers that need more care."""
-    found: list[PairDifferences | None] = [None] * len(pairs)
+    differences: list[PairDifferences | None] = [None] * len(pairs)
     jobs, chosen = [], []
     for place, (a, a_dtype, b, b_dtype) in enumerate(pairs if native.library is not None else ()):
         known = pair_layout(a_dtype, a.shape, b_dtype, b.shape)
@@ -75,14 +75,14 @@ def compare_pairs(pairs: Sequence[ArrayPair]) -> list[PairDifferences | None]:
             jobs.append(known.job(a, b))
             chosen.append(place)
     for place, report in zip(chosen, compare_jobs(jobs), strict=True):
-        found[place] = None if report is None else PairDifferences._make(report)
-    return found
+        differences[place] = None if report is None else PairDifferences._make(report)
+    return differences
 
 
 def compare_jobs(jobs: list[tuple[object, ...]]) -> list[PairReport | None]:
     """The numbers of an account for each job, in one call; None as there."""
-    found: list[PairReport | None] = native.library.measured(jobs) if jobs else []
-    return found
+    reports: list[PairReport | None] = native.library.measured(jobs) if jobs else []
+    return reports
 
 
 @lru_cache(maxsize=4096)
@@ -96,8 +96,8 @@ def pair_layout(
     are_integers = are_discrete(a_dtype, b_dtype)
     rest = size, 0 if are_integers else last_axis_length(a_shape), are_integers
     a, b = (size * dtype_info(dtype).itemsize for dtype in (a_dtype, b_dtype))
-    told = native.dtype_code(a_dtype), (*native.dtype_code(b_dtype), *rest)
-    return PairLayout(a_dtype, b_dtype, a_shape, size, are_integers, a, b, a + b, *told)
+    native_arguments = native.dtype_code(a_dtype), (*native.dtype_code(b_dtype), *rest)
+    return PairLayout(a_dtype, b_dtype, a_shape, size, are_integers, a, b, a + b, *native_arguments)
 
 
 @lru_cache(maxsize=512)

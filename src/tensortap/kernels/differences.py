@@ -100,9 +100,9 @@ def _accumulate_chunks(
     return tally
 
 
-def _check_threads(asked: int | None) -> None:
-    if asked is not None and asked < 1:
-        raise ValueError(f"threads must be at least 1, not {asked!r}")
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be at least 1, not {threads!r}")
 
 
 _PROBE_SIZE = 64
@@ -161,8 +161,8 @@ class BlockComparison:
         self.is_native = native.library is not None and types.are_known
         self._until_mismatch = until_mismatch
         # Of several threads one at a time goes the long way: its scratch is all there is.
-        self._turn = threading.Lock()
-        self._room: numpy_differences.Scratch | None = None
+        self._scratch_lock = threading.Lock()
+        self._scratch_memory: numpy_differences.Scratch | None = None
         self._size = a.size
         self._with_ulps = with_ulps and types.have_ulps
         self.block = block or types.blocks[a.flags.c_contiguous and b.flags.c_contiguous]
@@ -175,8 +175,8 @@ class BlockComparison:
                 start = self._add_native(tally, a, b, start)
             if start < stop and not (self._until_mismatch and tally.mismatches):
                 end = min(start + self.block, stop)
-                with self._turn, np.errstate(all="ignore"):
-                    self._add_twin(tally, a[start:end], b[start:end], tally.start + start)
+                with self._scratch_lock, np.errstate(all="ignore"):
+                    self._add_with_numpy(tally, a[start:end], b[start:end], tally.start + start)
                 start = end
 
     def are_surely_within(self, a_bits: Array, b_bits: Array) -> bool:
@@ -199,10 +199,10 @@ class BlockComparison:
         sides = (*native.as_native(a, self._dtypes[0]), *native.as_native(b, self._dtypes[1]))
         report = native.library.differences(*sides, start, a.size, atol, rtol, *flags)
         if report[0] > start:
-            self._take_up(tally, report)
+            self._add_report(tally, report)
         return int(report[0])
 
-    def _take_up(self, tally: DifferenceAccumulator, report: Any) -> None:
+    def _add_report(self, tally: DifferenceAccumulator, report: Any) -> None:
         _, counts, nan, inf, disagreeing, both_nan, sums, bounds, absolute, relative, found_ulps = report
         finite, mismatches, above, below = counts
         tally.finite += finite
@@ -219,28 +219,30 @@ class BlockComparison:
         tally.product.add(db)
         tally.gap.add_squares(dd)
         if finite:
-            self._take_up_side(tally.a, bounds[:2], a_total, aa)
-            self._take_up_side(tally.b, bounds[2:], b_total, bb)
+            self._add_side_report(tally.a, bounds[:2], a_total, aa)
+            self._add_side_report(tally.b, bounds[2:], b_total, bb)
         if self._is_exact:
             absolute = (int(absolute[0]), *absolute[1:])
-        self._raise(tally.absolute, absolute, tally.start)
-        self._raise(tally.relative, relative, tally.start)
+        self._update_maximum(tally.absolute, absolute, tally.start)
+        self._update_maximum(tally.relative, relative, tally.start)
         if found_ulps is not None:
-            tally.count_ulps(found_ulps[1], found_ulps[0])
+            tally.add_ulps(found_ulps[1], found_ulps[0])
 
-    def _take_up_side(self, side: SideAccumulator, bounds: Any, total: float, squares: float) -> None:
+    def _add_side_report(self, side: SideAccumulator, bounds: Any, total: float, squares: float) -> None:
         low, high = map(int, bounds) if self._is_exact else bounds
-        side.bound(low, high)
+        side.update_bounds(low, high)
         side.total.add(total)
         side.norm.add_squares(squares)
 
-    def _raise(self, peak: RunningMaximum, found: tuple[float, int, float, float], start: int) -> None:
-        size, at, x, y = found
+    def _update_maximum(
+        self, peak: RunningMaximum, candidate: tuple[float, int, float, float], start: int
+    ) -> None:
+        size, at, x, y = candidate
         if size > peak.size:
             peak.size, peak.position = size, start + at
             peak.a, peak.b = (int(x), int(y)) if self._is_exact else (x, y)
 
-    def _add_twin(self, tally: DifferenceAccumulator, a_bits: Array, b_bits: Array, start: int) -> None:
+    def _add_with_numpy(self, tally: DifferenceAccumulator, a_bits: Array, b_bits: Array, start: int) -> None:
         before, tally.start = tally.start, start
         b = decode_block(b_bits, self._dtypes[1])
         if self._is_exact:
@@ -253,7 +255,7 @@ class BlockComparison:
             a = decode_block(a_bits, self._dtypes[0])
             numpy_differences.accumulate_floats(tally, a, b, self._tolerance, self._scratch())
         if self._with_ulps:
-            tally.count_ulps(*accumulator.count_ulp_distances(a_bits, b_bits, self._dtypes[0]))
+            tally.add_ulps(*accumulator.count_ulp_distances(a_bits, b_bits, self._dtypes[0]))
         tally.start = before
 
     def _are_same_bytes(self, a: Array, b: Array) -> bool:
@@ -265,9 +267,11 @@ class BlockComparison:
 
     def _scratch(self) -> numpy_differences.Scratch:
         """Taken once."""
-        if self._room is None:
-            self._room = numpy_differences.Scratch(min(self.block, self._size), is_complex=self._is_complex)
-        return self._room
+        if self._scratch_memory is None:
+            self._scratch_memory = numpy_differences.Scratch(
+                min(self.block, self._size), is_complex=self._is_complex
+            )
+        return self._scratch_memory
 
 
 def _words(bits: Array) -> Array:

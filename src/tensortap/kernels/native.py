@@ -78,10 +78,10 @@ def map_chunks(account: Callable[[int], _ChunkResult], starts: range, threads: i
         yield from pool.map(account, starts)
 
 
-def choose_threads(asked: int | None, a: Array, b: Array) -> int:
+def choose_threads(requested: int | None, a: Array, b: Array) -> int:
     """As many as were asked for, or as there are processors, where the arrays are worth it."""
     if a.nbytes + b.nbytes < _MIN_NBYTES_FOR_THREADS:
         return 1
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,11 +14,11 @@ _MIN_DIVISOR, _MAX_DIVISOR = 1e-100, 1e100  # between them, numbers need no care
 
 def dot(x: Array, y: Array) -> float:
     """The inner product of two flat, contiguous, real arrays."""
-    whole = x.size - x.size % _BLAS_CHUNK
-    rest = float(np.dot(x[whole:], y[whole:]))
-    if not whole:
+    chunked = x.size - x.size % _BLAS_CHUNK
+    rest = float(np.dot(x[chunked:], y[chunked:]))
+    if not chunked:
         return rest
-    runs = np.matmul(x[:whole].reshape(-1, 1, _BLAS_CHUNK), y[:whole].reshape(-1, _BLAS_CHUNK, 1))
+    runs = np.matmul(x[:chunked].reshape(-1, 1, _BLAS_CHUNK), y[:chunked].reshape(-1, _BLAS_CHUNK, 1))
     return float(runs.sum()) + rest
 
 
@@ -82,7 +82,7 @@ class ScaledSum:
     def join(self, other: "ScaledSum") -> None:
         self.add(other._value, other._exponent)
 
-    def over(self, *divisors: float) -> float:
+    def divided_by(self, *divisors: float) -> float:
         """The sum divided by each of these in turn."""
         value, exponent = self._value, self._exponent
         if not exponent:
@@ -106,18 +106,18 @@ class ScaledSum:
 
 def scaled_sum(x: Array) -> tuple[float, int]:
     """The sum of a flat array, as a number and a power of two."""
-    whole = sum_float64(x)
-    if math.isfinite(whole) or not x.size:
-        return whole, 0
+    total = sum_float64(x)
+    if math.isfinite(total) or not x.size:
+        return total, 0
     small, exponent = scale_down(x)
     return sum_float64(small), exponent
 
 
 def scaled_dot(x: Array, y: Array) -> tuple[float, int]:
     """The inner product of two flat arrays, as a number and a power of two."""
-    whole = dot(x, y)
-    if _SAFE_SQUARES[0] < abs(whole) < _SAFE_SQUARES[1] or not x.any() or not y.any():
-        return whole, 0
+    product = dot(x, y)
+    if _SAFE_SQUARES[0] < abs(product) < _SAFE_SQUARES[1] or not x.any() or not y.any():
+        return product, 0
     (x_small, x_exponent), (y_small, y_exponent) = scale_down(x), scale_down(y)
     return dot(x_small, y_small), x_exponent + y_exponent
 

@@ -32,7 +32,7 @@ def accumulate_integers(tally: DifferenceAccumulator, a: Array, b: Array, tolera
 
 def _add_integer_side(side: SideAccumulator, values: Array) -> None:
     wide = values.astype(np.float64)
-    side.bound(values.min().item(), values.max().item())
+    side.update_bounds(values.min().item(), values.max().item())
     side.total.add(sum_float64(wide))
     side.norm.add(norm(wide))
 
@@ -46,11 +46,11 @@ def _add_differing_integers(
     tally.total.add(sum_float64(wide))
     tally.gap.add(norm(wide))
     at = _largest_difference_at(gap, beyond)
-    tally.absolute.raise_to(abs(int(a[at]) - int(b[at])), tally.start + int(where[at]), a[at], b[at])
+    tally.absolute.update(abs(int(a[at]) - int(b[at])), tally.start + int(where[at]), a[at], b[at])
     size = np.abs(base)
     ratio = wide / size
     at = int(ratio.argmax())
-    tally.relative.raise_to(float(ratio[at]), tally.start + int(where[at]), a[at], b[at])
+    tally.relative.update(float(ratio[at]), tally.start + int(where[at]), a[at], b[at])
     tally.mismatches += _count_integer_mismatches(gap, beyond, wide, size, tolerance)
     _add_signed(tally, np.where(a > b, wide, -wide), base)
 
@@ -115,7 +115,7 @@ class Scratch:
         self._b = np.empty(size, np.complex128) if is_complex else self._rows[1]
         self._a = np.empty(size, np.complex128) if is_complex else self._base
 
-    def widened(self, a: Array, b: Array) -> tuple[Array, Array]:
+    def widen(self, a: Array, b: Array) -> tuple[Array, Array]:
         """Both in float64; that of a lasts until sizes are asked for."""
         wide = self._b[: b.size]
         np.copyto(wide, b)
@@ -160,7 +160,7 @@ def accumulate_floats(
     tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
     """Account for one block of numbers."""
-    wide_a, wide_b = scratch.widened(a, b)
+    wide_a, wide_b = scratch.widen(a, b)
     gap = scratch.gap(wide_a, wide_b)
     sums = None if scratch.is_complex else scratch.sums(gap.size)
     if sums is None or not (_squares_in_range(sums[0][0], gap) and _squares_in_range(sums[1][1], wide_b)):
@@ -197,7 +197,7 @@ def accumulate_identical(
     tally: DifferenceAccumulator, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
     """Account for one block whose bytes are the same on both sides."""
-    _, wide = scratch.widened(b[:0], b)
+    _, wide = scratch.widen(b[:0], b)
     if not math.isfinite(norm(scratch.size(wide))):
         _accumulate_in_pieces(tally, b, b, tolerance, scratch)
         return
@@ -294,7 +294,7 @@ def _add_absolute_differences(
     largest = float(gap.max())
     if largest > tally.absolute.size:
         at = int(gap.argmax())
-        tally.absolute.raise_to(largest, _flat_position(tally, at, where), *_numbers_at(a, b, at))
+        tally.absolute.update(largest, _flat_position(tally, at, where), *_numbers_at(a, b, at))
     if largest:
         size, slack = scratch.size(b), scratch.slack(gap.size)
         if _may_exceed_ratio(largest, size, float(tally.relative.size)):
@@ -319,7 +319,7 @@ def _add_bounds_and_signs(tally: DifferenceAccumulator, a: Array, b: Array) -> N
 
 def _add_bounds(side: SideAccumulator, values: Array) -> None:
     real = np.abs(values.astype(np.complex128)) if values.dtype.kind == "c" else values
-    side.bound(float(real.min()), float(real.max()))
+    side.update_bounds(float(real.min()), float(real.max()))
 
 
 def _add_float_side(side: SideAccumulator, values: Array) -> None:
@@ -348,7 +348,7 @@ def _add_relative_difference(
         # Nothing apart from nothing: zero on both sides.
         np.copyto(ratio, 0.0, where=gap == 0.0)
         at = int(ratio.argmax())
-    tally.relative.raise_to(float(ratio[at]), _flat_position(tally, at, where), *_numbers_at(a, b, at))
+    tally.relative.update(float(ratio[at]), _flat_position(tally, at, where), *_numbers_at(a, b, at))
 
 
 def _may_exceed_ratio(largest: float, size: Array, steepest: float) -> bool:

@@ -85,10 +85,10 @@ def _row_and_column_squares(
         native.library.axes(*sides, *span, rows, columns, are_finite, row_gaps, row_bases, sums[0], sums[1])
         return sums
 
-    whole = np.zeros((2, columns))
+    column_sums = np.zeros((2, columns))
     for part in native.map_chunks(of_rows, range(0, rows, together), native.choose_threads(threads, a, b)):
-        whole += part
-    return row_gaps, row_bases, whole[0], whole[1]
+        column_sums += part
+    return row_gaps, row_bases, column_sums[0], column_sums[1]
 
 
 def _squares_are_safe(squares: Array) -> bool:
@@ -106,8 +106,8 @@ def _choose_scale(*sides: tuple[Array, str]) -> float:
 
 
 def _min_and_max(bits: Array, dtype: str) -> tuple[int | float | None, int | float | None]:
-    found = statistics(bits, dtype)
-    return found.min, found.max
+    summary = statistics(bits, dtype)
+    return summary.min, summary.max
 
 
 def _squares_per_index(

@@ -1,8 +1,10 @@
 """Statistics of an array in one pass over its bytes."""
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +35,61 @@ class Statistics:
     def finite(self) -> int:
         return self.count - self.nan - self.inf
 
+    @property
+    def absmax(self) -> int | float | None:
+        """The largest absolute value of the finite numbers."""
+        return None if self.min is None or self.max is None else max(abs(self.min), abs(self.max))
+
+    def to_dict(self) -> dict[str, Any]:
+        """By name, as they are stored and sent."""
+        return {name: getattr(self, name) for name in _STORED}
+
+    @classmethod
+    def from_stored(cls, stored: Any) -> "Statistics | None":
+        """From what `to_dict` gave, or from a list in the order of the fields, as version 0.1 stored them.
+
+        Names that this version does not know are skipped; None for what are not statistics."""
+        if isinstance(stored, list):
+            stored = dict(zip(_STORED, stored, strict=False))
+        if not isinstance(stored, dict) or not stored.keys() >= _REQUIRED:
+            return None
+        known = {name: stored[name] for name in _STORED if name in stored}
+        counts = [known.get(name, 0) for name in _COUNTS]
+        if not all(isinstance(number, int) and number >= 0 for number in counts):
+            return None
+        return cls(**known) if all(isinstance(known[name], _NUMBER) for name in _REQUIRED) else None
+
+
+_NUMBER = (int, float, type(None))
+_STORED = tuple(field.name for field in fields(Statistics))
+_COUNTS = ("count", "nan", "inf")
+_REQUIRED = frozenset(_STORED) - {"nan", "inf"}
+
+
+class StatisticField(NamedTuple):
+    """A statistic wherever statistics are shown, queried, sorted by or watched for."""
+
+    name: str
+    read: Callable[[Statistics], int | float | None]
+    what: str  # of a value's numbers, for the guide and completion
+    example: str = ""  # as a query; empty for what is not a column
+    is_count: bool = False
+
+
+# One row a statistic: queries, the viewer's columns and the functions of live conditions are made of it.
+STATISTIC_FIELDS = (
+    StatisticField("nan", attrgetter("nan"), "how many NaN, where that was counted", "nan>0", is_count=True),
+    StatisticField("inf", attrgetter("inf"), "how many infinities", "inf>0", is_count=True),
+    StatisticField("absmax", attrgetter("absmax"), "the largest absolute value", "absmax>1e3"),
+    StatisticField("mean", attrgetter("mean"), "the mean of the finite numbers", "mean<0"),
+    StatisticField("std", attrgetter("std"), "their spread", "std>1"),
+    StatisticField("min", attrgetter("min"), "the lowest", "min<-10"),
+    StatisticField("max", attrgetter("max"), "the highest", "max>10"),
+    StatisticField("norm", attrgetter("norm"), "the root of the sum of squares"),
+    StatisticField("count", attrgetter("count"), "how many there are", is_count=True),
+)
+STATISTIC_COLUMNS = tuple(field for field in STATISTIC_FIELDS if field.example)
+
 
 def statistics(bits: Array, dtype: str, *, block: int | None = None) -> Statistics:
     """Statistics of an array of the storage type of `dtype`; scratch memory does not grow with it."""
@@ -50,12 +107,12 @@ def statistics(bits: Array, dtype: str, *, block: int | None = None) -> Statisti
 
 def _from_native_report(report: tuple[Any, ...], dtype: str) -> Statistics:
     """What the library says of a whole array; the short way, for it is gone for each captured value."""
-    _, finite, nan, inf, low, high, whole, squares, _, spread = report
+    _, finite, nan, inf, low, high, total, squares, _, spread = report
     if not finite:
         return Statistics(nan + inf, None, None, None, None, 0.0, nan, inf)
     if _is_integer_dtype(dtype):
         low, high = int(low), int(high)
-    mean, std, norm = whole / finite, math.sqrt(spread / finite), math.sqrt(squares)
+    mean, std, norm = total / finite, math.sqrt(spread / finite), math.sqrt(squares)
     return Statistics(finite + nan + inf, low, high, mean, std, norm, nan, inf)
 
 
@@ -64,7 +121,7 @@ def _accumulate_block(moments: "_RunningMoments", part: Array, dtype: str) -> No
     start = 0
     if native.supports(dtype):
         report = native.library.statistics(*native.as_native(part, dtype), 0, part.size)
-        moments.take_up(report, is_integer=_is_integer_dtype(dtype))
+        moments.add_report(report, is_integer=_is_integer_dtype(dtype))
         start = report[0]
     if start < part.size:
         moments.add(_to_real(decode_block(part[start:], dtype)))
@@ -97,22 +154,22 @@ class _RunningMoments:
             if not values.size:
                 return
             low, high = values.min().item(), values.max().item()
-        self._bound(low, high)
-        self._merge(self._widened(values))
+        self._update_bounds(low, high)
+        self._merge(self._to_float64(values))
 
-    def take_up(self, report: tuple[Any, ...], *, is_integer: bool) -> None:
+    def add_report(self, report: tuple[Any, ...], *, is_integer: bool) -> None:
         """What the library found up to where it stopped."""
-        _, finite, nan, inf, low, high, whole, squares, mean, spread = report
+        _, finite, nan, inf, low, high, total, squares, mean, spread = report
         self._count += finite + nan + inf
         self._nan += nan
         self._inf += inf
         if finite:
-            self._bound(*((int(low), int(high)) if is_integer else (low, high)))
+            self._update_bounds(*((int(low), int(high)) if is_integer else (low, high)))
             self._norm.add_squares(squares)
-            self._join(finite, mean, whole)
+            self._join(finite, mean, total)
             self._spread.add_squares(spread)
 
-    def _bound(self, low: int | float, high: int | float) -> None:
+    def _update_bounds(self, low: int | float, high: int | float) -> None:
         self._min = low if self._min is None else min(self._min, low)
         self._max = high if self._max is None else max(self._max, high)
 
@@ -127,12 +184,12 @@ class _RunningMoments:
 
     def _without_nonfinite(self, values: Array) -> Array:
         nan, finite = np.isnan(values), np.isfinite(values)
-        found = int(np.count_nonzero(nan))
-        self._nan += found
-        self._inf += values.size - found - int(np.count_nonzero(finite))
+        nan_count = int(np.count_nonzero(nan))
+        self._nan += nan_count
+        self._inf += values.size - nan_count - int(np.count_nonzero(finite))
         return values[finite]
 
-    def _widened(self, values: Array) -> Array:
+    def _to_float64(self, values: Array) -> Array:
         if values.dtype == np.float64:
             return values
         wide = self._scratch[: values.size]
@@ -140,17 +197,17 @@ class _RunningMoments:
         return wide
 
     def _merge(self, values: Array) -> None:
-        count, whole, length = values.size, sum_float64(values), norm(values)
-        mean = whole / count if math.isfinite(whole) else _scaled_mean(values)
+        count, total, length = values.size, sum_float64(values), norm(values)
+        mean = total / count if math.isfinite(total) else _scaled_mean(values)
         self._spread.add(_deviation_norm(values, mean, length))
         self._norm.add(length)
-        self._join(count, mean, whole)
+        self._join(count, mean, total)
 
-    def _join(self, count: int, mean: float, whole: float) -> None:
+    def _join(self, count: int, mean: float, total: float) -> None:
         joined = self._finite + count
         self._spread.add(abs(mean - self._mean) * math.sqrt(self._finite * (count / joined)))
         self._mean = self._mean * (self._finite / joined) + mean * (count / joined)
-        self._total += whole
+        self._total += total
         self._finite = joined
 
 

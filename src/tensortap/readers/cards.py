@@ -175,7 +175,7 @@ def _opaque_html(record: Record | StoredRecord) -> str:
     """HTML of a value that is not a dense array: its type or short repr."""
     if isinstance(record, StoredRecord):
         return f"<p>{escape(record.type)}, {format_nbytes(record.nbytes)}</p>"
-    return f"<p>{escape(ShortRepr().of(record.value))}</p>"
+    return f"<p>{escape(ShortRepr().format(record.value))}</p>"
 
 
 def _describe_occurrence(record: Record | StoredRecord) -> str:

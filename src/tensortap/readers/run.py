@@ -69,7 +69,7 @@ class Run:
         if path is not None:
             mask &= self._mask_matching(path)
         if kind is not None:
-            mask &= self._columns.coded["kind"].rows_with(kind)
+            mask &= self._columns.coded["kind"].mask_equal(kind)
         for column, wanted in (("step", step), ("rank", rank)):
             if wanted is not None:
                 mask &= self._columns.plain[column] == wanted
@@ -246,7 +246,7 @@ class Run:
         return StoredRecord(row, self._columns, self._values, self._statistics)
 
     def _records_named(self, name: str) -> list[StoredRecord]:
-        rows = self._columns.coded["name"].rows_of(name)
+        rows = self._columns.coded["name"].rows_equal(name)
         if self._rows is not None:
             rows = np.intersect1d(rows, self._rows)
         return [self._record_at(row) for row in rows.tolist()]
@@ -254,15 +254,15 @@ class Run:
     def _mask_matching(self, path: str) -> np.ndarray[Any, Any]:
         """A boolean mask of the records that a pattern selects; a name that exists is taken literally."""
         names, pattern = self._columns.coded["name"], parse_pattern(path)
-        if names.is_text(path):
-            return names.rows_with(path)
+        if names.has_text(path):
+            return names.mask_equal(path)
         if pattern.excludes:
             return ~self._mask_matching(path.removeprefix("!"))
         if pattern.call is not None:
             mask = self._mask_matching(pattern.body)
             mask &= self._columns.plain["call"] == pattern.call
             return mask
-        return names.rows_like(path)
+        return names.mask_matching(path)
 
     def _select_rows(self, rows: np.ndarray[Any, Any]) -> Run:
         narrowed = Run.__new__(Run)

@@ -232,14 +232,14 @@ class UserTapSink:
         try:
             self._tap.emit(record.with_value(value))
         except UnsupportedValueError:
-            self._tap.emit(record.with_value(self._short_repr.of(record.value)))
+            self._tap.emit(record.with_value(self._short_repr.format(record.value)))
 
     def close(self) -> None:
         self._tap.flush()
 
     def _describe_non_data(self, leaf: Any) -> Any:
         is_data = isinstance(leaf, _PLAIN_TYPES) or framework_of(leaf).name != "python"
-        return leaf if is_data else self._short_repr.of(leaf)
+        return leaf if is_data else self._short_repr.format(leaf)
 
 
 _NAME_PART = re.compile(r"\[(?:'([^']*)'|\"([^\"]*)\"|([^\]]*))\]|([^.\[\]]+)")

@@ -41,33 +41,35 @@ class ValueLines:
         self, values: ValueFormatter, labels: Labels, is_target: Callable[[str], bool] | None = None
     ) -> None:
         self._values, self.labels, self._is_target = values, labels, is_target
-        self._odd_before = [False, False]
+        self._nonfinite_seen = [False, False]
 
-    def bound(self, head: str, name: str, value: Any, lineno: int, known: dict[str, Any]) -> list[CallLine]:
+    def binding_lines(
+        self, head: str, name: str, value: Any, lineno: int, known: dict[str, Any]
+    ) -> list[CallLine]:
         """`[Tensor] video@575 → shape=... | dtype=...`, and below a container the arrays in it."""
-        shown = self._values.shown(value)
+        shown = self._values.format(value)
         line = self._bound(head, name, shown, lineno, known)
         lines = [_with_wildcard_position(line, name) if name.endswith("]") and not line.is_target else line]
         if shown.is_array:
             return lines
         inside, has_more = self._values.arrays(value)
         for path, item in inside:
-            shown = self._values.shown(item)
+            shown = self._values.format(item)
             if (
-                shown.odd or known.get(name + path) != shown.facts
+                shown.nonfinite or known.get(name + path) != shown.facts
             ):  # else the line of the container says it all
                 lines.append(self._bound(head, name + path, shown, lineno, known))
         return [*lines, CallLine(f"{head}… {self.labels.more}")] if has_more else lines
 
-    def given(self, head: str, label: str, value: Any, latest: tuple[Any, ...]) -> list[CallLine]:
+    def output_lines(self, head: str, label: str, value: Any, latest: tuple[Any, ...]) -> list[CallLine]:
         """`output shape=...`; the type too, unless the line before has just said it."""
-        shown = self._values.shown(value)
+        shown = self._values.format(value)
         inside, has_more = self._values.arrays(value)
-        items = ((f"{head}├─ {label}{path}", self._values.shown(item)) for path, item in inside)
-        lines = [self._given(start, item, ()) for start, item in items]
+        items = ((f"{head}├─ {label}{path}", self._values.format(item)) for path, item in inside)
+        lines = [self._output_line(start, item, ()) for start, item in items]
         if has_more:
             lines.append(CallLine(f"{head}├─ … {self.labels.more}"))
-        return [*lines, self._given(f"{head}└─ {label}", shown, latest)]
+        return [*lines, self._output_line(f"{head}└─ {label}", shown, latest)]
 
     def _bound(self, head: str, name: str, shown: ValueText, lineno: int, known: dict[str, Any]) -> CallLine:
         is_target = self._is_target is not None and self._is_target(name)
@@ -80,36 +82,36 @@ class ValueLines:
         if not text.isprintable():
             text = escape_unprintable(text)
         note = describe_change(before, shown) if before is not None else ""
-        alarm = self._alarm(shown.odd) if shown.odd is not None else ""
+        alarm = self._alarm(shown.nonfinite) if shown.nonfinite is not None else ""
         if shown.number is not None and not is_target:
-            counts = shown.counted(name)
+            counts = shown.number_label(name)
             return CallLine(text, note, alarm, f"{start} {note}", False, False, lineno, shown.number, counts)
         return CallLine(text, note, alarm, "", is_target, False, lineno)
 
-    def _given(self, start: str, shown: ValueText, latest: tuple[Any, ...]) -> CallLine:
+    def _output_line(self, start: str, shown: ValueText, latest: tuple[Any, ...]) -> CallLine:
         text = shown.short if shown.is_array and shown.facts == latest else shown.text
-        alarm = self._alarm(shown.odd) if shown.odd is not None else ""
+        alarm = self._alarm(shown.nonfinite) if shown.nonfinite is not None else ""
         line = CallLine(escape_unprintable(f"{start} {text}"), "", alarm)
         if shown.number is None:
             return line
-        counts = shown.counted(start.rpartition(" ")[2].partition("@")[0])
+        counts = shown.number_label(start.rpartition(" ")[2].partition("@")[0])
         return line._replace(key=f"{start} {shown.facts}", number=shown.number, counts=counts)
 
-    def _alarm(self, odd: NonfiniteCounts) -> str:
+    def _alarm(self, counts: NonfiniteCounts) -> str:
         words = []
-        for at, (what, count) in enumerate((("NaN", odd.nan), ("Inf", odd.inf))):
+        for at, (what, count) in enumerate((("NaN", counts.nan), ("Inf", counts.inf))):
             if not count:
                 continue
-            first = "" if self._odd_before[at] else "first "
-            self._odd_before[at] = True
-            words.append(f"{first}{what}: {count} of {odd.total}")
+            first = "" if self._nonfinite_seen[at] else "first "
+            self._nonfinite_seen[at] = True
+            words.append(f"{first}{what}: {count} of {counts.total}")
         return f"! {', '.join(words)}"
 
 
 def _with_wildcard_position(line: CallLine, name: str) -> CallLine:
     """Alike for all items of `rows[*]`: a loop stores to one after the other."""
     wherever = _POSITION.sub("[*]", name)
-    key, counts = (text.replace(name, wherever, 1) for text in (line.likeness(), line.counts))
+    key, counts = (text.replace(name, wherever, 1) for text in (line.similarity_key(), line.counts))
     return line._replace(key=key, counts=counts)
 
 
@@ -136,10 +138,10 @@ class CallTree:
         site = record.site or _UNKNOWN_SITE
         if self._max_depth is not None and site.depth > self._max_depth:
             return []
-        told = _HANDLERS.get(record.kind)
-        return told(self, record, site, BAR * site.depth) if told is not None else []
+        handler = _HANDLERS.get(record.kind)
+        return handler(self, record, site, BAR * site.depth) if handler is not None else []
 
-    def _called(self, record: Record, site: Site, bars: str) -> list[CallLine]:
+    def _call_lines(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         where = f"[{basename(site.file)}:{site.line}] {self._labels.function} [{site.function}]"
         if not site.depth or not self.title:
             self.title = where
@@ -154,12 +156,12 @@ class CallTree:
         function, line = callers[0].rpartition("@")[0], places[0].rpartition(":")[2]
         return f" {self._labels.called_from} {function}:{line} ({' <- '.join(places)})"
 
-    def _given_in(self, record: Record, site: Site, bars: str) -> list[CallLine]:
+    def _input_lines(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         if record.name.endswith(_OWNER_SUFFIXES) and not (self._is_target and self._is_target("self")):
             return []
         return self._bound(record, site, f"{bars}├─ {self._labels.input} ")
 
-    def _changed(self, record: Record, site: Site, bars: str) -> list[CallLine]:
+    def _local_lines(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         return self._bound(record, site, f"{bars}{BAR}├─ ")
 
     def _bound(self, record: Record, site: Site, head: str) -> list[CallLine]:
@@ -169,33 +171,33 @@ class CallTree:
             known = self._known[site.function, record.call] = {}
         if record.kind == "input" and name in known:  # told already, with the container that it is in
             return []
-        lines = self._lines.bound(head, name, record.value, site.line, known)
+        lines = self._lines.binding_lines(head, name, record.value, site.line, known)
         facts = known.get(name, ())
         self._latest = facts if len(facts) == 4 else self._latest
         return lines
 
-    def _returned(self, record: Record, site: Site, bars: str) -> list[CallLine]:
+    def _return_lines(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         self._known.pop((site.function, record.call), None)
-        return self._lines.given(bars + BAR, self._labels.output, record.value, self._latest)
+        return self._lines.output_lines(bars + BAR, self._labels.output, record.value, self._latest)
 
-    def _yielded(self, record: Record, site: Site, bars: str) -> list[CallLine]:
+    def _yield_lines(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         label = f"{self._labels.gives}@{site.line}"
-        lines = self._lines.given(bars + BAR, label, record.value, self._latest)
+        lines = self._lines.output_lines(bars + BAR, label, record.value, self._latest)
         return [line._replace(text=line.text.replace("└─", "├─", 1)) for line in lines]
 
-    def _raised(self, record: Record, site: Site, bars: str) -> list[CallLine]:
+    def _raise_lines(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         self._known.pop((site.function, record.call), None)
         text = f"{bars}{BAR}└─ {self._labels.error}@{site.line} "
         return [CallLine(escape_unprintable(text.rstrip()), "", escape_unprintable(f"! {record.value}"))]
 
 
 _HANDLERS: dict[str, Callable[[CallTree, Record, Site, str], list[CallLine]]] = {
-    "call": CallTree._called,
-    "input": CallTree._given_in,
-    "local": CallTree._changed,
-    "return": CallTree._returned,
-    "yield": CallTree._yielded,
-    "raise": CallTree._raised,
+    "call": CallTree._call_lines,
+    "input": CallTree._input_lines,
+    "local": CallTree._local_lines,
+    "return": CallTree._return_lines,
+    "yield": CallTree._yield_lines,
+    "raise": CallTree._raise_lines,
 }
 
 
@@ -221,17 +223,17 @@ class ModuleCallTree:
         self.is_over = False  # after the output of the model itself
 
     def lines(self, record: Record) -> list[CallLine]:
-        begun = self._begun(record)
+        begun = self._step_header(record)
         self.is_over = False
         if record.kind == "input":
-            return [*begun, *self._input(record)]
+            return [*begun, *self._module_input_lines(record)]
         if record.kind == "output":
-            return [*begun, *self._output(record)]
+            return [*begun, *self._module_output_lines(record)]
         is_local = record.kind == "local" and ".forward." in record.name
         path, name = record.name.split(".forward.", 1) if is_local else ("", record.name)
-        return [*begun, *self._inside(path, name, record)]
+        return [*begun, *self._inner_lines(path, name, record)]
 
-    def _begun(self, record: Record) -> list[CallLine]:
+    def _step_header(self, record: Record) -> list[CallLine]:
         if record.step == self._step:
             return []
         self._step, self._open, self._closed = record.step, [], ""
@@ -239,38 +241,40 @@ class ModuleCallTree:
         self.title = f"{self._labels.step} {record.step}"
         return [CallLine(f"┌── {self.title}{self._extra}", is_header=True)]
 
-    def _input(self, record: Record) -> list[CallLine]:
-        found = _INPUT.fullmatch(record.name)
-        path, name = (found[1] or "", found[2]) if found else ("", record.name)
-        above = self._entered(path)
+    def _module_input_lines(self, record: Record) -> list[CallLine]:
+        match = _INPUT.fullmatch(record.name)
+        path, name = (match[1] or "", match[2]) if match else ("", record.name)
+        above = self._enter_module(path)
         head = f"{BAR * len(self._open)}├─ {self._labels.input} "
-        return [*above, *self._told(head, path, name, record)]
+        return [*above, *self._value_lines(head, path, name, record)]
 
-    def _output(self, record: Record) -> list[CallLine]:
+    def _module_output_lines(self, record: Record) -> list[CallLine]:
         path, item = _parse_output_name(record.name)
         if path in ("", *self._open) or path == self._closed:
-            return self._left(path, item, record)
-        above = self._entered(path.rpartition(".")[0])
+            return self._leave_module(path, item, record)
+        above = self._enter_module(path.rpartition(".")[0])
         within = path.removeprefix(self._open[-1] + ".") if self._open else path
-        return [*above, *self._told(f"{BAR * (len(self._open) + 1)}├─ ", path, within + item, record)]
+        return [*above, *self._value_lines(f"{BAR * (len(self._open) + 1)}├─ ", path, within + item, record)]
 
-    def _inside(self, path: str, name: str, record: Record) -> list[CallLine]:
-        above = self._entered(path) if path else []
+    def _inner_lines(self, path: str, name: str, record: Record) -> list[CallLine]:
+        above = self._enter_module(path) if path else []
         head = f"{BAR * (len(self._open) + 1)}├─ "
-        return [*above, *self._told(head, path, name, record)]
+        return [*above, *self._value_lines(head, path, name, record)]
 
-    def _told(self, head: str, path: str, name: str, record: Record) -> list[CallLine]:
+    def _value_lines(self, head: str, path: str, name: str, record: Record) -> list[CallLine]:
         if self._is_too_deep():
             return []
         line = record.site.line if record.site is not None else 0
         known: dict[str, Any] = {}  # a name comes once in a call, and calls are not held against each other
         if record.kind == "local":
             known = self._known.setdefault(path, {})
-        return self._lines.bound(head, name, record.value, line, known)
+        return self._lines.binding_lines(head, name, record.value, line, known)
 
-    def _entered(self, path: str) -> list[CallLine]:
+    def _enter_module(self, path: str) -> list[CallLine]:
         """The headers of the modules that must have been entered on the way there."""
-        self._open = [one for one in self._open if path == one or path.startswith(one + ".")]
+        self._open = [
+            open_path for open_path in self._open if path == open_path or path.startswith(open_path + ".")
+        ]
         lines = []
         if path and (not self._open or self._open[-1] != path):
             self._open.append(path)
@@ -279,24 +283,24 @@ class ModuleCallTree:
             lines = [] if self._is_too_deep() else [CallLine(escape_unprintable(text), is_header=True)]
         return lines
 
-    def _left(self, path: str, item: str, record: Record) -> list[CallLine]:
+    def _leave_module(self, path: str, item: str, record: Record) -> list[CallLine]:
         if path != self._closed or not path:
-            self._open = [one for one in self._open if path.startswith(one + ".")]
+            self._open = [open_path for open_path in self._open if path.startswith(open_path + ".")]
             self._closed = path
         self.is_over = not path
         bars = BAR * (len(self._open) + (2 if path else 1))
         if self._max_depth is not None and len(self._open) >= self._max_depth:
             return []
-        return self._lines.given(bars, self._labels.output + item, record.value, ())
+        return self._lines.output_lines(bars, self._labels.output + item, record.value, ())
 
     def _is_too_deep(self) -> bool:
         return self._max_depth is not None and len(self._open) > self._max_depth
 
 
 def _parse_output_name(name: str) -> tuple[str, str]:
-    found = _OUTPUT.fullmatch(name)
-    if found:
-        return found[1] or "", found[2] or ""
+    match = _OUTPUT.fullmatch(name)
+    if match:
+        return match[1] or "", match[2] or ""
     path, item = _ITEM.fullmatch(name).groups()  # type: ignore[union-attr]
     return path, item or ""
 
@@ -318,7 +322,7 @@ class RepeatFolder:
         self._labels = labels
         self._last: dict[str, int] = {}  # when a line was seen last, by its likeness
         self._now = 0
-        self._period = self._alike = 0
+        self._period = self._repeated_count = 0
         self._block: deque[CallLine] = deque(
             maxlen=2 * MAX_BLOCK_LENGTH
         )  # the latest, whether written or held
@@ -327,27 +331,27 @@ class RepeatFolder:
 
     def add(self, line: CallLine) -> list[CallLine]:
         """What is to be written now."""
-        likeness = line.likeness()
+        likeness = line.similarity_key()
         period = self._now - self._last.get(likeness, -(1 << 60))
         self._last[likeness] = self._now
         self._now += 1
         if period == self._period:
-            self._alike += 1
+            self._repeated_count += 1
         else:
-            done, self._period, self._alike = self._release(), period, 1
+            released, self._period, self._repeated_count = self._release(), period, 1
             self._block.append(line)
-            return [*done, *self._first(line)]
-        if self._alike <= self._period or self._period > MAX_BLOCK_LENGTH:
+            return [*released, *self._first(line)]
+        if self._repeated_count <= self._period or self._period > MAX_BLOCK_LENGTH:
             self._block.append(line)
             return [line]
         return self._hold(line)
 
     def end(self) -> list[CallLine]:
         """What is still to be told."""
-        done = self._release()
-        self._period = self._alike = 0
+        released = self._release()
+        self._period = self._repeated_count = 0
         self._last.clear()
-        return done
+        return released
 
     def _first(self, line: CallLine) -> list[CallLine]:
         if len(self._last) > 4 * MAX_BLOCK_LENGTH:
@@ -360,7 +364,10 @@ class RepeatFolder:
 
     def _hold(self, line: CallLine) -> list[CallLine]:
         if not self._held:
-            self._before = {one.likeness(): one.number for one in list(self._block)[-self._period :]}
+            self._before = {
+                line_before.similarity_key(): line_before.number
+                for line_before in list(self._block)[-self._period :]
+            }
         self._held += 1
         self._block.append(line)
         return []
@@ -369,25 +376,25 @@ class RepeatFolder:
         if not self._held:
             return []
         times, left = divmod(self._held, self._period)
-        latest, held, self._held = list(self._block), self._held, 0
+        latest, held_count, self._held = list(self._block), self._held, 0
         if times < 2:
-            return latest[-held:]
+            return latest[-held_count:]
         block = latest[-self._period - left : len(latest) - left]
-        return [self._told(block, times), *latest[len(latest) - left :]]
+        return [self._count_line(block, times), *latest[len(latest) - left :]]
 
-    def _told(self, block: list[CallLine], times: int) -> CallLine:
+    def _count_line(self, block: list[CallLine], times: int) -> CallLine:
         first = min((line.text for line in block), key=_indentation)
         start = first[: _indentation(first)].rstrip("├└┌─ ")
         form = self._labels.again if len(block) == 1 else self._labels.above
-        counted = ", ".join(self._counted(line) for line in block if self._has_counted(line))
+        counted = ", ".join(self._format_counter(line) for line in block if self._counter_moved(line))
         words = form.format(lines=len(block), times=times) + (f" ({counted})" if counted else "")
         return CallLine(f"{start}   ⋮ {words}" if start else f"⋮ {words}")
 
-    def _has_counted(self, line: CallLine) -> bool:
-        return line.number is not None and self._before.get(line.likeness()) != line.number
+    def _counter_moved(self, line: CallLine) -> bool:
+        return line.number is not None and self._before.get(line.similarity_key()) != line.number
 
-    def _counted(self, line: CallLine) -> str:
-        ends = self._before.get(line.likeness()), line.number
+    def _format_counter(self, line: CallLine) -> str:
+        ends = self._before.get(line.similarity_key()), line.number
         return f"{line.counts} {' … '.join(format_number(end) for end in ends if end is not None)}"
 
 

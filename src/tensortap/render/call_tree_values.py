@@ -47,11 +47,11 @@ class ValueText(NamedTuple):
     text: str
     is_array: bool = False
     facts: tuple[Any, ...] = ()  # what another value of the same name is held against
-    odd: NonfiniteCounts | None = None
+    nonfinite: NonfiniteCounts | None = None
     number: float | None = None  # the value itself where it is a single one, or how many it holds
     short: str = ""  # of an array: its shape alone
 
-    def counted(self, name: str) -> str:
+    def number_label(self, name: str) -> str:
         """What the number is, of a value of that name."""
         return f"len({name})" if self.text.startswith("len(") else name
 
@@ -63,14 +63,18 @@ class ValueFormatter:
         self.stats, self.max_items = stats, max_items
         self._words = ShortRepr()
 
-    def shown(self, value: Any) -> ValueText:
+    def format(self, value: Any) -> ValueText:
         """Never fails: a value of any class may be anything."""
         try:
             kind = type(value)
             if kind is int:
-                return ValueText(f"value: {self._words.of(value)}", False, (kind, None), None, value)
+                return ValueText(f"value: {self._words.format(value)}", False, (kind, None), None, value)
             framework = framework_of(value)
-            return self._array(framework, value) if framework.name != "python" else self._other(value, kind)
+            return (
+                self._format_array(framework, value)
+                if framework.name != "python"
+                else self._format_other(value, kind)
+            )
         except Exception:
             log.debug("a %s cannot be shown", class_name(type(value)), exc_info=True)
             return ValueText(f"value: {class_name(type(value))}", False, (type(value), None))
@@ -80,55 +84,61 @@ class ValueFormatter:
         if not _is_plain_container(type(value)) or self.max_items < 1:
             return [], False
         try:
-            found = list(islice(_find_arrays(value, "", _VisitBudget(), 0), self.max_items + 1))
+            arrays = list(islice(_find_arrays(value, "", _VisitBudget(), 0), self.max_items + 1))
         except Exception:
             log.debug("a %s cannot be walked", class_name(type(value)), exc_info=True)
             return [], False
-        return found[: self.max_items], len(found) > self.max_items
+        return arrays[: self.max_items], len(arrays) > self.max_items
 
-    def _array(self, framework: Framework, value: Any) -> ValueText:
-        told = _torch().describe_untraced(value) if framework.name == "torch" else framework.describe(value)
-        facts = (framework.name, told.shape, told.dtype, told.device)
+    def _format_array(self, framework: Framework, value: Any) -> ValueText:
+        description = (
+            _torch().describe_untraced(value) if framework.name == "torch" else framework.describe(value)
+        )
+        facts = (framework.name, description.shape, description.dtype, description.device)
         shape, text, device = _array_text(*facts)
-        if told.layout != "strided" or told.dtype not in DTYPE_TABLE or 0 in told.shape:
-            layout = "" if told.layout == "strided" else f" | layout={told.layout}"
+        if description.layout != "strided" or description.dtype not in DTYPE_TABLE or 0 in description.shape:
+            layout = "" if description.layout == "strided" else f" | layout={description.layout}"
             return ValueText(text + device + layout, True, facts, None, None, shape + device)
-        single = _single_number(framework, value) if not device and math.prod(told.shape) == 1 else None
+        single = (
+            _single_number(framework, value) if not device and math.prod(description.shape) == 1 else None
+        )
         if single is not None:
             words = f" | value={single:.6g}" if isinstance(single, float) else f" | value={single}"
             return ValueText(text + words, True, facts, None, single, shape + words)
-        found = _statistics_or_none(framework, value, told, self.stats)
-        odd = (
-            NonfiniteCounts(found.nan, found.inf, found.count)
-            if found and found.finite != found.count
+        summary = _statistics_or_none(framework, value, description, self.stats)
+        nonfinite = (
+            NonfiniteCounts(summary.nan, summary.inf, summary.count)
+            if summary and summary.finite != summary.count
             else None
         )
-        words = device + (_format_statistics(found) if found else "")
-        return ValueText(text + words, True, facts, odd, None, shape + words)
+        words = device + (_format_statistics(summary) if summary else "")
+        return ValueText(text + words, True, facts, nonfinite, None, shape + words)
 
-    def _other(self, value: Any, kind: type) -> ValueText:
+    def _format_other(self, value: Any, kind: type) -> ValueText:
         if kind is float:
-            odd = (
+            nonfinite = (
                 None if math.isfinite(value) else NonfiniteCounts(int(value != value), int(value == value), 1)
             )
-            return ValueText(f"value: {value!r}", False, (kind, None), odd, None if odd else value)
+            return ValueText(
+                f"value: {value!r}", False, (kind, None), nonfinite, None if nonfinite else value
+            )
         if issubclass(kind, (list, tuple, dict, deque, set, frozenset)):
-            length, items = len(value), self._items(value, kind)
+            length, items = len(value), self._format_items(value, kind)
             number = None if items else length
             return ValueText(f"len(value): {length}{items}", False, (kind, length), None, number)
         if dataclasses.is_dataclass(kind):
             return ValueText(f"value: {class_name(kind)}", False, (kind, len(dataclasses.fields(kind))))
-        return ValueText(f"value: {self._words.of(value)}", False, (kind, None))
+        return ValueText(f"value: {self._words.format(value)}", False, (kind, None))
 
-    def _items(self, value: Any, kind: type) -> str:
+    def _format_items(self, value: Any, kind: type) -> str:
         """What a short container of plain values holds."""
         is_known = kind in (list, tuple, dict) or kind.__module__ == "torch"  # there: a Size
         if not is_known or not 0 < len(value) <= _MAX_INLINE_ITEMS:
             return ""
-        held = [*value, *value.values()] if kind is dict else value
-        if any(type(item) not in _INLINE_TYPES for item in held):
+        items = [*value, *value.values()] if kind is dict else value
+        if any(type(item) not in _INLINE_TYPES for item in items):
             return ""
-        if any(type(item) is str and len(item) > _MAX_INLINE_LENGTH for item in held):
+        if any(type(item) is str and len(item) > _MAX_INLINE_LENGTH for item in items):
             return ""
         text = repr(value)
         return f" | {text}" if len(text) <= _MAX_INLINE_LENGTH else ""
@@ -206,36 +216,38 @@ def _torch() -> Any:
 
 
 def _statistics_or_none(
-    framework: Framework, value: Any, told: Description, stats: bool
+    framework: Framework, value: Any, description: Description, stats: bool
 ) -> Statistics | None:
     try:
-        return _compute_statistics(framework, value, told, stats)
+        return _compute_statistics(framework, value, description, stats)
     except Exception:
         # What it is has been said; what it holds may be gone, far away or of a kind that cannot be added up.
-        log.debug("a %s cannot be looked into", told.type, exc_info=True)
+        log.debug("a %s cannot be looked into", description.type, exc_info=True)
         return None
 
 
 def _compute_statistics(
-    framework: Framework, value: Any, told: Description, stats: bool
+    framework: Framework, value: Any, description: Description, stats: bool
 ) -> Statistics | None:
     """The statistics, where they are asked for or something is not finite."""
-    if not stats and (not told.dtype.startswith(("float", "bfloat", "complex")) or told.device == "meta"):
+    if not stats and (
+        not description.dtype.startswith(("float", "bfloat", "complex")) or description.device == "meta"
+    ):
         return None
     if framework.name == "torch":
-        return _tensor_statistics(value, told, stats)
+        return _tensor_statistics(value, description, stats)
     bits = framework.bits(value)
-    if not stats and DTYPE_TABLE[told.dtype].native and _has_finite_sum(bits):
+    if not stats and DTYPE_TABLE[description.dtype].native and _has_finite_sum(bits):
         return None
-    found = statistics(bits, told.dtype)
-    return found if stats or found.finite != found.count else None
+    summary = statistics(bits, description.dtype)
+    return summary if stats or summary.finite != summary.count else None
 
 
-def _tensor_statistics(value: Any, told: Description, stats: bool) -> Statistics | None:
-    if not stats and _torch().is_surely_finite(value, told):
+def _tensor_statistics(value: Any, description: Description, stats: bool) -> Statistics | None:
+    if not stats and _torch().is_surely_finite(value, description):
         return None
-    found: Statistics | None = _torch().tensor_statistics(value)
-    return found if found is not None and (stats or found.finite != found.count) else None
+    summary: Statistics | None = _torch().tensor_statistics(value)
+    return summary if summary is not None and (stats or summary.finite != summary.count) else None
 
 
 def _has_finite_sum(bits: Any) -> bool:
@@ -243,10 +255,10 @@ def _has_finite_sum(bits: Any) -> bool:
         return bool(np.isfinite(bits.sum()))
 
 
-def _format_statistics(found: Statistics) -> str:
-    if found.min is None or found.max is None or found.mean is None:
+def _format_statistics(summary: Statistics) -> str:
+    if summary.min is None or summary.max is None or summary.mean is None:
         return ""
-    known = (("min", found.min), ("max", found.max), ("mean", found.mean), ("norm", found.norm))
+    known = (("min", summary.min), ("max", summary.max), ("mean", summary.mean), ("norm", summary.norm))
     return f" | {' '.join(f'{what}={format_number(value)}' for what, value in known)}"
 
 
@@ -327,7 +339,7 @@ class CallLine(NamedTuple):
         text = f"{self.text}  {self.note}" if self.note else self.text
         return f"{text}  {self.alarm}" if self.alarm else text
 
-    def likeness(self) -> str:
+    def similarity_key(self) -> str:
         return self.key or self.plain()
 
 

@@ -1,9 +1,4 @@
-"""Sparkline, histogram, heat map, PNG.
-
-Plots in text and PNG: planes as heat maps, counts as bars, series as sparklines.
-
-The summary of one array: statistics, percentiles, a histogram; and which part of it to draw.
-"""
+"""Summaries and plots of arrays: histograms, heat maps and sparklines as text and PNG."""
 
 from __future__ import annotations
 

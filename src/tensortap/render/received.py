@@ -57,18 +57,18 @@ def received_overview(
         by_name.setdefault(arrival.record.name, []).append(arrival)
     rows = [["name", "latest", "id", "values", "size", "arrived", "rank"]]
     now = time.time()
-    for name, found in by_name.items():
-        last = found[-1]
-        pins = sum(is_pinned(one.number) for one in found)
-        told = [str(len(found))]
-        told += [f"{gone[name]} gone"] if gone.get(name) else []
-        told += [f"{pins} pinned"] if pins else []
-        size = format_binary_nbytes(sum(one.nbytes for one in found))
+    for name, entries in by_name.items():
+        last = entries[-1]
+        pins = sum(is_pinned(entry.number) for entry in entries)
+        counts = [str(len(entries))]
+        counts += [f"{gone[name]} gone"] if gone.get(name) else []
+        counts += [f"{pins} pinned"] if pins else []
+        size = format_binary_nbytes(sum(entry.nbytes for entry in entries))
         cells = [
             escape_unprintable(name),
             describe_value(last.record.value),
             str(last.number),
-            ", ".join(told),
+            ", ".join(counts),
             size,
         ]
         rows.append([*cells, format_age(now - last.time), str(last.record.rank)])
@@ -100,15 +100,15 @@ def describe_value(value: Any) -> str:
         return f"{type(value).__name__} of {pluralize(sum(1 for _ in leaves(value)), 'part')}"
     framework = framework_of(value)
     if framework.name == "python":
-        return _short_repr.of(value)
-    told = framework.describe(value)
-    shape = f"[{','.join(map(str, told.shape))}]"
-    if told.shape or told.layout != "strided":
-        return f"{told.dtype}{shape} ({framework.name})"
+        return _short_repr.format(value)
+    description = framework.describe(value)
+    shape = f"[{','.join(map(str, description.shape))}]"
+    if description.shape or description.layout != "strided":
+        return f"{description.dtype}{shape} ({framework.name})"
     try:
-        return f"{format_number(framework.to_numpy(value).item())} ({told.dtype})"
+        return f"{format_number(framework.to_numpy(value).item())} ({description.dtype})"
     except (UnsupportedValueError, TypeError):  # a complex number has no order of size
-        return f"{told.dtype}{shape}"
+        return f"{description.dtype}{shape}"
 
 
 def format_binary_nbytes(nbytes: float) -> str:
@@ -138,22 +138,22 @@ def _leaf_rows(value: Any) -> Iterator[list[str]]:
             return
         if path:
             yield [escape_unprintable(path), describe_value(leaf)]
-        yield from ([f"{escape_unprintable(path)} {what}".strip(), told] for what, told in _leaf_facts(leaf))
+        yield from ([f"{escape_unprintable(path)} {what}".strip(), text] for what, text in _leaf_facts(leaf))
 
 
 def _leaf_facts(leaf: Any) -> Iterator[tuple[str, str]]:
     framework = framework_of(leaf)
     if framework.name == "python":
         return
-    told = framework.describe(leaf)
-    yield "size", format_binary_nbytes(told.nbytes)
+    description = framework.describe(leaf)
+    yield "size", format_binary_nbytes(description.nbytes)
     try:
-        found = statistics(framework.bits(leaf), told.dtype)
+        summary = statistics(framework.bits(leaf), description.dtype)
     except (UnsupportedValueError, KeyError):
         return
-    if found.count > 1 and found.min is not None and found.max is not None:
-        yield "min, max", f"{format_number(found.min)}, {format_number(found.max)}"
-        yield "mean, std", f"{format_number(found.mean or 0.0)}, {format_number(found.std or 0.0)}"
-        yield "norm", format_number(found.norm)
-    if found.nan or found.inf:
-        yield "not finite", f"{found.nan} NaN, {found.inf} Inf"
+    if summary.count > 1 and summary.min is not None and summary.max is not None:
+        yield "min, max", f"{format_number(summary.min)}, {format_number(summary.max)}"
+        yield "mean, std", f"{format_number(summary.mean or 0.0)}, {format_number(summary.std or 0.0)}"
+        yield "norm", format_number(summary.norm)
+    if summary.nan or summary.inf:
+        yield "not finite", f"{summary.nan} NaN, {summary.inf} Inf"

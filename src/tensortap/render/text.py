@@ -35,7 +35,7 @@ class ShortRepr:
     def __init__(self) -> None:
         self._by_name: WeakSet[type] = WeakSet()
 
-    def of(self, value: Any) -> str:
+    def format(self, value: Any) -> str:
         kind = type(value)
         if kind is int:
             return str(value) if -(1 << 200) < value < 1 << 200 else format_number(value)
@@ -50,9 +50,9 @@ class ShortRepr:
             or getattr(own, "__module__", None) in _VERBOSE_REPR_MODULES
         ):
             return class_name(kind)
-        return self._asked(value, kind)
+        return self._safe_repr(value, kind)
 
-    def _asked(self, value: Any, kind: type) -> str:
+    def _safe_repr(self, value: Any, kind: type) -> str:
         began = perf_counter()
         try:
             text = repr(value)

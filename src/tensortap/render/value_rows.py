@@ -53,10 +53,10 @@ def value_rows(records: Iterable[Record], *, histogram: bool = False) -> list[Va
 def value_row(record: Record, *, histogram: bool = False) -> ValueRow:
     """The row of a record; a value that cannot be read gives a row whose note says why, never an error."""
     try:
-        told = _describe_value(record.value, histogram)
+        cells = _describe_value(record.value, histogram)
     except Exception as error:  # noqa: BLE001  a value of any library may fail in any way; the note tells it
-        told = {"dtype": type(record.value).__name__, "note": _describe_failure(error)}
-    return ValueRow(record.name, record.kind, record.step, record.rank, record.call, **told)
+        cells = {"dtype": type(record.value).__name__, "note": _describe_failure(error)}
+    return ValueRow(record.name, record.kind, record.step, record.rank, record.call, **cells)
 
 
 def _describe_value(value: Any, histogram: bool) -> dict[str, Any]:
@@ -71,32 +71,36 @@ def _describe_value(value: Any, histogram: bool) -> dict[str, Any]:
 
 
 def _array_cells(framework: Framework, value: Any, histogram: bool) -> dict[str, Any]:
-    told = framework.describe(value)
-    row: dict[str, Any] = {"dtype": told.dtype, "shape": tuple(told.shape), "device": told.device}
-    reason = _unreadable_reason(told)
+    description = framework.describe(value)
+    row: dict[str, Any] = {
+        "dtype": description.dtype,
+        "shape": tuple(description.shape),
+        "device": description.device,
+    }
+    reason = _unreadable_reason(description)
     if reason:
         return {**row, "note": reason}
     try:
         bits = framework.bits(value)
-        row |= _statistics_cells(statistics(bits, told.dtype))
+        row |= _statistics_cells(statistics(bits, description.dtype))
     except Exception as error:  # noqa: BLE001  type and shape are known and worth more than the error
         return {**row, "note": _describe_failure(error)}
-    if told.dtype.startswith("complex"):
+    if description.dtype.startswith("complex"):
         row["note"] = "absolute values"
     if histogram and row["low"] is not None:
-        row["histogram"] = compute_histogram(bits, told.dtype, row["low"], row["high"])
+        row["histogram"] = compute_histogram(bits, description.dtype, row["low"], row["high"])
     return row
 
 
-def _unreadable_reason(told: Description) -> str:
+def _unreadable_reason(description: Description) -> str:
     """Why there is nothing to compute, in a word or two."""
-    if told.device in ("meta", "traced"):
-        return f"no values ({told.device})"
-    if told.layout != "strided":
-        return told.layout
-    if told.dtype not in DTYPE_TABLE:
+    if description.device in ("meta", "traced"):
+        return f"no values ({description.device})"
+    if description.layout != "strided":
+        return description.layout
+    if description.dtype not in DTYPE_TABLE:
         return "not numbers"
-    return "empty" if 0 in told.shape else ""
+    return "empty" if 0 in description.shape else ""
 
 
 def _number_cells(value: complex) -> dict[str, Any]:
@@ -120,10 +124,10 @@ def _summary_cells(value: Any) -> dict[str, Any]:
     return {**row, **_statistics_cells(value)}
 
 
-def _statistics_cells(found: Any) -> dict[str, Any]:
+def _statistics_cells(summary: Any) -> dict[str, Any]:
     parts = (("low", "min"), ("high", "max"), ("mean", "mean"), ("sigma", "std"))
-    row: dict[str, Any] = {ours: _finite_or_none(getattr(found, theirs)) for ours, theirs in parts}
-    return row | {name: int(getattr(found, name) or 0) for name in ("nan", "inf", "count")}
+    row: dict[str, Any] = {ours: _finite_or_none(getattr(summary, theirs)) for ours, theirs in parts}
+    return row | {name: int(getattr(summary, name) or 0) for name in ("nan", "inf", "count")}
 
 
 def _finite_or_none(number: Any) -> Number | None:
@@ -151,7 +155,7 @@ def compute_histogram(
 
 
 def _describe_failure(error: Exception) -> str:
-    said = " ".join(str(error).split()) or type(error).__name__
-    return (
-        f"cannot be read: {said if len(said) <= _MAX_NOTE_LENGTH else said[: _MAX_NOTE_LENGTH - 3] + '...'}"
-    )
+    message = " ".join(str(error).split()) or type(error).__name__
+    if len(message) > _MAX_NOTE_LENGTH:
+        message = message[: _MAX_NOTE_LENGTH - 3] + "..."
+    return f"cannot be read: {message}"

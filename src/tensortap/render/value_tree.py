@@ -88,7 +88,7 @@ def _build_cells(drawn: list[tuple[str, TreeLine]], fold: FoldedTree) -> list[Li
         # Below a line that is deeper the eye would take the shape from there; only a neighbour or the parent
         # says it without doubt.
         is_below = bool(shown) and 0 <= len(head) - len(shown[-1].head) <= len(_BOX[0])
-        if is_below and not line.odd and "[" in cells.type and cells.type == types[-2]:
+        if is_below and not line.anomaly and "[" in cells.type and cells.type == types[-2]:
             cells.type = ""
         shown.append(cells)
     return shown
@@ -116,13 +116,18 @@ def _label_column_width(shown: list[LineCells], values: list[str], width: int | 
 
 
 def _format_ordinary(cells: LineCells, columns: ColumnWidths) -> str:
-    parts = (columns.typed(cells), columns.numbers(cells), cells.trend.ljust(columns.trend), cells.tail)
+    parts = (
+        columns.format_type(cells),
+        columns.format_numbers(cells),
+        cells.trend.ljust(columns.trend),
+        cells.tail,
+    )
     return ("  " + "  ".join(parts)).rstrip()
 
 
 def _format_anomalous(cells: LineCells, columns: ColumnWidths) -> str:
     where = f"{cells.where}: " if cells.where else ""
-    start = f"{columns.typed(cells)}  " if cells.arrow else ""
+    start = f"{columns.format_type(cells)}  " if cells.arrow else ""
     return f"! {start}{where}{cells.body}"
 
 
@@ -202,24 +207,24 @@ class LineCells:
 
 
 def line_cells(line: TreeLine, dtype: str, device: str, head: str = "") -> LineCells:
-    times = f"  x{line.times} {escape_unprintable(line.of)}".rstrip() if line.times > 1 else ""
+    times = f"  x{line.times} {escape_unprintable(line.class_name)}".rstrip() if line.times > 1 else ""
     type_word = escape_unprintable(describe_type(line.rows, dtype, device))
     cells = LineCells(head, escape_unprintable(line.label), times, line.arrow, type_word)
     cells.low, cells.high = format_range(line.rows)
     cells.trend = format_std_trend(line.ends)
-    told = [line.repeated, "" if line.odd else join_notes(line.rows)]
-    cells.tail = escape_unprintable(", ".join(word for word in told if word))
-    if line.odd:
+    remarks = [line.repeats, "" if line.anomaly else join_notes(line.rows)]
+    cells.tail = escape_unprintable(", ".join(word for word in remarks if word))
+    if line.anomaly:
         cells.where, cells.body = (
             escape_unprintable(line.where),
-            _anomaly_body(escape_unprintable(line.odd), cells),
+            _anomaly_body(escape_unprintable(line.anomaly), cells),
         )
     return cells
 
 
-def _anomaly_body(odd: str, cells: LineCells) -> str:
+def _anomaly_body(anomaly: str, cells: LineCells) -> str:
     numbers = f"{cells.low} .. {cells.high}" if cells.high else cells.low
-    words = (f"{odd}, {numbers}" if numbers else odd, cells.trend, cells.tail)
+    words = (f"{anomaly}, {numbers}" if numbers else anomaly, cells.trend, cells.tail)
     return "  ".join(word for word in words if word)
 
 
@@ -231,10 +236,10 @@ class ColumnWidths(NamedTuple):
     high: int
     trend: int
 
-    def typed(self, cells: LineCells) -> str:
+    def format_type(self, cells: LineCells) -> str:
         return f"{cells.arrow:2} {cells.type:<{self.type}}"
 
-    def numbers(self, cells: LineCells) -> str:
+    def format_numbers(self, cells: LineCells) -> str:
         if cells.high:
             return f"{cells.low:>{self.low}} .. {cells.high:<{self.high}}"
         return cells.low.rjust(self.low).ljust(self.low + self.high + (4 if self.high else 0))
@@ -255,7 +260,7 @@ def summary_lines(rows: Sequence[ValueRow], fold: FoldedTree, title: str) -> lis
     if not rows:
         return [escape_unprintable(f"{title}: nothing was captured" if title else "nothing was captured")]
     usual = f"{short_dtype(fold.dtype)} on {fold.device}" if fold.dtype and fold.device else fold.dtype
-    words = ", ".join(word for word in (pluralize(len(rows), "value"), fold.repeated, usual) if word)
+    words = ", ".join(word for word in (pluralize(len(rows), "value"), fold.repeats, usual) if word)
     lines = [f"{title}  {words}" if title else words]
     if fold.nonfinite:
         lines.append(f"! {len(fold.nonfinite):,} with NaN or Inf, first {fold.nonfinite[0].name}")
@@ -267,7 +272,7 @@ def missing_lines(missing: MissingValues) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for name, reason in missing:
         by_reason.setdefault(reason, []).append(name)
-    told = [(name, reason) for reason, names in by_reason.items() for name in fold_numbered_names(names)]
-    lines = [escape_unprintable(f"missing: {name} - {reason}") for name, reason in told[:_MAX_MISSING]]
-    hidden = len(told) - len(lines)
+    entries = [(name, reason) for reason, names in by_reason.items() for name in fold_numbered_names(names)]
+    lines = [escape_unprintable(f"missing: {name} - {reason}") for name, reason in entries[:_MAX_MISSING]]
+    hidden = len(entries) - len(lines)
     return [*lines, f"missing: ... {hidden:,} more"] if hidden else lines

@@ -39,10 +39,10 @@ class TreeLine:
     rows: list[ValueRow] = field(default_factory=list)
     ends: tuple[ValueRow, ...] = ()
     times: int = 1
-    of: str = ""
-    odd: str = ""
+    class_name: str = ""
+    anomaly: str = ""
     where: str = ""
-    repeated: str = ""
+    repeats: str = ""
     brief: bool = False
     children: list[TreeLine] = field(default_factory=list)
 
@@ -62,15 +62,15 @@ class FoldedTree:
         self._has_steps = len({row.step for row in rows}) > 1
         self._has_ranks = len({row.rank for row in rows}) > 1
         root = build_module_tree(rows)
-        self.repeated = _most_common(self._repeated(value.rows) for _, value in root.walk())
-        self.lines = self._inside(root)
+        self.repeats = _most_common(self._describe_repeats(value.rows) for _, value in root.walk())
+        self.lines = self._child_lines(root)
 
-    def _inside(self, module: ModuleNode, prefix: str = "", times: int = 1) -> list[TreeLine]:
+    def _child_lines(self, module: ModuleNode, prefix: str = "", times: int = 1) -> list[TreeLine]:
         numbered = [child for child in module.modules.values() if is_list_index(child.segment)]
         lines: list[TreeLine] = []
         for item in module.items:
             if isinstance(item, ModuleValue):
-                lines.append(self._value_line(item, prefix + _value_label(item.place), times))
+                lines.append(self._value_line(item, prefix + _value_label(item.location), times))
             elif not is_list_index(item.segment):
                 lines += self._module_lines(item, prefix, times)
             elif numbered:
@@ -80,100 +80,107 @@ class FoldedTree:
 
     def _module_lines(self, module: ModuleNode, prefix: str, times: int) -> list[TreeLine]:
         if module.is_only_a_path:
-            return self._inside(module, f"{prefix}{module.segment}.", times)
+            return self._child_lines(module, f"{prefix}{module.segment}.", times)
         return [self._module_line(module, prefix, times)]
 
     def _module_line(self, module: ModuleNode, prefix: str, times: int) -> TreeLine:
         label, of = (prefix + module.segment) or '""', self._classes.get(module.path, "")
         outputs = [value for value in module.items if isinstance(value, ModuleValue) and _is_output(value)]
         if len(outputs) != 1:
-            return TreeLine(label, times=times, of=of, children=self._inside(module))
-        line = self._value_line(outputs[0], label + outputs[0].place.label, times)
-        line.of = of
+            return TreeLine(label, times=times, class_name=of, children=self._child_lines(module))
+        line = self._value_line(outputs[0], label + outputs[0].location.label, times)
+        line.class_name = of
         rest = ModuleNode(
             "", "", module.values, module.modules, [i for i in module.items if i is not outputs[0]]
         )
-        line.children += self._inside(rest)
+        line.children += self._child_lines(rest)
         return line
 
     def _value_line(self, value: ModuleValue, label: str, times: int) -> TreeLine:
-        odd = [row for row in value.rows if _is_anomalous(row)]
+        anomalous = [row for row in value.rows if _is_anomalous(row)]
         good = [row for row in value.rows if not _is_anomalous(row)]
-        line = TreeLine(label, value.place.arrow, value.rows, value.ends, times)
-        line.repeated = self._told(value.rows)
-        if len(value.rows) == 1 and odd:
-            line.odd = self._oddity(odd[0])
-        elif odd and len({(row.nan, row.inf) for row in value.rows}) == 1 and not odd[0].nan:
-            line.odd = f"{describe_anomaly(odd[0], False, False)} each"
-        elif odd:
+        line = TreeLine(label, value.location.arrow, value.rows, value.ends, times)
+        line.repeats = self._note_repeats(value.rows)
+        if len(value.rows) == 1 and anomalous:
+            line.anomaly = self._anomaly_text(anomalous[0])
+        elif anomalous and len({(row.nan, row.inf) for row in value.rows}) == 1 and not anomalous[0].nan:
+            line.anomaly = f"{describe_anomaly(anomalous[0], False, False)} each"
+        elif anomalous:
             line.rows, line.ends = good or value.rows, (good[0], good[-1]) if good else ()
-            line.children = [*map(self._odd_repeat, odd[:_MAX_ANOMALOUS_REPEATS]), *_more_line(odd)]
+            line.children = [
+                *map(self._anomalous_repeat, anomalous[:_MAX_ANOMALOUS_REPEATS]),
+                *_more_line(anomalous),
+            ]
         return line
 
-    def _odd_repeat(self, row: ValueRow) -> TreeLine:
-        said = [f"step {row.step}"] if self._has_steps else []
-        said += [f"call {row.call}"] if row.call or not said else []
-        said += [f"rank {row.rank}"] if self._has_ranks else []
-        return TreeLine(" ".join(said), "", [row], (row, row), odd=self._oddity(row))
+    def _anomalous_repeat(self, row: ValueRow) -> TreeLine:
+        words = [f"step {row.step}"] if self._has_steps else []
+        words += [f"call {row.call}"] if row.call or not words else []
+        words += [f"rank {row.rank}"] if self._has_ranks else []
+        return TreeLine(" ".join(words), "", [row], (row, row), anomaly=self._anomaly_text(row))
 
     def _siblings(self, siblings: list[ModuleNode], prefix: str, times: int) -> list[TreeLine]:
         """Equal ones as one line; each with a NaN, an Inf or a shape unlike the others' as its own."""
         shared = shared_infinities(siblings)
-        odd = {id(module): self._first_odd(module, shared) for module in siblings}
+        anomalies = {id(module): self._first_anomaly(module, shared) for module in siblings}
         groups: dict[object, list[ModuleNode]] = {}
         for module in siblings:
             kind = (self._classes.get(module.path, ""), structure_signature(module))
-            groups.setdefault(id(module) if odd[id(module)] else kind, []).append(module)
-        whole = [group for key, group in groups.items() if not isinstance(key, int)]
+            groups.setdefault(id(module) if anomalies[id(module)] else kind, []).append(module)
+        alike_groups = [group for key, group in groups.items() if not isinstance(key, int)]
         lines: list[TreeLine] = []
-        begins = next((module for module in siblings if odd[id(module)]), None)
+        begins = next((module for module in siblings if anomalies[id(module)]), None)
         for group in groups.values():
-            trouble, deviation = odd[id(group[0])], self._deviation(group, whole)
-            found = trouble or deviation
-            if found is None:
-                lines += self._folded(group, prefix, times)
+            trouble, deviation = anomalies[id(group[0])], self._deviation(group, alike_groups)
+            anomaly = trouble or deviation
+            if anomaly is None:
+                lines += self._folded_lines(group, prefix, times)
             else:
                 unfolds = trouble is None or group[0] is begins
-                lines.append(self._odd_module(group[0], prefix, found, unfolds))
+                lines.append(self._anomalous_module(group[0], prefix, anomaly, unfolds))
         return lines
 
-    def _folded(self, group: list[ModuleNode], prefix: str, times: int) -> list[TreeLine]:
+    def _folded_lines(self, group: list[ModuleNode], prefix: str, times: int) -> list[TreeLine]:
         module = pool_siblings(group)
         module.segment = format_ranges(map(_list_index, group))
         return self._module_lines(module, prefix, times * len(group))
 
-    def _odd_module(self, module: ModuleNode, prefix: str, found: tuple[str, str], begins: bool) -> TreeLine:
+    def _anomalous_module(
+        self, module: ModuleNode, prefix: str, anomaly: tuple[str, str], begins: bool
+    ) -> TreeLine:
         """Unfolded where the trouble begins; further on the line says enough."""
-        where, odd = found
+        where, description = anomaly
         rows = [row for _, value in module.walk() for row in value.rows]
         is_brief = not begins and not any(row is self._first_nan for row in rows)
-        inside = self._inside(module)
-        return TreeLine(prefix + module.segment, where=where, odd=odd, brief=is_brief, children=inside)
+        inside = self._child_lines(module)
+        return TreeLine(
+            prefix + module.segment, where=where, anomaly=description, brief=is_brief, children=inside
+        )
 
-    def _first_odd(self, module: ModuleNode, shared: set[str]) -> tuple[str, str] | None:
+    def _first_anomaly(self, module: ModuleNode, shared: set[str]) -> tuple[str, str] | None:
         """Which value below is the first with a NaN or an Inf, and what is to be said of it."""
-        found = [
+        candidates = [
             (self._order[id(row)], name, row)
             for name, value in module.walk()
             if name not in shared
             for row in value.rows
             if _is_anomalous(row)
         ]
-        if not found:
+        if not candidates:
             return None
-        _, name, row = min(found, key=lambda each: each[0])
-        others = len({other for _, other, _ in found}) - 1
+        _, name, row = min(candidates, key=lambda candidate: candidate[0])
+        others = len({other_name for _, other_name, _ in candidates}) - 1
         low, high = format_range([row])
         span = f", {low} .. {high}" if high else ""
         more = f"; {pluralize(others, 'more value')}" if others else ""
-        return name or "out", self._oddity(row) + span + more
+        return name or "out", self._anomaly_text(row) + span + more
 
     def _deviation(self, group: list[ModuleNode], groups: list[list[ModuleNode]]) -> tuple[str, str] | None:
         """What one sibling has unlike nearly all of those with the same values."""
         if len(group) > 1:
             return None
         values = dict(group[0].walk())
-        alike = [other for other in groups if dict(other[0].walk()).keys() == values.keys()]
+        alike = [candidate for candidate in groups if dict(candidate[0].walk()).keys() == values.keys()]
         most = max(alike, key=len, default=[])
         total = sum(map(len, alike))
         if len(most) < 3 or len(most) < _MIN_USUAL_SHARE * total:
@@ -188,14 +195,14 @@ class FoldedTree:
                 return name or "out", f"{here}, others {there}"
         return None
 
-    def _oddity(self, row: ValueRow) -> str:
+    def _anomaly_text(self, row: ValueRow) -> str:
         return describe_anomaly(row, row is self._first_nan, row is self._first_inf)
 
-    def _told(self, rows: Sequence[ValueRow]) -> str:
-        told = self._repeated(rows)
-        return "" if told == self.repeated else told or "once"
+    def _note_repeats(self, rows: Sequence[ValueRow]) -> str:
+        repeats = self._describe_repeats(rows)
+        return "" if repeats == self.repeats else repeats or "once"
 
-    def _repeated(self, rows: Sequence[ValueRow]) -> str:
+    def _describe_repeats(self, rows: Sequence[ValueRow]) -> str:
         return describe_repeats(rows, self._has_steps, self._has_ranks)
 
 
@@ -204,8 +211,8 @@ def _is_anomalous(row: ValueRow) -> bool:
 
 
 def _is_output(value: ModuleValue) -> bool:
-    label = value.place.label
-    return value.place.arrow == "->" and label[:1] in ("", "[", ".") and not label.endswith(".grad")
+    label = value.location.label
+    return value.location.arrow == "->" and label[:1] in ("", "[", ".") and not label.endswith(".grad")
 
 
 def _value_label(place: ValueLocation) -> str:
@@ -223,14 +230,14 @@ def _most_common(words: Iterable[str]) -> str:
     return counted[0][0] if counted else ""
 
 
-def _more_line(odd: list[ValueRow]) -> list[TreeLine]:
-    hidden = len(odd) - _MAX_ANOMALOUS_REPEATS
-    return [TreeLine(f"... {hidden} more", odd=f"{hidden} more")] if hidden > 0 else []
+def _more_line(anomalous: list[ValueRow]) -> list[TreeLine]:
+    hidden = len(anomalous) - _MAX_ANOMALOUS_REPEATS
+    return [TreeLine(f"... {hidden} more", anomaly=f"{hidden} more")] if hidden > 0 else []
 
 
 @dataclass(slots=True)
 class ModuleValue:
-    place: ValueLocation
+    location: ValueLocation
     rows: list[ValueRow]
     ends: tuple[ValueRow, ...]
     is_pooled: bool = False
@@ -259,7 +266,7 @@ class ModuleNode:
 
 
 def _relative_name(prefix: str, value: ModuleValue) -> str:
-    label, arrow = value.place.label, value.place.arrow
+    label, arrow = value.location.label, value.location.arrow
     if label[:1] in ("[", "."):
         return prefix.rstrip(".") + label
     if arrow == "<-":
@@ -300,7 +307,7 @@ def pool_siblings(group: list[ModuleNode]) -> ModuleNode:
         return ModuleNode(first.segment, first.path, first.values, first.modules, first.items)
     values = {
         key: ModuleValue(
-            value.place,
+            value.location,
             [row for module in group for row in module.values[key].rows],
             # Between siblings of one moment, the last; a trend over the steps would mix both.
             (value.ends[0] if value.is_pooled else value.ends[-1], last.values[key].ends[-1]),
@@ -310,7 +317,7 @@ def pool_siblings(group: list[ModuleNode]) -> ModuleNode:
     }
     modules = {name: pool_siblings([module.modules[name] for module in group]) for name in first.modules}
     items = [
-        values[f"{item.place.arrow}{item.place.label}"]
+        values[f"{item.location.arrow}{item.location.label}"]
         if isinstance(item, ModuleValue)
         else modules[item.segment]
         for item in first.items
@@ -320,7 +327,7 @@ def pool_siblings(group: list[ModuleNode]) -> ModuleNode:
 
 def structure_signature(module: ModuleNode) -> frozenset[object]:
     return frozenset(
-        (name, value.place.arrow, len(value.rows), frozenset(map(_row_signature, value.rows)))
+        (name, value.location.arrow, len(value.rows), frozenset(map(_row_signature, value.rows)))
         for name, value in module.walk()
     )
 
@@ -333,11 +340,13 @@ def shared_infinities(siblings: list[ModuleNode]) -> set[str]:
     """Values with the same number of Inf in every sibling: a mask, which sets none of them apart."""
     if len(siblings) < 2:
         return set()
-    found: dict[str, set[tuple[int, int]]] = {}
+    counts_by_name: dict[str, set[tuple[int, int]]] = {}
     count: Counter[str] = Counter()
     for module in siblings:
         for name, value in module.walk():
             count[name] += 1
-            found.setdefault(name, set()).update((row.nan, row.inf) for row in value.rows)
-    same = (name for name, kinds in found.items() if len(kinds) == 1 and count[name] == len(siblings))
-    return {name for name in same if next(iter(found[name]))[0] == 0}
+            counts_by_name.setdefault(name, set()).update((row.nan, row.inf) for row in value.rows)
+    same = (
+        name for name, kinds in counts_by_name.items() if len(kinds) == 1 and count[name] == len(siblings)
+    )
+    return {name for name in same if next(iter(counts_by_name[name]))[0] == 0}

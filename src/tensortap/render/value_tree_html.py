@@ -59,7 +59,7 @@ def render_value_tree_html(
 
 
 def _flatten(lines: Sequence[TreeLine], depth: int = 0) -> list[tuple[int, TreeLine]]:
-    return [each for line in lines for each in ((depth, line), *_flatten(line.children, depth + 1))]
+    return [entry for line in lines for entry in ((depth, line), *_flatten(line.children, depth + 1))]
 
 
 def _paragraph(text: str) -> str:
@@ -85,21 +85,26 @@ class _HtmlTree:
             return ""
         depth, cells = self._cells[id(line)]
         label = escape(_full_label(cells).ljust(self._left - _INDENT * depth))
-        told = f"{label} {self._odd(line, cells) if cells.body else self._plain(line, cells)}".rstrip()
+        value = self._anomalous_cells(line, cells) if cells.body else self._ordinary_cells(line, cells)
+        content = f"{label} {value}".rstrip()
         if not line.children:
-            return f"<div>{told}</div>"
+            return f"<div>{content}</div>"
         is_open = depth == 0 or (not line.brief and _contains_anomaly(line))
         inside = "".join(map(self.html, line.children))
-        return f"<details{' open' if is_open else ''}><summary>{told}</summary>{inside}</details>"
+        return f"<details{' open' if is_open else ''}><summary>{content}</summary>{inside}</details>"
 
-    def _plain(self, line: TreeLine, cells: LineCells) -> str:
-        words = f"{self._columns.numbers(cells)}  {cells.trend:<{self._columns.trend}}"
+    def _ordinary_cells(self, line: TreeLine, cells: LineCells) -> str:
+        words = f"{self._columns.format_numbers(cells)}  {cells.trend:<{self._columns.trend}}"
         tail = f"  <i>{escape(cells.tail)}</i>" if cells.tail else ""
-        return f"  {escape(self._columns.typed(cells))}  {_histogram_svg(line.rows)}{escape(words)}{tail}"
+        return (
+            f"  {escape(self._columns.format_type(cells))}  {_histogram_svg(line.rows)}{escape(words)}{tail}"
+        )
 
-    def _odd(self, line: TreeLine, cells: LineCells) -> str:
+    def _anomalous_cells(self, line: TreeLine, cells: LineCells) -> str:
         where = f"{cells.where}: " if cells.where else ""
-        start = f"{escape(self._columns.typed(cells))}  {_histogram_svg(line.rows)}" if cells.arrow else ""
+        start = (
+            f"{escape(self._columns.format_type(cells))}  {_histogram_svg(line.rows)}" if cells.arrow else ""
+        )
         return f"<b>!</b> {start}{escape(where + cells.body)}"
 
 
@@ -108,7 +113,7 @@ def _full_label(cells: LineCells) -> str:
 
 
 def _contains_anomaly(line: TreeLine) -> bool:
-    return bool(line.odd) or any(map(_contains_anomaly, line.children))
+    return bool(line.anomaly) or any(map(_contains_anomaly, line.children))
 
 
 def _histogram_svg(rows: Sequence[ValueRow]) -> str:

@@ -118,12 +118,14 @@ def describe_repeats(rows: Sequence[ValueRow], has_steps: bool, has_ranks: bool)
     """How often a value was seen: `x3 calls, steps 0-9`."""
     calls = max(Counter((row.name, row.step, row.rank) for row in rows).values(), default=0)
     words = [f"x{calls} calls"] if calls > 1 else []
-    for is_told, what, found in (
+    for is_told, what, numbers in (
         (has_steps, "step", {row.step for row in rows}),
         (has_ranks, "rank", {row.rank for row in rows}),
     ):
         if is_told:
-            flat = [each for one in found for each in (one if isinstance(one, tuple) else (one,))]
+            flat = [
+                part for number in numbers for part in (number if isinstance(number, tuple) else (number,))
+            ]
             words.append(f"{what}{'s' if len(set(flat)) > 1 else ''} {format_ranges(flat)}")
     return ", ".join(words)
 
@@ -210,7 +212,7 @@ def _split_name(name: str, kind: Kind) -> tuple[tuple[str, ...], str]:
     so does a name with nothing before, after or between its dots: `../../x`."""
     if kind == "value" and not _DOTTED.fullmatch(name):
         return (name,), ""
-    bracket = next((found.start() for found in _SPLIT.finditer(name) if found.group(1)), len(name))
+    bracket = next((match.start() for match in _SPLIT.finditer(name) if match.group(1)), len(name))
     parts = name[:bracket].split(".")
     if not all(parts):
         return (name[:bracket],), name[bracket:]

@@ -15,7 +15,14 @@ import numpy as np
 from tensortap.core.errors import UnsupportedValueError, WriteFailedError
 from tensortap.core.ranks import rank_info as this_process
 from tensortap.core.record import Record
-from tensortap.formats.hdf5.schema import ITERATIONS, RANKS, StepAndRank, StorageOptions, resolve_filters, open_file
+from tensortap.formats.hdf5.schema import (
+    ITERATIONS,
+    RANKS,
+    StepAndRank,
+    StorageOptions,
+    open_file,
+    resolve_filters,
+)
 from tensortap.formats.hdf5.values import DtypeCasts, encode_cell
 from tensortap.formats.hdf5.writer import TraceWriter, move_existing_aside
 from tensortap.frameworks.pytree import is_container, leaves
@@ -95,7 +102,7 @@ class HDF5:
             return
         try:
             moment = StepAndRank(
-                _as_numeric_array("iteration", iteration, file.how.iterations),
+                _as_numeric_array("iteration", iteration, file.options.iterations),
                 _as_numeric_array("rank", rank),
             )
             key = file.add(name, cell, moment)

@@ -72,7 +72,7 @@ class FileStorage:
         payload = request.payload
         index = self._indexes.for_rank(request.ranks.rank)
         stem = ranked_stem(request.name, request.ranks)
-        file, checksum = self._folder.put(self._candidate_names(stem, payload.suffix), payload, data)
+        file, checksum = self._folder.write_new(self._candidate_names(stem, payload.suffix), payload, data)
         start = len(payload.head)
         try:
             index.append(request.row(file, 0, start + len(data), start, checksum))
@@ -126,7 +126,7 @@ class PackStorage:
         try:
             self.flush()
         except OSError:
-            pack.take_back()
+            pack.undo_append()
             self._rows.pop()
             raise
 

@@ -9,8 +9,8 @@ from threading import get_ident
 from typing import Any
 
 from tensortap.core.record import Record
-from tensortap.render.call_tree import CALL_END_KINDS, CallTree, RepeatFolder, ModuleCallTree, ValueLines
-from tensortap.render.call_tree_values import ValueFormatter, CallLine, choose_labels
+from tensortap.render.call_tree import CALL_END_KINDS, CallTree, ModuleCallTree, RepeatFolder, ValueLines
+from tensortap.render.call_tree_values import CallLine, ValueFormatter, choose_labels
 from tensortap.sinks.tree_writer import OutputScheduler, output_encoding, output_scheduler, shares_terminal
 
 _BLOCK_ENDS = (*CALL_END_KINDS, "yield")
@@ -137,7 +137,7 @@ class ValueLog:
         if lines is None:
             lines = self._lines[stats] = ValueLines(ValueFormatter(stats=stats), choose_labels(output_encoding()))
         head = f"{indent}├─ {prefix} " if prefix else f"{indent}├─ "
-        self._output.write_now(self, lines.bound(head, str(name), value, lineno, {}))
+        self._output.write_now(self, lines.binding_lines(head, str(name), value, lineno, {}))
 
     @property
     def thread(self) -> int:

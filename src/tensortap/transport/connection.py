@@ -81,7 +81,7 @@ class Connection:
         views = [memoryview(part).cast("B") for part in buffers if len(part)] if buffers else []
         nbytes = sum(view.nbytes for view in views) if views else 0
         with self._sending:
-            self._refuse_closed()
+            self._check_open()
             text = encode_head(kind, meta, nbytes, self._sent, self.limits)
             self._send([text, *views], deadline_after(timeout))
             self._sent += 1
@@ -90,7 +90,7 @@ class Connection:
     def receive(self, timeout: float | None = None) -> Frame:
         """The next frame. A timeout leaves the link whole: the next call goes on where this one stopped,
         and `timeout=0` takes what is there."""
-        self._refuse_closed()
+        self._check_open()
         deadline = deadline_after(timeout)
         try:
             while True:
@@ -114,7 +114,7 @@ class Connection:
         self.is_closed = True
         self._stream.close(is_shared=True)
 
-    def _refuse_closed(self) -> None:
+    def _check_open(self) -> None:
         if self.is_closed:
             raise ConnectionError("the link is closed")
 
@@ -135,27 +135,27 @@ class Connection:
     def _receive(self, deadline: float | None) -> Frame | None:
         """One step further: a whole frame, or None for one of a kind that this version does not know."""
         at = self._incoming
-        if at.header is None and not at.got:
-            frame = self._small(deadline)
+        if at.header is None and not at.received:
+            frame = self._receive_buffered(deadline)
             if frame is not None:
                 return frame
         if at.header is None:
             self._fill(at, deadline)
-            at.begin(parse_header(at.target, self.limits))
+            at.begin_meta(parse_header(at.target, self.limits))
         header: FrameHeader = at.header  # type: ignore[assignment]
         if at.meta is None:
             self._fill(at, deadline)
             at.meta = parse_meta(at.target, self.limits)
-            at.aim(self._room_for(header, at.meta))
+            at.begin_data(self._allocate_data(header, at.meta))
         if not header.is_known:
-            self._pass_over(at, header.data_nbytes, deadline)
+            self._skip(at, header.data_nbytes, deadline)
             self._incoming = _PartialFrame()
             return None
         self._fill(at, deadline)
         self._incoming = _PartialFrame()
         return Frame(cast(FrameKind, header.kind), at.meta, at.array, header.seq)
 
-    def _small(self, deadline: float | None) -> Frame | None:
+    def _receive_buffered(self, deadline: float | None) -> Frame | None:
         """A frame that came whole in one call, as most do; None for any other, of which nothing is taken."""
         ahead = self._stream.ahead
         if ahead.start == ahead.end:
@@ -170,33 +170,33 @@ class Connection:
             return None
         meta = parse_meta(ahead.space[meta_start:start], self.limits)
         if "tree" in meta:
-            self._refuse_length(meta["tree"], nbytes)
+            self._check_length(meta["tree"], nbytes)
         data = _allocate_aligned(nbytes) if nbytes else _NO_DATA
         if nbytes:
             data.data[:] = ahead.space[start : start + nbytes]
         ahead.start = start + nbytes
         return Frame(kind, meta, data, seq)
 
-    def _room_for(self, header: FrameHeader, meta: dict[str, Any]) -> _Array:
+    def _allocate_data(self, header: FrameHeader, meta: dict[str, Any]) -> _Array:
         """Memory for the data, once its length is what the meta says."""
         if not header.is_known:
             return np.empty(min(_SCRATCH_NBYTES, header.data_nbytes), np.uint8)
         if "tree" in meta:
-            self._refuse_length(meta["tree"], header.data_nbytes)
+            self._check_length(meta["tree"], header.data_nbytes)
         return _allocate_aligned(header.data_nbytes) if header.data_nbytes else _NO_DATA
 
-    def _refuse_length(self, tree: Any, nbytes: int) -> None:
-        wanted = data_nbytes(tree, self.limits)
-        if wanted != nbytes:
-            raise BadFrameError(f"a value of {wanted} bytes comes with {nbytes} bytes of data")
+    def _check_length(self, tree: Any, nbytes: int) -> None:
+        expected = data_nbytes(tree, self.limits)
+        if expected != nbytes:
+            raise BadFrameError(f"a value of {expected} bytes comes with {nbytes} bytes of data")
 
     def _fill(self, at: _PartialFrame, deadline: float | None) -> None:
-        while at.got < at.target.nbytes:
-            at.got += self._read(at.target[at.got :], deadline)
+        while at.received < at.target.nbytes:
+            at.received += self._read(at.target[at.received :], deadline)
 
-    def _pass_over(self, at: _PartialFrame, nbytes: int, deadline: float | None) -> None:
-        while at.got < nbytes:
-            at.got += self._read(at.target[: nbytes - at.got], deadline)
+    def _skip(self, at: _PartialFrame, nbytes: int, deadline: float | None) -> None:
+        while at.received < nbytes:
+            at.received += self._read(at.target[: nbytes - at.received], deadline)
 
     def _read(self, view: memoryview, deadline: float | None) -> int:
         count = self._stream.read_into(view, deadline)
@@ -208,21 +208,21 @@ class Connection:
 class _PartialFrame:
     """How far the frame that is being received has come."""
 
-    __slots__ = ("array", "got", "header", "meta", "target")
+    __slots__ = ("array", "header", "meta", "received", "target")
 
     def __init__(self) -> None:
         self.header: FrameHeader | None = None
         self.meta: dict[str, Any] | None = None
         self.array: _Array = _NO_DATA
         self.target = memoryview(bytearray(HEADER_NBYTES))
-        self.got = 0
+        self.received = 0
 
-    def begin(self, header: FrameHeader) -> None:
-        self.header, self.got = header, 0
+    def begin_meta(self, header: FrameHeader) -> None:
+        self.header, self.received = header, 0
         self.target = memoryview(bytearray(header.meta_nbytes))
 
-    def aim(self, array: _Array) -> None:
-        self.array, self.got = array, 0
+    def begin_data(self, array: _Array) -> None:
+        self.array, self.received = array, 0
         self.target = array.data
 
 
@@ -290,11 +290,11 @@ def _allocate_aligned(nbytes: int) -> _Array:
     """Memory that begins at a multiple of 64. Not recycled: what the system has just cleared, in huge pages,
     is in the cache when the bytes come, and was the faster of the two."""
     try:
-        whole = np.empty(nbytes + _ALIGNMENT, np.uint8)
+        memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
     except MemoryError:
         raise BadFrameError(f"there is no memory for a frame of {nbytes} bytes") from None
-    start = -whole.ctypes.data % _ALIGNMENT
-    return whole[start : start + nbytes]
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + nbytes]
 
 
 def _drop_sent(views: list[Any], count: int) -> list[Any]:

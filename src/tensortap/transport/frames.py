@@ -141,8 +141,8 @@ def parse_meta(raw: bytes | bytearray | memoryview, limits: FrameLimits = DEFAUL
 
 def _check_depth(text: str, most: int) -> None:
     depth = 0
-    for found in _BRACKETS.finditer(text):
-        first = text[found.start()]
+    for match in _BRACKETS.finditer(text):
+        first = text[match.start()]
         if first in "[{":
             depth += 1
             if depth > most:
@@ -189,6 +189,6 @@ def _refuse_to_send(meta: int, data: int, limits: FrameLimits) -> NoReturn:
 
 
 def _describe_foreign_bytes(begin: bytes) -> str:
-    other = _FOREIGN_PROTOCOLS.get(begin)
-    guess = f", which looks like {other}" if other else ""
+    protocol = _FOREIGN_PROTOCOLS.get(begin)
+    guess = f", which looks like {protocol}" if protocol else ""
     return f"no frame of tensortap: it begins with {begin!r}{guess}"

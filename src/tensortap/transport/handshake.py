@@ -56,8 +56,8 @@ def check_unix_peer(connection: socket.socket) -> PeerInfo:
     """The process behind a unix socket; another user's is refused, but for root's."""
     if connection.family != socket.AF_UNIX or _PEER_OPTION is None:
         return PeerInfo()
-    told = connection.getsockopt(socket.SOL_SOCKET, _PEER_OPTION, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(told)
+    credentials = connection.getsockopt(socket.SOL_SOCKET, _PEER_OPTION, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
     if uid not in (os.geteuid(), 0):
         raise RefusedError(
             f"process {pid} of user {uid} is at the other end of a socket of user {os.geteuid()}; "
@@ -123,16 +123,16 @@ def handshake_as_server(
             {"proof": token_proof(token, "accept", nonces, binding)},
             timeout=remaining_seconds(deadline),
         )
-    told = _read_about(_expect_frame(link, FrameKind.OK, deadline))
+    peer_about = _read_about(_expect_frame(link, FrameKind.OK, deadline))
     link.send(FrameKind.OK, {"about": about}, timeout=remaining_seconds(deadline))
-    return replace(peer, about=told)
+    return replace(peer, about=peer_about)
 
 
 def token_proof(token: str, role: Role, nonces: tuple[str, str], binding: str) -> str:
     """Shows that this side knows the token. Both nonces make it good once, the role keeps it from being
     sent back, and the certificate's fingerprint from being passed on by somebody in between."""
-    said = "\n".join((role, *nonces, binding)).encode()
-    return hmac.new(token.encode(), _PURPOSE + b"\n" + said, "sha256").hexdigest()
+    message = "\n".join((role, *nonces, binding)).encode()
+    return hmac.new(token.encode(), _PURPOSE + b"\n" + message, "sha256").hexdigest()
 
 
 def _verify_proof(
@@ -198,9 +198,9 @@ def _read_string(meta: dict[str, Any], key: str) -> str:
     return text
 
 
-def _sanitize(said: Any) -> str:
+def _sanitize(message: Any) -> str:
     """What a stranger said, fit for a terminal."""
-    return "".join(one if one.isprintable() else "?" for one in str(said))[:300]
+    return "".join(letter if letter.isprintable() else "?" for letter in str(message))[:300]
 
 
 _TOKEN_FILE = Path(".config", "tensortap", "token")
@@ -214,8 +214,8 @@ def read_token() -> str | None:
 def _read_token_file(path: Path) -> str | None:
     try:
         with path.open(encoding="utf-8") as file:
-            told = os.fstat(file.fileno())
-            if told.st_uid != os.geteuid() or stat.S_IMODE(told.st_mode) & 0o077:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
                 raise RefusedError(f"the token in {path} can be read by others; chmod 600 it, and change it")
             return file.readline().strip() or None
     except (FileNotFoundError, NotADirectoryError):

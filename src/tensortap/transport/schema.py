@@ -46,10 +46,10 @@ def node_extents(tree: Any, limits: FrameLimits = DEFAULT_LIMITS) -> tuple[list[
         raise BadFrameError(f"the tree of a value is a list of 1 to {limits.parts} nodes")
     if len(tree) == 1 and type(tree[0]) in _SCALAR_TYPES:
         return [_NO_EXTENT], 0
-    found, end = [], 0
+    placed, end = [], 0
     for node in tree:
         if type(node) is not list:
-            found.append(_NO_EXTENT)
+            placed.append(_NO_EXTENT)
             _require_no_object(node)
             continue
         start, nbytes = align_up(end), _node_nbytes(node, limits)
@@ -57,9 +57,9 @@ def node_extents(tree: Any, limits: FrameLimits = DEFAULT_LIMITS) -> tuple[list[
             end = start + nbytes
             if end > limits.data:
                 raise BadFrameError(f"a value of more than {limits.data} bytes")
-        found.append(Extent(start, nbytes) if nbytes else _NO_EXTENT)
+        placed.append(Extent(start, nbytes) if nbytes else _NO_EXTENT)
     _require_single_value(tree, limits)
-    return found, end
+    return placed, end
 
 
 def data_nbytes(tree: Any, limits: FrameLimits = DEFAULT_LIMITS) -> int:
@@ -193,7 +193,7 @@ def encode_record_meta(record: Record) -> dict[str, Any]:
         meta["kind"] = record.kind
     for key, number in (("step", record.step), ("rank", record.rank)):
         if number != 0:
-            meta[key] = [int(one) for one in number] if isinstance(number, tuple) else int(number)
+            meta[key] = [int(part) for part in number] if isinstance(number, tuple) else int(number)
     if record.call:
         meta["call"] = int(record.call)
     if record.order:
@@ -209,8 +209,8 @@ def encode_record_meta(record: Record) -> dict[str, Any]:
 
 
 def encode_placement(placement: Placement) -> list[Any]:
-    told = (placement.mesh, placement.coordinate, placement.parts, placement.shape, placement.offset)
-    return [list(cells) for cells in told]
+    fields = (placement.mesh, placement.coordinate, placement.parts, placement.shape, placement.offset)
+    return [list(cells) for cells in fields]
 
 
 def decode_record(meta: dict[str, Any], value: Any) -> Record:
@@ -281,11 +281,11 @@ def _decode_numbers(cell: Any) -> _Numbers:
 
 
 def _decode_ints(cell: Any) -> tuple[int, ...]:
-    return tuple(_require_int(one) for one in _require_list(cell))
+    return tuple(_require_int(number) for number in _require_list(cell))
 
 
 def _decode_strings(cell: Any) -> tuple[str, ...]:
-    return tuple([_require_str(one) for one in _require_list(cell)])
+    return tuple([_require_str(text) for text in _require_list(cell)])
 
 
 def _require_list(cell: Any) -> list[Any]:

@@ -76,7 +76,7 @@ class SocketStream:
 
     def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
         is_limited = deadline is not None or socket.SO_SNDTIMEO in self._limited
-        flags = self._limit(socket.SO_SNDTIMEO, deadline) if is_limited else 0
+        flags = self._set_timeout(socket.SO_SNDTIMEO, deadline) if is_limited else 0
         try:
             if len(views) == 1:
                 return self._socket.send(views[0], flags)
@@ -100,13 +100,13 @@ class SocketStream:
 
     def _receive(self, view: memoryview, deadline: float | None, flags: int = 0) -> int:
         if deadline is not None or socket.SO_RCVTIMEO in self._limited:
-            flags = self._limit(socket.SO_RCVTIMEO, deadline) or flags
+            flags = self._set_timeout(socket.SO_RCVTIMEO, deadline) or flags
         try:
             return self._socket.recv_into(view, 0, flags)
         except BlockingIOError:
             raise TimeoutError("nothing came in time") from None
 
-    def _limit(self, option: int, deadline: float | None) -> int:
+    def _set_timeout(self, option: int, deadline: float | None) -> int:
         """Tell the kernel how long to wait; the flags for a call that shall not wait at all."""
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
@@ -144,7 +144,7 @@ class TlsStream:
     def close(self, *, is_shared: bool = False) -> None:
         _close(self._socket, is_shared)
 
-    def greet(self, deadline: float | None) -> None:
+    def do_handshake(self, deadline: float | None) -> None:
         self._when_ready(self._socket.do_handshake, deadline)
 
     def _read(self, view: memoryview, deadline: float | None) -> int:
@@ -243,7 +243,7 @@ def wrap_tls(
 
 def _tls_handshake(stream: TlsStream, deadline: float | None) -> None:
     try:
-        stream.greet(deadline)
+        stream.do_handshake(deadline)
     except ssl.SSLCertVerificationError as error:
         raise RefusedError(
             f"the listener's certificate is not trusted ({error.verify_message}); "

@@ -75,13 +75,13 @@ def certificate_fingerprint(certificate: str | Path) -> str:
 
 def check_certificate(connection: ssl.SSLSocket, expected: str) -> str:
     """The fingerprint of the listener's certificate, if it is the expected one or none is expected."""
-    found = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
-    if expected and found != expected:
+    fingerprint = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
+    if expected and fingerprint != expected:
         raise RefusedError(
-            f"the listener's certificate has the fingerprint {found}, expected was {expected}; "
+            f"the listener's certificate has the fingerprint {fingerprint}, expected was {expected}; "
             "ask the listener for its fingerprint again, and by another way"
         )
-    return found
+    return fingerprint
 
 
 def create_self_signed(folder: str | Path) -> CertificateFiles:
@@ -104,7 +104,7 @@ def _run_openssl(program: str, pair: CertificateFiles) -> None:
     # The key exists, closed to others, before anything is written to it.
     os.close(os.open(pair.key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     pair.key.chmod(0o600)
-    wanted = [
+    arguments = [
         "req",
         "-x509",
         "-newkey",
@@ -116,11 +116,13 @@ def _run_openssl(program: str, pair: CertificateFiles) -> None:
         _VALIDITY_DAYS,
     ]
     files = ["-subj", "/CN=tensortap", "-keyout", str(pair.key), "-out", str(pair.certificate)]
-    done = subprocess.run([program, *wanted, *files], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
+    finished = subprocess.run(
+        [program, *arguments, *files], capture_output=True, text=True, timeout=60, check=False
+    )
+    if finished.returncode:
         pair.key.unlink(missing_ok=True)
         pair.certificate.unlink(missing_ok=True)
-        raise NotServingError(f"openssl could not make a certificate: {done.stderr.strip()[-300:]}")
+        raise NotServingError(f"openssl could not make a certificate: {finished.stderr.strip()[-300:]}")
 
 
 def _normalize_fingerprint(fingerprint: str) -> str:
@@ -163,8 +165,8 @@ def check_client_user(connection: socket.socket) -> None:
     family = _LOOPBACK_FAMILIES.get(theirs[0])
     if family is None:
         return
-    wanted = (_hex_address(family, theirs), _hex_address(family, mine))
-    uids = {row.uid for row in _tcp_rows(family) if (row.local, row.remote) == wanted}
+    endpoints = (_hex_address(family, theirs), _hex_address(family, mine))
+    uids = {row.uid for row in _tcp_rows(family) if (row.local, row.remote) == endpoints}
     if uids and not uids & _allowed_uids():
         raise RefusedError(
             f"a process of user {min(uids)} connected, and this is user {os.geteuid()}; values come from the "

@@ -89,12 +89,12 @@ class _Encoder:
     tree: list[Any] = field(default_factory=list)
     buffers: list[memoryview] = field(default_factory=list)
     nbytes: int = 0
-    _todo: list[_Node] = field(default_factory=list)
+    _stack: list[_Node] = field(default_factory=list)
 
     def run(self, value: Any) -> None:
-        self._todo.append(_Node(value))
-        while self._todo:
-            place = self._todo.pop()
+        self._stack.append(_Node(value))
+        while self._stack:
+            place = self._stack.pop()
             try:
                 self._add(place)
             except UnsupportedValueError as error:
@@ -109,23 +109,23 @@ class _Encoder:
             write(self, value)
             return
         if type(value) in (list, tuple):
-            self._sequence(place)
+            self._add_sequence(place)
             return
         framework = framework_of(value)
         if framework.name != "python":
-            self._array(value, framework)
+            self._add_array(value, framework)
             return
         if type(value) is dict:
-            self._mapping(place)
+            self._add_mapping(place)
         elif isinstance(value, (set, frozenset)):
-            self._set(place)
+            self._add_set(place)
         else:
-            self._odd(place)
+            self._add_subclass(place)
 
-    def leaf(self, node: Any) -> None:
+    def add_leaf(self, node: Any) -> None:
         self.tree.append(node)
 
-    def block(self, node: list[Any], data: Any) -> None:
+    def add_block(self, node: list[Any], data: Any) -> None:
         """A node with its bytes, which begin at a multiple of 64."""
         view = memoryview(data).cast("B") if len(data) else memoryview(b"")
         self.tree.append(node)
@@ -137,60 +137,65 @@ class _Encoder:
         self.buffers.append(view)
         self.nbytes = start + view.nbytes
 
-    def _array(self, value: Any, framework: Framework) -> None:
-        told = framework.describe(value)
-        if told.dtype not in DTYPE_TABLE and told.layout == "strided":
-            _refuse(f"an array of {told.dtype} cannot be sent; known types are {', '.join(DTYPE_TABLE)}")
+    def _add_array(self, value: Any, framework: Framework) -> None:
+        description = framework.describe(value)
+        if description.dtype not in DTYPE_TABLE and description.layout == "strided":
+            _refuse(
+                f"an array of {description.dtype} cannot be sent; known types are {', '.join(DTYPE_TABLE)}"
+            )
         bits = framework.bits(value)
-        if told.dtype not in DTYPE_TABLE:
-            _refuse(f"a {told.layout} array of {told.dtype} cannot be sent; send the arrays it is made of")
-        node: list[Any] = ["array", framework.name, told.dtype, list(bits.shape)]
-        extra = _array_extra(value, framework, told.type)
-        self.block([*node, extra] if extra else node, _contiguous_bytes(bits))
+        if description.dtype not in DTYPE_TABLE:
+            _refuse(
+                f"a {description.layout} array of {description.dtype} cannot be sent; "
+                "send the arrays it is made of"
+            )
+        node: list[Any] = ["array", framework.name, description.dtype, list(bits.shape)]
+        extra = _array_extra(value, framework, description.type)
+        self.add_block([*node, extra] if extra else node, _contiguous_bytes(bits))
 
-    def _sequence(self, place: _Node) -> None:
+    def _add_sequence(self, place: _Node) -> None:
         """A plain list or tuple, which may be long: nothing is made for each item that is not needed."""
         value = place.value
-        if not self._as_numbers(value):
+        if not self._add_number_list(value):
             self.tree.append([type(value).__name__, len(value)])
-            self._follow(place, value, range(len(value)))
+            self._push_children(place, value, range(len(value)))
 
-    def _mapping(self, place: _Node) -> None:
+    def _add_mapping(self, place: _Node) -> None:
         value = place.value
         self.tree.append(["dict", len(value)])
-        self._follow(place, list(value.values()), list(value), has_keys=True)
+        self._push_children(place, list(value.values()), list(value), has_keys=True)
 
-    def _container(self, place: _Node, parts: list[pytree.Child]) -> None:
+    def _add_container(self, place: _Node, parts: list[pytree.Child]) -> None:
         value, items = place.value, [part.value for part in parts]
         if isinstance(value, _SEQUENCES):
             self.tree.append(
                 ["tuple" if isinstance(value, tuple) else "list", len(parts), _container_note(value)]
             )
-            self._follow(place, items, range(len(items)))
+            self._push_children(place, items, range(len(items)))
         else:
             self.tree.append(["dict", len(parts), _container_note(value)])
-            self._follow(place, items, [part.key for part in parts], has_keys=True)
+            self._push_children(place, items, [part.key for part in parts], has_keys=True)
 
-    def _set(self, place: _Node) -> None:
+    def _add_set(self, place: _Node) -> None:
         items = list(place.value)
         self.tree.append(["frozenset" if isinstance(place.value, frozenset) else "set", len(items)])
-        self._follow(place, items, range(len(items)))
+        self._push_children(place, items, range(len(items)))
 
-    def _follow(
+    def _push_children(
         self, place: _Node, items: Sequence[Any], keys: Sequence[Any], *, has_keys: bool = False
     ) -> None:
         """Put what a container holds next, its first item on top."""
-        depth, count = place.depth + 1, len(self.tree) + len(self._todo) + len(items) * (1 + has_keys)
+        depth, count = place.depth + 1, len(self.tree) + len(self._stack) + len(items) * (1 + has_keys)
         if depth > self.limits.depth:
             _refuse(f"the value contains itself or is nested deeper than {self.limits.depth}")
         if count > self.limits.parts:
             _refuse(f"a value of more than {self.limits.parts} parts; send numbers as arrays")
         for item, key in zip(reversed(items), reversed(keys), strict=True):
-            self._todo.append(_Node(item, depth, key, place))
+            self._stack.append(_Node(item, depth, key, place))
             if has_keys:
-                self._todo.append(_Node(key, depth, key, place))
+                self._stack.append(_Node(key, depth, key, place))
 
-    def _as_numbers(self, items: list[Any] | tuple[Any, ...]) -> bool:
+    def _add_number_list(self, items: list[Any] | tuple[Any, ...]) -> bool:
         """Whether a list of numbers of one type went into one block."""
         if not _MAX_INLINE_NUMBERS < len(items) <= self.limits.numbers:
             return False
@@ -198,15 +203,15 @@ class _Encoder:
         dtype = LIST_DTYPES.get(kinds.pop()) if len(kinds) == 1 else None
         if dtype is None or (dtype == "int64" and not (min(items) in _INT64 and max(items) in _INT64)):
             return False
-        self.block(["numbers", type(items).__name__, dtype, len(items)], np.array(items, dtype))
+        self.add_block(["numbers", type(items).__name__, dtype, len(items)], np.array(items, dtype))
         return True
 
-    def _odd(self, place: _Node) -> None:
+    def _add_subclass(self, place: _Node) -> None:
         """A class of the user's own is sent as the container or the Python value that it is."""
         value = place.value
         parts = pytree.children(value)
         if parts is not None:
-            self._container(place, parts)
+            self._add_container(place, parts)
             return
         for kind, plain in _TO_BASE_TYPE.items():
             if isinstance(value, kind):
@@ -248,28 +253,28 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _write_int(packing: _Encoder, value: int) -> None:
-    packing.leaf(value if value in _INT64 else ["int", hex(value)])
+    packing.add_leaf(value if value in _INT64 else ["int", hex(value)])
 
 
 def _write_float(packing: _Encoder, value: float) -> None:
-    packing.leaf(value if math.isfinite(value) else ["float", repr(value)])
+    packing.add_leaf(value if math.isfinite(value) else ["float", repr(value)])
 
 
 def _write_complex(packing: _Encoder, value: complex) -> None:
     parts = (value.real, value.imag)
-    packing.leaf(["complex", *(part if math.isfinite(part) else repr(part) for part in parts)])
+    packing.add_leaf(["complex", *(part if math.isfinite(part) else repr(part) for part in parts)])
 
 
 def _write_str(packing: _Encoder, value: str) -> None:
     if len(value) <= _MAX_INLINE_TEXT:
-        packing.leaf(value)
+        packing.add_leaf(value)
         return
     data = value.encode("utf-8", "surrogatepass")
-    packing.block(["str", len(data)], data)
+    packing.add_block(["str", len(data)], data)
 
 
 def _write_bytes(packing: _Encoder, value: bytes | bytearray) -> None:
-    packing.block([type(value).__name__, len(value)], value)
+    packing.add_block([type(value).__name__, len(value)], value)
 
 
 # By the kind's own rules: a subclass may have others.
@@ -282,8 +287,8 @@ _TO_BASE_TYPE: dict[type, Callable[[Any], Any]] = {
     bytearray: bytearray,
 }
 _WRITERS: dict[type, Any] = {
-    type(None): _Encoder.leaf,
-    bool: _Encoder.leaf,
+    type(None): _Encoder.add_leaf,
+    bool: _Encoder.add_leaf,
     int: _write_int,
     float: _write_float,
     complex: _write_complex,
@@ -310,11 +315,11 @@ def decode_from_wire(
     """
     tree = meta.get("tree")
     places, nbytes = node_extents(tree, limits)
-    held = np.frombuffer(data, np.uint8) if nbytes or len(data) else np.empty(0, np.uint8)
-    if held.nbytes != nbytes:
-        raise BadFrameError(f"a value of {nbytes} bytes came with {held.nbytes} bytes of data")
+    buffer = np.frombuffer(data, np.uint8) if nbytes or len(data) else np.empty(0, np.uint8)
+    if buffer.nbytes != nbytes:
+        raise BadFrameError(f"a value of {nbytes} bytes came with {buffer.nbytes} bytes of data")
     try:
-        return _build_value(tree, places, held, into)  # type: ignore[arg-type]
+        return _build_value(tree, places, buffer, into)  # type: ignore[arg-type]
     except BadFrameError:
         raise
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
@@ -323,27 +328,27 @@ def decode_from_wire(
 
 def original_types(meta: dict[str, Any]) -> list[str]:
     """What containers and arrays were before they became plain ones: `"Point(x, y)"`, `"Parameter"`."""
-    found = []
+    types = []
     for node in meta.get("tree", ()):
         if type(node) is list and node[0] in CONTAINERS and len(node) > 2:
-            found.append(node[2])
+            types.append(node[2])
         elif type(node) is list and node[0] == "array" and len(node) > 4 and "type" in node[4]:
-            found.append(node[4]["type"])
-    return found
+            types.append(node[4]["type"])
+    return types
 
 
-def _build_value(tree: list[Any], places: list[Extent], held: _Array, into: TargetFramework) -> Any:
+def _build_value(tree: list[Any], places: list[Extent], buffer: _Array, into: TargetFramework) -> Any:
     """Backwards, so that a container finds its items on the stack, the first on top."""
-    done: list[Any] = []
+    stack: list[Any] = []
     for node, place in zip(reversed(tree), reversed(places), strict=True):
         if type(node) is not list:
-            done.append(node)
+            stack.append(node)
         elif node[0] in CONTAINERS:
-            items = [done.pop() for _ in range(child_count(node))]
-            done.append(_build_container(node[0], items))
+            items = [stack.pop() for _ in range(child_count(node))]
+            stack.append(_build_container(node[0], items))
         else:
-            done.append(_build_leaf(node, held[place.start : place.start + place.nbytes], into))
-    return done[0]
+            stack.append(_build_leaf(node, buffer[place.start : place.start + place.nbytes], into))
+    return stack[0]
 
 
 def _build_container(tag: str, items: list[Any]) -> Any:
@@ -354,34 +359,34 @@ def _build_container(tag: str, items: list[Any]) -> Any:
     return {"tuple": tuple, "set": set, "frozenset": frozenset}[tag](items)
 
 
-def _build_leaf(node: list[Any], held: _Array, into: TargetFramework) -> Any:
+def _build_leaf(node: list[Any], buffer: _Array, into: TargetFramework) -> Any:
     tag, *fields = node
     if tag == "array":
-        return _build_array(held, into, *fields)
+        return _build_array(buffer, into, *fields)
     if tag == "numbers":
         kind, dtype, _ = fields
-        numbers = held.view(DTYPE_TABLE[dtype].storage).tolist()
+        numbers = buffer.view(DTYPE_TABLE[dtype].storage).tolist()
         return tuple(numbers) if kind == "tuple" else numbers
     if tag == "str":
-        return str(held.data, "utf-8", "surrogatepass")
+        return str(buffer.data, "utf-8", "surrogatepass")
     if tag in ("bytes", "bytearray"):
-        return bytes(held.data) if tag == "bytes" else bytearray(held.data)
+        return bytes(buffer.data) if tag == "bytes" else bytearray(buffer.data)
     if tag == "complex":
         return complex(*map(float, fields))
     return int(fields[0], 16) if tag == "int" else float(fields[0])
 
 
 def _build_array(
-    held: _Array,
+    buffer: _Array,
     into: TargetFramework,
     framework: str,
     dtype: str,
     shape: list[int],
     extra: dict[str, Any] | None = None,
 ) -> Any:
-    bits = held.view(DTYPE_TABLE[dtype].storage).reshape(shape)
-    made = _to_framework(bits, framework, dtype, into)
-    return made[()] if extra and extra.get("scalar") and isinstance(made, np.ndarray) else made
+    bits = buffer.view(DTYPE_TABLE[dtype].storage).reshape(shape)
+    array = _to_framework(bits, framework, dtype, into)
+    return array[()] if extra and extra.get("scalar") and isinstance(array, np.ndarray) else array
 
 
 def _to_framework(bits: _Array, framework: str, dtype: str, into: TargetFramework) -> Any:
@@ -409,7 +414,7 @@ def copy_buffers(sent: WireValue, pool: BufferPool) -> Buffer | bytes:
     """The bytes of it as they are now, in one block."""
     if sent.nbytes <= _JOIN_NBYTES:
         return b"".join(sent.buffers) if sent.nbytes else b""
-    buffer, at = pool.lend(sent.nbytes), 0
+    buffer, at = pool.acquire(sent.nbytes), 0
     for view in sent.buffers:
         _copy(buffer.array[at : at + view.nbytes], view)
         at += view.nbytes

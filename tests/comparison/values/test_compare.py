@@ -212,7 +212,7 @@ def test_a_meta_tensor_is_refused():
 
 @pytest.fixture
 def own_comparator(monkeypatch):
-    monkeypatch.setattr(comparators, "_parts", dict(comparators._parts))
+    monkeypatch.setattr(comparators, "_plugins", dict(comparators._plugins))
 
 
 @pytest.mark.usefixtures("own_comparator")

@@ -30,39 +30,41 @@ class OrderedFile:
         self._process = os.getpid()
         self._position = 0
         self._committed = 0  # bytes
-        self._holds = False
-        self._held: dict[int, bytes] = {}
+        self._is_deferring = False
+        self._pending: dict[int, bytes] = {}
         self._failure: OSError | None = None
 
     def commit(self, flush: Callable[[], object]) -> None:
         """Let the library flush, then make its changes in place in the order that is safe."""
-        self._holds = True
+        self._is_deferring = True
         try:
             flush()
         finally:
-            self._holds = False
-        self.settle()
-        self._loosen_heaps()
-        for address in sorted(self._held, key=lambda address: _write_priority(address, self._held[address])):
-            _write_all(self._descriptor, self._held[address], address)
-            del self._held[address]
+            self._is_deferring = False
+        self.retry_failed_writes()
+        self._mark_heaps_full()
+        for address in sorted(
+            self._pending, key=lambda address: _write_priority(address, self._pending[address])
+        ):
+            _write_all(self._descriptor, self._pending[address], address)
+            del self._pending[address]
         self._committed = self._size()
 
-    def _loosen_heaps(self) -> None:
+    def _mark_heaps_full(self) -> None:
         """A heap whose names lie apart from its header is read only if both agree on what is free; one that
         says nothing is free agrees with the names of before and of after."""
-        for address, data in self._held.items():
+        for address, data in self._pending.items():
             if data[:4] == b"HEAP" and len(data) == _HEAP_HEADER:
                 before = os.pread(self._descriptor, _HEAP_HEADER, address)
                 _write_all(self._descriptor, before[:16] + _NOTHING_FREE + before[24:], address)
 
-    def settle(self) -> None:
+    def retry_failed_writes(self) -> None:
         """Write what a full disk has kept from being written, or raise what it says."""
         if self._failure is None:
             return
-        for address in sorted(address for address in self._held if address >= self._committed):
-            _write_all(self._descriptor, self._held[address], address)
-            del self._held[address]
+        for address in sorted(address for address in self._pending if address >= self._committed):
+            _write_all(self._descriptor, self._pending[address], address)
+            del self._pending[address]
         self._failure = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -75,9 +77,9 @@ class OrderedFile:
 
     def readinto(self, buffer: memoryview) -> int:
         target = memoryview(buffer).cast("B")
-        found = os.preadv(self._descriptor, [target], self._position)
-        target[found:] = bytes(len(target) - found)
-        for address, data in self._held.items():
+        count = os.preadv(self._descriptor, [target], self._position)
+        target[count:] = bytes(len(target) - count)
+        for address, data in self._pending.items():
             _overlay(target, self._position, data, address)
         self._position += len(target)
         return len(target)
@@ -86,14 +88,14 @@ class OrderedFile:
         start, self._position = self._position, self._position + len(data)
         if os.getpid() != self._process:  # a forked child ends with a copy of the library's memory
             return len(data)
-        is_change = self._holds and start < self._committed
-        if is_change or not self._tries(_write_all, data, start):
-            self._held[start] = bytes(data)
+        is_change = self._is_deferring and start < self._committed
+        if is_change or not self._try_write(_write_all, data, start):
+            self._pending[start] = bytes(data)
         return len(data)
 
     def truncate(self, size: int) -> int:
         if os.getpid() == self._process:
-            self._tries(os.ftruncate, size)
+            self._try_write(os.ftruncate, size)
         return size
 
     def flush(self) -> None:
@@ -104,7 +106,7 @@ class OrderedFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _tries(self, action: Callable[..., object], *arguments: object) -> bool:
+    def _try_write(self, action: Callable[..., object], *arguments: object) -> bool:
         """Whether it could be done. The library must not see an exception: it would go on with it."""
         if self._failure is None:
             try:

@@ -48,11 +48,11 @@ class StoredDataset:
 def find_datasets(file: Any) -> dict[str, list[StoredDataset]]:
     """Every name with its parts, the first one first."""
     is_ours = VERSION_ATTRIBUTE in file.attrs
-    found: dict[str, list[StoredDataset]] = {}
+    by_name: dict[str, list[StoredDataset]] = {}
     for key in sorted(_value_keys(file, is_ours), key=part_number):
         name = decode_key(key) if is_ours else key
-        found.setdefault(name, []).append(_open_dataset(file, key))
-    return found
+        by_name.setdefault(name, []).append(_open_dataset(file, key))
+    return by_name
 
 
 def _value_keys(file: Any, is_ours: bool) -> list[str]:
@@ -60,7 +60,7 @@ def _value_keys(file: Any, is_ours: bool) -> list[str]:
         # A commit that was cut short may leave a name in two tables, of which either would do.
         return [key for key in dict.fromkeys(file) if not is_companion(key) and key + ITERATIONS in file]
     keys: list[str] = []
-    file.visititems(lambda key, found: keys.append(key) if is_dataset(found) else None)
+    file.visititems(lambda key, node: keys.append(key) if is_dataset(node) else None)
     return [key for key in keys if key + ITERATIONS in keys]
 
 
@@ -92,33 +92,33 @@ class DatasetRows:
 
     def __init__(self, file: Any, parts: list[StoredDataset]) -> None:
         self._file, self._parts = file, parts
-        self._places = _row_locations(file, parts) if len(parts) > 1 else None
+        self._locations = _row_locations(file, parts) if len(parts) > 1 else None
 
     def values(self, rows: slice) -> list[Any]:
-        return self._gathered(rows, self._values_of)
+        return self._gather(rows, self._values_of)
 
     def steps(self, rows: slice) -> list[Any]:
-        return self._gathered(
+        return self._gather(
             rows, lambda part, within: _read_numbers(self._file[part.key + ITERATIONS], within)
         )
 
     def ranks(self, rows: slice) -> list[Any]:
-        return self._gathered(rows, self._ranks_of)
+        return self._gather(rows, self._ranks_of)
 
-    def _gathered(self, rows: slice, read: _RowReader) -> list[Any]:
-        if self._places is None:
+    def _gather(self, rows: slice, read: _RowReader) -> list[Any]:
+        if self._locations is None:
             return _read_range(self._parts[0], range(self._parts[0].count)[rows], read)
-        wanted = self._places[rows]
-        found: list[Any] = [None] * len(wanted)
+        locations = self._locations[rows]
+        values: list[Any] = [None] * len(locations)
         for number, part in enumerate(self._parts):
-            (here,) = np.nonzero(wanted[:, 0] == number)
-            within = wanted[here, 1]
+            (here,) = np.nonzero(locations[:, 0] == number)
+            within = locations[here, 1]
             if len(here):
                 low, high = int(within.min()), int(within.max()) + 1
                 together = _read_range(part, range(low, high), read)
                 for place, row in zip(here.tolist(), within.tolist(), strict=True):
-                    found[place] = together[row - low]
-        return found
+                    values[place] = together[row - low]
+        return values
 
     def _values_of(self, part: StoredDataset, rows: slice) -> list[Any]:
         array = self._file[part.key][rows]
@@ -155,8 +155,8 @@ def _row_locations(file: Any, parts: list[StoredDataset]) -> Array:
         places[positions] = np.stack([np.full(len(positions), number), np.arange(len(positions))], 1)
     free = np.flatnonzero(places[:, 0] < 0)[: parts[0].count]
     places[free] = np.stack([np.zeros(len(free), np.int64), np.arange(len(free))], 1)
-    whole: Array = places[places[:, 0] >= 0]
-    return whole
+    located: Array = places[places[:, 0] >= 0]
+    return located
 
 
 def _read_numbers(dataset: Any, rows: slice) -> list[Any]:
@@ -170,8 +170,8 @@ def _read_numbers(dataset: Any, rows: slice) -> list[Any]:
 
 def _strip_padding(row: Array, padding: Any) -> tuple[Any, ...]:
     if row.ndim > 1:
-        inner = (_strip_padding(one, padding) for one in row)
-        return tuple(one for one in inner if one)
+        inner = (_strip_padding(inner_row, padding) for inner_row in row)
+        return tuple(stripped for stripped in inner if stripped)
     if padding is None:
         return tuple(row.tolist())
     filled = np.flatnonzero(row != padding)

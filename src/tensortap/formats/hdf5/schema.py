@@ -67,8 +67,8 @@ def load_filters() -> None:
         import hdf5plugin  # noqa: F401
 
 
-def is_dataset(found: Any) -> bool:
-    return isinstance(found, h5py.Dataset)
+def is_dataset(node: Any) -> bool:
+    return isinstance(node, h5py.Dataset)
 
 
 def is_string_dataset(dataset: h5py.Dataset) -> bool:
@@ -107,7 +107,7 @@ class ValueDataset:
         how: StorageOptions,
     ) -> None:
         self.key = encode_key(name) + (f"~{number}" if number > 1 else "")
-        self._group, self._how, self.form = group, how, cell.form
+        self._group, self._options, self.form = group, how, cell.form
         self._depths = at.step.ndim, at.rank.ndim
         self.shape = shape = np.shape(cell.content) if cell.form.kind == "numbers" else ()
         self._chunk = choose_chunk(shape, self._itemsize)
@@ -118,7 +118,7 @@ class ValueDataset:
         self._shapes: h5py.Dataset | None = None
         self._rows: list[tuple[Any, StepAndRank, int]] = []
         self._written = 0
-        self.waiting = 0  # bytes
+        self.pending_nbytes = 0  # bytes
 
     @property
     def is_full(self) -> bool:
@@ -126,20 +126,20 @@ class ValueDataset:
         return self._written % self._chunk[0] + len(self._rows) >= self._chunk[0]
 
     @property
-    def costs_space(self) -> bool:
+    def leaves_hole(self) -> bool:
         """Whether writing now leaves a hole: a compressed chunk that has not doubled moves for little."""
         begun = self._written % self._chunk[0]
-        return bool(self._how.filters) and begun > len(self._rows) and not self.is_full
+        return bool(self._options.filters) and begun > len(self._rows) and not self.is_full
 
     @property
     def chunk_bytes(self) -> int:
         return math.prod(self._chunk) * self._itemsize
 
-    def takes(self, cell: StoredCell, at: StepAndRank) -> bool:
+    def accepts(self, cell: StoredCell, at: StepAndRank) -> bool:
         if cell.form != self.form or self._depths != (at.step.ndim, at.rank.ndim):
             return False
         shape = np.shape(cell.content)
-        return cell.form.kind != "numbers" or (len(shape) == len(self.shape) and self._suits(shape))
+        return cell.form.kind != "numbers" or (len(shape) == len(self.shape) and self._fills_chunks(shape))
 
     def add(self, cell: StoredCell, at: StepAndRank, position: int) -> None:
         """A value that fills a chunk is written at once; others are copied, and wait for company."""
@@ -147,16 +147,16 @@ class ValueDataset:
         content = cell.content
         if is_shared and isinstance(content, np.ndarray):
             content = content.copy()
-            self.waiting += max(1, content.nbytes)
+            self.pending_nbytes += max(1, content.nbytes)
         elif is_shared:
-            self.waiting += max(1, len(content))
+            self.pending_nbytes += max(1, len(content))
         self._rows.append((content, at, position))
         if self.is_full:
             self.write()
 
     def write(self) -> None:
         """Hand the rows that wait to the library."""
-        rows, self._rows, self.waiting = self._rows, [], 0
+        rows, self._rows, self.pending_nbytes = self._rows, [], 0
         if not rows:
             return
         self._write_values([content for content, _, _ in rows])
@@ -170,7 +170,7 @@ class ValueDataset:
     def _itemsize(self) -> int:
         return np.dtype(self.form.stored).itemsize if self.form.kind == "numbers" else 16
 
-    def _suits(self, shape: tuple[int, ...]) -> bool:
+    def _fills_chunks(self, shape: tuple[int, ...]) -> bool:
         """Whether a value of this shape fills the chunks it touches, more or less: one that does not would
         cost many times its size, or a cache of all those chunks."""
         touched = math.prod(-(-size // chunk) for size, chunk in zip(shape, self._chunk[1:], strict=True))
@@ -181,13 +181,13 @@ class ValueDataset:
     def _create_values(self, name: str) -> h5py.Dataset:
         is_text = self.form.kind != "numbers"
         dtype = h5py.string_dtype() if is_text else np.dtype(self.form.stored)
-        filters = {} if is_text else self._how.filters
-        made = self._create("", dtype, self.shape, self._chunk, **filters)
+        filters = {} if is_text else self._options.filters
+        dataset = self._create("", dtype, self.shape, self._chunk, **filters)
         if is_storable_text(name):
-            made.attrs["name"] = name
+            dataset.attrs["name"] = name
         for attribute in ("kind", "framework", "dtype"):
-            made.attrs[attribute] = getattr(self.form, attribute)
-        return made
+            dataset.attrs[attribute] = getattr(self.form, attribute)
+        return dataset
 
     def _create(
         self,
@@ -250,22 +250,22 @@ def choose_chunk(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def resolve_filters(compression: Any, options: Any, shuffle: bool) -> dict[str, Any]:
     """The arguments for h5py, tried out on a file in memory; a filter of hdf5plugin goes by its name too."""
     if compression is None:
-        found: dict[str, Any] = {"shuffle": True} if shuffle else {}
+        arguments: dict[str, Any] = {"shuffle": True} if shuffle else {}
     elif isinstance(compression, Mapping):
-        found = {**compression, "shuffle": shuffle}
+        arguments = {**compression, "shuffle": shuffle}
     elif isinstance(compression, str) and compression not in ("gzip", "lzf", "szip"):
-        found = {**_plugin_filter(compression, options), "shuffle": shuffle}
+        arguments = {**_plugin_filter(compression, options), "shuffle": shuffle}
     else:
-        found = {"compression": compression, "compression_opts": options, "shuffle": shuffle}
+        arguments = {"compression": compression, "compression_opts": options, "shuffle": shuffle}
     try:
         with h5py.File("probe", "w", driver="core", backing_store=False) as probe:
-            probe.create_dataset("x", (1, 4), "f4", chunks=(1, 4), **found)
+            probe.create_dataset("x", (1, 4), "f4", chunks=(1, 4), **arguments)
     except (ValueError, TypeError, OSError) as error:
         raise ValueError(
             f"HDF5 cannot compress with compression={compression!r}, compression_opts={options!r} ({error}); "
             "give 'gzip', 'lzf' or a filter of hdf5plugin"
         ) from None
-    return found
+    return arguments
 
 
 def _plugin_filter(name: str, options: Any) -> Mapping[str, Any]:
@@ -275,14 +275,18 @@ def _plugin_filter(name: str, options: Any) -> Mapping[str, Any]:
         raise MissingExtraError(
             f"compression={name!r} is a filter of hdf5plugin, so: pip install hdf5plugin"
         ) from None
-    known = {one.__name__.lower(): one for one in vars(hdf5plugin).values() if _is_filter(one)}
+    known = {
+        candidate.__name__.lower(): candidate
+        for candidate in vars(hdf5plugin).values()
+        if _is_filter(candidate)
+    }
     if name.lower() not in known:
         raise ValueError(
             f"no compression {name!r}; known are gzip, lzf, szip, and in hdf5plugin {', '.join(known)}"
         )
     keywords = options if isinstance(options, Mapping) else {} if options is None else {"clevel": options}
-    made: Mapping[str, Any] = known[name.lower()](**keywords)
-    return made
+    arguments: Mapping[str, Any] = known[name.lower()](**keywords)
+    return arguments
 
 
 def _is_filter(candidate: Any) -> bool:
@@ -337,9 +341,9 @@ def is_companion(key: str) -> bool:
 
 
 def part_number(key: str) -> int:
-    found = _PART.search(key)
-    return int(found[1]) if found else 1
+    match = _PART.search(key)
+    return int(match[1]) if match else 1
 
 
-def _percent_encode(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+def _percent_encode(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))

@@ -88,23 +88,23 @@ def _encode_array(value: Any, framework: Framework, description: Description) ->
 
 def _cast_cell(cell: StoredCell, casts: DtypeCasts) -> StoredCell:
     known = DTYPE_TABLE.get(cell.form.dtype)
-    wanted = {"float": casts.floats, "int": casts.ints}.get(known.family) if known is not None else None
-    if wanted is None:
+    target = {"float": casts.floats, "int": casts.ints}.get(known.family) if known is not None else None
+    if target is None:
         return cell
-    if wanted.kind in "iu":
-        _check_overflow(cell.content, wanted)
+    if target.kind in "iu":
+        _check_overflow(cell.content, target)
     with np.errstate(over="ignore"):  # infinity is what the wanted type has for a larger number
-        content = cell.content.astype(wanted, copy=False)
-    return StoredCell(StoredForm("numbers", cell.form.framework, wanted.name, content.dtype.str), content)
+        content = cell.content.astype(target, copy=False)
+    return StoredCell(StoredForm("numbers", cell.form.framework, target.name, content.dtype.str), content)
 
 
-def _check_overflow(array: Array, wanted: np.dtype[Any]) -> None:
-    if array.size == 0 or np.can_cast(array.dtype, wanted):
+def _check_overflow(array: Array, target: np.dtype[Any]) -> None:
+    if array.size == 0 or np.can_cast(array.dtype, target):
         return
-    low, high, limits = int(array.min()), int(array.max()), np.iinfo(wanted)
+    low, high, limits = int(array.min()), int(array.max()), np.iinfo(target)
     if low < limits.min or high > limits.max:
         raise UnsupportedValueError(
-            f"numbers from {low} to {high} do not fit int_dtype {wanted}; give a wider one, or none"
+            f"numbers from {low} to {high} do not fit int_dtype {target}; give a wider one, or none"
         )
 
 

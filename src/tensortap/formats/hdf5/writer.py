@@ -21,11 +21,11 @@ class TraceWriter:
     """The open file with the parts of each name, and when it was last committed."""
 
     def __init__(self, path: Path, how: StorageOptions) -> None:
-        self.path, self.how = path, how
+        self.path, self.options = path, how
         self._process = os.getpid()
         self._parts: dict[str, list[ValueDataset]] = {}
         self._counts: dict[str, int] = {}
-        self._waiting = self._holes = 0
+        self._pending_nbytes = self._holes = 0
         with _explain_os_errors(path):
             self._bytes = OrderedFile(path)
             self.library = create_file(path, self._bytes)
@@ -38,20 +38,20 @@ class TraceWriter:
             raise UnsupportedValueError(
                 f"{self.path} is closed, or was opened by the process that this one was forked from"
             )
-        part = self._part_for(name, cell, at)
+        part = self._dataset_for(name, cell, at)
         position = self._counts.get(name, 0)
-        before = part.waiting
-        with self._settled():
+        before = part.pending_nbytes
+        with self._raising_write_errors():
             part.add(cell, at, position)
-        self._waiting += part.waiting - before
+        self._pending_nbytes += part.pending_nbytes - before
         self._counts[name] = position + 1
         return part.key
 
     def commit_if_due(self) -> None:
         if self.is_open and (
-            time.monotonic() - self._last > _COMMIT_INTERVAL or self._waiting > _MAX_PENDING_NBYTES
+            time.monotonic() - self._last > _COMMIT_INTERVAL or self._pending_nbytes > _MAX_PENDING_NBYTES
         ):
-            self.commit(spares_space=self._waiting <= _MAX_PENDING_NBYTES)
+            self.commit(spares_space=self._pending_nbytes <= _MAX_PENDING_NBYTES)
 
     def commit(self, *, spares_space: bool = False) -> None:
         """Bring what waits to the disk. Sparing space, a compressed chunk is not written again for a few more
@@ -66,13 +66,13 @@ class TraceWriter:
 
     def write_out(self, *, spares_space: bool = False) -> None:
         """Hand everything to the library, so that it can be read in this process."""
-        for part in [part for parts in self._parts.values() for part in parts if part.waiting]:
-            if part.costs_space:
+        for part in [part for parts in self._parts.values() for part in parts if part.pending_nbytes]:
+            if part.leaves_hole:
                 if spares_space:
                     continue
                 self._holes += part.chunk_bytes
             part.write()
-        self._waiting = sum(part.waiting for parts in self._parts.values() for part in parts)
+        self._pending_nbytes = sum(part.pending_nbytes for parts in self._parts.values() for part in parts)
 
     def close(self) -> None:
         if not self.is_open or os.getpid() != self._process:
@@ -86,22 +86,22 @@ class TraceWriter:
                 self._bytes.close()
 
     @contextlib.contextmanager
-    def _settled(self) -> Iterator[None]:
+    def _raising_write_errors(self) -> Iterator[None]:
         """What the disk refuses is said, before more of it is gathered in memory."""
         with _explain_os_errors(self.path):
-            self._bytes.settle()
+            self._bytes.retry_failed_writes()
             yield
-            self._bytes.settle()
+            self._bytes.retry_failed_writes()
 
-    def _part_for(self, name: str, cell: StoredCell, at: StepAndRank) -> ValueDataset:
+    def _dataset_for(self, name: str, cell: StoredCell, at: StepAndRank) -> ValueDataset:
         parts = self._parts.setdefault(name, [])
         for part in parts:
-            if part.takes(cell, at):
+            if part.accepts(cell, at):
                 return part
-        with self._settled():
-            made = ValueDataset(self.library, name, len(parts) + 1, cell, at, self.how)
-        parts.append(made)
-        return made
+        with self._raising_write_errors():
+            dataset = ValueDataset(self.library, name, len(parts) + 1, cell, at, self.options)
+        parts.append(dataset)
+        return dataset
 
 
 def move_existing_aside(path: Path, existing_ok: bool) -> None:

@@ -82,7 +82,7 @@ class CallTrace:
     def __init__(self, source: TraceSource, root: CodeType, rank: int = 0) -> None:
         self.source, self._root_code, self.rank = source, root, rank
         self.number = _next_trace_number()
-        self.emitters = tuple(tap.shortcut() for tap in source.taps)
+        self.emitters = tuple(tap.fast_emit() for tap in source.taps)
         self.current: _TracedCall | None = None
         self.count = 0  # of calls that were followed
         self._has_begun = False

@@ -1,10 +1,7 @@
-"""One place values pass; base of hook and probe sources.
+"""An observation point of a module or function, and the base of the sources that observe through hooks and
+probes.
 
-The places of one module where values come by: what is wanted of them, and the records they become.
-
-What all sources share that see values through ports: where records go, what they hold, who failed.
-
-Torch, where the program has imported it: sources that see plain functions must not do so themselves.
+torch is used only if the program has imported it: sources of plain functions must not import it themselves.
 """
 
 from __future__ import annotations
@@ -48,11 +45,11 @@ class ObservationPoint:
     """The output of a module under one of its names, or its inputs, or its parameters and buffers."""
 
     step = -1
-    calls = 0  # how often it was passed in this step
+    calls = 0  # in this step
     has_emitted = has_gradient = False
-    may_be_shard = False  # of something larger, without saying so itself
-    was_entered = False  # its function, which may end before it binds the variable
-    raw_output: Any = None  # what a parallel layer computed, before it was made local
+    may_be_shard = False  # a plain tensor that is a local shard
+    was_entered = False  # its function, which may return before it binds the variable
+    raw_output: Any = None  # the DTensor a parallel layer computed, before to_local()
     _recomputed_calls = _earlier_calls = 0
 
     def __init__(
@@ -63,25 +60,25 @@ class ObservationPoint:
         self.function: Any = wanted[0].site.function  # of one that belongs to no model
         self.is_own_call = wanted[0].site.is_own_call
         self._plain_types = plain_tensor_types()
-        # A variable is not seen while a checkpoint repeats its function.
+        # Variables are not observed while a checkpoint recomputes their function.
         self._is_recomputing = always_false if kind in VARIABLES else recomputation_test()
         self.gradients = [selected for selected in wanted if selected.site.is_gradient]
         self.values = (
             [selected for selected in wanted if not selected.site.is_gradient] if self.gradients else wanted
         )
-        # Where something narrower is wanted besides, each value is asked for: else nobody knew if it came.
+        # If something narrower is selected too, each part is tested: otherwise it is unknown whether it came.
         self.takes_all = all(selected.takes_all for selected in self.values)
         takes_all_gradients = all(selected.takes_all for selected in self.gradients)
         self.is_simple = kind == "output" and self.takes_all and takes_all_gradients
         self.fired_sites: set[SelectedSite] = set()
-        self.observed_parts: set[str] = set()  # what came by where only some of it was wanted
-        self.rejections: dict[str, str] = {}  # why something that came by gave no record
+        self.observed_parts: set[str] = set()  # parts seen, where only some are selected
+        self.rejections: dict[str, str] = {}  # why a part gave no record
         self._names: dict[str, str] = {}
         self.recomputation = _make_recomputation(self) if self.gradients else None
 
     @property
     def count(self) -> int:
-        """How often it was passed."""
+        """Calls in all steps."""
         return self._earlier_calls + self.calls + self._recomputed_calls
 
     def begin(self, step: int) -> None:
@@ -96,8 +93,8 @@ class ObservationPoint:
             self._observe(self.parameter, output, call)
 
     def fast_observer(self) -> Callable[[Any], None]:
-        """`see_output` for a value that is wanted whole and without its gradient: what is asked for each
-        time is found once."""
+        """`observe_output` for a value selected whole and without its gradient, with the checks that are the
+        same for every call done once."""
         source, name, kind = self.source, self.name(self.parameter), self.kind
         if not self.takes_all or self.gradients or self.may_be_shard:
             return self.observe_output
@@ -158,15 +155,14 @@ class ObservationPoint:
         )
 
     def name(self, parameter: str, item: str = "") -> str:
-        key = parameter + item  # an item begins with a dot or a bracket, so nothing is mixed up
+        key = parameter + item  # an item begins with a dot or a bracket, so keys are unique
         name = self._names.get(key)
         if name is None:
             name = self._names[key] = self.source.naming(self.path, self.kind, parameter, item)
         return name
 
     def _next_call(self) -> int:
-        """How often this port was passed in this step; negative while a checkpoint computes again what was
-        seen before."""
+        """The number of this call in this step; negative while a checkpoint recomputes."""
         if self.step != self.source.step:
             self.begin(self.source.step)
         if self._is_recomputing():
@@ -191,7 +187,7 @@ class ObservationPoint:
         return keeps_container or framework_of(leaf).name != "python"
 
     def observe_in_graph(self, parameter: str, item: str, leaf: Any, call: int) -> None:
-        """One leaf that a compiled graph shows, which counts its calls itself."""
+        """Observe one leaf inside a compiled graph, which counts its calls itself."""
         if self.step != self.source.step:
             self.begin(self.source.step)
         self.calls = max(call + 1, self.calls)
@@ -249,10 +245,10 @@ class ObservationPoint:
 
 
 class _GradientHook:
-    """Waits on a tensor for its gradient; the step and call are those of the tensor."""
+    """Gradient hook on a tensor; records with the step and call of the tensor."""
 
     __slots__ = ("_call", "_name", "_point", "_step", "_wanted")
-    __torch_unserializable__ = True  # a tensor that is saved meanwhile leaves it behind, without a warning
+    __torch_unserializable__ = True  # torch.save of the tensor drops the hook without a warning
 
     def __init__(self, point: ObservationPoint, wanted: Sequence[SelectedSite], name: str, call: int) -> None:
         self._point, self._wanted, self._name, self._call = point, wanted, name, call
@@ -274,7 +270,7 @@ def native_naming(model: Any) -> Naming:
         stem = site_stem(path, kind, parameter, own)
         if not path or not item.startswith("."):
             return stem + item
-        # The field of what a function returns is none of its variables.
+        # A field of the return value is not a variable of the function.
         suffix = ".out" if kind == "output" else ".return" if kind == "return" and ":" in path else ""
         return stem + suffix + item
 
@@ -298,7 +294,7 @@ def _explain_no_gradient(leaf: torch.Tensor) -> str:
 
 
 class StopForward(BaseException):
-    """Leaves a forward after the last selected site; no Exception, so that no model swallows it."""
+    """Leaves a forward after the last selected site; a BaseException, so that no model swallows it."""
 
     def __init__(self, source: HookSource) -> None:
         super().__init__("the last selected site was passed (stop=True)")
@@ -306,12 +302,10 @@ class StopForward(BaseException):
 
 
 class HookSource:
-    """Ports of what is wanted. `rests(step)` says in which steps nothing is; with `keeps_structures` an
-    output or a variable is one record, whatever it holds."""
+    """Base of sources with observation points. `skips_step(step)`: nothing is recorded in that step; with
+    `keeps_structures` an output or a variable is one record, also if it is a container."""
 
-    uncalled_reason = (
-        "not called"  # what is known of a module that gave nothing, and of which nothing else is known
-    )
+    uncalled_reason = "not called"  # the default explanation of a module without a record
 
     def __init__(
         self,
@@ -333,18 +327,18 @@ class HookSource:
         self._tap: Tap | None = None
         self.emit_record: Callable[[Record], object] = keep_unchanged
         self.emit_fast: Callable[[Record], object] = keep_unchanged
-        self.retain: Callable[[Any], Any] = keep_unchanged  # what a record holds of a value
+        self.retain: Callable[[Any], Any] = keep_unchanged  # value to what a record holds
         self.retain_tensor: Callable[[Any], Any] = keep_unchanged  # the same, for an ordinary tensor
         self.refused: dict[str, str] = {}
         self._handles: list[Any] = []
-        # Bounded for modules that are called by themselves; one that is let go finds that all is over.
+        # Bounded for submodules that are called without the model; a dropped hook finds the source stopped.
         self._gradient_handles: deque[Any] = deque(maxlen=10_000)
         self._lasting_handles: list[Any] = []
         self.points = self._make_points(wanted)
 
     def start(self, tap: Tap) -> None:
         self._tap, self.rank = tap, rank_info().rank
-        self.emit_record, self.emit_fast = tap.emit, tap.shortcut()
+        self.emit_record, self.emit_fast = tap.emit, tap.fast_emit()
 
     def stop(self) -> None:
         self.is_over = True
@@ -354,10 +348,10 @@ class HookSource:
         self._gradient_handles.clear()
 
     def sync_step(self) -> None:
-        """Find out which step it is, before a value of a function is seen."""
+        """Update the step before a value of a function is observed."""
 
     def forget(self) -> None:
-        """Let go of the model at once: ports and their source hold each other."""
+        """Release the model at once: points and their source reference each other."""
         self.points = []
 
     def fail(self) -> None:
@@ -370,7 +364,7 @@ class HookSource:
         (self._lasting_handles if is_on_leaf else self._gradient_handles).append(handle)
 
     def placement(self, point: ObservationPoint, leaf: Any) -> Placement | None:
-        """How a piece sits in the whole, as the value itself says."""
+        """The placement of a shard, as the value itself states."""
         return framework_of(leaf).placement(leaf)
 
     def _make_points(self, wanted: Sequence[SelectedSite]) -> list[ObservationPoint]:
@@ -384,46 +378,46 @@ class HookSource:
         ]
 
     def _clear_gradients(self) -> None:
-        """What has not come by now belongs to a graph that is gone."""
+        """Drop gradient hooks of the previous step, whose graph is gone."""
         self._gradient_handles.clear()
-        # A parameter that was passed on as it is outlives the graph: its old hooks would count it twice.
+        # A parameter returned unchanged outlives the graph: its old hooks would record it twice.
         for handle in self._lasting_handles:
             handle.remove()
         self._lasting_handles.clear()
 
 
 def _first_line_of(error: BaseException | None) -> str:
-    """What a reader sees of it: its class, and the first line of what it says."""
+    """The class of an error and the first line of its message."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def torch_if_loaded() -> Any:
-    """None also while torch is being imported."""
+    """torch, or None; None also while torch is being imported."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "is_grad_enabled") else None
 
 
 def tensor_class() -> type:
-    """The class of tensors; one that no value has, before there can be any."""
+    """torch.Tensor, or a class without instances if torch is not loaded."""
     torch = torch_if_loaded()
     return _NoTensor if torch is None else torch.Tensor
 
 
 def plain_tensor_types() -> frozenset[type]:
-    """The classes whose values are ordinary tensors."""
+    """torch.Tensor and Parameter, or nothing if torch is not loaded."""
     torch = torch_if_loaded()
     return frozenset() if torch is None else _plain_tensor_types(torch)
 
 
 def may_be_recomputing() -> bool:
-    """Whether this may be a checkpoint that computes again what it did not keep: within a backward pass, with
-    gradients switched on. A function that belongs to the backward pass itself runs without them."""
+    """Whether this may be the recomputation of a checkpoint: within a backward pass, with grad enabled.
+    Functions of the backward pass itself run with grad disabled."""
     torch = torch_if_loaded()
     return torch is not None and torch._C._current_graph_task_id() != -1 and bool(torch.is_grad_enabled())
 
 
 def recomputation_test() -> Callable[[], bool]:
-    """What tells quickly whether a backward pass is under way in this thread."""
+    """A fast function that tells whether a backward pass is running in this thread."""
     if torch_if_loaded() is None:
         return always_false
     from tensortap.sources.observation.checkpointing import is_recomputing
