@@ -164,7 +164,7 @@ def test_a_failing_fact_is_noted_and_logged_once(caplog: pytest.LogCaptureFixtur
         for _ in range(2):
             problems = Problems(logged)
             assert problems.attempt("a fact", lambda: 1 / 0) is None
-            assert problems.found == [{"fact": "a fact", "reason": "ZeroDivisionError: division by zero"}]
+            assert problems.entries == [{"fact": "a fact", "reason": "ZeroDivisionError: division by zero"}]
     assert [record.getMessage() for record in caplog.records] == [
         "could not collect a fact: ZeroDivisionError: division by zero"
     ]

@@ -10,8 +10,8 @@ import pytest
 
 FIND = """
 import json
-from tensortap.metadata.monkeypatches import runtime_modifications
-print(json.dumps(runtime_modifications(budget=30).found))
+from tensortap.metadata.monkeypatches import find_modifications
+print(json.dumps(find_modifications(budget=30).replaced))
 """
 
 

@@ -1,9 +1,4 @@
-"""What `RUN:NAME[slice]` on the command line names.
-
-What `RUN:NAME@STEP` and `FILE:PART` point at.
-
-Which records of a run a command speaks of: a run by its folder, names by a pattern, steps and ranks.
-"""
+"""Parse `RUN:NAME@STEP` and `FILE:PART`, and select records by pattern, step and rank."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from tensortap.core.errors import NoRunError, UnknownNameError
 from tensortap.core.patterns import closest_names
 from tensortap.formats import serializers
 from tensortap.frameworks.pytree import leaves
-from tensortap.readers.listing import distinct_numbers
+from tensortap.readers.index_counts import distinct_numbers
 from tensortap.readers.run import Run
 from tensortap.render.words import format_ranges
 

@@ -52,7 +52,7 @@ def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: boo
 
 
 def _asked_for(found: list[RunSummary], where: str) -> list[RunSummary]:
-    from tensortap.readers.listing import filter_runs  # with numpy, which takes longer than a plain list
+    from tensortap.readers.run_query import filter_runs  # imported lazily: a plain list needs no numpy
 
     return filter_runs(found, where)
 

@@ -1,9 +1,4 @@
-"""What `tensortap show` shows: a value of a run, of a file, of a bundle.
-
-What `show` shows: a value out of a run or a file, or the list of those it could be.
-
-What `show` shows of files that hold many values by name: traces in HDF5, and .safetensors.
-"""
+"""What `tensortap show` shows: a value of a run or file, or the list of candidates."""
 
 from __future__ import annotations
 

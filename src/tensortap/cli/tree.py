@@ -22,7 +22,8 @@ from tensortap.cli.output import (
     write_json,
 )
 from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
-from tensortap.readers.listing import describe_lost_files, file_ends, file_ends_from_cells
+from tensortap.readers.index_counts import file_ends
+from tensortap.readers.listing import describe_lost_files, file_ends_from_cells
 from tensortap.readers.run import Run
 from tensortap.readers.stored_record import UNREADABLE, display_row
 from tensortap.render.value_rows import ValueRow

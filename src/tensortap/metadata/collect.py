@@ -1,9 +1,4 @@
-"""Collect facts, refresh on change.
-
-Collect the facts beside a run, and write those that changed.
-
-Notice that one of a few files changed, in microseconds.
-"""
+"""Collect the metadata of a run, and write the files that changed."""
 
 from __future__ import annotations
 
@@ -117,8 +112,8 @@ class Metadata:
         )
 
     def refresh(self) -> bool:
-        """Write again if the repository changed since the last check; cheap enough for every dump, because files
-        are checked at most every few milliseconds, and no commit is faster."""
+        """Write again if the repository changed since the last check; cheap enough for every dump, because
+        files are checked at most every few milliseconds, and no commit is faster."""
         now = monotonic()
         if now < self._next_check or self._watch is None:
             return False
@@ -137,8 +132,8 @@ class Metadata:
         write_outcome_at_exit(internal_folder, self._archive_sources)
 
     def _archive_sources(self) -> dict[str, Any]:
-        """Archive sources that no repository has; again at exit, for late imports. An earlier archive stays if
-        nothing is found now: the program may have deleted the files."""
+        """Archive sources that no repository has; again at exit, for late imports. An earlier archive stays
+        if nothing is found now: the program may have deleted the files."""
         if self._watch is not None and self._stray_script is None:
             return {}
         facts, content = archive_sources(self._stray_script or self._start)

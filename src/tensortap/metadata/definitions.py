@@ -1,9 +1,4 @@
-"""What a module defined, who owns it.
-
-Read what a module's own code defines: functions and classes as written, before anyone replaced them.
-
-Tell whose code a file, module or function is: Python's, a library's, the program's or ours.
-"""
+"""What the source of a module defines, and who owns code: the stdlib, a library, the program or tensortap."""
 
 from __future__ import annotations
 
@@ -18,24 +13,24 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal
 
-_CLASS_MARK = "__qualname__"
-_LOAD = dis.opmap["LOAD_CONST"]
-_EXTENDED = dis.EXTENDED_ARG
+_CLASS_MARKER = "__qualname__"
+_LOAD_CONST = dis.opmap["LOAD_CONST"]
+_EXTENDED_ARG = dis.EXTENDED_ARG
 _CALLS = frozenset(dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "CALL_KW") if name in dis.opmap)
 _STORES = frozenset((dis.opmap["STORE_NAME"], dis.opmap["STORE_GLOBAL"]))
-_WANTED = _CALLS | _STORES | {_LOAD}
+_RELEVANT = _CALLS | _STORES | {_LOAD_CONST}
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """One `def` or `class` statement."""
+class WrittenDefinition:
+    """A `def` or `class` statement in the source."""
 
     line: int
-    is_plain: bool  # bound once and undecorated, so that what is there must be what is written
+    is_plain: bool  # bound once and undecorated, so the value must be the one in the source
 
 
-class Definitions:
-    """The names a body of code binds, found without running it."""
+class ModuleDefinitions:
+    """The names that a code object binds, read from its bytecode without running it."""
 
     def __init__(self, code: CodeType) -> None:
         self._code = code
@@ -43,34 +38,36 @@ class Definitions:
     def mentions(self, name: str) -> bool:
         return name in self._code.co_names
 
-    def find(self, name: str) -> Definition | None:
-        """The definition of a name in this body; None when it is imported, computed or absent."""
-        if not any(code.co_name == name for code in _bodies(self._code)):
+    def find(self, name: str) -> WrittenDefinition | None:
+        """The `def` or `class` of a name in this body; None if it is imported, computed or absent."""
+        if not any(code.co_name == name for code in _nested_code(self._code)):
             return None
-        bound = [(code, calls) for stored, code, calls in self._bound if stored == name]
-        for code, calls in bound:
+        bindings = [(code, calls) for bound_name, code, calls in self._bindings if bound_name == name]
+        for code, calls in bindings:
             if code is not None and code.co_name == name:
                 is_undecorated = calls == (1 if _is_class(code) else 0)
-                return Definition(code.co_firstlineno, is_undecorated and len(bound) == 1)
+                return WrittenDefinition(code.co_firstlineno, is_undecorated and len(bindings) == 1)
         return None
 
     @cached_property
-    def _bound(self) -> list[tuple[str, CodeType | None, int]]:
-        return list(_stores(self._code))
+    def _bindings(self) -> list[tuple[str, CodeType | None, int]]:
+        return list(_name_bindings(self._code))
 
-    def inside(self, path: str) -> Definitions | None:
+    def class_body(self, path: str) -> ModuleDefinitions | None:
         """The body of a class, `Outer.Inner`; None unless it is defined here."""
         body = self._code
-        for part in path.split("."):
-            found = [code for code in _bodies(body) if code.co_name == part and _is_class(code)]
-            if len(found) != 1:
+        for class_name in path.split("."):
+            class_bodies = [
+                code for code in _nested_code(body) if code.co_name == class_name and _is_class(code)
+            ]
+            if len(class_bodies) != 1:
                 return None
-            body = found[0]
-        return Definitions(body)
+            body = class_bodies[0]
+        return ModuleDefinitions(body)
 
 
-def definitions_of(module: ModuleType) -> Definitions | None:
-    """From the cached bytecode, or the source; None for a module that has neither."""
+def read_definitions(module: ModuleType) -> ModuleDefinitions | None:
+    """Definitions from the cached bytecode or the source; None for a module with neither."""
     spec = module.__spec__
     get_code = getattr(spec.loader, "get_code", None) if spec is not None else None
     if spec is None or get_code is None:
@@ -79,69 +76,69 @@ def definitions_of(module: ModuleType) -> Definitions | None:
         code = get_code(spec.name)
     except (ImportError, OSError, SyntaxError, ValueError, EOFError):
         return None
-    return Definitions(code) if isinstance(code, CodeType) else None
+    return ModuleDefinitions(code) if isinstance(code, CodeType) else None
 
 
-def _bodies(code: CodeType) -> Iterator[CodeType]:
+def _nested_code(code: CodeType) -> Iterator[CodeType]:
     return (constant for constant in code.co_consts if isinstance(constant, CodeType))
 
 
 def _is_class(code: CodeType) -> bool:
-    return _CLASS_MARK in code.co_names
+    return _CLASS_MARKER in code.co_names
 
 
-def _stores(code: CodeType) -> Iterator[tuple[str, CodeType | None, int]]:
-    """Each name bound, the body made just before (if any), and how many calls came between.
+def _name_bindings(code: CodeType) -> Iterator[tuple[str, CodeType | None, int]]:
+    """Each bound name, the code object loaded before it (if any), and the number of calls in between.
 
-    A decorator is a call between making a function and binding it; a plain `def` has none, a class one.
+    A decorator is a call between creating a function and binding it; a plain `def` has none, a class one.
     """
-    made: CodeType | None = None
+    body: CodeType | None = None
     calls = 0
-    for operation, argument in _operations(code.co_code):
-        if operation == _LOAD and isinstance(code.co_consts[argument], CodeType):
-            made, calls = code.co_consts[argument], 0
+    for operation, argument in _relevant_operations(code.co_code):
+        if operation == _LOAD_CONST and isinstance(code.co_consts[argument], CodeType):
+            body, calls = code.co_consts[argument], 0
         elif operation in _CALLS:
             calls += 1
         elif operation in _STORES:
-            yield code.co_names[argument], made, calls
-            made = None
+            yield code.co_names[argument], body, calls
+            body = None
 
 
-def _operations(bytecode: bytes) -> Iterator[tuple[int, int]]:
-    """The few operations that matter here; `dis` explains every one, and takes five times as long."""
+def _relevant_operations(bytecode: bytes) -> Iterator[tuple[int, int]]:
+    """(opcode, argument) of the relevant operations; `dis` decodes all, and takes five times as long."""
     high = 0
     for operation, low in zip(bytecode[::2], bytecode[1::2], strict=True):
         argument, high = high | low, 0
-        if operation == _EXTENDED:
+        if operation == _EXTENDED_ARG:
             high = argument << 8
-        elif operation in _WANTED:
+        elif operation in _RELEVANT:
             yield operation, argument
 
 
-Kind = Literal["stdlib", "library", "program", "own"]
+OwnerKind = Literal["stdlib", "library", "program", "own"]
 
-_OWN = str(Path(__file__).parents[1])
+_OWN_FOLDER = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    kind: Kind
+class CodeOwner:
+    kind: OwnerKind
     top: str  # the top-level package
 
 
-NOBODY = Owner("stdlib", "")
+NO_OWNER = CodeOwner("stdlib", "")
 
 
-class Owners:
-    """Answers for one look at the process, each file and module asked about once."""
+class OwnerLookup:
+    """Finds the owner of code, caching files and modules; for one scan of the process."""
 
     def __init__(self) -> None:
-        self._files: dict[str, Owner] = {}
-        self._modules: dict[str, Owner] = {}
+        self._files: dict[str, CodeOwner] = {}
+        self._modules: dict[str, CodeOwner] = {}
         self._stdlib = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 
-    def of(self, value: Any) -> Owner:
-        """Who defined a function or class; of another callable, who defined its type."""
+    def of(self, value: Any) -> CodeOwner:
+        """The owner of a function or class; for another callable, of its type."""
         kind = type(value)
         if kind is FunctionType:
             return self.of_function(value)
@@ -149,64 +146,64 @@ class Owners:
             return self.of(value.func)
         return self.of_class(value if issubclass(kind, type) else kind)
 
-    def of_function(self, function: FunctionType) -> Owner:
+    def of_function(self, function: FunctionType) -> CodeOwner:
         filename = function.__code__.co_filename
-        found = self._files.get(filename)
-        if found is not None:
-            return found
+        owner = self._files.get(filename)
+        if owner is not None:
+            return owner
         module = function.__globals__.get("__name__", "")
-        # Generated code has no file of its own, and a script's may be relative: the globals say whose it is.
+        # Generated code has no file, and a script's path may be relative: its globals tell the module.
         return self.of_file(filename, module) if os.path.isabs(filename) else self.of_module(module)
 
-    def of_class(self, found: type) -> Owner:
-        """By the code of its methods, since `__module__` is often set to where a class is shown."""
-        named = self.of_module(found.__module__)
-        if named.kind == "program":
-            return named
-        methods = (value for value in vars(found).values() if type(value) is FunctionType)
-        return next((self.of_function(method) for method in methods), NOBODY)
+    def of_class(self, cls: type) -> CodeOwner:
+        """The owner by the code of its methods, since `__module__` is often set to a public re-export."""
+        module_owner = self.of_module(cls.__module__)
+        if module_owner.kind == "program":
+            return module_owner
+        methods = (value for value in vars(cls).values() if type(value) is FunctionType)
+        return next((self.of_function(method) for method in methods), NO_OWNER)
 
-    def of_module(self, name: Any) -> Owner:
+    def of_module(self, name: Any) -> CodeOwner:
         if not isinstance(name, str):
-            return NOBODY
+            return NO_OWNER
         if name not in self._modules:
-            self._modules[name] = self._module(name)
+            self._modules[name] = self._find_module_owner(name)
         return self._modules[name]
 
-    def of_file(self, filename: str, module: str) -> Owner:
+    def of_file(self, filename: str, module: str) -> CodeOwner:
         if filename not in self._files:
-            self._files[filename] = self._file(filename, module)
+            self._files[filename] = self._find_file_owner(filename, module)
         return self._files[filename]
 
-    def _module(self, name: str) -> Owner:
+    def _find_module_owner(self, name: str) -> CodeOwner:
         top = name.partition(".")[0]
         if name == "__main__":
-            return Owner("program", _top_of_main())
+            return CodeOwner("program", _main_package())
         module = sys.modules.get(name)
         file = getattr(module, "__dict__", {}).get("__file__")
         if isinstance(file, str):
             return self.of_file(file, name)
         if module is None or top in sys.stdlib_module_names:
-            return NOBODY
-        # Made at run time, such as torch.ops: it belongs to the package it is named after.
-        return self.of_module(top) if top != name else NOBODY
+            return NO_OWNER
+        # Created at run time, such as torch.ops: it belongs to the package it is named after.
+        return self.of_module(top) if top != name else NO_OWNER
 
-    def _file(self, filename: str, module: str) -> Owner:
-        if filename.startswith(_OWN):
-            return Owner("own", "tensortap")
+    def _find_file_owner(self, filename: str, module: str) -> CodeOwner:
+        if filename.startswith(_OWN_FOLDER):
+            return CodeOwner("own", "tensortap")
         for folder in ("/site-packages/", "/dist-packages/"):
             if folder in filename:
-                return Owner("library", _first_part(filename.rpartition(folder)[2]))
+                return CodeOwner("library", _top_level_name(filename.rpartition(folder)[2]))
         if filename.startswith(self._stdlib):
-            return Owner("stdlib", module.partition(".")[0])
-        return Owner("program", _top_of_main() if module == "__main__" else module.partition(".")[0])
+            return CodeOwner("stdlib", module.partition(".")[0])
+        return CodeOwner("program", _main_package() if module == "__main__" else module.partition(".")[0])
 
 
-def _first_part(path: str) -> str:
+def _top_level_name(path: str) -> str:
     return path.partition("/")[0].partition(".")[0]
 
 
-def _top_of_main() -> str:
-    """`python -m package.train` runs as `__main__`, but is the package's own code."""
+def _main_package() -> str:
+    """The top-level package of `python -m package.train`, which runs as `__main__`."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec.name.partition(".")[0] if spec is not None else "__main__"

@@ -1,13 +1,4 @@
-"""Git facts, patch, untracked files.
-
-Ask the git program about a repository, without changing a byte of it.
-
-Turn a working tree into a content id and a patch, in a private index beside the repository.
-
-Choose which untracked files go into the patch: no runs, no secrets, nothing large.
-
-Name the files of a patch whose added lines look secret; the patch itself is never altered.
-"""
+"""Read a repository with git, without changing it: commits, the working tree as a patch, untracked files."""
 
 from __future__ import annotations
 
@@ -29,8 +20,8 @@ from tensortap.metadata.redaction import count_secrets, without_credentials
 
 TIMEOUT = 10.0
 LOG_ENTRIES = 50
-# Of the inherited GIT_* variables only these pass: GIT_DIR or GIT_INDEX_FILE, set in hooks, would mislead.
-_PASSED = (
+# The only inherited GIT_* variables: GIT_DIR or GIT_INDEX_FILE, set in hooks, would point elsewhere.
+_PASSED_VARIABLES = (
     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_",
     "GIT_CONFIG_VALUE_", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH",
 )  # fmt: skip
@@ -52,7 +43,7 @@ _CONFIG = (
     "log.showSignature=false",
     "i18n.logOutputEncoding=UTF-8",
 )
-_UNDER_WAY = {
+_UNFINISHED_MARKERS = {
     "MERGE_HEAD": "merge",
     "rebase-merge": "rebase",
     "rebase-apply": "rebase",
@@ -63,16 +54,16 @@ _UNDER_WAY = {
 
 
 class GitError(Exception):
-    """git is missing, refused, failed or took too long; the message is one sentence."""
+    """git is missing, refused, failed or timed out; the message is one sentence."""
 
 
 class NoRepositoryError(GitError):
-    """The folder is in no repository, or git will not read the one it is in."""
+    """The folder is in no repository, or in one that git refuses to read."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Where the parts of one repository are, and how to ask git about it."""
+    """The paths of a repository, and methods to run git in it."""
 
     root: str
     folder: str  # .git, or the worktree's own folder under it
@@ -82,7 +73,7 @@ class Repository:
     is_shallow: bool
     deadline: float = field(compare=False)
 
-    def ask(
+    def run(
         self,
         *arguments: str,
         variables: Mapping[str, str] | None = None,
@@ -94,7 +85,7 @@ class Repository:
         )
 
     def text(self, *arguments: str) -> str:
-        return os.fsdecode(self.ask(*arguments)).strip()
+        return os.fsdecode(self.run(*arguments)).strip()
 
     def text_or_none(self, *arguments: str) -> str | None:
         try:
@@ -104,9 +95,9 @@ class Repository:
 
 
 def find_repository(folder: str) -> Repository:
-    """The repository a folder lies in."""
+    """The repository that contains a folder."""
     deadline = time.monotonic() + TIMEOUT
-    asked = [
+    options = [
         "--show-toplevel",
         "--git-dir",
         "--git-common-dir",
@@ -116,12 +107,12 @@ def find_repository(folder: str) -> Repository:
         "index",
     ]
     try:
-        answer = run_git(folder, "rev-parse", *asked, "--is-shallow-repository", deadline=deadline)
+        output = run_git(folder, "rev-parse", *options, "--is-shallow-repository", deadline=deadline)
     except GitError as error:
         raise NoRepositoryError(str(error)) from None
-    *paths, shallow = os.fsdecode(answer).splitlines()
-    root, own, common, objects, index = (os.path.normpath(os.path.join(folder, path)) for path in paths)
-    return Repository(root, own, common, objects, index, shallow == "true", deadline)
+    *paths, shallow = os.fsdecode(output).splitlines()
+    root, git_dir, common, objects, index = (os.path.normpath(os.path.join(folder, path)) for path in paths)
+    return Repository(root, git_dir, common, objects, index, shallow == "true", deadline)
 
 
 def run_git(
@@ -132,89 +123,97 @@ def run_git(
     config: Iterable[str] = (),
     deadline: float,
 ) -> bytes:
-    """What git prints; GitError with its own words when it fails."""
-    options = [part for setting in (*_CONFIG, *config) for part in ("-c", setting)]
-    process = _start(["git", "-C", folder, *options, *arguments], git_environment() | dict(variables or {}))
+    """Run git and return its output; raises GitError with its error message."""
+    options = [argument for setting in (*_CONFIG, *config) for argument in ("-c", setting)]
+    process = _start_git(
+        ["git", "-C", folder, *options, *arguments], git_environment() | dict(variables or {})
+    )
     try:
         output, errors = process.communicate(stdin, timeout=max(deadline - time.monotonic(), 0.01))
     except subprocess.TimeoutExpired:
-        _end(process)
+        _kill_group(process)
         raise GitError(f"git {arguments[0]} took longer than {TIMEOUT:g} s") from None
     if process.returncode:
-        raise GitError(f"git {arguments[0]} failed: {_last_words(errors)}")
+        raise GitError(f"git {arguments[0]} failed: {_error_line(errors)}")
     return output
 
 
 def git_environment() -> dict[str, str]:
-    """The program's environment without what would point git elsewhere."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith(_PASSED)}
-    return kept | _ENVIRONMENT
+    """The environment without variables that would point git elsewhere."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name.startswith(_PASSED_VARIABLES)
+    }
+    return inherited | _ENVIRONMENT
 
 
-def head(repository: Repository) -> str | None:
-    """The id of the current commit; None before the first."""
+def head_commit(repository: Repository) -> str | None:
+    """The hash of the current commit; None before the first."""
     return repository.text_or_none("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
 
 
-def branch(repository: Repository) -> str:
+def current_branch(repository: Repository) -> str:
     """The branch, also before its first commit; "HEAD" when detached."""
     return repository.text_or_none("symbolic-ref", "--quiet", "--short", "HEAD") or "HEAD"
 
 
-def log(repository: Repository) -> list[dict[str, str]]:
+def recent_commits(repository: Repository) -> list[dict[str, str]]:
     """The last commits, newest first."""
     layout = "--format=%H%x00%an%x00%ad%x00%s"
-    output = repository.ask(
+    output = repository.run(
         "log", "-z", f"-{LOG_ENTRIES}", "--no-color", "--date=short", layout, "HEAD", "--"
     )
     fields = output.decode("utf-8", "replace").split("\0")
     keys = ("commit", "author", "date", "message")
-    return [dict(zip(keys, fields[at : at + 4], strict=True)) for at in range(0, len(fields) - 3, 4)]
+    return [dict(zip(keys, fields[start : start + 4], strict=True)) for start in range(0, len(fields) - 3, 4)]
 
 
-def remotes(repository: Repository) -> dict[str, str]:
-    """Every remote's address, without credentials."""
-    listed = repository.text_or_none("config", "-z", "--get-regexp", r"^remote\..*\.url$") or ""
-    pairs = (entry.partition("\n") for entry in listed.split("\0") if entry)
+def remote_urls(repository: Repository) -> dict[str, str]:
+    """The URL of each remote, without credentials."""
+    output = repository.text_or_none("config", "-z", "--get-regexp", r"^remote\..*\.url$") or ""
+    pairs = (entry.partition("\n") for entry in output.split("\0") if entry)
     return {
         key.removeprefix("remote.").removesuffix(".url"): without_credentials(url) for key, _, url in pairs
     }
 
 
-def under_way(repository: Repository) -> list[str]:
-    """The merge, rebase or the like that is not finished."""
+def unfinished_operations(repository: Repository) -> list[str]:
+    """Unfinished operations such as merge and rebase."""
     names = (
-        word for file, word in _UNDER_WAY.items() if os.path.exists(os.path.join(repository.folder, file))
+        word
+        for file, word in _UNFINISHED_MARKERS.items()
+        if os.path.exists(os.path.join(repository.folder, file))
     )
     return sorted(set(names))
 
 
-def submodules(repository: Repository) -> list[dict[str, str]]:
-    """Path and recorded commit of each; their own uncommitted changes are not in the patch."""
+def list_submodules(repository: Repository) -> list[dict[str, str]]:
+    """Path and recorded commit of each submodule; its uncommitted changes are not in the patch."""
     if not os.path.exists(os.path.join(repository.root, ".gitmodules")):
         return []
-    entries = os.fsdecode(repository.ask("ls-files", "--stage", "-z")).split("\0")
-    found = (entry.partition("\t") for entry in entries if entry.startswith("160000"))
-    return [{"path": path, "commit": facts.split()[1]} for facts, _, path in found]
+    entries = os.fsdecode(repository.run("ls-files", "--stage", "-z")).split("\0")
+    gitlinks = (entry.partition("\t") for entry in entries if entry.startswith("160000"))
+    return [{"path": path, "commit": facts.split()[1]} for facts, _, path in gitlinks]
 
 
-def extras(repository: Repository) -> dict[str, Any]:
+def repository_details(repository: Repository) -> dict[str, Any]:
     """What environment.json adds to git_info.json about a repository."""
     return {
         "root": repository.root,
         "describe": repository.text_or_none("describe", "--tags", "--always"),
-        "remotes": remotes(repository),
+        "remotes": remote_urls(repository),
         "is_shallow": repository.is_shallow,
         "is_sparse": repository.text_or_none("config", "--bool", "core.sparseCheckout") == "true",
-        "under_way": under_way(repository),
-        "submodules": submodules(repository),
+        "under_way": unfinished_operations(repository),
+        "submodules": list_submodules(repository),
     }
 
 
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start_git(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     try:
-        # Its own session, so that at the time limit a filter git has started ends with it.
+        # In its own session, so that a filter started by git is killed with it at the timeout.
         return subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
         )
@@ -224,7 +223,7 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[
         raise GitError(f"git could not be started: {error}") from None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -232,7 +231,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def _last_words(errors: bytes) -> str:
+def _error_line(errors: bytes) -> str:
     lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
     return (fatal or lines or ["it said nothing"])[0]
@@ -243,14 +242,14 @@ _DIFF = (
     "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "--submodule=short",
     "--ignore-submodules=none", "-U3", "--inter-hunk-context=0", "--diff-algorithm=myers",
 )  # fmt: skip
-# The objects are gone a moment later: no need to press them, nor to wait until the disk has them.
-_THROWAWAY = ("core.fsync=none", "core.compression=0")
-# Every blob counts as big, so that they all go into one pack: a file each would take a millisecond each.
+# The objects are deleted a moment later: neither compress nor fsync them.
+_TEMPORARY_OBJECTS = ("core.fsync=none", "core.compression=0")
+# Treat every blob as big, so that all go into one pack: loose objects would take a millisecond each.
 _ONE_PACK = "core.bigFileThreshold=1"
 
 
 @dataclass
-class Worktree:
+class WorktreeState:
     """The uncommitted state of a repository, ready to be written beside a run."""
 
     tree: str
@@ -264,22 +263,22 @@ class Worktree:
         return "dirty" if self.is_dirty else "clean"
 
 
-def read_worktree(repository: Repository, run_folder: str) -> Worktree:
-    """The tree and patch of what is on disk now: staged or not, deleted, untracked, binary."""
+def read_worktree(repository: Repository, run_folder: str) -> WorktreeState:
+    """The tree and patch of the files on disk: staged or not, deleted, untracked, binary."""
     with tempfile.TemporaryDirectory(prefix="tensortap-") as temporary:
         private = PrivateIndex(repository, temporary)
         unmerged = private.unmerged()
-        private.ask("add", "--update", config=(_ONE_PACK,))
-        untracked = Untracked(repository.root, run_folder)
-        private.add(untracked.choose(private.names("ls-files", "--others", "--exclude-standard")))
-        tree = os.fsdecode(private.ask("write-tree")).strip()
-        patch = private.ask(*_DIFF, base_tree(repository), tree)
-    return Worktree(tree, patch, bool(patch) or untracked.left_out, untracked.skipped, unmerged)
+        private.run("add", "--update", config=(_ONE_PACK,))
+        untracked = UntrackedFiles(repository.root, run_folder)
+        private.add(untracked.select(private.names("ls-files", "--others", "--exclude-standard")))
+        tree = os.fsdecode(private.run("write-tree")).strip()
+        patch = private.run(*_DIFF, base_tree(repository), tree)
+    return WorktreeState(tree, patch, bool(patch) or untracked.has_omitted, untracked.skipped, unmerged)
 
 
 def base_tree(repository: Repository) -> str:
-    """The commit a patch starts from; the empty tree before the first."""
-    return head(repository) or repository.text("hash-object", "-t", "tree", "--stdin")
+    """The commit that the patch is relative to; the empty tree before the first."""
+    return head_commit(repository) or repository.text("hash-object", "-t", "tree", "--stdin")
 
 
 class PrivateIndex:
@@ -290,22 +289,22 @@ class PrivateIndex:
         index, objects = os.path.join(folder, "index"), os.path.join(folder, "objects")
         os.mkdir(objects)
         if os.path.exists(repository.index):
-            # With its time: git compares it with the files' to find changes made in the same instant.
+            # With its mtime: git compares it with the files' to detect racy changes.
             shutil.copy2(repository.index, index)
         self._variables = {
             "GIT_INDEX_FILE": index,
             "GIT_OBJECT_DIRECTORY": objects,
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(repository.objects),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quote_path(repository.objects),
         }
         # The filter of git-lfs would otherwise store the new contents in the repository.
-        self._config = [f"lfs.storage={os.path.join(folder, 'lfs')}", *_THROWAWAY]
+        self._config = [f"lfs.storage={os.path.join(folder, 'lfs')}", *_TEMPORARY_OBJECTS]
 
-    def ask(self, *arguments: str, stdin: bytes = b"", config: tuple[str, ...] = ()) -> bytes:
+    def run(self, *arguments: str, stdin: bytes = b"", config: tuple[str, ...] = ()) -> bytes:
         settings = (*self._config, *config)
-        return self._repository.ask(*arguments, variables=self._variables, stdin=stdin, config=settings)
+        return self._repository.run(*arguments, variables=self._variables, stdin=stdin, config=settings)
 
     def names(self, *arguments: str) -> list[str]:
-        return [os.fsdecode(name) for name in self.ask(*arguments, "-z").split(b"\0") if name]
+        return [os.fsdecode(name) for name in self.run(*arguments, "-z").split(b"\0") if name]
 
     def unmerged(self) -> list[str]:
         return sorted({entry.partition("\t")[2] for entry in self.names("ls-files", "--unmerged")})
@@ -314,11 +313,11 @@ class PrivateIndex:
         names = b"".join(os.fsencode(path) + b"\0" for path in paths)
         if names:
             arguments = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-            self.ask(*arguments, stdin=names, config=(_ONE_PACK,))
+            self.run(*arguments, stdin=names, config=(_ONE_PACK,))
 
 
-def _quoted(path: str) -> str:
-    # The variable is a list: a path with its separator must be quoted, in C's manner.
+def _quote_path(path: str) -> str:
+    # The variable is a list: a path that contains its separator must be C-quoted.
     if os.pathsep not in path and not path.startswith('"'):
         return path
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -328,8 +327,8 @@ MAX_FILE = 1 << 20
 MAX_TOTAL = 20 << 20
 MAX_FILES = 5_000
 MAX_LISTED = 1_000
-_HASHED_WHOLE = 8 << 20
-_OURS = ("runtime_info.json", "packages.json", "git_info.json", "project.patch", ".tensortap")
+_MAX_FULLY_HASHED = 8 << 20
+_RUN_FILES = ("runtime_info.json", "packages.json", "git_info.json", "project.patch", ".tensortap")
 _SECRET_FILES = (
     ".env", ".env.*", ".env-*", ".env_*", "*.env", ".envrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks",
     "*.keystore", "*.kdbx", "*.ppk", "*.ovpn", "*.gpg", "*.asc", "id_rsa*", "id_dsa*", "id_ecdsa*",
@@ -337,64 +336,66 @@ _SECRET_FILES = (
     ".npmrc", ".pypirc", ".htpasswd", ".dockercfg", "*service_account*.json", "*service-account*.json",
     "kubeconfig", ".boto", "*.tfstate",
 )  # fmt: skip
-# Public halves, and examples that are made to be shared.
+# Public keys, and examples that are meant to be shared.
 _NOT_SECRET_FILES = (".env.example", ".env.sample", ".env.template", ".env.dist", "*.pub")
 
 
-class Untracked:
-    """What of the untracked files is kept; `skipped` says what is not, and why."""
+class UntrackedFiles:
+    """Selects the untracked files to keep; `skipped` lists the others with a reason."""
 
     def __init__(self, root: str, run_folder: str) -> None:
         self.skipped: list[dict[str, Any]] = []
-        self.left_out = False
+        self.has_omitted = False
         self._root = root
         self._runs = {os.path.relpath(os.path.realpath(run_folder), root)}
         self._total = 0
         self._count = 0
         self._unlisted = 0
 
-    def choose(self, paths: Iterable[str]) -> list[str]:
+    def select(self, paths: Iterable[str]) -> list[str]:
         paths = list(paths)
         self._skip_runs(paths)
         outside = [path for path in paths if not self._is_in_run(path)]
-        chosen = [path for path in outside if self._keeps(path)]
-        self.left_out = len(chosen) < len(outside)
+        chosen = [path for path in outside if self._is_selected(path)]
+        self.has_omitted = len(chosen) < len(outside)
         if self._unlisted:
             self.skipped.append({"path": "...", "reason": f"{self._unlisted} more, not listed"})
         return chosen
 
     def _skip_runs(self, paths: Iterable[str]) -> None:
-        """Earlier runs under the project are results, not code."""
-        found = {path.partition("/.tensortap/")[0] for path in paths if "/.tensortap/" in path}
-        for run in sorted(found - self._runs):
-            self._list(run, "a run folder")
-        self._runs |= found
+        """Skip earlier runs below the project: they are results, not code."""
+        runs = {path.partition("/.tensortap/")[0] for path in paths if "/.tensortap/" in path}
+        for run in sorted(runs - self._runs):
+            self._note_skipped(run, "a run folder")
+        self._runs |= runs
 
     def _is_in_run(self, path: str) -> bool:
-        if "." in self._runs and path.partition("/")[0] in _OURS:
+        if "." in self._runs and path.partition("/")[0] in _RUN_FILES:
             return True
         parts = path.split("/")
         return any("/".join(parts[:depth]) in self._runs for depth in range(1, len(parts)))
 
-    def _keeps(self, path: str) -> bool:
-        reason, facts = self._objection(path)
+    def _is_selected(self, path: str) -> bool:
+        reason, facts = self._reason_to_skip(path)
         if reason:
-            self._list(path, reason, **facts)
+            self._note_skipped(path, reason, **facts)
         return not reason
 
-    def _objection(self, path: str) -> tuple[str, dict[str, Any]]:
+    def _reason_to_skip(self, path: str) -> tuple[str, dict[str, Any]]:
         if path.endswith("/"):
             return "a repository of its own", {}
         full = os.path.join(self._root, path)
         try:
-            found = os.lstat(full)
+            status = os.lstat(full)
         except OSError as error:
             return f"cannot be read: {error.strerror}", {}
-        return self._objection_to_file(path, full, found)
+        return self._reason_to_skip_file(path, full, status)
 
-    def _objection_to_file(self, path: str, full: str, found: os.stat_result) -> tuple[str, dict[str, Any]]:
-        size, is_link = found.st_size, stat.S_ISLNK(found.st_mode)
-        if not is_link and not (stat.S_ISREG(found.st_mode) and os.access(full, os.R_OK)):
+    def _reason_to_skip_file(
+        self, path: str, full: str, status: os.stat_result
+    ) -> tuple[str, dict[str, Any]]:
+        size, is_link = status.st_size, stat.S_ISLNK(status.st_mode)
+        if not is_link and not (stat.S_ISREG(status.st_mode) and os.access(full, os.R_OK)):
             return "cannot be read: not a readable file", {}
         if is_secret_file(path) or (not is_link and _is_private_key(full)):
             return "looks like a secret", {"size": size}
@@ -407,7 +408,7 @@ class Untracked:
         self._total, self._count = self._total + size, self._count + 1
         return "", {}
 
-    def _list(self, path: str, reason: str, **facts: Any) -> None:
+    def _note_skipped(self, path: str, reason: str, **facts: Any) -> None:
         if len(self.skipped) < MAX_LISTED:
             self.skipped.append({"path": path, "reason": reason, **facts})
         else:
@@ -422,58 +423,61 @@ def is_secret_file(path: str) -> bool:
 
 
 def file_hash(path: str, size: int) -> dict[str, str]:
-    """The digest of a file; of a very large one only its first and last megabytes, and it says so."""
+    """The digest of a file, for a very large one of its first and last megabyte; `hash_of` says which."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with open(path, "rb") as file:
-            digest.update(file.read(_HASHED_WHOLE if size <= _HASHED_WHOLE else MAX_FILE))
-            if size > _HASHED_WHOLE:
+            digest.update(file.read(_MAX_FULLY_HASHED if size <= _MAX_FULLY_HASHED else MAX_FILE))
+            if size > _MAX_FULLY_HASHED:
                 file.seek(-MAX_FILE, os.SEEK_END)
                 digest.update(file.read(MAX_FILE))
     except OSError as error:
         return {"hash": "", "hash_of": f"nothing: {error.strerror}"}
-    return {"hash": digest.hexdigest(), "hash_of": "all" if size <= _HASHED_WHOLE else "first and last MB"}
+    return {
+        "hash": digest.hexdigest(),
+        "hash_of": "all" if size <= _MAX_FULLY_HASHED else "first and last MB",
+    }
 
 
 def _is_private_key(path: str) -> bool:
     try:
         with open(path, "rb") as file:
-            first = file.readline(80)
+            first_line = file.readline(80)
     except OSError:
         return False
-    return first.startswith(b"-----BEGIN ") and b"PRIVATE KEY" in first
+    return first_line.startswith(b"-----BEGIN ") and b"PRIVATE KEY" in first_line
 
 
 MAX_SCANNED = 1 << 20
-_ADDED = re.compile(rb"^\+(?!\+\+ )(.*)$", re.MULTILINE)
+_ADDED_LINE = re.compile(rb"^\+(?!\+\+ )(.*)$", re.MULTILINE)
 
 
-def flagged(patch: bytes) -> list[dict[str, Any]]:
-    """Path and reason of each file that a reader should look at before sharing the patch."""
-    scanned, found = 0, []
+def find_suspicious_files(patch: bytes) -> list[dict[str, Any]]:
+    """Path and reason of each file to review before sharing the patch."""
+    scanned, suspicious = 0, []
     for section in re.split(rb"^diff --git ", patch, flags=re.MULTILINE)[1:]:
         header, _, body = section.partition(b"\n")
-        reason = _reason(_path(header), body if scanned < MAX_SCANNED else b"")
+        reason = _suspicion(_path_from_header(header), body if scanned < MAX_SCANNED else b"")
         scanned += len(body)
         if reason:
-            found.append({"path": _path(header), "reason": reason})
+            suspicious.append({"path": _path_from_header(header), "reason": reason})
     if scanned > MAX_SCANNED:
-        found.append({"path": "...", "reason": "the rest of the patch was not scanned: over 1 MB"})
-    return found
+        suspicious.append({"path": "...", "reason": "the rest of the patch was not scanned: over 1 MB"})
+    return suspicious
 
 
-def _reason(path: str, body: bytes) -> str:
+def _suspicion(path: str, body: bytes) -> str:
     if is_secret_file(path):
         return "files of this name usually hold secrets"
     if b"\nGIT binary patch\n" in body:
         return ""
-    added = b"\n".join(_ADDED.findall(body[:MAX_SCANNED])).decode("utf-8", "replace")
+    added = b"\n".join(_ADDED_LINE.findall(body[:MAX_SCANNED])).decode("utf-8", "replace")
     count = count_secrets(added)
     return f"added passages that look secret: {count}" if count else ""
 
 
-def _path(header: bytes) -> str:
-    """The path in `a/PATH b/PATH`: the same twice, since renames are not sought."""
+def _path_from_header(header: bytes) -> str:
+    """The path in `a/PATH b/PATH`: the same twice, since renames are not detected."""
     if not header.startswith(b'"'):
         return os.fsdecode(header[2 : 2 + (len(header) - 5) // 2])
     quoted = header[3 : 3 + (len(header) - 9) // 2]

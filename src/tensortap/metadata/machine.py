@@ -1,9 +1,4 @@
-"""Host, devices, RNG state.
-
-Describe the interpreter and the machine, without waking a device.
-
-Describe random generators and determinism switches, without seeding or drawing.
-"""
+"""Describe interpreter, host, devices and RNG states, without initialising a device or drawing numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 
-def interpreter() -> dict[str, Any]:
+def describe_interpreter() -> dict[str, Any]:
     return {
         "implementation": platform.python_implementation(),
         "version": sys.version,
@@ -32,18 +27,18 @@ def interpreter() -> dict[str, Any]:
     }
 
 
-def hardware() -> dict[str, Any]:
+def describe_hardware() -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "ram_bytes": ram_bytes(),
-        "gpus": gpus(),
+        "gpus": list_gpus(),
         "gpu_driver": _first_line("/proc/driver/nvidia/version"),
     }
 
 
-def system() -> dict[str, Any]:
+def describe_system() -> dict[str, Any]:
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -54,7 +49,7 @@ def system() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    for line in _lines("/proc/cpuinfo"):
+    for line in _read_lines("/proc/cpuinfo"):
         if line.lower().startswith(("model name", "hardware")):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
@@ -68,35 +63,35 @@ def ram_bytes() -> int | None:
 
 
 def umask() -> str | None:
-    # os.umask() can only tell by changing it, for every thread; Linux tells without.
-    for line in _lines("/proc/self/status"):
+    # os.umask() can only be read by changing it, for every thread; /proc needs no change.
+    for line in _read_lines("/proc/self/status"):
         if line.startswith("Umask:"):
             return line.split()[1]
     return None
 
 
-def gpus() -> list[dict[str, Any]]:
+def list_gpus() -> list[dict[str, Any]]:
     """From torch once the program has initialised CUDA, else from the driver's files."""
     torch = sys.modules.get("torch")
-    # Even is_available() wakes the driver, after which a forked worker cannot use the device.
+    # Even is_available() initialises the driver, after which a forked worker cannot use the device.
     if torch is None or not torch.cuda.is_initialized():
         return [{"name": name} for name in _driver_gpus()]
-    return [_properties(torch, index) for index in range(torch.cuda.device_count())]
+    return [_cuda_properties(torch, index) for index in range(torch.cuda.device_count())]
 
 
-def _properties(torch: Any, index: int) -> dict[str, Any]:
-    found = torch.cuda.get_device_properties(index)
-    capability = f"{found.major}.{found.minor}"
-    return {"name": found.name, "memory_bytes": found.total_memory, "capability": capability}
+def _cuda_properties(torch: Any, index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    capability = f"{properties.major}.{properties.minor}"
+    return {"name": properties.name, "memory_bytes": properties.total_memory, "capability": capability}
 
 
 def _driver_gpus() -> list[str]:
     files = sorted(glob("/proc/driver/nvidia/gpus/*/information"))
-    lines = (line for file in files for line in _lines(file) if line.startswith("Model:"))
+    lines = (line for file in files for line in _read_lines(file) if line.startswith("Model:"))
     return [line.partition(":")[2].strip() for line in lines]
 
 
-def _lines(path: str) -> list[str]:
+def _read_lines(path: str) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -104,7 +99,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _first_line(path: str) -> str | None:
-    return next(iter(_lines(path)), None)
+    return next(iter(_read_lines(path)), None)
 
 
 def _is_flag(name: str) -> bool:
@@ -138,43 +133,43 @@ _JAX_FLAGS = (
 )
 
 
-def randomness(attempt: Attempt) -> dict[str, Any]:
-    """State hashes of random, and of numpy, torch and jax where the program has imported them."""
+def describe_randomness(attempt: Attempt) -> dict[str, Any]:
+    """RNG state digests of random, and of numpy, torch and jax if imported."""
     facts: dict[str, Any] = {"random": {"state": _digest(repr(random.getstate()).encode())}}
-    for name, collect in (("numpy.random", _numpy), ("torch", _torch), ("jax", _jax)):
+    for name, collect in (("numpy.random", _numpy_facts), ("torch", _torch_facts), ("jax", _jax_facts)):
         if sys.modules.get(name) is not None:
             facts[name.partition(".")[0]] = collect(sys.modules[name], attempt)
     return facts
 
 
-def _numpy(module: Any, attempt: Attempt) -> dict[str, Any]:
-    return {"state": attempt("numpy random state", lambda: _state(module.get_state(legacy=False)))}
+def _numpy_facts(module: Any, attempt: Attempt) -> dict[str, Any]:
+    return {"state": attempt("numpy random state", lambda: _state_digest(module.get_state(legacy=False)))}
 
 
-def _torch(module: Any, attempt: Attempt) -> dict[str, Any]:
-    facts = _flags("torch", module, _TORCH_FLAGS, attempt)
-    facts["state"] = attempt("torch random state", lambda: _digest(_bytes(module.get_rng_state())))
+def _torch_facts(module: Any, attempt: Attempt) -> dict[str, Any]:
+    facts = _read_flags("torch", module, _TORCH_FLAGS, attempt)
+    facts["state"] = attempt("torch random state", lambda: _digest(_tensor_bytes(module.get_rng_state())))
     if attempt("torch cuda", module.cuda.is_initialized):
         facts["cuda_initial_seed"] = attempt("torch cuda seed", module.cuda.initial_seed)
         facts["cuda_state"] = attempt(
-            "torch cuda state", lambda: _digest(_bytes(module.cuda.get_rng_state()))
+            "torch cuda state", lambda: _digest(_tensor_bytes(module.cuda.get_rng_state()))
         )
         facts["cudnn"] = attempt("cudnn version", module.backends.cudnn.version)
     return facts
 
 
-def _jax(module: Any, attempt: Attempt) -> dict[str, Any]:
-    return _flags("jax", module, _JAX_FLAGS, attempt)
+def _jax_facts(module: Any, attempt: Attempt) -> dict[str, Any]:
+    return _read_flags("jax", module, _JAX_FLAGS, attempt)
 
 
-def _flags(library: str, module: Any, flags: tuple[str, ...], attempt: Attempt) -> dict[str, Any]:
+def _read_flags(library: str, module: Any, flags: tuple[str, ...], attempt: Attempt) -> dict[str, Any]:
     return {
-        flag.removesuffix("()"): attempt(f"{library} {flag}", lambda flag=flag: _flag(module, flag))  # type: ignore[misc]
+        flag.removesuffix("()"): attempt(f"{library} {flag}", lambda flag=flag: _read_flag(module, flag))  # type: ignore[misc]
         for flag in flags
     }
 
 
-def _flag(module: Any, flag: str) -> Any:
+def _read_flag(module: Any, flag: str) -> Any:
     value = module
     for part in flag.removesuffix("()").split("."):
         value = getattr(value, part)
@@ -183,18 +178,18 @@ def _flag(module: Any, flag: str) -> Any:
     return value if isinstance(value, bool | int | str | None) else str(value)
 
 
-def _bytes(state: Any) -> bytes:
+def _tensor_bytes(state: Any) -> bytes:
     return bytes(state.tolist())
 
 
-def _state(state: Any) -> str:
+def _state_digest(state: Any) -> str:
     """The digest of numpy's nested state, arrays by their bytes."""
-    return _digest(repr(_plain(state)).encode())
+    return _digest(repr(_to_plain(state)).encode())
 
 
-def _plain(state: Any) -> Any:
+def _to_plain(state: Any) -> Any:
     if isinstance(state, dict):
-        return sorted((key, _plain(value)) for key, value in state.items())
+        return sorted((key, _to_plain(value)) for key, value in state.items())
     return state.tobytes() if hasattr(state, "tobytes") else state
 
 

@@ -1,9 +1,4 @@
-"""Replaced functions.
-
-Find functions, methods and classes that were replaced after their module was imported.
-
-Go through loaded modules for names whose value somebody else defined, without running any code.
-"""
+"""Find functions, methods and classes that were replaced after their module was imported."""
 
 from __future__ import annotations
 
@@ -16,68 +11,90 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any, Literal
 
-from tensortap.metadata.definitions import Definition, Definitions, Owner, Owners, definitions_of
+from tensortap.metadata.definitions import (
+    CodeOwner,
+    ModuleDefinitions,
+    OwnerLookup,
+    WrittenDefinition,
+    read_definitions,
+)
 
-BUDGET = 0.3
+TIME_BUDGET = 0.3
 
 
 @dataclass
-class Modifications:
-    """What was replaced, and how much of the process was looked at."""
+class RuntimeModifications:
+    """What was replaced, and how many modules were checked."""
 
-    found: dict[str, dict[str, str]] = field(default_factory=dict)
-    looked_at: int = 0
-    not_looked_at: int = 0
+    replaced: dict[str, dict[str, str]] = field(default_factory=dict)
+    checked: int = 0
+    unchecked: int = 0
 
 
-def runtime_modifications(budget: float = BUDGET) -> Modifications:
-    """Compare what each imported module's code defines with what is there now, in `budget` seconds."""
-    # Of this thread's own work, so that a busy machine does not shorten the look.
+def find_modifications(budget: float = TIME_BUDGET) -> RuntimeModifications:
+    """Compare what each imported module's source defines with its current values, in `budget` seconds."""
+    # CPU time of this thread, so that a busy machine does not shorten the scan.
     deadline = time.thread_time() + budget
-    look, result = Look(), Modifications()
-    for module in look.modules():
+    scan, modifications = ModuleScan(), RuntimeModifications()
+    for module in scan.modules():
         if time.thread_time() > deadline:
-            result.not_looked_at += 1
+            modifications.unchecked += 1
             continue
-        result.looked_at += 1
-        result.found |= _replaced(module, look)
-    result.found = dict(sorted(result.found.items()))
-    return result
+        modifications.checked += 1
+        modifications.replaced |= _find_replaced(module, scan)
+    modifications.replaced = dict(sorted(modifications.replaced.items()))
+    return modifications
 
 
-def _replaced(module: ModuleType, look: Look) -> dict[str, dict[str, str]]:
-    suspects = list(look.suspects(module))
-    definitions = definitions_of(module) if suspects else None
-    judged = ((suspect, _original(suspect, definitions, look.owners)) for suspect in suspects)
-    return {suspect.path: original | _replacement(suspect) for suspect, original in judged if original}
+def _find_replaced(module: ModuleType, scan: ModuleScan) -> dict[str, dict[str, str]]:
+    suspects = list(scan.suspects(module))
+    definitions = read_definitions(module) if suspects else None
+    pairs = ((suspect, _find_original(suspect, definitions, scan.owners)) for suspect in suspects)
+    return {
+        suspect.path: original | _describe_replacement(suspect) for suspect, original in pairs if original
+    }
 
 
-def _original(suspect: Suspect, definitions: Definitions | None, owners: Owners) -> dict[str, str] | None:
-    """What stood there before; None when the value is there by right: imported, decorated, added."""
-    body = _body(suspect, definitions)
+def _find_original(
+    suspect: Suspect, definitions: ModuleDefinitions | None, owners: OwnerLookup
+) -> dict[str, str] | None:
+    """The original of a replaced value; None if the value is legitimate: imported, decorated, added."""
+    body = _defining_body(suspect, definitions)
     definition = body.find(suspect.name) if body is not None else None
     # A library cannot have imported, nor been decorated with, what the program defines.
-    if suspect.target.kind != "program" and (suspect.definer.kind == "program" or _is_mock(suspect.value)):
-        return _written(suspect, definition) or _inherited(suspect) or _known(suspect, body, owners)
-    if definition is None or not definition.is_plain or _is_shaped(suspect, definitions, owners):
+    if suspect.name_owner.kind != "program" and (
+        suspect.value_owner.kind == "program" or _is_mock(suspect.value)
+    ):
+        return (
+            _original_in_source(suspect, definition)
+            or _original_in_base(suspect)
+            or _original_by_name(suspect, body, owners)
+        )
+    if (
+        definition is None
+        or not definition.is_plain
+        or _may_come_from_class_creation(suspect, definitions, owners)
+    ):
         return None
-    return _written(suspect, definition)
+    return _original_in_source(suspect, definition)
 
 
-def _body(suspect: Suspect, definitions: Definitions | None) -> Definitions | None:
-    if definitions is None or suspect.holder is None:
+def _defining_body(suspect: Suspect, definitions: ModuleDefinitions | None) -> ModuleDefinitions | None:
+    if definitions is None or suspect.cls is None:
         return definitions
-    return definitions.inside(suspect.holder.__qualname__)
+    return definitions.class_body(suspect.cls.__qualname__)
 
 
-def _is_shaped(suspect: Suspect, definitions: Definitions | None, owners: Owners) -> bool:
-    """Whether a class decorator, a metaclass or a base may have put it there as the class was made."""
-    if suspect.holder is None or definitions is None:
+def _may_come_from_class_creation(
+    suspect: Suspect, definitions: ModuleDefinitions | None, owners: OwnerLookup
+) -> bool:
+    """Whether a class decorator, a metaclass or a base may have set it when the class was created."""
+    if suspect.cls is None or definitions is None:
         return False
-    makers = [*suspect.holder.__mro__[1:], *type.mro(type(suspect.holder))]
-    if any(owners.of_module(maker.__module__).top == suspect.definer.top for maker in makers):
+    makers = [*suspect.cls.__mro__[1:], *type.mro(type(suspect.cls))]
+    if any(owners.of_module(maker.__module__).top == suspect.value_owner.top for maker in makers):
         return True
-    outermost = definitions.find(suspect.holder.__qualname__.partition(".")[0])
+    outermost = definitions.find(suspect.cls.__qualname__.partition(".")[0])
     return outermost is None or not outermost.is_plain
 
 
@@ -85,36 +102,38 @@ def _is_mock(value: Any) -> bool:
     return type(value).__module__ == "unittest.mock"
 
 
-def _written(suspect: Suspect, definition: Definition | None) -> dict[str, str] | None:
+def _original_in_source(suspect: Suspect, definition: WrittenDefinition | None) -> dict[str, str] | None:
     if definition is None:
         return None
-    place = f"{suspect.module.__file__}:{definition.line}"
-    return {"original": suspect.path, "original_defined_in": place}
+    location = f"{suspect.module.__file__}:{definition.line}"
+    return {"original": suspect.path, "original_defined_in": location}
 
 
-def _inherited(suspect: Suspect) -> dict[str, str] | None:
-    """Of a class, the base that still has what the replacement shadows."""
-    for base in (suspect.holder.__mro__ if suspect.holder is not None else ())[1:-1]:
+def _original_in_base(suspect: Suspect) -> dict[str, str] | None:
+    """The attribute of a base class that the replacement shadows."""
+    for base in (suspect.cls.__mro__ if suspect.cls is not None else ())[1:-1]:
         if suspect.name in vars(base):
             return {"original": f"{base.__module__}.{base.__qualname__}.{suspect.name}"}
     return None
 
 
-def _known(suspect: Suspect, body: Definitions | None, owners: Owners) -> dict[str, str] | None:
-    """A name that the module is known to have had, though its code does not define it."""
-    if suspect.holder is not None:
+def _original_by_name(
+    suspect: Suspect, body: ModuleDefinitions | None, owners: OwnerLookup
+) -> dict[str, str] | None:
+    """A name that the module must have had, though its source does not define it."""
+    if suspect.cls is not None:
         return {"original": suspect.path} if body is not None and body.mentions(suspect.name) else None
     is_public = suspect.name in (suspect.module.__dict__.get("__all__") or ())
     if body is None or is_public or body.mentions(suspect.name):
         return {"original": suspect.path}
-    namesake = _namesake(suspect, owners)
+    namesake = _find_namesake(suspect, owners)
     return {"original": namesake} if namesake else None
 
 
-def _namesake(suspect: Suspect, owners: Owners) -> str | None:
-    """The function or class that the rest of the package still has under that name."""
+def _find_namesake(suspect: Suspect, owners: OwnerLookup) -> str | None:
+    """The function or class of that name elsewhere in the package."""
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] != suspect.target.top or not isinstance(module, ModuleType):
+        if name.partition(".")[0] != suspect.name_owner.top or not isinstance(module, ModuleType):
             continue
         value = module.__dict__.get(suspect.name)
         qualname = getattr(value, "__qualname__", None) if value is not suspect.value else None
@@ -123,32 +142,32 @@ def _namesake(suspect: Suspect, owners: Owners) -> str | None:
     return None
 
 
-def _replacement(suspect: Suspect) -> dict[str, str]:
+def _describe_replacement(suspect: Suspect) -> dict[str, str]:
     value = suspect.value.func if type(suspect.value) is partial else suspect.value
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return {"replacement": _own_name(named), "defined_in": _place(named)}
+    definition = value if hasattr(value, "__qualname__") else type(value)
+    return {"replacement": _qualified_name(definition), "defined_in": _source_location(definition)}
 
 
-def _own_name(named: Any) -> str:
-    # functools.wraps gives a replacement the name of the original; its code keeps its own.
-    if isinstance(named, FunctionType):
-        return f"{named.__globals__.get('__name__')}.{named.__code__.co_qualname}"
-    return f"{named.__module__}.{named.__qualname__}"
+def _qualified_name(definition: Any) -> str:
+    # functools.wraps gives a replacement the name of the original; its code object keeps its own.
+    if isinstance(definition, FunctionType):
+        return f"{definition.__globals__.get('__name__')}.{definition.__code__.co_qualname}"
+    return f"{definition.__module__}.{definition.__qualname__}"
 
 
-def _place(named: Any) -> str:
-    code = getattr(named, "__code__", None)
+def _source_location(definition: Any) -> str:
+    code = getattr(definition, "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"
     try:
-        return f"{inspect.getsourcefile(named)}:{inspect.getsourcelines(named)[1]}"
+        return f"{inspect.getsourcefile(definition)}:{inspect.getsourcelines(definition)[1]}"
     except (OSError, TypeError):
         return "unknown"
 
 
-Form = Literal["function", "class", "wrapper", "property", "stand-in", "callable", "other"]
+ValueForm = Literal["function", "class", "wrapper", "property", "stand-in", "callable", "other"]
 
-_FORMS: dict[type, Form] = {
+_FORMS: dict[type, ValueForm] = {
     FunctionType: "function",
     staticmethod: "wrapper",
     classmethod: "wrapper",
@@ -159,88 +178,98 @@ _FORMS: dict[type, Form] = {
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A name whose present value was defined by somebody else than its module."""
+    """A name whose current value was not defined by its module's package."""
 
     module: ModuleType
-    holder: type | None
+    cls: type | None
     name: str
     value: Any
-    definer: Owner
-    target: Owner
+    value_owner: CodeOwner
+    name_owner: CodeOwner
 
     @property
     def path(self) -> str:
-        inner = f"{self.holder.__qualname__}." if self.holder is not None else ""
+        inner = f"{self.cls.__qualname__}." if self.cls is not None else ""
         return f"{self.module.__name__}.{inner}{self.name}"
 
     @property
     def is_stand_in(self) -> bool:
-        """A mock or a partial: made to take a function's place."""
-        return _form(type(self.value)) == "stand-in"
+        """Whether it is a mock or a partial, which stand in for a function."""
+        return _classify(type(self.value)) == "stand-in"
 
 
-class Look:
-    """One look at the process."""
+class ModuleScan:
+    """One scan of the loaded modules."""
 
     def __init__(self) -> None:
-        self.owners = Owners()
-        self._forms: dict[type, Form] = dict(_FORMS)
+        self.owners = OwnerLookup()
+        self._forms: dict[type, ValueForm] = dict(_FORMS)
 
     def modules(self) -> list[ModuleType]:
-        """The loaded modules: the program's first, then libraries', then Python's; never ours."""
+        """The loaded modules: first the program's, then libraries, then the stdlib; never ours."""
         loaded = list(sys.modules.items())
-        # A second name for the same module (`os.path`) is skipped: it is met under its own.
+        # An alias of a module (`os.path`) is skipped: it is scanned under its own name.
         modules = [
-            m for name, m in loaded if isinstance(m, ModuleType) and m.__dict__.get("__name__") == name
+            module
+            for name, module in loaded
+            if isinstance(module, ModuleType) and module.__dict__.get("__name__") == name
         ]
         order = {"program": 0, "library": 1, "stdlib": 2, "own": 3}
         ranked = [
-            (order[self.owners.of_module(m.__name__).kind], m) for m in modules if m.__name__ != "__main__"
+            (order[self.owners.of_module(module.__name__).kind], module)
+            for module in modules
+            if module.__name__ != "__main__"
         ]
         return [module for rank, module in sorted(ranked, key=lambda pair: pair[0]) if rank < 3]
 
     def suspects(self, module: ModuleType) -> Iterator[Suspect]:
-        target = self.owners.of_module(module.__name__)
-        return self._among(module, None, module.__dict__, target)
+        name_owner = self.owners.of_module(module.__name__)
+        return self._suspects_in(module, None, module.__dict__, name_owner)
 
-    def _among(self, module: ModuleType, holder: type | None, names: Any, target: Owner) -> Iterator[Suspect]:
+    def _suspects_in(
+        self, module: ModuleType, cls: type | None, names: Any, name_owner: CodeOwner
+    ) -> Iterator[Suspect]:
         file = module.__dict__.get("__file__")
         forms = self._forms
         for name, entry in list(names.items()):
-            # This loop sees every name of the process, hence what is inlined here.
-            form = forms.get(type(entry)) or self._new_form(type(entry))
+            # This loop visits every name of the process, hence the inlining.
+            form = forms.get(type(entry)) or self._classify_type(type(entry))
             if form == "other" or (form == "function" and entry.__code__.co_filename == file):
                 continue
-            value, form = self._unwrapped(entry, form)
-            if self._is_foreign(value, form, file, target):
-                yield Suspect(module, holder, name, value, self.owners.of(value), target)
-            elif form == "class" and _is_home(value, module, holder, name):
-                yield from self._among(module, value, vars(value), target)
+            value, form = self._unwrap(entry, form)
+            if self._is_foreign(value, form, file, name_owner):
+                yield Suspect(module, cls, name, value, self.owners.of(value), name_owner)
+            elif form == "class" and _is_defined_here(value, module, cls, name):
+                yield from self._suspects_in(module, value, vars(value), name_owner)
 
-    def _new_form(self, kind: type) -> Form:
-        form = self._forms[kind] = _form(kind)
+    def _classify_type(self, kind: type) -> ValueForm:
+        form = self._forms[kind] = _classify(kind)
         if form == "callable" and self.owners.of_module(kind.__module__).kind != "program":
             form = self._forms[kind] = "other"
         return form
 
-    def _unwrapped(self, entry: Any, form: Form) -> tuple[Any, Form]:
+    def _unwrap(self, entry: Any, form: ValueForm) -> tuple[Any, ValueForm]:
         if form not in ("wrapper", "property"):
             return entry, form
         value = entry.fget if form == "property" else entry.__func__
-        return value, _form(type(value))
+        return value, _classify(type(value))
 
-    def _is_foreign(self, value: Any, form: Form, file: str | None, target: Owner) -> bool:
+    def _is_foreign(self, value: Any, form: ValueForm, file: str | None, name_owner: CodeOwner) -> bool:
         if form == "function":
-            return value.__code__.co_filename != file and _is_stranger(self.owners.of_function(value), target)
+            return value.__code__.co_filename != file and _is_unrelated(
+                self.owners.of_function(value), name_owner
+            )
         if form == "class":
-            named = self.owners.of_module(value.__module__)
-            return _is_stranger(named, target) and _is_stranger(self.owners.of_class(value), target)
+            module_owner = self.owners.of_module(value.__module__)
+            return _is_unrelated(module_owner, name_owner) and _is_unrelated(
+                self.owners.of_class(value), name_owner
+            )
         if form == "stand-in":
-            return target.kind != "stdlib"
-        return form == "callable" and target.kind != "program"
+            return name_owner.kind != "stdlib"
+        return form == "callable" and name_owner.kind != "program"
 
 
-def _form(kind: type) -> Form:
+def _classify(kind: type) -> ValueForm:
     if kind in _FORMS:
         return _FORMS[kind]
     if issubclass(kind, type):
@@ -250,15 +279,15 @@ def _form(kind: type) -> Form:
     return "callable" if hasattr(kind, "__call__") else "other"  # noqa: B004  callable() would ask the type itself
 
 
-def _is_home(value: type, module: ModuleType, holder: type | None, name: str) -> bool:
-    """Whether a class was made by this module under this name, so that its methods are looked at once."""
+def _is_defined_here(value: type, module: ModuleType, cls: type | None, name: str) -> bool:
+    """Whether a class was defined by this module under this name, so that its methods are scanned once."""
     if value.__module__ != module.__name__:
         return False
-    return holder is None or value.__qualname__ == f"{holder.__qualname__}.{name}"
+    return cls is None or value.__qualname__ == f"{cls.__qualname__}.{name}"
 
 
-def _is_stranger(definer: Owner, target: Owner) -> bool:
-    if definer.kind in ("stdlib", "own") or definer.top == target.top:
+def _is_unrelated(value_owner: CodeOwner, name_owner: CodeOwner) -> bool:
+    if value_owner.kind in ("stdlib", "own") or value_owner.top == name_owner.top:
         return False
-    # Libraries adapt Python's modules when they are imported (torch does inspect): no news of the program.
-    return not (definer.kind == "library" and target.kind == "stdlib")
+    # Libraries patch the stdlib when they are imported (torch patches inspect): not the program's doing.
+    return not (value_owner.kind == "library" and name_owner.kind == "stdlib")

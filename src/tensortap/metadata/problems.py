@@ -1,4 +1,4 @@
-"""Keep a fact that cannot be collected from failing the job: note the reason, log it once."""
+"""Failures to collect metadata never fail the job: note the reason, log it once."""
 
 import logging
 from collections.abc import Callable
@@ -13,11 +13,11 @@ class Problems:
     """What could not be collected in one pass; `logged` is shared by all passes of a run."""
 
     def __init__(self, logged: set[tuple[str, str]]) -> None:
-        self.found: list[dict[str, str]] = []
+        self.entries: list[dict[str, str]] = []
         self._logged = logged
 
     def attempt(self, fact: str, collect: Callable[[], T]) -> T | None:
-        """What `collect` returns, or None with the reason noted."""
+        """The result of `collect`, or None with the exception noted."""
         try:
             return collect()
         except Exception as error:  # noqa: BLE001  a fact about the job is never worth the job
@@ -25,7 +25,7 @@ class Problems:
             return None
 
     def note(self, fact: str, reason: str) -> None:
-        self.found.append({"fact": fact, "reason": reason})
+        self.entries.append({"fact": fact, "reason": reason})
         if (fact, reason) not in self._logged:
             self._logged.add((fact, reason))
             logger.warning("could not collect %s: %s", fact, reason)

@@ -1,11 +1,4 @@
-"""Secrets.
-
-Recognise secrets in variables, commands and addresses, and put a keyed digest in their place.
-
-Secrets that only the program they are given to makes known: `curl -u me:SECRET`, `mysql -pSECRET`.
-
-Keep the key of the redaction digests: one per user, readable by that user alone.
-"""
+"""Recognise secrets in variables, commands and URLs, and replace them with a keyed digest."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-Policy = Literal["all", "redact", "names"]
+EnvironmentPolicy = Literal["all", "redact", "names"]
 
 NOT_RECORDED = "<not recorded>"
 
@@ -41,7 +34,7 @@ _SECRET_ENDINGS = (
     "ACCESSTOKEN",
     "PWD",
 )
-# A word beside these is about text or tables, not about access: MAX_TOKENS, EOS_TOKEN, SORT_KEY.
+# Beside these, a word is about text or tables, not about access: MAX_TOKENS, EOS_TOKEN, SORT_KEY.
 _ABOUT_TEXT = frozenset((
     "MAX", "MIN", "NUM", "N", "PAD", "EOS", "BOS", "UNK", "MASK", "CLS", "SEP", "SPECIAL", "STOP", "PER",
     "NEW", "IMAGE", "BUDGET", "TOTAL", "PROMPT",
@@ -57,9 +50,9 @@ _HARMLESS_BESIDE = {
     "KEYS": _ABOUT_TABLES,
     "PIN": frozenset(("MEMORY", "MEM")),
 }
-# Beside these even a number may be one: API_KEY=1234, but not KEY_DIM=64.
+# Beside these, even a number may be a secret: API_KEY=1234, but not KEY_DIM=64.
 _ABOUT_ACCESS = frozenset(("API", "ACCESS", "AUTH", "SECRET", "PRIVATE", "BOT", "BEARER", "SESSION", "LOGIN"))
-_COUNTED = frozenset(("TOKEN", "TOKENS", "KEY", "KEYS"))
+_COUNTABLE_WORDS = frozenset(("TOKEN", "TOKENS", "KEY", "KEYS"))
 _NUMBER = re.compile(r"-?\d{1,7}(?:\.\d*)?(?:e-?\d+)?")
 # A name that ends in one of these describes a secret, but its value is not one.
 _HARMLESS_ENDINGS = frozenset((
@@ -68,9 +61,9 @@ _HARMLESS_ENDINGS = frozenset((
     "VERSION", "ENDPOINT", "URL", "URI", "REGION", "ALGORITHM", "EXPIRY", "IGNORE",
 ))  # fmt: skip
 _HARMLESS_VALUES = frozenset(("", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"))
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
-# Each pattern with words of which one must be there (in lower case) before it is worth trying.
+# Each pattern with hints, of which one must occur (in lower case) before it is worth trying.
 _URL = r"\b[A-Za-z][A-Za-z0-9+.-]{0,20}://"
 _START = r"(?<![A-Za-z0-9])"
 _PATTERNS = tuple(
@@ -158,111 +151,119 @@ class Redactor:
 
     @cached_property
     def _key(self) -> bytes:
-        # Found when the first secret is, so that a program without secrets leaves no key file.
+        # Created for the first secret, so that a program without secrets leaves no key file.
         return self._find_key()
 
-    def hide(self, secret: str) -> str:
+    def redact(self, secret: str) -> str:
         if _REDACTED.fullmatch(secret):
             return secret
         message = secret.encode("utf-8", "surrogatepass")
         return f"<redacted:{hmac.new(self._key, message, hashlib.blake2b).hexdigest()[:16]}>"
 
     def text(self, text: str) -> str:
-        """The same text with every secret span hidden."""
-        pieces, end = [], 0
+        """The string with every secret span redacted."""
+        parts, end = [], 0
         for start, stop in secret_spans(text):
-            pieces += [text[end:start], self.hide(text[start:stop])]
+            parts += [text[end:start], self.redact(text[start:stop])]
             end = stop
-        return "".join(pieces) + text[end:]
+        return "".join(parts) + text[end:]
 
-    def variables(self, variables: Mapping[str, str], policy: Policy = "redact") -> dict[str, str]:
-        """Every name, sorted; the value of a variable that looks secret is hidden as a whole."""
+    def variables(self, variables: Mapping[str, str], policy: EnvironmentPolicy = "redact") -> dict[str, str]:
+        """The variables, sorted; the value of one that looks secret is redacted entirely."""
         if policy == "all":
             return dict(sorted(variables.items()))
         if policy == "names":
             return dict.fromkeys(sorted(variables), NOT_RECORDED)
-        return {name: self._value(name, value) for name, value in sorted(variables.items())}
+        return {name: self._redact_variable(name, value) for name, value in sorted(variables.items())}
 
     def arguments(self, arguments: Iterable[str]) -> list[str]:
-        """A command line with the values of secret options hidden: `--token=V`, `--api-key V`, `key=V`."""
-        hidden: list[str] = []
+        """A command line with the values of secret options redacted: `--token=V`, `--api-key V`, `key=V`."""
+        redacted: list[str] = []
         option, words = "", list(map(str, arguments))
-        for argument, part in zip(words, secret_parts(words), strict=True):
-            hidden.append(self._argument(option, argument) if part is None else self._without(argument, part))
+        for argument, span in zip(words, secret_option_spans(words), strict=True):
+            redacted.append(
+                self._redact_argument(option, argument) if span is None else self._redact_span(argument, span)
+            )
             option = argument if argument.startswith("-") and "=" not in argument else ""
-        return hidden
+        return redacted
 
-    def _value(self, name: str, value: str) -> str:
-        return self.hide(value) if is_secret(name, value) or secret_spans(value) else value
+    def _redact_variable(self, name: str, value: str) -> str:
+        return self.redact(value) if is_secret(name, value) or secret_spans(value) else value
 
-    def _without(self, argument: str, part: tuple[int, int]) -> str:
-        start, stop = part
-        return argument[:start] + self.hide(argument[start:stop]) + argument[stop:]
+    def _redact_span(self, argument: str, span: tuple[int, int]) -> str:
+        start, stop = span
+        return argument[:start] + self.redact(argument[start:stop]) + argument[stop:]
 
-    def _argument(self, option: str, argument: str) -> str:
+    def _redact_argument(self, option: str, argument: str) -> str:
         is_value = bool(option) and not argument.startswith("--")
         if is_value and is_secret(option, argument):
-            return self.hide(argument)
+            return self.redact(argument)
         name, equals, value = argument.partition("=")
         if equals and re.fullmatch(r"[-+~]*[\w.@/-]+", name) and is_secret(name, value):
-            return f"{name}={self.hide(value)}"
+            return f"{name}={self.redact(value)}"
         return self.text(argument)
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable or option of that name holds a secret, judged by whole words of the name."""
+    """Whether a variable or option holds a secret, by whole words of its name."""
     if value.lower() in _HARMLESS_VALUES:
         return False
-    words = [word.upper() for word in _WORDS.findall(name)]
+    words = [word.upper() for word in _NAME_WORD.findall(name)]
     if not words or words in (["PWD"], ["OLDPWD"]) or words[-1] in _HARMLESS_ENDINGS:
         return False
     is_number = _NUMBER.fullmatch(value) is not None and not _ABOUT_ACCESS & set(words)
-    return any(_is_secret_word(word, words) and not (is_number and word in _COUNTED) for word in words)
+    return any(
+        _is_secret_word(word, words) and not (is_number and word in _COUNTABLE_WORDS) for word in words
+    )
 
 
 def secret_spans(text: str) -> list[tuple[int, int]]:
-    """Where secrets stand in a text: start and end of each, in order, never overlapping."""
+    """(start, end) of each secret in a string, sorted and without overlaps."""
     if len(text) < 6:
         return []
     lowered = text.lower()
-    patterns = [pattern for hints, pattern in _PATTERNS if _any_in(hints, lowered)]
+    patterns = [pattern for hints, pattern in _PATTERNS if _contains_any(hints, lowered)]
     spans = [match.span("secret") for pattern in patterns for match in pattern.finditer(text)]
-    if _any_in(_PASSWORD_HINTS, lowered):
-        spans += [m.span("secret") for m in _PASSWORD_PAIR.finditer(text) if _is_literal(m["secret"])]
-    if _any_in(_KEY_HINTS, lowered):
-        spans += [m.span("secret") for m in _KEY_PAIR.finditer(text) if is_random(m["secret"])]
-    return _joined(span for span in spans if not _REDACTED.search(text[slice(*span)]))
+    if _contains_any(_PASSWORD_HINTS, lowered):
+        spans += [
+            match.span("secret") for match in _PASSWORD_PAIR.finditer(text) if _is_literal(match["secret"])
+        ]
+    if _contains_any(_KEY_HINTS, lowered):
+        spans += [match.span("secret") for match in _KEY_PAIR.finditer(text) if looks_random(match["secret"])]
+    return _merge_spans(span for span in spans if not _REDACTED.search(text[slice(*span)]))
 
 
 def count_secrets(text: str) -> int:
-    """How many secrets stand in a long text, where most lines hold none of the words that hint at one."""
+    """The number of secrets in a long string; only lines that contain a hint are searched."""
     lowered = text.lower()
     present = [hint for hint in _HINTS if hint in lowered]
     lines = zip(text.split("\n"), lowered.split("\n"), strict=True)
-    return sum(len(secret_spans(line)) for line, low in lines if _any_in(present, low))
+    return sum(len(secret_spans(line)) for line, low in lines if _contains_any(present, low))
 
 
-def is_random(text: str) -> bool:
-    """Whether the characters are too varied for words: digits among letters, over 3.2 bits each."""
-    if not any(c.isdigit() for c in text) or not any(c.isalpha() for c in text):
+def looks_random(text: str) -> bool:
+    """Whether the entropy is too high for words: digits and letters, over 3.2 bits per character."""
+    if not any(character.isdigit() for character in text) or not any(
+        character.isalpha() for character in text
+    ):
         return False
     counts = Counter(text).values()
-    return -sum(n / len(text) * math.log2(n / len(text)) for n in counts) > 3.2
+    return -sum(count / len(text) * math.log2(count / len(text)) for count in counts) > 3.2
 
 
-def without_credentials(address: str) -> str:
-    """A remote's address without user and password: `https://u:p@host/x` becomes `https://host/x`.
+def without_credentials(url: str) -> str:
+    """A URL without user and password: `https://u:p@host/x` becomes `https://host/x`.
 
-    The user of an ssh address (`ssh://git@host`) is part of the address and stays.
+    The user of an ssh URL (`ssh://git@host`) is part of the address and stays.
     """
-    match = _USERINFO.match(address)
+    match = _USERINFO.match(url)
     if match is None:
-        return address
+        return url
     user = match["userinfo"].partition(":")[0] if match["scheme"].startswith(("ssh", "git+ssh")) else ""
-    return match["scheme"] + (f"{user}@" if user else "") + address[match.end() :]
+    return match["scheme"] + (f"{user}@" if user else "") + url[match.end() :]
 
 
-def _any_in(hints: Iterable[str], text: str) -> bool:
+def _contains_any(hints: Iterable[str], text: str) -> bool:
     return any(hint in text for hint in hints)
 
 
@@ -273,61 +274,61 @@ def _is_secret_word(word: str, words: list[str]) -> bool:
 
 
 def _is_literal(value: str) -> bool:
-    # `password=os.environ...` and `password: str` in code are not the password itself.
+    # `password=os.environ...` and `password: str` in code are not passwords.
     return not re.match(
         r"(?:os\.|self\.|args\.|config\.|getpass|None\b|True\b|False\b|str\b|\*+$|\.\.\.)", value
     )
 
 
-def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
+def _merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
     for start, stop in sorted(spans):
-        if joined and start < joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
         else:
-            joined.append((start, stop))
-    return joined
+            merged.append((start, stop))
+    return merged
 
 
-class Option(NamedTuple):
-    """How a program is given a secret: by which words, behind which mark, also in the next word or not."""
+class SecretOption(NamedTuple):
+    """How a program takes a secret: option names, a separator before it, whether also as the next word."""
 
     names: tuple[str, ...]
-    mark: str = ""
-    is_apart: bool = True
+    separator: str = ""
+    is_separate_word: bool = True
 
 
-_CURL = Option(("-u", "--user", "-U", "--proxy-user"), ":")
-_MYSQL = Option(("-p",), is_apart=False)  # a word after it is the name of a database
-_OPTIONS = {
+_CURL = SecretOption(("-u", "--user", "-U", "--proxy-user"), ":")
+_MYSQL = SecretOption(("-p",), is_separate_word=False)  # a separate word would be the name of a database
+_SECRET_OPTIONS = {
     "curl": _CURL,
     **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb", "mariadb-dump"), _MYSQL),
-    "sshpass": Option(("-p",)),
-    "redis-cli": Option(("-a",)),
+    "sshpass": SecretOption(("-p",)),
+    "redis-cli": SecretOption(("-a",)),
 }
 
 
-def secret_parts(words: Iterable[str]) -> Iterator[tuple[int, int] | None]:
-    """For each word of a command, where a secret begins and ends in it; None where there is none."""
-    option, before = None, ""
+def secret_option_spans(words: Iterable[str]) -> Iterator[tuple[int, int] | None]:
+    """For each word of a command, the (start, end) of a secret in it, or None."""
+    option, previous = None, ""
     for word in words:
-        yield _part(option, before, word) if option is not None else None
-        option = _OPTIONS.get(os.path.basename(word), option)
-        before = word
+        yield _secret_span(option, previous, word) if option is not None else None
+        option = _SECRET_OPTIONS.get(os.path.basename(word), option)
+        previous = word
 
 
-def _part(option: Option, before: str, word: str) -> tuple[int, int] | None:
-    start = _start(option, before, word)
+def _secret_span(option: SecretOption, previous: str, word: str) -> tuple[int, int] | None:
+    start = _value_start(option, previous, word)
     if start is None:
         return None
-    if option.mark:
-        start = word.find(option.mark, start) + 1 or len(word)
+    if option.separator:
+        start = word.find(option.separator, start) + 1 or len(word)
     return (start, len(word)) if start < len(word) else None
 
 
-def _start(option: Option, before: str, word: str) -> int | None:
-    """Where the value of such an option begins in the word."""
-    if option.is_apart and before in option.names:
+def _value_start(option: SecretOption, previous: str, word: str) -> int | None:
+    """Where the value of the option starts in the word; None if it has none."""
+    if option.is_separate_word and previous in option.names:
         return 0
     for name in option.names:
         is_long = name.startswith("--")
@@ -336,47 +337,47 @@ def _start(option: Option, before: str, word: str) -> int | None:
     return None
 
 
-_LENGTH = 32
+_KEY_LENGTH = 32
 
 
 def digest_key() -> bytes:
-    """The user's key, made on first use; a key of this process alone where none can be kept."""
-    path = _path()
+    """The user's key, created on first use; a key of this process if none can be stored."""
+    path = _key_path()
     try:
-        return _read(path) or _create(path) or _process_key()
+        return _read_key(path) or _create_key(path) or _process_key()
     except (OSError, ValueError, RuntimeError):
         return _process_key()
 
 
-def _path() -> Path:
+def _key_path() -> Path:
     state = os.environ.get("XDG_STATE_HOME")
     base = Path(state) if state else Path("~/.local/state").expanduser()
     return base / "tensortap" / "key"
 
 
-def _read(path: Path) -> bytes:
+def _read_key(path: Path) -> bytes:
     try:
         key = bytes.fromhex(path.read_text(encoding="utf-8").strip())
     except FileNotFoundError:
         return b""
-    return key if len(key) == _LENGTH else _process_key()
+    return key if len(key) == _KEY_LENGTH else _process_key()
 
 
-def _create(path: Path) -> bytes:
+def _create_key(path: Path) -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(secrets.token_hex(_LENGTH) + "\n")
-        _keep_first(temporary, path)
+            file.write(secrets.token_hex(_KEY_LENGTH) + "\n")
+        _link_if_absent(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    return _read(path)
+    return _read_key(path)
 
 
-def _keep_first(temporary: Path, path: Path) -> None:
-    # A link, unlike a rename, never replaces the key that another process has just made.
+def _link_if_absent(temporary: Path, path: Path) -> None:
+    # A link, unlike a rename, never replaces a key that another process has just created.
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -385,4 +386,4 @@ def _keep_first(temporary: Path, path: Path) -> None:
 
 @cache
 def _process_key() -> bytes:
-    return secrets.token_bytes(_LENGTH)
+    return secrets.token_bytes(_KEY_LENGTH)

@@ -1,11 +1,4 @@
-"""Project and sibling repositories.
-
-Describe the repository the program runs from, and those of editable packages.
-
-Describe the repositories beside the project's: submodules, editable packages, the script's own.
-
-Keep the commits that no remote has, as a git bundle beside the run.
-"""
+"""Describe the repositories of the project, its submodules, editable packages and script; bundle commits."""
 
 from __future__ import annotations
 
@@ -14,30 +7,38 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tensortap.metadata import git
-from tensortap.metadata.git import GitError, NoRepositoryError, Repository, Worktree, flagged, read_worktree
+from tensortap.metadata.git import (
+    GitError,
+    NoRepositoryError,
+    Repository,
+    WorktreeState,
+    find_suspicious_files,
+    read_worktree,
+)
 from tensortap.metadata.packages import Package
 from tensortap.metadata.problems import Problems
 from tensortap.metadata.process import is_below
-from tensortap.metadata.source_archive import CODE
+from tensortap.metadata.source_archive import CODE_FOLDER
 
-PATCH = "project.patch"
+PATCH_FILE = "project.patch"
 
 
 @dataclass
-class Project:
-    """The facts of one repository, as git_info.json and environment.json tell them."""
+class ProjectFacts:
+    """Facts about a repository: `info` for git_info.json, `extras` for environment.json."""
 
     info: dict[str, Any] = field(default_factory=dict)
     extras: dict[str, Any] = field(default_factory=dict)
-    patch: bytes | None = None  # None: not known, as opposed to empty
+    patch: bytes | None = None  # None if unknown, as opposed to empty
 
 
 def find_project(folders: Iterable[str]) -> Repository:
-    """The first repository that one of the folders lies in."""
+    """The repository of the first folder that lies in one."""
     reasons = []
     for folder in folders:
         try:
@@ -47,30 +48,32 @@ def find_project(folders: Iterable[str]) -> Repository:
     raise NoRepositoryError("; ".join(reasons) or "there is neither a working directory nor a main script")
 
 
-def describe_project(repository: Repository, run_folder: str, problems: Problems) -> Project:
-    """Everything about the project; what git refuses to tell is noted, the rest stays."""
+def describe_project(repository: Repository, run_folder: str, problems: Problems) -> ProjectFacts:
+    """Facts about the project; failures of git are noted in `problems`."""
     commits = _commits(repository, problems)
     worktree = problems.attempt("uncommitted changes", lambda: read_worktree(repository, run_folder))
-    extras = problems.attempt("git details", lambda: git.extras(repository)) or {"root": repository.root}
+    extras = problems.attempt("git details", lambda: git.repository_details(repository)) or {
+        "root": repository.root
+    }
     info = {
-        "commit_id": commits[0]["commit"] if commits else git.head(repository),
-        "branch": git.branch(repository),
+        "commit_id": commits[0]["commit"] if commits else git.head_commit(repository),
+        "branch": git.current_branch(repository),
         "status": worktree.status if worktree else "unknown",
         "git_log": commits,
-        "git_diff": f"See {PATCH}" if worktree and worktree.patch else "",
+        "git_diff": f"See {PATCH_FILE}" if worktree and worktree.patch else "",
         "log_entries_count": len(commits),
     }
-    return Project(info, extras | _about(worktree), worktree.patch if worktree else None)
+    return ProjectFacts(info, extras | _worktree_facts(worktree), worktree.patch if worktree else None)
 
 
 def _commits(repository: Repository, problems: Problems) -> list[dict[str, str]]:
-    if git.head(repository) is None:
+    if git.head_commit(repository) is None:
         return []
-    return problems.attempt("git log", lambda: git.log(repository)) or []
+    return problems.attempt("git log", lambda: git.recent_commits(repository)) or []
 
 
-def watched_paths(repository: Repository) -> tuple[str, ...]:
-    """The files of which one changes whenever a commit, a switch or an `add` happens."""
+def paths_that_change(repository: Repository) -> tuple[str, ...]:
+    """Files of which one changes at every commit, switch or `add`."""
     reference = repository.text_or_none("symbolic-ref", "--quiet", "HEAD") or "HEAD"
     tables = os.path.join(repository.common, "reftable", "tables.list")
     packed = tables if os.path.exists(tables) else os.path.join(repository.common, "packed-refs")
@@ -82,89 +85,94 @@ def watched_paths(repository: Repository) -> tuple[str, ...]:
 def editable_packages(
     packages: Iterable[Package], project: Repository | None, status: str, problems: Problems
 ) -> dict[str, dict[str, Any]]:
-    """Commit, branch and state of each package that is installed from a working folder under git."""
+    """Commit, branch and status of each editable package in a git repository."""
     described = {}
     for package in packages:
         if package.is_editable and package.root:
-            facts = problems.attempt(f"git of {package.name}", lambda p=package: _package(p, project, status))  # type: ignore[misc]
+            collect = partial(_package_facts, package, project, status)
+            facts = problems.attempt(f"git of {package.name}", collect)
             described.update({package.name: facts} if facts else {})
     return described
 
 
-def _about(worktree: Worktree | None) -> dict[str, Any]:
+def _worktree_facts(worktree: WorktreeState | None) -> dict[str, Any]:
     if worktree is None:
         return {}
     return {
         "tree": worktree.tree,
         "skipped": worktree.skipped,
         "unmerged": worktree.unmerged,
-        "flagged": flagged(worktree.patch),
+        "flagged": find_suspicious_files(worktree.patch),
     }
 
 
-def _package(package: Package, project: Repository | None, status: str) -> dict[str, Any] | None:
+def _package_facts(package: Package, project: Repository | None, status: str) -> dict[str, Any] | None:
     try:
         repository = git.find_repository(str(package.root))
     except NoRepositoryError:
         return None
-    is_same = project is not None and repository.root == project.root
+    is_project = project is not None and repository.root == project.root
     facts = {
-        "commit_id": git.head(repository),
-        "branch": git.branch(repository),
-        "status": status if is_same else _status(repository),
+        "commit_id": git.head_commit(repository),
+        "branch": git.current_branch(repository),
+        "status": status if is_project else _worktree_status(repository),
         "root": repository.root,
     }
-    return facts | ({"same_as_project": True} if is_same else {})
+    return facts | ({"same_as_project": True} if is_project else {})
 
 
-def _status(repository: Repository) -> str:
+def _worktree_status(repository: Repository) -> str:
     try:
-        return "dirty" if repository.ask("status", "--porcelain", "--untracked-files=normal") else "clean"
+        return "dirty" if repository.run("status", "--porcelain", "--untracked-files=normal") else "clean"
     except GitError:
         return "unknown"
 
 
-Place = tuple[dict[str, Any], Repository]
+LabelledRepository = tuple[dict[str, Any], Repository]
 
-_DEEPEST = 4
-_OWN_PACKAGE = "tensortap"  # whoever reproduces a run has a recorder of their own
+_MAX_DEPTH = 4
+_OWN_PACKAGE = "tensortap"  # a reproduction is recorded by its own tensortap
 
 
-def other_repositories(
+def find_other_repositories(
     project: Repository | None, packages: Iterable[Package], script: str | None
-) -> list[Place]:
-    """Those that the program may import from, and that of its script if it is another."""
-    places = [*_submodules(project, "", 0)] if project is not None else []
-    places += _editable(packages, project)
-    return [*places, *_of_script(script, [one.root for one in (project, *(one for _, one in places)) if one])]
+) -> list[LabelledRepository]:
+    """Repositories that the program may import from, and that of its script if it is another."""
+    repositories = [*_find_submodules(project, "", 0)] if project is not None else []
+    repositories += _find_editable(packages, project)
+    known = (project, *(repository for _, repository in repositories))
+    roots = [repository.root for repository in known if repository]
+    return [*repositories, *_find_script_repository(script, roots)]
 
 
 def describe_repositories(
-    places: Iterable[Place], own: Path, run_folder: str, problems: Problems
+    repositories: Iterable[LabelledRepository], internal_folder: Path, run_folder: str, problems: Problems
 ) -> list[dict[str, Any]]:
-    """What restores each of them, patches and bundles kept in `own`."""
-    found: list[dict[str, Any]] = []
-    for facts, repository in places:
-        stem = f"{len(found) + 1}-{os.path.basename(repository.root)}"
-        described = problems.attempt(
+    """What is needed to restore each of them; patches and bundles are written below `internal_folder`."""
+    descriptions: list[dict[str, Any]] = []
+    for facts, repository in repositories:
+        stem = f"{len(descriptions) + 1}-{os.path.basename(repository.root)}"
+        facts_found = problems.attempt(
             f"repository {facts.get('path') or facts.get('package')}",
-            lambda repository=repository, stem=stem: _described(repository, own, stem, run_folder),  # type: ignore[misc]
+            lambda repository=repository, stem=stem: _describe_repository(
+                repository, internal_folder, stem, run_folder
+            ),  # type: ignore[misc]
         )
-        found.append(facts | (described or {"root": repository.root}))
-    return found
+        descriptions.append(facts | (facts_found or {"root": repository.root}))
+    return descriptions
 
 
-def _submodules(repository: Repository, above: str, depth: int) -> Iterator[Place]:
-    for entry in git.submodules(repository) if depth < _DEEPEST else ():
+def _find_submodules(repository: Repository, parent_path: str, depth: int) -> Iterator[LabelledRepository]:
+    for entry in git.list_submodules(repository) if depth < _MAX_DEPTH else ():
         folder = os.path.join(repository.root, entry["path"])
-        inner = _repository_at(folder)
-        if inner is not None:  # else it was never initialised: an empty folder
-            path = os.path.join(above, entry["path"])
-            yield {"kind": "submodule", "path": path}, inner
-            yield from _submodules(inner, path, depth + 1)
+        submodule = _repository_at(folder)
+        if submodule is not None:  # else it was never initialised and is empty
+            path = os.path.join(parent_path, entry["path"])
+            yield {"kind": "submodule", "path": path}, submodule
+            yield from _find_submodules(submodule, path, depth + 1)
 
 
-def _editable(packages: Iterable[Package], project: Repository | None) -> Iterator[Place]:
+def _find_editable(packages: Iterable[Package], project: Repository | None) -> Iterator[LabelledRepository]:
     seen = {project.root} if project is not None else set()
     for package in packages:
         if not package.is_editable or not package.root or package.key == _OWN_PACKAGE:
@@ -178,8 +186,8 @@ def _editable(packages: Iterable[Package], project: Repository | None) -> Iterat
             yield {"kind": "package", "package": package.name, "folder": package.root}, repository
 
 
-def _of_script(script: str | None, known: list[str]) -> Iterator[Place]:
-    if script is None or any(is_below(script, os.path.realpath(root)) for root in known):
+def _find_script_repository(script: str | None, known_roots: list[str]) -> Iterator[LabelledRepository]:
+    if script is None or any(is_below(script, os.path.realpath(root)) for root in known_roots):
         return
     try:
         repository = git.find_repository(os.path.dirname(script))
@@ -190,15 +198,17 @@ def _of_script(script: str | None, known: list[str]) -> Iterator[Place]:
 
 def _repository_at(folder: str) -> Repository | None:
     try:
-        found = git.find_repository(folder)
+        repository = git.find_repository(folder)
     except NoRepositoryError:
         return None
-    return found if os.path.realpath(found.root) == os.path.realpath(folder) else None
+    return repository if os.path.realpath(repository.root) == os.path.realpath(folder) else None
 
 
-def _described(repository: Repository, own: Path, stem: str, run_folder: str) -> dict[str, Any]:
+def _describe_repository(
+    repository: Repository, internal_folder: Path, stem: str, run_folder: str
+) -> dict[str, Any]:
     worktree = read_worktree(repository, run_folder)
-    patch = own / CODE / f"{stem}.patch"
+    patch = internal_folder / CODE_FOLDER / f"{stem}.patch"
     if worktree.patch:
         patch.parent.mkdir(parents=True, exist_ok=True)
         patch.write_bytes(worktree.patch)
@@ -206,83 +216,83 @@ def _described(repository: Repository, own: Path, stem: str, run_folder: str) ->
         patch.unlink(missing_ok=True)
     return {
         "root": repository.root,
-        "commit": git.head(repository),
+        "commit": git.head_commit(repository),
         "tree": worktree.tree,
         "status": worktree.status,
-        "remotes": git.remotes(repository),
+        "remotes": git.remote_urls(repository),
         "patch": patch.name if worktree.patch else "",
         "skipped": worktree.skipped,
-        "flagged": flagged(worktree.patch),
-        "bundle": keep_unpublished(repository, own / CODE, stem),
+        "flagged": find_suspicious_files(worktree.patch),
+        "bundle": bundle_unpublished(repository, internal_folder / CODE_FOLDER, stem),
     }
 
 
 MAX_BUNDLE = 20 << 20
-MAX_LOOSE = 2_000  # packing more of them takes longer than a start may
-_SIBLINGS = 20
+MAX_LOOSE = 2_000  # packing more would delay the start of the program
+_MAX_SIBLINGS = 20
 _UNPUBLISHED = ("HEAD", "--not", "--remotes")
-_QUICK = ("pack.window=0", "pack.compression=1")
+_FAST_PACKING = ("pack.window=0", "pack.compression=1")
 
 
-def keep_unpublished(repository: Repository, folder: Path, stem: str) -> dict[str, Any]:
-    """Write `folder/<stem>-<key>.bundle` unless a remote has everything; say what was done, or why not."""
-    if git.head(repository) is None:
+def bundle_unpublished(repository: Repository, folder: Path, stem: str) -> dict[str, Any]:
+    """Write `folder/<stem>-<key>.bundle` unless a remote has all commits; return facts, or a reason."""
+    if git.head_commit(repository) is None:
         return {}
     commits = int(repository.text("rev-list", "--count", *_UNPUBLISHED))
-    path = folder / f"{stem}-{_key(repository)}.bundle"
-    _remove_others(path, stem)
+    path = folder / f"{stem}-{_bundle_key(repository)}.bundle"
+    _remove_old_bundles(path, stem)
     if not commits:
         return {"commits": 0}
-    reason = "" if path.exists() or _linked(path) else _packed(repository, path)
+    reason = "" if path.exists() or _link_to_sibling(path) else _write_bundle(repository, path)
     if reason:
         return {"commits": commits, "reason": reason}
     return {"commits": commits, "file": path.name, "size": path.stat().st_size}
 
 
-def _key(repository: Repository) -> str:
-    """The same for the same commit and the same remotes: what the content of the bundle depends on."""
-    refs = repository.ask("for-each-ref", "--format=%(objectname)", "refs/remotes")
-    known = b"\n".join(sorted(set(refs.split())))
-    head = (git.head(repository) or "").encode()
-    return hashlib.blake2b(head + b"\n" + known, digest_size=8).hexdigest()
+def _bundle_key(repository: Repository) -> str:
+    """A digest of the commit and the remote refs, which determine the content of the bundle."""
+    refs = repository.run("for-each-ref", "--format=%(objectname)", "refs/remotes")
+    remote_commits = b"\n".join(sorted(set(refs.split())))
+    head = (git.head_commit(repository) or "").encode()
+    return hashlib.blake2b(head + b"\n" + remote_commits, digest_size=8).hexdigest()
 
 
-def _remove_others(path: Path, stem: str) -> None:
-    """What was kept before the repository moved on."""
+def _remove_old_bundles(path: Path, stem: str) -> None:
+    """Delete bundles of earlier commits."""
     for old in path.parent.glob(f"{stem}-*.bundle"):
         if old != path:
             old.unlink(missing_ok=True)
 
 
-def _linked(path: Path) -> bool:
-    """Whether a run beside this one has the same bundle, so that both share it on disk."""
+def _link_to_sibling(path: Path) -> bool:
+    """Hard-link the same bundle of a sibling run, if there is one; return whether it was."""
     run = path.parents[2]
-    inside = path.relative_to(run)
-    for sibling in _newest(run.parent):
-        found = run.parent / sibling / inside
+    relative_path = path.relative_to(run)
+    for sibling in _newest_siblings(run.parent):
+        candidate = run.parent / sibling / relative_path
         with suppress(OSError):
-            if found.stat().st_uid == os.getuid() and sibling != run.name:
+            if candidate.stat().st_uid == os.getuid() and sibling != run.name:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                os.link(found, path)
+                os.link(candidate, path)
                 return True
     return False
 
 
-def _newest(folder: Path) -> list[str]:
+def _newest_siblings(folder: Path) -> list[str]:
     try:
-        return sorted(os.listdir(folder), reverse=True)[:_SIBLINGS]
+        return sorted(os.listdir(folder), reverse=True)[:_MAX_SIBLINGS]
     except OSError:
         return []
 
 
-def _packed(repository: Repository, path: Path) -> str:
-    """Write the bundle; the reason where that would be too much."""
-    objection = _objection(repository)
+def _write_bundle(repository: Repository, path: Path) -> str:
+    """Write the bundle; return a reason if it would be too large, else an empty string."""
+    objection = _reason_not_to_bundle(repository)
     if objection:
         return objection
-    content = repository.ask("bundle", "create", "--quiet", "-", *_UNPUBLISHED, config=_QUICK)
+    content = repository.run("bundle", "create", "--quiet", "-", *_UNPUBLISHED, config=_FAST_PACKING)
     if len(content) > MAX_BUNDLE:
-        return _too_large(len(content))
+        return _describe_size_limit(len(content))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -293,13 +303,13 @@ def _packed(repository: Repository, path: Path) -> str:
     return ""
 
 
-def _objection(repository: Repository) -> str:
-    has_remotes = bool(repository.ask("for-each-ref", "--count=1", "refs/remotes"))
+def _reason_not_to_bundle(repository: Repository) -> str:
+    has_remotes = bool(repository.run("for-each-ref", "--count=1", "refs/remotes"))
     if repository.is_shallow and not has_remotes:
         return "a shallow clone does not have the history that a bundle needs"
     size = int(repository.text("rev-list", "--objects", "--disk-usage", *_UNPUBLISHED))
     if size > MAX_BUNDLE:
-        return _too_large(size)
+        return _describe_size_limit(size)
     if int(repository.text("rev-list", "--objects", "--count", *_UNPUBLISHED)) <= MAX_LOOSE:
         return ""
     loose = int(repository.text("count-objects").split()[0])
@@ -308,5 +318,5 @@ def _objection(repository: Repository) -> str:
     return f"{loose:,} objects are in no pack, which takes too long; git gc lets the next run keep them"
 
 
-def _too_large(size: int) -> str:
+def _describe_size_limit(size: int) -> str:
     return f"{size / 1e6:.0f} MB, more than {MAX_BUNDLE >> 20}; push the commits to a remote"

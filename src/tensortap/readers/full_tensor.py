@@ -1,9 +1,4 @@
-"""Shards to full tensor.
-
-The full tensor from the shards of several ranks.
-
-The shards that records of several ranks hold: their bits, placements, and whether two are equal.
-"""
+"""The full tensor from the shards of several ranks, bit for bit."""
 
 from __future__ import annotations
 

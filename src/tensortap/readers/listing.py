@@ -1,17 +1,4 @@
-"""Runs below folders, their state.
-
-Find the runs below folders, without following links and within bounds.
-
-The summary of a run: what it is, its size and state; reads only its index and metadata, no values.
-
-Runs with an active writer on this machine, from the open files in /proc.
-
-Count what a run holds from the columns of its index, with numpy: for runs of any length.
-
-Value files that a run has lost: they are missing, or end before a value that the index lists.
-
-Run summaries as a query table.
-"""
+"""The runs below folders, and a summary of each: origin, size and state; reads no values."""
 
 from __future__ import annotations
 
@@ -23,13 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from tensortap.core.errors import NoRunError, TensortapError
 from tensortap.formats.index import COLUMNS, read_rows
-from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
-from tensortap.readers.query.parser import parse_query
 
 MAX_FOLDERS = 20_000
 MAX_DEPTH = 8
@@ -39,7 +22,7 @@ _SKIPPED_FOLDERS = {"node_modules", "site-packages", "__pycache__"}
 class RunFinder:
     """Iterates over the runs below folders; `problems` lists what was skipped, and why.
 
-    >>> for path in Gallery(["runs"]): Run(path)
+    >>> for path in RunFinder(["runs"]): Run(path)
     """
 
     def __init__(self, folders: list[str | os.PathLike[str]]) -> None:
@@ -57,9 +40,8 @@ class RunFinder:
                     yield run
 
     def _walk(self, folder: Path, depth: int) -> Iterator[Path]:
-        if os.path.isdir(
-            folder / INTERNAL_FOLDER
-        ):  # Path.is_dir raises without permission to list the folder
+        # Path.is_dir would raise without permission to list the folder.
+        if os.path.isdir(folder / INTERNAL_FOLDER):
             yield folder
             return
         if self._visited >= MAX_FOLDERS:
@@ -202,6 +184,7 @@ def _count(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
 
 def _count_by_column(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
     # Imported lazily: listing short runs takes less time than importing numpy.
+    from tensortap.readers.index_counts import count_columns
 
     return count_columns(path)
 
@@ -331,65 +314,6 @@ def _read_link(link: str) -> str:
         return ""
 
 
-NAN, INF = 6, 7  # positions of the counts in a row of statistics
-_ALL_FINITE = ", 0, 0]"  # how a row without NaN and Inf ends; it need not be parsed
-
-
-def count_columns(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
-    """Counts by field, the byte where the last value of each file ends, and problems of the index."""
-    columns = IndexColumns(path / INTERNAL_FOLDER, path / INTERNAL_FOLDER / CACHE_FOLDER)
-    times = columns.plain["time"]
-    known = times[times > 0]
-    counts = {
-        "steps": distinct_numbers(columns, "step"),
-        "ranks": distinct_numbers(columns, "rank"),
-        "records": len(columns),
-        "names": len(columns.coded["name"].texts),
-        "nbytes": int(columns.plain["nbytes"].sum()),
-        "started": float(known.min()) if len(known) else None,
-        **_count_nonfinite(columns),
-    }
-    return counts, file_ends(columns), list(columns.problems)
-
-
-def distinct_numbers(columns: IndexColumns, name: str) -> tuple[int, ...]:
-    """The distinct steps or ranks, sorted; a record merged from several counts for each."""
-    merged_column = columns.coded[f"odd_{name}"]
-    is_plain = np.array([text is None for text in merged_column.texts], bool)
-    plain = (
-        columns.plain[name][is_plain[merged_column.codes]]
-        if len(merged_column.codes)
-        else columns.plain[name]
-    )
-    merged = (json.loads(text) for text in merged_column.texts if text is not None)
-    merged_numbers = {
-        number for entry in merged for number in (entry if isinstance(entry, list) else [entry])
-    }
-    return tuple(sorted({*np.unique(plain).tolist(), *merged_numbers}))
-
-
-def _count_nonfinite(columns: IndexColumns) -> dict[str, int]:
-    column = columns.coded["statistics"]
-    occurrences = np.bincount(column.codes, minlength=len(column.texts)).tolist()
-    written = [
-        (count, text) for count, text in zip(occurrences, column.texts, strict=True) if text is not None
-    ]
-    nonfinite = [(count, json.loads(text)) for count, text in written if not text.endswith(_ALL_FINITE)]
-    return {
-        "known": sum(count for count, _ in written),
-        "nan": sum(count for count, row in nonfinite if row[NAN]),
-        "inf": sum(count for count, row in nonfinite if row[INF]),
-    }
-
-
-def file_ends(columns: IndexColumns) -> dict[str, int]:
-    """The byte where the last value of each file ends."""
-    files = columns.coded["file"]
-    last_bytes = np.zeros(len(files.texts), np.int64)
-    np.maximum.at(last_bytes, files.codes, columns.plain["start"] + columns.plain["length"])
-    return dict(zip(files.texts, last_bytes.tolist(), strict=True))
-
-
 def file_ends_from_cells(cells: Mapping[str, Sequence[Any]]) -> dict[str, int]:
     """The byte where the last value of each file ends."""
     ends: dict[str, int] = {}
@@ -436,32 +360,3 @@ def _entry_length(entry: os.DirEntry[str]) -> tuple[str, int] | None:
         return entry.name, entry.stat().st_size
     except OSError:
         return None
-
-
-Array = np.ndarray[Any, Any]
-_ATTRIBUTE_OF_FIELD = {"since": "started", "before": "started", "captures": "records"}
-
-
-class RunTable:
-    """String and number columns, a row per run."""
-
-    def __init__(self, runs: list[RunSummary]) -> None:
-        self._runs = runs
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def texts(self, field: str) -> tuple[Array, list[Any]] | None:
-        values = [run.path.name if field == "name" else getattr(run, field, "") for run in self._runs]
-        return np.arange(len(values)), [value if isinstance(value, str) else "" for value in values]
-
-    def numbers(self, field: str) -> Array | None:
-        values = [getattr(run, _ATTRIBUTE_OF_FIELD.get(field, field), None) for run in self._runs]
-        values = [len(value) if isinstance(value, tuple) else value for value in values]
-        return np.array([value if isinstance(value, int | float) else np.nan for value in values], np.float64)
-
-
-def filter_runs(runs: list[RunSummary], query: str) -> list[RunSummary]:
-    """The runs that match a query such as `command:train.py steps>100 nan:0`."""
-    mask = parse_query(query).mask(RunTable(runs))
-    return [run for run, is_selected in zip(runs, mask.tolist(), strict=True) if is_selected]

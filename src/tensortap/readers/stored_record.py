@@ -1,13 +1,4 @@
-"""One record on disk, its value.
-
-One record on disk: its metadata at once, its value on demand.
-
-Records of a run as display rows, from their statistics: no array is loaded, torch is not needed.
-
-Read values from the files of a run: arrays are memory-mapped, other values go through their serializer.
-
-A cache of computed statistics, beside the index.
-"""
+"""One record on disk: its metadata from the index, its value and statistics on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +7,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,8 +55,9 @@ class StoredRecord:
         """Statistics of the elements, computed on first use and cached; None if not an array."""
         columns, row = self._columns, self._row
         stored_statistics = columns.coded["statistics"][row]
-        if stored_statistics is not None:
-            return Statistics(*json.loads(stored_statistics))
+        known = None if stored_statistics is None else Statistics.from_stored(json.loads(stored_statistics))
+        if known is not None:
+            return known
         offset = int(columns.plain["offset"][row])
         if offset < 0:
             return None
@@ -328,7 +320,7 @@ class StatisticsCache:
         cached = self._load()
         if key not in cached:
             cached[key] = statistics(bits(), dtype)
-            self._append(key, list(astuple(cached[key])))
+            self._append(key, cached[key].to_dict())
         return cached[key]
 
     def _load(self) -> dict[str, Statistics]:
@@ -337,7 +329,7 @@ class StatisticsCache:
             self._cached = dict(filter(None, map(_parse_line, lines)))
         return self._cached
 
-    def _append(self, key: str, row: list[Any]) -> None:
+    def _append(self, key: str, row: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(exist_ok=True)
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -351,6 +343,7 @@ def _parse_line(line: bytes) -> tuple[str, Statistics] | None:
     """The entry of a line, or None if it is damaged; its statistics are computed again."""
     try:
         key, row = json.loads(line)
-        return str(key), Statistics(*row)
     except (ValueError, TypeError):
         return None
+    statistics = Statistics.from_stored(row)
+    return None if statistics is None else (str(key), statistics)

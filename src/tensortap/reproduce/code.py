@@ -1,9 +1,4 @@
-"""Restore worktree and patch.
-
-Restore the code of a run in a folder of its own: worktree, patch, and a check of the tree hash.
-
-Recorded paths: refuse those that lead out of the new folder, translate the others.
-"""
+"""Restore the code of a run in a folder of its own: worktree, patch, a check of the tree hash, new paths."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from shlex import quote
 
 from tensortap.core.errors import CorruptRunError, RefusedError
 from tensortap.metadata.git import GitError, file_hash, find_repository, read_worktree, run_git
-from tensortap.metadata.source_archive import digest, entries
+from tensortap.metadata.source_archive import archive_entries, content_digest
 from tensortap.reproduce.recorded import (
     SCRIPT,
     MissingRequirement,
@@ -195,10 +190,10 @@ class CodeRestorer:
             reason = recorded.sources.get("reason", "the run kept no files of the program")
             self.messages.append(f"code: {reason}; nothing to restore")
             return
-        if digest(recorded.tar.read_bytes()) != recorded.sources.get("digest"):
+        if content_digest(recorded.tar.read_bytes()) != recorded.sources.get("digest"):
             raise CorruptRunError(f"{recorded.tar} is not what was written; a copy of the run may have it")
         try:
-            for entry, content in entries(recorded.tar):
+            for entry, content in archive_entries(recorded.tar):
                 if content is None or leads_out(entry.name):
                     raise RefusedError(f"{recorded.tar} holds {entry.name!r}, which leads out of the code")
                 path = target / entry.name

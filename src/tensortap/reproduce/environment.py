@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.metadata import packages as another
-from tensortap.metadata.packages import installed, normalised
+from tensortap.metadata.packages import list_installed, normalise_name
 from tensortap.reproduce.recorded import MissingRequirement, MissingRequirementError, RecordedRun
 
 OWN_PACKAGE = "tensortap"  # the new run is recorded by the current version
@@ -56,13 +56,13 @@ class PackageDifferences:
 
 def current_interpreter() -> Interpreter:
     """The running interpreter, without a subprocess."""
-    packages = {package.name: package.version for package in installed()}
+    packages = {package.name: package.version for package in list_installed()}
     return Interpreter(sys.executable, sys.version.split()[0], packages)
 
 
 def query_interpreter(python: str) -> Interpreter | None:
     """Another interpreter's version and packages; None when it does not answer."""
-    facts = another.ask(python, alone=True)
+    facts = another.query_interpreter(python, is_isolated=True)
     if facts is None:
         return None
     packages = {package["name"]: package["version"] for package in facts["packages"]}
@@ -72,9 +72,9 @@ def query_interpreter(python: str) -> Interpreter | None:
 def compare_packages(recorded: RecordedRun, interpreter: Interpreter) -> PackageDifferences:
     """How the packages of an interpreter differ from the recorded ones, except for tensortap itself."""
     expected = {
-        normalised(package["name"]): str(package.get("version", "")) for package in recorded.distributions
+        normalise_name(package["name"]): str(package.get("version", "")) for package in recorded.distributions
     }
-    actual = {normalised(name): version for name, version in interpreter.packages.items()}
+    actual = {normalise_name(name): version for name, version in interpreter.packages.items()}
     for versions in (expected, actual):
         versions.pop(OWN_PACKAGE, None)
     return PackageDifferences(
@@ -95,7 +95,7 @@ def pip_requirements(recorded: RecordedRun, editable: dict[str, str]) -> list[st
     """A requirement line per package, with exact versions; `editable` maps packages to restored folders."""
     lines = []
     for package in recorded.distributions:
-        if normalised(package["name"]) != OWN_PACKAGE:
+        if normalise_name(package["name"]) != OWN_PACKAGE:
             lines.append(_requirement(package, editable.get(package["name"])))
     return sorted(lines, key=str.lower)
 

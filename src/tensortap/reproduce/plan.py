@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from tensortap.core.errors import RefusedError
-from tensortap.metadata.machine import hardware
+from tensortap.metadata.machine import describe_hardware
 from tensortap.metadata.redaction import Redactor, digest_key
 from tensortap.reproduce import command as commands
 from tensortap.reproduce import environment as environments
@@ -226,7 +226,7 @@ class ReproductionPlan:
 
     def _reasons_for_differences(self) -> list[str]:
         """Reasons why bitwise equal values cannot be expected."""
-        recorded_hardware, current_hardware = self.recorded.environment.get("hardware"), hardware()
+        recorded_hardware, current_hardware = self.recorded.environment.get("hardware"), describe_hardware()
         notes = [
             f"{key} was {recorded_hardware[key]!r} and is {current_hardware[key]!r}: "
             "bitwise equality is not expected"
@@ -333,4 +333,4 @@ def _refusal_reason(recorded: RecordedRun, *, trust: bool) -> str:
 
 
 def _redactor() -> Callable[[str], str]:
-    return Redactor(digest_key).hide
+    return Redactor(digest_key).redact

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensortap.core.errors import CorruptRunError, NoRunError
 from tensortap.formats.run_layout import INTERNAL_FOLDER
-from tensortap.metadata.source_archive import CODE, SOURCES
+from tensortap.metadata.source_archive import CODE_FOLDER, SOURCES_FILE
 
 SCRIPT = "script"  # where a script is restored that does not lie in the project
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -77,7 +77,7 @@ class RecordedRun:
         """Whether all its files belong to the current user; otherwise its commands are not trusted."""
         own = self.path / INTERNAL_FOLDER
         paths = [self.path, *self.path.glob("*.json"), self.path / "project.patch", own, *own.glob("*.json")]
-        paths += [own / CODE, *(own / CODE).glob("*")]
+        paths += [own / CODE_FOLDER, *(own / CODE_FOLDER).glob("*")]
         return all(path.lstat().st_uid == os.getuid() for path in paths if os.path.lexists(path))
 
     @property
@@ -168,11 +168,11 @@ class RecordedRun:
     @cached_property
     def sources(self) -> dict[str, Any]:
         """Facts about the archived source files, where there was no repository."""
-        return _read_object(self.path / INTERNAL_FOLDER / CODE / "sources.json")
+        return _read_object(self.path / INTERNAL_FOLDER / CODE_FOLDER / "sources.json")
 
     @property
     def tar(self) -> Path | None:
-        return self._code_file(SOURCES)
+        return self._code_file(SOURCES_FILE)
 
     @property
     def sources_target(self) -> str:
@@ -232,7 +232,7 @@ class RecordedRun:
         """The path of a file in the code folder; None for a name that leads elsewhere."""
         if not isinstance(name, str) or not name or name != os.path.basename(name):
             return None
-        path = self.path / INTERNAL_FOLDER / CODE / name
+        path = self.path / INTERNAL_FOLDER / CODE_FOLDER / name
         return path if path.is_file() and not path.is_symlink() else None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.patterns import matches_pattern, pattern_regex
+from tensortap.kernels.statistics import STATISTIC_COLUMNS
 
 _Array = np.ndarray[Any, Any]
 _PATTERN = re.compile(r"[*{}@\[\]!]|(?:^|\.)\d+-\d+(?:\.|$)")
@@ -62,13 +63,7 @@ _TABLE = (
     QueryField("dtype", "text", "dtype:bf16", "the number type"),
     QueryField("shape", "text", "shape:[*,16,128]", "the shape, one word per axis"),
     QueryField("nbytes", "number", "nbytes>1MB", "the size in bytes"),
-    QueryField("nan", "number", "nan>0", "how many NaN, where that was counted"),
-    QueryField("inf", "number", "inf>0", "how many infinities"),
-    QueryField("absmax", "number", "absmax>1e3", "the largest absolute value"),
-    QueryField("mean", "number", "mean<0", "the mean of the finite numbers"),
-    QueryField("std", "number", "std>1", "their spread"),
-    QueryField("min", "number", "min<-10", "the lowest"),
-    QueryField("max", "number", "max>10", "the highest"),
+    *(QueryField(field.name, "number", field.example, field.what) for field in STATISTIC_COLUMNS),
     QueryField("order", "number", "order<100", "the place in the execution of its step"),
     QueryField("site", "text", "site:model.py", "a part of file, line or function"),
     QueryField("device", "text", "device:cuda*", "where it was"),

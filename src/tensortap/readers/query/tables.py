@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tensortap.formats.index_columns import IndexColumns
+from tensortap.kernels.statistics import STATISTIC_COLUMNS, StatisticField, Statistics
 
 Array = np.ndarray[Any, Any]
-STATISTICS = ("mean", "std", "min", "max", "absmax", "nan", "inf")
-_STATISTIC_POSITIONS = {"min": 1, "max": 2, "mean": 3, "std": 4, "nan": 6, "inf": 7}
+_STATISTICS = {field.name: field for field in STATISTIC_COLUMNS}
 _TIME_FIELDS = {"since": "time", "before": "time"}
 _MERGED = np.iinfo(np.int64).min
 
@@ -33,8 +33,8 @@ class IndexTable:
         field = _TIME_FIELDS.get(field, field)
         if field in ("step", "rank"):
             return self._first_numbers(field)
-        if field in STATISTICS:
-            return self._statistic(field)
+        if field in _STATISTICS:
+            return self._statistic(_STATISTICS[field])
         return self._columns.plain.get(field)
 
     def _first_numbers(self, field: str) -> Array:
@@ -47,7 +47,7 @@ class IndexTable:
             numbers[merged] = [np.clip(_first_number(read(int(row))), -(1 << 62), 1 << 62) for row in merged]
         return numbers
 
-    def _statistic(self, field: str) -> Array:
+    def _statistic(self, field: StatisticField) -> Array:
         column = self._columns.coded["statistics"]
         rows = [None if text is None else json.loads(text) for text in column.texts]
         numbers = np.array([_statistic_from_row(row, field) for row in rows], np.float64)
@@ -58,11 +58,7 @@ def _first_number(number: int | tuple[int, ...]) -> int:
     return number if isinstance(number, int) else (number[0] if number else 0)
 
 
-def _statistic_from_row(row: list[Any] | None, field: str) -> float:
-    if row is None:
-        return np.nan
-    if field == "absmax":
-        magnitudes = [abs(bound) for bound in row[1:3] if bound is not None]
-        return max(magnitudes, default=np.nan)
-    number = row[_STATISTIC_POSITIONS[field]]
+def _statistic_from_row(row: Any, field: StatisticField) -> float:
+    statistics = Statistics.from_stored(row)
+    number = None if statistics is None else field.read(statistics)
     return np.nan if number is None else float(number)
