@@ -152,7 +152,10 @@ def _assemble_both_sides(
     if full is None or shards is None:
         assembled = _take_identical_shards(sharded_entry)
         if assembled is None:
-            return f"{sharded_entry} is not numbers on every rank, and its ranks do not say how they belong together"
+            return (
+                f"{sharded_entry} is not numbers on every rank, "
+                "and its ranks do not say how they belong together"
+            )
         return (full_side, assembled) if b is None else (assembled, full_side)
     inferred = infer_placement(full, shards)
     if inferred.placement is None or not inferred.is_usable:
@@ -205,13 +208,12 @@ def _assemble_shards(
 
 def _take_identical_shards(entry: Entry) -> FullValue | None:
     """One of several non-numeric shards that are all equal; None if they differ."""
-    first, *rest = shards_of(entry)
-    measurements = measure_pairs([(first, shard) for shard in rest])
+    first, *other_shards = shards_of(entry)
+    measurements = measure_pairs([(first, shard) for shard in other_shards])
     if not all(not isinstance(measurement, str) and measurement.is_identical for measurement in measurements):
         return None
-    details = (
-        f"{len(rest) + 1} pieces of {describe_ranks(shards_of(entry))} are replicate: all of them are equal"
-    )
+    count, ranks = len(other_shards) + 1, describe_ranks(shards_of(entry))
+    details = f"{count} pieces of {ranks} are replicate: all of them are equal"
     return FullValue(replace(entry, reference=first.reference), str(REPLICATE), details)
 
 

@@ -22,6 +22,11 @@ from tensortap.kernels.decode import Array
 _MAX_ERROR, _MARGIN = 0.1, 3.0
 _MAX_PARTS, _MAX_CANDIDATES = 3, 8
 _SUM = ShardPlacement("partial")
+_ModuleCall = tuple[object, ...]
+FusedInputs = tuple[
+    Entry, Sequence[Entry], bool
+]  # the full value, its parts, and whether the full value is of A
+_GUESS_METHODS = ("class", "content")
 
 
 @dataclass(slots=True)
@@ -121,12 +126,12 @@ def _find_parts(full: Entry, candidates: CandidatesByShape, is_a: bool) -> Fused
     return FusedMatch(full, *decompositions[0], is_a) if len(decompositions) == 1 else None
 
 
-_FusedParts = tuple[list[Entry], ShardPlacement, tuple[ArrayOp, ...]]
+_Decomposition = tuple[list[Entry], ShardPlacement, tuple[ArrayOp, ...]]
 
 
 def _residual_sums(
     full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache
-) -> Iterator[_FusedParts]:
+) -> Iterator[_Decomposition]:
     """Hidden states and residual, if the other side has added them already."""
     parts = candidates.with_names(full, (f"{full.name}[0]", f"{full.name}[1]"))
     if len(parts) == 2 and all(part.shape == full.shape for part in parts):
@@ -139,7 +144,7 @@ def _residual_sums(
 
 def _fused_sections(
     full: Entry, candidates: CandidatesByShape, numbers: _NumbersCache
-) -> Iterator[_FusedParts]:
+) -> Iterator[_Decomposition]:
     """Query, key and value, or gate and up, in one projection."""
     for axis in dict.fromkeys((len(full.shape) - 1, 0)) if full.shape else ():
         fitting_parts = candidates.with_shape(full, axis, _MAX_CANDIDATES)
@@ -219,14 +224,7 @@ def _execution_order(entry: Entry) -> tuple[int, int, int]:
     return entry.first_step, entry.order, entry.first_rank
 
 
-_ModuleCall = tuple[object, ...]
-FusedParts = tuple[
-    Entry, Sequence[Entry], bool
-]  # the full value, its parts, and whether the full value is of A
-_GUESS_METHODS = ("class", "content")
-
-
-def pair_fused_inputs(matching: Matching, fused: Iterable[FusedParts]) -> Matching:
+def pair_fused_inputs(matching: Matching, fused: Iterable[FusedInputs]) -> Matching:
     """Pair the inputs of fused modules with those of the modules they replace.
 
     This replaces pairs that were guessed before.

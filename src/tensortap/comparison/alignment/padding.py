@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensortap.comparison.alignment.tokens import ops_for_tokens
+from tensortap.comparison.alignment.tokens import IDS, MASK, ops_for_tokens
 from tensortap.comparison.layout.sampling import ArrayOp
 from tensortap.comparison.matching.match import EntryPair, Matching
 from tensortap.comparison.sharding.derived import (
@@ -22,14 +22,13 @@ from tensortap.comparison.sides.module_names import module_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 
-IDS, MASK = "input_ids", "attention_mask"
 _NOTE = f"what {MASK} hides is not compared: a row of padding may look at another number of others there"
 _DETAIL = f"without the rows that {MASK} hides"
 
 
 def drop_padding(matching: Matching) -> Matching:
     """Keep only the token rows of steps whose attention mask hides some; other steps stay as they are."""
-    hiding = {pair.a.first_step: table for pair, table in _token_masks(matching.pairs) if not table.all()}
+    hiding = {pair.a.first_step: mask for pair, mask in _token_masks(matching.pairs) if not mask.all()}
     if not hiding:
         return matching
     pairs = [_drop_padding_rows(pair, hiding.get(pair.a.first_step)) for pair in matching.pairs]

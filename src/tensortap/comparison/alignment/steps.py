@@ -144,9 +144,8 @@ def _is_same_data(full: Entry, group: Sequence[Entry]) -> bool:
     full_numbers = load_numbers(full.reference)
     if full_numbers is None or any(array is None for array in arrays):
         return False
-    concatenated = assemble(ShardPlacement("shard", axis), [array for array in arrays if array is not None])[
-        0
-    ]
+    steps = [array for array in arrays if array is not None]
+    concatenated = assemble(ShardPlacement("shard", axis), steps)[0]
     return bool(np.array_equal(concatenated, full_numbers)) or (
         axis == 0 and _are_same_rows(full_numbers, concatenated)
     )

@@ -16,6 +16,8 @@ from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 
 Shape = tuple[int, ...]
+IDS, MASK = "input_ids", "attention_mask"
+_MAX_DISTANCE = 0.01  # relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,6 @@ def _token_key(tokens: Array) -> bytes:
     return tokens.astype(np.int64).tobytes()
 
 
-_IDS, _MASK = "input_ids", "attention_mask"
-_MAX_DISTANCE = 0.01  # relative
-
-
 def align_tokens(matching: Matching) -> Matching:
     """Keep only the rows of common tokens, for steps whose ids differ. Sequences that only one side has
     are reported as gaps."""
@@ -220,7 +218,7 @@ def _match_ids(pair: EntryPair, matching: Matching) -> TokenRows | None:
 
 def _find_mask(side: Iterable[Entry], step: int, ids: Array) -> Array | None:
     for entry in side:
-        if entry.first_step == step and entry.name.endswith(_MASK) and entry.shape == ids.shape:
+        if entry.first_step == step and entry.name.endswith(MASK) and entry.shape == ids.shape:
             return load_numbers(entry.reference)
     return None
 
@@ -231,7 +229,7 @@ def _entries_by_side(matching: Matching) -> tuple[list[Entry], list[Entry]]:
 
 
 def _is_ids(entry: Entry) -> bool:
-    return entry.kind == "input" and entry.name.endswith(_IDS)
+    return entry.kind == "input" and entry.name.endswith(IDS)
 
 
 def _take_tokens(pair: EntryPair, rows: TokenRows | None) -> EntryPair:

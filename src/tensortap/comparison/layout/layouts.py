@@ -17,6 +17,15 @@ from tensortap.kernels.decode import Array
 _MAX_ERROR, _MARGIN, _EPSILON = 0.1, 3.0, 1e-12
 _MIN_NUMBERS = 8  # fewer fit by chance
 _MAX_AXES = 5
+_MAX_AXIS_LENGTH = 1 << 15  # longer axes, such as a vocabulary, have no heads
+_MAX_HEAD_WIDTH = 1024  # heads
+_FUSED_SECTIONS = {
+    "gate and up": (1, 1),
+    "query, key and value": (1, 1, 1),
+    "2 queries, key and value": (2, 1, 1),
+    "4 queries, key and value": (4, 1, 1),
+    "8 queries, key and value": (8, 1, 1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +203,6 @@ def _is_constant(array: Array) -> bool:
     first = array.flat[0]
     few = array[tuple(slice(0, _MIN_NUMBERS) for _ in array.shape)]
     return bool((few == first).all() and (array == first).all())
-
-
-_MAX_AXIS_LENGTH = 1 << 15  # longer axes, such as a vocabulary, have no heads
-_MAX_HEAD_WIDTH = 1024  # heads
-_FUSED_SECTIONS = {
-    "gate and up": (1, 1),
-    "query, key and value": (1, 1, 1),
-    "2 queries, key and value": (2, 1, 1),
-    "4 queries, key and value": (4, 1, 1),
-    "8 queries, key and value": (8, 1, 1),
-}
 
 
 @lru_cache(maxsize=8)

@@ -17,6 +17,7 @@ Shape = tuple[int, ...]
 _SAMPLE_SIZE = 512
 HUGE = 1e30  # larger numbers count as infinite
 _BLOCK_SIZE = 1 << 17  # numbers converted to float64 at once
+_PART_SAMPLE_SIZE = 256
 
 
 class SampledFit:
@@ -159,9 +160,6 @@ def _indices_before(steps: Sequence[ArrayOp], shape: Shape, indices: tuple[Array
             )
             indices = (*indices[:axis], position, *indices[axis + 1 :])
     return indices
-
-
-_PART_SAMPLE_SIZE = 256
 
 
 class SampledConcatenation:

@@ -27,6 +27,9 @@ _GUESSERS: tuple[tuple[MatchMethod, Callable[..., list[ScoredPair]]], ...] = (
     ("class", match_by_class),
     ("content", match_by_content),
 )
+_MAX_NAMES_SHOWN = 3
+_MAX_DISTINCT_NAMES = 100  # per side; names that differ only in numbers count once
+_NUMBERS = re.compile(r"\d+")
 
 
 # Not frozen: one is created per pair, and frozen dataclasses are five times slower. Never mutated.
@@ -148,7 +151,8 @@ def _map_steps(a: list[Entry], b: list[Entry]) -> tuple[dict[Any, Any], list[str
     if [a_steps, b_steps] != all_steps or not a_steps or a_steps & b_steps or len(a_steps) != len(b_steps):
         return {}, []
     shift = dict(zip(sorted(a_steps), sorted(b_steps), strict=True))
-    message = f"A has the steps {_describe_range(a_steps)}, B {_describe_range(b_steps)}: they are paired in their order"
+    a_range, b_range = _describe_range(a_steps), _describe_range(b_steps)
+    message = f"A has the steps {a_range}, B {b_range}: they are paired in their order"
     return shift, [message]
 
 
@@ -179,11 +183,6 @@ def _hints_without_common_names(matching: Matching) -> list[str]:
         return []
     a, b = [*(pair.a for pair in pairs), *matching.only_a], [*(pair.b for pair in pairs), *matching.only_b]
     return unmatched_hints(a, b, are_guessed=bool(pairs))
-
-
-_MAX_NAMES_SHOWN = 3
-_MAX_DISTINCT_NAMES = 100  # per side; names that differ only in numbers count once
-_NUMBERS = re.compile(r"\d+")
 
 
 def unmatched_hints(a: Sequence[Entry], b: Sequence[Entry], *, are_guessed: bool) -> list[str]:

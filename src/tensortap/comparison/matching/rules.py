@@ -244,14 +244,14 @@ def _regex_of(token: str) -> str:
     return r"([^.\[]*)" if token.startswith("*") else re.escape(token)
 
 
-def _fill_stars(target: str, matched: Sequence[str]) -> str:
-    remaining = iter(matched)
+def _fill_stars(target: str, wildcards: Sequence[str]) -> str:
+    remaining = iter(wildcards)
     return _STARS.sub(lambda star: _fit_trailing_dot(next(remaining), star[0]), target)
 
 
-def _fit_trailing_dot(matched: str, star: str) -> str:
+def _fit_trailing_dot(wildcard: str, star: str) -> str:
     """The text a wildcard matched, with a trailing dot if the target's wildcard has one."""
-    bare = matched.removesuffix(".")
+    bare = wildcard.removesuffix(".")
     return f"{bare}." if bare and star.endswith(".") else bare
 
 

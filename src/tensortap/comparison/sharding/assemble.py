@@ -16,6 +16,8 @@ from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.noise import analytic_noise
 from tensortap.kernels.decode import Array
 
+_CLEAR_FACTOR, _EPSILON = 3.0, 1e-12  # factor by which another placement must be better to contradict
+
 
 class FullValue(NamedTuple):
     """An assembled value, how it was assembled (in short and in full), and whether its replicas differ."""
@@ -40,7 +42,7 @@ def describe_ranks(shards: Sequence[Entry]) -> str:
 
 def farthest_replica(replicas: Sequence[Array], full: Array) -> tuple[int, str]:
     """The replica farthest from the other side: a good one would hide a bad one."""
-    if all(np.array_equal(replicas[0], other, equal_nan=True) for other in replicas[1:]):
+    if all(np.array_equal(replicas[0], replica, equal_nan=True) for replica in replicas[1:]):
         return 0, ""
     with np.errstate(invalid="ignore"):
         distances = [
@@ -53,10 +55,7 @@ def farthest_replica(replicas: Sequence[Array], full: Array) -> tuple[int, str]:
 def do_replicas_differ(replicas: Sequence[Array], dtype: str) -> bool:
     """Whether they differ by more than rounding."""
     most = analytic_noise(dtype).relative_l2 if replicas[0].dtype.kind == "f" else 0.0
-    return any(relative_distance(replicas[0], other) > most for other in replicas[1:])
-
-
-_CLEAR_FACTOR, _EPSILON = 3.0, 1e-12  # factor by which another placement must be better to contradict
+    return any(relative_distance(replicas[0], replica) > most for replica in replicas[1:])
 
 
 def apply_declared_placement(

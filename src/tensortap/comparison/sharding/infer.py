@@ -79,26 +79,28 @@ class _Candidate:
 def infer_placement(full: Array, shards: Sequence[Array]) -> InferredPlacement:
     """The placement under which the shards make up this full value. A more complex one must be better by a
     margin, and averaging noise away does not count as better."""
-    zero = _integer_offset(full)
-    target, scale = _to_finite(_subtract_offset(full, zero))
-    finite_shards = [_to_finite(_subtract_offset(shard, zero), scale)[0] for shard in shards]
-    candidates = candidate_placements([finite_shard.shape for finite_shard in finite_shards], target.shape)
+    offset = _integer_offset(full)
+    target, scale = _to_finite(_subtract_offset(full, offset))
+    finite_shards = [_to_finite(_subtract_offset(shard, offset), scale)[0] for shard in shards]
+    known_placements = candidate_placements(
+        [finite_shard.shape for finite_shard in finite_shards], target.shape
+    )
     # A sum has another offset than its parts.
     placements = (
         placement
-        for placement in candidates
-        if _drops_only_padding(placement, finite_shards) and not (zero and placement.is_reduced)
+        for placement in known_placements
+        if _drops_only_padding(placement, finite_shards) and not (offset and placement.is_reduced)
     )
-    tried = [_try_placement(placement, target, finite_shards) for placement in placements]
-    if not tried:
+    candidates = [_try_placement(placement, target, finite_shards) for placement in placements]
+    if not candidates:
         return InferredPlacement("unexplained")
-    best = min(candidate.error for candidate in tried)
-    copies = _placement_of_copies(finite_shards, tried) if best > _NEARLY_EXACT else None
+    best = min(candidate.error for candidate in candidates)
+    copies = _placement_of_copies(finite_shards, candidates) if best > _NEARLY_EXACT else None
     if copies is not None:
         return copies
     if best <= _MAX_ERROR:
-        return _choose_candidate(tried, len(shards), target)
-    return _placement_with_misfits(tried, target, finite_shards) or _placement_by_shape(tried)
+        return _choose_candidate(candidates, len(shards), target)
+    return _placement_with_misfits(candidates, target, finite_shards) or _placement_by_shape(candidates)
 
 
 def infer_both_placements(
@@ -124,7 +126,10 @@ def infer_both_placements(
         if is_as_simple and (
             other_full.shape != full.shape or _relative_distance(other_full, full, full) > best + _EPSILON
         ):
-            return f"ambiguous: {placement} of A with {inferred.placement} of B, or {other_placement} with {rival.placement}"
+            return (
+                f"ambiguous: {placement} of A with {inferred.placement} of B, "
+                f"or {other_placement} with {rival.placement}"
+            )
     return placement, inferred
 
 
@@ -166,7 +171,7 @@ def _placements_without_reference(shards: Sequence[Array]) -> list[ShardPlacemen
     ]
     if len(shapes) > 1:
         return placements
-    are_copies = all(np.array_equal(shards[0], other, equal_nan=True) for other in shards[1:])
+    are_copies = all(np.array_equal(shards[0], shard, equal_nan=True) for shard in shards[1:])
     return [REPLICATE] if are_copies else [*placements, ShardPlacement("partial")]
 
 
@@ -177,12 +182,12 @@ def _choose_candidate(candidates: list[_Candidate], count: int, target: Array) -
         for candidate in candidates
         if candidate.error <= _slack(candidate, best, count) * best.error + _EPSILON
     )
-    others = sorted(
+    remaining = sorted(
         (candidate for candidate in candidates if candidate is not chosen),
         key=lambda candidate: candidate.error,
     )
-    ties = [candidate for candidate in others if _is_tie(candidate, chosen, count, target)]
-    rivals = tuple((candidate.placement, candidate.error) for candidate in ties or others)
+    ties = [candidate for candidate in remaining if _is_tie(candidate, chosen, count, target)]
+    rivals = tuple((candidate.placement, candidate.error) for candidate in ties or remaining)
     return InferredPlacement("ambiguous" if ties else "certain", chosen.placement, chosen.error, rivals)
 
 
@@ -230,7 +235,7 @@ def _misfitting_shards(candidate: _Candidate, target: Array, shards: Sequence[Ar
 def _placement_of_copies(shards: Sequence[Array], candidates: list[_Candidate]) -> InferredPlacement | None:
     """Shards that are all equal are replicated, whatever the full value is."""
     if candidates[0].placement != REPLICATE or any(
-        not np.array_equal(shards[0], other) for other in shards[1:]
+        not np.array_equal(shards[0], shard) for shard in shards[1:]
     ):
         return None
     return InferredPlacement("certain", REPLICATE, candidates[0].error)

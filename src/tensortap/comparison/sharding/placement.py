@@ -19,6 +19,12 @@ Shape = tuple[int, ...]
 _Span = tuple[int, int]  # offset in the full tensor, and length
 # Common fused projections: gate and up; query, key and value, also with grouped queries.
 _FUSED_SECTIONS: tuple[tuple[int, ...], ...] = ((1, 1), (1, 1, 1), (2, 1, 1), (4, 1, 1), (8, 1, 1))
+_SHARD = re.compile(r"shard\((-?\d+)\)(?: (zigzag)| fused (\d+(?::\d+)+))?")
+_PARTIAL = re.compile(r"partial\((sum|mean)\)")
+_PLACEMENT_SYNTAX = (
+    "replicate, shard(1), shard(1) zigzag, shard(1) fused 1:1:1, partial(sum) or partial(mean)"
+)
+_TABLE_SYNTAX = 'write [[placement]] tables with of = "a pattern" and is = "shard(1)"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +94,11 @@ def shard_spans(placement: ShardPlacement, lengths: Sequence[int]) -> list[list[
         starts = np.cumsum([0, *lengths]).tolist()
         return [[(start, length)] for start, length in zip(starts, lengths, strict=False)]
     if placement.kind == "zigzag":
-        cut = _chunk(0, size, 2 * count, placement.is_balanced)
-        spans = [[cut[rank], cut[2 * count - 1 - rank]] for rank in range(count)]
+        chunks = _chunk(0, size, 2 * count, placement.is_balanced)
+        spans = [[chunks[rank], chunks[2 * count - 1 - rank]] for rank in range(count)]
     else:
         spans = _section_spans(placement, size, count)
-    fits = [sum(length for _, length in of_rank) for of_rank in spans] == list(lengths)
+    fits = [sum(length for _, length in rank_spans) for rank_spans in spans] == list(lengths)
     return spans if fits else None
 
 
@@ -158,7 +164,7 @@ def _assemble_mesh(placement: ShardPlacement, shards: Sequence[Array]) -> list[A
     groups = [assemble(inner, shards[start : start + size]) for start in range(0, prod(placement.mesh), size)]
     if outer.kind == "replicate":
         return [replica for group in groups for replica in group]
-    return [assemble(outer, copies)[0] for copies in zip(*groups, strict=True)]
+    return [assemble(outer, replicas)[0] for replicas in zip(*groups, strict=True)]
 
 
 def _concatenate(placement: ShardPlacement, shards: Sequence[Array]) -> Array:
@@ -173,8 +179,10 @@ def _concatenate(placement: ShardPlacement, shards: Sequence[Array]) -> Array:
     else:
         parts = [
             (start, part)
-            for shard, of_rank in zip(shards, spans, strict=True)
-            for (start, _), part in zip(of_rank, _split_shard(shard, placement.dim, of_rank), strict=True)
+            for shard, rank_spans in zip(shards, spans, strict=True)
+            for (start, _), part in zip(
+                rank_spans, _split_shard(shard, placement.dim, rank_spans), strict=True
+            )
         ]
         parts.sort(key=lambda span_part: span_part[0])
         full = np.concatenate([part for _, part in parts], axis=placement.dim)
@@ -185,8 +193,8 @@ def _concatenate(placement: ShardPlacement, shards: Sequence[Array]) -> Array:
     )
 
 
-def _split_shard(shard: Array, dim: int, of_rank: Sequence[_Span]) -> list[Array]:
-    ends = np.cumsum([length for _, length in of_rank])[:-1]
+def _split_shard(shard: Array, dim: int, rank_spans: Sequence[_Span]) -> list[Array]:
+    ends = np.cumsum([length for _, length in rank_spans])[:-1]
     return np.split(shard, ends.tolist(), axis=dim)
 
 
@@ -195,8 +203,10 @@ def _section_spans(placement: ShardPlacement, size: int, count: int) -> list[lis
     if remainder:
         return []
     starts = np.cumsum([0, *(unit * share for share in placement.sections)]).tolist()
-    cuts = [_chunk(start, end - start, count, placement.is_balanced) for start, end in pairwise(starts)]
-    return [[cut[rank] for cut in cuts] for rank in range(count)]
+    section_chunks = [
+        _chunk(start, end - start, count, placement.is_balanced) for start, end in pairwise(starts)
+    ]
+    return [[chunks[rank] for chunks in section_chunks] for rank in range(count)]
 
 
 def _chunk(start: int, size: int, count: int, is_balanced: bool) -> list[_Span]:
@@ -212,14 +222,6 @@ def _chunk(start: int, size: int, count: int, is_balanced: bool) -> list[_Span]:
 
 def shape_without(shape: Shape, dim: int) -> tuple[int, Shape]:
     return len(shape), (*shape[:dim], *shape[dim + 1 :])
-
-
-_SHARD = re.compile(r"shard\((-?\d+)\)(?: (zigzag)| fused (\d+(?::\d+)+))?")
-_PARTIAL = re.compile(r"partial\((sum|mean)\)")
-_PLACEMENT_SYNTAX = (
-    "replicate, shard(1), shard(1) zigzag, shard(1) fused 1:1:1, partial(sum) or partial(mean)"
-)
-_TABLE_SYNTAX = 'write [[placement]] tables with of = "a pattern" and is = "shard(1)"'
 
 
 class DeclaredPlacement(NamedTuple):

@@ -120,7 +120,8 @@ class Side:
             ", ..." if len(self.names) > _MAX_NAMES_SHOWN else ""
         )
         message = f"none of its {len(self.entries):,} values is {' and '.join(criteria)}"
-        return f"{message}; it has {names} in {_describe_range('step', self.steps)} of {_describe_range('rank', self.ranks)}"
+        steps, ranks = _describe_range("step", self.steps), _describe_range("rank", self.ranks)
+        return f"{message}; it has {names} in {steps} of {ranks}"
 
 
 def _describe_range(label: str, numbers: list[int]) -> str:

@@ -42,6 +42,11 @@ from tensortap.recording.captured import Captured
 if TYPE_CHECKING:
     from tensortap.readers.trace_file import TraceFile
 
+_TRACE_SUFFIXES = (".h5", ".hdf5")
+_RECENT_SECONDS = 60.0  # seconds
+_ZIP_END_MARK = b"PK\5\6"
+_ZIP_END_SIZE = 22
+
 
 def patterns_of(only: Any) -> list[str]:
     """One pattern or several, as a list."""
@@ -58,9 +63,6 @@ def check_executor(executor: Any) -> None:
             "executor takes an executor of concurrent.futures, such as ThreadPoolExecutor(4), "
             f"not {executor!r}; without one, threads are used"
         )
-
-
-_TRACE_SUFFIXES = (".h5", ".hdf5")
 
 
 def load_side(source: Any, label: str = "") -> Side:
@@ -101,11 +103,6 @@ def _side_from_object(source: Any) -> Side:
         f"cannot compare a {type(source).__name__}; give a run, a folder of runs, a .h5 file, "
         "a file of values, a capture, a list of records, or a dict of values by name"
     )
-
-
-_RECENT_SECONDS = 60.0  # seconds
-_ZIP_END_MARK = b"PK\5\6"
-_ZIP_END_SIZE = 22
 
 
 def side_from_folder(path: Path) -> Side:

@@ -22,6 +22,12 @@ _IGNORED_VARIABLES = {
     *("SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "SSH_AUTH_SOCK", "XDG_SESSION_ID", "TMUX", "TMUX_PANE"),
     *("STY", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER"),
 }
+Where = Literal["only in A", "only in B", "in both, not the same"]
+_FILE = re.compile(rb"^diff --git ", re.MULTILINE)
+_NAME = re.compile(rb'^(?:\+\+\+|---) "?[ab]/(.*?)"?\t?$', re.MULTILINE)
+_HEADER = re.compile(rb'"?a/.*? "?b/(.*?)"?$', re.MULTILINE)
+_CONTEXT_LINES = 2
+_MAX_FILE_LINES, _MAX_LINES = 3000, 15_000  # longer files are not diffed: difflib is quadratic
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +159,6 @@ _METADATA_PARTS = {
     "hardware": {"environment"},
     "randomness": {"environment"},
 }
-
-
-Where = Literal["only in A", "only in B", "in both, not the same"]
-_FILE = re.compile(rb"^diff --git ", re.MULTILINE)
-_NAME = re.compile(rb'^(?:\+\+\+|---) "?[ab]/(.*?)"?\t?$', re.MULTILINE)
-_HEADER = re.compile(rb'"?a/.*? "?b/(.*?)"?$', re.MULTILINE)
-_CONTEXT_LINES = 2
-_MAX_FILE_LINES, _MAX_LINES = 3000, 15_000  # longer files are not diffed: difflib is quadratic
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ from tensortap.kernels.differences import is_within_tolerance, measure_differenc
 Comparator = Callable[[Any, Any, float, float], bool]
 
 comparators: Registry[Comparator] = Registry("comparators")
+_MAX_ROWS = 20
+_HEADINGS = ("path", "A", "B", "mismatches", "max |a - b|", "max rel", "NaN A|B", "Inf A|B")
+_COUNT_SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
 def register_comparator(types: type | tuple[type, ...], function: Comparator) -> None:
@@ -195,11 +198,6 @@ def _tolerance_kwargs(tolerance: Tolerance) -> dict[str, Any]:
     return {"atol": tolerance.atol, "rtol": tolerance.rtol, "equal_nan": tolerance.equal_nan}
 
 
-_MAX_ROWS = 20
-_HEADINGS = ("path", "A", "B", "mismatches", "max |a - b|", "max rel", "NaN A|B", "Inf A|B")
-_COUNT_SUFFIXES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
-
-
 @dataclass(frozen=True, slots=True)
 class LeafDifference:
     """One pair of leaves: what each side is, and how their numbers differ or why they cannot be compared."""
@@ -241,8 +239,8 @@ class Difference:
         head = "".join(f"<th>{escape(heading)}</th>" for heading in _HEADINGS)
         body = "".join(f"<tr>{_html_cells(row)}</tr>" for row in rows)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
-        rest = f"<p>{escape(note)}</p>" if note else ""
-        return f"<p>{escape(_summary_line(self))}</p>{table}{rest}"
+        footer = f"<p>{escape(note)}</p>" if note else ""
+        return f"<p>{escape(_summary_line(self))}</p>{table}{footer}"
 
 
 def _worst_first(leaves: tuple[LeafDifference, ...]) -> list[LeafDifference]:
@@ -272,13 +270,13 @@ def _summary_line(difference: Difference) -> str:
 
 def _describe_contents(leaves: tuple[LeafDifference, ...]) -> str:
     arrays = [leaf.numbers for leaf in leaves if leaf.numbers is not None and leaf.a.shape != ()]
-    others = len(leaves) - len(arrays)
+    non_arrays = len(leaves) - len(arrays)
     parts = []
     if arrays:
         count = sum(numbers.count for numbers in arrays)
         parts = [_plural(len(arrays), "array"), f"{_format_count(count)} number{'s' if count != 1 else ''}"]
-    if others or not arrays:
-        parts.append(_plural(others, "other value" if arrays else "value"))
+    if non_arrays or not arrays:
+        parts.append(_plural(non_arrays, "other value" if arrays else "value"))
     return ", ".join(parts)
 
 
@@ -297,7 +295,8 @@ def _describe_mismatches(leaves: tuple[LeafDifference, ...]) -> str:
     )
     if not mismatches:
         return ""
-    text = f"{mismatches:,} of {_plural(count, 'number')} ({_format_percent(mismatches, count)}) beyond atol + rtol*|b|"
+    percent = _format_percent(mismatches, count)
+    text = f"{mismatches:,} of {_plural(count, 'number')} ({percent}) beyond atol + rtol*|b|"
     largest = _describe_largest(leaves)
     return text if largest is None else f"{text}; largest |a - b| = {largest}"
 
@@ -311,7 +310,7 @@ def _describe_largest(leaves: tuple[LeafDifference, ...]) -> str | None:
     ]
     if not extremes:
         return None
-    extreme, path = max(extremes, key=lambda place: place[0].size)
+    extreme, path = max(extremes, key=lambda row: row[0].size)
     where = f"{_to_printable_ascii(path)}{list(extreme.index) if extreme.index else ''}"
     return f"{_format_number(extreme.size)}{' at ' + where if where else ''}: {_format_both_sides(extreme)}"
 

@@ -32,12 +32,16 @@ from tensortap.kernels.differences import measure_differences
 from tensortap.kernels.per_axis import worst_row_and_column
 
 _PLAIN_TYPES = (str, bytes, bool, int, float, complex, type(None))
+_NORM_TOLERANCE = 1e-12  # summation order may change a norm by this much
+# Numbers beyond this share of the dtype's range stand for minus infinity in a mask; float16 is so narrow that
+# real values come near.
+_MASK_SHARE, _MASK_SHARE_HALF = 0.49, 0.9
 
 
 def measure(a: Any, b: Any, *, threads: int | None = None) -> Metrics:
     """The metrics of two values; of nested values those of the leaf that differs most."""
-    are_whole = not any(map(is_composite_array, (a, b)))
-    if are_whole and numeric_shape(a) is not None and numeric_shape(b) is not None:
+    are_plain = not any(map(is_composite_array, (a, b)))
+    if are_plain and numeric_shape(a) is not None and numeric_shape(b) is not None:
         return _measure_leaf(LeafPair("", a, b), threads)
     measurements = [(pair, _measure_leaf(pair, threads)) for pair in walk_leaf_pairs(a, b, _is_leaf)]
     if not measurements:
@@ -205,9 +209,6 @@ def _reaches_mask_value(low: int | float | None, side: Operand) -> bool:
     return low is not None and low <= mask_threshold(side.dtype)
 
 
-_NORM_TOLERANCE = 1e-12  # summation order may change a norm by this much
-
-
 class _LazyReport:
     """A kernel report, unpacked on first access: most fields are read for few pairs only."""
 
@@ -362,11 +363,6 @@ def _discrete_metrics_from_account(account: PairDifferences, shape: tuple[int, .
 def are_norms_tied(x: float, y: float) -> bool:
     """Whether two norms are equal up to summation order."""
     return abs(x - y) <= _NORM_TOLERANCE * x
-
-
-# Numbers beyond this share of the dtype's range stand for minus infinity in a mask; float16 is so narrow that
-# real values come near.
-_MASK_SHARE, _MASK_SHARE_HALF = 0.49, 0.9
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""The noise of one value: what it may differ by, and what is usual for its number type."""
+"""The noise of one value: by how much it may differ, measured or typical for its dtype."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 DEFAULT_LIMIT = 4.0
-INTRINSIC_ROUNDING = "own rounding"  # the twin that gets what came into each module from the run itself
-# Half the distance between two numbers of the type, next to one.
+INTRINSIC_ROUNDING = "own rounding"  # the rerun in which every module gets the base run's values
+# Half the spacing of numbers next to 1.
 UNIT_ROUNDOFF = {
-    # Longer ones are measured in double precision.
+    # Extended precision is measured in double precision.
     "float128": 2.0**-53,
     "complex256": 2.0**-53,
     "float64": 2.0**-53,
@@ -27,8 +27,8 @@ UNIT_ROUNDOFF = {
     "float8_e5m2fnuz": 2.0**-3,
     "float8_e8m0fnu": 2.0**-1,
 }
-SCALE_DTYPES = frozenset(["float8_e8m0fnu"])  # powers of two beside the numbers that they scale
-# What a run may differ by when nobody has measured it: grows with the root of the depth.
+SCALE_DTYPES = frozenset(["float8_e8m0fnu"])  # block scales, stored beside the numbers
+# Typical relative L2 error per unit roundoff, if not measured; grows with the square root of the depth.
 _TYPICAL_ERROR = {
     2.0**-53: 1e-12,
     2.0**-24: 1e-5,
@@ -38,29 +38,28 @@ _TYPICAL_ERROR = {
     2.0**-3: 1.5e-1,
     2.0**-1: 5e-1,
 }
-_WORST_ROW_FACTOR = 4.0  # how much worse the worst row is than all of it
-NoiseLevels = tuple[float, float, float]
+_WORST_ROW_FACTOR = 4.0  # error of the worst row, relative to that of the array
+NoiseLevels = tuple[float, float, float]  # relative L2 of the array, its worst row, its worst column
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The noise of one value. A difference is beyond it from `limit` times these numbers on."""
+    """The noise of one value; a difference is significant above `limit` times these levels."""
 
     relative_l2: float
     row: float
     column: float
     source: str
     limit: float = DEFAULT_LIMIT
-    flips: int = 0  # discrete decisions that fell otherwise in a twin
-    # Of the whole, the worst row and the worst column, where all that it was made of is identical.
-    intrinsic: NoiseLevels | None = None
+    flips: int = 0  # discrete values that differ in a rerun
+    intrinsic: NoiseLevels | None = None  # with identical inputs
 
     @property
     def is_measured(self) -> bool:
         return self.source != "analytic"
 
     def intrinsic_only(self) -> Noise | None:
-        """What its own computation adds, without what came in; None where that was not measured."""
+        """The noise of the value's own computation, without that of its inputs; None if not measured."""
         if self.intrinsic is None:
             return None
         return replace(
@@ -74,9 +73,9 @@ class Noise:
 
 @lru_cache(maxsize=4096)
 def analytic_noise(dtype: str, depth: int = 1) -> Noise:
-    """What values of this precision usually differ by, that many layers deep; nobody has measured it."""
-    rounding = UNIT_ROUNDOFF.get(dtype, 2.0**-24)
-    typical_error = _TYPICAL_ERROR[rounding] * math.sqrt(max(depth, 1))
+    """The typical (not measured) noise of a dtype after `depth` layers."""
+    roundoff = UNIT_ROUNDOFF.get(dtype, 2.0**-24)
+    typical_error = _TYPICAL_ERROR[roundoff] * math.sqrt(max(depth, 1))
     return Noise(
         typical_error,
         _WORST_ROW_FACTOR * typical_error,
@@ -87,7 +86,7 @@ def analytic_noise(dtype: str, depth: int = 1) -> Noise:
 
 
 def max_noise(a: Noise | None, b: Noise) -> Noise:
-    """The larger noise of both."""
+    """The elementwise maximum of two noises."""
     if a is None:
         return b
     source = a.source if a.relative_l2 >= b.relative_l2 else b.source
