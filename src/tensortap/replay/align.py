@@ -236,7 +236,7 @@ class _TeacherForcedComparison:
     def measure_floor(
         self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_unfused: bool
     ) -> Floor:
-        """The noise floor of each module in isolation: of the reference model if possible, else the candidate."""
+        """The noise floor of isolated modules: of the reference model if possible, else of the candidate."""
         reference_dtype, candidate_dtype = (
             coarsest_output_dtype(side.entries),
             coarsest_output_dtype(own for _, own in run.pairs),

@@ -163,7 +163,7 @@ class _PerturbedReruns:
                 self._add("ulp", self._model, self._batch)
 
     def _first_floating(self) -> list[str] | None:
-        """Sites to perturb: the model's inputs if floating, else embeddings, else the first floating output."""
+        """Sites to perturb: floating inputs of the model, else embeddings, else the first floating output."""
         has_floats = any(
             isinstance(leaf, torch.Tensor) and is_perturbable(leaf)
             for _, leaf in leaves(None if callable(self._batch) else self._batch)

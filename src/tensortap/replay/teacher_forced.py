@@ -150,7 +150,7 @@ def _digest_shard(shard: ShardedRef) -> list[Any]:
 
 
 def _copy_batch(batch: Any) -> Any:
-    """A deep copy where possible: the model may write to a cache in the batch, and the next run would see it."""
+    """A deep copy where possible: the model may write to a cache in the batch, and the next run reads it."""
     try:
         return copy.deepcopy(batch)
     except (RuntimeError, TypeError):

@@ -1,11 +1,4 @@
-"""Gradients, inputs not captured, own rounding.
-
-Whose backward a wrong gradient comes from.
-
-What a value was also made of, and the other side does not have: nothing is known of that.
-
-Where only its own rounding is noise of a value: all that it was made of is here, and identical.
-"""
+"""The context of a difference: whose backward a gradient is, inputs not captured, intrinsic rounding."""
 
 from __future__ import annotations
 
@@ -19,13 +12,15 @@ from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.sides.module_names import module_of, split_name
 
 GRADIENT_KINDS = ("grad_input", "grad_output", "grad_param", "grad_local", "grad_return")
-# Modules without code of their own: what is between two parts is done by one of them.
+# Containers compute nothing themselves: a gradient between two submodules is made by one of them.
 _CONTAINER_CLASSES = ("Sequential",)
 
 
 class Gradients:
-    """The gradients of one step. One tensor shows as the output of a module and as the input of others, and
-    hooks see it in any order: whoever takes it is whose backward made it."""
+    """The gradients of one step, by the modules whose backward made them.
+
+    One gradient is recorded as the grad_output of a module and the grad_input of others, in any order;
+    the module that consumed the tensor in the forward pass made its gradient."""
 
     def __init__(
         self, findings: Iterable[Finding], parents: ModuleParents, classes: Mapping[str, str]
@@ -34,12 +29,12 @@ class Gradients:
         self._consumers: defaultdict[Any, list[str]] = defaultdict(list)
         self._last_child: dict[str, str] = {}
         for finding in findings:
-            tensor = _fingerprint(finding) if finding.kind == "grad_input" else None
-            if tensor is not None:
-                self._consumers[tensor].append(finding.module)
+            fingerprint = _fingerprint(finding) if finding.kind == "grad_input" else None
+            if fingerprint is not None:
+                self._consumers[fingerprint].append(finding.module)
 
     def register(self, finding: Finding) -> None:
-        """Remember which part of each module was last on the way back."""
+        """Remember the last submodule of each module in the backward pass."""
         if finding.kind == "grad_output" and finding.module:
             self._last_child[self._parents[finding.module]] = finding.module
 
@@ -52,15 +47,12 @@ class Gradients:
             return consumers[0] if len(consumers) == 1 else _common_ancestor(consumers, self._parents)
         if finding.kind != "grad_output":
             return finding.module
-        around = self._parents[finding.module]
-        return (
-            self._last_child.get(around, around)
-            if self._classes.get(around) in _CONTAINER_CLASSES
-            else around
-        )
+        parent = self._parents[finding.module]
+        is_container = self._classes.get(parent) in _CONTAINER_CLASSES
+        return self._last_child.get(parent, parent) if is_container else parent
 
     def describe_uncertainty(self, finding: Finding) -> str:
-        """What would tell more."""
+        """Why the module is uncertain, or what to capture to make it certain; "" if it is certain."""
         consumers = self._innermost_consumers(finding)
         if len(consumers) > 1:
             return f"several take it: {', '.join(consumers[:4])}"
@@ -74,7 +66,7 @@ class Gradients:
 
 
 class ModuleParents(dict[str, str]):
-    """The modules of which anything was captured; asked for one, it tells the nearest of them around it."""
+    """Maps a module to its nearest ancestor of which anything was captured."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
@@ -94,17 +86,17 @@ def _is_inside(module: str, other: str) -> bool:
 
 
 def _fingerprint(finding: Finding) -> Any:
-    """What tells one gradient from all others, as it was measured."""
+    """Identifies a gradient by its measured size and norms; None if it has no norm."""
     metrics = finding.metrics
     if metrics is None or not metrics.norms[0]:
         return None
     return metrics.count, *metrics.norms
 
 
-def _common_ancestor(modules: list[str], known: ModuleParents) -> str:
-    ancestor = known[modules[0]]
+def _common_ancestor(modules: list[str], parents: ModuleParents) -> str:
+    ancestor = parents[modules[0]]
     while ancestor and not all(module.startswith(f"{ancestor}.") for module in modules):
-        ancestor = known[ancestor]
+        ancestor = parents[ancestor]
     return ancestor
 
 
@@ -112,18 +104,18 @@ _WEIGHT_KINDS = ("param", "grad_param")
 
 
 class UncapturedInputs:
-    """Values without a partner, by step, rank and the module in whose code they are."""
+    """Entries without a counterpart, by step, rank and the module whose forward they are in."""
 
     def __init__(self, unmatched: Iterable[Entry], parents: ModuleParents) -> None:
         self._parents = parents
         self._first: dict[tuple[int, int, str], Entry] = {}
-        for entry in sorted(unmatched, key=lambda unmatched_entry: unmatched_entry.order):
+        for entry in sorted(unmatched, key=lambda entry: entry.order):
             if entry.kind not in GRADIENT_KINDS and entry.kind not in _WEIGHT_KINDS:
                 key = entry.first_step, entry.first_rank, self._module_of_entry(entry)
                 self._first.setdefault(key, entry)
 
     def first_before(self, finding: Finding) -> Entry | None:
-        """The first of them in the code that made this value, if it came before it."""
+        """The first unmatched entry in the module that produced this value, if it precedes the value."""
         if not self._first or finding.kind in GRADIENT_KINDS:
             return None
         first = self._first.get((finding.step, finding.rank, producing_module(finding, self._parents)))
@@ -137,14 +129,15 @@ class UncapturedInputs:
 
 
 def producing_module(finding: Finding, parents: ModuleParents) -> str:
-    """The module whose code made the value: of an input it is the one that calls."""
+    """The module whose forward computed the value; for an input that is the calling module."""
     return parents[finding.module] if finding.kind == "input" else finding.module
 
 
 class IntrinsicRounding:
-    """Own rounding was measured while every module went on with what the run itself had there. It says
-    nothing of code that made more than this comparison holds: `measured` are the names that the floor has,
-    `alone` is what has no partner, and is weighed elsewhere."""
+    """Judges values by intrinsic noise where all inputs are identical.
+
+    Intrinsic noise holds only for modules whose measured values (`measured_names`) are all compared here;
+    `unmatched` entries are handled by `UncapturedInputs`."""
 
     def __init__(
         self,
@@ -161,7 +154,7 @@ class IntrinsicRounding:
         }
 
     def rejudge(self, finding: Finding, parent: Finding | None, *, has_inputs: bool) -> Finding:
-        """By its own rounding where that is all that can differ; else as it is."""
+        """The finding judged by intrinsic noise if all inputs are identical; else unchanged."""
         if parent is None or parent.verdict != "identical" or not has_inputs:
             return finding
         noise, metrics = finding.noise.intrinsic_only(), finding.metrics
@@ -179,7 +172,7 @@ class IntrinsicRounding:
         )
 
     def _enclosing_module(self, name: str) -> str:
-        """The module in whose code it is seen: what comes into a module, or what a part of it gave."""
+        """The module whose forward sees the value: as its input, or as the output of a submodule."""
         module, rest = split_name(name)
         is_inside = rest == ".in" or rest.startswith((".in.", ".in["))
         return module if is_inside and module in self._parents.names else self._parents[module]

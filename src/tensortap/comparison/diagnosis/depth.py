@@ -1,6 +1,4 @@
-"""How deep in a program a value is made, and in which precision, as far as was captured: by what has run
-before it, whatever that is called.
-"""
+"""Depth and lowest precision of the computation of a value, from the entries captured before it."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from tensortap.comparison.values.noise import SCALE_DTYPES, UNIT_ROUNDOFF
 
 
 class DepthTracker:
-    """The lowest precision and the number of layers on the way to a value."""
+    """Tracks, per step and rank, the lowest precision and the number of layers so far."""
 
     def __init__(self) -> None:
         self._progress: dict[tuple[object, object], _StepProgress] = {}
@@ -28,29 +26,28 @@ class DepthTracker:
             progress.lowest_dtype = max(progress.lowest_dtype, entry.dtype, other_dtype, key=_unit_roundoff)
         if entry.name not in progress.names:
             progress.add(entry)
-        # Through every layer forwards, and then backwards.
-        return progress.lowest_dtype, 2 * progress.layers if entry.kind.startswith(
-            "grad"
-        ) else progress.layers
+        # A gradient has passed every layer forward and backward.
+        depth = 2 * progress.layers if entry.kind.startswith("grad") else progress.layers
+        return progress.lowest_dtype, depth
 
     def _start_step(self, entry: Entry) -> _StepProgress:
-        """What stands for several steps counts with the first of them."""
+        """The progress of the entry's step; an entry of several steps belongs to the first."""
         progress = self._progress.setdefault((entry.first_step, entry.first_rank), _StepProgress())
         return self._progress.setdefault((entry.step, entry.rank), progress)
 
 
 @dataclass(slots=True)
 class _StepProgress:
-    """What the values of one step and rank have passed through so far."""
+    """Layers and precisions of one step and rank so far."""
 
     lowest_dtype: str = ""
-    layers: int = 1  # parts that have run, of whatever has the most of them
+    layers: int = 1  # the largest number of submodules of one module that have run
     names: set[str] = field(default_factory=set)
     children: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, entry: Entry) -> None:
         self.names.add(entry.name)
-        # What somebody gave a name is no module; what it is named after may be one.
+        # The name of a user value is no module path, but its prefix may be one.
         path = module_of(entry.name, entry.kind) if entry.kind != "value" else entry.name.rpartition(".")[0]
         while path:
             parent = path.rpartition(".")[0]

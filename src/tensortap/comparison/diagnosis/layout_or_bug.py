@@ -1,4 +1,4 @@
-"""Pairs that hold the same numbers in different arrangements: what is a layout, and what is a fault."""
+"""Pairs with the same numbers in another order: which are layouts, and which are bugs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tensortap.comparison.values.metrics import Metrics
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 
-_FAR = 0.3  # of the whole: two values of one shape may be arranged differently from there on
+_FAR = 0.3  # relative L2: closer values of one shape have the same layout
 
 
 def resolve_layout(pair: EntryPair, measurement: Metrics | str) -> EntryPair | None:
-    """The pair in one arrangement, where both hold the same numbers in different ones; else None.
+    """The pair in one layout, if both hold the same numbers in different layouts; else None.
 
-    Of the same shape, only what models are known to differ in: any other order is a difference. Of another
-    shape, what several layouts explain equally well is not decided."""
+    For equal shapes only conventional layouts count: any other order is a difference. For different shapes,
+    a pair that several layouts fit equally well is marked ambiguous."""
     if isinstance(measurement, str) or not _may_be_reordered(pair, measurement):
         return None
     arrays = _load_arrays(pair)
@@ -37,7 +37,7 @@ def resolve_layout(pair: EntryPair, measurement: Metrics | str) -> EntryPair | N
 
 
 def accept_reordered_heads(findings: Sequence[Finding]) -> list[Finding]:
-    """The same; heads in another order are a layout where the module around them gives what it should."""
+    """The findings, with reordered attention heads accepted if the outputs of the enclosing module match."""
     if not any(finding.verdict == "origin" for finding in findings):
         return list(findings)
     outputs_match = _outputs_match(findings)
@@ -51,7 +51,7 @@ _CallKey = tuple[str, int, int, int]
 
 
 def _outputs_match(findings: Sequence[Finding]) -> dict[_CallKey, bool]:
-    """Whether all that a module gave is right, for each call of it."""
+    """Per call: do all outputs of the module match?"""
     matches: dict[_CallKey, bool] = {}
     for finding in findings:
         if finding.kind == "output" and not finding.is_opaque:
@@ -95,28 +95,28 @@ def _load_arrays(pair: EntryPair) -> tuple[Array, Array] | None:
 
 
 def _apply_layout(pair: EntryPair, layout: Layout) -> EntryPair:
-    plan = pair.alignment or AlignmentNote(pair.a.name, "", ())
+    alignment = pair.alignment or AlignmentNote(pair.a.name, "", ())
     return replace(
         pair,
         a=_reorder(pair.a, layout.a) if layout.a else pair.a,
         b=_reorder(pair.b, layout.b) if layout.b else pair.b,
-        alignment=layout.annotate(plan),
+        alignment=layout.annotate(alignment),
     )
 
 
 def _mark_ambiguous(pair: EntryPair, description: str) -> EntryPair:
-    plan = pair.alignment or AlignmentNote(pair.a.name, "", ())
+    alignment = pair.alignment or AlignmentNote(pair.a.name, "", ())
     return replace(
         pair,
         b=replace(pair.b, reference=UnresolvedRef(description)),
-        alignment=replace(plan.extended("ambiguous", description), is_usable=False),
+        alignment=replace(alignment.extended("ambiguous", description), is_usable=False),
     )
 
 
 def _may_be_reordered(pair: EntryPair, metrics: Metrics) -> bool:
     if not metrics.reason and metrics.relative_l2 <= _FAR:
         return False
-    # A piece beside a whole is no padding.
+    # A shard beside a full tensor is no padding.
     if metrics.is_opaque or not pair.a.dtype or not pair.b.dtype or pair.a.placement != pair.b.placement:
         return False
     if metrics.reason:
@@ -124,5 +124,5 @@ def _may_be_reordered(pair: EntryPair, metrics: Metrics) -> bool:
     return not metrics.is_discrete and not metrics.disagreeing
 
 
-def _reorder(entry: Entry, steps: Sequence[ArrayOp]) -> Entry:
-    return replace(entry, reference=ReorderedRef(entry.reference, tuple(steps)))
+def _reorder(entry: Entry, ops: Sequence[ArrayOp]) -> Entry:
+    return replace(entry, reference=ReorderedRef(entry.reference, tuple(ops)))

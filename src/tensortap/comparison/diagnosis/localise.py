@@ -1,9 +1,4 @@
-"""First divergent module.
-
-Which difference is the origin, and which are only inherited: inputs and outputs judged together.
-
-Bytes that are not those that were written: such a value is unreadable, and accuses nobody.
-"""
+"""Find the first divergent modules: which differences are origins, and which are inherited from inputs."""
 
 from __future__ import annotations
 
@@ -36,24 +31,22 @@ from tensortap.comparison.values.noise import INTRINSIC_ROUNDING
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.hashing import checksum
 
-# A difference that grows by more than this on its way, in multiples of the noise, has a cause of its own.
+# A difference (as a multiple of the noise) that grows by more than this from input to output is an origin.
 _MAX_GROWTH = 16.0
 _FUNCTION_KINDS = ("local", "call", "return", "yield", "raise")
 _KEPT_WHEN_INHERITED: frozenset[Verdict] = frozenset(("flip", "nonfinite", "structure"))
 _SORTABLE: frozenset[Verdict] = frozenset(("origin", "structure"))
-_WEIGHT_KINDS = ("param", "grad_param")  # which have no rows that anything could sort
+_WEIGHT_KINDS = ("param", "grad_param")  # have no rows that a router could sort
 
 
 @dataclass(slots=True)
 class _ModuleScope:
-    """What has been seen in a module's own code: what came in, and what its parts gave."""
+    """Findings inside a module's forward: its inputs and the outputs of its submodules."""
 
     worst: Finding | None = None
     has_inputs: bool = False
     call: int = 0
-    sorting_decisions: Finding | None = (
-        None  # decisions that came in and fall otherwise, though no more than in a twin
-    )
+    sorting_decisions: Finding | None = None  # discrete inputs that differ within noise
 
     def add(self, finding: Finding) -> None:
         self.worst = worse_of(self.worst, finding)
@@ -63,22 +56,22 @@ class _ModuleScope:
 
 @dataclass(slots=True)
 class _StepWalk:
-    """One step of one rank, value by value in the order in which they were computed."""
+    """State while walking the values of one step and rank in execution order."""
 
     parents: ModuleParents
     classes: dict[str, str]
     gradients: Gradients
     uncaptured: UncapturedInputs
     intrinsic: IntrinsicRounding
-    has_initial_weights: bool  # those it began with: no step before can have changed them
+    has_initial_weights: bool  # all earlier steps are identical, so the weights are too
     scopes: defaultdict[str, _ModuleScope] = field(default_factory=lambda: defaultdict(_ModuleScope))
     weights: dict[str, Finding] = field(default_factory=dict)
-    model_output: Finding | None = None  # by the model, to whoever called it: it may come in again
-    worst: Finding | None = None  # of all so far, the backward pass among them
-    tie: Finding | None = None  # decisions that fell otherwise within noise: what follows moves in leaps
+    model_output: Finding | None = None  # it may be fed back as an input
+    worst: Finding | None = None  # so far, gradients included
+    tie: Finding | None = None  # discrete values that differ within noise: values after it jump
 
     def worst_parent_of(self, finding: Finding) -> Finding | None:
-        """The worst of what the value was computed from, as far as was captured."""
+        """The worst finding among the captured values that this value was computed from."""
         kind = finding.kind
         if kind in GRADIENT_KINDS or finding.name.endswith(AFTER_STEP):
             return self.worst
@@ -90,21 +83,21 @@ class _StepWalk:
         return worse_of(self._worst_inside(module), self.weights.get(module))
 
     def _worst_inside(self, module: str) -> Finding | None:
-        """Of a result: what came into the module and what its parts gave; else what is around it."""
+        """The worst of a module's inputs and submodule outputs; without inputs, also of its surroundings."""
         scope = self.scopes[module]
         if scope.has_inputs or not module:
             return scope.worst
         return worse_of(scope.worst, self._worst_outside(module))
 
     def _worst_outside(self, module: str) -> Finding | None:
-        """Of what comes into a module: what was seen in the code that calls it."""
+        """The worst finding in the module that calls this one."""
         if module:
             return self._worst_inside(self.parents[module])
-        # What the model was called with is given to it, unless it comes from what the model gave before.
+        # Inputs of the model have no cause here, unless they come from its earlier output.
         return self.model_output if self.model_output is not None and self.model_output.is_beyond else None
 
     def find_sorting_decisions(self, finding: Finding) -> Finding | None:
-        """The decisions by which a module around it sorts its rows, where they differ within noise."""
+        """The discrete inputs of an enclosing module that sort the value's rows and differ within noise."""
         if finding.kind in _WEIGHT_KINDS:
             return None
         module = finding.module
@@ -115,7 +108,7 @@ class _StepWalk:
         return None
 
     def register(self, finding: Finding) -> None:
-        """Let it be seen by what comes after."""
+        """Make the finding visible to the values after it."""
         self.worst = worse_of(self.worst, finding)
         self.tie = self.tie or (finding if is_tie(finding) else None)
         module, kind = finding.module, finding.kind
@@ -137,12 +130,12 @@ class _StepWalk:
             self.scopes[parent].add(finding)
 
     def blame(self, finding: Finding) -> tuple[str, str]:
-        """The module, and what of it."""
+        """The module at fault, and the kind of the origin."""
         module = finding.module
         if finding.kind in GRADIENT_KINDS:
             return self.gradients.blame(finding), "backward"
         if finding.kind == "input":
-            # What comes in wrong, from what is right, was made by the code around.
+            # A wrong input computed from right values is the fault of the calling module.
             return (self.parents[module], "own code") if module else (finding.name, "data")
         if finding.kind == "value":
             return finding.name, "value"
@@ -153,8 +146,9 @@ class _StepWalk:
 def localise(
     findings: Sequence[Finding], unmatched: Sequence[Entry] = (), measured_names: Collection[str] = ()
 ) -> tuple[list[Finding], list[Origin]]:
-    """The findings with their final verdicts, in the same order, and the origins, first things first; `alone`
-    is what has no partner, and may be at fault too; `measured` are the names that the floor knows."""
+    """The findings in the same order with their final verdicts, and the origins in execution order.
+
+    `unmatched` entries may be the cause too; `measured_names` are the names that the floor has."""
     resolved = resolve_out_modules(findings) if any(map(_may_change, findings)) else ()
     table = list(resolved or findings)
     origins: list[tuple[tuple[int, int, int], Origin]] = []
@@ -166,7 +160,7 @@ def localise(
             table[index] = finding
             if origin is not None:
                 origins.append(((finding.step, position, rank), origin))
-    # Of one module the first value that shows it is enough.
+    # One origin per module, step and rank: the first.
     ordered: dict[tuple[str, int, int], Origin] = {}
     for _, origin in sorted(origins, key=lambda keyed: keyed[0]):
         ordered.setdefault((origin.name, origin.step, origin.rank), origin)
@@ -177,21 +171,20 @@ _IndexedFinding = tuple[int, Finding]
 
 
 def _may_change(finding: Finding) -> bool:
-    """Whether its surroundings may make something else of it, or it of them: of few, where runs are alike."""
+    """Whether the values around it may change its verdict, or it theirs; few can if runs are alike."""
     return finding.verdict in BEYOND_NOISE or finding.noise.intrinsic is not None
 
 
 def _localise_rank(
     findings: list[_IndexedFinding], unmatched: Sequence[Entry], measured_names: Collection[str]
 ) -> Iterable[tuple[int, int, Finding, Origin | None]]:
-    earlier: Finding | None = None
+    earlier: Finding | None = None  # the first origin of earlier steps
     are_identical = True  # all steps so far, bit for bit
     by_step: dict[int, list[_IndexedFinding]] = {}
     for indexed in findings:
         by_step.setdefault(indexed[1].step, []).append(indexed)
-    if all(
-        finding.noise.intrinsic is None for _, finding in findings
-    ):  # else it counts what the steps before were
+    # With intrinsic noise, whether earlier steps are identical matters, so all steps are walked.
+    if all(finding.noise.intrinsic is None for _, finding in findings):
         changing = {finding.step for _, finding in findings if _may_change(finding)}
         by_step = {step: by_step[step] for step in changing}
     parents = ModuleParents(finding.module for _, finding in findings)
@@ -214,7 +207,7 @@ def _localise_rank(
 
 
 def _in_execution_order(findings: list[_IndexedFinding]) -> list[_IndexedFinding]:
-    """As computed: a module's weights before what it does, what an optimizer made of them at the end."""
+    """Sorted by execution: weights before their module's values, gradients after, updated weights last."""
     if not any(_is_observed_out_of_order(finding) for _, finding in findings):
         return findings
     firsts: dict[str, int] = {}
@@ -233,7 +226,7 @@ def _in_execution_order(findings: list[_IndexedFinding]) -> list[_IndexedFinding
 
 
 def _is_observed_out_of_order(finding: Finding) -> bool:
-    """Whether it was computed at another place than where it was seen."""
+    """Whether the value was recorded at another time than it was computed."""
     entry = finding.pair.a
     return entry.kind == "param" or entry.kind in GRADIENT_KINDS or entry.name.endswith(AFTER_STEP)
 
@@ -252,7 +245,7 @@ def _judge_in_context(
     sorting = walk.find_sorting_decisions(finding) if finding.verdict in _SORTABLE else None
     if sorting is not None:
         return _mark_resorted(finding, sorting), None
-    if finding.source:  # of ties, see there
+    if finding.source:  # set by discount_ties
         return finding, None
     if earlier is not None:
         return _mark_inherited(finding, earlier), None
@@ -264,14 +257,14 @@ def _judge_in_context(
 
 
 def _exceeds_parent(finding: Finding, parent: Finding) -> bool:
-    """Whether the difference is more than what its parents explain."""
+    """Whether the difference is larger than the inputs explain."""
     if math.isinf(finding.ratio):
         return finding.verdict != "flip" and not math.isinf(parent.ratio)
     return finding.ratio > _MAX_GROWTH * parent.ratio
 
 
 def _mark_resorted(finding: Finding, sorting: Finding) -> Finding:
-    """Row by row it compares what does not belong together; what the sorting module gives is judged."""
+    """The rows of both sides do not correspond; only the output of the sorting module is judged."""
     note = f"its rows are sorted by {sorting.name}, which falls otherwise within its noise"
     return replace(finding, verdict="within noise", ratio=0.0, note=note, source=sorting.name)
 
@@ -279,9 +272,8 @@ def _mark_resorted(finding: Finding, sorting: Finding) -> Finding:
 def _mark_healed(finding: Finding, parent: Finding | None) -> Finding:
     if finding.kind != "output" or parent is None or not parent.is_beyond:
         return finding
-    if (
-        finding.verdict != "identical" and parent.noise.source == INTRINSIC_ROUNDING
-    ):  # it may well be there, below the noise
+    # The difference may still be there, below the noise.
+    if finding.verdict != "identical" and parent.noise.source == INTRINSIC_ROUNDING:
         return finding
     return replace(finding, verdict="healed", source=parent.name)
 
@@ -320,15 +312,16 @@ def _describe_uncertainty(walk: _StepWalk, finding: Finding) -> str:
 
 
 def mark_corrupt_values(findings: Iterable[Finding]) -> list[Finding]:
-    """Two values that had the same bytes when they were written, and have not: one of them is damaged.
-    All others are taken as they are: to look at every byte twice would take as long as to compare them."""
+    """Mark pairs unreadable whose recorded checksums are equal and whose values differ: one is corrupt.
+
+    Other pairs are not verified, which would take as long as to compare them."""
     return [_verify_checksums(finding) if _had_equal_checksums(finding) else finding for finding in findings]
 
 
 def localise_verified(
     findings: Sequence[Finding], unmatched: Sequence[Entry], measured_names: Collection[str]
 ) -> tuple[list[Finding], list[Origin]]:
-    """As `localise` says; but whatever is accused is looked at again, byte by byte."""
+    """`localise`, repeated without corrupt values: values that show an origin are verified by checksum."""
     checked: dict[int, Finding] = {}
     while True:
         table, origins = localise(findings, unmatched, measured_names)
@@ -343,7 +336,7 @@ def localise_verified(
 
 
 def _find_suspects(table: Sequence[Finding], origins: Sequence[Origin]) -> set[int]:
-    """Where a value that is accused stands; of a damaged run, where any stands that is beyond noise."""
+    """Indices of the values that show an origin; of all beyond noise, if a run has corrupt values."""
     if any(finding.verdict == "unreadable" for finding in table):
         return {index for index, finding in enumerate(table) if finding.is_beyond}
     keys = {(origin.seen_at, origin.step, origin.rank, origin.call) for origin in origins}
@@ -362,7 +355,7 @@ def _had_equal_checksums(finding: Finding) -> bool:
 
 
 def _verify_checksums(finding: Finding) -> Finding:
-    """The same finding; unreadable where one of its values is not what was written."""
+    """The finding, marked unreadable if one of its values is corrupt."""
     reason = describe_corruption(finding.pair.a) or describe_corruption(finding.pair.b)
     if not reason:
         return finding
@@ -370,18 +363,18 @@ def _verify_checksums(finding: Finding) -> Finding:
 
 
 def describe_corruption(entry: Entry) -> str:
-    """What is wrong with the bytes of a value of a run; empty where nothing is, or nobody can tell."""
+    """Which bytes of a run's value do not match its checksum; "" if they match or that is unknown."""
     reference = entry.reference
     if not isinstance(reference, RunValueRef) or not entry.checksum:
         return ""
     try:
         actual = checksum(reference.checksummed_bytes())
-    except (OSError, ValueError, TensortapError):  # it could be read a moment ago, perhaps by another machine
+    except (OSError, ValueError, TensortapError):  # a worker on another machine may have read it
         return ""
     if actual is None or actual == entry.checksum:
         return ""
     end = reference.start + reference.length
     return (
-        f"{reference.path}/{reference.file} is damaged: bytes {end - reference.nbytes:,} to {end:,} are not those that were "
-        "written; the other values of the run can still be read"
+        f"{reference.path}/{reference.file} is damaged: bytes {end - reference.nbytes:,} to {end:,} "
+        "are not those that were written; the other values of the run can still be read"
     )

@@ -1,8 +1,8 @@
-"""What two runs have not in common before any value is judged: weights, inputs, configuration, code."""
+"""Preconditions of a comparison: do weights, inputs, configuration, code and environment agree?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,14 +24,13 @@ _MAX_SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One finding of the gate. What differs explains what is found later; what is unknown was not recorded,
-    and nothing is claimed about it."""
+    """Whether the runs agree on one topic: a difference may explain what is found later."""
 
     what: Topic
     text: str
     names: tuple[str, ...] = ()
     state: State = "differs"
-    are_unmatched: bool = False  # the names are on one side only: nothing is known of what they hold
+    are_unmatched: bool = False  # the names exist on one side only, so their values are not compared
 
     @property
     def differs(self) -> bool:
@@ -39,7 +38,7 @@ class Explanation:
 
 
 def explain_setup_differences(a: Side, b: Side, matched: Matching) -> tuple[Explanation, ...]:
-    """Every finding: first what differs, then what is equal, then what was not recorded."""
+    """One explanation per topic: differing first, then equal, then unknown (not recorded)."""
     explanations = [
         _explain_weights(a, b, matched),
         _explain_inputs(matched),
@@ -51,7 +50,7 @@ def explain_setup_differences(a: Side, b: Side, matched: Matching) -> tuple[Expl
 
 
 def _explain_weights(a: Side, b: Side, matched: Matching) -> Explanation:
-    """By the digests beside the runs, else by the parameters that were captured, as they first were."""
+    """Compare weights by recorded digests, else by the parameters captured at the first step."""
     digests = [((side.metadata.get("model") or {}).get("weights")) or {} for side in (a, b)]
     if all(digests):
         return _compare_digests(digests[0], digests[1], matched)
@@ -64,20 +63,20 @@ def _explain_weights(a: Side, b: Side, matched: Matching) -> Explanation:
 
 
 def _compare_digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matching) -> Explanation:
-    """Each weight is a type, a shape and a digest."""
+    """Compare weights by name, each a list of dtype, shape and digest."""
     name_in_b = _weight_names_in_b(matched)
     common = {name: (weight, b[name_in_b(name)]) for name, weight in a.items() if name_in_b(name) in b}
     unmatched = {
         "A": [name for name in a if name not in common],
         "B": sorted(b.keys() - set(map(name_in_b, a))),
     }
-    pieces = [
+    sharded = [
         name
         for name, (a_weight, b_weight) in common.items()
         if matched.has_shards and a_weight[1] != b_weight[1]
     ]
     differing = [
-        name for name, (a_weight, b_weight) in common.items() if a_weight != b_weight and name not in pieces
+        name for name, (a_weight, b_weight) in common.items() if a_weight != b_weight and name not in sharded
     ]
     undigested = [
         name for name, (a_weight, b_weight) in common.items() if a_weight[2] is None or b_weight[2] is None
@@ -91,11 +90,11 @@ def _compare_digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matchi
         ]
         description = f"the models do not have the same weights: {'; '.join(counts)}"
         return Explanation("weights", description, (*unmatched["A"], *unmatched["B"]), are_unmatched=True)
-    if pieces:
+    if sharded:
         description = (
-            f"{len(pieces)} of {len(common)} weights are in pieces on one side, and were not compared"
+            f"{len(sharded)} of {len(common)} weights are in pieces on one side, and were not compared"
         )
-        return Explanation("weights", description, tuple(pieces), "unknown")
+        return Explanation("weights", description, tuple(sharded), "unknown")
     if undigested:
         description = (
             f"{len(undigested)} of {len(common)} weights have no digest (pip install 'tensortap[fast]')"
@@ -105,14 +104,14 @@ def _compare_digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matchi
 
 
 def _describe_dtypes(differing: list[str], common: Mapping[str, Any]) -> str:
-    """Where they all differ in their type, that is the news."""
-    types = {(common[name][0][0], common[name][1][0]) for name in differing}
-    a_dtype, b_dtype = types.pop()
-    return f" in their type, {a_dtype} against {b_dtype}" if not types and a_dtype != b_dtype else ""
+    """The dtypes of both sides, if all differing weights differ in the same pair of dtypes; else ""."""
+    dtypes = {(common[name][0][0], common[name][1][0]) for name in differing}
+    a_dtype, b_dtype = dtypes.pop()
+    return f" in their type, {a_dtype} against {b_dtype}" if not dtypes and a_dtype != b_dtype else ""
 
 
-def _weight_names_in_b(matched: Matching) -> Any:
-    """What B calls a weight of A, after the modules that were paired."""
+def _weight_names_in_b(matched: Matching) -> Callable[[str], str]:
+    """A function from A's name of a weight to B's, by the modules that were paired."""
     modules = {
         module_of(pair.a.name, pair.a.kind): module_of(pair.b.name, pair.b.kind)
         for pair in matched.pairs
@@ -127,7 +126,7 @@ def _weight_names_in_b(matched: Matching) -> Any:
 
 
 def _explain_inputs(matched: Matching) -> Explanation:
-    """The model's own inputs; nothing can be said of a run that did not capture them."""
+    """Compare the inputs of the model itself; unknown if they were not captured."""
     pairs = [pair for pair in matched.pairs if pair.a.kind == "input" and not module_of(pair.a.name, "input")]
     if not pairs:
         return Explanation(
@@ -151,7 +150,7 @@ def _explain_pairs(topic: Topic, label: str, pairs: Sequence[EntryPair]) -> Expl
 
 
 def _describe_difference(pair: EntryPair) -> str:
-    """In what two values differ, exactly; empty when they do not."""
+    """How two values differ, bit for bit; "" if they are equal."""
     a, b = pair.a, pair.b
     if a.shape != b.shape:
         return f"shape {list(a.shape)} against {list(b.shape)}"
@@ -174,13 +173,13 @@ def _describe_unequal_numbers(a: Entry, b: Entry) -> str:
 
 
 def _as_byte_rows(bits: Array) -> Array:
-    """A row of bytes for each number: NaN is itself, and -0 is not 0."""
+    """One row of bytes per number, so that NaN equals itself and -0 is not 0."""
     flat = np.ascontiguousarray(bits).reshape(-1)
     return flat.view(np.uint8).reshape(flat.size, -1) if flat.size else np.empty((0, 1), np.uint8)
 
 
 def _first_steps(pairs: Iterable[EntryPair]) -> list[EntryPair]:
-    """The weights of the first step: later ones are a consequence."""
+    """The first pair of each name and rank: later weights follow from earlier steps."""
     first_pairs: dict[tuple[str, Any], EntryPair] = {}
     for pair in pairs:
         first_pairs.setdefault((pair.a.name, pair.a.rank), pair)
@@ -188,7 +187,7 @@ def _first_steps(pairs: Iterable[EntryPair]) -> list[EntryPair]:
 
 
 def _explain_run_facts(a: Side, b: Side) -> list[Explanation]:
-    """What the metadata of both tells; a side without metadata is no difference."""
+    """Compare the metadata of both runs; unknown if a side has none."""
     topics: tuple[Topic, ...] = ("configuration", "packages", "code", "randomness", "environment")
     if not a.metadata or not b.metadata:
         return [Explanation("configuration", "one side tells nothing of how it was made", state="unknown")]

@@ -1,4 +1,4 @@
-"""Where in an array a difference lies: the tail, one of several equal parts, a row, a block, a diagonal."""
+"""Where in an array a difference lies: the tail, one of several equal chunks, a row, a block, a diagonal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from tensortap.kernels.decode import Array
 
-# Of the worst slice: what is less is untouched, what is more is touched, and in between nothing is said.
+# Shares of the worst slice: below the first a slice is untouched, above the second touched.
 _UNTOUCHED, _TOUCHED = 0.02, 0.1
-_MIN_PER_ROW, _UNTOUCHED_FEW = 8, 1e-3  # in a row: of fewer, one may differ little by chance
+_MIN_PER_ROW, _UNTOUCHED_FEW = 8, 1e-3  # stricter for short rows, which may differ little by chance
 _CHANCE = 1e-6
 _CHUNK_COUNTS = (2, 3, 4, 6, 8, 16)
 _MAX_SHOWN = 8
@@ -19,15 +19,15 @@ _MIN_MASKED, _MAX_MASKED_SHARE = 2, 0.6
 
 
 def describe_region(difference: Array, values: Array) -> str:
-    """The part of each axis outside of which nothing differs."""
+    """For each axis, the range outside of which nothing differs."""
     descriptions = [_describe_axis(difference, values, axis) for axis in range(difference.ndim)]
     return "; ".join(filter(None, descriptions))
 
 
 def describe_mask(a: Array, b: Array) -> str:
-    """What is hidden on one side alone (minus infinity, the lowest number, or zero), where it is a block or
-    whole diagonals of the last two axes, everywhere the same. Zeros are a mask only where the rest of each
-    row is the same, or the same times a number, as a softmax makes it."""
+    """A mask (-inf, the lowest number, or zero) on one side only: a block or diagonals of the last two axes.
+
+    Zeros are a mask only if the other numbers of each row are equal up to a factor, as after a softmax."""
     if a.ndim < 2 or min(a.shape[-2:]) < 2:
         return ""
     description = _describe_one_sided_mask(a <= _MASK_VALUE, b <= _MASK_VALUE)
@@ -38,20 +38,21 @@ def describe_mask(a: Array, b: Array) -> str:
 
 
 def _are_rows_proportional(a: Array, b: Array) -> bool:
-    """Whether what is hidden on neither side is the same in each row, but for a factor."""
-    is_seen = (a != 0) & (b != 0) & (np.abs(a) < -_MASK_VALUE) & (np.abs(b) < -_MASK_VALUE)
-    x, y = (np.where(is_seen, array, 0.0) for array in (a, b))
+    """Whether the numbers that neither side masks are equal in each row, up to a factor."""
+    is_unmasked = (a != 0) & (b != 0) & (np.abs(a) < -_MASK_VALUE) & (np.abs(b) < -_MASK_VALUE)
+    x, y = (np.where(is_unmasked, array, 0.0) for array in (a, b))
     square = (x * x).sum(axis=-1, keepdims=True)
     factor = (x * y).sum(axis=-1, keepdims=True) / np.where(square, square, 1)
     # A row of one number fits any factor.
-    free = is_seen.sum() - np.count_nonzero(is_seen.any(axis=-1))
-    return bool(free >= _MIN_PER_ROW and np.linalg.norm(y - factor * x) <= _UNTOUCHED_FEW * np.linalg.norm(y))
+    freedom = is_unmasked.sum() - np.count_nonzero(is_unmasked.any(axis=-1))
+    error = np.linalg.norm(y - factor * x)
+    return bool(freedom >= _MIN_PER_ROW and error <= _UNTOUCHED_FEW * np.linalg.norm(y))
 
 
 def _describe_axis(difference: Array, values: Array, axis: int) -> str:
-    others = tuple(axis_index for axis_index in range(difference.ndim) if axis_index != axis)
-    norms, value_norms = (np.sqrt((array**2).sum(axis=others)) for array in (difference, values))
-    # Both as they are and relative to their rows: noise of large rows is no difference of them alone.
+    other_axes = tuple(other for other in range(difference.ndim) if other != axis)
+    norms, value_norms = (np.sqrt((array**2).sum(axis=other_axes)) for array in (difference, values))
+    # Both absolute and relative norms must agree: the noise of large rows is no local difference.
     untouched = _UNTOUCHED if difference.size >= _MIN_PER_ROW * len(norms) else _UNTOUCHED_FEW
     relative = norms / np.where(value_norms, value_norms, value_norms.max() or 1)
     is_touched = [_touched_rows(norms, untouched), _touched_rows(relative, untouched)]
@@ -64,19 +65,19 @@ def _describe_axis(difference: Array, values: Array, axis: int) -> str:
 
 
 def _may_be_chance(difference: Array, is_touched: Array, untouched: float) -> bool:
-    """Whether so many equal numbers may lie outside, as many as there are among those that differ."""
-    size = np.abs(difference)
-    touched = size[is_touched]
-    # One more of each, as nothing is known of a share from one number.
-    equal = (np.count_nonzero(touched <= untouched * size.max()) + 1) / (touched.size + 2)
-    return bool(equal ** (size.size - touched.size) > _CHANCE)
+    """Whether the untouched numbers may be equal by chance, from the share of equal among the touched."""
+    sizes = np.abs(difference)
+    touched = sizes[is_touched]
+    # Laplace's rule of succession, as a share of few numbers is uncertain.
+    equal_share = (np.count_nonzero(touched <= untouched * sizes.max()) + 1) / (touched.size + 2)
+    return bool(equal_share ** (sizes.size - touched.size) > _CHANCE)
 
 
-def _touched_rows(sizes: Array, untouched: float) -> Array | None:
-    """Which rows differ; None where some are neither touched nor untouched."""
-    worst = float(sizes.max())
-    is_touched = sizes >= _TOUCHED * worst
-    return is_touched if (is_touched | (sizes <= untouched * worst)).all() else None
+def _touched_rows(norms: Array, untouched: float) -> Array | None:
+    """Mask of the rows that differ; None if some are neither touched nor untouched."""
+    worst = float(norms.max())
+    is_touched = norms >= _TOUCHED * worst
+    return is_touched if (is_touched | (norms <= untouched * worst)).all() else None
 
 
 def _describe_rows(rows: Array, length: int, axis: int) -> str:
@@ -94,11 +95,11 @@ def _describe_rows(rows: Array, length: int, axis: int) -> str:
 
 
 def _describe_chunk(first: int, last: int, length: int) -> str:
-    """Whether it is one of several equal parts, as a shard is."""
+    """Which of several equal chunks it is, such as a shard; "" if it is none."""
     width = last - first + 1
     count = length // width
-    is_part = count in _CHUNK_COUNTS and count * width == length and first % width == 0
-    return f", part {first // width + 1} of {count}" if is_part else ""
+    is_chunk = count in _CHUNK_COUNTS and count * width == length and first % width == 0
+    return f", part {first // width + 1} of {count}" if is_chunk else ""
 
 
 def _describe_one_sided_mask(in_a: Array, in_b: Array) -> str:

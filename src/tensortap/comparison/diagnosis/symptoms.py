@@ -1,13 +1,6 @@
-"""Scaled, shifted, rounded, .
+"""Symptoms of a difference: B is A scaled, shifted, rounded, transposed, permuted, masked...
 
-The shape of a difference: what, if anything, can be said for sure of how B came from A.
-
-Each detector is a predicate: a sentence where it is sure, nothing where it is not.
-
-What numbers become when they are rounded to a shorter type.
-
-What the values of one pair tell of how they came to differ.
-"""
+Each detector returns a sentence if it is certain, else an empty string."""
 
 from __future__ import annotations
 
@@ -26,28 +19,28 @@ from tensortap.comparison.sharding.derived import load_numbers
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 
-_MIN_NUMBERS = 8  # numbers: of fewer, nothing is said
-_MAX_RESIDUAL = 0.02  # so much of a difference may remain unexplained
-_CLEAR_FACTOR = 3.0  # by how much the next best must be worse
-_LARGE = 0.1  # of the whole: what is smaller is not taken for another order
-_MAX_SHIFT = 8  # rows that something may have moved
+_MIN_NUMBERS = 8  # smaller arrays show no symptom
+_MAX_RESIDUAL = 0.02  # unexplained share of the difference
+_CLEAR_FACTOR = 3.0  # the next best explanation must be so much worse
+_LARGE = 0.1  # relative L2: smaller differences are no reordering
+_MAX_SHIFT = 8  # rows
 _MAX_ROWS = 8192
-_LARGE_SIZE = 1 << 16  # numbers: of so many a part is looked at first
+_LARGE_SIZE = 1 << 16  # larger arrays are tested on a sample first
 _SAMPLE = 512
-_HUGE = 1e150  # beyond it, a number has no square
-_MAX_EXACT_INTEGER = 1 << 53  # integers: beyond it, a float64 leaves some out
+_HUGE = 1e150  # the square of larger numbers overflows
+_MAX_EXACT_INTEGER = 1 << 53  # float64 cannot represent all larger integers
 
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What a detector is sure of."""
+    """A certain property of a difference."""
 
     name: str
     description: str
 
 
 class DifferenceView:
-    """Two arrays of one shape as float64, and what several detectors ask of them."""
+    """Two arrays of one shape as float64, and quantities that several detectors need."""
 
     def __init__(self, a: Array, b: Array) -> None:
         self._arrays = a, b
@@ -58,7 +51,7 @@ class DifferenceView:
 
     @cached_property
     def difference(self) -> Array:
-        """Of integers that a float64 cannot hold, as exactly as of others."""
+        """b - a, exact also for integers that float64 cannot represent."""
         if not any(_exceeds_float64(array) for array in self._arrays):
             return np.asarray(self.y - self.x)
         a, b = (array.astype(object) for array in self._arrays)
@@ -74,7 +67,7 @@ class DifferenceView:
 
     @cached_property
     def gain(self) -> float:
-        """What a factor is more than one."""
+        """The best-fitting factor minus 1."""
         square = float(np.vdot(self.x, self.x))
         return float(np.vdot(self.x, self.difference)) / square if square else 0.0
 
@@ -84,11 +77,11 @@ class DifferenceView:
 
     @cached_property
     def residuals(self) -> tuple[float, float]:
-        """What a factor leaves of the difference, and what a summand does."""
+        """The share of the difference that the best factor leaves, and that the best offset leaves."""
         norm = self.difference_norm or 1.0
-        return _norm(self.difference - self.gain * self.x) / norm, _norm(
-            self.difference - self.difference.mean()
-        ) / norm
+        scaled = _norm(self.difference - self.gain * self.x) / norm
+        shifted = _norm(self.difference - self.difference.mean()) / norm
+        return scaled, shifted
 
     @cached_property
     def norm(self) -> float:
@@ -100,7 +93,7 @@ class DifferenceView:
 
 
 def find_symptoms(a: Array, b: Array) -> list[Symptom]:
-    """All that is sure, the simplest first; nothing for equal arrays, few numbers, or other shapes."""
+    """All certain symptoms, the simplest first; none for equal or small arrays, or of different shapes."""
     if a.shape != b.shape or a.size < _MIN_NUMBERS or "c" in (a.dtype.kind, b.dtype.kind):
         return []
     view = DifferenceView(a, b)
@@ -114,8 +107,8 @@ def _run_detectors(
 ) -> list[Symptom]:
     symptoms: list[Symptom] = []
     for name, detector in detectors.items():
-        # What explains all of it needs no place; what was moved is a permutation, too.
-        if name in _EXPLAINED_BY_WHOLE and any(symptom.name in _EXPLAINING_ALL for symptom in symptoms):
+        # A difference that is fully explained needs no region; a shift is a permutation, too.
+        if name in _SKIPPED_IF_EXPLAINED and any(symptom.name in _FULL_EXPLANATIONS for symptom in symptoms):
             continue
         description = detector(view)
         if description:
@@ -124,11 +117,11 @@ def _run_detectors(
 
 
 def detect_rounded(view: DifferenceView) -> str:
-    """One side is the other, rounded to a shorter type: every number, exactly."""
+    """One side is exactly the other, rounded to a lower precision."""
     for source, rounded, name in ((view.x, view.y, "B"), (view.y, view.x, "A")):
-        types = [dtype for dtype, round_to in ROUNDINGS.items() if _is_rounded(round_to, source, rounded)]
-        if types and np.count_nonzero(source != rounded) >= _MIN_NUMBERS:
-            return f"{name} is the other rounded to {' or '.join(types)}, in every number"
+        dtypes = [dtype for dtype, round_to in ROUNDINGS.items() if _is_rounded(round_to, source, rounded)]
+        if dtypes and np.count_nonzero(source != rounded) >= _MIN_NUMBERS:
+            return f"{name} is the other rounded to {' or '.join(dtypes)}, in every number"
     return ""
 
 
@@ -167,7 +160,7 @@ def detect_bias(view: DifferenceView) -> str:
 
 
 def detect_moved(view: DifferenceView) -> str:
-    """The same numbers, a few rows further."""
+    """The same numbers, shifted by a few rows."""
     if not view.is_large:
         return ""
     for axis, length in enumerate(view.x.shape):
@@ -186,26 +179,26 @@ def detect_transposed(view: DifferenceView) -> str:
 
 
 def detect_permuted(view: DifferenceView) -> str:
-    """The same rows in another order, each found without doubt."""
+    """The same rows in another order, each identified with certainty."""
     if not view.is_large:
         return ""
     for axis, length in enumerate(view.x.shape):
         order = _row_permutation(view, axis) if 2 <= length <= _MAX_ROWS else None
         if order is not None:
             width = _block_width(order)
-            what = f"blocks of {width}" if width > 1 else "rows"
-            moved_rows = int(np.count_nonzero(order != np.arange(length))) // width
-            return f"{moved_rows} {what} of B stand elsewhere along axis {axis}: the same, in another order"
+            unit = f"blocks of {width}" if width > 1 else "rows"
+            moved = int(np.count_nonzero(order != np.arange(length))) // width
+            return f"{moved} {unit} of B stand elsewhere along axis {axis}: the same, in another order"
     return ""
 
 
 def detect_part(view: DifferenceView) -> str:
-    """Only the tail, one part, one row, a block: where along each axis the difference lies."""
+    """The region of the difference along each axis: the tail, a shard, a row, a block."""
     return regions.describe_region(view.difference, view.x)
 
 
 def detect_masked(view: DifferenceView) -> str:
-    """Numbers that one side alone hides, in a block or along diagonals."""
+    """Numbers masked on one side only, in a block or along diagonals."""
     return regions.describe_mask(view.a, view.b)
 
 
@@ -221,12 +214,12 @@ DETECTORS: dict[str, Callable[[DifferenceView], str]] = {
     "part": detect_part,
     "masked": detect_masked,
 }
-_EXPLAINED_BY_WHOLE = ("moved", "transposed", "permuted", "part")
-_EXPLAINING_ALL = ("zeros", "rounded", "scaled", "offset", "bias", "moved", "transposed")
+_SKIPPED_IF_EXPLAINED = ("moved", "transposed", "permuted", "part")
+_FULL_EXPLANATIONS = ("zeros", "rounded", "scaled", "offset", "bias", "moved", "transposed")
 
 
 def _explains(residual: float, other_residual: float) -> bool:
-    """Whether little is left, and much less than another explanation leaves."""
+    """Whether the residual is small, and much smaller than that of the other explanation."""
     return residual <= _MAX_RESIDUAL and _CLEAR_FACTOR * residual < other_residual
 
 
@@ -245,7 +238,7 @@ def _is_rounded(round_to: Callable[[Array], Array], source: Array, rounded: Arra
 def _is_shifted(view: DifferenceView, axis: int, rows: int) -> bool:
     x, y = np.moveaxis(view.x, axis, 0), np.moveaxis(view.y, axis, 0)
     vacated = slice(0, rows) if rows > 0 else slice(rows, None)
-    # Where nothing was moved away, the others hold these rows once more.
+    # If the vacated rows did not change, nothing was shifted.
     if _norm(x[vacated] - y[vacated]) <= _LARGE * _norm(x[vacated]):
         return False
     x, y = (x[:-rows], y[rows:]) if rows > 0 else (x[-rows:], y[:rows])
@@ -256,7 +249,7 @@ def _is_shifted(view: DifferenceView, axis: int, rows: int) -> bool:
 
 
 def _row_permutation(view: DifferenceView, axis: int) -> Array | None:
-    """Which row of A each row of B is; None where one has no partner, or two."""
+    """For each row of B its row in A; None if the match is not one to one."""
     if view.x.size > _LARGE_SIZE:
         order = _nearest_rows(*(sample_rows(values, axis) for values in (view.x, view.y)))
         is_match = (
@@ -268,7 +261,7 @@ def _row_permutation(view: DifferenceView, axis: int) -> Array | None:
 
 
 def _nearest_rows(x: Array, y: Array) -> Array | None:
-    # A few rows tell most of what is no other order.
+    # A few rows rule out most arrays.
     if len(y) > _MIN_NUMBERS * _MIN_NUMBERS and _matching_rows(x, y[:_MIN_NUMBERS]) is None:
         return None
     order = _matching_rows(x, y)
@@ -278,7 +271,7 @@ def _nearest_rows(x: Array, y: Array) -> Array | None:
 
 
 def _matching_rows(x: Array, y: Array) -> Array | None:
-    """The row of x that each of y is; None where one is not sure."""
+    """For each row of y its row in x; None if any is uncertain."""
     squares = (x**2).sum(1), (y**2).sum(1)
     distances = np.sqrt(np.maximum(squares[1][:, None] + squares[0][None] - 2 * (y @ x.T), 0))
     nearest, next_best = np.partition(distances, 1, axis=1)[:, :2].T
@@ -288,7 +281,7 @@ def _matching_rows(x: Array, y: Array) -> Array | None:
 
 
 def _block_width(order: Array) -> int:
-    """The widest blocks that stay together."""
+    """The width of the largest blocks that keep their order."""
     for width in (size for size in range(len(order) // 2, 1, -1) if len(order) % size == 0):
         blocks = order.reshape(-1, width)
         if (blocks[:, 0] % width == 0).all() and (np.diff(blocks, axis=1) == 1).all():
@@ -307,7 +300,7 @@ def _norm(numbers: Array | Sequence[float]) -> float:
 
 
 def _round_mantissa(bits: int) -> Callable[[Array], Array]:
-    """Rounds a float32 to the nearest, with that many bits less; ties go to even."""
+    """Rounds a float32 to a mantissa with that many bits less, to nearest, ties to even."""
 
     def round_mantissa(numbers: Array) -> Array:
         with np.errstate(over="ignore"):
@@ -338,7 +331,7 @@ ROUNDINGS: dict[str, Callable[[Array], Array]] = {
 
 
 def describe_symptoms(finding: Finding) -> list[str]:
-    """Sentences that are sure; none for what is equal, and none where the values cannot be read any more."""
+    """Descriptions of all certain symptoms; none for equal or unreadable values."""
     metrics = finding.metrics
     if metrics is None or metrics.is_identical or metrics.reason or metrics.is_opaque:
         return []

@@ -1,9 +1,4 @@
-"""Argmax/top-k flips within noise.
-
-What follows from decisions that fell otherwise within noise: only the rows they are about differ.
-
-How narrow the decisions were that fell otherwise: the scores beside them tell.
-"""
+"""Argmax and top-k flips within noise: how close the scores were, and which rows they explain."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from tensortap.kernels.decode import Array, decode
 
 
 def discount_ties(findings: list[Finding]) -> list[Finding]:
-    """The same findings; what a module gives is judged without the rows whose decision fell otherwise."""
+    """The findings, with outputs judged without the rows of tied decisions that differ."""
     decisions = {
         _call_key(finding): finding for finding in findings if finding.kind == "input" and is_tie(finding)
     }
@@ -33,13 +28,13 @@ def discount_ties(findings: list[Finding]) -> list[Finding]:
 
 
 def is_tie(finding: Finding) -> bool:
-    """Whether it is decisions that differ, and no more than noise makes them."""
+    """Whether it is a discrete value that differs within noise."""
     metrics = finding.metrics
     return metrics is not None and metrics.is_discrete and finding.verdict == "within noise"
 
 
 def differs_in_few_rows(finding: Finding) -> bool:
-    """Whether it is beyond noise in rows alone, and not as a whole: so it is where few decisions differ."""
+    """Whether only single rows are beyond noise, as where few decisions differ."""
     metrics, noise = finding.metrics, finding.noise
     if metrics is None or finding.verdict != "origin" or finding.axis != "row":
         return False
@@ -56,7 +51,7 @@ def _discount_tied_rows(finding: Finding, decisions: Finding | None) -> Finding:
         return finding
     try:
         untied = _measure_untied_rows(finding, decisions)
-    except (TensortapError, OSError, ValueError):  # what cannot be read has been said already
+    except (TensortapError, OSError, ValueError):  # unreadable values are reported elsewhere
         return finding
     if untied is None or judge(untied, finding.noise, finding.pair).is_beyond:
         return finding
@@ -83,7 +78,7 @@ def _as_rows(bits: Array) -> Array:
 
 
 def are_same_decisions(a: Finding, b: Finding) -> bool:
-    """Whether one is the other, handed on to another module: as it was measured."""
+    """Whether both are the same decisions, passed on to another module, by their metrics."""
     return _fingerprint(a) == _fingerprint(b)
 
 
@@ -93,13 +88,13 @@ def _fingerprint(finding: Finding) -> tuple[object, ...]:
     return finding.step, finding.rank, measured
 
 
-_MAX_FLIPS = 16  # decisions that are looked into
+_MAX_FLIPS = 16  # flips that are examined
 _MAX_ROWS = 4096
 _NEAR_TIES = "near ties"
 
 
 def annotate_decision_margins(findings: list[Finding]) -> list[Finding]:
-    """The same findings; those of decisions say how close the scores were, where scores are at hand."""
+    """The findings, with a note on flips of how close the scores were; near ties count as noise."""
     flips = [index for index, finding in enumerate(findings) if finding.verdict == "flip"]
     siblings: dict[Any, list[Finding]] = {}
     if flips:
@@ -116,7 +111,7 @@ def annotate_decision_margins(findings: list[Finding]) -> list[Finding]:
 
 
 def _accept_ties(findings: list[Finding], flips: list[int], tie: Finding, description: str) -> None:
-    """Scores within noise explain it, here and wherever the same decisions are handed on."""
+    """Mark the tie within noise, here and wherever the same decisions are passed on."""
     for index in flips:
         finding = findings[index]
         if are_same_decisions(finding, tie):
@@ -132,31 +127,31 @@ def _module_key(finding: Finding) -> tuple[str, int, int]:
 def _describe_margin(flip: Finding, siblings: Sequence[Finding]) -> str:
     try:
         chosen = [_load_array(entry) for entry in (flip.pair.a, flip.pair.b)]
-        # What comes into a module was not decided by what the module made of it.
+        # An input of a module was not decided by the module's outputs.
         is_input = flip.kind == "input"
-        beside = [
+        candidates = [
             sibling
             for sibling in siblings
             if sibling is not flip and (sibling.kind == "input" or not is_input)
         ]
-        scores = [sibling for sibling in beside if _are_scores(sibling.pair.a, flip.pair.a, chosen)]
+        scores = [finding for finding in candidates if _are_scores(finding.pair.a, flip.pair.a, chosen)]
         best = max(scores, key=lambda finding: _agreement(finding, chosen), default=None)
         return "" if best is None else _describe_choices(best, chosen)
-    except (TensortapError, OSError, ValueError):  # what cannot be read has been said already
+    except (TensortapError, OSError, ValueError):  # unreadable values are reported elsewhere
         return ""
 
 
 def _are_scores(scores: Entry, decisions: Entry, chosen: list[Array]) -> bool:
-    """Whether there is a floating number for each thing that could be chosen, row by row."""
+    """Whether each row has a floating score for every index that could be chosen."""
     if "float" not in scores.dtype or not scores.shape or chosen[0].dtype.kind not in "iu":
         return False
-    many = max(int(picks.max(initial=0)) for picks in chosen) < scores.shape[-1]
+    are_in_range = max(int(picks.max(initial=0)) for picks in chosen) < scores.shape[-1]
     rows = math.prod(scores.shape[:-1])
-    return many and 0 < rows <= chosen[0].size and chosen[0].size % rows == 0
+    return are_in_range and 0 < rows <= chosen[0].size and chosen[0].size % rows == 0
 
 
 def _agreement(finding: Finding, chosen: list[Array]) -> float:
-    """In which share of the rows what was chosen has the highest scores, on both sides."""
+    """Share of rows in which the chosen indices have the highest scores, the smaller of both sides."""
     scores, picks = _rows_of_scores_and_picks(finding, chosen)
     agreed = 1.0
     for side, side_picks in zip(scores, picks, strict=True):
@@ -166,7 +161,7 @@ def _agreement(finding: Finding, chosen: list[Array]) -> float:
 
 
 def _rows_of_scores_and_picks(finding: Finding, chosen: list[Array]) -> tuple[list[Array], list[Array]]:
-    """The scores and the sorted choices of both sides, row by row."""
+    """Scores and sorted chosen indices of both sides, as rows."""
     scores = [_load_array(entry).astype(np.float64) for entry in (finding.pair.a, finding.pair.b)]
     scores = [side.reshape(-1, side.shape[-1]) for side in scores]
     return scores, [np.sort(side.reshape(len(scores[0]), -1), axis=1) for side in chosen]
@@ -186,13 +181,13 @@ def _describe_choices(finding: Finding, chosen: list[Array]) -> str:
 
 
 def _describe_reordering(finding: Finding, scores: list[Array], chosen: list[Array]) -> str:
-    """The same choices; whether those that changed places have nearly the same scores."""
-    places = [side.reshape(len(scores[0]), -1) for side in chosen]
+    """Describe equal choices in another order: near ties if the swapped ones have nearly equal scores."""
+    both = [side.reshape(len(scores[0]), -1) for side in chosen]
     margin = max(
-        float(np.abs(np.subtract(*(np.take_along_axis(side, picks, axis=1) for picks in places))).max())
+        float(np.abs(np.subtract(*(np.take_along_axis(side, picks, axis=1) for picks in both))).max())
         for side in scores
     )
-    rows = (places[0] != places[1]).any(axis=1)
+    rows = (both[0] != both[1]).any(axis=1)
     shift = float(np.abs(scores[0][rows] - scores[1][rows]).max(initial=0.0))
     is_narrow = margin <= 2 * shift and not finding.is_beyond
     return (
@@ -203,11 +198,11 @@ def _describe_reordering(finding: Finding, scores: list[Array], chosen: list[Arr
 
 
 def _decision_margins(scores: Array, a_picks: Array, b_picks: Array) -> Array:
-    """Of each row, how far the worst and the best of what was chosen otherwise are apart."""
+    """Per row: the score distance between the best index chosen by A only and the worst chosen by B only."""
     a, b = (np.take_along_axis(scores, picks, axis=1) for picks in (a_picks, b_picks))
     is_common = (a_picks[:, :, None] == b_picks[:, None, :]).any(axis=2)
     is_taken = (b_picks[:, :, None] == a_picks[:, None, :]).any(axis=2)
-    # Something chosen twice has nothing to be set against: no margin explains that.
+    # An index chosen twice has no counterpart: its margin is infinite.
     lost, gained = np.where(is_common, -np.inf, a), np.where(is_taken, np.inf, b)
     return np.asarray(np.abs(lost.max(axis=1) - gained.min(axis=1)))
 

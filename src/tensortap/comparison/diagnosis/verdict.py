@@ -1,9 +1,4 @@
-"""Verdicts, Finding, Origin.
-
-What a difference means, measured by the noise of the value: never a bare number.
-
-What was found of one pair, and of the places where a run went wrong.
-"""
+"""Verdicts on pairs, relative to their noise, and the classes of results: Judgement, Finding, Origin."""
 
 from __future__ import annotations
 
@@ -40,10 +35,10 @@ _WHOLE: Axis = "whole"
 AFTER_STEP = ".after_step"
 
 
-# Not frozen: one is made for every pair, and freezing takes four times as long. Nobody changes it.
+# Not frozen: there is one per pair, and creating a frozen one takes four times as long.
 @dataclass(slots=True)
 class Judgement:
-    """How many times the noise a difference is, along which axis, and what that alone makes of it."""
+    """The verdict on one pair by itself: its difference as a multiple of the noise, and along which axis."""
 
     verdict: Verdict
     ratio: float
@@ -56,7 +51,7 @@ class Judgement:
 
 
 def judge(measurement: Metrics | str, noise: Noise, pair: EntryPair | None = None) -> Judgement:
-    """One pair by itself; whether it is an origin or inherited only its surroundings tell."""
+    """The verdict on one pair by itself; `localise` tells origins from inherited differences."""
     if isinstance(measurement, str):
         is_ambiguous = pair is not None and pair.alignment is not None and not pair.alignment.is_usable
         return Judgement("unaligned" if is_ambiguous else "unreadable", 0.0, note=measurement)
@@ -74,27 +69,24 @@ def judge(measurement: Metrics | str, noise: Noise, pair: EntryPair | None = Non
 
 
 def _judge_unmeasured(metrics: Metrics, pair: EntryPair | None) -> Judgement:
-    """Of what was not measured in numbers."""
+    """The verdict on a pair without numeric metrics: opaque objects, or structures that differ."""
     if metrics.is_opaque:
         return Judgement(
             "identical" if metrics.is_identical else "uncovered", 0.0, note="not numbers or text"
         )
-    is_sharded_differently = pair is not None and _is_sharded_differently(pair)
-    return Judgement(
-        "unaligned" if is_sharded_differently else "structure",
-        0.0 if is_sharded_differently else math.inf,
-        note=metrics.reason,
-    )
+    if pair is not None and _is_sharded_differently(pair):
+        return Judgement("unaligned", 0.0, note=metrics.reason)
+    return Judgement("structure", math.inf, note=metrics.reason)
 
 
 def _is_sharded_differently(pair: EntryPair) -> bool:
-    """Pieces of a whole that is cut in another way on the other side."""
+    """Whether the two sides hold shards of different placements."""
     a, b = pair.a.placement, pair.b.placement
     return (a is not None or b is not None) and a != b
 
 
 def _judge_discrete(metrics: Metrics, noise: Noise) -> Judgement:
-    """Decisions that fall otherwise in a twin too are no alarm, as long as they are about as many."""
+    """Mismatches of discrete values are noise if reruns have about as many."""
     note = f"{metrics.mismatches:,} of {metrics.count:,} differ"
     if noise.flips and metrics.mismatches <= noise.limit * noise.flips:
         return Judgement("within noise", metrics.mismatches / noise.flips, "whole", note)
@@ -102,10 +94,11 @@ def _judge_discrete(metrics: Metrics, noise: Noise) -> Judgement:
 
 
 def _judge_updated_weights(metrics: Metrics, noise: Noise) -> Judgement:
-    """Weights after an optimizer's step, as a whole. It divides each number by the size of its own gradient:
-    where that is next to nothing, a lone number goes anywhere, and its row with it."""
-    rowless = replace(noise, row=math.inf, column=math.inf)
-    return _judge_numeric(metrics, rowless)
+    """The verdict on weights after an optimizer step, without rows and columns.
+
+    An optimizer like Adam divides by the size of the gradient: where that is tiny, single numbers jump."""
+    without_rows = replace(noise, row=math.inf, column=math.inf)
+    return _judge_numeric(metrics, without_rows)
 
 
 def _judge_numeric(metrics: Metrics, noise: Noise) -> Judgement:
@@ -135,10 +128,10 @@ def _describe_nonfinite(metrics: Metrics) -> str:
     return ", ".join(counts)
 
 
-# Not frozen: one is made for every pair, and freezing takes five times as long. Nobody changes it.
+# Not frozen: there is one per pair, and creating a frozen one takes five times as long.
 @dataclass(slots=True, eq=False)
 class Finding:
-    """One pair of values: what they differ by, how many times their noise that is, and what it means."""
+    """One pair of values: their metrics, the ratio to their noise, and the verdict."""
 
     pair: EntryPair
     metrics: Metrics | None  # None where a value could not be read
@@ -147,8 +140,8 @@ class Finding:
     ratio: float
     axis: Axis = ""
     note: str = ""
-    source: str = ""  # of what is inherited: the value it comes from
-    module_override: str = ""  # the module, where the name alone tells another
+    source: str = ""  # the value that an inherited difference comes from
+    module_override: str = ""  # the module, where the name alone suggests another
 
     @property
     def name(self) -> str:
@@ -185,11 +178,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a run went wrong: a module whose inputs are the same and whose results are not.
+    """Where a run diverges: a module whose inputs match and whose outputs do not.
 
-    `name` is the path of the module (empty for the model itself), or of the value where there is none.
-    `kind` says what of it: "output", "own code" (what it computes between its parts), "local", "backward",
-    "param", "data" (what was given to the model), "value". `seen_at` is the value that shows it."""
+    `name` is the path of the module (empty for the model itself), or of the value if there is none.
+    `kind`: "output", "own code" (the module's forward between its submodules), "local", "backward", "param",
+    "data" (the inputs of the model) or "value". `seen_at` is the value that shows it."""
 
     name: str
     verdict: Verdict
@@ -206,9 +199,9 @@ class Origin:
 
     @property
     def where(self) -> str:
-        """The module for eyes: its path and its class."""
-        what = self.name or "the model itself"
-        return f"{what} ({self.class_name})" if self.class_name else what
+        """The module's path and class, for display."""
+        path = self.name or "the model itself"
+        return f"{path} ({self.class_name})" if self.class_name else path
 
 
 def make_finding(pair: EntryPair, measurement: Metrics | str, noise: Noise, judgement: Judgement) -> Finding:
@@ -217,16 +210,15 @@ def make_finding(pair: EntryPair, measurement: Metrics | str, noise: Noise, judg
 
 
 def resolve_out_modules(findings: Sequence[Finding]) -> Sequence[Finding]:
-    """The same findings; what is named like the output of a module may be that of a part called `out`."""
+    """The findings with the right module for submodules called `out`, whose names look like outputs."""
     outs = {
         f"{finding.module}."
         for finding in findings
         if finding.kind == "input" and finding.module.endswith("out")
     }
     for finding in findings:
-        if finding.kind in OUTPUTS and finding.name.startswith(
-            "<"
-        ):  # the model, which would be called so itself
+        # The output of the model itself is named "<...>" if the model has a submodule `out`.
+        if finding.kind in OUTPUTS and finding.name.startswith("<"):
             outs.add("out.")
         elif finding.kind in OUTPUTS and finding.module.endswith(".out"):
             outs.add(f"{finding.module}.")
@@ -237,11 +229,8 @@ def resolve_out_modules(findings: Sequence[Finding]) -> Sequence[Finding]:
 def _resolve_out_module(finding: Finding, outs: tuple[str, ...]) -> Finding:
     stem = stem_of(finding.name, finding.kind)
     is_below = finding.kind in OUTPUTS and f"{stem}.".startswith(outs)
-    return (
-        replace(finding, module_override=stem)
-        if is_below and not f"{finding.module}.".startswith(outs)
-        else finding
-    )
+    is_misnamed = is_below and not f"{finding.module}.".startswith(outs)
+    return replace(finding, module_override=stem) if is_misnamed else finding
 
 
 def worse_of(a: Finding | None, b: Finding | None) -> Finding | None:

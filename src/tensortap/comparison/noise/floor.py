@@ -1,11 +1,4 @@
-"""The noise floor: measured, from runs that should be equal, from a file.
-
-How noisy each value is by itself: measured from twins of a run, or taken from the number type.
-
-The noise between runs that should be the same.
-
-What a user gives to measure differences by: a floor, and from how many times it on they count.
-"""
+"""The noise floor of a run: measured from reruns, loaded from a file, or typical for the dtype."""
 
 from __future__ import annotations
 
@@ -36,13 +29,13 @@ from tensortap.core.errors import CorruptRunError
 from tensortap.core.record import Record
 
 SCHEMA = "tensortap.floor/1"
-# What calibration by harmless runs may make of the limit.
+# Bounds of a calibrated limit.
 _MIN_LIMIT, _MAX_LIMIT, _MARGIN = 2.0, 12.0, 1.5
-# What rounding makes of a whole array, of the most that it makes of one number.
+# Relative L2 rounding error of an array, as a share of the unit roundoff.
 _ROUNDING_SHARE = 0.4
-# The noise of a few numbers may be nothing by column_slack: they have at least that of what came before them.
+# Small arrays may show no noise by chance: they get at least that of the values before them.
 _SMALL_SIZE = 256
-# So is how far two right ways are apart in a column of few rows.
+# So may columns with few rows, which get some slack.
 _FEW_ROWS, _COLUMN_SLACK = 16, 4.0
 
 EntryKey = tuple[str, int, int, int]  # name, step, call, rank
@@ -60,7 +53,7 @@ class Floor:
     noise: dict[EntryKey, Noise] = field(default_factory=dict)
     limit: float = DEFAULT_LIMIT
     twins: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()  # twins that could not be made, and why
+    skipped: tuple[str, ...] = ()  # reruns that failed, and why
     _loosest: dict[str, Noise] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,12 +66,12 @@ class Floor:
 
     @property
     def names(self) -> Collection[str]:
-        """What was measured, at any step."""
+        """Names of the measured values, of any step."""
         return self._loosest.keys()
 
     def of(self, entry: Entry, *, dtype: str = "", depth: int = 1) -> Noise:
-        """The noise of a value: measured at that step and call, else the loosest of its name, else analytic,
-        by the lowest precision on its way (`dtype`) and the layers before it (`depth`)."""
+        """The noise of a value: measured at its step and call, else the largest of its name, else analytic
+        (from the lowest precision before it, `dtype`, and the number of layers, `depth`)."""
         if not self.noise:
             return analytic_noise(dtype or entry.dtype, depth)
         key = entry.name, entry.first_step, entry.call, entry.first_rank
@@ -88,7 +81,7 @@ class Floor:
         return noise if noise.limit == self.limit else replace(noise, limit=self.limit)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON."""
+        """Write the floor as JSON."""
         rows = [[*key, *_noise_to_row(noise)] for key, noise in self.noise.items()]
         header = {"schema": SCHEMA, "limit": self.limit, "twins": self.twins, "skipped": self.skipped}
         Path(path).write_text(json.dumps({**header, "noise": rows}), encoding="utf-8")
@@ -103,8 +96,8 @@ class Floor:
             if document["schema"] != SCHEMA:
                 raise ValueError(f"its schema is {document['schema']!r}")
             noise = {
-                (str(name), int(step), int(call), int(rank)): _noise_from_row(*numbers)
-                for name, step, call, rank, *numbers in document["noise"]
+                (str(name), int(step), int(call), int(rank)): _noise_from_row(*row)
+                for name, step, call, rank, *row in document["noise"]
             }
             return cls(noise, float(document["limit"]), tuple(document["twins"]), tuple(document["skipped"]))
         except (ValueError, KeyError, TypeError) as error:
@@ -114,10 +107,9 @@ class Floor:
 
     @classmethod
     def from_runs(cls, runs: Sequence[Any], *, executor: Executor | None = None) -> Floor:
-        """The noise between runs that should be the same: each against the first.
+        """The noise between runs that should be equal: each against the first.
 
-        With three and more, the limit is calibrated: each must lie within the noise of the others."""
-
+        With three or more, the limit is calibrated so that each lies within the noise of the others."""
         return measure_floor_from_runs(runs, executor)
 
     def __repr__(self) -> str:
@@ -129,14 +121,14 @@ def _noise_to_row(noise: Noise) -> list[Any]:
     return [noise.relative_l2, noise.row, noise.column, noise.source, noise.flips, noise.intrinsic]
 
 
-def _noise_from_row(l2: float, row: float, column: float, source: str, flips: int, own: Any) -> Noise:
-    return Noise(l2, row, column, source, flips=flips, intrinsic=tuple(own) if own else None)
+def _noise_from_row(l2: float, row: float, column: float, source: str, flips: int, intrinsic: Any) -> Noise:
+    return Noise(l2, row, column, source, flips=flips, intrinsic=tuple(intrinsic) if intrinsic else None)
 
 
 class _ArraySize(NamedTuple):
-    """How many numbers a value has, in how many rows, and of which type."""
+    """Number of elements and rows of a value, and its dtype."""
 
-    numbers: int
+    elements: int
     rows: int
     dtype: str
 
@@ -146,8 +138,9 @@ class _ArraySize(NamedTuple):
 
 
 class NoiseMeasurements:
-    """What the twins of a run differ by, value by value; the values themselves are not kept. `is_intrinsic`: what
-    a value is made of was given, so that it has no noise but its own."""
+    """Differences between a run and its reruns, per value; the values themselves are not kept.
+
+    `is_intrinsic`: the inputs of every module were given, so that values have no noise but their own."""
 
     def __init__(self, *, is_intrinsic: bool = False) -> None:
         self._is_intrinsic = is_intrinsic
@@ -160,8 +153,9 @@ class NoiseMeasurements:
         return tuple(self._noise)
 
     def add(self, rerun: str, entry: Entry, metrics: Metrics, share: float = 1.0) -> None:
-        """What one value of a twin differs by, and the share of it that is noise; of a few numbers all is, as
-        it may be little by column_slack. One that has another shape, or a NaN, is no twin there."""
+        """Add the difference of one value; `share` of it is noise, for small arrays all of it.
+
+        A value of another shape, or with another NaN, is not measured."""
         key = entry.name, entry.first_step, entry.call, entry.first_rank
         noise = self._noise.setdefault(rerun, {})
         if metrics.reason or metrics.disagreeing or metrics.is_opaque:
@@ -175,19 +169,19 @@ class NoiseMeasurements:
         noise[key] = max_noise(noise.get(key), measured)
 
     def drop(self, reruns: Iterable[str]) -> None:
-        """Twins that were only there to calibrate."""
+        """Drop reruns, such as those that only calibrate the limit."""
         for rerun in reruns:
             self._noise.pop(rerun, None)
 
     def floor(self, skipped: Iterable[str] = (), limit: float | None = None) -> Floor:
-        twins = tuple(rerun for rerun in self.reruns if rerun != INTRINSIC_ROUNDING)
-        noise_by_key = self._combine_noise(twins)
+        reruns = tuple(rerun for rerun in self.reruns if rerun != INTRINSIC_ROUNDING)
+        noise_by_key = self._combine_noise(reruns)
         for key, noise in (
             self._combine_noise([INTRINSIC_ROUNDING]) if INTRINSIC_ROUNDING in self._noise else {}
         ).items():
             if key in noise_by_key:
-                # Another right way rounds elsewhere, in some row by all that rounding can do; and rounding
-                # alone is no more than rounding and all that came in.
+                # Another correct implementation may round some row by the full unit roundoff; and intrinsic
+                # noise is never larger than the total.
                 size = self._sizes[key]
                 roundoff = UNIT_ROUNDOFF.get(size.dtype, 0.0)
                 intrinsic = (
@@ -201,10 +195,10 @@ class NoiseMeasurements:
                     noise_by_key[key].column * size.column_slack,
                 )
                 noise_by_key[key] = replace(noise_by_key[key], intrinsic=map_levels(min, intrinsic, bound))
-        return Floor(noise_by_key, limit or DEFAULT_LIMIT, twins, tuple(skipped))
+        return Floor(noise_by_key, limit or DEFAULT_LIMIT, reruns, tuple(skipped))
 
     def calibrate_limit(self) -> float:
-        """The limit at which every twin lies within the noise of the others, with a margin."""
+        """The limit at which every rerun lies within the noise of the others, with a margin."""
         worst = 0.0
         for rerun, noise in self._noise.items():
             noise_of_others = self._combine_noise([other for other in self.reruns if other != rerun])
@@ -221,7 +215,7 @@ class NoiseMeasurements:
         return min(max(_MARGIN * worst, _MIN_LIMIT), _MAX_LIMIT)
 
     def worst_ratio_to(self, rerun: str, other_reruns: Sequence[str]) -> float:
-        """How far one twin lies beyond the noise of others, at worst."""
+        """The largest ratio of a rerun's noise to that of others."""
         floor = self._combine_noise(other_reruns)
         own = self._noise.get(rerun, {})
         return max(
@@ -229,7 +223,7 @@ class NoiseMeasurements:
         )
 
     def _combine_noise(self, reruns: Sequence[str]) -> dict[EntryKey, Noise]:
-        """The larger noise of these twins, never below the rounding of the type."""
+        """The largest noise of these reruns per value, at least the rounding of its dtype."""
         combined: dict[EntryKey, Noise] = {}
         for rerun in reruns:
             for key, noise in self._noise[rerun].items():
@@ -245,7 +239,7 @@ class NoiseMeasurements:
             if count < _SMALL_SIZE:
                 lower_bound = max(lower_bound, self._bound_small_array(noise, dtype, preceding.relative_l2))
             elif key[0] in self._reshaped:
-                # The twins that tell most of its noise had another shape: it has that of what came before.
+                # A rerun of another shape was not measured: use at least the noise of the value before.
                 noise = max_noise(replace(preceding, source=noise.source), noise)
             elif dtype in UNIT_ROUNDOFF:
                 preceding = replace(noise, flips=0)
@@ -260,8 +254,8 @@ class NoiseMeasurements:
         return bounded
 
     def _bound_small_array(self, noise: Noise, dtype: str, preceding: float) -> float:
-        """That a few numbers differ by little is column_slack, unless it is as little as their type can: a loss in
-        single precision above a model in half."""
+        """The least noise of a small array: that of the value before it, unless its dtype explains less, like
+        a float32 loss of a model in half precision."""
         typical = analytic_noise(dtype).relative_l2
         return min(typical, preceding) if self._is_intrinsic and noise.relative_l2 <= typical else preceding
 
@@ -272,7 +266,7 @@ def _worst_ratio(noise: Noise, floor: Noise) -> float:
 
 
 def measure_floor_from_runs(runs: Sequence[Any], executor: Executor | None = None) -> Floor:
-    """Each run against the first; what only one of them has is without noise of its own."""
+    """The floor measured between each run and the first; values of one run only are not measured."""
     check_executor(executor)
     if len(runs) < 2:
         raise ValueError(f"a floor needs at least 2 runs that should be the same, not {len(runs)}")
@@ -307,7 +301,7 @@ def _add_repeat(
 
 
 def check_limit(limit: Any) -> float:
-    """A limit that a user gave; refused where nothing can be measured by it."""
+    """The user's `limit=`, validated as a positive finite number."""
     if not isinstance(limit, (int, float)) or not 0 < limit < math.inf:
         raise ValueError(
             f"limit is a number above 0: from how many times the noise on it counts; not {limit!r}"
@@ -316,7 +310,7 @@ def check_limit(limit: Any) -> float:
 
 
 def resolve_floor(floor: Any, base: Side, executor: Executor | None = None) -> Floor:
-    """A floor that a user gave: itself, its file, or runs that should be the same as the base."""
+    """The user's `floor=` as a Floor: itself, loaded from a file, or measured from runs equal to the base."""
     if floor is None or isinstance(floor, Floor):
         return floor or Floor()
     if isinstance(floor, (str, os.PathLike)) and Path(floor).suffix == ".json":

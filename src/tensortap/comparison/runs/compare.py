@@ -37,24 +37,24 @@ class Comparison(ComparisonResult):
     """What `tt.compare_runs` found; `print` it for one screen."""
 
     def explain(self, name: str) -> str:
-        """The whole story of one value: each of its pairs, what it differs by, and why it was judged so."""
+        """All about one value: each of its pairs, the difference, and the reason for its verdict."""
         if not isinstance(name, str):
             raise TypeError(f"explain takes the name of a value, not {name!r}; .table lists all pairs")
         findings = [finding for finding in self.table if name in (finding.name, finding.pair.b.name)]
         if not findings:
-            raise UnknownNameError(self._unknown(name))
+            raise UnknownNameError(self._describe_unknown(name))
         return "\n\n".join(text.describe_pair(finding, self.origins) for finding in findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as what JSON can hold; the schema is named in it and only ever grows."""
+        """Everything as JSON-compatible data; `schema` names its version, and keys are only ever added."""
         return json.comparison_to_json(self)
 
     def to_html(self) -> str:
-        """A page of its own, without scripts."""
+        """A standalone HTML page without scripts."""
         return html.render_page(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as `.json`, `.html` or text, as the suffix says."""
+        """Write `.json`, `.html` or plain text, by the suffix."""
         json.save_comparison(self, Path(path))
 
     def __str__(self) -> str:
@@ -65,13 +65,13 @@ class Comparison(ComparisonResult):
     def _repr_html_(self) -> str:
         return html.render_fragment(self)
 
-    def _unknown(self, name: str) -> str:
+    def _describe_unknown(self, name: str) -> str:
         names = list(dict.fromkeys(finding.name for finding in self.table))
         unmatched = [entry for entry in (*self.coverage.only_a, *self.coverage.only_b) if entry.name == name]
         if unmatched:
             return f"{name!r} is on one side only, so there is nothing to compare it with"
-        near = closest_names(name, names)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        suggestions = closest_names(name, names)
+        hint = f"did you mean {' or '.join(map(repr, suggestions))}? " if suggestions else ""
         return f"no pair {name!r}; {hint}.table lists all {len(names)} names"
 
 
@@ -103,15 +103,15 @@ def compare_runs(
     """
     check_executor(executor)
     sides = [load_side(source).select(*patterns_of(only), step=step, rank=rank) for source in (a, b)]
-    noise = resolve_floor(floor, sides[0], executor)
-    noise = noise if limit is None else replace(noise, limit=check_limit(limit))
+    noise_floor = resolve_floor(floor, sides[0], executor)
+    noise_floor = noise_floor if limit is None else replace(noise_floor, limit=check_limit(limit))
     rules = load_rules(map)
     rules = replace(rules, placements=(*parse_declared_placements(dims), *rules.placements))
     sides = list(merge_steps(*group_ranks(sides[0], sides[1], rules.placements), rules))
     matched = align_pairs(match(sides[0], sides[1], rules), executor)
-    findings = mark_corrupt_values(_judge_pairs(matched, noise, limit, executor))
+    findings = mark_corrupt_values(_judge_pairs(matched, noise_floor, limit, executor))
     findings = annotate_decision_margins(accept_reordered_heads(findings))
-    table, origins = localise_verified(findings, matched.only_a, noise.names)
+    table, origins = localise_verified(findings, matched.only_a, noise_floor.names)
     sides = [replace(side, metadata=rules.drop_ignored_weights(side.metadata)) for side in sides]
     explanations = explain_setup_differences(sides[0], sides[1], matched)
     return Comparison(
@@ -121,7 +121,7 @@ def compare_runs(
         tuple(add_weight_note(origin, explanations) for origin in origins),
         explanations,
         _summarise_coverage(matched, table, sides, is_explained=bool(origins)),
-        noise,
+        noise_floor,
         (*matched.notes, *dict.fromkeys([*sides[0].notes, *sides[1].notes])),
     )
 
@@ -132,7 +132,7 @@ def _judge_pairs(
     pairs = matched.pairs
     entries = ((pair.a, pair.b) for pair in pairs)
     depth_tracker = DepthTracker()
-    # All of them first: a thread that judges meanwhile holds the interpreter that the workers wait for.
+    # Measure all first: judging meanwhile would hold the GIL that worker threads wait for.
     for pair, measurement in zip(pairs, list(measure_pairs(entries, executor)), strict=True):
         dtype, depth = depth_tracker.dtype_and_depth(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
@@ -144,7 +144,7 @@ def _judge_pairs(
 
 
 def add_weight_note(origin: Origin, explanations: Sequence[Explanation]) -> Origin:
-    """What the gate knows of the module itself, beside what was seen there."""
+    """The origin, with a note if the module's own weights differ."""
     weights = [
         name
         for explanation in explanations
@@ -159,9 +159,11 @@ def add_weight_note(origin: Origin, explanations: Sequence[Explanation]) -> Orig
 
 
 def _describe_gap(finding: Finding) -> str:
-    """Why a pair could not be aligned, in the words of its plan."""
-    plan = finding.pair.alignment
-    return plan.details[-1] if plan is not None and not plan.is_usable and plan.details else finding.note
+    """Why a pair could not be aligned."""
+    alignment = finding.pair.alignment
+    if alignment is not None and not alignment.is_usable and alignment.details:
+        return alignment.details[-1]
+    return finding.note
 
 
 def _summarise_coverage(

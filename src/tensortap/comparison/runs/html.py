@@ -1,4 +1,4 @@
-"""A comparison of two runs as a static page: no scripts, and small whatever its size."""
+"""A comparison of two runs as a static HTML page without scripts, of limited size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from tensortap.comparison.diagnosis.verdict import Finding
-from tensortap.comparison.runs import text as runs_report
+from tensortap.comparison.runs import text as text_report
 from tensortap.comparison.runs.result import ComparisonResult
 
 _MAX_ROWS, _MAX_BARS, _MAX_LENGTH = 300, 400, 120
@@ -38,7 +38,7 @@ def render_page(comparison: ComparisonResult) -> str:
 
 
 def render_fragment(comparison: ComparisonResult) -> str:
-    """The same for a notebook."""
+    """The comparison as an HTML fragment, for notebooks."""
     parts = [
         f"<style>{_STYLE}</style>",
         f"<p>A {_html_code(comparison.a)}<br>B {_html_code(comparison.b)}</p>",
@@ -47,15 +47,15 @@ def render_fragment(comparison: ComparisonResult) -> str:
         _html_list([explanation.text for explanation in comparison.gate if explanation.state == "differs"])
     ]
     parts += [
-        f"<h2>{escape(_truncate(runs_report.headline(comparison)))}</h2>",
+        f"<h2>{escape(_truncate(text_report.headline(comparison)))}</h2>",
         _origins_table(comparison),
         _ratio_chart(comparison.table),
     ]
     lines = [
-        runs_report.verdict_counts_line(comparison),
-        *runs_report.layout_lines(comparison),
-        runs_report.noise_line(comparison),
-        *runs_report.gap_lines(comparison.coverage),
+        text_report.verdict_counts_line(comparison),
+        *text_report.layout_lines(comparison),
+        text_report.noise_line(comparison),
+        *text_report.gap_lines(comparison.coverage),
     ]
     parts += [_html_list([*lines, *comparison.notes]), _pairs_table(comparison.table)]
     return f'<div class="tt-runs">{"".join(parts)}</div>'
@@ -67,7 +67,7 @@ def _origins_table(comparison: ComparisonResult) -> str:
             origin.where,
             origin.kind,
             origin.verdict,
-            runs_report.format_ratio(origin.ratio),
+            text_report.format_ratio(origin.ratio),
             origin.seen_at,
             origin.note,
         )
@@ -77,7 +77,7 @@ def _origins_table(comparison: ComparisonResult) -> str:
 
 
 def _pairs_table(table: Sequence[Finding]) -> str:
-    """The pairs that are beyond noise and their surroundings first; the rest only as far as there is room."""
+    """A table of the differing pairs; if there are too many, those beyond noise first."""
     differing = [finding for finding in table if finding.verdict != "identical"]
     shown = (
         differing
@@ -99,7 +99,8 @@ def _pairs_table(table: Sequence[Finding]) -> str:
         return ""
     more = f"<p>{len(differing) - len(shown):,} more are not shown</p>" if len(differing) > len(shown) else ""
     body = _html_table(("value", "verdict", "times its noise", "axis", "inherited from", ""), rows)
-    return f"<details open><summary>{len(differing):,} pairs that are not identical</summary>{body}{more}</details>"
+    summary = f"<summary>{len(differing):,} pairs that are not identical</summary>"
+    return f"<details open>{summary}{body}{more}</details>"
 
 
 def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -115,7 +116,7 @@ def _html_cell(text: str) -> str:
 
 
 def _ratio_chart(table: Sequence[Finding]) -> str:
-    """How many times its noise each value differs, in the order in which they were computed."""
+    """A bar chart of the noise ratio of each value in execution order."""
     nonzero = [finding for finding in table if finding.ratio > 0]
     if not nonzero:
         return ""
@@ -126,9 +127,10 @@ def _ratio_chart(table: Sequence[Finding]) -> str:
     ]
     heights = [_bar_height(finding.ratio) for finding in bars]
     rects = "".join(
-        f'<rect x="{2 * at}" y="{60 - height}" width="2" height="{height}" '
-        f'fill="{_COLOURS.get(finding.verdict, "#8a8f98")}"><title>{escape(_truncate(finding.name))}</title></rect>'
-        for at, (finding, height) in enumerate(zip(bars, heights, strict=True))
+        f'<rect x="{2 * index}" y="{60 - height}" width="2" height="{height}" '
+        f'fill="{_COLOURS.get(finding.verdict, "#8a8f98")}">'
+        f"<title>{escape(_truncate(finding.name))}</title></rect>"
+        for index, (finding, height) in enumerate(zip(bars, heights, strict=True))
     )
     label = "times its noise, value by value, on a logarithmic scale"
     return (
@@ -138,7 +140,7 @@ def _ratio_chart(table: Sequence[Finding]) -> str:
 
 
 def _bar_height(ratio: float) -> int:
-    """From a tenth to a million times the noise."""
+    """Height in pixels on a log scale from 0.1 to 1e6 times the noise."""
     if math.isinf(ratio):
         return 60
     return round(min(max((math.log10(ratio) + 1) / 7, 0.02), 1.0) * 56)

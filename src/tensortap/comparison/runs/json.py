@@ -1,4 +1,4 @@
-"""A comparison of two runs as data, and as a file."""
+"""A comparison of two runs as JSON, and saved to a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tensortap.comparison.diagnosis.verdict import Finding, Origin
 from tensortap.comparison.runs import html
-from tensortap.comparison.runs import text as runs_report
+from tensortap.comparison.runs import text as text_report
 from tensortap.comparison.runs.result import ComparisonResult
 from tensortap.comparison.sides.entry import Entry
 
@@ -24,7 +24,7 @@ def save_comparison(comparison: ComparisonResult, path: Path) -> None:
         text = (
             html.render_page(comparison)
             if suffix in (".html", ".htm")
-            else runs_report.as_text(comparison) + "\n"
+            else text_report.as_text(comparison) + "\n"
         )
     path.write_text(text, encoding="utf-8")
 
@@ -36,7 +36,7 @@ def comparison_to_json(comparison: ComparisonResult) -> dict[str, Any]:
         "a": comparison.a,
         "b": comparison.b,
         "exit_code": comparison.exit_code,
-        "headline": runs_report.headline(comparison),
+        "headline": text_report.headline(comparison),
         "first": origin_to_json(comparison.origins[0]) if comparison.origins else None,
         "origins": [origin_to_json(origin) for origin in comparison.origins],
         "counts": dict(comparison.counts),
@@ -130,5 +130,5 @@ def _entry_to_json(entry: Entry) -> dict[str, Any]:
 
 
 def _to_json_number(value: Any) -> Any:
-    """JSON has no infinity: text instead."""
+    """Infinity and NaN as strings, which JSON lacks."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

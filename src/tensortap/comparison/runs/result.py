@@ -14,7 +14,7 @@ from tensortap.comparison.sides.entry import Entry
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coverage:
-    """What the comparison speaks of, and what it cannot speak of."""
+    """How many pairs were compared, and what could not be."""
 
     pairs: int
     only_a: tuple[Entry, ...] = ()
@@ -22,10 +22,10 @@ class Coverage:
     unreadable: tuple[str, ...] = ()
     unaligned: tuple[str, ...] = ()
     opaque: int = 0  # objects that are neither numbers nor text
-    ignored: int = 0  # left out by a rule
-    uncalibrated: int = 0  # pairs whose noise nobody has measured
+    ignored: int = 0  # excluded by a rule
+    uncalibrated: int = 0  # pairs without a measured noise floor
     problems: tuple[str, ...] = ()
-    behind_ties: int = 0  # beyond noise, but only since decisions before fell otherwise by noise alone
+    behind_ties: int = 0  # beyond noise only because near ties before were decided differently
 
     @property
     def is_whole(self) -> bool:
@@ -34,7 +34,7 @@ class Coverage:
 
     @property
     def judged(self) -> int:
-        """Pairs of which something is known."""
+        """Pairs that have a verdict."""
         return self.pairs - self.opaque - len(self.unreadable) - len(self.unaligned)
 
 
@@ -53,17 +53,17 @@ class ComparisonResult:
 
     @property
     def first(self) -> Origin | None:
-        """Where the runs part; None when nothing is beyond noise."""
+        """The first divergence; None when nothing is beyond noise."""
         return self.origins[0] if self.origins else None
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """How many pairs have which verdict."""
+        """Number of pairs per verdict."""
         return dict(Counter(finding.verdict for finding in self.table if not finding.is_opaque))
 
     @property
     def is_different(self) -> bool:
-        """Something is beyond noise, and not only behind near ties, where noise alone makes a difference."""
+        """Something is beyond noise, and not only downstream of near ties that noise alone decides."""
         return bool(self.origins)
 
     @property
@@ -78,5 +78,5 @@ class ComparisonResult:
 
     @property
     def plans(self) -> tuple[AlignmentNote, ...]:
-        """How pieces, tokens and layouts were made comparable, where they had to be."""
+        """How shards, tokens and layouts were aligned, for the pairs that needed it."""
         return tuple(finding.pair.alignment for finding in self.table if finding.pair.alignment is not None)

@@ -1,4 +1,4 @@
-"""A comparison of two runs as one screen of text, and as data."""
+"""A comparison of two runs as one screen of text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEANINGS = {
 
 
 def as_text(comparison: ComparisonResult) -> str:
-    """One screen: what explains it, where it begins, how far it goes, and what was not seen."""
+    """One screen: differences in setup, the first divergence, counts of verdicts, the noise floor, gaps."""
     lines = [f"A  {comparison.a}", f"B  {comparison.b}", ""]
     lines += [
         f"{_mark(explanation.state)} {explanation.text}"
@@ -46,7 +46,7 @@ def as_text(comparison: ComparisonResult) -> str:
 
 
 def headline(comparison: ComparisonResult) -> str:
-    """The answer in one sentence."""
+    """The overall result in one sentence."""
     first = comparison.first
     if first is not None:
         return f"DIFFERENT from {first.where} on: {_describe_origin(first)}"
@@ -56,7 +56,7 @@ def headline(comparison: ComparisonResult) -> str:
     if not judged:
         return "INCOMPLETE: nothing of it could be compared"
     agreement = "IDENTICAL" if judged.keys() == {"identical"} else "WITHIN NOISE"
-    if any(plan.is_layout_change for plan in comparison.plans):
+    if any(alignment.is_layout_change for alignment in comparison.plans):
         agreement += ", up to layouts"
     caveat = (
         " (uncalibrated)"
@@ -76,17 +76,17 @@ def verdict_counts_line(comparison: ComparisonResult) -> str:
 
 
 def layout_lines(comparison: ComparisonResult) -> list[str]:
-    """What is equal only in another arrangement."""
-    names: dict[str, list[str]] = {}
-    for plan in comparison.plans:
-        if plan.is_layout_change:
-            names.setdefault(plan.summary, []).append(plan.name)
-    layouts = "; ".join(f"{words}: {_join_some(plan_names)}" for words, plan_names in names.items())
+    """The values that are equal only up to a layout."""
+    names_by_layout: dict[str, list[str]] = {}
+    for alignment in comparison.plans:
+        if alignment.is_layout_change:
+            names_by_layout.setdefault(alignment.summary, []).append(alignment.name)
+    layouts = "; ".join(f"{layout}: {_join_some(names)}" for layout, names in names_by_layout.items())
     return [f"equal up to {layouts}"] if layouts else []
 
 
 def noise_line(comparison: ComparisonResult) -> str:
-    """By what the differences were measured."""
+    """Where the noise floor comes from, and the threshold."""
     coverage, floor = comparison.coverage, comparison.floor
     if not floor.is_measured:
         advice = "tt.floor(model, batch) or a repeated run measures it"
@@ -99,15 +99,15 @@ def noise_line(comparison: ComparisonResult) -> str:
 
 
 def _describe_lower_precision(comparison: ComparisonResult) -> str:
-    """That B rounds more than anything by which it is measured; of runs that were repeated nobody knows."""
+    """A warning if B has a lower precision than any rerun of the floor; nothing for repeated runs."""
     if not comparison.is_different or "ulp" not in comparison.floor.twins:
         return ""
-    types = {
+    dtypes = {
         pair.b.dtype
         for pair in (finding.pair for finding in comparison.table)
         if _rounds_more(pair.b, pair.a)
     }
-    unmeasured = sorted(types - set(comparison.floor.twins))
+    unmeasured = sorted(dtypes - set(comparison.floor.twins))
     return f"; none of it is of {' or '.join(unmeasured)}, as B is" if unmeasured else ""
 
 
@@ -116,7 +116,7 @@ def _rounds_more(a: Entry, b: Entry) -> bool:
 
 
 def gap_lines(coverage: Coverage) -> list[str]:
-    """What the comparison cannot speak of."""
+    """What was not compared: unmatched, unreadable, unaligned and opaque values."""
     unmatched = (("only in A", coverage.only_a), ("only in B", coverage.only_b))
     lines = [
         f"gap: {len(entries):,} {label}: {_join_some(list(map(str, entries)))}"
@@ -137,7 +137,7 @@ def gap_lines(coverage: Coverage) -> list[str]:
 
 
 def _group_by_reason(reasons: Sequence[str]) -> list[tuple[list[str], str]]:
-    """The names that have one reason, in the words of the first: of others only its numbers may differ."""
+    """Names grouped by reason; reasons that differ only in numbers are one, worded as the first."""
     groups: dict[str, tuple[list[str], str]] = {}
     for line in reasons:
         name, _, reason = line.partition(": ")
@@ -146,14 +146,14 @@ def _group_by_reason(reasons: Sequence[str]) -> list[tuple[list[str], str]]:
 
 
 def format_ratio(ratio: float) -> str:
-    """A ratio to the noise, for eyes."""
+    """A multiple of the noise as text."""
     if math.isinf(ratio):
         return "beyond any noise"
     return f"{ratio:,.0f}x its noise" if ratio >= 100 else f"{ratio:.3g}x its noise"
 
 
 def describe_pair(finding: Finding, origins: Sequence[Origin]) -> str:
-    """Everything about one pair."""
+    """All about one pair: verdict, match, metrics, noise, symptoms."""
     pair, noise = finding.pair, finding.noise
     b_name = f" (B calls it {pair.b.name})" if pair.b.name != pair.a.name else ""
     blamed = [
@@ -183,7 +183,7 @@ def _mark(state: str) -> str:
 
 
 def _describe_equal_setup(comparison: ComparisonResult) -> str:
-    """The parts of the gate that hold no news, in one line."""
+    """One line that lists what is equal and what was not recorded."""
     equal = [explanation.what for explanation in comparison.gate if explanation.state == "equal"]
     unknown = [explanation.what for explanation in comparison.gate if explanation.state == "unknown"]
     parts = [
@@ -205,9 +205,9 @@ def _describe_first_origin(comparison: ComparisonResult) -> list[str]:
     lines = [f"  seen at {observed.pair.a}" + (f", {first.site}" if first.site else "")]
     lines += [f"  {_MEANINGS[first.kind]}"] if first.kind in _MEANINGS and not first.note else []
     lines += [_IDENTICAL] if observed.noise.source == INTRINSIC_ROUNDING else []
-    measured = _describe_metrics(observed.metrics)
-    lines += [f"  {line}" for line in measured]
-    lines += [f"  {first.note}"] if first.note and first.note not in measured else []
+    metrics = _describe_metrics(observed.metrics)
+    lines += [f"  {line}" for line in metrics]
+    lines += [f"  {first.note}"] if first.note and first.note not in metrics else []
     more = comparison.origins[1:]
     lines += [f"  also {origin.where}: {_describe_origin(origin)}" for origin in more[: _MAX_SHOWN - 2]]
     return [
