@@ -92,7 +92,7 @@ def test_a_file_system_without_nameless_files_is_noticed_once(tmp_path, monkeypa
         calls.append(1)
         raise atomic_files._Unsupported
 
-    monkeypatch.setattr(AtomicFolder, "_open_nameless", unsupported)
+    monkeypatch.setattr(AtomicFolder, "_open_unnamed", unsupported)
     assert [_put(folder)[0], _put(folder)[0]] == ["x.bin", "x.2.bin"]
     assert len(calls) == 1
 

@@ -125,9 +125,9 @@ def bank():
     assert framework_of(Money()).name == "python"
     register_framework(bank)
     yield bank
-    frameworks._parts.pop("bank")
+    frameworks._plugins.pop("bank")
     register_framework(framework_named("python"))
-    frameworks._parts.pop("python")
+    frameworks._plugins.pop("python")
 
 
 def test_a_registered_framework_answers_for_what_it_owns(bank):

@@ -245,7 +245,9 @@ def test_numbers_too_far_apart_for_float64_are_infinitely_apart():
 def test_a_mismatch_in_the_first_block_ends_the_search(monkeypatch):
     seen = []
     walk = module.iterate_blocks
-    monkeypatch.setattr(module, "iterate_blocks", lambda *given: (seen.append(1) or each for each in walk(*given)))
+    monkeypatch.setattr(
+        module, "iterate_blocks", lambda *given: (seen.append(1) or each for each in walk(*given))
+    )
     a, b = np.zeros(1 << 20, np.float32), np.zeros(1 << 20, np.float32)
     b[0] = 1
     assert not are_within(a, b)

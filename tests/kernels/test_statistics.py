@@ -1,5 +1,6 @@
 """Statistics in blocks are those of the whole array in float64."""
 
+import json
 import math
 import tracemalloc
 
@@ -188,3 +189,33 @@ def test_any_type_and_stride_takes_less_than_2_mebibytes_of_memory(dtype):
     raw = np.random.default_rng(0).integers(0, 255, 24 << 20, dtype=np.uint8).view(storage)
     apart = raw[: raw.size // 1000 * 1000].reshape(-1, 1000).T
     assert peak_of(lambda: statistics(apart, dtype)) <= 2 << 20
+
+
+def test_statistics_are_stored_by_name_and_come_back():
+    summary = statistics(np.array([1.0, -3.0, np.nan, np.inf]), "float64")
+    stored = json.loads(json.dumps(summary.to_dict()))
+    assert Statistics.from_stored(stored) == summary
+    assert (summary.absmax, stored["nan"], stored["inf"]) == (3, 1, 1)
+
+
+def test_a_name_that_this_version_does_not_know_is_skipped():
+    summary = statistics(np.arange(4.0), "float64")
+    assert Statistics.from_stored({**summary.to_dict(), "median": 1.5}) == summary
+
+
+def test_statistics_without_counts_of_nonfinite_numbers_have_none():
+    stored = statistics(np.arange(4.0), "float64").to_dict()
+    del stored["nan"], stored["inf"]
+    assert Statistics.from_stored(stored) == statistics(np.arange(4.0), "float64")
+
+
+def test_a_list_is_read_in_the_order_of_version_0_1():
+    assert Statistics.from_stored([4, 0, 3, 1.5, 1.1, 3.7, 0, 0, "new"]) == Statistics(4, 0, 3, 1.5, 1.1, 3.7)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [None, 3, "x", [], [1, 2], ["x"] * 8, {}, {"count": 3}, [-1, 0, 0, 0, 0, 0, 0, 0], [1] * 4 + [[]] * 4],
+)
+def test_what_are_no_statistics_are_none(stored):
+    assert Statistics.from_stored(stored) is None

@@ -106,9 +106,9 @@ def test_a_line_is_cut_by_columns_so_that_its_notes_stay():
 
 
 def test_words_never_hold_an_address():
-    assert ShortRepr().of(object()) == "object"
-    assert ShortRepr().of(test_words_never_hold_an_address) == "<function test_words_never_hold_an_address>"
-    assert " at 0x" not in ShortRepr().of(threading.Lock())
+    assert ShortRepr().format(object()) == "object"
+    assert ShortRepr().format(test_words_never_hold_an_address) == "<function test_words_never_hold_an_address>"
+    assert " at 0x" not in ShortRepr().format(threading.Lock())
 
 
 def test_a_class_with_a_name_of_its_own_making_is_named_all_the_same():
@@ -118,4 +118,4 @@ def test_a_class_with_a_name_of_its_own_making_is_named_all_the_same():
     class Odd(metaclass=Meta):
         pass
 
-    assert ShortRepr().of(Odd()).endswith("Odd")
+    assert ShortRepr().format(Odd()).endswith("Odd")

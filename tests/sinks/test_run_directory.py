@@ -239,7 +239,7 @@ def test_a_full_queue_drops_and_counts_where_wanted(tmp_path, caplog):
 def test_a_failure_is_told_at_the_next_call_and_the_rest_is_kept(tmp_path, monkeypatch):
     sink = RunDirectory(tmp_path, layout="files", background=True)
     with monkeypatch.context() as patch:
-        patch.setattr(AtomicFolder, "put", _full)
+        patch.setattr(AtomicFolder, "write_new", _full)
         sink.write(Record("lost", np.zeros(1)))
         with pytest.raises(
             WriteFailedError, match=r"cannot write 'lost' to .*: no space left; free some space"
@@ -252,7 +252,7 @@ def test_a_failure_is_told_at_the_next_call_and_the_rest_is_kept(tmp_path, monke
 
 def test_failures_that_nobody_asked_for_are_told_by_close(tmp_path, monkeypatch):
     sink = RunDirectory(tmp_path, layout="files", background=True)
-    monkeypatch.setattr(AtomicFolder, "put", _full)
+    monkeypatch.setattr(AtomicFolder, "write_new", _full)
     with _held(sink):
         for name in "abc":
             sink.write(Record(name, np.zeros(1)))

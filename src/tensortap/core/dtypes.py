@@ -1,4 +1,4 @@
-"""The closed table of number types: what each is called, and which numpy type holds its bytes."""
+"""The table of supported dtypes: torch's name, and the numpy dtype that stores the bytes."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,8 +8,8 @@ DTypeFamily = Literal["bool", "int", "float", "complex"]
 
 @dataclass(frozen=True, slots=True)
 class DTypeInfo:
-    """A number type under torch's name. `storage` is the numpy type of the same width that keeps its
-    bytes; where numpy cannot compute with the type (`native` is False) that is an unsigned integer."""
+    """A dtype under torch's name. `storage` is the numpy dtype of the same width that stores its bytes; an
+    unsigned integer where numpy cannot compute with the dtype (`native` is False)."""
 
     name: str
     family: DTypeFamily

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, out of the way while many objects are made at once."""
+"""Pause Python's garbage collector while many objects are created at once."""
 
 import gc
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """For a moment in which objects are made that are all kept: looking through them again and again may
-    double the time. What others left in cycles meanwhile is found afterwards."""
+    """Disable the garbage collector while many long-lived objects are created: repeated collections may
+    double the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

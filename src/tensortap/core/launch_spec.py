@@ -1,4 +1,4 @@
-"""What `tensortap run` asks of the programs it starts, handed down in one environment variable."""
+"""What `tensortap run` passes to the programs it starts, in one environment variable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REACHED_MARKER, NO_TENSORTAP_MARKER = (
 
 
 class LaunchSpec(NamedTuple):
-    """Everything is plain, so that it can travel; `notes` is a folder where processes leave word."""
+    """Plain, JSON-serializable fields only; `notes` is the folder that processes write marker files to."""
 
     run: str
     notes: str
@@ -31,11 +31,11 @@ class LaunchSpec(NamedTuple):
 
     @property
     def observes_models(self) -> bool:
-        """Whether models are of interest for longer than it takes to find the first."""
+        """Whether models are observed beyond finding the first one."""
         return bool(self.patterns or self.live)
 
     def write_marker(self, name: str, content: str = "") -> bool:
-        """Write a note; False if one of that name is there, or nobody waits for notes any more."""
+        """Create a marker file; False if it exists already, or if the folder is gone."""
         try:
             with open(os.path.join(self.notes, name), "x", encoding="utf-8", errors="replace") as file:
                 file.write(content)
@@ -44,7 +44,7 @@ class LaunchSpec(NamedTuple):
         return True
 
     def environment(self) -> dict[str, str]:
-        """That of this process, with what lets a program and its children be reached."""
+        """This process's environment, extended so that child processes receive the spec."""
         path = filter(None, [self.startup, os.environ.get("PYTHONPATH")])
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path), VARIABLE: self.text}
 
@@ -54,7 +54,7 @@ class LaunchSpec(NamedTuple):
 
 
 def current_launch_spec() -> LaunchSpec | None:
-    """What this process was asked for, if anything."""
+    """The launch spec in this process's environment, if any."""
     text = os.environ.get(VARIABLE)
     if not text:
         return None
@@ -67,7 +67,7 @@ def current_launch_spec() -> LaunchSpec | None:
 
 
 def environment_without_launch_spec() -> dict[str, str]:
-    """The variables of this process as they would be without an errand."""
+    """This process's environment variables without those that a launch spec added."""
     variables, spec = dict(os.environ), current_launch_spec()
     if spec is None:
         return variables

@@ -29,7 +29,7 @@ _MAX_EXPANDED_LENGTH = 1 << 20  # of all choices together
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One choice out of a pattern's `{}`: dotted segments, then items, then what follows the items."""
+    """One expansion of a pattern's `{}`: dotted segments, then items, then what follows the items."""
 
     segments: tuple[str, ...]
     items: str = ""
@@ -47,7 +47,7 @@ class Pattern:
 
 @lru_cache(maxsize=1024)
 def parse_pattern(text: str) -> Pattern:
-    """Read a pattern; there is no wrong one, only one that matches nothing."""
+    """Parse a pattern; every string is valid, though it may match nothing."""
     rest = text.removeprefix("!")
     start, end, call = _find_call(rest)
     body = rest[:start] + rest[end:]
@@ -57,7 +57,7 @@ def parse_pattern(text: str) -> Pattern:
 
 
 def segment_matches(segment: str, name: str, classes: Collection[str] = ()) -> bool:
-    """Whether one segment of a pattern stands for this part of a name, a module of these classes."""
+    """Whether one segment of a pattern matches this segment of a name, or a module of these classes."""
     if segment == name:
         return True
     if segment.startswith("<") and segment.endswith(">"):
@@ -68,14 +68,14 @@ def segment_matches(segment: str, name: str, classes: Collection[str] = ()) -> b
 
 
 def items_match(items: str, leaf_path: str) -> bool:
-    """Whether a leaf at `found` is what the items select, or lies within it."""
+    """Whether the leaf at `leaf_path` is selected by the items, or lies inside what they select."""
     return not items or _items_glob(items).fullmatch(leaf_path) is not None
 
 
 @lru_cache(maxsize=1024)
 def pattern_regex(path: str) -> str:
-    """The names a pattern selects, and those of their nested parts, as a regular expression that never
-    reaches across a line break. A `!` and a call are not in it, and a name tells nothing of a class."""
+    """A regular expression for the names a pattern selects, and for their nested leaves; it never matches
+    across a line break. It covers neither `!` nor `@2`, and class patterns match no name."""
     expressions = [_alternative_regex(alternative) for alternative in parse_pattern(path).alternatives]
     return expressions[0] if len(expressions) == 1 else f"(?:{'|'.join(expressions)})"
 
@@ -92,12 +92,12 @@ def natural_sort_key(name: str) -> list[tuple[int, int, str]]:
 
 
 def closest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Known names that look most like this one, for a message that helps."""
+    """The known names most similar to this one, for error messages."""
     return difflib.get_close_matches(name, list(known), count, cutoff=0.5)
 
 
 def _find_call(text: str) -> tuple[int, int, int | None]:
-    """Where the text asks for a call, and for which; an item's `@` is a letter of its key."""
+    """Start, end and number of the `@n` suffix; an `@` inside an item belongs to its key."""
     for piece in _PIECE.finditer(text):
         match = None if piece["item"] else _CALL.search(piece[0])
         if match is not None:
@@ -106,8 +106,8 @@ def _find_call(text: str) -> tuple[int, int, int | None]:
 
 
 def _expand_braces(text: str) -> list[str]:
-    """Each text that the braces stand for; innermost first, so they may be nested. Braces that stand for
-    more than anyone can mean are letters."""
+    """All expansions of the braces, innermost first, so they may be nested. Braces with too many
+    expansions are taken literally."""
     texts = [text]
     most = min(_MAX_CHOICES, _MAX_EXPANDED_LENGTH // (len(text) + 1))
     while any(map(_CHOICE.search, texts)):
@@ -148,7 +148,7 @@ def _parse_alternative(text: str) -> Alternative:
 
 
 def _normalize_item(item: str) -> str:
-    """A key as Python shows it: `["k"]` and `['k']` are one."""
+    """The key as `repr` writes it, so that `["k"]` and `['k']` are equal."""
     if "\\" in item or len(item) > 1000:
         return item
     try:
@@ -187,8 +187,8 @@ _PARTS_INSIDE = r"(?:(?:\.|\[[^\n]*\])[^\n]*(?<!\.grad))?"
 
 
 def _output_regex(above: list[str], last: str, items: str) -> str:
-    """`layers.0.out` is what `layers.0` gives, which is recorded by that name, unless somebody has chosen
-    the longer one."""
+    """`layers.0.out` is the output of `layers.0`, recorded under the module's name unless the longer name
+    was selected."""
     if above[-1] == ANY_DEPTH:
         return rf"(?!(?:[^\n]*\.)?in\.){_below_regex(above[:-1])}(?<!\.grad){_items_regex(items)}"
     return rf"{_dotted_regex(above)}(?:\.{last})?{_items_regex(items)}{_PARTS_INSIDE if items else _PARTS}"
@@ -201,8 +201,8 @@ def _below_regex(above: list[str]) -> str:
 
 
 def _dotted_regex(segments: list[str]) -> str:
-    """Blocks of parts between any depths. The first place where an inner block fits is as good as any
-    later one, so that one is kept: else a name would be tried in each way to cut it up."""
+    """Runs of segments separated by `**`. The first match of an inner run is kept (atomic group), which
+    avoids backtracking over all ways to split a name."""
     blocks = list(_blocks(segments))
     written = _block_regex(blocks[0])
     for block in blocks[1:-1]:

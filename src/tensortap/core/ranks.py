@@ -1,4 +1,4 @@
-"""Which process this is, among how many: asked of the process group, the launcher, or jax."""
+"""Rank and world size of this process: from the process group, the launcher's variables, or jax."""
 
 import os
 import sys
@@ -35,12 +35,12 @@ SINGLE = RankInfo()
 
 
 def rank_info() -> RankInfo:
-    """This process's rank and the world size, as far as they are known now."""
+    """This process's rank and world size, as far as they are known now."""
     return from_process_group() or from_launcher() or _from_jax() or SINGLE
 
 
 def current_rank_info(launched: RankInfo) -> RankInfo:
-    """What the process group says now, else what the launcher said before; cheap enough to ask each time."""
+    """The process group's ranks, else the launcher's; cheap enough to call for every record."""
     return from_process_group() or launched
 
 
@@ -62,10 +62,10 @@ def from_launcher() -> RankInfo | None:
 
 
 def launch_id() -> str:
-    """What all processes of one launch share, and no other launch does.
+    """A string that all processes of one launch share and no other launch has.
 
-    Under one torchrun agent the agent itself is part of it: a fixed port and the run id `none` come
-    back in the next launch, a parent with the same number and start time does not.
+    Under a single torchrun agent it includes the agent's pid and start time: a fixed port and the run id
+    `none` recur in the next launch, the agent does not.
     """
     known = [f"{name}={os.environ[name]}" for name in _LAUNCH_ID_VARIABLES if name in os.environ]
     if is_single_agent():
@@ -80,7 +80,7 @@ def is_single_agent() -> bool:
 
 
 def broadcast_from_rank_zero(value: Any) -> Any:
-    """Rank 0's value, on every rank of the process group; a collective."""
+    """Rank 0's value on every rank of the process group; a collective."""
     box = [value]
     sys.modules["torch.distributed"].broadcast_object_list(box, src=0)
     return box[0]

@@ -1,8 +1,6 @@
-"""Record, Series, Site, Placement.
+"""Record (what flows from sources to sinks), Series (what is read back), Site and Placement.
 
-What flows from sources to sinks (Record) and what is read back (Series).
-
-How a notebook shows a thing of the ground floor: drawn upstairs, and found through a registry.
+Notebook HTML of core types is rendered by higher rooms, found through the registry `cards`.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where in the code a value was seen."""
+    """The source location at which a value was captured."""
 
     function: str
     file: str
@@ -45,7 +43,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How a piece sits in the whole: one word per mesh dimension, and where the piece begins."""
+    """How a shard is placed in the full tensor: one word per mesh dimension, and the shard's offset."""
 
     mesh: tuple[int, ...]
     coordinate: tuple[int, ...]
@@ -55,7 +53,7 @@ class Placement:
 
 
 class Record(NamedTuple):
-    """One value, seen at one place, at one moment, by one process."""
+    """One captured value: of one name, at one step, from one process."""
 
     # A named tuple, because one is made for every value: a frozen dataclass takes four times as long.
     name: str
@@ -70,11 +68,11 @@ class Record(NamedTuple):
     placement: Placement | None = None
 
     def with_value(self, value: Any) -> Record:
-        """The same moment with another value."""
+        """The same record with another value."""
         return Record(self.name, value, *self[2:])
 
     def __repr__(self) -> str:
-        """What it is, never all its numbers."""
+        """A summary, never all elements."""
         where = "".join(
             f" {what} {number}"
             for what, number in (("step", self.step), ("rank", self.rank), ("call", self.call))
@@ -126,6 +124,6 @@ cards: Registry[Callable[[Any], str]] = Registry("cards")
 
 
 def render_card(thing: object) -> str | None:
-    """Static HTML for the thing, None where nobody draws its kind."""
+    """Static HTML for the object, None if no renderer is registered for its type."""
     draw = cards.for_type(type(thing))
     return None if draw is None else draw(thing)

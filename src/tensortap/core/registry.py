@@ -1,4 +1,4 @@
-"""Parts that others may add: by a call, or by an entry point that is loaded when first missed."""
+"""Plug-in registries, filled by a call or by entry points that are loaded on the first miss."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = logging.getLogger("tensortap.registry")
 
 
 class Registry(Generic[Plugin]):
-    """Parts by key. A key is a type, a suffix or a name; an entry point of the group
-    `tensortap.<what>` holds a pair `(key or keys, part)`."""
+    """Plug-ins by key. A key is a type, a suffix or a name; an entry point of the group `tensortap.<what>`
+    holds a pair `(key or keys, plugin)`."""
 
     def __init__(self, what: str) -> None:
         self._group = f"tensortap.{what}"
@@ -23,7 +23,7 @@ class Registry(Generic[Plugin]):
         self._has_loaded = False
 
     def add(self, keys: object, part: Plugin) -> None:
-        """The part added last wins."""
+        """The plug-in added last wins."""
         for key in keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,):
             self._plugins[key] = part
         self._by_type.clear()
@@ -39,7 +39,7 @@ class Registry(Generic[Plugin]):
         return part
 
     def for_type(self, kind: type) -> Plugin | None:
-        """The part of the nearest class in the method resolution order."""
+        """The plug-in of the nearest class in the method resolution order."""
         try:
             return self._by_type[kind]
         except KeyError:

@@ -36,6 +36,6 @@ def is_strict() -> bool:
 
 
 def is_chinese() -> bool:
-    """Whether labels are wanted in Chinese: by the setting, else by the locale of messages."""
+    """Whether labels are Chinese: by the setting, else by the locale."""
     locale = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
     return (setting("TENSORTAP_LANG") or next(filter(None, locale), "")).lower().startswith("zh")

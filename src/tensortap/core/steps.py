@@ -1,11 +1,7 @@
-"""Step counter; opt-in hooks at first use.
+"""The step counter and the execution order of records; opening the job to live sessions on first use.
 
-When a value was seen: the step, which the program or the outermost captured model says, and the order.
-
-A step is what `tt.step()` says; else what `tensortap run` counts; else one forward of the outermost captured
-model.
-
-What the environment asks for at a program's first call, and not before: opening it to live sessions.
+A step is what `tt.step()` declares; else what `tensortap run` counts; else one forward of the outermost
+captured model.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ def step(number: SupportsIndex | None = None) -> int:
 
 
 def _to_int(number: SupportsIndex) -> int:
-    """A plain int of what a loop may count with, a numpy number or a tensor of one."""
+    """A plain int from an int-like loop counter: a numpy integer or a one-element tensor."""
     try:
         if not isinstance(number, bool):
             return index(number)
@@ -55,12 +51,12 @@ def _to_int(number: SupportsIndex) -> int:
 
 
 def declared_step() -> int | None:
-    """The step that the program has said, if it ever did; else the one that was counted for it, if any."""
+    """The step declared by `tt.step()`, else the one counted by `tensortap run`, else None."""
     return _counted if _declared is None else _declared
 
 
 def set_counted_step(number: int) -> None:
-    """Say it for a program that does not; what the program says itself is stronger."""
+    """Set the step for a program that never calls `tt.step()`; a declared step takes precedence."""
     global _counted
     _counted = number
     if _listeners and _declared is None:
@@ -68,7 +64,7 @@ def set_counted_step(number: int) -> None:
 
 
 def add_step_listener(watcher: Callable[[], None]) -> None:
-    """Call it whenever the program says that a step begins."""
+    """Call the listener at the start of every step."""
     global _listeners
     _listeners = (*_listeners, watcher)
 
@@ -79,7 +75,7 @@ def remove_step_listener(listener: Callable[[], None]) -> None:
 
 
 def save_steps() -> Callable[[], None]:
-    """What is returned counts on from where it is now, whatever was said in between."""
+    """A function that restores the step counters as they are now."""
     before = _declared, _counted
 
     def put_back() -> None:
@@ -90,7 +86,7 @@ def save_steps() -> Callable[[], None]:
 
 
 def reset_steps() -> None:
-    """Count steps by forwards again."""
+    """Forget declared and counted steps; steps are forwards again."""
     global _declared, _counted
     _declared = _counted = None
 
@@ -105,7 +101,8 @@ log = logging.getLogger("tensortap.live")
 
 
 def listen_if_requested() -> None:
-    """To be called by every call that a live session can gain from; does its work once."""
+    """On the first call, `tt.listen()` if TENSORTAP_LIVE asks for it; called by everything a live session
+    can observe."""
     global _was_called
     if _was_called:
         return

@@ -1,4 +1,4 @@
-"""A tap connects sources to sinks through stages, and decides what a failure on the way means."""
+"""A tap connects sources to sinks through stages, and decides what a failure in one of them means."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Tap:
         return self
 
     def emit(self, record: Record) -> bool:
-        """Pour one record; False when the tap is closed, or this very thread is pouring already."""
+        """Process one record; False if the tap is closed, or if this thread is inside the tap already."""
         # `_pouring` and `_pour` written out: this is the one call that is made for every value.
         me = get_ident()
         if self._owner_thread == me:
@@ -74,13 +74,12 @@ class Tap:
                 self._owner_thread = None
 
     def fast_emit(self) -> Callable[[Record], object]:
-        """`emit`, or what comes to the same where nothing stands between a source and one sink that any
-        thread may write to at any time."""
+        """`emit`, or the sink's `write` if there are no stages and a single sink that needs no lock."""
         sink = self._sinks[0] if len(self._sinks) == 1 and not self._stages else None
         return sink.write if sink is not None and getattr(sink, "needs_no_lock", False) else self.emit
 
     def tick(self, step: int) -> None:
-        """Tell every stage that a step is over; what a stage releases goes on to the next."""
+        """Tell every stage that a step ended; records that a stage releases go on to the next."""
         if not self._stages:
             return
         with self._hold_lock() as may_pour:
@@ -109,7 +108,7 @@ class Tap:
 
     @contextlib.contextmanager
     def _hold_lock(self) -> Iterator[bool]:
-        """Hold the lock; False when this thread is already pouring, so a tap never watches itself."""
+        """Hold the lock; False if this thread holds it already, so a tap never captures its own work."""
         if self._owner_thread == get_ident():
             yield False
             return
@@ -121,7 +120,7 @@ class Tap:
                 self._owner_thread = None
 
     def _renew_lock(self) -> None:
-        """A forked child has no other threads, but the lock may have been held by one when it was born."""
+        """In a forked child the lock may be held by a thread that does not exist there."""
         self._lock, self._owner_thread = threading.RLock(), None
 
     def _run_stages(self, records: Iterable[Record], stages: Sequence[Stage]) -> None:
@@ -135,7 +134,7 @@ class Tap:
                     self.fail(sink)
 
     def _push(self, stage: Stage, record: Record) -> Iterable[Record]:
-        """What passes; a stage that was taken out a moment ago lets everything pass."""
+        """The records that pass; a stage that was removed meanwhile passes everything."""
         is_in = any(present is stage for present in self._stages)
         return self._call_stage(stage, stage.push, record) if is_in else (record,)
 
@@ -153,7 +152,7 @@ class Tap:
             return None
 
     def fail(self, part: Stage | Sink | Source) -> None:
-        """Called while an exception is being handled: raise it on, or log it and go on without the part."""
+        """Called while an exception is handled: re-raise it, or log it and remove the part."""
         if self._raises:
             raise
         log.exception("%s failed and is taken out; the program goes on", type(part).__name__)
@@ -172,7 +171,7 @@ class Tap:
                 sink.close()
 
     def _shut_down(self, *, drain: bool) -> None:
-        """Every part is ended even when one fails; the first failure is what the caller sees."""
+        """Every part is closed even if one fails; the first failure propagates."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._drain_and_close, drain)
             for source in reversed(self._sources):
@@ -196,7 +195,7 @@ class Tap:
 
 
 def _renew_after_fork(tap: Tap) -> None:
-    """Asking for the process at each record would cost a system call."""
+    """Registers with fork: comparing the pid at each record would cost a system call."""
     if not _taps and hasattr(os, "register_at_fork"):
         _watch_forks()
     _taps.add(tap)

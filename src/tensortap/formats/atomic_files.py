@@ -1,4 +1,4 @@
-"""Bytes onto a disk: a file appears whole under its final name, or not at all."""
+"""Atomic file writes: a file appears complete under its final name, or not at all."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ _O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 
 
 class AtomicFolder:
-    """A folder that new files are put into; remembers what its file system can do."""
+    """Writes new files into a folder; remembers what its file system supports."""
 
     def __init__(self, path: str, scratch: str, *, has_spare_core: bool = False) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class AtomicFolder:
         self._counter = itertools.count()
 
     def write_new(self, names: Iterable[str], payload: Payload, body: memoryview) -> tuple[str, str | None]:
-        """Write a new file under the first of these names that is free; return it and the checksum."""
+        """Write a new file under the first of these names that is free; returns the name and the checksum."""
         if self._has_tmpfile:
             try:
                 return self._write_unnamed(names, payload, body)
@@ -102,7 +102,7 @@ class AtomicFolder:
 
 
 class _Unsupported(Exception):
-    """The file system has no nameless files, or no writing past its cache."""
+    """The file system has no O_TMPFILE, or no O_DIRECT."""
 
 
 def _names_taken_error(path: str) -> FileExistsError:
@@ -121,16 +121,15 @@ def contiguous_bytes(bits: np.ndarray[Any, Any]) -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class WriteStrategy:
-    """How to write here: whether reserving space pays, and whether a second core may help with checksums,
-    as it may when the program waits for us anyway."""
+    """How to write: whether preallocating pays, and whether a second core may compute checksums, as it may
+    when the program waits for us anyway."""
 
     may_reserve: bool = False
     has_spare_core: bool = False
 
 
 def choose_write_strategy(path: str, *, has_spare_core: bool) -> WriteStrategy:
-    """Reserving pays only where a block device stands behind the file system: the C library imitates it by
-    writing on those that cannot."""
+    """Preallocating pays only on a block device: elsewhere the C library emulates it by writing."""
     may_reserve = hasattr(os, "posix_fallocate") and os.major(os.stat(path).st_dev) != 0
     return WriteStrategy(may_reserve, has_spare_core and (os.cpu_count() or 1) > 1)
 
@@ -144,8 +143,8 @@ def write_parts(
     offset: int = 0,
     crc: int = 0,
 ) -> tuple[str | None, int]:
-    """Write from `offset` on; the tail is made from the CRC, which goes on from `crc`. The checksum and the
-    CRC of the body are returned."""
+    """Write from `offset` on; the tail is built from the CRC, which continues from `crc`. Returns the
+    checksum and the CRC of the body."""
     if len(body) >= LARGE_NBYTES:
         return _write_large(fd, head, body, tail, drive, offset, crc)
     parts: list[Any] = [head, body]
@@ -178,7 +177,7 @@ def _write_large(
 
 
 class RunningChecksums:
-    """The checksum of what passes, and its CRC where that is wanted."""
+    """The checksum of the blocks so far, and their CRC if requested."""
 
     def __init__(self, crc: int | None) -> None:
         self.checksum = RunningChecksum()
@@ -199,7 +198,7 @@ def _write_blocks(fd: int, head: bytes, body: memoryview, sums: RunningChecksums
 
 
 def _write_with_checksum_thread(fd: int, head: bytes, body: memoryview, sums: RunningChecksums) -> None:
-    """Write here while another thread sums up; both are single calls without the interpreter's lock."""
+    """Write while another thread computes the checksum; both release the GIL."""
     adding = threading.Thread(target=sums.add, args=(body,), name="tensortap-sums")
     adding.start()
     try:
@@ -209,8 +208,8 @@ def _write_with_checksum_thread(fd: int, head: bytes, body: memoryview, sums: Ru
 
 
 def write_direct(fd: int, payload: Payload, staging: memoryview, body: memoryview) -> str | None:
-    """Write past the page cache, which costs a tenth of the processor's time that a training step wants:
-    everything in one block from the staging memory, then the file is cut to its length."""
+    """Write past the page cache, which saves a tenth of the CPU time of a training step: one write from
+    the staging memory, then truncate to the real length."""
     sums = RunningChecksums(0 if payload.tail is not None else None)
     sums.add(body)
     tail = payload.tail(sums.crc) if payload.tail is not None else b""
@@ -247,7 +246,7 @@ def write_all(fd: int, parts: list[Any]) -> None:
 
 
 def _write_remaining(fd: int, parts: list[Any], written: int) -> None:
-    """One call takes 2 GiB at the most, and less when a disk fills up."""
+    """One call writes at most 2 GiB, and less when the disk fills up."""
     for part in parts:
         rest = memoryview(part)[written:]
         written = max(0, written - len(part))

@@ -1,4 +1,4 @@
-"""The index of a run: one line of JSON per record, appended when the value is safe; the truth of a run."""
+"""The index of a run: one JSON line per record, appended once the value is stored; the source of truth."""
 
 import contextlib
 import errno
@@ -77,7 +77,7 @@ class IndexWriter:
             raise OSError(errno.ENOSPC, "no space left for the index")
 
     def _check(self) -> None:
-        """Raise when the file was deleted: it would take every row, and nobody would see it."""
+        """Raise if the file was deleted: writes would succeed, and nobody would see them."""
         if not os.fstat(self._fd).st_nlink:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
@@ -88,7 +88,7 @@ class IndexWriter:
         os.close(self._fd)
 
     def _truncate_partial_row(self, written: int) -> None:
-        """Remove half a row, unless another process has appended behind it."""
+        """Remove a partial row, unless another process has appended after it."""
         with contextlib.suppress(OSError):
             end = os.lseek(self._fd, 0, os.SEEK_CUR)
             if os.fstat(self._fd).st_size == end:
@@ -122,14 +122,14 @@ def format_row_end(
     checksum: str | None,
     facts: str,
 ) -> str:
-    """The rest: where the value lies now."""
+    """The rest: where the value is stored."""
     sum_text = "null" if checksum is None else f'"{checksum}"'
     at = "null" if offset is None else offset
     return f',{quoted(file)},"{suffix}",{start},{length},{at},{sum_text},{facts}]\n'
 
 
 def format_facts(record: Record, statistics: dict[str, Any] | None) -> str:
-    """Site, placement and statistics, as they stand in a row."""
+    """Site, placement and statistics, as JSON cells."""
     if record.site is None and record.placement is None and statistics is None:
         return "null,null,null"
     if record.placement is None and statistics is None:
@@ -138,7 +138,7 @@ def format_facts(record: Record, statistics: dict[str, Any] | None) -> str:
 
 
 def read_rows(path: Path, start: int = 0) -> tuple[list[list[Any]], int, list[str]]:
-    """Rows from byte `start` on, where the last whole line ends, and what was damaged."""
+    """Rows from byte `start` on, the end of the last complete line, and problems found."""
     with open(path, "rb") as stream:
         header = stream.readline()
         columns = _parse_header(header, path)
@@ -155,7 +155,7 @@ def read_rows(path: Path, start: int = 0) -> tuple[list[list[Any]], int, list[st
 
 
 def _parse_header(header: bytes, path: Path) -> Sequence[str] | None:
-    """The columns that the header names; None when it cannot be read."""
+    """The columns in the header; None if it cannot be parsed."""
     try:
         known = json.loads(header)
         version, columns = known["tensortap_index"], known["columns"]
@@ -202,7 +202,7 @@ def _have_row_shape(rows: list[Any], columns: Sequence[str]) -> bool:
 
 
 def has_valid_types(row: list[Any]) -> bool:
-    """Whether each cell is of its column's type; asked only where the columns could not be made."""
+    """Whether each cell has its column's type; checked only after converting the columns has failed."""
     return all(_is_valid_cell(column, cell) for column, cell in zip(COLUMNS, row, strict=True))
 
 
@@ -217,7 +217,7 @@ def _is_valid_cell(column: str, cell: Any) -> bool:
 
 
 def _reorder_cells(row: list[Any], columns: Sequence[str]) -> list[Any]:
-    """The cells we know, in our order: a later tensortap may have added others."""
+    """The known cells in our order: later versions may have added columns."""
     return row if columns == COLUMNS else [row[columns.index(column)] for column in COLUMNS]
 
 
@@ -236,7 +236,7 @@ def parse_placement(fields: list[Any]) -> Placement:
 
 
 def _format_numbers(number: int | tuple[int, ...]) -> str:
-    """As JSON; a step may come as a number of numpy's."""
+    """As JSON; a step may be a numpy integer."""
     return json.dumps([int(part) for part in number] if isinstance(number, tuple) else int(number))
 
 

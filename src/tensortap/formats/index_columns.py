@@ -1,4 +1,4 @@
-"""The index as columns: parsed once, kept in a cache beside it, opened without touching each row."""
+"""The index as columns: parsed once, cached beside the index, opened without touching each row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Array = np.ndarray[Any, Any]
 
 
 class CodedColumn:
-    """A column of few different texts: codes, and the texts they stand for."""
+    """A dictionary-encoded string column: codes, and the strings they stand for."""
 
     def __init__(self, codes: Array, texts: list[Any]) -> None:
         self.codes = codes
@@ -51,14 +51,14 @@ class CodedColumn:
         return self.texts[self.codes[row]]
 
     def cells(self, rows: slice | Array) -> list[Any]:
-        """The texts of these rows."""
+        """The strings of these rows."""
         codes = self.codes[rows]
         if len(self.texts) == 1:
             return self.texts * len(codes)
         return list(map(self.texts.__getitem__, codes.tolist()))
 
     def rows_equal(self, text: str) -> Array:
-        """The rows that hold exactly this text, in order."""
+        """The rows that hold exactly this string, in order."""
         code = self._codes_by_text.get(text)
         if code is None:
             return _NO_ROWS
@@ -75,18 +75,18 @@ class CodedColumn:
         return rows, np.searchsorted(self.codes[rows], np.arange(len(self.texts) + 1)).tolist()
 
     def has_text(self, text: str) -> bool:
-        """Whether any row may hold exactly this text."""
+        """Whether any row may hold exactly this string."""
         lines, starts = self._joined_texts
         return text in self.texts if starts is None or "\n" in text else f"\n{text}\n" in lines
 
     def mask_equal(self, text: str) -> Array:
-        """A mask of the rows that hold exactly this text."""
+        """A mask of the rows that hold exactly this string."""
         return (
             self.codes == self.texts.index(text) if self.has_text(text) else np.zeros(len(self.codes), bool)
         )
 
     def mask_matching(self, path: str) -> Array:
-        """A mask of the rows whose text the path matches, apart from a `!` and a call."""
+        """A mask of the rows whose string matches the pattern, apart from `!` and `@2`."""
         hits = np.zeros(len(self.texts), bool)
         hits[self._matching_codes(path)] = True
         return hits[self.codes]
@@ -103,7 +103,7 @@ class CodedColumn:
 
     @cached_property
     def _joined_texts(self) -> tuple[str, Array | None]:
-        """All texts, a line each, and where each begins; nothing where a text itself has line breaks."""
+        """All strings, one per line, and where each starts; empty if a string contains a line break."""
         lines = "\n".join(["", *self.texts, ""])
         if lines.count("\n") != len(self.texts) + 1:
             return "", None
@@ -112,7 +112,7 @@ class CodedColumn:
 
 
 class IndexColumns:
-    """Every record of a run; `refresh` adds what was appended since."""
+    """The columns of every record of a run; `refresh` reads appended rows."""
 
     def __init__(self, own: Path, cache: Path) -> None:
         self._own = own
@@ -129,7 +129,7 @@ class IndexColumns:
         return len(self.plain["order"])
 
     def refresh(self) -> int:
-        """Read rows that are new; return how many."""
+        """Read new rows; returns how many."""
         rows: list[list[Any]] = []
         with gc_paused():  # millions of cells that hold no other
             for path in index_files(self._own):
@@ -147,7 +147,7 @@ class IndexColumns:
         return self._number("rank", row)
 
     def cells(self, rows: Array | None, without: Container[str] = ()) -> dict[str, list[Any]]:
-        """Every column as a list, of these rows or of all: much quicker than asking row by row."""
+        """Every column as a list, for these rows or all: much faster than row by row."""
         chosen = slice(None) if rows is None else rows
         by_column = {name: column[chosen].tolist() for name, column in self.plain.items()}
         for name, coded in self.coded.items():
@@ -177,7 +177,7 @@ class IndexColumns:
         return rows
 
     def _append_valid_rows(self, rows: list[list[Any]]) -> None:
-        """Add rows; a row of the right length with wrong cells must not cost the others."""
+        """Append rows; a row with cells of wrong types must not cost the others."""
         before = dict(self.plain), dict(self.coded)
         try:
             self._append_rows(rows)
@@ -284,7 +284,7 @@ def _is_int64(cell: Any) -> bool:
 
 
 def _tail_fingerprint(path: Path, end: int) -> int:
-    """A checksum of the last bytes that were read: another file of that name will not have them."""
+    """A checksum of the last bytes read, to detect that the file was replaced."""
     start = max(0, end - _FINGERPRINT_NBYTES)
     with open(path, "rb") as stream:
         stream.seek(start)

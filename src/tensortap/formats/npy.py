@@ -1,4 +1,4 @@
-"""The .npy format: a cached header in front of the numbers, as `np.load` reads it."""
+"""The .npy format: a cached header in front of the elements, as `np.load` reads it."""
 
 import warnings
 from functools import lru_cache
@@ -23,7 +23,7 @@ def encode(bits: np.ndarray[Any, Any]) -> Payload:
 
 @lru_cache(maxsize=1024)
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Version 1.0, or 3.0 where field names or their number need it; the numbers begin aligned."""
+    """Version 1.0, or 3.0 where field names or their number need it; the data is aligned."""
     descr = np.lib.format.dtype_to_descr(dtype)
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
     is_plain = text.isascii() and len(text) < 65000
@@ -34,7 +34,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def load(path: Path, is_trusted: bool) -> np.ndarray[Any, Any]:
-    """The array, memory-mapped: nothing is read before it is touched, and writing stays private."""
+    """The array, memory-mapped copy-on-write."""
     try:
         with _ignore_python2_header_warning():
             return np.lib.format.open_memmap(path, mode="c").view(np.ndarray)
@@ -44,7 +44,7 @@ def load(path: Path, is_trusted: bool) -> np.ndarray[Any, Any]:
 
 
 def read(stream: BinaryIO, label: str, is_trusted: bool) -> np.ndarray[Any, Any]:
-    """The array in an open file; arrays of Python objects are pickles and want trust."""
+    """The array in an open file; object arrays are pickles and need trust."""
     try:
         with _ignore_python2_header_warning():
             return np.lib.format.read_array(stream, allow_pickle=is_trusted)
@@ -58,5 +58,5 @@ def read(stream: BinaryIO, label: str, is_trusted: bool) -> np.ndarray[Any, Any]
 
 
 def _ignore_python2_header_warning() -> "warnings.catch_warnings[None]":
-    """numpy warns of a header that Python 2 may have written, or that is damaged so as to look like it."""
+    """numpy warns of headers written by Python 2, or damaged so that they look like it."""
     return warnings.catch_warnings(action="ignore", category=UserWarning)

@@ -23,7 +23,7 @@ _WRITE_THROUGH_NBYTES = 64 << 10  # bytes: what is larger gains nothing by waiti
 
 
 class PackLocation(NamedTuple):
-    """Where a value lies: its payload from `start`, its numbers from `offset`, `length` bytes in all."""
+    """Where a value is stored: payload from `start`, elements from `offset`, `length` bytes in all."""
 
     start: int
     offset: int
@@ -32,8 +32,8 @@ class PackLocation(NamedTuple):
 
 
 class PackWriter:
-    """Appends members to a new file. Small ones wait for `flush`, which writes them all at once; until
-    `close`, the index alone knows where they are."""
+    """Appends members to a new file. Small ones are buffered until `flush`; until `close`, only the index
+    knows where they are."""
 
     def __init__(self, path: str, *, has_spare_core: bool = False) -> None:
         self.name = os.path.basename(path)
@@ -52,13 +52,13 @@ class PackWriter:
 
     @property
     def waiting(self) -> int:
-        """How many bytes are not on disk yet."""
+        """The number of buffered bytes that are not on disk yet."""
         return self.size - self._written
 
     def append(self, stem: str, payload: Payload, body: memoryview) -> PackLocation:
-        """Add a value; when it cannot be written whole, everything is as it was before.
+        """Add a value; if it cannot be written completely, nothing changes.
 
-        An interrupt may come between any two lines: `size` says what counts, and is set last.
+        An interrupt may come between any two lines: `size` is authoritative, and set last.
         """
         name = self._member_name(stem, payload.suffix)
         head, at = payload.head, self.size
@@ -78,7 +78,7 @@ class PackWriter:
         return PackLocation(start, start + len(head), length, summed)
 
     def flush(self) -> None:
-        """Write what waits; when that fails, it goes on waiting."""
+        """Write the buffer; if that fails, it is kept."""
         waiting = self.size - self._written
         if not waiting:
             return
@@ -100,7 +100,7 @@ class PackWriter:
             self._restore()
 
     def close(self) -> None:
-        """Write the directory: from now on `np.load` opens the file."""
+        """Write the zip directory: from then on `np.load` opens the file."""
         try:
             self.flush()
             self._restore()
@@ -109,7 +109,7 @@ class PackWriter:
             os.close(self._fd)
 
     def _buffer_member(self, header: bytes, body: memoryview, closing: bytes) -> None:
-        """Copy into the buffer, which is never given back: fresh memory costs more than the copy."""
+        """Copy into the buffer, which is never freed: fresh memory costs more than the copy."""
         end = len(header) + len(body) + len(closing)
         if self.waiting + end > _BUFFER_NBYTES:
             self.flush()

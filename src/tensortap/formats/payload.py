@@ -1,4 +1,4 @@
-"""A value as bytes, ready for any file: a head, the numbers themselves, and a tail."""
+"""A value as bytes, ready for any file: head, elements, tail."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ TailBuilder = Callable[[int], bytes]
 
 @dataclass(slots=True)
 class Payload:
-    """`bits` may be strided: whoever writes makes it one block, and copies at most once.
+    """`bits` may be strided: the writer makes it contiguous, copying at most once.
 
-    `is_raw` says that the bits are the numbers as they are, so that a reader may map them; `tail` is
-    made from the CRC of the bits, for formats that keep one behind them.
+    `is_raw` means that the bits are the elements themselves, so a reader may memory-map them; `tail` is built
+    from the CRC of the bits, for formats that store one after them.
     """
 
     suffix: str

@@ -1,9 +1,5 @@
-"""Pickles, restricted unpickler.
-
-Pickles: written so that a failure names the attribute, read without running strangers' code.
-
-An unpickler for strangers' files: it builds numbers, containers, arrays and tensors, and nothing else.
-"""
+"""Pickles: written so that an error names the attribute, and read by a restricted unpickler unless
+trusted, which builds numbers, containers, arrays and tensors, and nothing else."""
 
 from __future__ import annotations
 
@@ -105,7 +101,7 @@ def _is_plain_tensor(torch: Any, value: Any) -> bool:
 
 
 def _needs_copy(value: Any) -> bool:
-    """A view would drag its whole storage along; a device may not be there when it is read."""
+    """A view would pickle its whole storage; a device may not exist when it is read."""
     return bool(
         value.device.type != "cpu"
         or value.untyped_storage().nbytes() > value.numel() * value.element_size()
@@ -182,7 +178,7 @@ _STORAGE_GLOBAL = ("torch.storage", "_load_from_bytes")
 
 
 class RestrictedUnpickler(pickle._Unpickler):
-    """Refuses every class that is not on the list, and every state that could make a listed one lie."""
+    """Refuses every class that is not allowed, and every state that could corrupt an allowed one."""
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
     stack: list[Any]
@@ -219,7 +215,7 @@ class RestrictedUnpickler(pickle._Unpickler):
     dispatch[pickle.BUILD[0]] = load_build
 
     def _build_dtype(self, target: np.dtype[Any]) -> None:
-        """Put a dtype that numpy made itself in its place: numpy takes the flags of a state at its word, and
+        """Replace the dtype by one that numpy built itself: numpy trusts the flags in a pickled state, and
         wrong ones turn bytes into pointers."""
         built = _dtype_from_state(target, self.stack.pop())
         self.stack[-1] = built
@@ -232,7 +228,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         return np.frombuffer(data, dtype, 1)[0]
 
     def _storage(self, data: bytes) -> Any:
-        """torch's own loader for tensors inside a pickle, but for weights only."""
+        """torch's own loader for tensors inside a pickle, with weights_only."""
         try:
             return import_module("torch").load(io.BytesIO(data), weights_only=True)
         except pickle.UnpicklingError:

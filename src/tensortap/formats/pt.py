@@ -1,4 +1,4 @@
-"""The .pt format: the zip that `torch.load(weights_only=True)` reads, written without torch's detour."""
+"""The .pt format: the zip that `torch.load(weights_only=True)` reads, written without torch.save."""
 
 import io
 import math
@@ -62,13 +62,13 @@ _STORAGES = {
 
 
 def encode(bits: np.ndarray[Any, Any], dtype: str) -> Payload:
-    """A strided tensor: head and tail depend on its type and shape alone, but for the checksum."""
+    """A strided tensor: head and tail depend only on dtype and shape, except for the CRC."""
     head, tail = _head_and_tail(dtype, bits.shape, bits.nbytes)
     return Payload(SUFFIX, bits, head, tail)
 
 
 def encode_any(value: Any) -> Payload:
-    """What only torch knows how to save: sparse, quantized, nested, rare types."""
+    """What only torch can save: sparse, quantized, nested, rare dtypes."""
     stream = io.BytesIO()
     try:
         torch.save(value.detach().clone(), stream)  # torch saves a view with its whole storage
@@ -116,7 +116,7 @@ def _load_trusted(source: Any, label: str, may_map: bool) -> Any:
 
 
 def _refused_global(error: Exception, is_zipped: bool) -> str | None:
-    """What torch would not load, when that was the reason; None for a damaged file."""
+    """The global that torch refused to load, if that was the reason; None for a damaged file."""
     text = str(error)
     if not isinstance(error, pickle.UnpicklingError):
         return None
@@ -147,7 +147,7 @@ def _is_zipped(source: Any) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    """What torch says of its stream; its advice about weights_only is of no use here."""
+    """The first line of torch's message; its advice about weights_only does not apply here."""
     text = str(error).strip()
     if not text or "Weights only load failed" in text or isinstance(error, KeyError):
         return "its description cannot be read"
@@ -156,7 +156,7 @@ def _first_line(error: Exception) -> str:
 
 @lru_cache(maxsize=1024)
 def _head_and_tail(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[bytes, TailBuilder]:
-    """Everything before the numbers, and what makes the rest from their CRC."""
+    """Everything before the elements, and a function that builds the rest from their CRC."""
     out = bytearray()
     members = [
         _append_member(out, b"archive/data.pkl", _tensor_pickle(dtype, shape)),
@@ -181,8 +181,8 @@ def _append_member(out: bytearray, name: bytes, data: bytes) -> ZipMember:
 
 
 def _tensor_pickle(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """The pickle of `_rebuild_tensor_v2(storage, 0, shape, stride, False, OrderedDict())`, or of `_v3` with
-    the type behind it."""
+    """The pickle of `_rebuild_tensor_v2(storage, 0, shape, stride, False, OrderedDict())`, or of `_v3`
+    with the dtype appended."""
     count, name = math.prod(shape), _STORAGES.get(dtype)
     if name is None:
         kind, rebuild = _pickle_global("torch.storage", "UntypedStorage"), "_rebuild_tensor_v3"

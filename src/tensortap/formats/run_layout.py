@@ -1,4 +1,4 @@
-"""Where things lie in a run directory: folders, file names that are safe to read, our own corner."""
+"""The layout of a run directory: its folders, safe file names, and our internal folder."""
 
 import errno
 import hashlib
@@ -31,8 +31,8 @@ log = logging.getLogger("tensortap.runs")
 
 
 def file_stem(name: str) -> str:
-    """A file name for eyes: what a file system cannot hold is written as %XX, what is too long ends in a
-    digest. The index knows the true name."""
+    """A readable file name: characters that a file system cannot hold become %XX, long names end in a
+    digest. The index has the true name."""
     if len(name) * 4 <= _MAX_STEM_NBYTES and name and name.isascii() and not _UNSAFE.search(name):
         return name
     stem = _UNSAFE.sub(lambda match: f"%{ord(match.group()):02X}", name) or "%empty"
@@ -48,7 +48,7 @@ def ranked_stem(name: str, ranks: RankInfo) -> str:
 
 
 def is_own_run(path: Path) -> bool:
-    """Whether the file lies in a run directory that the current user made."""
+    """Whether the file is in a run directory that the current user created."""
     path = path.absolute()
     folder = path.parents[2] if path.parts[-3:-1] == (INTERNAL_FOLDER, PACKS_FOLDER) else path.parent
     try:
@@ -60,7 +60,7 @@ def is_own_run(path: Path) -> bool:
 
 
 def create_run(base: Path, zone: tzinfo) -> Path:
-    """A new folder named after the moment; a second one in the same second gets a suffix."""
+    """A new folder named after the current time; a second one in the same second gets a suffix."""
     stamp = datetime.now(zone).strftime("%Y%m%d_%H%M%S")
     number = 1
     while True:
@@ -80,7 +80,7 @@ def create_run(base: Path, zone: tzinfo) -> Path:
 
 
 def agree_on_run(base: Path, zone: tzinfo, ranks: RankInfo, attempt: int) -> Path:
-    """One folder for all ranks: rank 0 creates it, the others are told or find out."""
+    """One folder for all ranks: rank 0 creates it, the others receive or find it."""
     if ranks.world_size == 1:
         return create_run(base, zone)
     if from_process_group() is not None:
@@ -119,7 +119,7 @@ def _publish_run(meeting: Path, run: Path) -> Path:
 
 
 def _wait_for_run(meeting: Path, base: Path, zone: tzinfo, ranks: RankInfo) -> Path:
-    """Wait for rank 0's word; without it, keep our own values rather than stop the job."""
+    """Wait for rank 0's folder; without it, create our own rather than stop the job."""
     oldest = 0.0 if is_single_agent() else _process_start() - _LAUNCH_SKEW_SECONDS
     deadline = time.monotonic() + _WAIT_SECONDS
     while time.monotonic() < deadline:
@@ -142,7 +142,8 @@ def _wait_for_run(meeting: Path, base: Path, zone: tzinfo, ranks: RankInfo) -> P
 
 
 def _process_start() -> float:
-    """When this process began: rank 0 may have spoken long before we ask, but not long before we were."""
+    """When this process started: rank 0 may have published long before we ask, but not long before we
+    started."""
     try:
         ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
         uptime = float(Path("/proc/uptime").read_text().split()[0])

@@ -1,9 +1,4 @@
-""".safetensors and .npz bundles.
-
-The .safetensors format, read: the length of a header, the header in JSON, the bytes of each tensor.
-
-Many arrays in one file that other programs read: .npz and .safetensors, written as a stream.
-"""
+""".safetensors files (read and written) and .npz bundles of many arrays (written as a stream)."""
 
 from __future__ import annotations
 
@@ -49,7 +44,7 @@ _HEADER_ALIGNMENT = 8
 
 
 class NamedArray(NamedTuple):
-    """An array under its key, as bytes of the storage type of `dtype`; without one, as numpy has it."""
+    """An array and its key, as bytes of the storage dtype of `dtype`; without one, in numpy's own dtype."""
 
     key: str
     bits: Array
@@ -57,7 +52,7 @@ class NamedArray(NamedTuple):
 
 
 def write_npz(stream: BinaryIO, arrays: Iterable[NamedArray]) -> None:
-    """What `np.load` reads; a key that would lead out of a folder when unpacked is made harmless."""
+    """An archive for `np.load`; keys are escaped so that none leads out of a folder when extracted."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for array in arrays:
             with archive.open(f"{archive_member_name(array.key)}.npy", "w", force_zip64=True) as member:
@@ -65,7 +60,7 @@ def write_npz(stream: BinaryIO, arrays: Iterable[NamedArray]) -> None:
 
 
 def write_safetensors(stream: BinaryIO, arrays: Sequence[NamedArray], facts: dict[str, str]) -> None:
-    """Everything about the arrays first, then their bytes, one after the other."""
+    """The header, then the bytes of all arrays."""
     header: dict[str, Any] = {"__metadata__": facts}
     end = 0
     for array in arrays:
@@ -85,13 +80,13 @@ def write_safetensors(stream: BinaryIO, arrays: Sequence[NamedArray], facts: dic
 
 
 def npz_dtype(dtype: str) -> np.dtype[Any]:
-    """The type in which numpy holds such numbers, each exactly."""
+    """The numpy dtype that represents every value of this dtype exactly."""
     known = dtype_info(_WIDER_DTYPES.get(dtype, dtype))
     return np.dtype(known.storage) if known.native else np.dtype(np.float32)
 
 
 def archive_member_name(key: str) -> str:
-    """A key as the name of a part of an archive: no folders, nothing that a program could trip over."""
+    """A key as a safe archive member name: no folders, no control characters."""
     return "".join(f"%{ord(letter):02X}" if letter in "/\\%" or letter < " " else letter for letter in key)
 
 
@@ -125,7 +120,7 @@ Array = np.ndarray[Any, Any]
 
 
 class TensorEntry(NamedTuple):
-    """What the header tells of one tensor, and where in the file its bytes are."""
+    """The header's entry for one tensor, and where its bytes are in the file."""
 
     name: str
     dtype: str
@@ -135,13 +130,13 @@ class TensorEntry(NamedTuple):
 
 
 def file_stamp(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Tells a file from another that is written in its place."""
+    """Modification time and size, to detect that the file was replaced."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size
 
 
 def read_entries(path: Path) -> tuple[list[TensorEntry], list[str]]:
-    """The tensors of a file in the order of their bytes, and a sentence for each that cannot be read here."""
+    """The tensors of a file in byte order, and a sentence for each that cannot be read here."""
     size = path.stat().st_size
     with open(path, "rb") as stream:
         length = int.from_bytes(stream.read(_LENGTH_NBYTES), "little")
@@ -168,7 +163,7 @@ def read_entries(path: Path) -> tuple[list[TensorEntry], list[str]]:
 def map_tensor(
     path: str, written: tuple[int, int], offset: int, nbytes: int, dtype: str, shape: Any
 ) -> Array:
-    """The bytes of a tensor, mapped from the file as it was then; writing to them stays in this process."""
+    """The bytes of a tensor, memory-mapped copy-on-write; raises if the file changed since."""
     storage = np.dtype(DTYPE_TABLE[dtype].storage)
     if not nbytes:
         return np.empty(shape, storage)

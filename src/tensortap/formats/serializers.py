@@ -1,4 +1,4 @@
-"""Which bytes a value becomes, and which value a file gives back: by type, and by suffix."""
+"""Values to bytes by type, and files to values by suffix."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def load(path: str | os.PathLike[str], *, trust: bool = False) -> Any:
 
 
 def read(suffix: str, data: bytes | memoryview, label: str, *, is_trusted: bool) -> Any:
-    """The value in these bytes, which stood in a pack under that suffix."""
+    """The value in these bytes, stored in a pack under that suffix."""
     stream = io.BytesIO(data)
     if suffix not in known_suffixes():
         raise _unknown_suffix_error(suffix, label)
@@ -142,7 +142,7 @@ def _load_file(path: Path, suffix: str, is_trusted: bool) -> Any:
 
 
 def _suffix_of(name: str) -> str:
-    """The longest suffix of a serializer that was added, else what stands behind the last dot."""
+    """The longest suffix of a registered serializer, else the last suffix."""
     own = [suffix for suffix in _registered_suffixes() if name.endswith(suffix)]
     return max(own, key=len) if own else Path(name).suffix.lower()
 

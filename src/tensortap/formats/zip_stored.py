@@ -21,7 +21,7 @@ class ZipMember(NamedTuple):
 
 
 def local_header(name: bytes, offset: int, size: int) -> bytes:
-    """The header of a member whose data begins aligned."""
+    """The header of a member, padded so that its data is aligned."""
     wide = struct.pack("<2H2Q", 1, 16, 0, 0) if size >= _FULL_32 else b""
     start = offset + _LOCAL.size + len(name) + len(wide) + 4
     padding = -start % ALIGNMENT
@@ -31,7 +31,7 @@ def local_header(name: bytes, offset: int, size: int) -> bytes:
 
 
 def data_descriptor(crc: int, size: int) -> bytes:
-    """What stands behind the data, because its checksum is not known before."""
+    """The record after the data, since the CRC is not known before."""
     return struct.pack("<4sLQQ" if size >= _FULL_32 else "<4s3L", b"PK\7\x08", crc, size, size)
 
 
@@ -46,13 +46,13 @@ def directory(members: list[ZipMember], offset: int) -> bytes:
 
 
 def directory_after_first(members: list[ZipMember], first: ZipMember, offset: int) -> bytes:
-    """What follows the row of `first` in a directory that begins with it."""
+    """What follows the row of `first` in a directory that starts with it."""
     rows = b"".join(directory_row(member) for member in members)
     return rows + _end_records(len(members) + 1, len(directory_row(first)) + len(rows), offset)
 
 
 def directory_row(member: ZipMember) -> bytes:
-    """The row of a member in the directory."""
+    """The row of a member in the central directory."""
     name, crc, size, offset = member
     if size >= _FULL_32 or offset >= _FULL_32:
         extra = struct.pack("<2H3Q", 1, 24, size, size, offset)

@@ -1,4 +1,4 @@
-"""The questions an array library must answer, and who answers them for a given value."""
+"""The Framework protocol (what an array library must answer), and the framework of a given value."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Description(NamedTuple):
-    """What a value is, without its numbers. `dtype` is a name of the table of number types where there
-    is one; `layout` is "strided" for an ordinary array, else why its bytes are not one block."""
+    """Metadata of a value without its elements. `dtype` is a name of the dtype table if there is one;
+    `layout` is "strided" for an ordinary array, else why its bytes are not one block."""
 
     type: str
     dtype: str
@@ -32,21 +32,21 @@ class Framework(Protocol):
     suffix: str  # of the file that a value of this framework is dumped to
 
     def owns(self, kind: type) -> bool:
-        """Whether values of this class are this framework's."""
+        """Whether values of this class belong to this framework."""
 
     def describe(self, value: Any) -> Description: ...
 
     def snapshot(self, value: Any) -> Any:
-        """A copy that nothing written later can reach."""
+        """A copy that later writes cannot reach."""
 
     def mark(self, value: Any) -> Callable[[Any], bool]:
-        """A test that tells whether another value is this same, unmodified one."""
+        """A predicate: is another value this same, unmodified one?"""
 
     def bits(self, value: Any) -> np.ndarray[Any, Any]:
-        """The bytes as an array of the storage type; shares memory where it can."""
+        """The bytes as an array of the storage dtype; shares memory where it can."""
 
     def to_numpy(self, value: Any) -> np.ndarray[Any, Any]:
-        """The numbers, exactly: a type numpy lacks becomes the smallest that holds every value."""
+        """The exact elements: a dtype that numpy lacks becomes the smallest that represents every value."""
 
     def from_bits(self, bits: np.ndarray[Any, Any], dtype: str) -> Any: ...
 
@@ -59,13 +59,13 @@ _BUILT_IN = ("torch", "jax", "numpy")
 
 
 def framework_of(value: Any) -> Framework:
-    """Who answers for this value; plain Python answers for what nobody else owns."""
+    """The framework that owns this value; plain Python if no other does."""
     kind: type = type(value)
     return _framework_of_type(kind)
 
 
 def framework_named(name: str) -> Framework:
-    """The framework of that name; asking for a built-in one imports its library."""
+    """The framework of that name; a built-in one imports its library."""
     added = frameworks.get(name)
     return added if added is not None else _built_in(name)
 

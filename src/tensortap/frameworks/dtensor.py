@@ -1,11 +1,7 @@
-"""DTensor, async collectives, non-strided layouts.
-
-Torch values that stand for something else: distributed tensors and collectives under way.
+"""DTensors, async collectives and non-strided layouts of torch.
 
 Their classes are looked up among the loaded modules: a program that has not imported
 `torch.distributed.tensor` holds none, and should not pay for the import.
-
-Torch tensors that are not one block of bytes: which kinds there are, and what they are made of.
 """
 
 from __future__ import annotations
@@ -31,35 +27,35 @@ def is_distributed(kind: type) -> bool:
 
 
 def is_simulated(kind: type) -> bool:
-    """Whether one such tensor holds the pieces of many ranks, as under torch's `LocalTensorMode`."""
+    """Whether such a tensor holds the shards of many ranks, as under torch's `LocalTensorMode`."""
     return _is_loaded_class(kind, "torch.distributed._local_tensor", "LocalTensor")
 
 
 def wait_local(value: Any) -> Any:
-    """The piece that this process holds, waited for."""
+    """The local tensor of this process; waits for an async collective."""
     if is_distributed(type(value)):
         value = value._local_tensor
     return value.wait() if _is_async_collective(type(value)) else value
 
 
 def wrap_local(value: Any, piece: Any) -> Any:
-    """A distributed tensor like this one around another piece; nothing is sent."""
+    """A DTensor like this one around another local tensor, without communication."""
     mesh, placements = value.device_mesh, value.placements
     shape, stride = value.shape, value.stride()
     return type(value).from_local(piece, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
 def dtensor_placement(value: Any) -> Placement:
-    """How the local piece of a distributed tensor sits in the whole; of simulated ranks, the lowest one's."""
+    """The placement of a DTensor's local tensor; for simulated ranks, the lowest rank's."""
     return _placement_of(value, value.device_mesh, value.placements, value.shape)
 
 
 def simulated_ranks(
     value: Any, known: Placement | None = None
 ) -> list[tuple[int, Any, Placement | None]] | None:
-    """Each simulated rank with its ordinary tensor and how that sits; None where nothing is simulated.
+    """Each simulated rank with its plain tensor and placement; None if nothing is simulated.
 
-    `known` is how the lowest rank's piece of a tensor that is not distributed sits in the whole.
+    `known` is the placement of the lowest rank's shard of a tensor that is not a DTensor.
     """
     local = wait_local(value)
     if not is_simulated(type(local)):
@@ -77,11 +73,11 @@ def simulated_ranks(
 
 
 def placement_of_former_dtensor(raw: Any, local: Any, module: Any = None) -> Placement | None:
-    """How the plain tensor that left a module sits in the whole, where it was a distributed one before.
+    """The placement of a plain tensor that left a module, if it was a DTensor before.
 
-    `raw` is what the module's own forward returned, before the hooks of a parallel style made it local. What
-    torch itself keeps is asked first: the graph, the layout that the style of `module` asks for, the memory.
-    The shape decides only where it leaves one answer; None means that there are several.
+    `raw` is the output of the module's own forward, before the hooks of a parallel style made it local.
+    Sources are tried in order: the autograd graph, the output layout of the module's parallel style, shared
+    memory. The shape decides only if it leaves one answer; None if there are several.
     """
     if is_distributed(type(local)):
         return None
@@ -96,7 +92,7 @@ def placement_of_former_dtensor(raw: Any, local: Any, module: Any = None) -> Pla
 def placement_at(
     mesh: tuple[int, ...], coordinate: tuple[int, ...], parts: tuple[str, ...], shape: tuple[int, ...]
 ) -> Placement:
-    """The placement of the piece at that coordinate, with the offset worked out."""
+    """The placement of the shard at that mesh coordinate, with its offset."""
     if not coordinate:
         # A process outside the mesh holds an empty piece, which begins nowhere.
         return Placement(mesh, (), parts, shape, (0,) * len(shape))
@@ -106,9 +102,9 @@ def placement_at(
 
 
 def global_indices(placement: Placement) -> list[_Index]:
-    """Which rows of each dimension of the whole the piece holds, in its order.
+    """For each dimension, the indices into the full tensor that the shard holds, in its order.
 
-    Torch splits from the first mesh dimension to the last, into parts of equal size as far as they go.
+    Torch splits from the first mesh dimension to the last, into chunks of equal size as far as they go.
     """
     where = [np.arange(size) for size in placement.shape]
     for ranks, at, part in zip(placement.mesh, placement.coordinate, placement.parts, strict=True):
@@ -121,12 +117,12 @@ def global_indices(placement: Placement) -> list[_Index]:
 
 
 def local_shape(placement: Placement) -> tuple[int, ...]:
-    """The shape of the piece, as its placement tells it."""
+    """The shape of the shard that a placement implies."""
     return tuple(map(len, global_indices(placement))) if placement.coordinate else ()
 
 
 def parse_shard(part: str) -> tuple[int, int] | None:
-    """The dimension that is split and into how many groups it is split before; None when none is."""
+    """The sharded dimension and the number of groups it was split into before; None if not a shard."""
     match = _SHARD_PATTERN.fullmatch(part)
     return None if match is None else (int(match[1]), int(match[2] or 1))
 
@@ -140,7 +136,8 @@ def _placement_of(value: Any, mesh: Any, placements: Sequence[Any], shape: Any) 
 
 
 def _coordinate(mesh: Any, local: Any) -> tuple[int, ...]:
-    """Where the piece's process sits in the mesh; of simulated ranks, the lowest one that holds a piece."""
+    """The mesh coordinate of the local tensor's process; for simulated ranks, the lowest that holds a
+    shard."""
     if is_simulated(type(local)):
         return _simulated_coordinate(mesh, min(local._local_tensors))
     coordinate = tuple(mesh.get_coordinate() or ())
@@ -177,7 +174,7 @@ def _chunk(rows: _Index, count: int, number: int) -> _Index:
 
 
 def _simulated_coordinate(mesh: Any, rank: int) -> tuple[int, ...]:
-    """Where a simulated rank sits in its own copy of the mesh; torch tells it only in a number per rank."""
+    """The mesh coordinate of a simulated rank; torch exposes it only as one number per rank."""
     # The first dimension counts the copies: a part of a mesh exists once for each group of ranks.
     copies = np.asarray(mesh._layout.remap_to_tensor(mesh._rank_map).tolist())
     positions = np.argwhere(copies == rank)
@@ -190,7 +187,7 @@ def _at_position(known: Placement, position: int) -> Placement:
 
 
 def _layout_candidates(raw: Any, local: Any, module: Any) -> Iterator[tuple[Any, Sequence[Any], Any]]:
-    """Mesh, placements and shape, from the surest source to the least."""
+    """Mesh, placements and shape, the most reliable source first."""
     kept = getattr(local.grad_fn, "dtensor_spec", None)  # by the step that made it local
     if kept is not None:
         yield kept.mesh, kept.placements, kept.shape
@@ -204,7 +201,7 @@ def _layout_candidates(raw: Any, local: Any, module: Any) -> Iterator[tuple[Any,
 
 
 def _parallel_style_layout(module: Any) -> Sequence[Any] | None:
-    """The layout that ColwiseParallel or RowwiseParallel gave the module's output; None without one."""
+    """The output layout that ColwiseParallel or RowwiseParallel gave the module; None without one."""
     for hook in getattr(module, "_forward_hooks", {}).values():
         names = getattr(getattr(hook, "__code__", None), "co_freevars", ())
         if "output_fn" in names:
@@ -222,7 +219,7 @@ def _shares_memory(a: Any, b: Any) -> bool:
 
 
 def _address(tensor: Any) -> int:
-    """Where its memory begins; 0 for a tensor that only wraps others."""
+    """The data pointer; 0 for a tensor that only wraps others."""
     if is_simulated(type(tensor)):
         return 0
     try:
@@ -232,7 +229,7 @@ def _address(tensor: Any) -> int:
 
 
 def _infer_from_shape(raw: Any, local: Any) -> Placement | None:
-    """The one way to place it that its shape allows."""
+    """The placement, if the local shape allows exactly one."""
     shape, mesh = tuple(raw.shape), raw.device_mesh
     if is_simulated(type(local)) or any(part.is_partial() for part in raw.placements):
         return None
@@ -274,7 +271,7 @@ def layout_of(tensor: Any) -> str:
 
 
 def component_tensors(tensor: Any) -> list[Any]:
-    """The ordinary tensors that one of another layout is made of."""
+    """The strided tensors that a tensor of another layout consists of."""
     layout = layout_of(tensor)
     if layout in _COMPONENT_METHODS:
         return [getattr(tensor, part)() for part in _COMPONENT_METHODS[layout]]
@@ -288,7 +285,7 @@ def component_tensors(tensor: Any) -> list[Any]:
 
 
 def tensor_nbytes(tensor: Any) -> int:
-    """The bytes of the tensor or of all its pieces; 0 while a symbolic size leaves it open."""
+    """The bytes of the tensor or of all its components; 0 if a size is symbolic."""
     parts = [tensor] if layout_of(tensor) in ("strided", "quantized", "mkldnn") else component_tensors(tensor)
     counts = [part.numel() for part in parts]
     if not all(isinstance(count, int) for count in counts):
@@ -306,9 +303,10 @@ def require_strided(tensor: Any) -> None:
 
 
 def static_shape(tensor: Any) -> list[int]:
-    """The sizes, -1 where a nested tensor's differ from piece to piece and where one is symbolic.
+    """The sizes, -1 where a nested tensor is ragged or a size is symbolic.
 
-    Not `tensor.shape`: an uninitialised parameter refuses that."""
+    Not `tensor.shape`: an uninitialised parameter refuses that.
+    """
     return [_static_size(tensor, dimension) for dimension in range(tensor.dim())]
 
 

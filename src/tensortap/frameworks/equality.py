@@ -1,8 +1,8 @@
-"""Whether a value is what it was, without running any `__eq__`, `__repr__` or property of the program's own.
+"""Whether a value is unchanged, without running any `__eq__`, `__repr__` or property of the program's own.
 
-`is_same` compares two values that are both there; `state` is what to remember of one that may change or go.
-Neither keeps an array alive. Objects that are neither numbers, texts, arrays nor containers of them are the
-same when they are the same object.
+`contents_equal` compares two values that are both present; `change_token` is what to remember of one that may
+change or be collected. Neither keeps an array alive. Objects other than numbers, strings, arrays and
+containers of them are compared by identity.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_array(value: Any) -> bool:
 
 
 def contents_equal(before: Any, now: Any) -> bool:
-    """By content; NaN is the same as NaN of the same bits."""
+    """Compare by content; NaNs are equal if their bits are."""
     kind = type(now)
     if before is now:
         return True
@@ -51,7 +51,7 @@ def contents_equal(before: Any, now: Any) -> bool:
 
 
 def _arrays_equal(before: Any, now: Any) -> bool:
-    """Their first numbers differ as a rule, and then nobody looks at the others."""
+    """Compares a prefix first: most differing arrays differ there."""
     framework = framework_of(now)
     if framework.name == "torch" and _torch_prefix().differ_in_prefix(before, now):
         return False
@@ -70,13 +70,13 @@ def _arrays_equal(before: Any, now: Any) -> bool:
 
 
 def change_token(value: Any, *, deep: bool = False) -> Hashable:
-    """Differs from another state of the same value when it was changed in between. A tensor is known by its
-    version, which a change through another array on its memory does not touch; `deep` reads its numbers."""
+    """A token that differs if the value was changed in between. Tensors are tracked by version counter,
+    which writes through an alias do not change; `deep` fingerprints their elements instead."""
     return _token(value, deep, _WalkBudget())
 
 
 def shallow_change_token(value: Any) -> Hashable:
-    """What can be told of it at a glance, to be compared with its surface later."""
+    """A constant-time token: identity, and length or version."""
     kind: type = type(value)
     if kind in _ATOM_TYPES or kind in _FLOAT_TYPES:
         return _token(value, False, _WalkBudget())
@@ -124,7 +124,7 @@ def _array_token(value: Any, deep: bool) -> Hashable:
 
 
 def tensor_version(value: Any) -> int | None:
-    """How often a tensor was changed in place; None where nobody counts."""
+    """The in-place version counter of a tensor; None if there is none."""
     if framework_of(value).name != "torch":
         return None
     torch = _torch()
@@ -135,7 +135,7 @@ def tensor_version(value: Any) -> int | None:
 
 
 def names_with_new_version(versions: dict[str, int], values: Mapping[str, Any]) -> list[str]:
-    """The names whose tensor was changed in place since; the numbers are brought up to date."""
+    """The names whose tensor was modified in place since; `versions` is updated."""
     torch = _torch()
     plain, is_quiet, passed = torch.PLAIN_TENSOR_TYPES, torch.has_no_modes(), []
     for name, before in versions.items():
@@ -180,7 +180,7 @@ def _container_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
 
 
 def _ends_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
-    """Of a container too large to be walked on every line; only the ends of a list are looked at."""
+    """For a container too large to traverse on every line: only the ends of a list."""
     if not isinstance(value, list | tuple):
         return ()
     few = max(8, budget.left // 2)
@@ -190,7 +190,7 @@ def _ends_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
 
 
 def _plain_sequence_token(items: Sequence[Any]) -> Hashable:
-    """Of numbers and texts alone, all at once: a loop may append to a long list; None for others."""
+    """A token of strings and numbers at once, since loops append to long lists; None for other items."""
     kinds = tuple(map(type, items))
     if kinds and kinds.count(float) == len(kinds):
         return float, array("d", items).tobytes()
@@ -204,7 +204,7 @@ def _take_within_budget(items: set[Any], budget: _WalkBudget) -> list[Any]:
 
 
 def _identity_token(value: Any) -> Hashable:
-    """An address may be used again; a weak reference is equal only to one of the same, living object."""
+    """Addresses are recycled; a weak reference equals only one to the same, living object."""
     try:
         return _ObjectIdentity(value)
     except TypeError:
@@ -212,7 +212,7 @@ def _identity_token(value: Any) -> Hashable:
 
 
 class _ObjectIdentity:
-    """Equal to another one of the same object, without asking the object itself."""
+    """Equal to another of the same object, without calling the object's own `__eq__`."""
 
     __slots__ = ("_address", "_reference")
 
@@ -229,7 +229,7 @@ class _ObjectIdentity:
 
 
 def _exact_key(value: float | complex) -> Hashable:
-    """Equal exactly when the values are: NaN to itself, and 0.0 not to -0.0."""
+    """Equal exactly if the values are: NaN equals itself, and 0.0 differs from -0.0."""
     if isinstance(value, float):
         return value.hex()
     return value.real.hex(), value.imag.hex()
@@ -242,7 +242,7 @@ def share_memory(a: Any, b: Any) -> bool:
 
 
 def _memory_range(value: Any) -> tuple[int, int] | None:
-    """From where to where it may lie."""
+    """The address range that may hold its elements."""
     if isinstance(value, np.ndarray):
         return _array_memory_range(value) if value.size else None
     if framework_of(value).name != "torch":

@@ -1,4 +1,4 @@
-"""A value's content in few bytes, to tell later whether it is still the same."""
+"""A value's content in a few bytes, to test later whether it is unchanged."""
 
 import hashlib
 from typing import Any
@@ -13,7 +13,7 @@ _INLINE_NBYTES = 4096
 
 
 def bytes_fingerprint(bits: np.ndarray[Any, Any]) -> bytes | str:
-    """The bytes themselves when they are few, else a digest of them."""
+    """The bytes themselves if they are few, else a digest."""
     if bits.nbytes <= _INLINE_NBYTES:
         return bits.tobytes()
     block = np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
@@ -21,7 +21,7 @@ def bytes_fingerprint(bits: np.ndarray[Any, Any]) -> bytes | str:
 
 
 def value_fingerprint(value: Any) -> tuple[Any, ...] | None:
-    """Number type, shape and fingerprint; None where there are no bytes to look at."""
+    """Dtype, shape and fingerprint of the bytes; None if the value has no bytes."""
     framework = framework_of(value)
     try:
         bits, described = framework.bits(value), framework.describe(value)

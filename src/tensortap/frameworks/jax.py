@@ -1,4 +1,4 @@
-"""What jax says about an array."""
+"""The jax framework."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Jax:
         )
 
     def snapshot(self, value: Any) -> Any:
-        """Itself: a jax array never changes."""
+        """The array itself: jax arrays are immutable."""
         _require_values(value)
         return value
 
@@ -54,8 +54,8 @@ class _Jax:
         return NUMPY.to_numpy(np.asarray(value))
 
     def from_bits(self, bits: _Array, dtype: str) -> Any:
-        """A jax array; while jax's 64-bit types are off, one of 64-bit numbers stays a numpy array, because
-        jax would cut it to 32 bits."""
+        """A jax array; while jax's x64 mode is off, 64-bit arrays stay numpy arrays, since jax would
+        truncate them."""
         if dtype in _64_BIT_DTYPES and not getattr(jax.config, "jax_enable_x64", False):
             return NUMPY.from_bits(bits, dtype)
         try:
@@ -77,7 +77,7 @@ def _is_prng_key(value: Any) -> bool:
 
 
 def _device_name(value: Any) -> str:
-    """The platform and the numbers of the devices; just `cpu` for the one CPU."""
+    """The platform and the device ids; just `cpu` for the single CPU."""
     if isinstance(value, jax.core.Tracer):
         return "traced"
     devices = sorted(value.devices(), key=lambda device: int(device.id))

@@ -1,4 +1,4 @@
-"""Parallel layers without distributed tensors: how Megatron and its heirs say what a rank holds."""
+"""Placements of Megatron-style parallel layers, which use no DTensors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _COLUMN, _ROW = 0, 1
 def megatron_placement(
     module: Any, value: Any, which: Literal["output", "input"] = "output"
 ) -> Placement | None:
-    """How a plain output (or input) of a column- or row-parallel layer sits in the whole.
+    """The placement of a plain output (or input) of a column- or row-parallel layer.
 
-    The weight says how it is split (`tensor_model_parallel`, `partition_dim`), the module what it does about
-    it (`gather_output`; `reduce_output` or `input_is_parallel`). None for every other module, where the
-    numbers contradict each other, and before `torch.distributed` is set up.
+    The weight declares how it is split (`tensor_model_parallel`, `partition_dim`), the module what it does
+    about it (`gather_output`; `reduce_output` or `input_is_parallel`). None for every other module, for
+    contradicting sizes, and before `torch.distributed` is initialised.
     """
     weight = _parallel_weight(module)
     seat = None if weight is None else _group_rank_and_size(module, weight)
@@ -41,7 +41,7 @@ def megatron_placement(
 
 
 def megatron_parameter_placement(module: Any, parameter: Any) -> Placement | None:
-    """How a rank's part of a weight or bias that says `tensor_model_parallel` sits in the whole."""
+    """The placement of a rank's shard of a weight or bias marked `tensor_model_parallel`."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return None
     seat, dimension = _group_rank_and_size(module, parameter), getattr(parameter, "partition_dim", -1)
@@ -60,7 +60,7 @@ def _parallel_weight(module: Any) -> Any:
 
 
 def _group_rank_and_size(module: Any, parameter: Any) -> tuple[int, int] | None:
-    """The rank within the layer's group and the size of the group."""
+    """The rank within the layer's process group, and the group's size."""
     distributed: Any = sys.modules.get("torch.distributed")
     is_initialized = getattr(distributed, "is_initialized", None)
     if is_initialized is None or not is_initialized():
@@ -118,7 +118,7 @@ def _sequence_shard(module: Any) -> str | None:
 
 
 def _declared_size(module: Any, weight: Any, which: str) -> int | None:
-    """The size of the last dimension of the whole, where the module tells it."""
+    """The full size of the last dimension, if the module declares it."""
     size = getattr(module, f"{which}_size", None)
     return size if isinstance(size, int) else None
 

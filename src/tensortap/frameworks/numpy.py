@@ -1,4 +1,4 @@
-"""What numpy says about an array or one of its scalars."""
+"""The numpy framework: arrays and scalars."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Numpy:
         return Description(kind.__name__, dtype_name(dtype), value.shape, value.nbytes, "cpu", _layout(value))
 
     def snapshot(self, value: Any) -> Any:
-        """A copy of the same class; an array of objects keeps the objects."""
+        """A copy of the same class; an object array keeps its objects."""
         return value if isinstance(value, np.generic) else value.copy(order="K")
 
     def mark(self, value: Any) -> Callable[[Any], bool]:
@@ -65,8 +65,8 @@ class _Numpy:
         return bits if known is None or known.native else decode(bits, name)
 
     def from_bits(self, bits: _Array, dtype: str) -> _Array:
-        """The array itself, seen as that type. One that numpy lacks needs `ml_dtypes`; without it the numbers
-        come back wider."""
+        """A view of the array as that dtype. One that numpy lacks needs `ml_dtypes`; without it the array
+        comes back wider."""
         if dtype in DTYPE_TABLE and not DTYPE_TABLE[dtype].native:
             extended = _ml_dtype(dtype)
             return decode(bits, dtype) if extended is None else bits.view(extended)
@@ -82,7 +82,7 @@ FRAMEWORK = _Numpy()
 
 @lru_cache(maxsize=256)
 def dtype_name(dtype: _DType) -> str:
-    """The name in the table of number types, else numpy's own spelling."""
+    """The name in the dtype table, else numpy's own."""
     return str(dtype if dtype.isnative else dtype.newbyteorder("="))
 
 
@@ -99,7 +99,8 @@ def storage_view(array: _Array) -> _Array:
 
 
 def torch_compatible(bits: _Array) -> _Array:
-    """The array itself where torch can build on it; it takes no read-only memory and no odd strides."""
+    """The array itself if torch can wrap it, else a copy: torch takes no read-only memory and no odd
+    strides."""
     steps_evenly = all(step >= 0 and step % bits.itemsize == 0 for step in bits.strides)
     if bits.flags.writeable and steps_evenly and bits.dtype.isnative:
         return bits

@@ -1,4 +1,4 @@
-"""What can be said of any other value: Python's numbers, containers and objects."""
+"""The framework of all other values: Python numbers, containers and objects."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ class _Python:
         return True
 
     def describe(self, value: Any) -> Description:
-        """`dtype` is empty for what is not a number that 64 bits can hold."""
+        """`dtype` is empty for anything but a number of at most 64 bits."""
         dtype = _dtype_name(value)
         nbytes = np.dtype(dtype).itemsize if dtype else _value_nbytes(value)
         return Description(type(value).__name__, dtype, (), nbytes, "cpu", "python")
 
     def snapshot(self, value: Any) -> Any:
-        """Containers around a snapshot of each leaf; of other objects a deep copy, else the object itself."""
+        """Containers around a snapshot of each leaf; a deep copy of other objects, or the object itself if
+        that fails."""
         if pytree.is_container(value):
             return pytree.snapshot_leaves(value)
         if type(value) in _IMMUTABLE_TYPES:
@@ -50,8 +51,8 @@ class _Python:
             return value
 
     def mark(self, value: Any) -> Callable[[Any], bool]:
-        """Constants are the same when they are equal; a container when it is the same one with the same
-        leaves; any other object when it is the same one, whatever happened inside it."""
+        """Immutable values are compared by value; containers by identity and leaves; other objects by
+        identity."""
         if type(value) in _IMMUTABLE_TYPES:
             exact = _exact_key(value)
             return lambda other: type(other) is type(value) and _exact_key(other) == exact
@@ -94,7 +95,7 @@ def _value_nbytes(value: Any) -> int:
 
 
 def _exact_key(value: Any) -> Any:
-    """Equal exactly when the values are: NaN to itself, and 0.0 not to -0.0."""
+    """Equal exactly if the values are: NaN equals itself, and 0.0 differs from -0.0."""
     if isinstance(value, float):
         return value.hex()
     if isinstance(value, complex):
@@ -130,8 +131,8 @@ def _unordered_content(value: Any) -> Any:
 
 
 def _identity_test(value: Any, holds: bool) -> Callable[[Any], bool]:
-    """A list or a dict takes no weak reference. It is held while its leaves are constants; holding one with
-    tensors would keep their memory, and there the leaves tell a new container from the old one."""
+    """Lists and dicts take no weak reference. They are held while their leaves are immutable; holding one
+    with tensors would keep their memory, so there the leaves distinguish a new container from the old."""
     if isinstance(value, tuple):
         kind = type(value)
         return lambda other: type(other) is kind

@@ -1,4 +1,4 @@
-"""Values inside values: walk a structure to its leaves, and build it again around others."""
+"""Nested values as trees: iterate over leaves, and rebuild the structure around others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ ContainerKind = Literal["sequence", "named", "mapping", "fields", "output"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Truncation:
-    """Stands where a walk went no further: the value contains itself, is nested too deeply, or
-    is a container that was met too often."""
+    """Replaces a subtree that was not traversed: a cycle, too deep, or a container shared too often."""
 
     reason: Literal["cycle", "depth", "shared"]
 
@@ -39,7 +38,7 @@ class _Leaf(NamedTuple):
 
 
 class _Level:
-    """One container on the way down, and what has been built of it."""
+    """One container on the path of a traversal, and its rebuilt children so far."""
 
     __slots__ = ("built", "children", "kind", "path", "remaining", "value")
 
@@ -51,7 +50,7 @@ class _Level:
 
 
 class _Traversal:
-    """The containers from the top down to where a walk is."""
+    """The containers from the root down to the current position."""
 
     def __init__(self, value: Any, shape: ContainerKind) -> None:
         self.levels = [_Level(value, shape, "")]
@@ -60,7 +59,7 @@ class _Traversal:
         self._opened_again = 0
 
     def enter(self, value: Any, path: str) -> _Leaf | None:
-        """Step into a container; a leaf, or what stands for one, is handed back."""
+        """Descend into a container; returns a leaf, or the Truncation that replaces the container."""
         shape = _container_kind(value)
         if shape is None:
             return _Leaf(value)
@@ -84,7 +83,7 @@ class _Traversal:
 
 
 class _Memo:
-    """What has been built for which value. The values are held: an address may be used again."""
+    """Results by the id of the value. Keeps the values alive, since ids are recycled."""
 
     def __init__(self) -> None:
         self.results: dict[int, Any] = {}
@@ -120,7 +119,7 @@ def leaves(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The same structure with `function` applied to each leaf; what was shared stays shared."""
+    """The same structure with `function` applied to each leaf; shared leaves stay shared."""
     shape = _container_kind(value)
     if shape is None:
         return function(value)
@@ -147,12 +146,12 @@ def snapshot_leaves(value: Any) -> Any:
 
 
 def is_container(value: Any) -> bool:
-    """Whether it has leaves of its own; a set has none, because it has no paths."""
+    """Whether it has leaves of its own; a set has none, because they have no paths."""
     return _container_kind(value) is not None
 
 
 def children(value: Any) -> list[Child] | None:
-    """What a container holds, one level down; None for a leaf."""
+    """The direct children of a container; None for a leaf."""
     shape = _container_kind(value)
     return None if shape is None else _children_or_none(value, shape)
 
@@ -164,7 +163,7 @@ def _container_kind(value: Any) -> ContainerKind | None:
 
 @lru_cache(maxsize=1024)
 def _container_kind_of_type(kind: type) -> ContainerKind | None:
-    """How values of this class hold others; None for a leaf."""
+    """The kind of container that this class is; None for a leaf."""
     if kind is Truncation:
         return None
     if hasattr(kind, "__dataclass_fields__"):
@@ -198,7 +197,7 @@ def _list_children(value: Any, shape: ContainerKind) -> list[Child]:
 
 
 def _dataclass_items(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a dataclass instance holds, without running a property or a descriptor of the user's."""
+    """The stored fields of a dataclass instance, without running properties or descriptors."""
     attributes = getattr(value, "__dict__", {})
     for field in dataclasses.fields(value):
         slot = getattr(type(value), field.name, None)
@@ -212,7 +211,7 @@ def _dataclass_items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _mapping_items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """What a dictionary stores, in its order, whatever its class makes of `items`."""
+    """The stored items of a dictionary in order, even if its class overrides `items`."""
     if isinstance(value, OrderedDict):
         return list(OrderedDict.items(value))
     if isinstance(value, dict):
@@ -229,7 +228,7 @@ def _key_repr(key: Any) -> str:
 
 
 def _rebuild_container(level: _Level) -> Any:
-    """A container of the same class; where that class cannot be made again, the nearest plain one."""
+    """A container of the same class; a plain one if that class cannot be rebuilt."""
     keys = [part.key for part in level.children]
     try:
         return _BUILDERS[level.kind](level.value, keys, level.built)
@@ -266,7 +265,7 @@ def _build_mapping(value: Any, keys: list[Any], built: list[Any]) -> Any:
 
 
 def _build_dataclass(value: Any, keys: list[Any], built: list[Any]) -> Any:
-    """Without `__init__`, which may ask for other arguments or do more than keep them."""
+    """Without `__init__`, which may take other arguments or have side effects."""
     kind: Any = type(value)
     rebuilt = object.__new__(kind)
     if hasattr(value, "__dict__"):

@@ -1,8 +1,6 @@
-"""What is kept of a value; buffer pool.
+"""What is retained of a captured value (copy on write, copy, reference, statistics), and the buffer pool.
 
-What is kept of a captured value: a snapshot that shares memory, a copy, a reference, or a few numbers.
-
-Recycled buffers: a fresh allocation costs several times the copy it is made for.
+Buffers are recycled because a fresh allocation costs several times the copy it is made for.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ RetentionPolicy = Callable[[Any], Any]
 
 
 def retention_policy(keep: str | RetentionPolicy) -> RetentionPolicy:
-    """The function behind the word; a function of the user's own is taken as it is."""
+    """The function for a `keep=` word; a user's function is returned as it is."""
     if callable(keep):
         return keep
     policy = _POLICIES.get(keep) if isinstance(keep, str) else None
@@ -36,12 +34,12 @@ def retention_policy(keep: str | RetentionPolicy) -> RetentionPolicy:
 
 
 def keep_unchanged(value: Any) -> Any:
-    """The very value, graph and all: for whoever hands it on at once."""
+    """The value itself, with its autograd graph, for consumers that use it at once."""
     return value
 
 
 def specialise_for_torch(keep: RetentionPolicy) -> RetentionPolicy:
-    """The same for values that are torch tensors for sure."""
+    """The same policy for values known to be torch tensors."""
     if keep is not copy_on_write or sys.modules.get("torch") is None:
         return keep
     from tensortap.frameworks.torch_snapshots import share_copy_on_write
@@ -50,14 +48,14 @@ def specialise_for_torch(keep: RetentionPolicy) -> RetentionPolicy:
 
 
 def copy_on_write(value: Any) -> Any:
-    """A snapshot that shares memory with the original until one of them is written to, where that exists."""
+    """A snapshot that shares memory until either is written to, where supported; else a copy."""
     kind: type = type(value)
     share = _sharing_by_type.get(kind)  # a plain dictionary: this runs for every captured value
     return share(value) if share is not None else _resolve_sharing(kind, framework_of(value))(value)
 
 
 def clone(value: Any) -> Any:
-    """A copy of its own."""
+    """An independent copy."""
     framework = framework_of(value)
     if framework.name != "torch":
         return framework.snapshot(value)
@@ -67,12 +65,12 @@ def clone(value: Any) -> Any:
 
 
 def detached_reference(value: Any) -> Any:
-    """The value itself, without its graph: what is written to it later shows."""
+    """The value itself, detached: later in-place writes show."""
     return value.detach() if framework_of(value).name == "torch" else value
 
 
 def copy_to_host(value: Any) -> Any:
-    """A copy in the host's memory."""
+    """A copy in host memory."""
     if framework_of(value).name != "torch" or value.device.type == "cpu":
         return copy_on_write(value)
     from tensortap.frameworks.torch_snapshots import copy_tensor_to_host
@@ -81,7 +79,7 @@ def copy_to_host(value: Any) -> Any:
 
 
 def summarise_value(value: Any) -> Any:
-    """min, max, mean, std, norm and the number of NaN and Inf, instead of the value."""
+    """min, max, mean, std, norm and the number of NaN and Inf instead of the value."""
     framework = framework_of(value)
     if framework.name != "torch":
         return statistics(framework.bits(value), framework.describe(value).dtype)
@@ -123,7 +121,7 @@ _MMAP_FROM = 1 << 20  # from here on buffers begin at a page
 
 
 class Buffer:
-    """Bytes lent by a pool; `release` gives them back, and nobody may touch them afterwards."""
+    """Bytes borrowed from a pool; must not be used after `release`."""
 
     __slots__ = ("_pool", "array", "whole")
 
@@ -137,7 +135,7 @@ class Buffer:
 
 
 class BufferPool:
-    """Buffers by size class. Kept ones are bounded by `keep` bytes; the rest goes back to the system."""
+    """Recycled buffers by size class, at most `keep` bytes of free ones."""
 
     def __init__(self, keep: int = 256 << 20) -> None:
         self._keep = keep
@@ -146,7 +144,7 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def acquire(self, nbytes: int, before: int = 0, after: int = 0) -> Buffer:
-        """That many bytes, with room before and after them in `whole`."""
+        """A buffer of that many bytes, with room before and after them in `whole`."""
         size = size_class(before + nbytes + after)
         with self._lock:
             free = self._free[size]
@@ -156,7 +154,7 @@ class BufferPool:
         return Buffer(self, _allocate(size) if data is None else data, before, nbytes)
 
     def copy(self, bits: np.ndarray[Any, Any], before: int = 0, after: int = 0) -> Buffer:
-        """A lent buffer that holds these bytes in C order."""
+        """A buffer that holds these bytes in C order."""
         buffer = self.acquire(bits.nbytes, before, after)
         if 0 < bits.nbytes <= _COPY_WITH_GIL and bits.flags.c_contiguous:
             # numpy would give the interpreter's lock away for this, and the writer thread would take it.
@@ -173,7 +171,7 @@ class BufferPool:
 
 
 def size_class(nbytes: int) -> int:
-    """The next of four sizes per power of two, so that at most a quarter is lent for nothing."""
+    """The next of four sizes per power of two, so that at most a quarter is wasted."""
     if nbytes <= _MIN_SIZE:
         return _MIN_SIZE
     step = 1 << (nbytes.bit_length() - 3)

@@ -1,8 +1,6 @@
-"""Torch tensors.
+"""The torch framework, careful not to disturb the program's modes, autograd graph or RNG.
 
-What torch says about a tensor, asked without disturbing the program's modes, graph or generator.
-
-Functions of ours in code that torch compiles: one clean break of the graph, not our insides in it.
+Also: how our functions are excluded from torch.compile, as one clean graph break.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class _Torch:
         return issubclass(kind, torch.Tensor)
 
     def describe(self, value: torch.Tensor) -> Description:
-        """A distributed tensor is described by its local piece."""
+        """A DTensor is described by its local tensor."""
         kind = type(value)
         if kind in PLAIN_TENSOR_TYPES and has_no_modes():
             return _describe(value, kind.__name__)
@@ -68,7 +66,8 @@ class _Torch:
             return _clone(value)
 
     def mark(self, value: torch.Tensor) -> Callable[[Any], bool]:
-        """The version counter is the quick no; `x.data.add_()` and numpy aliases only show in the content."""
+        """The version counter detects most changes; `x.data.add_()` and numpy aliases only show in the
+        content."""
         version_then, fingerprint = version_counter(value), _fingerprint(value)
         reference: Callable[[], Any] = weakref.ref(value)
 
@@ -90,7 +89,7 @@ class _Torch:
             return _decode_numbers(local_tensor(value))
 
     def from_bits(self, bits: _Array, dtype: str) -> torch.Tensor:
-        """A tensor on the array's own memory, or on a copy where torch cannot write to or step through it."""
+        """A tensor on the array's own memory, or on a copy where torch cannot wrap it."""
         torch_dtype = getattr(torch, dtype, None)
         if not isinstance(torch_dtype, torch.dtype):
             raise UnsupportedValueError(f"torch has no number type {dtype!r}; it has {', '.join(_DTYPES)}")
@@ -109,7 +108,7 @@ FRAMEWORK = _Torch()
 
 
 def has_no_modes() -> bool:
-    """Whether no mode and no function transform of the program would see or change what we do."""
+    """Whether no dispatch mode, function mode or functorch transform is active."""
     return not (_has_function_mode() or _has_modes())
 
 
@@ -118,7 +117,7 @@ def _has_modes() -> bool:
 
 
 def outside_modes() -> contextlib.AbstractContextManager[Any]:
-    """Step out of the program's function overrides, dispatch modes and function transforms."""
+    """Disable `__torch_function__` overrides, dispatch modes and functorch transforms."""
     return _without_active_modes() if _has_modes() else DisableTorchFunction()
 
 
@@ -133,13 +132,13 @@ def _without_active_modes() -> Iterator[None]:
 
 
 def _outside_inference() -> contextlib.AbstractContextManager[Any]:
-    """A copy made in inference mode could not be written to after it."""
+    """A copy made in inference mode could not be written to later."""
     is_inside = torch.is_inference_mode_enabled()
     return torch.inference_mode(False) if is_inside else contextlib.nullcontext()
 
 
 def local_tensor(value: torch.Tensor) -> torch.Tensor:
-    """The tensor that this process holds below a distributed one or below `torch.func.grad`."""
+    """The local tensor inside a DTensor or a `torch.func.grad` wrapper."""
     tensor: torch.Tensor = dtensor.wait_local(value)
     while _functorch.is_gradtrackingtensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
@@ -189,14 +188,14 @@ def _share_with_numpy(tensor: torch.Tensor) -> _Array:
 
 
 def _as_words(tensor: torch.Tensor) -> torch.Tensor:
-    """Seen as integers of the same width, for types that numpy lacks."""
+    """A view as integers of the same width, for dtypes that numpy lacks."""
     if tensor.is_quantized:
         raise TypeError("its bytes mean nothing without their scale")
     return tensor.view(_WORD_DTYPES[tensor.dtype.itemsize])
 
 
 def _has_full_storage(tensor: torch.Tensor) -> bool:
-    """Whether the storage holds what shape and strides promise; past its end there is stray memory."""
+    """Whether the storage covers shape and strides; past its end there is foreign memory."""
     count, itemsize = tensor.numel(), tensor.itemsize
     if count == 0:
         return True
@@ -207,7 +206,7 @@ def _has_full_storage(tensor: torch.Tensor) -> bool:
 
 
 def _make_readable(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers where numpy can read them, or a sentence that says why there are none."""
+    """The same elements where numpy can read them; raises if there are none."""
     require_values(tensor)
     require_strided(tensor)
     _require_storage(tensor)
@@ -217,7 +216,7 @@ def _make_readable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _unwrap_subclass(tensor: torch.Tensor) -> torch.Tensor:
-    """The ordinary tensor below a subclass, on the same memory."""
+    """The plain tensor inside a subclass, on the same memory."""
     if type(tensor) in PLAIN_TENSOR_TYPES or tensor.layout is not _STRIDED:
         return tensor
     if not _has_dispatch(tensor):
@@ -275,7 +274,7 @@ def _clone(value: torch.Tensor) -> torch.Tensor:
 
 
 def _without_complex32_warning(tensor: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Torch warns once that half complex numbers are experimental; a guest's copy is no occasion for it."""
+    """Torch warns once that complex32 is experimental; our copy should not trigger that."""
     is_half = tensor.dtype is torch.complex32
     return warnings.catch_warnings(action="ignore") if is_half else contextlib.nullcontext()
 
@@ -294,7 +293,7 @@ def version_counter(value: torch.Tensor) -> int | None:
 
 
 def _fingerprint(value: torch.Tensor) -> tuple[Any, ...] | None:
-    """None where there are no values to look at; identity and version decide alone then."""
+    """None if there are no values; identity and version counter decide alone then."""
     with outside_modes():
         tensor = local_tensor(value)
         try:
@@ -320,7 +319,7 @@ def _decode_numbers(tensor: torch.Tensor) -> _Array:
 
 
 def disable_compile(function: Callable[..., Any], reason: str) -> None:
-    """Let the compiler call it as it is. Nothing is imported: without torch, there is nothing to do."""
+    """Exclude the function from torch.compile. Imports nothing: without torch there is nothing to do."""
     marks = vars(function)
     marks["_torchdynamo_disable"], marks["_torchdynamo_disable_msg"] = True, reason
     frames: Any = sys.modules.get("torch._C._dynamo.eval_frame")

@@ -1,4 +1,4 @@
-"""Torch tensors kept without copying: the snapshot and its original share memory until one is written to."""
+"""Copy-on-write snapshots of torch tensors: memory is shared until either side is written to."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _MAX_EXCESS_NBYTES = 1 << 16  # bytes of a larger storage that a small view may 
 
 
 def share_copy_on_write(value: torch.Tensor) -> Any:
-    """A snapshot that costs no copy as long as nobody writes to the original; where that cannot be had, a
-    copy. Only a write through an address that was taken before goes unseen."""
+    """A snapshot without a copy until the original is written to; a plain copy where that is not
+    supported. Only writes through a raw pointer taken before go unnoticed."""
     # This runs for every captured value: the questions are asked in C, the cheap ones first.
     if (
         type(value) is not _Tensor
@@ -62,7 +62,7 @@ def share_copy_on_write(value: torch.Tensor) -> Any:
 
 
 def copy_tensor(value: torch.Tensor) -> torch.Tensor:
-    """A copy of its own; what has no values is refused."""
+    """An independent copy; tensors without values are refused."""
     if tracing_state() is not None:
         with tracing_paused():
             return copy_tensor(value)
@@ -72,7 +72,7 @@ def copy_tensor(value: torch.Tensor) -> torch.Tensor:
 
 
 def copy_tensor_to_host(value: torch.Tensor) -> torch.Tensor:
-    """A copy in the host's memory."""
+    """A copy in host memory."""
     with tracing_paused(), outside_modes():
         require_values(local_tensor(value))
         return value.detach().cpu()
@@ -80,7 +80,7 @@ def copy_tensor_to_host(value: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def tracing_paused() -> Iterator[None]:
-    """What is done inside does not become part of a program that `torch.jit.trace` writes down."""
+    """Operations inside are not recorded by `torch.jit.trace`."""
     state = tracing_state()
     if state is None:
         yield
@@ -93,7 +93,7 @@ def tracing_paused() -> Iterator[None]:
 
 
 def _is_backed_expand(tensor: torch.Tensor, storage_nbytes: int) -> bool:
-    """Whether it shows the same memory several times, and all of that is there."""
+    """Whether it is an expanded view whose storage is complete."""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return 0 in tensor.stride() and (tensor.storage_offset() + last + 1) * tensor.itemsize <= storage_nbytes
 
@@ -103,17 +103,17 @@ def _is_shareable(tensor: torch.Tensor) -> bool:
 
 
 def _share_outside_inference(tensor: torch.Tensor) -> torch.Tensor:
-    """A snapshot made in inference mode could not be written to after it."""
+    """A snapshot made in inference mode could not be written to later."""
     with torch.inference_mode(False):
         return _lazy_clone(tensor.detach())
 
 
 @lru_cache(maxsize=64)
 def supports_copy_on_write(device: torch.device) -> bool:
-    """Whether a shared snapshot on this device really keeps its value; tried once.
+    """Whether copy on write preserves the value on this device; tested once.
 
-    Only in the host's memory: the first write to a shared tensor moves it, and on an accelerator recorded
-    graphs and collectives go on with the address it had.
+    Host memory only: the first write to a shared tensor moves it, and on an accelerator captured graphs and
+    collectives would keep using the old address.
     """
     if device.type != "cpu":
         return False

@@ -1,11 +1,4 @@
-"""Cheap device-side statistics and finite checks.
-
-The few numbers that tell whether a tensor is healthy, without waiting for the device that holds it.
-
-Whether a tensor holds NaN or Inf, asked as cheaply as can be: one sum, where that already says no.
-
-Whether two tensors differ in what can be seen without reading them through.
-"""
+"""Cheap statistics of tensors, computed on their device, and cheap tests for NaN, Inf and differences."""
 
 from __future__ import annotations
 
@@ -88,7 +81,7 @@ class Summary:
 
     @property
     def pending(self) -> torch.Tensor | None:
-        """What is still on its device."""
+        """Statistics that are still on the device."""
         return self._pending
 
     def set_statistics(self, row: Sequence[float]) -> None:
@@ -101,7 +94,7 @@ class Summary:
 
 
 def summarise_tensor(tensor: torch.Tensor) -> Summary:
-    """On the host the numbers are there at once, elsewhere `read` fetches them."""
+    """On the host the statistics are computed at once, elsewhere `fetch_summaries` fetches them."""
     if tracing_state() is not None:
         with tracing_paused():
             return summarise_tensor(tensor)
@@ -120,7 +113,7 @@ def summarise_tensor(tensor: torch.Tensor) -> Summary:
 
 
 def pending_statistics(numbers: torch.Tensor) -> torch.Tensor:
-    """All that `settle` asks for, left where the numbers are."""
+    """The arguments of `set_statistics`, stacked on the device."""
     nonfinite = [torch.isnan(numbers).sum(), torch.isinf(numbers).sum()]
     return stack_scalars(
         [*torch.aminmax(numbers), numbers.mean(), torch.linalg.vector_norm(numbers), *nonfinite]
@@ -128,7 +121,8 @@ def pending_statistics(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _host_statistics(tensor: torch.Tensor, stored: torch.Tensor, dtype: str) -> Statistics:
-    """The compiled kernels; without them torch for real numbers, and numpy where it rounds or overflows."""
+    """The compiled kernels; without them torch for real numbers, and numpy where torch rounds or
+    overflows."""
     is_served = stored.is_contiguous() and native.supports(dtype)
     if not is_served and stored.numel() and (stored.is_floating_point() or stored.is_complex()):
         summary = _torch_statistics(_to_real(stored))
@@ -138,7 +132,7 @@ def _host_statistics(tensor: torch.Tensor, stored: torch.Tensor, dtype: str) -> 
 
 
 def _float32_statistics(numbers: torch.Tensor) -> Statistics | None:
-    """Of float32 in one block: one pass, or three of torch's."""
+    """Of contiguous float32: one native pass, or three of torch's."""
     return (
         statistics(numbers.numpy(), "float32") if native.supports("float32") else _torch_statistics(numbers)
     )
@@ -167,7 +161,7 @@ def _norm(numbers: torch.Tensor) -> float:
 
 
 def _is_plain_float32(tensor: torch.Tensor) -> bool:
-    """A filled block of float32 in the host's memory, with no mode of the program around it."""
+    """Contiguous, nonempty float32 on the CPU, with no modes active."""
     if type(tensor) is not torch.Tensor or tensor.dtype is not torch.float32 or not tensor.is_cpu:
         return False
     if tensor.layout is not torch.strided or not tensor.is_contiguous() or not has_no_modes():
@@ -187,7 +181,7 @@ def stack_scalars(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def fetch_summaries(summaries: Iterable[Summary]) -> None:
-    """Fetch the numbers of all of them, with one synchronisation per device."""
+    """Fetch pending statistics with one synchronisation per device."""
     groups: dict[tuple[torch.device, torch.dtype], list[tuple[Summary, torch.Tensor]]] = {}
     for summary in summaries:
         if summary.pending is not None:
@@ -214,7 +208,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _to_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Real numbers in a type that can be added up: the magnitude of complex ones, float32 for short ones."""
+    """Real numbers in a dtype that can be summed: magnitudes of complex ones, float32 for narrow floats."""
     if tensor.is_complex():
         tensor = tensor.to(_WIDER_DTYPES.get(tensor.dtype, tensor.dtype)).abs()
     if tensor.dtype in (torch.float32, torch.float64):
@@ -231,7 +225,7 @@ def _require_summarisable(tensor: torch.Tensor) -> None:
 
 
 def _std_from_norm(count: int, mean: float, norm: float) -> float:
-    """It follows from norm and mean; where they nearly cancel it is no more than their rounding."""
+    """The std from norm and mean; mostly rounding where they nearly cancel."""
     return math.sqrt(max(0.0, norm * norm / count - mean * mean)) if math.isfinite(norm) else math.nan
 
 
@@ -239,7 +233,7 @@ _HALF_DTYPES = ("float16", "bfloat16")
 
 
 def describe_untraced(tensor: torch.Tensor) -> Description:
-    """What it is; while `torch.jit.trace` writes down a program, without becoming part of it."""
+    """Its description, hidden from an active `torch.jit.trace`."""
     if tracing_state() is None:
         return FRAMEWORK.describe(tensor)
     with tracing_paused():
@@ -247,14 +241,14 @@ def describe_untraced(tensor: torch.Tensor) -> Description:
 
 
 def is_readable(tensor: torch.Tensor) -> bool:
-    """Whether its numbers can be read here and now, unseen by any mode or tracing of the program."""
+    """Whether its elements can be read now, with no mode or tracing active."""
     if type(tensor) not in PLAIN_TENSOR_TYPES or not has_no_modes() or tracing_state() is not None:
         return False
     return tensor.nbytes <= tensor.untyped_storage().nbytes() or _is_expanded(tensor)
 
 
 def is_surely_finite(tensor: torch.Tensor, description: Description) -> bool:
-    """True when a sum says so; a sum that is not finite may also have overflown."""
+    """True if a sum proves it; a nonfinite sum may also be an overflow."""
     if not is_readable(tensor) or description.dtype.startswith("float8"):
         return False
     quiet = tensor.detach() if tensor.requires_grad else tensor
@@ -267,7 +261,7 @@ def is_surely_finite(tensor: torch.Tensor, description: Description) -> bool:
 
 
 def tensor_statistics(tensor: torch.Tensor) -> Statistics | None:
-    """All numbers about it; None where it has no values, or none that can be read."""
+    """Its statistics; None if it has no values, or none that can be read."""
     try:
         return summarise_tensor(tensor).statistics
     except UnsupportedValueError:
@@ -282,7 +276,7 @@ _PREFIX_NBYTES = 256  # bytes
 
 
 def differ_in_prefix(a: Any, b: Any) -> bool:
-    """True when shape, number type or first numbers differ; False when only a full comparison can tell."""
+    """True if shape, dtype or first elements differ; False if only a full comparison can tell."""
     if type(a) not in PLAIN_TENSOR_TYPES or type(b) not in PLAIN_TENSOR_TYPES or not has_no_modes():
         return False
     if a.dtype is not b.dtype or a.shape != b.shape:
@@ -295,14 +289,14 @@ def differ_in_prefix(a: Any, b: Any) -> bool:
 
 
 def _is_plain_cpu_memory(tensor: Any) -> bool:
-    """Whether the numbers are what the memory says."""
+    """Whether the elements can be read directly from memory."""
     if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return False
     return not tensor.is_neg() and not tensor.is_conj()
 
 
 def _contiguous_prefix(a: Any, b: Any) -> int:
-    """How many numbers from the first on lie side by side in both, in the same order."""
+    """The number of leading elements that are contiguous, in the same order, in both."""
     steps: tuple[int, ...] = a.stride()
     count: int = a.numel()
     if steps != b.stride() or 1 not in steps:

@@ -1,9 +1,4 @@
-"""Running difference accumulator, ULP distance.
-
-A running account of how two arrays differ, and what it comes to.
-
-How many numbers of their type two floats are apart.
-"""
+"""The running difference of two arrays, its result, and distances in ULPs."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ Number = bool | int | float | complex
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What counts as equal: `|a - b| <= atol + rtol * |b|`, and NaN with NaN only when said so."""
+    """What counts as equal: `|a - b| <= atol + rtol * |b|`, and NaN equal to NaN only with `equal_nan`."""
 
     atol: float = DEFAULT_ATOL
     rtol: float = DEFAULT_RTOL
@@ -38,7 +33,7 @@ class Tolerance:
             raise ValueError("rtol must be finite; atol=inf takes all finite numbers as equal")
 
     def for_integers(self) -> tuple[float, float]:
-        """Integers are exact unless the caller asks for a tolerance: the defaults do not count."""
+        """Integers are compared exactly unless the caller gives a tolerance other than the defaults."""
         atol = 0.0 if self.atol == DEFAULT_ATOL else self.atol
         rtol = 0.0 if self.rtol == DEFAULT_RTOL else self.rtol
         return atol, rtol
@@ -46,7 +41,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class LargestDifference:
-    """Where two arrays differ most: by how much, at which index, and both numbers there."""
+    """The largest difference of two arrays: its size, its index, and both elements there."""
 
     size: int | float
     index: tuple[int, ...]
@@ -56,7 +51,7 @@ class LargestDifference:
 
 @dataclass(frozen=True, slots=True)
 class SideStatistics:
-    """What the numbers of one side are like, where both sides are finite; None where there is no such."""
+    """Statistics of one array over the positions where both are finite; None if there are none."""
 
     min: int | float | None
     max: int | float | None
@@ -101,7 +96,7 @@ class ArrayDifference:
 
 @dataclass(slots=True)
 class RunningMaximum:
-    """The largest so far; of equals the first."""
+    """The maximum so far; the first of equals."""
 
     size: int | float = 0
     position: int = 0
@@ -124,7 +119,7 @@ class RunningMaximum:
 
 @dataclass(slots=True)
 class SideAccumulator:
-    """What is known of one side."""
+    """Running statistics of one array."""
 
     low: int | float | None = None
     high: int | float | None = None
@@ -148,7 +143,7 @@ class SideAccumulator:
 
 @dataclass(slots=True)
 class DifferenceAccumulator:
-    """What has been seen so far; `start` is the flat position of the block at hand."""
+    """Running difference of two arrays; `start` is the flat position of the current block."""
 
     start: int = 0
     mismatches: int = 0
@@ -175,7 +170,7 @@ class DifferenceAccumulator:
         self.max_ulps = max(self.max_ulps, most)
 
     def join(self, later: DifferenceAccumulator) -> None:
-        """Take up what was found further on in the same arrays."""
+        """Add the accumulator of a later part of the same arrays."""
         for name in ("mismatches", "finite", "above", "below", "disagreeing", "both_nan"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         for name in ("total", "bias", "product", "absolute", "relative", "gap", "a", "b"):
@@ -213,7 +208,7 @@ class DifferenceAccumulator:
 def gain_and_cosine_distance(
     product: ScaledSum, a: float, b: float, gap: float
 ) -> tuple[float | None, float | None]:
-    """Gain and cosine distance of two arrays, from their norms and the product of a - b with b."""
+    """Gain and cosine distance of two arrays, from their norms and the dot product of a - b with b."""
     if not a or not b:
         return None, None
     longest = max(a, b)
@@ -222,15 +217,15 @@ def gain_and_cosine_distance(
 
 
 def cosine_distance_from_shares(gap: float, product: float, a: float, b: float) -> float:
-    """1 - cos of the angle between a and b, from sums of the differences: those of the numbers themselves
-    would cancel. Everything is a share of the longer one."""
+    """1 - cos(a, b) from sums of the differences, since sums of the elements would cancel. All arguments
+    are relative to the larger norm."""
     stretch = (gap * gap + 2 * product) / (a + b)  # |a| - |b|
     distance = (gap * gap - stretch * stretch) / (2 * a * b) if a * b else math.nan
     return distance if math.isnan(distance) else min(max(distance, 0.0), 2.0)
 
 
 def unravel_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Where a flat position lies in an array of this shape."""
+    """The index of a flat position in an array of this shape."""
     if len(shape) == 1:
         return (position,)
     index, rest = [], position
@@ -254,14 +249,14 @@ _UNSIGNED_DTYPES = ("float8_e8m0fnu",)
 
 @dataclass(frozen=True, slots=True)
 class UlpDistances:
-    """How far the finite numbers of two arrays are apart, counted in numbers of their type that lie between
-    them: 0 where they are the same, zeros of either sign among them, and 1 where they are neighbours."""
+    """Distances of the finite elements of two arrays in units in the last place: 0 where they are equal
+    (also 0.0 and -0.0), 1 where they are adjacent floats."""
 
     counts: tuple[int, ...]
     max: int
 
     def quantile(self, share: float) -> int:
-        """A distance that this share of the numbers does not exceed: exact below 16, then to an eighth."""
+        """A distance that this share of the elements does not exceed: exact below 16, then within 1/8."""
         target, seen = share * sum(self.counts), 0
         for position, count in enumerate(self.counts):
             seen += count
@@ -271,7 +266,7 @@ class UlpDistances:
 
 
 def bin_upper_bound(position: int) -> int:
-    """The largest distance that falls into a bin."""
+    """The largest distance that falls into the bin."""
     if position < _EXACT_BINS:
         return position
     power, eighth = position // 8 + 2, position % 8
@@ -283,7 +278,7 @@ def has_ulp_distance(a_dtype: str, b_dtype: str) -> bool:
 
 
 def count_ulp_distances(a: Array, b: Array, dtype: str) -> tuple[list[int], int]:
-    """The number of pairs in each bin and the largest distance; pairs that are not finite do not count."""
+    """The number of pairs per bin and the largest distance; nonfinite pairs are not counted."""
     finite = np.isfinite(decode(a, dtype)) & np.isfinite(decode(b, dtype))
     gap = ulp_distances(a[finite], b[finite], dtype)
     most = int(gap.max()) if gap.size else 0
@@ -292,13 +287,13 @@ def count_ulp_distances(a: Array, b: Array, dtype: str) -> tuple[list[int], int]
 
 
 def ulp_distances(a: Array, b: Array, dtype: str) -> Array:
-    """Element by element; what is said of numbers that are not finite means nothing."""
+    """Elementwise; undefined for nonfinite elements."""
     a_keys, b_keys = _ordered_integers(a, dtype), _ordered_integers(b, dtype)
     return np.where(a_keys > b_keys, a_keys - b_keys, b_keys - a_keys).view(np.uint64)
 
 
 def _ordered_integers(bits: Array, dtype: str) -> Array:
-    """An integer for each number, in the order of the numbers."""
+    """Integers in the same order as the floats."""
     width = dtype_info(dtype).itemsize
     codes = bits.view(f"<u{width}").astype(np.uint64)
     if dtype in _UNSIGNED_DTYPES:

@@ -1,4 +1,4 @@
-"""Many small pairs of arrays in one call: it costs less for each, and other threads run meanwhile."""
+"""Many small pairs of arrays in one native call: less overhead per pair, and the GIL is released."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ PairReport = tuple[Any, ...]  # the numbers of an account
 
 
 class PairDifferences(NamedTuple):
-    """How the numbers of two arrays differ where both are finite, and how many are not: sums, squares,
-    bounds, the largest difference; the worst row and column, of the larger side, where there are any.
+    """Differences of two arrays over the positions where both are finite, and nonfinite counts: sums,
+    squares, bounds, the largest difference, the worst row and column relative to the larger side.
 
-    Of two arrays of integers there are no rows and columns."""
+    For two integer arrays there are no rows and columns.
+    """
 
     finite: int
     above: int
@@ -46,7 +47,7 @@ class PairDifferences(NamedTuple):
 
 
 class PairLayout(NamedTuple):
-    """What the library is told of a pair beside its bytes: the same for all of such types and shapes."""
+    """What the library needs to know of a pair besides its bytes; equal for equal dtypes and shapes."""
 
     a_dtype: str
     b_dtype: str
@@ -60,13 +61,13 @@ class PairLayout(NamedTuple):
     b_arguments: tuple[object, ...]
 
     def job(self, a: object, b: object) -> tuple[object, ...]:
-        """The pair as the library takes it: anything whose bytes lie in one piece."""
+        """The arguments of the library for a pair of contiguous buffers."""
         return (a, *self.a_arguments, b, *self.b_arguments)
 
 
 def compare_pairs(pairs: Sequence[ArrayPair]) -> list[PairDifferences | None]:
-    """An account for each pair; None where it has to be compared by itself: it is too long, lies apart in
-    memory, or has numbers that need more care."""
+    """The differences of each pair; None where a pair must be compared by itself: too large, not
+    contiguous, or with elements that need the careful path."""
     differences: list[PairDifferences | None] = [None] * len(pairs)
     jobs, chosen = [], []
     for place, (a, a_dtype, b, b_dtype) in enumerate(pairs if native.library is not None else ()):
@@ -80,7 +81,7 @@ def compare_pairs(pairs: Sequence[ArrayPair]) -> list[PairDifferences | None]:
 
 
 def compare_jobs(jobs: list[tuple[object, ...]]) -> list[PairReport | None]:
-    """The numbers of an account for each job, in one call; None as there."""
+    """The raw report of each job, in one call; None as in `compare_pairs`."""
     reports: list[PairReport | None] = native.library.measured(jobs) if jobs else []
     return reports
 
@@ -89,7 +90,7 @@ def compare_jobs(jobs: list[tuple[object, ...]]) -> list[PairReport | None]:
 def pair_layout(
     a_dtype: str, a_shape: tuple[int, ...], b_dtype: str, b_shape: tuple[int, ...]
 ) -> PairLayout | None:
-    """The terms of pairs of these types and shapes; None where the library does not take them."""
+    """The layout of pairs of these dtypes and shapes; None if the library does not support them."""
     size = math.prod(a_shape)
     if a_shape != b_shape or not 0 < size <= native.CHUNK_SIZE or not native.has_loops_for(a_dtype, b_dtype):
         return None
@@ -102,12 +103,12 @@ def pair_layout(
 
 @lru_cache(maxsize=512)
 def are_discrete(a_dtype: str, b_dtype: str) -> bool:
-    """Whether both are integers or bools: decisions, not measurements."""
+    """Whether both dtypes are integer or bool: decisions, not measurements."""
     return all(dtype_info(dtype).family in ("bool", "int") for dtype in (a_dtype, b_dtype))
 
 
 def last_axis_length(shape: tuple[int, ...]) -> int:
-    """How long the last axis is; 0 where there is no other, or it is of one number."""
+    """The length of the last axis; 0 if it is the only one, or if either extent is 1."""
     if len(shape) < 2 or shape[-1] < 2 or math.prod(shape[:-1]) < 2:
         return 0
     return shape[-1]

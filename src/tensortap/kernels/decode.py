@@ -1,9 +1,4 @@
-"""Dtype bytes to numpy, cache-sized blocks.
-
-Numbers from bytes: every type of the table as something numpy can compute with.
-
-Arrays in pieces that fit the cache: whatever their size and strides, the scratch stays small.
-"""
+"""Stored bytes as arrays that numpy can compute with, in cache-sized blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ _FLOAT8_DTYPES = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m
 
 
 def dtype_info(dtype: str) -> DTypeInfo:
-    """The row of the table; a name that is not in it is refused."""
+    """The row of the dtype table; an unknown name raises."""
     known = DTYPE_TABLE.get(dtype)
     if known is None:
         raise UnsupportedValueError(f"no number type {dtype!r}; known are {', '.join(DTYPE_TABLE)}")
@@ -30,8 +25,8 @@ def dtype_info(dtype: str) -> DTypeInfo:
 
 
 def decode(bits: Array, dtype: str) -> Array:
-    """The numbers behind an array of the storage type: the array itself where numpy has the type,
-    else the smallest numpy type that holds every value of it."""
+    """The elements of an array of the storage dtype: the array itself if numpy has the dtype, else the
+    smallest numpy dtype that represents every value."""
     if dtype_info(dtype).native:
         return bits
     if dtype == "bfloat16":
@@ -63,7 +58,7 @@ def _decode_complex32(bits: Array) -> Array:
 
 
 def _decode_float8(code: int, mantissa_bits: int, bias: int) -> float:
-    """Sign, exponent, fraction: a zero exponent means no leading one."""
+    """Sign, exponent, fraction; a zero exponent is subnormal."""
     sign = -1.0 if code & 0x80 else 1.0
     exponent, fraction = (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
     scale = 1 << mantissa_bits
@@ -106,14 +101,15 @@ BLOCK_SIZE = 1 << 16
 
 
 def block_size(*dtypes: str) -> int:
-    """How many numbers a block holds; complex ones take twice the room."""
+    """Elements per block; complex ones take twice the memory."""
     return BLOCK_SIZE // 2 if any(dtype_info(dtype).family == "complex" for dtype in dtypes) else BLOCK_SIZE
 
 
 def iterate_blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, ...]]:
-    """Walk arrays of one shape together in C order; each block is flat, contiguous and read only.
+    """Iterate arrays of one shape together in C order; each block is flat, contiguous and read-only.
 
-    A block is valid until the next one is asked for."""
+    A block is valid until the next iteration.
+    """
     if all(array.flags.c_contiguous for array in arrays):
         yield from _contiguous_blocks([array.view(np.ndarray).reshape(-1) for array in arrays], size)
     else:
@@ -121,7 +117,7 @@ def iterate_blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array, 
 
 
 def decode_block(block: Array, dtype: str) -> Array:
-    """The block decoded; halves as float32, with which numpy is an order of magnitude faster."""
+    """The decoded block; float16 as float32, which numpy computes ten times faster."""
     decoded = decode(block, dtype)
     return decoded.astype(np.float32) if decoded.dtype == np.float16 else decoded
 

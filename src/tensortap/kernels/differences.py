@@ -1,8 +1,6 @@
-"""Public differences of two arrays.
+"""How two arrays of one shape differ, and whether they are close, in one pass over both.
 
-How two arrays of one shape differ, and whether they are close enough, in one pass over both.
-
-Two arrays that are compared block by block: by the library where it serves them, else by its twin.
+Blocks are compared by the C library if it supports their dtypes, else by numpy.
 """
 
 from __future__ import annotations
@@ -39,11 +37,12 @@ def measure_differences(
     threads: int | None = None,
     block: int | None = None,
 ) -> ArrayDifference:
-    """The full account of two arrays of storage types, compared by `|a - b| <= atol + rtol * |b|`.
+    """All differences of two arrays of storage dtypes, compared by `|a - b| <= atol + rtol * |b|`.
 
     Integers and bools are compared exactly with each other, and with a tolerance only where it differs from
-    the default; everything else in float64. Equal infinities are equal. Large arrays take all processors, or
-    as many as `threads` says, where the compiled kernels are there."""
+    the default; everything else in float64. Equal infinities are equal. With the compiled kernels, large
+    arrays use all cores, or `threads`.
+    """
     pair = BlockComparison(a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, with_ulps=ulps)
     _check_threads(threads)
     if pair.is_native and native.accepts(a, b):
@@ -66,7 +65,7 @@ def is_within_tolerance(
     equal_nan: bool = False,
     block: int | None = None,
 ) -> bool:
-    """Whether `differences` would find no mismatch; stops at the first block that has one."""
+    """Whether `measure_differences` would find no mismatch; stops at the first block that has one."""
     pair = BlockComparison(
         a, a_dtype, b, b_dtype, Tolerance(atol, rtol, equal_nan), block, until_mismatch=True
     )
@@ -110,7 +109,7 @@ _COMPUTED_AS_STORED = {"float32", "float64"}
 
 
 class _DtypePair(NamedTuple):
-    """What two number types have in common."""
+    """How a pair of dtypes is compared."""
 
     are_exact: bool
     are_complex: bool
@@ -138,7 +137,7 @@ def _dtype_pair(a: str, b: str) -> _DtypePair:
 
 
 class BlockComparison:
-    """What two arrays have in common: how their blocks are compared."""
+    """Compares two arrays block by block."""
 
     def __init__(
         self,
@@ -168,7 +167,7 @@ class BlockComparison:
         self.block = block or types.blocks[a.flags.c_contiguous and b.flags.c_contiguous]
 
     def add(self, tally: DifferenceAccumulator, a: Array, b: Array) -> None:
-        """Account for flat parts of both arrays, which begin at `tally.start`."""
+        """Accumulate flat parts of both arrays, which start at `tally.start`."""
         start, stop = 0, a.size
         while start < stop and not (self._until_mismatch and tally.mismatches):
             if self.is_native:
@@ -180,7 +179,7 @@ class BlockComparison:
                 start = end
 
     def are_surely_within(self, a_bits: Array, b_bits: Array) -> bool:
-        """A cheap proof that a block holds no mismatch; False says nothing."""
+        """A cheap proof that a block has no mismatch; False proves nothing."""
         if self.is_native:  # it needs no longer for the whole account
             return False
         if self._are_same_bytes(a_bits, b_bits):
@@ -192,7 +191,7 @@ class BlockComparison:
             return self._scratch().are_surely_within(a, b, self._tolerance)
 
     def _add_native(self, tally: DifferenceAccumulator, a: Array, b: Array, start: int) -> int:
-        """Where the library stopped: at the end, or at numbers that only its twin can handle."""
+        """The position at which the library stopped: the end, or elements that only numpy can handle."""
         tolerance = self._tolerance
         atol, rtol = tolerance.for_integers() if self._is_exact else (tolerance.atol, tolerance.rtol)
         flags = (tolerance.equal_nan, self._until_mismatch, self._is_exact, self._with_ulps)
@@ -259,14 +258,14 @@ class BlockComparison:
         tally.start = before
 
     def _are_same_bytes(self, a: Array, b: Array) -> bool:
-        """Whether type and bits are the same; most blocks that differ already do among the first few."""
+        """Whether dtype and bytes are equal; most differing blocks differ within the first few."""
         if self._dtypes[0] != self._dtypes[1]:
             return False
         a, b = _words(a), _words(b)
         return bool((a[:_PROBE_SIZE] == b[:_PROBE_SIZE]).all() and (a == b).all())
 
     def _scratch(self) -> numpy_differences.Scratch:
-        """Taken once."""
+        """Allocated once."""
         if self._scratch_memory is None:
             self._scratch_memory = numpy_differences.Scratch(
                 min(self.block, self._size), is_complex=self._is_complex

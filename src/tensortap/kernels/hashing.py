@@ -1,4 +1,4 @@
-"""Checksums of bytes, with the fastest library that is installed."""
+"""Checksums of bytes, with the fastest installed library."""
 
 import zlib
 from contextlib import suppress
@@ -28,7 +28,7 @@ def checksum(data: BytesLike) -> str | None:
 
 
 class RunningChecksum:
-    """The checksum of pieces as they come."""
+    """A checksum that is updated chunk by chunk."""
 
     __slots__ = ("_state",)
 
@@ -40,17 +40,17 @@ class RunningChecksum:
             self._state.update(_byte_view(data))
 
     def text(self) -> str | None:
-        """The checksum of all pieces so far; the same as that of the whole."""
+        """The checksum of all chunks so far, equal to that of their concatenation."""
         return None if self._state is None else f"xxh3:{self._state.hexdigest()}"
 
 
 def crc32(data: BytesLike, start: int = 0) -> int:
-    """The CRC-32 of zip files; `start` is that of the bytes before."""
+    """The CRC-32 of zip files, continued from `start`."""
     return int(_crc32(data if type(data) is memoryview else _byte_view(data), start))
 
 
 def _byte_view(data: BytesLike) -> Any:
-    """The same memory as plain bytes; some number types have no buffer format of their own."""
+    """The same memory as uint8; some dtypes have no buffer format of their own."""
     if not isinstance(data, np.ndarray):
         return data
     if not data.flags.c_contiguous:

@@ -1,4 +1,4 @@
-"""The kernels compiled from C, where they could be built; without them the numpy twins do the same work."""
+"""The kernels compiled from C, if they could be built; otherwise numpy does the same work."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _ChunkResult = TypeVar("_ChunkResult")
 
 
 def supports(*dtypes: str) -> bool:
-    """Whether arrays of these types can be given to the library."""
+    """Whether the library is available and has loops for these dtypes."""
     return library is not None and has_loops_for(*dtypes)
 
 
 def has_loops_for(*dtypes: str) -> bool:
-    """Whether the library, where it is there, has loops for these types."""
+    """Whether the library, if available, has loops for these dtypes."""
     return all(map(_DTYPE_CODES.__contains__, dtypes))
 
 
 def accepts(*arrays: Array) -> bool:
-    """Whether the arrays can be given to the library as they lie in memory."""
+    """Whether the arrays can be passed to the library as they lie in memory."""
     for array in arrays:
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned):
@@ -58,19 +58,20 @@ def accepts(*arrays: Array) -> bool:
 
 
 def as_native(bits: Array, dtype: str) -> NativeArray:
-    """A contiguous array as the library takes it: bytes, the code of the type, a table where it needs one."""
+    """A contiguous array as arguments of the library: bytes, dtype code, and a lookup table if the dtype
+    needs one."""
     placed = bits if bits.flags.aligned else bits.copy()
     return placed, *dtype_code(dtype)
 
 
 @lru_cache(maxsize=64)
 def dtype_code(dtype: str) -> tuple[int, Array | None]:
-    """The code of a type, and its table where it needs one."""
+    """The code of a dtype, and its lookup table if it needs one."""
     return _DTYPE_CODES[dtype], float8_table(dtype) if dtype.startswith("float8") else None
 
 
 def map_chunks(account: Callable[[int], _ChunkResult], starts: range, threads: int) -> Iterator[_ChunkResult]:
-    """What is found of each part, in order."""
+    """The result of each chunk, in order."""
     if min(threads, len(starts)) < 2:
         yield from map(account, starts)
         return
@@ -79,7 +80,7 @@ def map_chunks(account: Callable[[int], _ChunkResult], starts: range, threads: i
 
 
 def choose_threads(requested: int | None, a: Array, b: Array) -> int:
-    """As many as were asked for, or as there are processors, where the arrays are worth it."""
+    """The requested number of threads, else all cores; one for small arrays."""
     if a.nbytes + b.nbytes < _MIN_NBYTES_FOR_THREADS:
         return 1
     if requested is not None:

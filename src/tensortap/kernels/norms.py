@@ -1,4 +1,4 @@
-"""Sums of products and Euclidean norms in float64, without overflow and without starting threads."""
+"""Dot products and Euclidean norms in float64, without overflow and without starting threads."""
 
 import math
 
@@ -13,7 +13,7 @@ _MIN_DIVISOR, _MAX_DIVISOR = 1e-100, 1e100  # between them, numbers need no care
 
 
 def dot(x: Array, y: Array) -> float:
-    """The inner product of two flat, contiguous, real arrays."""
+    """The dot product of two flat, contiguous, real arrays."""
     chunked = x.size - x.size % _BLAS_CHUNK
     rest = float(np.dot(x[chunked:], y[chunked:]))
     if not chunked:
@@ -33,8 +33,8 @@ def norm(x: Array) -> float:
 
 
 class RunningNorm:
-    """The Euclidean norm of everything added, as a running sum of squares; what would overflow or
-    vanish when squared is kept apart."""
+    """The Euclidean norm of everything added, as a running sum of squares; values whose squares would
+    overflow or underflow are kept apart."""
 
     __slots__ = ("_extreme", "_squares")
 
@@ -46,7 +46,7 @@ class RunningNorm:
         self.add_squares(part * part, part)
 
     def add_squares(self, squares: float, part: float | None = None) -> None:
-        """The sum of squares, with the part they are of where it is known."""
+        """Add a sum of squares; `part` is the norm it belongs to, if known."""
         if _SAFE_SQUARES[0] < squares < _SAFE_SQUARES[1]:
             self._squares += squares
         else:
@@ -62,7 +62,7 @@ class RunningNorm:
 
 
 class ScaledSum:
-    """A running sum that may lie beyond the reach of float64: a number times a power of two."""
+    """A running sum that may exceed the range of float64: a mantissa and a power of two."""
 
     __slots__ = ("_exponent", "_value")
 
@@ -83,7 +83,7 @@ class ScaledSum:
         self.add(other._value, other._exponent)
 
     def divided_by(self, *divisors: float) -> float:
-        """The sum divided by each of these in turn."""
+        """The sum divided by each divisor in turn."""
         value, exponent = self._value, self._exponent
         if not exponent:
             for divisor in divisors:
@@ -105,7 +105,7 @@ class ScaledSum:
 
 
 def scaled_sum(x: Array) -> tuple[float, int]:
-    """The sum of a flat array, as a number and a power of two."""
+    """The sum of a flat array, as a mantissa and a power of two."""
     total = sum_float64(x)
     if math.isfinite(total) or not x.size:
         return total, 0
@@ -114,7 +114,7 @@ def scaled_sum(x: Array) -> tuple[float, int]:
 
 
 def scaled_dot(x: Array, y: Array) -> tuple[float, int]:
-    """The inner product of two flat arrays, as a number and a power of two."""
+    """The dot product of two flat arrays, as a mantissa and a power of two."""
     product = dot(x, y)
     if _SAFE_SQUARES[0] < abs(product) < _SAFE_SQUARES[1] or not x.any() or not y.any():
         return product, 0
@@ -123,7 +123,7 @@ def scaled_dot(x: Array, y: Array) -> tuple[float, int]:
 
 
 def scale_down(x: Array) -> tuple[Array, int]:
-    """The numbers divided by a power of two so that the largest lies below one, and its exponent."""
+    """The array divided by a power of two so that the largest magnitude is below one, and the exponent."""
     _, exponent = math.frexp(float(np.max(np.abs(x))))
     return np.ldexp(x, -exponent), exponent
 

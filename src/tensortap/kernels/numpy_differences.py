@@ -1,9 +1,4 @@
-"""Numpy twin of the C code.
-
-Differences of integers and bools, in integer arithmetic that cannot overflow.
-
-Differences of real and complex numbers, computed in float64.
-"""
+"""The numpy counterpart of the C code: integers without overflow, real and complex numbers in float64."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ _TWO_TO_64 = 2.0**64
 
 
 def accumulate_integers(tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance) -> None:
-    """Account for one block of integers."""
+    """Accumulate one block of integers."""
     a, b = _bool_as_uint8(a), _bool_as_uint8(b)
     tally.finite += a.size
     _add_integer_side(tally.a, a)
@@ -64,7 +59,8 @@ def _add_signed(tally: DifferenceAccumulator, difference: Array, base: Array) ->
 
 
 def _absolute_difference(a: Array, b: Array) -> tuple[Array, Array]:
-    """|a - b| modulo 2**64, and where the true one is larger: a large unsigned against a negative number."""
+    """|a - b| modulo 2**64, and a mask of where the true value is larger: a large unsigned against a
+    negative number."""
     is_greater = a > b
     a_bits, b_bits = _as_uint64(a), _as_uint64(b)
     high, low = np.where(is_greater, a_bits, b_bits), np.where(is_greater, b_bits, a_bits)
@@ -104,7 +100,7 @@ _PIECE_SIZE = 4096
 
 
 class Scratch:
-    """Room for one block, taken once."""
+    """Scratch memory for one block, allocated once."""
 
     def __init__(self, size: int, *, is_complex: bool) -> None:
         self.is_complex = is_complex
@@ -116,13 +112,13 @@ class Scratch:
         self._a = np.empty(size, np.complex128) if is_complex else self._base
 
     def widen(self, a: Array, b: Array) -> tuple[Array, Array]:
-        """Both in float64; that of a lasts until sizes are asked for."""
+        """Both in float64; a's copy is valid until `size` is called."""
         wide = self._b[: b.size]
         np.copyto(wide, b)
         return _widen(a, self._a), wide
 
     def gap(self, a: Array, b: Array) -> Array:
-        """a - b of real numbers; of complex ones |a - b|"""
+        """a - b of real numbers, |a - b| of complex ones."""
         gap: Array = self._gap[: a.size]
         if a.dtype.kind == "c":
             np.abs(np.subtract(a, b), out=gap)
@@ -131,7 +127,7 @@ class Scratch:
         return gap
 
     def sums(self, count: int) -> list[list[float]]:
-        """Of d and b as they lie here: [[d*d, d*b, d], [b*d, b*b, b]]."""
+        """Products of d = a - b and b in scratch: [[d*d, d*b, d], [b*d, b*b, b]]."""
         rows = self._rows[:, :count]
         sums: list[list[float]] = (rows[:2] @ rows.T).tolist()
         return sums
@@ -143,7 +139,7 @@ class Scratch:
         return self._slack[:count]
 
     def are_surely_within(self, a: Array, b: Array, tolerance: Tolerance) -> bool:
-        """Whether a quick look in the numbers' own precision already proves every pair close enough."""
+        """Whether a fast test in the arrays' own precision proves every pair close enough."""
         if a.dtype != b.dtype or a.dtype.kind != "f" or tolerance.atol < _MIN_ATOL:
             return False
         gap, slack = (room.view(a.dtype)[: a.size] for room in (self._gap, self._base))
@@ -159,7 +155,7 @@ class Scratch:
 def accumulate_floats(
     tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
-    """Account for one block of numbers."""
+    """Accumulate one block of real or complex numbers."""
     wide_a, wide_b = scratch.widen(a, b)
     gap = scratch.gap(wide_a, wide_b)
     sums = None if scratch.is_complex else scratch.sums(gap.size)
@@ -173,12 +169,12 @@ def accumulate_floats(
 
 
 def _squares_in_range(squares: float, values: Array) -> bool:
-    """Whether the squares of a block have neither overflown nor vanished."""
+    """Whether the squares of a block have neither overflowed nor underflowed."""
     return _MIN_SQUARES < squares < _MAX_SQUARES or (squares == 0.0 and not values.any())
 
 
 def _add_block_sums(tally: DifferenceAccumulator, a: Array, sums: list[list[float]]) -> None:
-    """The sums of a follow from the others, unless it is so much the smaller one that they cancel."""
+    """The sums over a follow from the others, unless a is so much smaller that they cancel."""
     (squares, product, difference), (_, base, total_b) = sums
     tally.product.add(product)
     tally.bias.add(difference)
@@ -196,7 +192,7 @@ def _add_block_sums(tally: DifferenceAccumulator, a: Array, sums: list[list[floa
 def accumulate_identical(
     tally: DifferenceAccumulator, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
-    """Account for one block whose bytes are the same on both sides."""
+    """Accumulate one block whose bytes are equal on both sides."""
     _, wide = scratch.widen(b[:0], b)
     if not math.isfinite(norm(scratch.size(wide))):
         _accumulate_in_pieces(tally, b, b, tolerance, scratch)
@@ -220,7 +216,7 @@ def _widen(values: Array, room: Array) -> Array:
 def _accumulate_in_pieces(
     tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
-    """Numbers of any kind and size, in pieces: what the careful way needs beside the scratch stays small."""
+    """The path for any numbers, in small pieces so that its temporaries stay small."""
     start, wide = tally.start, np.complex128 if scratch.is_complex else np.float64
     for first in range(0, a.size, _PIECE_SIZE):
         tally.start = start + first
@@ -232,7 +228,7 @@ def _accumulate_in_pieces(
 def _add_piece(
     tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
-    """Those that are not finite are counted apart, the rest as usual."""
+    """Count nonfinite elements separately, accumulate the rest."""
     finite = np.isfinite(a) & np.isfinite(b)
     where = None if finite.all() else np.flatnonzero(finite)
     if where is not None:
@@ -266,7 +262,7 @@ def _count_true(mask: Array) -> int:
 
 
 def _add_sums(tally: DifferenceAccumulator, a: Array, b: Array, gap: Array) -> None:
-    """Without overflow; `gap` is a - b still."""
+    """Overflow-safe; `gap` is still a - b."""
     _add_float_side(tally.a, a)
     _add_float_side(tally.b, b)
     tally.gap.add(norm(gap))
@@ -288,7 +284,7 @@ def _add_absolute_differences(
     scratch: Scratch,
     where: Array | None,
 ) -> None:
-    """What needs the size of the difference."""
+    """Everything that needs |a - b|."""
     np.abs(gap, out=gap)
     tally.total.add(*scaled_sum(gap))
     largest = float(gap.max())
@@ -306,7 +302,7 @@ def _add_absolute_differences(
 
 
 def _add_bounds_and_signs(tally: DifferenceAccumulator, a: Array, b: Array) -> None:
-    """Bounds, and which side is the larger one: in the numbers' own types, which is quicker."""
+    """Bounds and sign counts, in the arrays' own dtypes, which is faster."""
     if "c" in (a.dtype.kind, b.dtype.kind):
         a, b = (np.abs(side.astype(np.complex128)) for side in (a, b))
     elif a.dtype != b.dtype:
@@ -352,14 +348,14 @@ def _add_relative_difference(
 
 
 def _may_exceed_ratio(largest: float, size: Array, steepest: float) -> bool:
-    """Whether a ratio may lie above the steepest so far: it needs a number that is small enough."""
+    """Whether any ratio can exceed the largest so far: it needs a small enough denominator."""
     if math.isinf(steepest):
         return False
     return steepest <= _MIN_RATIO or float(size.min()) * (steepest * _ROUNDING_MARGIN) < largest
 
 
 def _numbers_at(a: Array, b: Array, at: int) -> tuple[Any, Any]:
-    """Two numbers as the computation sees them."""
+    """Both elements at a position, in the dtype of the computation."""
     return a[at].astype(b.dtype), b[at]
 
 

@@ -1,4 +1,4 @@
-"""How far two arrays are apart along one axis: for each row, column or head of its own."""
+"""Differences of two arrays per index of one axis: per row, column or head."""
 
 import math
 
@@ -19,14 +19,15 @@ _WIDE_DTYPES = {"float64", "complex128"}
 def relative_l2_per_index(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> Array:
     """|a - b| / |b| for each index of the axis, over all other axes; the worst is at `argmax`.
 
-    Where one of two numbers is not finite, neither counts. A difference from nothing is infinite."""
+    Positions where either element is nonfinite are skipped. A difference from zero is infinite.
+    """
     gaps, bases = norms_per_index(a, a_dtype, b, b_dtype, axis)
     with np.errstate(all="ignore"):
         return np.where(gaps == 0, 0.0, gaps / bases)
 
 
 def norms_per_index(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> tuple[Array, Array]:
-    """|a - b| and |b| for each index of the axis; both divided by a common factor where they are extreme."""
+    """|a - b| and |b| for each index of the axis, both scaled by a common factor if they are extreme."""
     if a.shape != b.shape:
         raise ValueError(f"shapes differ: {a.shape} against {b.shape}")
     axis = np.lib.array_utils.normalize_axis_index(axis, a.ndim)
@@ -43,10 +44,11 @@ def norms_per_index(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -
 def worst_row_and_column(
     a: Array, a_dtype: str, b: Array, b_dtype: str, *, are_finite: bool = False, threads: int | None = None
 ) -> tuple[tuple[float, int], tuple[float, int]]:
-    """Of two matrices, the row and the column with the largest |a - b| / |b|: how large it is, and where.
+    """The largest |a - b| / |b| over the rows and over the columns of two matrices, each with its index.
 
-    What is far smaller than the usual |b| is measured by a share of that: noise of nothing says nothing.
-    To know that all numbers are finite spares looking for others."""
+    A |b| far below the median is replaced by a share of the median: relative noise of zeros says nothing.
+    `are_finite` skips the search for nonfinite elements.
+    """
     if not (native.supports(a_dtype, b_dtype) and a.size and native.accepts(a, b)):
         return _worst_index(a, a_dtype, b, b_dtype, 0), _worst_index(a, a_dtype, b, b_dtype, 1)
     sums = _row_and_column_squares(a, a_dtype, b, b_dtype, are_finite, threads)
@@ -72,7 +74,7 @@ def _largest_ratio(gaps: Array, bases: Array) -> tuple[float, int]:
 def _row_and_column_squares(
     a: Array, a_dtype: str, b: Array, b_dtype: str, are_finite: bool, threads: int | None
 ) -> tuple[Array, Array, Array, Array]:
-    """Sums of the squares of a - b and of b for each row, and the same for each column."""
+    """Sums of squares of a - b and of b per row, and the same per column."""
     rows, columns = a.shape
     row_gaps, row_bases = np.zeros(rows), np.zeros(rows)
     sides = (*native.as_native(a, a_dtype), *native.as_native(b, b_dtype))
@@ -92,12 +94,12 @@ def _row_and_column_squares(
 
 
 def _squares_are_safe(squares: Array) -> bool:
-    """Nothing may be what has vanished."""
+    """Whether no sum has overflowed or underflowed; a zero may be an underflow."""
     return bool(np.all((squares > _SAFE_SQUARES[0]) & (squares < _SAFE_SQUARES[1])))
 
 
 def _choose_scale(*sides: tuple[Array, str]) -> float:
-    """A power of two that brings the largest number near one, if it is far from it."""
+    """A power of two that scales the largest element to about one, 1.0 if that is not needed."""
     ends = [end for bits, dtype in sides for end in _min_and_max(bits, dtype)]
     largest = max((abs(float(end)) for end in ends if end is not None), default=0.0)
     if not largest or _ORDINARY_RANGE[0] < largest < _ORDINARY_RANGE[1]:
@@ -113,7 +115,7 @@ def _min_and_max(bits: Array, dtype: str) -> tuple[int | float | None, int | flo
 def _squares_per_index(
     a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int, scale: float
 ) -> tuple[Array, Array]:
-    """Sums of the squares of a - b and of b for each index, of numbers multiplied by `scale`."""
+    """Sums of squares of a - b and of b per index, of elements multiplied by `scale`."""
     length, inner = a.shape[axis], math.prod(a.shape[axis + 1 :])
     gaps, bases = np.zeros(length), np.zeros(length)
     if native.supports(a_dtype, b_dtype) and a.size and native.accepts(a, b):

@@ -18,9 +18,9 @@ _MIN_SPREAD_SHARE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What the numbers are like. Everything but the counts speaks of the finite ones; where there are
-    none, `min`, `max`, `mean` and `std` are None. Complex numbers count by their absolute value, bools as
-    0 and 1; integers keep their exact `min` and `max`."""
+    """Statistics of an array. All but the counts are over the finite elements; without any, `min`, `max`,
+    `mean` and `std` are None. Complex numbers count by their absolute value, bools as 0 and 1; integers
+    keep their exact `min` and `max`."""
 
     count: int
     min: int | float | None
@@ -106,7 +106,7 @@ def statistics(bits: Array, dtype: str, *, block: int | None = None) -> Statisti
 
 
 def _from_native_report(report: tuple[Any, ...], dtype: str) -> Statistics:
-    """What the library says of a whole array; the short way, for it is gone for each captured value."""
+    """The library's report of a whole array; a fast path, since it runs for every captured value."""
     _, finite, nan, inf, low, high, total, squares, _, spread = report
     if not finite:
         return Statistics(nan + inf, None, None, None, None, 0.0, nan, inf)
@@ -117,7 +117,7 @@ def _from_native_report(report: tuple[Any, ...], dtype: str) -> Statistics:
 
 
 def _accumulate_block(moments: "_RunningMoments", part: Array, dtype: str) -> None:
-    """The library as far as it goes, its twin for the rest."""
+    """The library as far as it goes, numpy for the rest."""
     start = 0
     if native.supports(dtype):
         report = native.library.statistics(*native.as_native(part, dtype), 0, part.size)
@@ -136,7 +136,7 @@ def _to_real(values: Array) -> Array:
 
 
 class _RunningMoments:
-    """Running count, mean and deviations; blocks are merged pairwise, so nothing cancels."""
+    """Running count, mean and deviations; blocks are merged pairwise, which avoids cancellation."""
 
     def __init__(self, size: int) -> None:
         self._scratch = np.empty(size)
@@ -158,7 +158,7 @@ class _RunningMoments:
         self._merge(self._to_float64(values))
 
     def add_report(self, report: tuple[Any, ...], *, is_integer: bool) -> None:
-        """What the library found up to where it stopped."""
+        """Add the library's report up to where it stopped."""
         _, finite, nan, inf, low, high, total, squares, mean, spread = report
         self._count += finite + nan + inf
         self._nan += nan
@@ -212,7 +212,7 @@ class _RunningMoments:
 
 
 def _deviation_norm(values: Array, mean: float, length: float) -> float:
-    """The norm of what is left when the mean is taken away."""
+    """The norm of the elements minus their mean."""
     share = abs(mean) * math.sqrt(values.size) / length if length else 0.0
     squares = (1.0 - share) * (1.0 + share)
     return length * math.sqrt(squares) if squares > _MIN_SPREAD_SHARE else norm(values - mean)

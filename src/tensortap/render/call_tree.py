@@ -1,11 +1,4 @@
-"""Call tree as text.
-
-The records of followed calls as lines of a tree, in the order in which they come.
-
-The records of a model's forward as a call tree: modules instead of functions.
-
-Lines that come again and again, as a loop makes them, told once with a count.
-"""
+"""Call trees as text: traced function calls, and a model's forward as modules; repeated lines are folded."""
 
 from __future__ import annotations
 
@@ -35,7 +28,8 @@ CALL_END_KINDS = ("return", "raise")
 
 
 class ValueLines:
-    """Lines of values, each held against the last of its name, with the first NaN and Inf of the tree."""
+    """Lines of values, each compared with the last one of its name; marks the first NaN and Inf of the
+    tree."""
 
     def __init__(
         self, values: ValueFormatter, labels: Labels, is_target: Callable[[str], bool] | None = None
@@ -62,7 +56,7 @@ class ValueLines:
         return [*lines, CallLine(f"{head}… {self.labels.more}")] if has_more else lines
 
     def output_lines(self, head: str, label: str, value: Any, latest: tuple[Any, ...]) -> list[CallLine]:
-        """`output shape=...`; the type too, unless the line before has just said it."""
+        """`output shape=...`; with the dtype, unless the previous line has just shown it."""
         shown = self._values.format(value)
         inside, has_more = self._values.arrays(value)
         items = ((f"{head}├─ {label}{path}", self._values.format(item)) for path, item in inside)
@@ -109,14 +103,14 @@ class ValueLines:
 
 
 def _with_wildcard_position(line: CallLine, name: str) -> CallLine:
-    """Alike for all items of `rows[*]`: a loop stores to one after the other."""
+    """The same key for all items of `rows[*]`, since a loop stores to one after the other."""
     wherever = _POSITION.sub("[*]", name)
     key, counts = (text.replace(name, wherever, 1) for text in (line.similarity_key(), line.counts))
     return line._replace(key=key, counts=counts)
 
 
 class CallTree:
-    """One outermost call and all that it calls."""
+    """One outermost call and everything it calls."""
 
     def __init__(
         self,
@@ -208,7 +202,7 @@ _ITEM = re.compile(r"([^\[]*)(\[.*)?")
 
 
 class ModuleCallTree:
-    """One forward; a module has a line of its own when something inside it is told before its output."""
+    """One forward; a module gets a header if something inside it is shown before its output."""
 
     def __init__(
         self, values: ValueFormatter, labels: Labels, *, max_depth: int | None = None, extra: str = ""
@@ -271,7 +265,7 @@ class ModuleCallTree:
         return self._lines.binding_lines(head, name, record.value, line, known)
 
     def _enter_module(self, path: str) -> list[CallLine]:
-        """The headers of the modules that must have been entered on the way there."""
+        """The headers of the modules entered on the way to this path."""
         self._open = [
             open_path for open_path in self._open if path == open_path or path.startswith(open_path + ".")
         ]
@@ -310,12 +304,11 @@ _INDENT_CHARACTERS = "│├└┌─ "
 
 
 class RepeatFolder:
-    """Passes lines on; what repeats the block before it, line by line, is counted instead. A block of one
-    line may repeat at once, a longer one is written twice before its third time is held back. What came only
-    once more is written after all: the count would take as much room.
+    """Passes lines on; a block that repeats the one before it, line by line, is counted instead. A block of
+    one line folds at its first repetition, a longer one at its second. A single repetition is written out:
+    the count would take as much room.
 
-    Single numbers may differ: the counter of a loop would keep everything apart. Where they went is told
-    with the count.
+    Single numbers may differ, else a loop counter would prevent folding; their range is shown with the count.
     """
 
     def __init__(self, labels: Labels) -> None:
@@ -330,7 +323,7 @@ class RepeatFolder:
         self._before: dict[str, float | None] = {}  # the numbers when holding back began
 
     def add(self, line: CallLine) -> list[CallLine]:
-        """What is to be written now."""
+        """The lines to write now."""
         likeness = line.similarity_key()
         period = self._now - self._last.get(likeness, -(1 << 60))
         self._last[likeness] = self._now
@@ -347,7 +340,7 @@ class RepeatFolder:
         return self._hold(line)
 
     def end(self) -> list[CallLine]:
-        """What is still to be told."""
+        """The lines still held back."""
         released = self._release()
         self._period = self._repeated_count = 0
         self._last.clear()

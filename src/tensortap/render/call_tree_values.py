@@ -1,9 +1,4 @@
-"""Values and labels in a call tree.
-
-What a line of a call tree says of a value: shape and type of an array, else its length or value.
-
-The words and the drawing of a call tree: two languages, box characters or ASCII, colours.
-"""
+"""Values, labels and colours in call trees: shape and dtype of an array, else its length or value."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ log = logging.getLogger("tensortap.tree.values")
 
 
 class NonfiniteCounts(NamedTuple):
-    """How many numbers of an array are none."""
+    """How many elements of an array are NaN or Inf."""
 
     nan: int
     inf: int
@@ -52,19 +47,19 @@ class ValueText(NamedTuple):
     short: str = ""  # of an array: its shape alone
 
     def number_label(self, name: str) -> str:
-        """What the number is, of a value of that name."""
+        """What the number is, for a value of that name."""
         return f"len({name})" if self.text.startswith("len(") else name
 
 
 class ValueFormatter:
-    """How values read, with statistics or without; at most `max_items` arrays of a container."""
+    """Formats values with or without statistics; at most `max_items` arrays of a container."""
 
     def __init__(self, *, stats: bool = False, max_items: int = 8) -> None:
         self.stats, self.max_items = stats, max_items
         self._words = ShortRepr()
 
     def format(self, value: Any) -> ValueText:
-        """Never fails: a value of any class may be anything."""
+        """Never raises, whatever the value's class does."""
         try:
             kind = type(value)
             if kind is int:
@@ -80,7 +75,7 @@ class ValueFormatter:
             return ValueText(f"value: {class_name(type(value))}", False, (type(value), None))
 
     def arrays(self, value: Any) -> tuple[list[tuple[str, Any]], bool]:
-        """The first arrays in a container, with their paths, and whether there may be more."""
+        """The first arrays in a container with their paths, and whether there may be more."""
         if not _is_plain_container(type(value)) or self.max_items < 1:
             return [], False
         try:
@@ -131,7 +126,7 @@ class ValueFormatter:
         return ValueText(f"value: {self._words.format(value)}", False, (kind, None))
 
     def _format_items(self, value: Any, kind: type) -> str:
-        """What a short container of plain values holds."""
+        """The items of a short container of plain values."""
         is_known = kind in (list, tuple, dict) or kind.__module__ == "torch"  # there: a Size
         if not is_known or not 0 < len(value) <= _MAX_INLINE_ITEMS:
             return ""
@@ -146,7 +141,7 @@ class ValueFormatter:
 
 @lru_cache(maxsize=1024)
 def _array_text(framework: str, shape: tuple[int, ...], dtype: str, device: str) -> tuple[str, str, str]:
-    """The shape alone, with the type, and the device where it is not the CPU."""
+    """The shape alone, with the dtype, and the device if it is not the CPU."""
     is_torch = framework == "torch"
     size = f"shape=torch.Size({list(shape)})" if is_torch else f"shape={shape}"
     elsewhere = "" if device.startswith("cpu") else f" | device={device}"
@@ -154,7 +149,7 @@ def _array_text(framework: str, shape: tuple[int, ...], dtype: str, device: str)
 
 
 def describe_change(before: tuple[Any, ...] | None, now: ValueText) -> str:
-    """What differs from the last value of the same name: `~shape ~dtype`."""
+    """What changed since the last value of the same name: `~shape ~dtype`."""
     if before is None:
         return ""
     if before[0] != now.facts[0]:
@@ -179,7 +174,7 @@ class _VisitBudget:
 
 
 def _is_plain_container(kind: type) -> bool:
-    """Containers that hold what they show; asking others may load, compute or count something."""
+    """Containers whose items can be read safely; others may load, compute or count on access."""
     return issubclass(kind, (list, tuple, dict, deque)) or dataclasses.is_dataclass(kind)
 
 
@@ -229,7 +224,7 @@ def _statistics_or_none(
 def _compute_statistics(
     framework: Framework, value: Any, description: Description, stats: bool
 ) -> Statistics | None:
-    """The statistics, where they are asked for or something is not finite."""
+    """The statistics, if requested or if an element is not finite."""
     if not stats and (
         not description.dtype.startswith(("float", "bfloat", "complex")) or description.device == "meta"
     ):
@@ -263,7 +258,7 @@ def _format_statistics(summary: Statistics) -> str:
 
 
 def _single_number(framework: Framework, value: Any) -> float | None:
-    """The only number of an array, where it is a finite one that can be had without harm."""
+    """The only element of an array, if it is finite and can be read safely."""
     if framework.name == "torch" and not _torch().is_readable(value):
         return None
     try:
@@ -323,7 +318,7 @@ _BOLD, _RED, _YELLOW, _CYAN, _PLAIN = (f"\x1b[{code}m" for code in ("1", "1;31",
 
 
 class CallLine(NamedTuple):
-    """One line of a tree: what it says, how it differs from before, and what is wrong."""
+    """One line of a tree: its text, how it differs from before, and what is wrong."""
 
     text: str
     note: str = ""
@@ -344,7 +339,7 @@ class CallLine(NamedTuple):
 
 
 def choose_labels(encoding: str | None) -> Labels:
-    """The words of the language that is asked for, as long as the stream can take them."""
+    """The labels in the configured language, if the stream can encode them."""
     return CHINESE if is_chinese() and can_encode("".join(CHINESE), encoding) else ENGLISH
 
 
@@ -357,7 +352,7 @@ def can_encode(text: str, encoding: str | None) -> bool:
 
 
 def make_encodable(text: str, encoding: str | None) -> str:
-    """The text with box characters where the encoding has them; what else it lacks is escaped."""
+    """The text with box characters if the encoding has them; anything else it lacks is escaped."""
     if can_encode(text, encoding):
         return text
     drawn = text.translate(_TO_ASCII)
@@ -369,7 +364,7 @@ def make_encodable(text: str, encoding: str | None) -> str:
 
 
 def colour_line(line: CallLine, width: int | None) -> str:
-    """For a terminal: the notes are never cut away, and only the unusual has a colour."""
+    """For a terminal: notes are never truncated, and only anomalies are coloured."""
     notes = "  ".join(part for part in (line.note, line.alarm) if part)
     text = (
         line.text
@@ -393,7 +388,7 @@ def fit_line(line: CallLine, width: int | None) -> str:
 
 
 def _paint(text: str, colour: str) -> str:
-    """The lines of the tree itself stay as they are."""
+    """Colours the text, not the tree's branches."""
     start = len(text) - len(text.lstrip("│├└┌─ "))
     return f"{text[:start]}{colour}{text[start:]}{_PLAIN}"
 
@@ -408,6 +403,6 @@ def _truncate_to_width(text: str, width: int) -> str:
 
 
 def _display_width(text: str) -> int:
-    """A Chinese character takes two."""
+    """East Asian wide characters take two columns."""
     wide = sum(letter >= "\u1100" and unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return len(text) + wide

@@ -1,4 +1,4 @@
-"""Values that arrived from other processes, as tables for eyes."""
+"""Tables of values received from other processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _short_repr = ShortRepr()
 
 
 class ReceivedRecord(NamedTuple):
-    """A record that came, its number among all that came, and when."""
+    """A received record, its sequence number, and when it arrived."""
 
     number: int
     record: Record
@@ -51,7 +51,7 @@ class ReceivedTable:
 def received_overview(
     title: str, arrivals: Sequence[ReceivedRecord], gone: dict[str, int], is_pinned: Callable[[int], bool]
 ) -> ReceivedTable:
-    """One line per name: its latest value, and how many there are."""
+    """One row per name: its latest value, and how many there are."""
     by_name: dict[str, list[ReceivedRecord]] = {}
     for arrival in arrivals:
         by_name.setdefault(arrival.record.name, []).append(arrival)
@@ -76,7 +76,7 @@ def received_overview(
 
 
 def received_detail(arrival: ReceivedRecord, count: int) -> ReceivedTable:
-    """All that is known of one value."""
+    """All known facts of one value."""
     record = arrival.record
     rows = [["what", "is"], ["value", describe_value(record.value)]]
     rows += [["id", str(arrival.number)], ["values of this name", str(count)]]
@@ -95,7 +95,7 @@ def received_detail(arrival: ReceivedRecord, count: int) -> ReceivedTable:
 
 
 def describe_value(value: Any) -> str:
-    """`float32[4,64]`, `dict of 3 parts`, or the value itself where it is a single one."""
+    """`float32[4,64]`, `dict of 3 parts`, or the value itself if it is a scalar."""
     if is_container(value):
         return f"{type(value).__name__} of {pluralize(sum(1 for _ in leaves(value)), 'part')}"
     framework = framework_of(value)

@@ -1,9 +1,4 @@
-"""Short repr, text/HTML table.
-
-A value of the program in a few words on one line, whatever its own repr does or costs.
-
-Tables as text for a terminal and as HTML for a notebook.
-"""
+"""A short repr of any value on one line, and tables as text and HTML."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ log = logging.getLogger("tensortap.tree.words")
 
 
 class ShortRepr:
-    """Remembers the classes whose repr failed or took too long: their values go by the name of the class."""
+    """Remembers the classes whose repr raised or was too slow: their values are shown by class name."""
 
     def __init__(self) -> None:
         self._by_name: WeakSet[type] = WeakSet()
@@ -85,7 +80,7 @@ _MAX_CELL_LENGTH = 300  # letters of a cell on a page: a notebook keeps all of i
 
 
 def format_table(rows: list[list[str]]) -> str:
-    """Columns as wide as they must be, up to a limit; a longer cell is never cut, it only pushes its line."""
+    """Columns as wide as needed, up to a limit; longer cells are never truncated, they shift their line."""
     widths = [min(_MAX_COLUMN_WIDTH, max(len(row[column]) for row in rows)) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -93,7 +88,7 @@ def format_table(rows: list[list[str]]) -> str:
 
 
 def format_table_html(caption: str, rows: list[list[str]]) -> str:
-    """A static table, everything escaped, nothing that runs."""
+    """A static table, everything escaped, no scripts."""
     head, *body = rows
     lines = [_html_row("th", head), *(_html_row("td", row) for row in body)]
     return f"<table><caption>{escape(caption)}</caption>{''.join(lines)}</table>"

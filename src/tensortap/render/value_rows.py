@@ -1,4 +1,4 @@
-"""A captured value as one row for the eyes: what it is, where its numbers lie, and what is odd about it."""
+"""A captured value as one display row: dtype, shape, range, and anomalies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MAX_NOTE_LENGTH = 80
 
 @dataclass(frozen=True, slots=True)
 class ValueRow:
-    """One value as it is shown. What is no array has no `shape`, and its class as `dtype`; `low`, `high`,
-    `mean` and `sigma` speak of the finite numbers, a complex one by its absolute value."""
+    """One value as displayed. Non-arrays have no `shape`, and their class as `dtype`; `low`, `high`,
+    `mean` and `sigma` are over the finite elements, complex ones by absolute value."""
 
     name: str
     kind: Kind = "value"
@@ -46,7 +46,7 @@ class ValueRow:
 
 
 def value_rows(records: Iterable[Record], *, histogram: bool = False) -> list[ValueRow]:
-    """The rows of many records, in their order."""
+    """The rows of many records, in order."""
     return [value_row(record, histogram=histogram) for record in records]
 
 
@@ -104,7 +104,7 @@ def _unreadable_reason(description: Description) -> str:
 
 
 def _number_cells(value: complex) -> dict[str, Any]:
-    """A plain number is its own lowest and highest; an integer of any size keeps its digits."""
+    """A plain number is its own minimum and maximum; integers keep all their digits."""
     row: dict[str, Any] = {"dtype": type(value).__name__, "count": 1}
     if isinstance(value, complex):
         value, row["note"] = abs(value), "absolute value"
@@ -114,7 +114,7 @@ def _number_cells(value: complex) -> dict[str, Any]:
 
 
 def _summary_cells(value: Any) -> dict[str, Any]:
-    """Statistics that were kept instead of the value, with what else was kept beside them."""
+    """Statistics that were retained instead of the value, with its metadata."""
     shape = getattr(value, "shape", None)
     row = {
         "dtype": str(getattr(value, "dtype", "")).removeprefix("torch."),
@@ -141,7 +141,7 @@ def _finite_or_none(number: Any) -> Number | None:
 def compute_histogram(
     bits: Array, dtype: str, low: Number, high: Number, bars: int = HISTOGRAM_BINS
 ) -> tuple[int, ...]:
-    """How many of the finite numbers lie in each equal part between the lowest and the highest."""
+    """Counts of the finite elements in equal bins between the minimum and the maximum."""
     counts = np.zeros(bars, np.int64)
     start, width = float(low) / 2, float(high) / 2 - float(low) / 2  # halved: the whole width may overflow
     with np.errstate(all="ignore"):

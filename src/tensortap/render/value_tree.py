@@ -1,9 +1,4 @@
-"""Value tree as text.
-
-Captured values as a folding tree of text: structure on the left, values on the right.
-
-The lines of a tree of values as words in columns, before they become text or HTML.
-"""
+"""Captured values as a folded tree of text: structure on the left, values on the right."""
 
 from __future__ import annotations
 
@@ -43,10 +38,10 @@ def render_value_tree(
     *,
     classes: Mapping[str, str] | None = None,
 ) -> str:
-    """The tree as lines of text. A line below a folded one speaks of all its siblings: the range is theirs
-    together, sigma goes from the first to the last. `classes` gives the class of a module path.
+    """The tree as lines of text. A line below a folded one covers all its siblings: their common range, and
+    sigma from the first to the last. `classes` gives the class of a module path.
 
-    >>> print(tree_text(rows_of(records), "GPT2", cap.missing, *fits(sys.stdout)))
+    >>> print(render_value_tree(value_rows(records), "GPT2", cap.missing, *stream_limits(sys.stdout)))
     """
     fold = FoldedTree(rows, classes)
     drawing = _ASCII if ascii else _BOX
@@ -62,7 +57,7 @@ def render_value_tree(
 
 
 def stream_limits(stream: Any) -> tuple[int | None, bool]:
-    """How wide a text for the stream may be, None where nobody watches, and whether it must be ASCII."""
+    """The terminal width of the stream (None if it is no terminal), and whether it needs ASCII."""
     return (shutil.get_terminal_size().columns if _is_terminal(stream) else None), not _can_encode_boxes(
         stream
     )
@@ -143,7 +138,7 @@ def _format_line(cells: LineCells, value: str, left: int, width: int | None, ell
 
 
 def _fit_label(cells: LineCells, room: int, ellipsis: str) -> str:
-    """How many siblings there are is said last of all; their class goes first."""
+    """Drops the class of the siblings first, their number last."""
     times = cells.times
     if len(cells.label) + len(times) > room:
         times = "  " + times.split()[0] if times else ""
@@ -151,7 +146,7 @@ def _fit_label(cells: LineCells, room: int, ellipsis: str) -> str:
 
 
 def _drop_trailing_words(line: str, width: int, ellipsis: str) -> str:
-    """Whole words from the end: half a number would be another number."""
+    """Drops whole words: half a number would be another number."""
     if len(line) <= width:
         return line
     while len(line) > width - len(ellipsis) - 1 and "  " in line.rstrip():
@@ -160,7 +155,7 @@ def _drop_trailing_words(line: str, width: int, ellipsis: str) -> str:
 
 
 def _elide_middle(text: str, room: int, ellipsis: str) -> str:
-    """The beginning and the end: numbers of layers stand in the one, names of values in the other."""
+    """Keeps the start (layer numbers) and the end (value names)."""
     if len(text) <= room:
         return text
     kept = max(room - len(ellipsis), 2)
@@ -191,7 +186,7 @@ _MAX_TYPE_WIDTH = 28
 
 @dataclass(slots=True)
 class LineCells:
-    """A line as the words of its columns; an unusual one says all after its type in one `body`."""
+    """A line as strings per column; an anomalous one has everything after its type in `body`."""
 
     head: str
     label: str
@@ -229,7 +224,7 @@ def _anomaly_body(anomaly: str, cells: LineCells) -> str:
 
 
 class ColumnWidths(NamedTuple):
-    """How wide each column is; a longer type pushes its own line only."""
+    """The width of each column; a longer type shifts only its own line."""
 
     type: int
     low: int
@@ -256,7 +251,7 @@ def column_widths(shown: Sequence[LineCells]) -> ColumnWidths:
 
 
 def summary_lines(rows: Sequence[ValueRow], fold: FoldedTree, title: str) -> list[str]:
-    """The first lines: how many values, what is usual among them, and where the first trouble is."""
+    """The first lines: how many values, the usual dtype and device, and the first anomaly."""
     if not rows:
         return [escape_unprintable(f"{title}: nothing was captured" if title else "nothing was captured")]
     usual = f"{short_dtype(fold.dtype)} on {fold.device}" if fold.dtype and fold.device else fold.dtype
@@ -268,7 +263,7 @@ def summary_lines(rows: Sequence[ValueRow], fold: FoldedTree, title: str) -> lis
 
 
 def missing_lines(missing: MissingValues) -> list[str]:
-    """What was selected and never seen, equal reasons together."""
+    """What was selected but never captured, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in missing:
         by_reason.setdefault(reason, []).append(name)

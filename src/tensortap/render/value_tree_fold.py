@@ -1,9 +1,4 @@
-"""Grouping and folding of repeated layers.
-
-Rows as a tree of lines: values under their modules, equal siblings as one, the unusual ones apart.
-
-The modules of a capture with their values, before anything is folded.
-"""
+"""Values grouped by module, with equal siblings folded into one line and anomalous ones kept apart."""
 
 from __future__ import annotations
 
@@ -30,9 +25,9 @@ _MIN_USUAL_SHARE = 0.75  # the share of siblings that must agree before another 
 
 @dataclass(slots=True)
 class TreeLine:
-    """One line of the tree. `rows` are all the rows it speaks of, `ends` those between which sigma is told.
-    An unusual line says what is odd, and in which value below it (`where`); a `brief` one has children that
-    need not be seen."""
+    """One line of the tree. `rows` are all the rows it covers, `ends` those between which sigma is shown.
+    An anomalous line says what is wrong, and in which value below it (`where`); the children of a `brief`
+    one need not be shown."""
 
     label: str
     arrow: str = ""
@@ -48,7 +43,7 @@ class TreeLine:
 
 
 class FoldedTree:
-    """The lines of a capture, and what is usual in it."""
+    """The lines of a capture, and its usual dtype, device and repeats."""
 
     def __init__(self, rows: Sequence[ValueRow], classes: Mapping[str, str] | None = None) -> None:
         self._classes = classes or {}
@@ -120,7 +115,7 @@ class FoldedTree:
         return TreeLine(" ".join(words), "", [row], (row, row), anomaly=self._anomaly_text(row))
 
     def _siblings(self, siblings: list[ModuleNode], prefix: str, times: int) -> list[TreeLine]:
-        """Equal ones as one line; each with a NaN, an Inf or a shape unlike the others' as its own."""
+        """Equal siblings as one line; each with a NaN, an Inf or a deviating shape as its own."""
         shared = shared_infinities(siblings)
         anomalies = {id(module): self._first_anomaly(module, shared) for module in siblings}
         groups: dict[object, list[ModuleNode]] = {}
@@ -148,7 +143,7 @@ class FoldedTree:
     def _anomalous_module(
         self, module: ModuleNode, prefix: str, anomaly: tuple[str, str], begins: bool
     ) -> TreeLine:
-        """Unfolded where the trouble begins; further on the line says enough."""
+        """Unfolded at the first anomaly; later ones are summarised in one line."""
         where, description = anomaly
         rows = [row for _, value in module.walk() for row in value.rows]
         is_brief = not begins and not any(row is self._first_nan for row in rows)
@@ -158,7 +153,7 @@ class FoldedTree:
         )
 
     def _first_anomaly(self, module: ModuleNode, shared: set[str]) -> tuple[str, str] | None:
-        """Which value below is the first with a NaN or an Inf, and what is to be said of it."""
+        """The first value below with a NaN or an Inf, and its description."""
         candidates = [
             (self._order[id(row)], name, row)
             for name, value in module.walk()
@@ -176,7 +171,7 @@ class FoldedTree:
         return name or "out", self._anomaly_text(row) + span + more
 
     def _deviation(self, group: list[ModuleNode], groups: list[list[ModuleNode]]) -> tuple[str, str] | None:
-        """What one sibling has unlike nearly all of those with the same values."""
+        """How one sibling deviates from nearly all of those with the same values."""
         if len(group) > 1:
             return None
         values = dict(group[0].walk())
@@ -301,7 +296,7 @@ def _get_or_add_child(module: ModuleNode, segment: str) -> ModuleNode:
 
 
 def pool_siblings(group: list[ModuleNode]) -> ModuleNode:
-    """One module with the rows of all; each line below it speaks of all of them."""
+    """One module with the rows of all; each line below it covers all of them."""
     first, last = group[0], group[-1]
     if len(group) == 1:
         return ModuleNode(first.segment, first.path, first.values, first.modules, first.items)
@@ -337,7 +332,7 @@ def _row_signature(row: ValueRow) -> tuple[object, ...]:
 
 
 def shared_infinities(siblings: list[ModuleNode]) -> set[str]:
-    """Values with the same number of Inf in every sibling: a mask, which sets none of them apart."""
+    """Values with the same number of Inf in every sibling: a mask, not an anomaly."""
     if len(siblings) < 2:
         return set()
     counts_by_name: dict[str, set[tuple[int, int]]] = {}

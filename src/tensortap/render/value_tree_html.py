@@ -1,4 +1,4 @@
-"""Captured values as the same folding tree for a notebook: nested details, small histograms, no script."""
+"""Captured values as the same folded tree for a notebook: nested details, small histograms, no scripts."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def render_value_tree_html(
     *,
     classes: Mapping[str, str] | None = None,
 ) -> str:
-    """The tree as one self-contained piece of HTML. What leads to an unusual value is open, the rest of what
-    lies deeper is closed."""
+    """The tree as self-contained HTML. Paths to anomalies are open, other nested lines closed."""
     fold = FoldedTree(rows, classes)
     flat = _flatten(fold.lines)
     page = _HtmlTree(fold, flat[:MAX_LINES])
@@ -67,12 +66,12 @@ def _paragraph(text: str) -> str:
 
 
 def _mark_anomaly(trouble: str) -> str:
-    """The sign in its colour; the sign alone says it too."""
+    """The sign coloured; it is readable without the colour too."""
     return f"<b>!</b>{escape(trouble.removeprefix('!'))}"
 
 
 class _HtmlTree:
-    """The lines that are shown, with the width of their columns."""
+    """The displayed lines, with the widths of their columns."""
 
     def __init__(self, fold: FoldedTree, shown: list[tuple[int, TreeLine]]) -> None:
         self._cells = {id(line): (depth, line_cells(line, fold.dtype, fold.device)) for depth, line in shown}
@@ -117,7 +116,7 @@ def _contains_anomaly(line: TreeLine) -> bool:
 
 
 def _histogram_svg(rows: Sequence[ValueRow]) -> str:
-    """Ten bars as one path."""
+    """The bars as one SVG path."""
     counts = _merge_histograms([row for row in rows if row.histogram])
     most = max(counts)
     if not most:
@@ -128,7 +127,7 @@ def _histogram_svg(rows: Sequence[ValueRow]) -> str:
 
 
 def _merge_histograms(rows: Sequence[ValueRow]) -> list[float]:
-    """The histograms of several rows as one over the range of all; a bar goes where its middle lies."""
+    """The histograms of several rows as one over their common range, by the bins' midpoints."""
     counts = [0.0] * HISTOGRAM_BINS
     lows = [float(row.low) for row in rows if row.low is not None]
     highs = [float(row.high) for row in rows if row.high is not None]

@@ -1,19 +1,16 @@
-"""Numbers, dtypes, ranges as words.
-
-The words of a line in a tree of values: numbers, types, ranges, repetitions and what is unusual.
-
-Names of captured values: to which module they belong, and how many are written as one.
-"""
+"""Numbers, dtypes, ranges and repeats as words; names of captured values by module, folded where numbered."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensortap.core.record import Kind
-from tensortap.render.value_rows import Number, ValueRow
+
+if TYPE_CHECKING:
+    from tensortap.render.value_rows import Number, ValueRow  # with numpy, which a plain table does without
 
 _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "i"))
 _MAX_INTEGER_DIGITS = 7
@@ -21,7 +18,7 @@ _MAX_TYPES = 2
 
 
 def format_number(value: Number) -> str:
-    """Three significant digits; an integer whole while it is short; a truth value by its name."""
+    """Three significant digits; short integers in full; bools by name."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, int):
@@ -38,7 +35,7 @@ def format_number(value: Number) -> str:
 
 
 def short_dtype(dtype: str) -> str:
-    """`f32` for float32; a name that is no number type stays."""
+    """`f32` for float32; other names unchanged."""
     for long, short in _SHORT_DTYPES:
         if re.fullmatch(rf"{long}\d+\w*", dtype):
             return short + dtype.removeprefix(long)
@@ -46,7 +43,7 @@ def short_dtype(dtype: str) -> str:
 
 
 def describe_type(rows: Sequence[ValueRow], usual_dtype: str, usual_device: str) -> str:
-    """Type, shape and device as far as they are not the usual ones: `[4,64]`, `i64[4,64] cuda:1`."""
+    """Dtype, shape and device, omitting the usual ones: `[4,64]`, `i64[4,64] cuda:1`."""
     groups: dict[tuple[str, str, int], list[ValueRow]] = {}
     for row in rows:
         rank = -1 if row.shape is None else len(row.shape)
@@ -68,7 +65,7 @@ def _describe_type_group(rows: list[ValueRow], usual_dtype: str, usual_device: s
 
 
 def format_range(rows: Sequence[ValueRow]) -> tuple[str, str]:
-    """The lowest and the highest finite number of all rows; one word where a range says less."""
+    """The minimum and maximum finite element of all rows; one word where a range says less."""
     known = [row for row in rows if row.low is not None and row.high is not None]
     if not known:
         return "", ""
@@ -91,7 +88,7 @@ def _percent_true(rows: list[ValueRow]) -> str:
 
 
 def format_std_trend(ends: Sequence[ValueRow]) -> str:
-    """Sigma, from the first to the last; of single numbers the numbers themselves."""
+    """Sigma from the first to the last row; for scalars the numbers themselves."""
     if not ends:
         return ""
     if all(row.count == 1 for row in ends):
@@ -104,7 +101,7 @@ def format_std_trend(ends: Sequence[ValueRow]) -> str:
 
 
 def describe_anomaly(row: ValueRow, is_first_nan: bool, is_first_inf: bool) -> str:
-    """What is unusual about the value: `3 NaN (first in run), 2 Inf`."""
+    """What is anomalous about the value: `3 NaN (first in run), 2 Inf`."""
     if not (row.nan or row.inf):
         return row.note
     return ", ".join(
@@ -115,7 +112,7 @@ def describe_anomaly(row: ValueRow, is_first_nan: bool, is_first_inf: bool) -> s
 
 
 def describe_repeats(rows: Sequence[ValueRow], has_steps: bool, has_ranks: bool) -> str:
-    """How often a value was seen: `x3 calls, steps 0-9`."""
+    """How often a value was captured: `x3 calls, steps 0-9`."""
     calls = max(Counter((row.name, row.step, row.rank) for row in rows).values(), default=0)
     words = [f"x{calls} calls"] if calls > 1 else []
     for is_told, what, numbers in (
@@ -139,7 +136,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    """On one line, whatever a name or a note holds."""
+    """On one line, with unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -165,7 +162,7 @@ _MAX_INDEX_DIGITS = 10
 
 
 class ValueLocation(NamedTuple):
-    """Where a value stands: the segments of its module, what it is called there, and its direction."""
+    """Where a value belongs: the segments of its module, its label there, and its direction."""
 
     module: tuple[str, ...]
     label: str
@@ -173,7 +170,7 @@ class ValueLocation(NamedTuple):
 
 
 def locate_values(rows: Sequence[ValueRow]) -> dict[str, ValueLocation]:
-    """The place of every name; what a name means may depend on which others exist."""
+    """The location of every name; a name's meaning may depend on which others exist."""
     kinds: dict[str, Kind] = {}
     for row in rows:
         kinds.setdefault(row.name, row.kind)
@@ -208,8 +205,8 @@ def _locate_by_kind(name: str, kind: Kind, kinds: Mapping[str, Kind]) -> ValueLo
 
 
 def _split_name(name: str, kind: Kind) -> tuple[tuple[str, ...], str]:
-    """The dotted segments, and the items (`[0]['k']`) from the first bracket on. Free text stays whole, and
-    so does a name with nothing before, after or between its dots: `../../x`."""
+    """The dotted segments, and the items (`[0]['k']`) from the first bracket on. Free text is not split,
+    nor is a name with an empty segment: `../../x`."""
     if kind == "value" and not _DOTTED.fullmatch(name):
         return (name,), ""
     bracket = next((match.start() for match in _SPLIT.finditer(name) if match.group(1)), len(name))
@@ -222,12 +219,12 @@ def _split_name(name: str, kind: Kind) -> tuple[tuple[str, ...], str]:
 
 
 def is_list_index(segment: str) -> bool:
-    """Whether it is the place of a module in a list, and not digits that someone wrote."""
+    """Whether the segment is an index in a module list, rather than digits in a name."""
     return segment.isascii() and segment.isdecimal() and len(segment) < _MAX_INDEX_DIGITS
 
 
 def format_ranges(indices: Iterable[int]) -> str:
-    """`0-6,8-11`; of very many pieces the first and the last."""
+    """`0-6,8-11`; of very many ranges the first and the last."""
     pieces: list[list[int]] = []
     for index in sorted(set(indices)):
         if pieces and index == pieces[-1][1] + 1:
@@ -241,8 +238,8 @@ def format_ranges(indices: Iterable[int]) -> str:
 
 
 def fold_numbered_names(names: Iterable[str]) -> list[str]:
-    """Names that differ in one number written as one: `layers.0-11.mlp`. Several numbers fold one by one,
-    the last first."""
+    """Names that differ in one number written as one: `layers.0-11.mlp`. Several numbers are folded one at
+    a time, the last first."""
     written = list(dict.fromkeys(tuple(name.split(".")) for name in names))
     for at in reversed(range(max((len(name) for name in written), default=0))):
         written = _fold_at(written, at)

@@ -1,4 +1,4 @@
-"""A link to another process: frames in both directions over a socket, after both sides know each other."""
+"""An authenticated connection to another process: frames in both directions over a socket."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NO_DATA = np.empty(0, np.uint8)
 
 
 class Frame(NamedTuple):
-    """What arrived. `data` is the receiver's own, writable, and begins at a multiple of 64."""
+    """A received frame. `data` is owned by the receiver, writable and 64-byte aligned."""
 
     kind: FrameKind
     meta: dict[str, Any]
@@ -55,8 +55,8 @@ class Frame(NamedTuple):
 
 
 class Connection:
-    """Any thread may send, one at a time receives. All that goes wrong with the connection is an OSError
-    (`TimeoutError` among them), and what the other side should not have said a BadFrameError."""
+    """Any thread may send, one at a time may receive. Failures of the connection raise OSError
+    (`TimeoutError` among them), protocol violations raise BadFrameError."""
 
     def __init__(self, connection: socket.socket | ByteStream, limits: FrameLimits = DEFAULT_LIMITS) -> None:
         self._stream = SocketStream(connection) if isinstance(connection, socket.socket) else connection
@@ -74,9 +74,9 @@ class Connection:
         buffers: Sequence[Any] = (),
         timeout: float | None = None,
     ) -> int:
-        """Send a frame whole; its size. The buffers are not copied and not joined.
+        """Send a complete frame; returns its size. The buffers are neither copied nor joined.
 
-        After a timeout amid a frame the link is closed, because the other side could not go on.
+        After a timeout within a frame the connection is closed, since the other side cannot resynchronise.
         """
         views = [memoryview(part).cast("B") for part in buffers if len(part)] if buffers else []
         nbytes = sum(view.nbytes for view in views) if views else 0
@@ -88,8 +88,7 @@ class Connection:
         return len(text) + nbytes
 
     def receive(self, timeout: float | None = None) -> Frame:
-        """The next frame. A timeout leaves the link whole: the next call goes on where this one stopped,
-        and `timeout=0` takes what is there."""
+        """The next frame. After a timeout the next call resumes where this one stopped; `timeout=0` polls."""
         self._check_open()
         deadline = deadline_after(timeout)
         try:
@@ -105,12 +104,12 @@ class Connection:
             raise
 
     def close(self) -> None:
-        """End the connection; safe twice, and from another thread than the one that waits in it."""
+        """Close the connection; idempotent, and safe from another thread than the one waiting in it."""
         self.is_closed = True
         self._stream.close()
 
     def abandon(self) -> None:
-        """Close this process's copy only, as the child of a fork has to."""
+        """Close only this process's copy of the socket, as a forked child must."""
         self.is_closed = True
         self._stream.close(is_shared=True)
 
@@ -133,7 +132,7 @@ class Connection:
             raise
 
     def _receive(self, deadline: float | None) -> Frame | None:
-        """One step further: a whole frame, or None for one of a kind that this version does not know."""
+        """One complete frame, or None for one of a kind unknown to this version."""
         at = self._incoming
         if at.header is None and not at.received:
             frame = self._receive_buffered(deadline)
@@ -156,7 +155,8 @@ class Connection:
         return Frame(cast(FrameKind, header.kind), at.meta, at.array, header.seq)
 
     def _receive_buffered(self, deadline: float | None) -> Frame | None:
-        """A frame that came whole in one call, as most do; None for any other, of which nothing is taken."""
+        """A frame that is complete in the read-ahead buffer, as most are; None (and nothing consumed)
+        otherwise."""
         ahead = self._stream.ahead
         if ahead.start == ahead.end:
             self._stream.read_ahead(deadline)
@@ -178,7 +178,7 @@ class Connection:
         return Frame(kind, meta, data, seq)
 
     def _allocate_data(self, header: FrameHeader, meta: dict[str, Any]) -> _Array:
-        """Memory for the data, once its length is what the meta says."""
+        """Memory for the data, after checking its length against the meta."""
         if not header.is_known:
             return np.empty(min(_SCRATCH_NBYTES, header.data_nbytes), np.uint8)
         if "tree" in meta:
@@ -206,7 +206,7 @@ class Connection:
 
 
 class _PartialFrame:
-    """How far the frame that is being received has come."""
+    """The state of the frame that is being received."""
 
     __slots__ = ("array", "header", "meta", "received", "target")
 
@@ -235,9 +235,9 @@ def connect(
     about: Mapping[str, Any] | None = None,
     limits: FrameLimits = DEFAULT_LIMITS,
 ) -> Connection:
-    """A link to whoever listens at `"host:port"` or at the path of a unix socket.
+    """A connection to a listener at `"host:port"` or at the path of a unix socket.
 
-    `about` tells the other side who calls, once both have shown that they know the token.
+    `about` describes this side to the other, after both have proved that they know the token.
     """
     deadline = deadline_after(timeout)
     connection = open_socket(address, timeout)
@@ -255,7 +255,7 @@ def accept_connection(
     about: Mapping[str, Any] | None = None,
     limits: FrameLimits = DEFAULT_LIMITS,
 ) -> Connection:
-    """A link to whoever connected; the connection of one who is refused is closed."""
+    """The handshake on an accepted socket; closes it if the client is refused."""
     deadline = deadline_after(timeout)
     return _establish(connection, handshake_as_server, token, tls, deadline, about, limits, None)
 
@@ -270,7 +270,7 @@ def _establish(
     limits: FrameLimits,
     host: str | None,
 ) -> Connection:
-    """Until the other side is known, a few kilobytes are all that is read."""
+    """Before the handshake is complete, only small frames are accepted."""
     with closing_on_error(connection):
         if token == "":
             raise ValueError("an empty token would let everybody in; give a secret, or None for no token")
@@ -287,8 +287,8 @@ def _establish(
 
 
 def _allocate_aligned(nbytes: int) -> _Array:
-    """Memory that begins at a multiple of 64. Not recycled: what the system has just cleared, in huge pages,
-    is in the cache when the bytes come, and was the faster of the two."""
+    """64-byte aligned memory. Not recycled: freshly zeroed huge pages are in the cache when the bytes
+    arrive, which was faster."""
     try:
         memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
     except MemoryError:
@@ -298,7 +298,7 @@ def _allocate_aligned(nbytes: int) -> _Array:
 
 
 def _drop_sent(views: list[Any], count: int) -> list[Any]:
-    """What is left to send when that many bytes went."""
+    """The views that remain after that many bytes were sent."""
     for number, view in enumerate(views):
         if count < len(view):
             return [memoryview(view)[count:], *views[number + 1 :]]

@@ -1,4 +1,4 @@
-"""Frames, the envelopes of everything that tensortap sends to another process: pure bytes, no socket."""
+"""Frames: header, JSON meta and data of every message to another process. Pure bytes, no sockets."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 class BadFrameError(TensortapError, ValueError):
-    """Bytes that are not a frame, or say more than the limits allow."""
+    """Bytes that are not a valid frame, or exceed the limits."""
 
 
 class FrameKind(IntEnum):
-    """What a frame is for. A receiver passes over numbers that it does not know."""
+    """The purpose of a frame. Receivers skip kinds they do not know."""
 
     HELLO = 1
     AUTH = 2
@@ -59,7 +59,7 @@ _KINDS_BY_NUMBER = {int(kind): kind for kind in FrameKind}
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What a receiver takes; looked at before anything is allocated."""
+    """What a receiver accepts; checked before anything is allocated."""
 
     meta: int = 1 << 20  # bytes
     data: int = 4 << 30  # bytes
@@ -92,7 +92,7 @@ def encode_head(
     seq: int = 0,
     limits: FrameLimits = DEFAULT_LIMITS,
 ) -> bytes:
-    """Header and meta of a frame; `data_nbytes` bytes are to follow."""
+    """Header and meta of a frame; `data_nbytes` bytes follow."""
     text = "".join(_encode_chunks(meta, 0)).encode() if meta else b"{}"
     if len(text) > limits.meta or data_nbytes > limits.data:
         _refuse_to_send(len(text), data_nbytes, limits)
@@ -101,7 +101,7 @@ def encode_head(
 
 
 def parse_header(raw: bytes | bytearray | memoryview, limits: FrameLimits = DEFAULT_LIMITS) -> FrameHeader:
-    """The header in these 32 bytes, if it keeps to the limits."""
+    """The header in these 32 bytes, if it is within the limits."""
     if len(raw) != HEADER_NBYTES:
         raise BadFrameError(f"a header has {HEADER_NBYTES} bytes, here are {len(raw)}")
     magic, version, kind, flags, meta, data, seq, checksum = _HEADER.unpack(raw)

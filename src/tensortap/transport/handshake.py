@@ -1,8 +1,6 @@
-"""Versions, token proof.
+"""The handshake: protocol versions, the peer's user, and a proof of the token before anything else.
 
-Who is there: versions, the peer's user and a proof of the token, before anything else is said or read.
-
-The secret that both sides of a link know: from the environment, or from a private file of the user.
+The token is read from the environment or from a private file of the user.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ log = logging.getLogger("tensortap.link")
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """The other side: its process and user where the system tells them, and what it says of itself."""
+    """The peer: its pid and uid if the system provides them, and how it describes itself."""
 
     pid: int | None = None
     uid: int | None = None
@@ -53,7 +51,7 @@ class FrameChannel(Protocol):
 
 
 def check_unix_peer(connection: socket.socket) -> PeerInfo:
-    """The process behind a unix socket; another user's is refused, but for root's."""
+    """The peer process of a unix socket; other users are refused, except root."""
     if connection.family != socket.AF_UNIX or _PEER_OPTION is None:
         return PeerInfo()
     credentials = connection.getsockopt(socket.SOL_SOCKET, _PEER_OPTION, _CREDENTIALS.size)
@@ -106,7 +104,7 @@ def handshake_as_server(
     about: Mapping[str, Any],
     peer: PeerInfo,
 ) -> PeerInfo:
-    """Answer, as the side that accepted."""
+    """Respond, as the side that accepted."""
     hello = _expect_frame(link, FrameKind.HELLO, deadline)
     mine = secrets.token_hex(_NONCE_NBYTES)
     own = {"versions": [WIRE_VERSION], "nonce": mine, "token": bool(token)}
@@ -129,8 +127,8 @@ def handshake_as_server(
 
 
 def token_proof(token: str, role: Role, nonces: tuple[str, str], binding: str) -> str:
-    """Shows that this side knows the token. Both nonces make it good once, the role keeps it from being
-    sent back, and the certificate's fingerprint from being passed on by somebody in between."""
+    """An HMAC that proves knowledge of the token. The nonces prevent replay, the role prevents reflection,
+    and the certificate's fingerprint prevents relaying by a man in the middle."""
     message = "\n".join((role, *nonces, binding)).encode()
     return hmac.new(token.encode(), _PURPOSE + b"\n" + message, "sha256").hexdigest()
 
@@ -184,7 +182,7 @@ def _read_about(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_nonce(hello: dict[str, Any]) -> str:
-    """Of a fixed form, so that no two greetings give a proof of the same text."""
+    """Of a fixed length, so that the concatenation in a proof is unambiguous."""
     nonce = _read_string(hello, "nonce")
     if _NONCE.fullmatch(nonce) is None:
         raise RefusedError(f"the other side's nonce is not {2 * _NONCE_NBYTES} hexadecimal digits")
@@ -199,7 +197,7 @@ def _read_string(meta: dict[str, Any], key: str) -> str:
 
 
 def _sanitize(message: Any) -> str:
-    """What a stranger said, fit for a terminal."""
+    """Untrusted text, made safe for a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(message))[:300]
 
 
@@ -207,7 +205,7 @@ _TOKEN_FILE = Path(".config", "tensortap", "token")
 
 
 def read_token() -> str | None:
-    """`THING_TOKEN`, else the first line of `~/.config/tensortap/token`; None where neither is there."""
+    """`THING_TOKEN`, else the first line of `~/.config/tensortap/token`; None if neither exists."""
     return setting("THING_TOKEN") or _read_token_file(Path.home() / _TOKEN_FILE)
 
 

@@ -1,11 +1,9 @@
-"""Closed list of node types, record metadata.
+"""The closed list of nodes that describe a value on the wire, validated before any of its bytes are read.
 
-The closed list of nodes that describe a value on the wire, checked before any of its bytes are read.
+A tree is a flat list in which each container is followed by its items, so that nested values do not nest the
+JSON. The bytes of nodes follow in the data in node order, each 64-byte aligned.
 
-A tree is a flat list in which each container is followed by what it holds, so that no nesting of the
-value nests the JSON. What takes bytes lies in the data in the order of the nodes, each at a multiple of 64.
-
-What else a record tells, as the meta of a frame, and the record made of it again.
+The other fields of a record travel in the frame's meta.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _SCALAR_TYPES = frozenset((float, int, bool, str, type(None)))  # nodes that are
 
 
 class Extent(NamedTuple):
-    """Where in the data the bytes of a node lie."""
+    """The range of a node's bytes in the data."""
 
     start: int
     nbytes: int
@@ -41,7 +39,7 @@ def align_up(position: int) -> int:
 
 
 def node_extents(tree: Any, limits: FrameLimits = DEFAULT_LIMITS) -> tuple[list[Extent], int]:
-    """Where the bytes of each node lie and how many there are in all; raises for a tree that is not sound."""
+    """The extent of each node and the total number of bytes; raises for an invalid tree."""
     if type(tree) is not list or not 0 < len(tree) <= limits.parts:
         raise BadFrameError(f"the tree of a value is a list of 1 to {limits.parts} nodes")
     if len(tree) == 1 and type(tree[0]) in _SCALAR_TYPES:
@@ -63,17 +61,17 @@ def node_extents(tree: Any, limits: FrameLimits = DEFAULT_LIMITS) -> tuple[list[
 
 
 def data_nbytes(tree: Any, limits: FrameLimits = DEFAULT_LIMITS) -> int:
-    """How many bytes of data belong to this tree."""
+    """The number of data bytes that belong to this tree."""
     return node_extents(tree, limits)[1]
 
 
 def child_count(node: list[Any]) -> int:
-    """How many of the following nodes a container holds; 0 for a leaf."""
+    """The number of following nodes that a container holds; 0 for a leaf."""
     return int(node[1]) * CONTAINERS.get(node[0], 0) if node[0] in CONTAINERS else 0
 
 
 def _require_single_value(tree: list[Any], limits: FrameLimits) -> None:
-    """Whether the nodes are one value; read backwards, so that a container finds its items done."""
+    """Check that the nodes form one value; in reverse, so that a container finds its items parsed."""
     depths: list[int] = []
     for node in reversed(tree):
         if type(node) is not list:
@@ -187,7 +185,7 @@ _Numbers = int | tuple[int, ...]
 
 
 def encode_record_meta(record: Record) -> dict[str, Any]:
-    """All but the value; what is as usual is left out."""
+    """All fields but the value; defaults are omitted."""
     meta: dict[str, Any] = {"name": record.name, "time": float(record.time)}
     if record.kind != "value":
         meta["kind"] = record.kind
@@ -214,7 +212,7 @@ def encode_placement(placement: Placement) -> list[Any]:
 
 
 def decode_record(meta: dict[str, Any], value: Any) -> Record:
-    """The record of this meta around its value; fields of later versions are passed over."""
+    """The record from its meta and value; unknown fields of later versions are ignored."""
     name, kind = meta.get("name"), meta.get("kind", "value")
     if type(name) is not str or type(kind) is not str or kind not in _KINDS:
         raise BadFrameError(f"a record has a name and one of the kinds {', '.join(sorted(_KINDS))}")
@@ -234,7 +232,7 @@ def decode_record(meta: dict[str, Any], value: Any) -> Record:
 
 
 def _encode_site(site: Site) -> list[Any]:
-    """Most of what is as usual is left out here too."""
+    """Defaults are omitted here too."""
     if site.depth or site.callers or site.tree:
         return [site.function, site.file, site.line, site.depth, list(site.callers), site.tree]
     return [site.function, site.file, site.line]

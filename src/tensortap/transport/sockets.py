@@ -1,9 +1,4 @@
-"""Sockets with deadlines, dialing.
-
-Bytes through a connected socket: all or nothing, until a deadline, from several threads at once.
-
-From an address to a stream of bytes: TCP or a unix socket, inside TLS or not.
-"""
+"""Sockets with deadlines: connect over TCP or unix sockets, with or without TLS, safe for several threads."""
 
 from __future__ import annotations
 
@@ -32,18 +27,18 @@ _DO_NOT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
 
 
 class ByteStream(Protocol):
-    """Bytes in both directions. A deadline is a time of the monotonic clock; None waits for ever."""
+    """A bidirectional byte stream. Deadlines are in monotonic time; None waits forever."""
 
     ahead: ReadAheadBuffer
 
     def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
-        """Some of these bytes, in order; how many went."""
+        """Send some of these bytes, in order; returns how many."""
 
     def read_into(self, view: memoryview, deadline: float | None) -> int:
-        """At least one byte and at most what fits; 0 when the other side has closed."""
+        """Read at least one byte and at most what fits; 0 if the other side has closed."""
 
     def read_ahead(self, deadline: float | None) -> None:
-        """Wait for some bytes; none are there when the other side has closed."""
+        """Wait for bytes; the buffer stays empty if the other side has closed."""
 
     def close(self, *, is_shared: bool = False) -> None: ...
 
@@ -53,7 +48,7 @@ def deadline_after(timeout: float | None) -> float | None:
 
 
 def remaining_seconds(deadline: float | None) -> float | None:
-    """Seconds to the deadline; a deadline that has passed raises."""
+    """Seconds until the deadline; raises TimeoutError if it has passed."""
     if deadline is None:
         return None
     left = deadline - time.monotonic()
@@ -63,8 +58,8 @@ def remaining_seconds(deadline: float | None) -> float | None:
 
 
 class SocketStream:
-    """An ordinary socket. The kernel does the waiting, with a time limit of its own for each direction:
-    Python's `settimeout` would be one for both, and cost a `poll` for every call."""
+    """A plain socket. The kernel enforces separate send and receive timeouts: Python's `settimeout` is one
+    for both, and costs a `poll` per call."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -107,7 +102,7 @@ class SocketStream:
             raise TimeoutError("nothing came in time") from None
 
     def _set_timeout(self, option: int, deadline: float | None) -> int:
-        """Tell the kernel how long to wait; the flags for a call that shall not wait at all."""
+        """Set the kernel's timeout; returns the flags for a non-blocking call if the deadline has passed."""
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             return _DO_NOT_WAIT
@@ -118,7 +113,7 @@ class SocketStream:
 
 
 class TlsStream:
-    """A socket inside TLS. OpenSSL wants one thread at a time, so nobody waits while holding the lock."""
+    """A TLS socket. OpenSSL allows one thread at a time, so nobody waits while holding the lock."""
 
     def __init__(self, connection: ssl.SSLSocket) -> None:
         self._socket = connection
@@ -190,7 +185,8 @@ def _wait(connection: socket.socket, event: int, deadline: float | None) -> None
 
 
 def _close(connection: socket.socket, is_shared: bool) -> None:
-    """End the connection, also for a thread that waits in it; a shared one only for this process."""
+    """Shut down the connection, waking a thread that waits in it; if shared, close only this process's
+    copy."""
     if is_shared:
         with contextlib.suppress(OSError):
             os.close(connection.detach())
@@ -218,8 +214,8 @@ def open_socket(address: str, timeout: float) -> socket.socket:
 
 
 def _limit_send_buffer(connection: socket.socket) -> None:
-    """Within one machine bytes go from cache to cache while few are on their way; the megabytes that the
-    system would let wait there fall out of it, and take half as long again."""
+    """On loopback, bytes stay in the CPU cache while few are in flight; the megabytes of the default send
+    buffer fall out of it, which takes half as long again."""
     if connection.getpeername()[0] in _LOOPBACK:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
 
@@ -227,7 +223,7 @@ def _limit_send_buffer(connection: socket.socket) -> None:
 def wrap_tls(
     connection: socket.socket, tls: TlsConfig | None, deadline: float | None, host: str | None
 ) -> tuple[ByteStream, str]:
-    """The stream, and what a proof of the token is bound to: the certificate, where there is one."""
+    """The stream, and the certificate fingerprint that a token proof is bound to (empty without TLS)."""
     if tls is None:
         return SocketStream(connection), ""
     name = None if tls.is_listening else host

@@ -1,9 +1,5 @@
-"""TLS, peer process lookup.
-
-TLS for links: the user's certificate or a self-signed one, known by its fingerprint.
-
-Whose process is at the other end of a TCP connection within this machine, where the system tells.
-"""
+"""TLS with the user's or a self-signed certificate, pinned by fingerprint; the user at the other end of a
+loopback connection."""
 
 from __future__ import annotations
 
@@ -25,7 +21,8 @@ _VALIDITY_DAYS = "3650"
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """How one side does TLS. `fingerprint` is the listener's own, or the one that a caller insists on."""
+    """The TLS configuration of one side. `fingerprint` is the listener's own, or the one a client
+    requires."""
 
     context: ssl.SSLContext
     fingerprint: str = ""
@@ -41,7 +38,7 @@ class CertificateFiles(NamedTuple):
 
 
 def server_tls(certificate: str | Path, key: str | Path) -> TlsConfig:
-    """TLS for the side that listens, from its two files."""
+    """TLS of the listening side, from its certificate and key files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)
@@ -49,8 +46,8 @@ def server_tls(certificate: str | Path, key: str | Path) -> TlsConfig:
 
 
 def client_tls(fingerprint: str = "", authority: str | Path | None = None) -> TlsConfig:
-    """TLS for the side that connects. With a fingerprint, only that very certificate is trusted; without,
-    one that `authority` signed for the host's name, or one of the system's authorities."""
+    """TLS of the connecting side. With a fingerprint, only that certificate is trusted; without, one
+    signed by `authority` for the host's name, or by one of the system's authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if fingerprint:
@@ -64,7 +61,7 @@ def client_tls(fingerprint: str = "", authority: str | Path | None = None) -> Tl
 
 
 def certificate_fingerprint(certificate: str | Path) -> str:
-    """SHA-256 of the first certificate in the file, as 64 digits."""
+    """SHA-256 of the first certificate in the file, as 64 hex digits."""
     text = Path(certificate).read_text(encoding="ascii", errors="replace")
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     if begin not in text or end not in text:
@@ -74,7 +71,7 @@ def certificate_fingerprint(certificate: str | Path) -> str:
 
 
 def check_certificate(connection: ssl.SSLSocket, expected: str) -> str:
-    """The fingerprint of the listener's certificate, if it is the expected one or none is expected."""
+    """The fingerprint of the listener's certificate; raises if another is expected."""
     fingerprint = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
     if expected and fingerprint != expected:
         raise RefusedError(
@@ -85,7 +82,7 @@ def check_certificate(connection: ssl.SSLSocket, expected: str) -> str:
 
 
 def create_self_signed(folder: str | Path) -> CertificateFiles:
-    """A certificate and key in that folder, made on first use by the `openssl` program."""
+    """A self-signed certificate and key in that folder, created on first use by `openssl`."""
     pair = CertificateFiles(Path(folder, "certificate.pem"), Path(folder, "key.pem"))
     if pair.certificate.exists() and pair.key.exists():
         return pair
@@ -126,7 +123,7 @@ def _run_openssl(program: str, pair: CertificateFiles) -> None:
 
 
 def _normalize_fingerprint(fingerprint: str) -> str:
-    """As `openssl x509 -fingerprint` writes it, or as we do."""
+    """Accepts the format of `openssl x509 -fingerprint` and ours."""
     return fingerprint.rsplit("=", 1)[-1].replace(":", "").strip().lower()
 
 
@@ -143,7 +140,7 @@ class _TcpRow(NamedTuple):
 
 
 def check_listener_user(address: str) -> None:
-    """Refuse to send to a port of this machine that another user listens at."""
+    """Refuse to send to a local port on which another user listens."""
     host = parse_host(address)
     family = _LOOPBACK_FAMILIES.get(host or "")
     if family is None:
@@ -158,7 +155,7 @@ def check_listener_user(address: str) -> None:
 
 
 def check_client_user(connection: socket.socket) -> None:
-    """Refuse a process of another user on this machine."""
+    """Refuse a local process of another user."""
     if connection.family not in _TCP_TABLES:
         return
     mine, theirs = connection.getsockname(), connection.getpeername()
@@ -190,7 +187,7 @@ def _tcp_rows(family: int) -> Iterator[_TcpRow]:
 
 
 def _hex_address(family: int, place: tuple[str, int]) -> str:
-    """As the table has it: each word of four bytes turned round."""
+    """As in /proc/net/tcp: each 4-byte word reversed."""
     raw = socket.inet_pton(family, place[0])
     words = "".join(raw[at : at + 4][::-1].hex() for at in range(0, len(raw), 4))
     return f"{words.upper()}:{place[1]:04X}"

@@ -1,11 +1,4 @@
-"""Values to frames and back.
-
-Values as they travel: a tree of nodes for the meta of a frame, and their numbers as they lie in memory.
-
-Values made again from the tree of a frame and its data; only what the closed list of nodes allows.
-
-Records on their way to another process: what is told of them, and one snapshot of their bytes.
-"""
+"""Values to frames and back: a tree of nodes for the meta, and the elements as they lie in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +40,7 @@ _SEQUENCES = (list, tuple, deque, UserList)
 
 @dataclass(slots=True)
 class WireValue:
-    """`meta` holds the tree; `buffers` are views of the value's own memory where that is one block."""
+    """`meta` holds the tree; `buffers` are views of the value's own memory where that is contiguous."""
 
     meta: dict[str, Any]
     buffers: list[memoryview]
@@ -55,7 +48,7 @@ class WireValue:
 
 
 def encode_for_wire(value: Any, limits: FrameLimits = DEFAULT_LIMITS) -> WireValue:
-    """The value, ready to be sent; what cannot be is refused, with the part named."""
+    """The value, ready to be sent; raises with the path of a part that cannot be."""
     packing = _Encoder(limits)
     write = _WRITERS.get(type(value))
     if write is not None:
@@ -67,7 +60,7 @@ def encode_for_wire(value: Any, limits: FrameLimits = DEFAULT_LIMITS) -> WireVal
 
 @dataclass(slots=True)
 class _Node:
-    """A part of a value and the way to it, spelled out only for an error."""
+    """A part of a value; its path is spelled out only for an error."""
 
     value: Any
     depth: int = 0
@@ -126,7 +119,7 @@ class _Encoder:
         self.tree.append(node)
 
     def add_block(self, node: list[Any], data: Any) -> None:
-        """A node with its bytes, which begin at a multiple of 64."""
+        """A node with its bytes, 64-byte aligned."""
         view = memoryview(data).cast("B") if len(data) else memoryview(b"")
         self.tree.append(node)
         if not view.nbytes:
@@ -154,7 +147,7 @@ class _Encoder:
         self.add_block([*node, extra] if extra else node, _contiguous_bytes(bits))
 
     def _add_sequence(self, place: _Node) -> None:
-        """A plain list or tuple, which may be long: nothing is made for each item that is not needed."""
+        """A plain list or tuple, which may be long: no per-item overhead that is not needed."""
         value = place.value
         if not self._add_number_list(value):
             self.tree.append([type(value).__name__, len(value)])
@@ -184,7 +177,7 @@ class _Encoder:
     def _push_children(
         self, place: _Node, items: Sequence[Any], keys: Sequence[Any], *, has_keys: bool = False
     ) -> None:
-        """Put what a container holds next, its first item on top."""
+        """Push the items of a container, the first on top."""
         depth, count = place.depth + 1, len(self.tree) + len(self._stack) + len(items) * (1 + has_keys)
         if depth > self.limits.depth:
             _refuse(f"the value contains itself or is nested deeper than {self.limits.depth}")
@@ -196,7 +189,7 @@ class _Encoder:
                 self._stack.append(_Node(key, depth, key, place))
 
     def _add_number_list(self, items: list[Any] | tuple[Any, ...]) -> bool:
-        """Whether a list of numbers of one type went into one block."""
+        """Whether the items were added as one block: a list of numbers of one type."""
         if not _MAX_INLINE_NUMBERS < len(items) <= self.limits.numbers:
             return False
         kinds = set(map(type, items))
@@ -207,7 +200,7 @@ class _Encoder:
         return True
 
     def _add_subclass(self, place: _Node) -> None:
-        """A class of the user's own is sent as the container or the Python value that it is."""
+        """A user's subclass is sent as the container or Python value that it derives from."""
         value = place.value
         parts = pytree.children(value)
         if parts is not None:
@@ -225,7 +218,7 @@ class _Encoder:
 
 
 def _contiguous_bytes(bits: _Array) -> _Array:
-    """Its bytes in C order: its own memory where it is that already, else a copy."""
+    """Its bytes in C order: its own memory if contiguous, else a copy."""
     return np.ascontiguousarray(bits).reshape(-1).view(np.uint8)
 
 
@@ -242,7 +235,7 @@ def _array_extra(value: Any, framework: Framework, kind: str) -> dict[str, Any]:
 
 
 def _container_note(value: Any) -> str:
-    """What a container was that arrives as a plain one."""
+    """The original type of a container that arrives as a plain one."""
     kind = type(value)
     fields = getattr(kind, "_fields", None) if issubclass(kind, tuple) else None
     return f"{kind.__qualname__}({', '.join(fields)})" if fields else kind.__qualname__
@@ -310,8 +303,8 @@ def decode_from_wire(
 ) -> Any:
     """The value of a frame, writable, on the memory of `data`.
 
-    An array comes back in its own framework where the program has loaded that (`into="loaded"`), or
-    where it is installed (`"own"`); else, and with `"numpy"`, as a numpy array.
+    An array comes back in its own framework if the program has loaded it (`into="loaded"`), or if it is
+    installed (`"own"`); otherwise, and with `"numpy"`, as a numpy array.
     """
     tree = meta.get("tree")
     places, nbytes = node_extents(tree, limits)
@@ -327,7 +320,8 @@ def decode_from_wire(
 
 
 def original_types(meta: dict[str, Any]) -> list[str]:
-    """What containers and arrays were before they became plain ones: `"Point(x, y)"`, `"Parameter"`."""
+    """The original types of containers and arrays that arrived as plain ones: `"Point(x, y)"`,
+    `"Parameter"`."""
     types = []
     for node in meta.get("tree", ()):
         if type(node) is list and node[0] in CONTAINERS and len(node) > 2:
@@ -338,7 +332,7 @@ def original_types(meta: dict[str, Any]) -> list[str]:
 
 
 def _build_value(tree: list[Any], places: list[Extent], buffer: _Array, into: TargetFramework) -> Any:
-    """Backwards, so that a container finds its items on the stack, the first on top."""
+    """In reverse, so that a container finds its items on the stack, the first on top."""
     stack: list[Any] = []
     for node, place in zip(reversed(tree), reversed(places), strict=True):
         if type(node) is not list:
@@ -404,14 +398,14 @@ _COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
 
 
 def encode_record(record: Record, limits: FrameLimits = DEFAULT_LIMITS) -> WireValue:
-    """The meta of a frame with this record, and its bytes where they lie; what cannot be sent is refused."""
+    """The frame meta of this record, and views of its bytes; raises if it cannot be sent."""
     sent = encode_for_wire(record.value, limits)
     sent.meta = {**encode_record_meta(record), **sent.meta}
     return sent
 
 
 def copy_buffers(sent: WireValue, pool: BufferPool) -> Buffer | bytes:
-    """The bytes of it as they are now, in one block."""
+    """A snapshot of the bytes in one contiguous buffer."""
     if sent.nbytes <= _JOIN_NBYTES:
         return b"".join(sent.buffers) if sent.nbytes else b""
     buffer, at = pool.acquire(sent.nbytes), 0

@@ -21,7 +21,7 @@ _PRIORITY_BY_SIGNATURE = {b"HEAP": _HEAP, b"TREE": _TREE, b"SNOD": _LINKS}
 
 
 class OrderedFile:
-    """A new file for h5py, which takes any object that reads, writes and seeks."""
+    """A new file for h5py, as a file-like object."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -35,7 +35,7 @@ class OrderedFile:
         self._failure: OSError | None = None
 
     def commit(self, flush: Callable[[], object]) -> None:
-        """Let the library flush, then make its changes in place in the order that is safe."""
+        """Let the library flush, then apply its in-place changes in a safe order."""
         self._is_deferring = True
         try:
             flush()
@@ -51,15 +51,15 @@ class OrderedFile:
         self._committed = self._size()
 
     def _mark_heaps_full(self) -> None:
-        """A heap whose names lie apart from its header is read only if both agree on what is free; one that
-        says nothing is free agrees with the names of before and of after."""
+        """A heap whose names lie apart from its header is readable only if both agree on the free list; an
+        empty free list agrees with the names before and after."""
         for address, data in self._pending.items():
             if data[:4] == b"HEAP" and len(data) == _HEAP_HEADER:
                 before = os.pread(self._descriptor, _HEAP_HEADER, address)
                 _write_all(self._descriptor, before[:16] + _NOTHING_FREE + before[24:], address)
 
     def retry_failed_writes(self) -> None:
-        """Write what a full disk has kept from being written, or raise what it says."""
+        """Write what a full disk has refused so far, or raise its error."""
         if self._failure is None:
             return
         for address in sorted(address for address in self._pending if address >= self._committed):
@@ -107,7 +107,7 @@ class OrderedFile:
             self._descriptor = -1
 
     def _try_write(self, action: Callable[..., object], *arguments: object) -> bool:
-        """Whether it could be done. The library must not see an exception: it would go on with it."""
+        """Whether it succeeded. The library must not see an exception: it would continue regardless."""
         if self._failure is None:
             try:
                 action(self._descriptor, *arguments)
@@ -120,7 +120,7 @@ class OrderedFile:
 
 
 def lock_file(descriptor: int, kind: int) -> None:
-    """Raises BlockingIOError where someone else has the file; a file system without locks has no say."""
+    """Raises BlockingIOError if the file is locked elsewhere; file systems without locks are ignored."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

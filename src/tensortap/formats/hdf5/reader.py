@@ -1,4 +1,4 @@
-"""The parts of a trace file as a reader finds them, of ours and of others with the same three datasets."""
+"""The datasets of a trace file as a reader finds them, ours and foreign ones with the same three datasets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RowReader = Callable[["StoredDataset", slice], list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class StoredDataset:
-    """One dataset of a name, and how many of its rows are whole."""
+    """One dataset of a name, and how many of its rows are complete."""
 
     key: str
     form: StoredForm
@@ -46,7 +46,7 @@ class StoredDataset:
 
 
 def find_datasets(file: Any) -> dict[str, list[StoredDataset]]:
-    """Every name with its parts, the first one first."""
+    """The datasets of every name, the first one first."""
     is_ours = VERSION_ATTRIBUTE in file.attrs
     by_name: dict[str, list[StoredDataset]] = {}
     for key in sorted(_value_keys(file, is_ours), key=part_number):
@@ -88,7 +88,7 @@ def _read_form(values: Any) -> StoredForm:
 
 
 class DatasetRows:
-    """The values of a name in their order, whichever part they lie in."""
+    """The values of a name in order, across its datasets."""
 
     def __init__(self, file: Any, parts: list[StoredDataset]) -> None:
         self._file, self._parts = file, parts
@@ -137,7 +137,7 @@ class DatasetRows:
 
 
 def _read_range(part: StoredDataset, rows: range, read: _RowReader) -> list[Any]:
-    """Evenly spaced rows in one reading; the library goes forwards only."""
+    """Evenly spaced rows in one read; h5py only reads forwards."""
     if not rows:
         return []
     if rows.step < 0:
@@ -146,7 +146,7 @@ def _read_range(part: StoredDataset, rows: range, read: _RowReader) -> list[Any]
 
 
 def _row_locations(file: Any, parts: list[StoredDataset]) -> Array:
-    """For each value: the part and the row in it. The first part has what the others left."""
+    """For each value: the dataset and the row in it. The first dataset holds what the others do not."""
     total = sum(part.count for part in parts)
     later = [file[part.key + POSITIONS][: part.count] for part in parts[1:]]
     highest = max((int(positions[-1]) + 1 for positions in later if len(positions)), default=0)
@@ -160,7 +160,7 @@ def _row_locations(file: Any, parts: list[StoredDataset]) -> Array:
 
 
 def _read_numbers(dataset: Any, rows: slice) -> list[Any]:
-    """A number for each row, or a tuple where several values were stacked."""
+    """One number per row, or a tuple if several values were stacked."""
     array = dataset[rows]
     if array.ndim == 1:
         return list(array.tolist())

@@ -1,9 +1,5 @@
-"""Datasets of a trace file.
-
-What lies in a trace file: a growing dataset for each name and form of its values, and its companions.
-
-How names are written in a trace file: as they are, where HDF5 and the layout would not misread them.
-"""
+"""The datasets of a trace file: one per name and form of its values, with companion datasets; key
+encoding."""
 
 from __future__ import annotations
 
@@ -37,8 +33,8 @@ _FILL_VALUE = -1
 
 
 def create_file(path: Path, stream: OrderedFile) -> h5py.File:
-    """The oldest layout, no freed space used again, no tables written between two flushes: what OrderedFile
-    needs to keep the file whole."""
+    """The oldest file format, no reuse of freed space, no metadata writes between flushes: what
+    OrderedFile needs to keep the file consistent."""
     library = h5py.File(
         path,
         "w",
@@ -57,12 +53,12 @@ def create_file(path: Path, stream: OrderedFile) -> h5py.File:
 
 
 def open_file(path: Path) -> h5py.File:
-    """For reading. Without a lock, so that nobody is kept from writing; every state on disk is whole."""
+    """For reading, without a lock so that nobody is kept from writing; every state on disk is consistent."""
     return h5py.File(path, "r", locking=False)
 
 
 def load_filters() -> None:
-    """Let the library find the filters of hdf5plugin, where it is installed."""
+    """Let h5py find the filters of hdf5plugin, if installed."""
     with contextlib.suppress(ImportError):
         import hdf5plugin  # noqa: F401
 
@@ -76,26 +72,26 @@ def is_string_dataset(dataset: h5py.Dataset) -> bool:
 
 
 def has_fill_value(dataset: h5py.Dataset) -> bool:
-    """Whether somebody chose what stands where nothing was written."""
+    """Whether a fill value was set explicitly."""
     return bool(dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
 
 
 class StorageOptions(NamedTuple):
-    """How datasets are made."""
+    """How datasets are created."""
 
     iterations: np.dtype[Any]
     filters: dict[str, Any]
 
 
 class StepAndRank(NamedTuple):
-    """When and where a value was seen; arrays once several were stacked."""
+    """Step and rank of a value; arrays if several were stacked."""
 
     step: Array
     rank: Array
 
 
 class ValueDataset:
-    """The dataset of one name's values of one form, with its companions. Rows wait until they are written."""
+    """The dataset of one name's values of one form, with its companions. Rows are buffered until written."""
 
     def __init__(
         self,
@@ -122,12 +118,12 @@ class ValueDataset:
 
     @property
     def is_full(self) -> bool:
-        """Whether the rows that wait reach the end of a chunk."""
+        """Whether the buffered rows reach the end of a chunk."""
         return self._written % self._chunk[0] + len(self._rows) >= self._chunk[0]
 
     @property
     def leaves_hole(self) -> bool:
-        """Whether writing now leaves a hole: a compressed chunk that has not doubled moves for little."""
+        """Whether writing now leaves a hole: a compressed chunk is moved for less than its size."""
         begun = self._written % self._chunk[0]
         return bool(self._options.filters) and begun > len(self._rows) and not self.is_full
 
@@ -142,7 +138,7 @@ class ValueDataset:
         return cell.form.kind != "numbers" or (len(shape) == len(self.shape) and self._fills_chunks(shape))
 
     def add(self, cell: StoredCell, at: StepAndRank, position: int) -> None:
-        """A value that fills a chunk is written at once; others are copied, and wait for company."""
+        """A value that fills a chunk is written at once; others are copied and buffered."""
         is_shared = self._chunk[0] > 1
         content = cell.content
         if is_shared and isinstance(content, np.ndarray):
@@ -155,7 +151,7 @@ class ValueDataset:
             self.write()
 
     def write(self) -> None:
-        """Hand the rows that wait to the library."""
+        """Write the buffered rows to the library."""
         rows, self._rows, self.pending_nbytes = self._rows, [], 0
         if not rows:
             return
@@ -171,8 +167,8 @@ class ValueDataset:
         return np.dtype(self.form.stored).itemsize if self.form.kind == "numbers" else 16
 
     def _fills_chunks(self, shape: tuple[int, ...]) -> bool:
-        """Whether a value of this shape fills the chunks it touches, more or less: one that does not would
-        cost many times its size, or a cache of all those chunks."""
+        """Whether a value of this shape roughly fills the chunks it touches; otherwise it would cost many
+        times its size, or a cache of all those chunks."""
         touched = math.prod(-(-size // chunk) for size, chunk in zip(shape, self._chunk[1:], strict=True))
         if self._chunk[0] > 1:
             return touched * self.chunk_bytes <= _CHUNK_CACHE_NBYTES
@@ -233,7 +229,7 @@ class ValueDataset:
 
 
 def choose_chunk(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Several small values, or one, or an even slab of a large one."""
+    """A chunk of several small values, of one value, or of an even slab of a large one."""
     sizes = [max(1, size) for size in shape]
     nbytes = math.prod(sizes) * itemsize
     if nbytes <= _SHARED_CHUNK_NBYTES:
@@ -248,7 +244,7 @@ def choose_chunk(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def resolve_filters(compression: Any, options: Any, shuffle: bool) -> dict[str, Any]:
-    """The arguments for h5py, tried out on a file in memory; a filter of hdf5plugin goes by its name too."""
+    """The compression arguments for h5py, tested on an in-memory file; hdf5plugin filters also by name."""
     if compression is None:
         arguments: dict[str, Any] = {"shuffle": True} if shuffle else {}
     elif isinstance(compression, Mapping):
@@ -321,8 +317,8 @@ _MAX_KEY_NBYTES = 30_000  # bytes; the library fails on links and attributes of 
 
 
 def encode_key(name: str) -> str:
-    """The name inside the file: the same for ordinary names, and `%XX` for what HDF5 or this layout
-    would misread. `unquote` gives the name back."""
+    """The name inside the file: unchanged for ordinary names, `%XX` for what HDF5 or this schema would
+    misread. `unquote` reverses it."""
     key = _UNSAFE_IN_KEY.sub(_percent_encode, name)
     key = _COMPANION.sub("%5F", _PART.sub(r"%7E\1", key)) or "%"
     if len(key.encode("utf-8")) > _MAX_KEY_NBYTES:
@@ -331,7 +327,7 @@ def encode_key(name: str) -> str:
 
 
 def decode_key(key: str) -> str:
-    """The name that has this key; the number of a part is no part of it."""
+    """The name of this key, without the part number."""
     key = _PART.sub("", key)
     return "" if key == "%" else unquote(key, errors="surrogatepass")
 

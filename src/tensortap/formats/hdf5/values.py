@@ -1,4 +1,4 @@
-"""Which array or text a value becomes inside an HDF5 file, and which value that gives back, bit for bit."""
+"""Values to HDF5 arrays or strings and back, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ StoredKind = Literal["numbers", "text", "json"]
 
 
 class StoredForm(NamedTuple):
-    """What all values in one dataset have in common."""
+    """What all values of one dataset have in common."""
 
     kind: StoredKind
     framework: str = "python"
@@ -29,14 +29,14 @@ class StoredForm(NamedTuple):
 
 
 class StoredCell(NamedTuple):
-    """A value as it is stored."""
+    """A value in its stored form."""
 
     form: StoredForm
     content: Any  # an array, or a text
 
 
 class DtypeCasts(NamedTuple):
-    """The number types that the user wants stored instead of the values' own."""
+    """The dtypes that the user wants stored instead of the values' own."""
 
     floats: np.dtype[Any] | None = None
     ints: np.dtype[Any] | None = None
@@ -58,7 +58,7 @@ def encode_cell(value: Any, casts: DtypeCasts) -> StoredCell:
 
 
 def decode_cell(content: Any, form: StoredForm) -> Any:
-    """The value that `encode` was given; an array that may be written to, on its own memory."""
+    """The value that `encode_cell` was given; arrays are writable and own their memory."""
     if form.kind != "numbers":
         text = content.decode("utf-8") if isinstance(content, bytes) else str(content)
         return from_json(text) if form.kind == "json" else text
@@ -109,7 +109,7 @@ def _check_overflow(array: Array, target: np.dtype[Any]) -> None:
 
 
 def _widen(bits: Array, dtype: str) -> Array:
-    """The numbers in the smallest type that HDF5 knows; a NaN carries its code."""
+    """The elements in the smallest dtype that HDF5 knows; NaN payloads carry the code."""
     if dtype.startswith("float8"):
         return _float8_codes(dtype).view(np.float32)[bits]
     return decode(bits, dtype)
@@ -142,7 +142,7 @@ def _narrow_unlisted(array: Array, dtype: str) -> Array:
 
 @lru_cache(maxsize=8)
 def _float8_codes(dtype: str) -> Array:
-    """The float32 of each of the 256 codes, as words; NaNs differ in their last bits."""
+    """The float32 of each of the 256 codes, as uint32; NaNs differ in their payload."""
     table = float8_table(dtype)
     quiet = np.arange(256, dtype=np.uint32) | 0x7FC00000
     signed = quiet | ((np.arange(256, dtype=np.uint32) & 0x80) << 24)
@@ -150,7 +150,7 @@ def _float8_codes(dtype: str) -> Array:
 
 
 def _restoring_framework(name: str) -> Framework:
-    """Only torch gives back its own; where it is not installed, and for all others, numpy answers."""
+    """Torch if the value was torch's and torch is installed, else numpy."""
     if name == "torch":
         try:
             return framework_named(name)
@@ -160,7 +160,7 @@ def _restoring_framework(name: str) -> Framework:
 
 
 def is_storable_text(text: str) -> bool:
-    """Whether HDF5 can hold it: no end within, and nothing that is no character."""
+    """Whether HDF5 can hold the string: no NUL, and valid UTF-8."""
     if "\0" in text:
         return False
     try:
@@ -171,7 +171,7 @@ def is_storable_text(text: str) -> bool:
 
 
 def to_json(value: Any) -> str:
-    """Plain Python as text that gives back exactly the same."""
+    """Plain Python as JSON that restores exactly the same value."""
     try:
         return json.dumps(_tag(value))
     except RecursionError:

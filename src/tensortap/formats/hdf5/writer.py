@@ -1,4 +1,4 @@
-"""An open trace file: which dataset a value goes to, and when what waits is brought to the disk."""
+"""An open trace file: which dataset a value goes to, and when buffered rows are committed to disk."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ _MAX_HOLE_NBYTES = 64 << 20  # bytes
 
 
 class TraceWriter:
-    """The open file with the parts of each name, and when it was last committed."""
+    """The open file with the datasets of each name."""
 
     def __init__(self, path: Path, how: StorageOptions) -> None:
         self.path, self.options = path, how
@@ -33,7 +33,7 @@ class TraceWriter:
         self.commit()
 
     def add(self, name: str, cell: StoredCell, at: StepAndRank) -> str:
-        """Keep a value; the key of the dataset it goes to."""
+        """Add a value; returns the key of its dataset."""
         if not self.is_open or os.getpid() != self._process:
             raise UnsupportedValueError(
                 f"{self.path} is closed, or was opened by the process that this one was forked from"
@@ -54,8 +54,8 @@ class TraceWriter:
             self.commit(spares_space=self._pending_nbytes <= _MAX_PENDING_NBYTES)
 
     def commit(self, *, spares_space: bool = False) -> None:
-        """Bring what waits to the disk. Sparing space, a compressed chunk is not written again for a few more
-        values once the holes it leaves behind add up."""
+        """Commit buffered rows to disk. With `spares_space`, a compressed chunk is not rewritten for a few
+        more rows once the holes add up."""
         if not self.is_open or os.getpid() != self._process:
             return
         spares_space = spares_space and self._holes > _MAX_HOLE_NBYTES
@@ -65,7 +65,7 @@ class TraceWriter:
         self._last = time.monotonic()
 
     def write_out(self, *, spares_space: bool = False) -> None:
-        """Hand everything to the library, so that it can be read in this process."""
+        """Write everything to the library, so that it can be read in this process."""
         for part in [part for parts in self._parts.values() for part in parts if part.pending_nbytes]:
             if part.leaves_hole:
                 if spares_space:
@@ -87,7 +87,7 @@ class TraceWriter:
 
     @contextlib.contextmanager
     def _raising_write_errors(self) -> Iterator[None]:
-        """What the disk refuses is said, before more of it is gathered in memory."""
+        """Raise write errors of the disk before more is buffered."""
         with _explain_os_errors(self.path):
             self._bytes.retry_failed_writes()
             yield
@@ -130,7 +130,7 @@ def _check_not_open_elsewhere(path: Path) -> None:
 
 @contextlib.contextmanager
 def _explain_os_errors(path: Path) -> Iterator[None]:
-    """What the system says, as a sentence."""
+    """OS errors as WriteFailedError with a full sentence."""
     try:
         yield
     except BlockingIOError:
