@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensortap.kernels.statistics import Statistics
+from tensortap.kernels.statistics import STATISTIC_FIELDS, Statistics
 
 MAX_LENGTH, MAX_DEPTH, MAX_NODES = 1000, 32, 100
 StatisticsByPattern = Mapping[str, Mapping[str, Statistics]]  # by pattern, by name
@@ -35,21 +35,13 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _absmax(statistics: Statistics) -> float | None:
-    if statistics.inf:
-        return float("inf")
-    return (
-        None
-        if statistics.min is None or statistics.max is None
-        else max(abs(statistics.min), abs(statistics.max))
-    )
+    """Infinite where a number is: a condition that waits for large numbers must not miss it."""
+    return float("inf") if statistics.inf else statistics.absmax
 
 
 FUNCTIONS: dict[str, Callable[[Statistics], float | None]] = {
+    **{field.name: field.read for field in STATISTIC_FIELDS},
     "absmax": _absmax,
-    **{
-        name: operator.attrgetter(name)
-        for name in ("min", "max", "mean", "norm", "std", "nan", "inf", "count")
-    },
 }
 
 
@@ -127,7 +119,7 @@ def parse_condition(text: str) -> Condition:
     """Parse a condition; a ValueError says where it is wrong."""
     if len(text) > MAX_LENGTH:
         raise ValueError(f"the condition has {len(text)} letters; at most {MAX_LENGTH} are read")
-    parser = _Parser(text)
+    parser = _ConditionParser(text)
     tree = parser.parse_or(0)
     if parser.peek():
         raise parser.error("nothing more was expected")
@@ -137,7 +129,7 @@ def parse_condition(text: str) -> Condition:
     return Condition(text, tree, patterns, parser.is_monotonic)
 
 
-class _Parser:
+class _ConditionParser:
     """A recursive descent parser: one method per rule, each with its depth."""
 
     def __init__(self, text: str) -> None:

@@ -194,14 +194,14 @@ def _as_numeric_array(label: str, value: Any, dtype: np.dtype[Any] | None = None
     return array
 
 
-def _check_dtype(argument: str, wanted: Any, kinds: str) -> np.dtype[Any] | None:
-    if wanted is None:
+def _check_dtype(argument: str, requested: Any, kinds: str) -> np.dtype[Any] | None:
+    if requested is None:
         return None
-    dtype_name = str(wanted).removeprefix("torch.") if type(wanted).__module__ == "torch" else wanted
+    dtype_name = str(requested).removeprefix("torch.") if type(requested).__module__ == "torch" else requested
     try:
         dtype = np.dtype(dtype_name)
     except TypeError:
         dtype = None
     if dtype is None or dtype.kind not in kinds:
-        raise ValueError(f"{argument} is a number type of numpy, as 'float32' or 'int64', not {wanted!r}")
+        raise ValueError(f"{argument} is a number type of numpy, as 'float32' or 'int64', not {requested!r}")
     return dtype

@@ -1,9 +1,4 @@
-"""In-memory sinks.
-
-A sink that keeps records in memory: all of them, or the latest within a limit.
-
-A sink that keeps received values by name and number, within a memory limit.
-"""
+"""In-memory sinks: all records or the latest within a limit, and the history of a serving session."""
 
 from __future__ import annotations
 

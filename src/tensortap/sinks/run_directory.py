@@ -1,9 +1,5 @@
-"""Run directory sink.
-
-A sink that writes every record to disk, one file each or packed, and indexes it once it is durable.
-
-A writer thread with a bounded queue.
-"""
+"""A sink that writes every record to disk, directly or from a background thread with a bounded queue, and
+indexes it once it is durable."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any, Literal
 
@@ -151,10 +146,10 @@ class RunDirectory:
             self._write_through = True
             self._start_in_process(f"-pid{os.getpid()}", None)
 
-    def _statistics_of(self, encoded: EncodedValue) -> tuple[Any, ...] | None:
+    def _statistics_of(self, encoded: EncodedValue) -> dict[str, Any] | None:
         if not encoded.payload.is_raw:
             return None
-        return astuple(statistics(encoded.payload.bits, encoded.description.dtype))
+        return statistics(encoded.payload.bits, encoded.description.dtype).to_dict()
 
     def _enqueue(self, writer: BackgroundWriter, request: WriteRequest, encoded: EncodedValue) -> None:
         payload = encoded.payload
@@ -177,7 +172,11 @@ class RunDirectory:
 
     def _contiguous_body(self, payload: Payload) -> Buffer | memoryview:
         """The bits as one contiguous block: themselves, or a pooled copy."""
-        return contiguous_bytes(payload.bits) if payload.bits.flags.c_contiguous else self._pool.copy(payload.bits)
+        return (
+            contiguous_bytes(payload.bits)
+            if payload.bits.flags.c_contiguous
+            else self._pool.copy(payload.bits)
+        )
 
     def _store(self, request: WriteRequest, body: Buffer | memoryview) -> None:
         data = body if isinstance(body, memoryview) else body.array.data

@@ -175,8 +175,9 @@ class PackStorage:
         return self._pack
 
     def _new_pack(self, ranks: RankInfo) -> PackWriter:
+        stem = f"{self._run}/{INTERNAL_FOLDER}/{PACKS_FOLDER}/rank{ranks.rank}{self._process_suffix}"
         for number in itertools.count():
-            path = f"{self._run}/{INTERNAL_FOLDER}/{PACKS_FOLDER}/rank{ranks.rank}{self._process_suffix}-{number:04}.npz"
+            path = f"{stem}-{number:04}.npz"
             with contextlib.suppress(FileExistsError):
                 return PackWriter(path, has_spare_core=self._has_spare_core)
         raise AssertionError("unreachable")

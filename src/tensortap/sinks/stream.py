@@ -1,11 +1,5 @@
-"""Network sink.
-
-A sink that sends records to a session in another process, from a background thread.
-
-Messages of a stream: its process facts to the listener, and warnings on undelivered values to the log.
-
-Close sinks with a sender thread at process exit, and restart them after a fork.
-"""
+"""A sink that sends records to a session in another process, from a background thread that is closed at exit
+and restarted after a fork."""
 
 from __future__ import annotations
 
@@ -372,9 +366,8 @@ class Stream:
     def _transmit(self, connection: Connection, value: QueuedValue, timeout: float | None = None) -> None:
         meta = value.meta
         meta["number"] = value.number
-        meta[
-            "ask"
-        ] = not self._outbox.waiting  # request an ack; while more are queued, a later one covers this
+        # Whether to ack this one; while more are queued, the ack of a later one covers it.
+        meta["ask"] = not self._outbox.waiting
         if monotonic() > self._next_status:
             meta["job"] = self._job_status()
         try:

@@ -135,7 +135,9 @@ class ValueLog:
         """`prefix` takes the place of a tree's input or output label; `indent` goes before the line."""
         lines = self._lines.get(stats)
         if lines is None:
-            lines = self._lines[stats] = ValueLines(ValueFormatter(stats=stats), choose_labels(output_encoding()))
+            lines = self._lines[stats] = ValueLines(
+                ValueFormatter(stats=stats), choose_labels(output_encoding())
+            )
         head = f"{indent}├─ {prefix} " if prefix else f"{indent}├─ "
         self._output.write_now(self, lines.binding_lines(head, str(name), value, lineno, {}))
 

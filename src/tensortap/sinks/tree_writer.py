@@ -1,9 +1,5 @@
-"""Log files, one writer at a time.
-
-Schedule the output of call trees: one tree at a time is written live, the others are buffered.
-
-Log files for call trees: one per process and thread, so that lines never interleave.
-"""
+"""Schedule the output of call trees (one is written live, the others are buffered), and write log files, one
+per process and thread, so that lines never interleave."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from typing import Any, Literal, Protocol, TextIO
 
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.settings import setting
-from tensortap.render.call_tree_values import CallLine, colour_line, make_encodable, fit_line
+from tensortap.render.call_tree_values import CallLine, colour_line, fit_line, make_encodable
 
 MAX_PENDING_LINES = 10_000  # of a buffered tree; beyond that they are written as one block
 STALE_AFTER = 2.0  # seconds without output after which the live tree gives way to one that has ended

@@ -400,6 +400,5 @@ class SessionReader:
 
 def _restore_statistics(value: Any) -> Any:
     """The Statistics that `keep="stats"` sent as a dict; other values unchanged."""
-    if type(value) is dict and tuple(value) == tuple(Statistics.__dataclass_fields__):
-        return Statistics(**value)
-    return value
+    statistics = Statistics.from_stored(value) if type(value) is dict else None
+    return value if statistics is None else statistics

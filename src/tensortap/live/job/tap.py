@@ -221,8 +221,7 @@ class RequestedTap(ActiveCaptures):
 
 def statistics_dict(value: Any) -> dict[str, Any]:
     """The statistics of a value, as a dict for the wire."""
-    statistics = compute_statistics(value)
-    return {name: getattr(statistics, name) for name in Statistics.__dataclass_fields__}
+    return compute_statistics(value).to_dict()
 
 
 def compute_statistics(value: Any) -> Statistics:
