@@ -1,11 +1,5 @@
-"""`pkg.mod:func` to a function.
-
-Functions by their names: `pkg.mod:func`, `pkg.mod:Class.method`.
-
-A Python module by its name, imported if need be.
-
-The function that holds the code, behind methods, partials and decorators.
-"""
+"""Resolve `pkg.mod:func` and `pkg.mod:Class.method` to the Python function behind methods, partials and
+decorators."""
 
 from __future__ import annotations
 
@@ -26,8 +20,7 @@ from tensortap.sources.sites import ModuleSite
 
 
 class CallFilter:
-    """Which calls of a function are meant, where others share it: those on an object, or on a class and what
-    belongs to it."""
+    """Whether a call of a shared function is selected: on that object, or on that class or a subclass."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -45,9 +38,9 @@ class CallFilter:
 
 
 class NamedFunction(NamedTuple):
-    """A function and where it was found."""
+    """A function and its holder."""
 
-    path: str  # of who holds it: `pkg.mod:`, `pkg.mod:Class`
+    path: str  # of the holder: `pkg.mod:`, `pkg.mod:Class`
     name: str
     holder: Any
     function: Any
@@ -58,7 +51,7 @@ class NamedFunction(NamedTuple):
 
 
 def split_function_path(alternative: Alternative) -> tuple[str, tuple[str, ...]] | None:
-    """`pkg.mod`, and the segments after the colon; None where it is written otherwise."""
+    """`pkg.mod` and the segments after the colon; None for a path of another form."""
     for position, segment in enumerate(alternative.segments):
         last, colon, rest = segment.partition(":")
         if colon:
@@ -73,14 +66,14 @@ def split_function_path(alternative: Alternative) -> tuple[str, tuple[str, ...]]
 
 
 def resolve_functions(alternative: Alternative) -> Iterator[tuple[NamedFunction, tuple[str, ...]]]:
-    """The functions that the first segments mean, each with the segments that are left."""
+    """The functions that the first segments match, each with the remaining segments."""
     parts = split_function_path(alternative)
     if parts is not None:
         yield from _walk_functions(import_python_module(parts[0]), f"{parts[0]}:", parts[1])
 
 
 def to_named_function(function: Any) -> NamedFunction:
-    """One that is given itself; of a bound method, the calls on its object alone."""
+    """The named function of a function object; for a bound method, only calls on its object are selected."""
     real = unwrap_function(function)
     call_filter = CallFilter(function.__self__) if isinstance(function, MethodType) else None
     module, _, qualified = function_path(real).partition(":")
@@ -89,13 +82,13 @@ def to_named_function(function: Any) -> NamedFunction:
 
 
 def function_path(function: Any) -> str:
-    """`pkg.mod:func`, also of one that is defined inside of another."""
+    """`pkg.mod:func`, also of a nested function."""
     unwrapped = unwrap_function(function)
     return f"{unwrapped.__module__}:{unwrapped.__qualname__.replace('.<locals>', '')}"
 
 
 def is_inspectable(value: Any) -> bool:
-    """Whether it is one that can be looked into, by itself or behind a decorator; a model is none."""
+    """Whether it is a Python function, possibly decorated; models are not."""
     is_candidate = callable(value) and not isinstance(value, type) and not hasattr(value, "_modules")
     return is_candidate and find_python_function(value) is not None
 
@@ -110,20 +103,22 @@ def find_python_function(member: Any) -> FunctionType | None:
 
 
 def matching_members(holder: Any, segment: str) -> Iterator[tuple[str, Any]]:
-    """What a segment means: a name whatever it leads to, a wildcard only what is defined there."""
+    """Members that a segment matches: a name matches any member, a wildcard only those defined there."""
     if "*" not in segment:
         value = get_member(holder, segment)
         if value is not None:
             yield segment, value
         return
-    for name, one in list(vars(holder).items()):
-        is_defined_here = isinstance(holder, type) or getattr(one, "__module__", None) == holder.__name__
+    for name, candidate in list(vars(holder).items()):
+        is_defined_here = (
+            isinstance(holder, type) or getattr(candidate, "__module__", None) == holder.__name__
+        )
         if is_defined_here and segment_matches(segment, name):
-            yield name, one
+            yield name, candidate
 
 
 def get_member(holder: Any, name: str) -> Any:
-    """Of a class as it stands there; of a module also what it hands out only when asked."""
+    """The member; of a class without binding it, of a module also through its `__getattr__`."""
     if isinstance(holder, type):
         return inspect.getattr_static(holder, name, None)
     try:
@@ -151,7 +146,7 @@ def _walk_functions(
 
 
 def import_python_module(name: str) -> Any:
-    """The module of that name; one that the program has not imported yet is imported."""
+    """The module of that name, imported if the program has not done so."""
     module = sys.modules.get(name)
     if module is not None:
         return module
@@ -159,7 +154,7 @@ def import_python_module(name: str) -> Any:
         return _import(name)
     except UnknownModuleError:
         raise
-    except Exception as error:  # the module's own, told to whoever asked for it
+    except Exception as error:  # raised by the module itself
         is_absent = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         raise UnknownModuleError(
             _describe_unknown_module(name) if is_absent else _describe_import_error(name, error)
@@ -197,8 +192,8 @@ def _describe_unknown_module(name: str) -> str:
 
 
 def unwrap_function(function: Any) -> FunctionType:
-    """Follows bound, static and class methods, properties, partials and `__wrapped__`; and, where a decorator
-    left no `__wrapped__`, the one function that a wrapper closes over (see `_decorated`)."""
+    """Unwrap bound, static and class methods, properties, partials and `__wrapped__`; and, if a decorator
+    set no `__wrapped__`, the one function that the wrapper closes over."""
     innermost, visited, inner = None, set(), function
     while inner is not None and id(inner) not in visited:
         visited.add(id(inner))
@@ -227,7 +222,7 @@ def _unwrap_once(function: Any) -> Any:
 
 
 def _wrapped_in_closure(wrapper: FunctionType) -> FunctionType | None:
-    """What a wrapper without `functools.wraps` calls: it takes whatever it is given (`*args`) and closes over
+    """The function called by a wrapper without `functools.wraps`: the wrapper takes `*args` and closes over
     exactly one function that was not defined beside it."""
     if not wrapper.__code__.co_flags & inspect.CO_VARARGS:
         return None

@@ -1,9 +1,4 @@
-"""Values from other processes.
-
-Records that other processes send: accepts their connections and emits what arrives.
-
-A listening socket: who may open one where, and what is said when it cannot be opened.
-"""
+"""A source of records sent by other processes: accepts their connections and emits what arrives."""
 
 from __future__ import annotations
 
@@ -30,8 +25,8 @@ from tensortap.transport.values import TargetFramework, decode_from_wire
 MAX_CONNECTIONS = 64
 _MAX_UNCONFIRMED = 32  # frames, or
 _MAX_UNCONFIRMED_BYTES = 32 << 20
-_RATE_WINDOW, _MAX_IN_WINDOW = 5.0, 1000  # seconds and values over which a rate is told
-_JOIN_TIMEOUT = 5.0  # seconds in which a job must take an answer
+_RATE_WINDOW, _MAX_IN_WINDOW = 5.0, 1000  # seconds and values over which the rate is measured
+_JOIN_TIMEOUT = 5.0  # seconds to wait for each connection's thread
 _MAX_WARNINGS = 20  # refusals; a scanner must not fill the session's log
 _listeners: WeakSet[Listener] = WeakSet()
 log = logging.getLogger("tensortap.listener")
@@ -39,13 +34,13 @@ log = logging.getLogger("tensortap.listener")
 
 @dataclass(slots=True)
 class Producer:
-    """A job that is or was connected: what it says of itself, and what came from it."""
+    """A job that is or was connected: its process facts, and counts of what it sent."""
 
     about: dict[str, Any]
     since: float = field(default_factory=time)
     values: int = 0
     nbytes: int = 0
-    dropped: int = 0  # by the job, because this session was slower or not there
+    dropped: int = 0  # by the job, because this session was slow or absent
     overhead: float = 0.0  # the share of its time that the job spends on sending
     lag: float = 0.0  # seconds from the call to the arrival of the latest value
     is_connected: bool = True
@@ -53,7 +48,7 @@ class Producer:
 
     @property
     def rate(self) -> float:
-        """Values per second, lately."""
+        """Recent values per second."""
         now = monotonic()
         recent = [moment for moment in self._window if now - moment < _RATE_WINDOW]
         return len(recent) / max(now - recent[0], 0.1) if recent else 0.0
@@ -70,9 +65,9 @@ class Producer:
 
 
 class Listener:
-    """Listens at a port for as long as the tap is open; `port=0` takes a free one.
+    """Listens on a TCP port while the tap is open; `port=0` takes a free one.
 
-    Another interface than the loopback needs a token, and TLS or the word `insecure=True`.
+    Other interfaces than loopback need a token, and TLS or `insecure=True`.
     """
 
     def __init__(
@@ -107,12 +102,12 @@ class Listener:
         return self._tls.fingerprint if self._tls is not None else ""
 
     def allow(self, most: int | None) -> None:
-        """Refuse values of more bytes than that, before there is memory for them."""
+        """Refuse values of more bytes than that before memory is allocated for them."""
         if most is not None and most < self._limits.data:
             self._limits = replace(self._limits, data=most)
 
     def open(self) -> None:
-        """Take the port; whoever connects has to wait until the source is started."""
+        """Bind the port; connections wait until the source is started."""
         if self._socket is None:
             self._socket = open_listen_socket(self.host, self.port)
             self.port = self._socket.getsockname()[1]
@@ -204,7 +199,7 @@ class Listener:
             self._connections.pop(key, None)
 
     def _receive(self, connection: Connection, producer: Producer, tap: Tap) -> None:
-        """Until the job says goodbye."""
+        """Receive frames until the job sends BYE."""
         acknowledgements = _Acknowledgements(connection)
         while (frame := connection.receive()).kind is not FrameKind.BYE:
             if frame.kind is FrameKind.DATA:
@@ -227,7 +222,7 @@ class Listener:
             log.warning("%s%s", message, more)
 
     def _abandon(self) -> None:
-        """In the child of a fork: the port and the connections are the parent's."""
+        """In a forked child: the port and the connections remain the parent's."""
         self._lock = threading.Lock()
         listen_socket, self._socket = self._socket, None
         for connection in (listen_socket, *self._connections.values()):
@@ -239,7 +234,7 @@ class Listener:
 
 
 class _Acknowledgements:
-    """Confirmations: when the job asks, because nothing more waits there, and after some values anyway."""
+    """Sends acks: when the job requests one because its queue is empty, and after a number of values."""
 
     def __init__(self, connection: Connection) -> None:
         self._link = connection
@@ -323,7 +318,7 @@ def _listen_error(host: str, port: int, error: OSError) -> NotServingError:
 
 
 def shut_down(connection: socket.socket | Connection) -> None:
-    """Close it, also for a thread that waits in it."""
+    """Close it, and wake threads that block on it."""
     if isinstance(connection, socket.socket):
         try:
             connection.shutdown(socket.SHUT_RDWR)

@@ -1,9 +1,4 @@
-"""Values handed over by a call.
-
-Values that the program hands over itself, one call each.
-
-What a caller's frame tells: where it stands, and what it called the value it passed.
-"""
+"""A source of values that the program passes itself, by default named after the caller's argument."""
 
 from __future__ import annotations
 
@@ -25,9 +20,9 @@ from tensortap.frameworks.base import framework_of
 
 
 class ManualSource:
-    """Turns calls into records: numbered, timed, and named after the caller's variable if need be."""
+    """Turns calls into records: numbered, timestamped, and named after the caller's variable by default."""
 
-    # One for the process: a folder that two taps write, one after the other, is read in that order.
+    # Per process: a folder written by two taps in turn is read in that order.
     _order: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self) -> None:
@@ -44,8 +39,8 @@ class ManualSource:
         self._taps.clear()
 
     def emit(self, value: Any, name: str | None = None, *, depth: int = 0, tap: Tap | None = None) -> bool:
-        """Pour a value into every tap this source is attached to, and, when one of them took it or there is
-        none, into `tap`; `depth` counts the calls between here and the user's line. False when nobody took
+        """Emit a value to every tap this source is attached to, and, if one of them accepted it or there is
+        none, to `tap`; `depth` counts the frames between here and the user's line. False if none accepted
         it."""
         record = self.record(value, name, _getframe(depth + 1))
         is_taken = not self._has_started
@@ -56,7 +51,7 @@ class ManualSource:
         return is_taken
 
     def record(self, value: Any, name: str | None, frame: FrameType) -> Record:
-        """The record of a value that this frame hands over."""
+        """The record of a value passed by this frame."""
         if name is None:
             name = argument_name(frame) or "value"
         elif not isinstance(name, str):
@@ -74,12 +69,12 @@ class ManualSource:
 
 
 def site_of(frame: FrameType) -> Site:
-    # Not by the code object: two that differ in nothing but their file are equal.
+    # Not keyed by code object: codes that differ only in their file compare equal.
     return _site(frame.f_code.co_qualname, frame.f_code.co_filename, frame.f_lineno)
 
 
 def argument_name(frame: FrameType) -> str | None:
-    """The text of the first argument of the call this frame is making, when it is a plain name or path."""
+    """The source of the first argument of the call this frame is making, if it is a name or dotted path."""
     return _argument_name(frame.f_code, frame.f_code.co_filename, frame.f_lasti)
 
 
@@ -98,13 +93,13 @@ def _argument_name(code: CodeType, file: str, instruction: int) -> str | None:
     if not isinstance(call, ast.Call) or not call.args:
         return None
     root = _root_name(call.args[0])
-    # A file that was edited since it was imported shows other names than the code uses.
+    # A file edited since its import may show other names than the code uses.
     is_known = root in (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
     return ast.unparse(call.args[0]) if is_known else None
 
 
 def _call_source(code: CodeType, instruction: int) -> str | None:
-    """The source of the call, from the position that the compiler left with its instruction."""
+    """The source of the call, from the positions of its instruction."""
     position = list(code.co_positions())[instruction // 2]
     line, end_line, column, end_column = position
     if line is None or end_line is None or column is None or end_column is None:
@@ -118,7 +113,7 @@ def _call_source(code: CodeType, instruction: int) -> str | None:
 
 
 def _root_name(node: ast.expr) -> str | None:
-    """The first name of a plain name or a dotted path."""
+    """The first name of a name or dotted path."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None

@@ -1,4 +1,4 @@
-"""What can be selected in a model: outputs, inputs, parameters and buffers, and the gradients of each."""
+"""The sites of a model: outputs, inputs, parameters and buffers, and the gradients of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tensortap.core.patterns import items_match
 from tensortap.core.record import Kind
 
-# Wrappers that stand for the module they hold: their own name in the path would be news to nobody.
+# Wrappers are transparent: the path shows the module they wrap.
 _WRAPPERS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
@@ -29,16 +29,16 @@ _GRADIENT_KINDS: dict[Kind, Kind] = {
     "local": "grad_local",
     "return": "grad_return",
 }
-VARIABLES: tuple[Kind, ...] = ("local", "return")  # seen inside of functions
+VARIABLES: tuple[Kind, ...] = ("local", "return")  # observed inside functions
 _GRADIENT_TARGETS: dict[Kind, Kind] = {gradient: kind for kind, gradient in _GRADIENT_KINDS.items()}
 
 
 class ModuleSite(NamedTuple):
-    """One place in a model where a value can be seen; `path` is the module's, `parameter` names an input,
-    a parameter or a buffer, or a variable (`forward.scores`).
+    """A site of a model where a value can be recorded; `path` is the module's, `parameter` names an input,
+    a parameter or buffer, or a variable (`forward.scores`).
 
-    Of a function that belongs to no model, `module` is the Python module or class that holds it, `path` that
-    one's name up to its colon (`pkg.mod:`) or class (`pkg.mod:Class`)."""
+    For a function without a model, `module` is the Python module or class that holds it, and `path` its name
+    up to the colon (`pkg.mod:`) or class (`pkg.mod:Class`)."""
 
     path: str
     kind: Kind
@@ -46,11 +46,11 @@ class ModuleSite(NamedTuple):
     parameter: str = ""
     is_after_step: bool = False
     function: Any = None
-    is_own_call: Callable[[Any], bool] | None = None  # by the first argument, where others share the function
+    is_own_call: Callable[[Any], bool] | None = None  # by the first argument, if the function is shared
 
     @property
     def name(self) -> str:
-        """The name its records get, as far as it is known before anything ran."""
+        """The name of its records, as far as it is known before the model runs."""
         own = model_output_name(self.module) if self.function is None else ""
         stem = site_stem(self.path, self.kind, self.parameter, own)
         if self.is_after_step:
@@ -63,7 +63,7 @@ class ModuleSite(NamedTuple):
 
     @property
     def of(self) -> Kind:
-        """What it is a gradient of; else its own kind."""
+        """The kind it is a gradient of; otherwise its own kind."""
         return _GRADIENT_TARGETS.get(self.kind, self.kind)
 
     @property
@@ -77,7 +77,7 @@ class ForwardSignature(NamedTuple):
     positional: tuple[str, ...]
     keywords: tuple[str, ...]
     varargs: str  # the name of `*args`
-    is_variadic: bool  # takes more than it names
+    is_variadic: bool  # has `*args` or `**kwargs`
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class ForwardSignature(NamedTuple):
 
 
 class SelectedSite(NamedTuple):
-    """A site that was selected, and which of its values: parts of it, and the n-th call, if so said."""
+    """A selected site, optionally narrowed to items of its value and to the n-th call."""
 
     site: ModuleSite
     items: str = ""
@@ -111,12 +111,12 @@ class SelectedSite(NamedTuple):
 
 
 def with_dotted_keys(item: str) -> str:
-    """`.k.0` for `['k'][0]`: a key or an index may be written like a field."""
+    """`.k.0` for `['k'][0]`: keys and indices may be written like fields."""
     return _BRACKETS.sub(lambda match: "." + (match[1] or match[2] or match[3] or ""), item)
 
 
 def require_module(model: Any) -> Any:
-    """The model, if it has modules to look into."""
+    """The model, or a TypeError if it is not a torch.nn.Module."""
     if hasattr(getattr(model, "_modules", None), "items") and hasattr(model, "register_forward_hook"):
         return model
     raise TypeError(
@@ -126,7 +126,7 @@ def require_module(model: Any) -> Any:
 
 
 def model_output_name(model: Any) -> str:
-    """What a model's own output is called: `out`, or its class where a child module is called so."""
+    """The name of a model's own output: `out`, or its class if a child module is named `out`."""
     return f"<{class_name(model)}>" if "out" in model._modules else "out"
 
 
@@ -140,7 +140,7 @@ def site_stem(path: str, kind: Kind, parameter: str, own: str) -> str:
 
 
 def unwrap(module: Any) -> Any:
-    """The module that a parallel, compiled or checkpointing wrapper stands for."""
+    """The module inside parallel, compile and checkpoint wrappers."""
     while True:
         attribute = _wrapped_name(_class_of(module))
         inner_module = module._modules.get(attribute) if attribute else None
@@ -160,7 +160,7 @@ def walk_modules(model: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def class_names(module: Any) -> tuple[str, ...]:
-    """The names of its class and all bases."""
+    """The names of its class and all base classes."""
     return _class_names(_class_of(module))
 
 
@@ -175,25 +175,25 @@ def _class_names(module_class: type) -> tuple[str, ...]:
 
 
 def class_name(module: Any) -> str:
-    """As the user wrote it: torch puts its own class in front of a fully sharded module's."""
+    """The user's class name: FSDP2 prepends its own class."""
     names = class_names(module)
     return names[1] if "FSDPModule" in names and names[0].startswith("FSDP") else names[0]
 
 
 def supports_hooks(module: Any) -> bool:
-    """Scripted modules run without Python; a traced one is called from it."""
+    """Whether Python hooks run: not inside scripted modules, but on a traced top-level module."""
     names = class_names(module)
     return "ScriptModule" not in names or "TopLevelTracedModule" in names
 
 
 def forward_signature(module: Any) -> ForwardSignature:
-    """What its forward takes; a forward set on the instance hides the class's."""
+    """The signature of its forward; one set on the instance takes precedence."""
     own, module_class = module.__dict__.get("forward"), _class_of(module)
     return _class_forward_signature(module_class) if own is None else _read_signature(own, False)
 
 
 def has_forward(module: Any) -> bool:
-    """Whether calling it means anything: a list of modules is none to be called."""
+    """Whether it can be called, unlike a ModuleList."""
     return "forward" in module.__dict__ or _class_has_forward(_class_of(module))
 
 
@@ -210,7 +210,7 @@ def _class_forward_signature(module_class: type) -> ForwardSignature:
 
 
 def _class_forward(module_class: type) -> Any:
-    """As it stands in the class: asking a traced module's class for its forward raises."""
+    """Read statically: getattr on a traced module's class raises."""
     return inspect.getattr_static(module_class, "forward", None)
 
 
@@ -220,7 +220,7 @@ def _read_signature(function: Any, is_method: bool) -> ForwardSignature:
     except (TypeError, ValueError):
         return ForwardSignature((), (), "", True)
     if is_method and parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
-        del parameters[0]  # the module itself, unless `*args` of a decorator takes it along with the others
+        del parameters[0]  # self, unless the `*args` of a decorator takes it
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = tuple(parameter.name for parameter in parameters if parameter.kind in named)
     keywords = tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
@@ -232,7 +232,7 @@ def _read_signature(function: Any, is_method: bool) -> ForwardSignature:
 
 
 def sites_of(path: str, module: Any, *, gradients: bool = True) -> Iterator[ModuleSite]:
-    """Everything that can be selected of one module."""
+    """All sites of one module."""
     callable_sites = _callable_sites(path, module) if has_forward(module) else []
     sites = callable_sites + [ModuleSite(path, "param", module, name) for name in state_names(module)]
     yield from sites
@@ -254,7 +254,7 @@ def _callable_sites(path: str, module: Any) -> list[ModuleSite]:
 
 
 def site_names(model: Any) -> list[str]:
-    """The names of all sites but gradients, for messages."""
+    """The names of all sites except gradients, for messages."""
     return [
         site.name
         for names, module in walk_modules(model)

@@ -1,8 +1,6 @@
-"""Gloo exchange and its encoding.
+"""An all-to-one collective: every rank's payload to rank 0, over a gloo process group of our own.
 
-An all-to-one collective: every rank's payload to rank 0, over a gloo process group of our own.
-
-The gather payload: records as a small pickled header, and their arrays as raw bytes beside it.
+A payload is the records as a small pickled header, and their arrays as raw bytes beside it.
 """
 
 from __future__ import annotations

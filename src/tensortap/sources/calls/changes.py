@@ -1,10 +1,6 @@
-"""What a line changed.
+"""Which variables, attributes and arrays each line of a traced call has changed.
 
-What each line of a running call has changed: its variables, what they hold, and arrays in place.
-
-What a line may change: the variables it binds, the objects it hands out, what it stores to.
-
-What an object holds under an attribute or a key, without running a line of its own.
+The bytecode tells what a line may change; attributes and items are looked up without running user code.
 """
 
 from __future__ import annotations
@@ -32,41 +28,41 @@ from tensortap.frameworks.equality import (
 from tensortap.frameworks.pytree import is_container
 from tensortap.sources.probes.bytecode import CodeInstructions, code_instructions
 
-# Ways to the memory of an array that its version counter does not tell of.
+# Access to the memory of an array that bypasses its version counter.
 _ALIASING = {"data", "numpy", "from_numpy", "asarray", "as_tensor", "frombuffer", "from_dlpack", "__array__"}
-_IN_PLACE_FROM = 13  # the arguments of BINARY_OP from here on are `+=` and the like
+_IN_PLACE_FROM = 13  # arguments of BINARY_OP from here on are in-place operators
 _SHARED = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
 class AccessStep(NamedTuple):
-    """From an object to what it holds: an attribute, or an item whose key is a constant or a variable."""
+    """Access to an attribute, or to an item whose key is a constant or a variable."""
 
     kind: str  # "attribute", "constant", "variable"
     key: str | int
 
 
 class MutatedTarget(NamedTuple):
-    """An attribute or item that is stored to, `self.cache` or `batch['mask']`, from a variable on."""
+    """An attribute or item that is assigned (`self.cache`, `batch['mask']`): a variable and access steps."""
 
     root: str
     steps: tuple[AccessStep, ...]
 
 
 class LineEffects(NamedTuple):
-    """Of one run, from an event of a trace up to the next."""
+    """What may change from one trace event to the next."""
 
     bound: tuple[str, ...] = ()
-    global_names: tuple[str, ...] = ()  # bound too, as globals
-    exposed: tuple[str, ...] = ()  # variables whose objects may be changed by what is called or stored
+    global_names: tuple[str, ...] = ()  # also bound
+    exposed: tuple[str, ...] = ()  # variables whose objects may be modified by calls or stores
     targets: tuple[MutatedTarget, ...] = ()
-    may_change: bool = False  # anything that is reached otherwise
-    is_in_place: bool = False  # it shows that it changes arrays
-    is_aliasing: bool = False  # it may make memory known under a second name
+    may_change: bool = False  # anything beyond the bound variables
+    is_in_place: bool = False  # it visibly modifies arrays
+    is_aliasing: bool = False  # it may create an alias of an array's memory
     reraises: bool = False
 
 
 class CodeEffects:
-    """The runs of a code object, and how a call of it ends."""
+    """The effects of each line of a code object, and the instructions that end or suspend a call."""
 
     def __init__(self, code: CodeType) -> None:
         self._code = code
@@ -103,7 +99,7 @@ class CodeEffects:
             if changes
             else {}
         )
-        if changes:  # an inner function may bind what it shares
+        if changes:  # a nested function may rebind shared variables
             bound.update(dict.fromkeys(self._shared_names))
         return LineEffects(
             tuple(bound),
@@ -125,13 +121,13 @@ class CodeEffects:
 
 
 def _source_position(instruction: dis.Instruction) -> tuple[int, int]:
-    """As it is read; several targets are not stored in that order."""
+    """In source order; several targets are not stored in that order."""
     positions = instruction.positions
     return ((positions.lineno or 0), (positions.col_offset or 0)) if positions else (0, 0)
 
 
 def _yields(instructions: list[dis.Instruction], code: CodeType) -> Iterator[int]:
-    """Where a value goes out; `await` gives the loop what is no value of the function."""
+    """Offsets that yield a value; what `await` yields to the event loop is not one."""
     waits = bool(code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
     for before, instruction in pairwise(instructions):
         if instruction.opname == "YIELD_VALUE" and not (waits and before.opname == "SEND"):
@@ -188,7 +184,7 @@ def _mutated_targets(run: list[dis.Instruction], code: CodeType) -> Iterator[Mut
 
 
 def _instruction_source(file: str, positions: dis.Positions) -> str:
-    """The source of an instruction, where there is one on one line."""
+    """The source of an instruction, if it is on one line."""
     if positions.lineno is None or positions.lineno != positions.end_lineno or positions.col_offset is None:
         return ""
     line = linecache.getline(file, positions.lineno).encode()
@@ -207,7 +203,7 @@ def _parse_target(source: str, code: CodeType) -> MutatedTarget | None:
             return None
         steps.append(step)
         node = node.value
-    # A file that was edited since it was imported shows other names than the code uses.
+    # A file edited since its import may show other names than the code uses.
     if not steps or not isinstance(node, ast.Name) or node.id not in _local_names(code):
         return None
     return MutatedTarget(node.id, tuple(reversed(steps)))
@@ -241,14 +237,14 @@ _NO_EFFECTS = LineEffects()
 
 
 class ChangeTracker:
-    """Looks before and after each line, at no more than what the line can have changed."""
+    """Compares before and after each line, only what the line can have changed."""
 
     __slots__ = (
         "_attribute_tokens",
+        "_code_effects",
         "_deep_names",
         "_has_aliases",
         "_line",
-        "_lines",
         "_on_change",
         "_previous_values",
         "_target_tokens",
@@ -256,31 +252,33 @@ class ChangeTracker:
         "_versions",
         "_wants",
         "effects",
-    )  # fmt: skip
+    )
 
-    def __init__(self, lines: CodeEffects, tell: OnChange, wants: Callable[[str], bool] | None) -> None:
-        self._lines, self._on_change, self._wants = lines, tell, wants
+    def __init__(
+        self, code_effects: CodeEffects, on_change: OnChange, wants: Callable[[str], bool] | None
+    ) -> None:
+        self._code_effects, self._on_change, self._wants = code_effects, on_change, wants
         self.effects = _NO_EFFECTS
         self._line = 0
         self._previous_values: dict[str, Any] = {}
         self._tokens: dict[str, Hashable] = {}
-        self._deep_names: frozenset[str] = frozenset()  # of the states, those of numbers
+        self._deep_names: frozenset[str] = frozenset()  # whose token covers the data
         self._attribute_tokens: dict[str, dict[str, Hashable]] = {}
         self._target_tokens: dict[MutatedTarget, tuple[str, Hashable]] = {}
-        self._versions: dict[str, int] = {}  # of every variable that is a tensor which counts its changes
-        self._has_aliases = False  # a version counter may not tell everything any more
+        self._versions: dict[str, int] = {}  # of every variable that is a tensor with a version counter
+        self._has_aliases = False  # version counters may miss changes
 
     def remember(self, name: str, value: Any) -> None:
-        """A variable has this value now."""
+        """Remember the version of a variable's value."""
         version = tensor_version(value)
         if version is not None:
             self._versions[name] = version
         elif name in self._versions:
             del self._versions[name]
 
-    def begin(self, frame: FrameType, variables: Mapping[str, Any]) -> None:
-        """A run of instructions begins."""
-        effects = self.effects = self._lines.effects(frame.f_lasti)
+    def begin_line(self, frame: FrameType, variables: Mapping[str, Any]) -> None:
+        """Snapshot what the next line can change."""
+        effects = self.effects = self._code_effects.effects(frame.f_lasti)
         self._line = frame.f_lineno
         self._previous_values = {name: variables.get(name, MISSING) for name in effects.bound}
         if effects.may_change:
@@ -313,7 +311,7 @@ class ChangeTracker:
             self._snapshot_overlapping(arrays, variables)
 
     def _snapshot_overlapping(self, arrays: list[Any], variables: Mapping[str, Any]) -> None:
-        """Whatever lies where these lie may change with them, and nothing else."""
+        """Snapshot the variables that share memory with these arrays."""
         deep_names = set()
         for name, value in variables.items():
             if (
@@ -326,7 +324,7 @@ class ChangeTracker:
         self._deep_names = frozenset(deep_names)
 
     def end_line(self, frame: FrameType, variables: Mapping[str, Any], has_called: bool) -> None:
-        """It is over: tell what differs. What a followed call did to attributes was told there."""
+        """Report what differs. Attribute changes made in a traced call were reported there."""
         reported: set[str] = set()
         effects = self.effects
         for name, before in self._previous_values.items():
@@ -352,7 +350,7 @@ class ChangeTracker:
         self._tokens, self._attribute_tokens, self._target_tokens, self._deep_names = {}, {}, {}, frozenset()
 
     def _is_rebound(self, name: str, before: Any, current: Any) -> bool:
-        """Told as a change unless the content is what it was when the line began."""
+        """Report it as a change unless the content is the same as when the line began."""
         if current is MISSING:
             self._versions.pop(name, None)
             return False
@@ -394,7 +392,7 @@ class ChangeTracker:
     def _report_attributes(self, variables: Mapping[str, Any], reported: set[str]) -> None:
         for name, before in self._attribute_tokens.items():
             value = variables.get(name, MISSING)
-            if name in reported:  # by the very attribute that was stored to, or as another object
+            if name in reported:  # by the assigned attribute, or as another object
                 continue
             for attribute_name, token in (attribute_tokens(value) or {}).items():
                 if before.get(attribute_name) != token and self._is_wanted(f"{name}.{attribute_name}"):
@@ -420,7 +418,7 @@ _NO_DICT: dict[str, Any] = {}
 
 
 def look_up_target(target: MutatedTarget, variables: Mapping[str, Any]) -> tuple[str, Any]:
-    """How far the way to it can be gone, up to an array whose numbers are stored to, and what is there."""
+    """The path as far as it can be resolved, at most up to an array, and the value there."""
     path, value = target.root, variables.get(target.root, MISSING)
     for step in target.steps:
         if value is MISSING or is_array(value):
@@ -450,7 +448,7 @@ def _look_up_item(value: Any, key: Any) -> Any:
 
 
 def look_up_attribute(value: Any, name: str) -> Any:
-    """From the instance, a slot, or what a module of torch keeps apart; properties are left alone."""
+    """From the instance dict, a slot, or a torch module's registries; properties are not called."""
     instance_dict = _instance_dict(value)
     if name in instance_dict:
         return instance_dict[name]
@@ -473,7 +471,7 @@ def _read_slot(slot: MemberDescriptorType, value: Any) -> Any:
 
 
 def attribute_tokens(value: Any) -> dict[str, Hashable] | None:
-    """The surface of each public attribute of a small object, slots too; None for what is no such thing."""
+    """A shallow change token of each public attribute of a small object, slots too; None for other values."""
     if isinstance(value, _OPAQUE) or is_container(value):
         return None
     value_class: type = type(value)
@@ -485,8 +483,8 @@ def attribute_tokens(value: Any) -> dict[str, Hashable] | None:
     if len(attributes_by_name) > _MAX_ATTRIBUTES or "_modules" in attributes_by_name:
         return None
     return {
-        name: shallow_change_token(one)
-        for name, one in attributes_by_name.items()
+        name: shallow_change_token(attribute_value)
+        for name, attribute_value in attributes_by_name.items()
         if type(name) is str and name[:1] != "_"
     }
 
@@ -515,4 +513,4 @@ def _instance_dict(value: Any) -> dict[str, Any]:
     return instance_dict if type(instance_dict) is dict else _NO_DICT
 
 
-NO_RESULT: Any = object()  # was returned
+NO_RESULT: Any = object()  # distinguishes no result from None

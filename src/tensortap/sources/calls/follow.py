@@ -1,4 +1,4 @@
-"""A followed call and what it calls, as records: what came in, each change with its line, how it ended."""
+"""Records of a traced call and the calls inside it: arguments, each change with its line, and the end."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from tensortap.sources.probes.settrace import add_observer, remove_observer
 
 _MAX_CALLERS = 3
 _MAX_ERROR_LENGTH = 200
-_MAX_DECORATOR_LINES = 50  # lines of them
-_OWN_FOLDER = str(Path(__file__).resolve().parents[2]) + "/"
+_MAX_DECORATOR_LINES = 50
+OWN_FOLDER = str(Path(__file__).resolve().parents[2]) + "/"
 _RETURNS_BY_STOP_ITERATION = inspect.CO_GENERATOR | inspect.CO_COROUTINE
 _next_trace_number = itertools.count(1).__next__
 
 
 class FunctionInfo:
-    """What is the same for every call of a function."""
+    """What is shared by all calls of a function."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self.name = code.co_qualname
-        self.lines = CodeEffects(code)
+        self.code_effects = CodeEffects(code)
         self.line = _definition_line(code)
-        self.first = self.lines.first
+        self.first = self.code_effects.first
         self.next_call = itertools.count().__next__
 
 
 def _definition_line(code: CodeType) -> int:
-    """Of the `def`; the code begins with the first decorator."""
+    """The line of the `def`; co_firstlineno is that of the first decorator."""
     start, def_line = code.co_firstlineno, re.compile(rf"\s*(async\s+)?def\s+{re.escape(code.co_name)}\b")
     for line in range(start, start + _MAX_DECORATOR_LINES):
         if def_line.match(linecache.getline(code.co_filename, line)):
@@ -49,7 +49,7 @@ def _definition_line(code: CodeType) -> int:
     return start
 
 
-_function_infos: dict[int, FunctionInfo] = {}  # calls are counted for the whole process
+_function_infos: dict[int, FunctionInfo] = {}  # calls are counted per process
 
 
 def get_function_info(code: CodeType) -> FunctionInfo:
@@ -60,7 +60,7 @@ def get_function_info(code: CodeType) -> FunctionInfo:
 
 
 class TraceSource(Protocol):
-    """What a tree asks of the source it belongs to."""
+    """What a trace needs of its source."""
 
     max_depth: int
     taps: tuple[Tap, ...]
@@ -71,43 +71,39 @@ class TraceSource(Protocol):
 
     @property
     def wants(self) -> Callable[[str], bool] | None:
-        """Which variables are told; None: all."""
+        """Whether a variable is recorded; None: all are."""
 
     def fail(self) -> None: ...
 
 
 class CallTrace:
-    """The outermost call of a decorated function; is asked about each call of its thread while that runs."""
+    """The trace of one outermost call of a decorated function; observes the calls of its thread meanwhile."""
 
     def __init__(self, source: TraceSource, root: CodeType, rank: int = 0) -> None:
         self.source, self._root_code, self.rank = source, root, rank
         self.number = _next_trace_number()
         self.emitters = tuple(tap.fast_emit() for tap in source.taps)
         self.current: _TracedCall | None = None
-        self.count = 0  # of calls that were followed
+        self.count = 0  # of traced calls
         self._has_begun = False
-        self.is_over = False  # given up after a failure
-        self._exception_outside: BaseException | None = (
-            None  # what is being handled where the function is called
-        )
+        self.is_over = False  # stopped after a failure
+        self._exception_outside: BaseException | None = None  # being handled where the function is called
 
     def begin(self) -> None:
-        """Follow what this thread runs from here to `end`."""
+        """Trace this thread from here to `end`."""
         self.current, self._exception_outside = None, sys.exception()
         add_observer(self)
 
     def end(self, result: Any = NO_RESULT) -> None:
         remove_observer(self)
-        error, self._exception_outside = (
-            (None if sys.exception() is self._exception_outside else sys.exception()),
-            None,
-        )
+        raised = sys.exception()
+        error, self._exception_outside = (None if raised is self._exception_outside else raised), None
         if self.current is not None and not self.is_over:
             self._end_early(result, error)
 
     def _end_early(self, result: Any, error: BaseException | None) -> None:
-        """The events ceased before the call was over: an interrupt came in the middle of one, or the program
-        has set a trace function of its own."""
+        """Trace events stopped before the call returned: an interrupt came during one, or the program set its
+        own trace function."""
         root, self.current = self.current, None
         while root is not None and root.caller is not None:
             root = root.caller
@@ -118,7 +114,7 @@ class CallTrace:
             self.fail()
 
     def will_trace(self, code: CodeType) -> bool:
-        """Whether it is inside of the tree, or at its root, that a function is called now."""
+        """Whether a call of this function now would be in the trace, or its root."""
         return self.current is not None or (not self._has_begun and code is self._root_code)
 
     def on_call(self, frame: FrameType) -> Callable[[FrameType, str, Any], None] | None:
@@ -146,7 +142,7 @@ class CallTrace:
         return call
 
     def fail(self) -> None:
-        """Called while an exception is being handled: this tree is not followed any further."""
+        """Stop this trace; called while an exception is being handled."""
         self.is_over = True
         self.source.fail()
 
@@ -171,9 +167,9 @@ class _TracedCall:
         self._nth = info.next_call()
         self.caller: _TracedCall | None = None
         self._sites: dict[int, Site] = {}
-        self._raised_errors: dict[int, str] = {}  # by the instruction that raised it
-        self._calls_at_line_start = 0  # of calls in the tree when the line began
-        self._changes = ChangeTracker(info.lines, self._emit_change, trace.source.wants)
+        self._raised_errors: dict[int, str] = {}  # by offset of the raising instruction
+        self._calls_at_line_start = 0  # traced calls when the line began
+        self._changes = ChangeTracker(info.code_effects, self._emit_change, trace.source.wants)
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         trace = self._trace
@@ -182,7 +178,7 @@ class _TracedCall:
         try:
             if event == "line":
                 self._on_line(frame)
-            elif event != "opcode":  # asked for by another tool
+            elif event != "opcode":  # requested by another tool
                 self._on_event(frame, event, argument)
         except Exception:  # noqa: BLE001 - a guest in someone's function
             trace.fail()
@@ -195,7 +191,7 @@ class _TracedCall:
         self._emit(self._info.name, None, "call", site)
         variables = frame.f_locals
         wants = trace.source.wants
-        for name in self._info.lines.arguments:
+        for name in self._info.code_effects.arguments:
             if name in variables and (wants is None or wants(name)):
                 self._emit(f"{self._info.name}.{name}", variables[name], "input", self._site(0))
                 self._changes.remember(name, variables[name])
@@ -205,13 +201,13 @@ class _TracedCall:
         call_count, variables, changes = self._trace.count, frame.f_locals, self._changes
         changes.end_line(frame, variables, call_count != self._calls_at_line_start)
         self._calls_at_line_start = call_count
-        changes.begin(frame, variables)
+        changes.begin_line(frame, variables)
         if changes.effects.reraises:
             self._raised_errors[-1] = _describe_error(sys.exception())
 
     def _begin_line(self, frame: FrameType, variables: dict[str, Any]) -> None:
         self._calls_at_line_start = self._trace.count
-        self._changes.begin(frame, variables)
+        self._changes.begin_line(frame, variables)
 
     def _end_line(self, frame: FrameType) -> dict[str, Any]:
         variables = frame.f_locals
@@ -227,28 +223,30 @@ class _TracedCall:
             variables = self._end_line(frame)
             self._raised_errors[frame.f_lasti] = self._raised_errors[-1] = _describe_error(argument[1])
             self._begin_line(frame, variables)
-        else:  # a generator or coroutine goes on
+        else:  # a generator or coroutine resumes
             self._raised_errors.clear()
             self.caller, self._trace.current = self._trace.current, self
             self._begin_line(frame, frame.f_locals)
 
     def _emit_end(self, frame: FrameType, argument: Any) -> None:
-        lines, offset, name = self._info.lines, frame.f_lasti, self._info.name
+        code_effects, offset, name = self._info.code_effects, frame.f_lasti, self._info.name
         site = self._site(frame.f_lineno)
-        if offset in lines.returns:
+        if offset in code_effects.returns:
             self._emit(name, argument, "return", site)
-        elif offset in self._raised_errors or not (offset in lines.yields or offset in lines.awaits):
+        elif offset in self._raised_errors or not (
+            offset in code_effects.yields or offset in code_effects.awaits
+        ):
             self._emit(
                 name,
                 self._raised_errors.get(offset) or self._raised_errors.get(-1) or "exception",
                 "raise",
                 site,
             )
-        elif offset in lines.yields:
+        elif offset in code_effects.yields:
             self._emit(name, _unwrap_yielded(argument, self._info.code), "yield", site)
 
     def end_early(self, result: Any, error: BaseException | None) -> None:
-        """How it ended is known from outside; of a generator that goes on there is nothing to tell."""
+        """Emit the end as known from the wrapper; nothing for a generator that is suspended."""
         code, name = self._info.code, self._info.name
         if isinstance(error, StopIteration) and code.co_flags & _RETURNS_BY_STOP_ITERATION:
             result, error = error.value, None
@@ -280,7 +278,7 @@ def _callers(frame: FrameType) -> Iterator[str]:
     outer = frame.f_back
     while outer is not None:
         code = outer.f_code
-        if not code.co_filename.startswith(_OWN_FOLDER):
+        if not code.co_filename.startswith(OWN_FOLDER):
             yield f"{code.co_name}@{Path(code.co_filename).name}:{outer.f_lineno}"
         outer = outer.f_back
 
@@ -293,7 +291,7 @@ def _line_left(error: BaseException, code: CodeType) -> int:
 
 
 def _unwrap_yielded(value: Any, code: CodeType) -> Any:
-    """An asynchronous generator wraps what it gives, in an object that has no other way in."""
+    """The value inside the object that an async generator wraps it in, reachable only through gc."""
     if not code.co_flags & inspect.CO_ASYNC_GENERATOR:
         return value
     referents = gc.get_referents(value)
@@ -301,7 +299,7 @@ def _unwrap_yielded(value: Any, code: CodeType) -> Any:
 
 
 def _describe_error(error: BaseException | None) -> str:
-    """`TypeError: message`, without asking the program's own `__str__`."""
+    """`TypeError: message`, without calling a user-defined `__str__`."""
     if error is None:
         return ""
     name, arguments = type(error).__name__, error.args

@@ -1,11 +1,4 @@
-"""Decorated functions, wrappers, scope.
-
-Decorated functions and what they call: each call, argument, change of a variable, and how it ended.
-
-Which code a followed call is followed into.
-
-Wrappers that run a function, a generator or a coroutine as if they were it, and have it followed.
-"""
+"""Trace the calls of decorated functions and what they call: the wrappers, and the scope of a trace."""
 
 from __future__ import annotations
 
@@ -16,7 +9,6 @@ import sys
 import sysconfig
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
@@ -26,15 +18,14 @@ from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
 from tensortap.frameworks.torch import disable_compile
 from tensortap.sources.calls.changes import NO_RESULT
-from tensortap.sources.calls.follow import CallTrace, FunctionInfo, get_function_info
+from tensortap.sources.calls.follow import OWN_FOLDER, CallTrace, FunctionInfo, get_function_info
 from tensortap.sources.function_names import unwrap_function
 from tensortap.sources.probes.settrace import active_observers
 
-_OWN_FOLDER = str(Path(__file__).resolve().parents[2]) + "/"
-# They have no level of their own; what they call has.
+# They are no level of the tree; the functions they call are.
 _TRANSPARENT = {"<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 _MODULE_CALLS = {"_call_impl", "_wrapped_call_impl"}
-# Python calls these behind the program's back, or so often that nothing else would be seen.
+# Python calls these implicitly, or so often that they would hide everything else.
 IMPLICIT_METHODS = frozenset(
     ("__del__", "__repr__", "__str__", "__format__", "__getattr__", "__getattribute__", "__setattr__",
      "__delattr__", "__hash__", "__eq__", "__ne__", "__bool__", "__instancecheck__", "__subclasscheck__")
@@ -43,7 +34,7 @@ _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 class TraceScope:
-    """The program's own code, the packages of decorated functions, and the modules that were asked for."""
+    """The code to trace: the program's own, the packages of decorated functions, and requested modules."""
 
     def __init__(self, follow: Sequence[str] | bool | None = None) -> None:
         self._packages: set[str] = set()
@@ -51,12 +42,12 @@ class TraceScope:
         self._patterns = () if isinstance(follow, bool) or follow is None else tuple(follow)
 
     def add(self, module: str | None) -> None:
-        """A function of it was decorated."""
+        """Add the package of a decorated function."""
         self._packages.add(root_package(module))
 
     def contains(self, frame: FrameType) -> bool:
         code = frame.f_code
-        if not code.co_flags & inspect.CO_OPTIMIZED or code.co_filename.startswith(_OWN_FOLDER):
+        if not code.co_flags & inspect.CO_OPTIMIZED or code.co_filename.startswith(OWN_FOLDER):
             return False
         if code.co_name in _TRANSPARENT or code.co_name in IMPLICIT_METHODS or code.co_name in _MODULE_CALLS:
             return False
@@ -76,12 +67,12 @@ class TraceScope:
 
 
 def root_package(module: str | None) -> str:
-    """The outermost one."""
+    """The top-level package."""
     return (module or "").partition(".")[0]
 
 
 def is_generated(code: CodeType) -> bool:
-    """As a dataclass's `__init__`: without a file, under a name that nobody calls by itself."""
+    """Whether it is generated, like a dataclass's `__init__`: without a file, with a dunder name."""
     return code.co_filename.startswith("<") and code.co_name.startswith("__")
 
 
@@ -95,7 +86,7 @@ def _file_of(code: CodeType, root: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_library(file: str) -> bool:
-    """Whether it came with Python or was installed."""
+    """Whether it is of the standard library or site-packages."""
     return bool(_INSTALLED.search(file)) or file.startswith(_library_folders())
 
 
@@ -107,15 +98,15 @@ def _library_folders() -> tuple[str, ...]:
 
 MAX_DEPTH = 20
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property, functools.partialmethod)
-# Made before there is an object, or a class, that could be followed.
+# Called before there is an object, or a class, to trace.
 _NEVER_WRAPPED = IMPLICIT_METHODS | {"__new__", "__init_subclass__", "__class_getitem__", "__set_name__"}
 
 
 class TracedFunctions:
-    """Follows the calls of the functions it has wrapped, into every tap it is attached to.
+    """Traces the calls of the functions it has wrapped, into every tap it is attached to.
 
-    `targets` are patterns of variables (`video`, `self.cache`, `mask_*`); without them all are told. `follow`
-    names modules besides the program's own, or is True for all. `max_depth` bounds the levels below the
+    `targets` are patterns of variables (`video`, `self.cache`, `mask_*`), by default all. `follow` names
+    modules to trace besides the program's own, or is True for all. `max_depth` limits the levels below the
     decorated function.
     """
 
@@ -131,9 +122,8 @@ class TracedFunctions:
         self.taps: tuple[Tap, ...] = ()
         self._launch_ranks = rank_info()
         self._scope = TraceScope(follow)
-        self._infos: dict[
-            int, tuple[CodeType, FunctionInfo | None]
-        ] = {}  # by the id of the code, whose hash is slow
+        # By the id of the code, whose hash is slow.
+        self._infos: dict[int, tuple[CodeType, FunctionInfo | None]] = {}
         self._is_target_by_path: dict[str, bool] = {}
 
     def start(self, tap: Tap) -> None:
@@ -143,8 +133,8 @@ class TracedFunctions:
         self.taps = ()
 
     def wrap(self, function: Any) -> Any:
-        """What to put in the place of a function or a method of any sort; a class is given back itself, with
-        all methods of its own wrapped."""
+        """The wrapper of a function or method of any kind; a class is returned itself, with its own methods
+        wrapped."""
         if isinstance(function, type):
             return self._wrap_class(function)
         if not callable(function) and not isinstance(function, _DESCRIPTORS):
@@ -152,7 +142,7 @@ class TracedFunctions:
                 f"only functions, methods and classes can be followed, not {function!r}; "
                 "put the decorator right above a def or a class"
             )
-        unwrap_function(function)  # raises where there is no Python code
+        unwrap_function(function)  # raises if there is no Python code
         return self._wrap_inside(function)
 
     def _wrap_class(self, owner: type) -> type:
@@ -185,7 +175,7 @@ class TracedFunctions:
         return wrap_call(function, functools.partial(self._make_trace, real))
 
     def _make_trace(self, real: FunctionType) -> CallTrace | None:
-        """A tree for this call; none where nobody listens, or it is part of one that they hear already."""
+        """A trace for this call; None without taps, or if it is part of a trace that they receive already."""
         if not self.taps or not self.is_enabled or not is_on():
             return None
         code = real.__code__
@@ -200,7 +190,7 @@ class TracedFunctions:
         return all(any(tap is traced for traced in trace.source.taps) for tap in self.taps)
 
     def include(self, code: CodeType) -> None:
-        """Whatever it is, it was decorated."""
+        """Trace it whatever the scope, because it was decorated."""
         self._infos[id(code)] = (code, get_function_info(code))
 
     def function_info(self, frame: FrameType) -> FunctionInfo | None:
@@ -230,7 +220,7 @@ class TracedFunctions:
 
 
 def _matches_target(pattern: str, path: str) -> bool:
-    """The variable itself, or a part of it, or what holds the part that is wanted."""
+    """Whether the pattern matches the variable, a part of it, or a container of it."""
     return (
         matches_pattern(pattern, path)
         or matches_pattern(f"{pattern}.**", path)
@@ -239,12 +229,12 @@ def _matches_target(pattern: str, path: str) -> bool:
 
 
 def _is_method_of(owner: type, member: Any) -> bool:
-    """Not what a library has put there, as `dataclasses` and `enum` do: all of theirs would be followed."""
+    """Not a method that a library has added, as `dataclasses` and `enum` do: it would all be traced."""
     if not isinstance(member, (FunctionType, *_DESCRIPTORS)):
         return False
     try:
         real = unwrap_function(member)
-    except TypeError:  # around something that has no Python code
+    except TypeError:  # wraps something without Python code
         return False
     is_own_code = root_package(real.__module__) == root_package(owner.__module__) or not is_library(
         real.__code__.co_filename
@@ -253,20 +243,20 @@ def _is_method_of(owner: type, member: Any) -> bool:
 
 
 class CallTracer(Protocol):
-    """Follows one call of a function."""
+    """Traces one call of a function."""
 
     def begin(self) -> None:
-        """Follow what this thread runs from here to `end`."""
+        """Trace this thread from here to `end`."""
 
     def end(self, result: Any = NO_RESULT) -> None:
-        """Also where `begin` was interrupted; safe to call twice. `result` is what a plain function gave."""
+        """Also called if `begin` was interrupted; safe to call twice. `result` is a plain function's."""
 
 
-MakeTracer = Callable[[], CallTracer | None]  # None: run it plainly
+MakeTracer = Callable[[], CallTracer | None]  # None: call it untraced
 
 
 def wrap_call(function: Callable[..., Any], make_tracer: MakeTracer) -> Callable[..., Any]:
-    """A function of the same sort (plain, generator, coroutine, asynchronous generator)."""
+    """A wrapper of the same kind: plain function, generator, coroutine or async generator."""
     if inspect.isasyncgenfunction(function):
         wrapper = _wrap_async_generator(function, make_tracer)
     elif inspect.iscoroutinefunction(function):
@@ -330,14 +320,14 @@ def _wrap_async_generator(function: Callable[..., Any], make_tracer: MakeTracer)
                 closing = inner.aclose()
                 await (closing if tracer is None else _TracedAwaitable(closing, tracer))
                 raise
-            except BaseException as error:  # noqa: BLE001 - thrown in, and so it is thrown on
+            except BaseException as error:  # noqa: BLE001 - thrown into the wrapper, passed on
                 awaitable = inner.athrow(error)
 
     return generate
 
 
 class _TracedIterator:
-    """A generator or coroutine that is followed while it runs, and not while it waits."""
+    """A generator or coroutine that is traced while it runs, not while it is suspended."""
 
     def __init__(self, inner: Any, tracer: CallTracer) -> None:
         self._inner, self._tracer = inner, tracer
@@ -375,5 +365,5 @@ class _TracedAwaitable:
         self._inner, self._tracer = inner, tracer
 
     def __await__(self) -> Any:
-        # What `asend` gives is its own iterator; a coroutine has send and throw itself.
+        # The awaitable of `asend` is its own iterator; a coroutine has send and throw itself.
         return _TracedIterator(self._inner, self._tracer)

@@ -1,10 +1,7 @@
-"""Torch.compile.
+"""Models under torch.compile: run them eagerly, observe values inside their graphs, or refuse them.
 
-Compiled models: run as plain Python while they are captured, tapped in their graphs, or refused.
-
-Show values and gradients from inside compiled graphs, without breaking or recompiling them.
-
-Values of a compiled model, out of its graphs: the hooks are compiled with it and show what they see.
+In a graph the hooks are compiled with the model; an operator passes values and gradients to callbacks,
+without graph breaks.
 """
 
 from __future__ import annotations
@@ -38,17 +35,17 @@ _COMPILER = "torch._dynamo"
 
 
 def run_eagerly() -> contextlib.AbstractContextManager[None]:
-    """Let compiled code run as it was written; its graphs are kept and used again afterwards.
+    """Run compiled code eagerly in this context; its graphs are kept and reused afterwards.
 
-    The compiler takes seconds to import: where it is not loaded yet, this waits until the program does.
+    The compiler takes seconds to import: if it is not loaded, this takes effect when the program imports it.
     """
     return _RunEagerly()
 
 
-# No generator: one that a program leaves open runs its end while the interpreter is half gone.
+# Not a generator: one left open would run its cleanup while the interpreter shuts down.
 class _RunEagerly(contextlib.AbstractContextManager[None]):
-    """The compiler is asked by the first that comes and released by the last that goes: captures need not
-    end in the order in which they began, and the compiler knows no other."""
+    """The first user sets the stance and the last one resets it: captures need not end in the reverse order
+    of their start, and the compiler supports no other."""
 
     _lock = threading.Lock()
     _users = 0
@@ -93,7 +90,7 @@ def _set_eager_stance() -> contextlib.AbstractContextManager[None]:
 
 
 class _CompilerImportHook(MetaPathFinder):
-    """Sees the compiler being imported, and asks it for plain Python as soon as it is there."""
+    """Import hook that forces eager execution as soon as the compiler is imported."""
 
     def __init__(self, undo: contextlib.ExitStack) -> None:
         self._stack = undo
@@ -125,16 +122,16 @@ Keys = tuple[int | None, int | None]  # for the value, for its gradient
 MAX_DEPTH = 20
 log = logging.getLogger("tensortap.graph")
 
-# A graph can hold a number but no function, so the functions are found by number, once per process.
-# A number is never given twice: a graph that outlives its capture must not speak to the next one.
+# A graph can hold a number but no function, so callbacks are looked up by number, once per process.
+# Numbers are never reused: a graph that outlives its capture must not call the next one's callbacks.
 _callbacks: dict[int, Callback] = {}
 _next_keys = itertools.count(1)
 
 
 def register_callback(callback: Callback) -> int:
-    """A key under which `see` and `see_gradient` call `callback(tensor, position)`, until `forget(key)`.
+    """A key under which `see` and `see_gradient` call `callback(tensor, position)` until it is unregistered.
 
-    The tensor is the program's own and its memory is used again after the call: copy what is kept.
+    The tensor is the program's own and its memory is reused after the call: copy what you keep.
     """
     key = next(_next_keys)
     _callbacks[key] = callback
@@ -146,15 +143,15 @@ def unregister_callback(key: int) -> None:
 
 
 def see(tensor: torch.Tensor, key: int, position: str = "") -> None:
-    """Show a tensor to the callback of `key`, each time this line runs, compiled or not."""
+    """Call the callback of `key` with a tensor, each time this line runs, compiled or not."""
     _see(tensor, key, position)
 
 
 def see_gradient(tensor: torch.Tensor, key: int, position: str = "") -> torch.Tensor:
-    """The same tensor; its gradient is shown to the callback of `key` in each backward pass.
+    """The same tensor; the callback of `key` gets its gradient in each backward pass.
 
-    Go on with what is returned: for a leaf of autograd it is a view, because a hook on the leaf itself
-    would stay there after the call. A leaf's gradient is therefore that of this use alone.
+    Use the returned tensor: for an autograd leaf it is a view, because a hook on the leaf itself would
+    outlive the call. A leaf's gradient is therefore that of this use alone.
     """
     if not tensor.requires_grad:
         return tensor
@@ -162,17 +159,17 @@ def see_gradient(tensor: torch.Tensor, key: int, position: str = "") -> torch.Te
 
     def observe(gradient: torch.Tensor) -> torch.Tensor:
         see(gradient, key, position)
-        return gradient  # compiled autograd takes None for the gradient itself
+        return gradient  # compiled autograd would take None as the gradient
 
     hooked.register_hook(observe)
     return cast(torch.Tensor, hooked)
 
 
 def output_hook(value_key: int | None = None, gradient_key: int | None = None) -> Callable[..., Any]:
-    """A hook for `register_forward_hook` that shows each tensor of the output, with its position.
+    """A hook for `register_forward_hook` that observes each tensor of the output, with its position.
 
     Positions read like `pytree.leaves`: `""`, `[0]`, `['k'][0]`, `.logits`. Tuples, lists, deques,
-    dictionaries, named tuples, dataclasses and `ModelOutput` are opened, any other container is passed by.
+    dictionaries, named tuples, dataclasses and `ModelOutput` are traversed, other containers are skipped.
     """
 
     keys = (value_key, gradient_key)
@@ -187,10 +184,10 @@ def output_hook(value_key: int | None = None, gradient_key: int | None = None) -
 def input_hook(
     value_key: int | None = None, gradient_key: int | None = None, names: tuple[str, ...] = ()
 ) -> Callable[..., Any]:
-    """A hook for `register_forward_pre_hook(hook, with_kwargs=True)` that shows each tensor given.
+    """A hook for `register_forward_pre_hook(hook, with_kwargs=True)` that observes each input tensor.
 
-    `names` are the parameters of `forward`: then a position begins with `.hidden_states` however that
-    was passed; an argument beyond them begins with `[3]`.
+    `names` are the parameters of `forward`: a position begins with `.hidden_states` however it was passed;
+    that of an argument beyond them begins with `[3]`.
     """
 
     keys = (value_key, gradient_key)
@@ -209,7 +206,7 @@ def input_hook(
 
 
 def tensor_observer(key: int) -> Callable[[Any, str], None]:
-    """A function that shows a value, or the tensors of a container, under a name; compiled or not."""
+    """A function that observes a tensor, or the tensors of a container, under a name; compiled or not."""
 
     def observe(value: Any, name: str) -> None:
         _observe_tensors(value, name, (key, None))
@@ -219,10 +216,10 @@ def tensor_observer(key: int) -> Callable[[Any, str], None]:
 
 @contextlib.contextmanager
 def fresh_graphs(hooks: int = 0) -> Iterator[None]:
-    """Forget all compiled graphs on enter and on exit; hooks put on inside are then seen, and gone after.
+    """Reset dynamo on enter and on exit, so that hooks registered inside are compiled in, and gone after.
 
-    `hooks` is how many there will be: blocks that are compiled one by one shared a graph until each
-    holds a key of its own, so dynamo is allowed that many graphs more.
+    `hooks` is how many there will be: layers that are compiled one by one shared a graph until each has its
+    own key, so dynamo's recompile limits are raised by that many.
     """
     # Imported here: it takes a second, and a program that compiles nothing never needs it.
     import torch._dynamo
@@ -242,16 +239,16 @@ def _dynamo_settings(config: Any, hooks: int) -> dict[str, Any]:
 
 
 def _never_compile_alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let dynamo trace it into a graph, but run it as it is where no graph is: not as a graph of its own.
+    """Let dynamo inline it into a graph, but never compile it as a graph of its own.
 
-    The hooks of a compiled model's root run outside of its graph; so does everything after a graph break.
+    The hooks of a compiled model's root run outside its graph; so does everything after a graph break.
     """
     set_code_exec_strategy(function.__code__, _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP))
     return function
 
 
 def _observe_tensors(value: Any, position: str, keys: Keys, depth: int = 0) -> Any:
-    """The value after its tensors were shown; another container only if a tensor in it is another."""
+    """Observe the tensors of a value; returns the value, rebuilt only if a tensor was replaced by a view."""
     if isinstance(value, torch.Tensor):
         if keys[0] is not None:
             see(value, keys[0], position)
@@ -263,7 +260,7 @@ def _observe_tensors(value: Any, position: str, keys: Keys, depth: int = 0) -> A
 
 
 def _members_of(value: Any) -> list[tuple[str, Any]]:
-    """What a container holds. Not `pytree.children`: this is traced by dynamo, which cannot follow that."""
+    """The members of a container. Not `pytree.children`: dynamo traces this, and cannot trace that."""
     kind = type(value)
     if hasattr(kind, "__dataclass_fields__") and not isinstance(value, dict):
         return [(f".{name}", getattr(value, name, None)) for name in kind.__dataclass_fields__]
@@ -279,7 +276,7 @@ def _members_of(value: Any) -> list[tuple[str, Any]]:
 
 
 def _rebuild(value: Any, members: list[Any]) -> Any:
-    """Only plain containers; from any other the value goes on, and such a leaf's gradient is not seen."""
+    """Rebuild a plain container; others are returned unchanged, and gradients in them are not observed."""
     if type(value) is dict:
         return dict(zip(value, members, strict=True))
     return type(value)(members) if type(value) in (list, tuple) else value
@@ -292,7 +289,7 @@ def _dispatch(tensor: torch.Tensor, key: int, position: str) -> None:
         return
     try:
         callback(tensor, position)
-    except Exception:  # the graph that runs is the user's: a failure of ours must not end it
+    except Exception:  # the graph is the user's: our failure must not end it
         if is_strict():
             raise
         log.exception("a value at %r could not be taken; this site is left out from now on", position)
@@ -302,38 +299,38 @@ def _dispatch(tensor: torch.Tensor, key: int, position: str) -> None:
 def _see_batch(
     info: Any, dims: tuple[int | None, ...], tensor: torch.Tensor, *site: Any
 ) -> tuple[None, None]:
-    """Inside `vmap` the whole batch is shown at once, its dimension first."""
+    """Inside `vmap` the full batch is observed at once, batch dimension first."""
     _see(tensor if dims[0] is None else tensor.movedim(dims[0], 0), *site)
     return None, None
 
 
 def _define_operator() -> tuple[Any, Callable[[torch.Tensor, int, str], None]]:
-    """The operator that stands in a graph where a value is seen.
+    """The operator that observes a value in a graph.
 
-    Written with `Library`: a call costs 2-3 us, where the wrappers of `custom_op` make it 40.
+    Defined with `Library`: a call costs 2-3 us, with the wrappers of `custom_op` 40.
     """
     library = _new_library("tensortap", "FRAGMENT")
-    # A replayed CUDA graph calls no Python.
+    # A replayed CUDA graph runs no Python.
     library.define("see(Tensor tensor, int key, str position) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
     library.impl("see", _dispatch, "CompositeExplicitAutograd")
     library.impl("see", torch.library.fallthrough_kernel, "Autograd")
     torch.library.register_fake("tensortap::see", lambda tensor, key, position: None, lib=library)
     torch.library.register_vmap("tensortap::see", _see_batch, lib=library)
     operator = torch.ops.tensortap.see.default
-    # An operator that returns nothing is removed from a graph, unless its order is known to matter.
+    # An operator without outputs is removed from a graph as dead code, unless it is registered as effectful.
     _register_effectful_op(operator, _EffectType.ORDERED)
     return library, operator
 
 
 _new_library: Any = torch.library.Library
-_library, _see = _define_operator()  # without its library an operator is gone
+_library, _see = _define_operator()  # the operator lives as long as its library
 
 
 _POSITION_PATTERN = re.compile(r"\.?([^.\[]*)(.*)", re.DOTALL)
 
 
 class CompiledModuleSource(ModuleSource):
-    """The modules of a compiled model, from `start` to `stop`; graphs made meanwhile hold the hooks."""
+    """The modules of a compiled model, from `start` to `stop`; graphs compiled meanwhile have the hooks."""
 
     uncalled_reason = "not called, or inside a part of the compiled graph that shows nothing (torch.cond)"
 
@@ -351,13 +348,13 @@ class CompiledModuleSource(ModuleSource):
         return len(self.points)
 
     def _hook_step(self) -> Any:
-        """The first tensor that the model is given begins a step."""
-        key = self._ticket(lambda tensor, position: self._first(position))
+        """The first input tensor of the model begins a step."""
+        key = self._register(lambda tensor, position: self._begin_step_at_first(position))
         names = forward_signature(self.model).positional
         hook = input_hook(key, None, names)
         return self.model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
 
-    def _first(self, position: str) -> None:
+    def _begin_step_at_first(self, position: str) -> None:
         self._first_position = getattr(self, "_first_position", position)
         if position == self._first_position:
             self.begin_step()
@@ -365,8 +362,8 @@ class CompiledModuleSource(ModuleSource):
     def _hook(self, module: Any, points: Sequence[ObservationPoint]) -> None:
         for point in points:
             counter = _CallCounter(point)
-            value_key = self._ticket(counter.value)
-            gradient_key = self._ticket(counter.gradient) if point.gradients else None
+            value_key = self._register(counter.on_value)
+            gradient_key = self._register(counter.on_gradient) if point.gradients else None
             if point.kind == "input":
                 hook = input_hook(value_key, gradient_key, forward_signature(module).positional)
                 handle = module.register_forward_pre_hook(hook, with_kwargs=True)
@@ -379,14 +376,14 @@ class CompiledModuleSource(ModuleSource):
                 handle = module.register_forward_hook(_parameter_hook(value_key, names))
             self._handles.append(handle)
 
-    def _ticket(self, callback: Any) -> int:
+    def _register(self, callback: Any) -> int:
         key = register_callback(callback)
         self._keys.append(key)
         return key
 
 
 class _CallCounter:
-    """Counts what a graph shows of one port: each position once per call, gradients in the reverse order."""
+    """Numbers the calls of one point in a graph: each position once per call, gradients in reverse order."""
 
     def __init__(self, point: ObservationPoint) -> None:
         self._point = point
@@ -394,7 +391,7 @@ class _CallCounter:
         self._values: Counter[str] = Counter()
         self._gradients: Counter[str] = Counter()
 
-    def value(self, tensor: torch.Tensor, position: str) -> None:
+    def on_value(self, tensor: torch.Tensor, position: str) -> None:
         source = self._point.source
         if source.is_idle:
             return
@@ -407,7 +404,7 @@ class _CallCounter:
         parameter, item = self._split(position)
         self._point.observe_in_graph(parameter, item, tensor, call)
 
-    def gradient(self, tensor: torch.Tensor, position: str) -> None:
+    def on_gradient(self, tensor: torch.Tensor, position: str) -> None:
         point = self._point
         if point.source.is_idle:
             return

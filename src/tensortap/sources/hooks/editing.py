@@ -1,9 +1,4 @@
-"""Replace values in flight.
-
-Replace values at sites of a model while it runs.
-
-Let every selected tensor of a running model go by a function that is told its name.
-"""
+"""Hooks that replace outputs, inputs and gradients of a running model."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ EditFunction = Callable[[Any], Any]
 
 
 class EditHooks:
-    """Hooks that put other values in the place of a module's outputs, inputs and gradients."""
+    """Hooks that replace a module's outputs, inputs and gradients by edited ones."""
 
     is_idle = False
 
@@ -55,7 +50,7 @@ class EditHooks:
 
     @property
     def unused(self) -> list[SelectedSite]:
-        """The edits that were never made."""
+        """The edits that were never applied."""
         points = self._points.values()
         return [selected for point in points for selected, _ in point.edits if selected not in point.applied]
 
@@ -65,7 +60,7 @@ class EditHooks:
 
 
 class EditPoint:
-    """The outputs or the inputs of one module, and what is to be changed there."""
+    """The outputs or the inputs of one module, and the edits to apply."""
 
     def __init__(self, module: Any, kind: Kind) -> None:
         self.module, self.kind = module, kind
@@ -79,7 +74,7 @@ class EditPoint:
         return self.module.register_forward_hook(_OutputEditHook(source, self).run)
 
     def apply(self, parameter: str, value: Any, call: int) -> Any:
-        """The value with every wanted leaf replaced; the very same object where nothing is."""
+        """The value with every selected leaf replaced; the same object if none is."""
         replacements: dict[int, Any] = {}
         for item, leaf in leaves(value):
             new = self._edit_leaf(parameter, item, leaf, call)
@@ -151,7 +146,7 @@ ReplaceFunction = Callable[[str, torch.Tensor], Any]
 
 
 class ReplacementHooks(EditHooks):
-    """`exchange(name, tensor)` gives what the model goes on with; the names are those of a capture."""
+    """Replaces every selected tensor by `replace(name, tensor)`; the names are those of a capture."""
 
     def __init__(self, model: Any, selected: Sequence[SelectedSite], replace: ReplaceFunction) -> None:
         self._naming, self._replace_value = native_naming(unwrap(model)), replace
@@ -170,7 +165,7 @@ class _NamedEditPoint(EditPoint):
         if not isinstance(leaf, torch.Tensor):
             return leaf
         new_leaf: Any = leaf
-        # A module may be known under several names: each is told, and one that has a value gives it.
+        # A module may have several names: each is tried, and one with a replacement provides it.
         for selected, _ in self.edits:
             if selected.accepts(parameter, item, call):
                 replacement = self._replace_value(

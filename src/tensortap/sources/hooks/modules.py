@@ -1,10 +1,6 @@
-"""Module source, hooks, parameter gradients.
+"""Record values of a model through hooks on the selected modules: outputs, inputs, parameters and gradients.
 
-Values of a model's modules, seen by hooks on the selected ones alone.
-
-Gradients of parameters when the backward pass is over, and their values after the optimizer's step.
-
-What is hung on a module while it is captured; copies and pickles of the model leave it behind.
+Copies and pickles of a model do not keep the hooks.
 """
 
 from __future__ import annotations
@@ -49,16 +45,16 @@ from tensortap.sources.sites import (
 
 
 class ModuleSource(HookSource):
-    """Hooks on the modules that are wanted, from `start` to `stop`; the model itself keeps no trace.
+    """Hooks on the selected modules, from `start` to `stop`; nothing stays on the model.
 
-    `rests(step)` says in which steps nothing is wanted, `is_last(port)` when the forward may be left.
-    With `by_position` the naming gets `0`, `1` and `kwargs.mask` for inputs, not the names of parameters.
+    `skips_step(step)`: nothing is recorded in that step; `is_last(point)`: the forward may be left after it.
+    With `by_position` inputs are named `0`, `1` and `kwargs.mask`, not by the parameters of forward.
     """
 
     def __init__(
         self,
         model: Any,
-        wanted: Sequence[SelectedSite],
+        selected_sites: Sequence[SelectedSite],
         *,
         naming: Naming | None = None,
         by_position: bool = False,
@@ -69,7 +65,7 @@ class ModuleSource(HookSource):
         model = unwrap(model)
         super().__init__(
             model,
-            wanted,
+            selected_sites,
             naming or native_naming(model),
             keeps_structures=keeps_structures,
             skips_step=skips_step,
@@ -110,7 +106,7 @@ class ModuleSource(HookSource):
                 raise StopForward(self)
 
     def placement(self, point: ObservationPoint, leaf: Any) -> Placement | None:
-        """How a piece sits in the whole, as the tensor says, or the hooks of its layer, or its form."""
+        """The placement of a shard, from the tensor, the DTensor before to_local(), or Megatron's layer."""
         placement = super().placement(point, leaf)
         if point.function is not None:
             return placement
@@ -122,7 +118,7 @@ class ModuleSource(HookSource):
 
     @cached_property
     def _has_dtensor_parameters(self) -> bool:
-        """Whether layers may hand out local pieces of distributed tensors."""
+        """Whether layers may output local shards of DTensors."""
         if "torch.distributed.tensor" not in sys.modules:
             return False
         return any(dtensor.is_distributed(type(parameter)) for parameter in self.model.parameters())
@@ -139,8 +135,8 @@ class ModuleSource(HookSource):
             input_hook = InputHook(self, inputs, module)
             self._handles.append(module.register_forward_pre_hook(input_hook.run, with_kwargs=True))
         if self._may_output_shards(module):
-            for port in points:
-                port.may_be_shard = True
+            for point in points:
+                point.may_be_shard = True
         if outputs and module._forward_hooks and self._has_dtensor_parameters:
             self._handles.append(module.register_forward_hook(RawOutputHook(self, outputs).run, prepend=True))
         if outputs or parameters:
@@ -171,8 +167,8 @@ _NO_KEYWORDS: Mapping[str, Any] = {}
 
 
 class Hook:
-    """Hung up as `hook.see`, a method, which torch calls quicker than an object. A copy of the model gets a
-    hook that rests for ever."""
+    """Registered as `hook.run`, a method, which torch calls faster than a callable object. A copy of the
+    model gets a hook that stays idle."""
 
     def __init__(self, source: StepSource) -> None:
         self._source = source
@@ -191,7 +187,7 @@ class StepSource(Protocol):
 
 
 class IdleSource:
-    """What stands for the source of a hook that was copied with its model."""
+    """The source of a hook that was copied with its model."""
 
     is_idle = is_special = True
 
@@ -213,8 +209,8 @@ class StepHook(Hook):
 
 
 class ExposedModelHook(StepHook):
-    """The same on a model that is only offered: in a compiled graph nothing is left of it, since the compiler
-    knows the answer to its question."""
+    """The same on a model that is only exposed: compiled away in a graph, since is_compiling() is constant
+    there."""
 
     def run(self, module: Any, arguments: Any) -> None:
         if not is_compiling():
@@ -247,8 +243,7 @@ class OutputHook(Hook):
 
 
 class FastOutputHook(OutputHook):
-    """The same where all of an output is wanted under one name, its value or its gradient or both: the usual
-    case, so it is written out."""
+    """The fast path: a whole output selected under one name, its value or its gradient or both."""
 
     def __init__(self, source: ModuleSource, point: ObservationPoint) -> None:
         super().__init__(source, [point], [])
@@ -289,7 +284,7 @@ class FastOutputHook(OutputHook):
 
 
 class _FastGradientHook:
-    """Waits for the gradient of one whole output."""
+    """Gradient hook of one whole output."""
 
     __slots__ = ("_call", "_hook", "_step")
     __torch_unserializable__ = True
@@ -318,7 +313,7 @@ class _FastGradientHook:
 
 
 class InputHook(Hook):
-    """Before a module's forward: what it was given, by the names of its parameters or by position."""
+    """Before a module's forward: its inputs, by parameter name or by position."""
 
     def __init__(self, source: ModuleSource, points: Sequence[ObservationPoint], module: Any) -> None:
         super().__init__(source)
@@ -326,7 +321,7 @@ class InputHook(Hook):
         self._positional, _, self._varargs, _ = forward_signature(module)
         self._name_inputs = self._by_position if source.by_position else self._by_name
 
-    # Torch calls a hook that was removed amid a call without the keywords.
+    # Torch calls a hook that is removed during a call without the keywords.
     def run(
         self, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any] = _NO_KEYWORDS
     ) -> None:
@@ -351,7 +346,7 @@ class InputHook(Hook):
     def _by_position(
         self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> Iterator[tuple[str, Any]]:
-        """As the caller passed them: `0`, `1`, `kwargs.mask`."""
+        """As passed by the caller: `0`, `1`, `kwargs.mask`."""
         for position, value in enumerate(arguments):
             yield str(position), value
         for name, value in keywords.items():
@@ -359,7 +354,7 @@ class InputHook(Hook):
 
 
 class RawOutputHook(Hook):
-    """Before the other forward hooks: what a parallel layer computed, before it is made local."""
+    """Before the other forward hooks: the DTensor a parallel layer computed, before to_local()."""
 
     def __init__(self, source: ModuleSource, points: Sequence[ObservationPoint]) -> None:
         super().__init__(source)
@@ -373,14 +368,14 @@ class RawOutputHook(Hook):
 
 
 class ParameterHooks:
-    """What is wanted of parameters beyond their value at the end of a call."""
+    """Parameter gradients after the backward pass, and parameters after the optimizer's step."""
 
     def __init__(self, source: ModuleSource, points: Sequence[ObservationPoint]) -> None:
         self._source, self._points = source, points
         self._pending: dict[str, Callable[[], None]] = {}
 
     def register(self) -> list[Any]:
-        """Hang them up; the handles take them down."""
+        """Register the hooks; returns their handles."""
         handles = [
             handle
             for point in self._points
@@ -401,17 +396,17 @@ class ParameterHooks:
         return [register(hook.run)]
 
     def _emit_after_backward(self, point: ObservationPoint, selected: SelectedSite) -> None:
-        """Until the backward pass is over: with data parallelism the sum over ranks comes after this hook."""
+        """Emit the gradient when the backward pass ends: data parallelism all-reduces it after this hook."""
         if not self._pending:
             try:
                 _queue_after_backward(lambda: self._requeue())
-            except RuntimeError:  # a sharded model hands out gradients when the pass is over already
+            except RuntimeError:  # FSDP sets gradients after the backward pass has ended
                 self._emit_gradient(point, selected)
                 return
         self._pending[selected.site.name] = lambda: self._emit_gradient(point, selected)
 
     def _requeue(self) -> None:
-        # Data parallelism queues its own end while the pass runs: ours has to come after it.
+        # Data parallelism queues its own callback during the pass: ours must come after it.
         _queue_after_backward(self._emit_pending)
 
     def _emit_pending(self) -> None:
@@ -467,5 +462,5 @@ class _AccumulatedGradientHook(Hook):
 
 
 def _queue_after_backward(callback: Callable[[], None]) -> None:
-    """Run it when the backward pass that is under way is over."""
+    """Run it when the current backward pass ends."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)

@@ -1,7 +1,7 @@
-"""What a checkpoint computes again in the backward pass: no second record, but gradients may come from it.
+"""Activation checkpointing: recomputed values give no second record, but may receive the gradients.
 
-A re-entrant checkpoint runs its first forward without a graph, so gradients come to the tensors that it
-computes again; each has to be told which call it repeats.
+A re-entrant checkpoint runs its first forward without a graph, so gradients flow to the recomputed tensors,
+each of which must be matched to the original call.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 
 graph_task = torch._C._current_graph_task_id
 NO_GRAPH_TASK = -1
-_MAX_PENDING_CALLS = 1000  # calls without a graph wait for a checkpoint, most of them in vain
+_MAX_PENDING_CALLS = 1000  # most calls without a graph are never recomputed
 
 
 def is_recomputing() -> bool:
-    """Whether a backward pass is under way, in which a checkpoint computes again what it did not keep."""
+    """Whether a backward pass is running, during which checkpoints recompute their forward."""
     is_in_backward: bool = graph_task() != NO_GRAPH_TASK
     return is_in_backward
 
@@ -33,11 +33,11 @@ class GradientPoint(Protocol):
 
     def name(self, parameter: str, item: str = "") -> str: ...
 
-    def record_gradient(self, wanted: Any, name: str, gradient: Any, step: int, call: int) -> None: ...
+    def record_gradient(self, selected: Any, name: str, gradient: Any, step: int, call: int) -> None: ...
 
 
 class Recomputation:
-    """The calls of one port that had no graph, and the gradients that come when they are repeated."""
+    """The calls of one observation point that had no graph, and gradient hooks on their recomputation."""
 
     def __init__(self, point: GradientPoint) -> None:
         self._point = point
@@ -45,7 +45,7 @@ class Recomputation:
         self._replay: _CheckpointReplay | None = None
 
     def expect(self, part: str, leaf: torch.Tensor, call: int) -> None:
-        """Remember a call without a graph: a checkpoint may come back to it."""
+        """Remember a call without a graph: a checkpoint may recompute it."""
         step = self._point.step
         if torch.is_grad_enabled():
             if self.calls_without_graph and self.calls_without_graph[0].step != step:
@@ -55,7 +55,7 @@ class Recomputation:
         if last is None or (last.step, last.call) != (step, call):
             last = _CallWithoutGraph(step, call)
             self.calls_without_graph.append(last)
-        if leaf.requires_grad:  # the module handed on what it was given, which is watched outside
+        if leaf.requires_grad:  # the module returned its input, which is hooked already
             last.hooked_parts.add(part)
 
     def hook_gradient(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
@@ -74,7 +74,7 @@ class Recomputation:
 
 @dataclass(slots=True)
 class _CallWithoutGraph:
-    """A call without a graph, and the parts of it that are watched all the same."""
+    """A call without a graph, and the parts of its value that are hooked already."""
 
     step: int
     call: int
@@ -82,8 +82,8 @@ class _CallWithoutGraph:
 
 
 class _CheckpointReplay:
-    """The calls that one checkpoint computes again. Checkpoints come back in the opposite order, so which
-    calls they repeat is known when all of one have come, and their gradients only come after that."""
+    """The calls that one checkpoint recomputes. Checkpoints are recomputed in reverse order, so the original
+    calls are known once all calls of one have been seen, which is before their gradients arrive."""
 
     def __init__(self, checkpoint: tuple[int, int], calls_without_graph: deque[_CallWithoutGraph]) -> None:
         self.checkpoint, self._calls_without_graph = checkpoint, calls_without_graph
@@ -104,15 +104,15 @@ class _CheckpointReplay:
 
 
 class _RecomputedGradientHook:
-    """Waits on a tensor that a checkpoint has computed again; the step and call are those it repeats."""
+    """Gradient hook on a recomputed tensor; records with the step and call of the original."""
 
     __slots__ = ("_call", "_item", "_parameter", "_point", "_replay")
     __torch_unserializable__ = True
 
     def __init__(
-        self, point: GradientPoint, recomputation: _CheckpointReplay, parameter: str, item: str, call: int
+        self, point: GradientPoint, replay: _CheckpointReplay, parameter: str, item: str, call: int
     ) -> None:
-        self._point, self._replay = point, recomputation
+        self._point, self._replay = point, replay
         self._parameter, self._item, self._call = parameter, item, call
 
     def __call__(self, gradient: torch.Tensor) -> None:

@@ -53,18 +53,20 @@ class ObservationPoint:
     _recomputed_calls = _earlier_calls = 0
 
     def __init__(
-        self, source: HookSource, module: Any, path: str, kind: Kind, wanted: Sequence[SelectedSite]
+        self, source: HookSource, module: Any, path: str, kind: Kind, selected_sites: Sequence[SelectedSite]
     ) -> None:
         self.source, self.module, self.path, self.kind = source, module, path, kind
-        self.parameter = wanted[0].site.parameter if kind in VARIABLES else ""
-        self.function: Any = wanted[0].site.function  # of one that belongs to no model
-        self.is_own_call = wanted[0].site.is_own_call
+        self.parameter = selected_sites[0].site.parameter if kind in VARIABLES else ""
+        self.function: Any = selected_sites[0].site.function  # of one that belongs to no model
+        self.is_own_call = selected_sites[0].site.is_own_call
         self._plain_types = plain_tensor_types()
         # Variables are not observed while a checkpoint recomputes their function.
         self._is_recomputing = always_false if kind in VARIABLES else recomputation_test()
-        self.gradients = [selected for selected in wanted if selected.site.is_gradient]
+        self.gradients = [selected for selected in selected_sites if selected.site.is_gradient]
         self.values = (
-            [selected for selected in wanted if not selected.site.is_gradient] if self.gradients else wanted
+            [selected for selected in selected_sites if not selected.site.is_gradient]
+            if self.gradients
+            else selected_sites
         )
         # If something narrower is selected too, each part is tested: otherwise it is unknown whether it came.
         self.takes_all = all(selected.takes_all for selected in self.values)
@@ -194,11 +196,11 @@ class ObservationPoint:
         self._record_leaf(parameter, item, leaf, call)
 
     def record_gradient(
-        self, wanted: Sequence[SelectedSite], name: str, gradient: Any, step: int, call: int
+        self, selected: Sequence[SelectedSite], name: str, gradient: Any, step: int, call: int
     ) -> None:
         if self.source.is_over:
             return
-        self.fired_sites.update(wanted)
+        self.fired_sites.update(selected)
         self.source.has_gradients = True
         kind = gradient_kind(self.kind)
         placement = (
@@ -247,17 +249,19 @@ class ObservationPoint:
 class _GradientHook:
     """Gradient hook on a tensor; records with the step and call of the tensor."""
 
-    __slots__ = ("_call", "_name", "_point", "_step", "_wanted")
+    __slots__ = ("_call", "_name", "_point", "_selected", "_step")
     __torch_unserializable__ = True  # torch.save of the tensor drops the hook without a warning
 
-    def __init__(self, point: ObservationPoint, wanted: Sequence[SelectedSite], name: str, call: int) -> None:
-        self._point, self._wanted, self._name, self._call = point, wanted, name, call
+    def __init__(
+        self, point: ObservationPoint, selected: Sequence[SelectedSite], name: str, call: int
+    ) -> None:
+        self._point, self._selected, self._name, self._call = point, selected, name, call
         self._step = point.source.step
 
     def __call__(self, gradient: torch.Tensor) -> None:
         point = self._point
         try:
-            point.record_gradient(self._wanted, self._name, gradient, self._step, self._call)
+            point.record_gradient(self._selected, self._name, gradient, self._step, self._call)
         except Exception:  # noqa: BLE001 - a guest in someone's backward pass
             point.source.fail()
 
@@ -310,7 +314,7 @@ class HookSource:
     def __init__(
         self,
         model: Any,
-        wanted: Sequence[SelectedSite],
+        selected_sites: Sequence[SelectedSite],
         naming: Naming,
         *,
         keeps_structures: bool = False,
@@ -334,7 +338,7 @@ class HookSource:
         # Bounded for submodules that are called without the model; a dropped hook finds the source stopped.
         self._gradient_handles: deque[Any] = deque(maxlen=10_000)
         self._lasting_handles: list[Any] = []
-        self.points = self._make_points(wanted)
+        self.points = self._make_points(selected_sites)
 
     def start(self, tap: Tap) -> None:
         self._tap, self.rank = tap, rank_info().rank
@@ -367,9 +371,9 @@ class HookSource:
         """The placement of a shard, as the value itself states."""
         return framework_of(leaf).placement(leaf)
 
-    def _make_points(self, wanted: Sequence[SelectedSite]) -> list[ObservationPoint]:
+    def _make_points(self, selected_sites: Sequence[SelectedSite]) -> list[ObservationPoint]:
         groups: defaultdict[tuple[str, Kind, str], list[SelectedSite]] = defaultdict(list)
-        for selected in wanted:
+        for selected in selected_sites:
             site = selected.site
             groups[site.path, site.of, site.parameter if site.of in VARIABLES else ""].append(selected)
         return [

@@ -1,12 +1,8 @@
-"""Where locals are bound.
+"""Where a code object binds its local variables, read from its bytecode; and the values, from line events.
 
-Where a code object binds its local variables, as its instructions tell.
-
-Tell what a traced call binds, from the events of its lines.
-
-A value is read at the event after its binding, so these are the limits. Of a name that a line binds several
-times only the last value is told; one that a line may bind or not (`a and (x := b)`) only if it is another
-object than before. Kinds are `argument`, `assign` and `return`.
+A value is read at the event after its binding, with these limits: if a line binds a name several times, only
+the last value is reported; if it may or may not bind it (`a and (x := b)`), only if the object has changed.
+Kinds are `argument`, `assign` and `return`.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from tensortap.sources.probes.source_match import argument_count
 
 _RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 _NO_FALLTHROUGH = {*_RETURNS, "RERAISE", "RAISE_VARARGS", "JUMP_FORWARD", "JUMP_BACKWARD"}
-_NO_BRANCHES = {"SEND", "JUMP_BACKWARD_NO_INTERRUPT"}  # an await that waits has an event of its own
+_NO_BRANCHES = {"SEND", "JUMP_BACKWARD_NO_INTERRUPT"}  # a suspended await has its own event
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 
 
@@ -37,7 +33,7 @@ class StoreInstruction(NamedTuple):
 
 
 class LineRun(NamedTuple):
-    """What may be executed from one event of a trace up to the next: instructions of one line."""
+    """The instructions of one line that may run from one trace event to the next."""
 
     start: int
     block: range
@@ -45,7 +41,7 @@ class LineRun(NamedTuple):
 
 
 class _BindingInstruction(NamedTuple):
-    """An instruction that binds a variable, or returns; a `finally` has its instructions twice."""
+    """An instruction that binds a variable or returns; a `finally` block is compiled twice."""
 
     position: tuple[int, int]  # line, column
     variable: str
@@ -53,7 +49,7 @@ class _BindingInstruction(NamedTuple):
 
 
 class CodeInstructions:
-    """The spots of a code object, and which of them lie between two events of a trace."""
+    """The bindings of a code object, and which of them lie between two trace events."""
 
     def __init__(self, code: CodeType) -> None:
         self._code = code
@@ -92,17 +88,17 @@ class CodeInstructions:
         run = self._runs.get(start)
         if run is None:
             block, reachable = self._block(start), self.reachable(start)
-            # Of a name that a line binds twice, only the last value can be read.
+            # If a line binds a name twice, only the last value can be read.
             stores = {store.variable: store for store in self._stores if store.offset in reachable}
             run = self._runs[start] = LineRun(start, block, tuple(stores.values()))
         return run
 
     def reachable(self, start: int) -> set[int]:
-        """What may be executed from this event up to the next."""
+        """The offsets that may run from this event to the next."""
         return self._walk(start, self._block(start))[0]
 
     def _block(self, start: int) -> range:
-        """The instructions around this one that belong to its line."""
+        """The contiguous instructions of the same line."""
         if start not in self._position:
             return range(0)
         first = last = self._position[start]
@@ -117,7 +113,7 @@ class CodeInstructions:
         return range(self._instructions[first].offset, self._instructions[last].offset + 1)
 
     def is_certainly_executed(self, store: StoreInstruction, run: LineRun, following: int) -> bool:
-        """Whether whoever came from the start of the run to the following instruction came by the store."""
+        """Whether every path from the start of the run to the following instruction passes the store."""
         key = (run.start, store.offset, following)
         if key not in self._certain:
             _, ends_without_store = self._walk(run.start, run.block, following, avoiding=store.offset)
@@ -126,13 +122,13 @@ class CodeInstructions:
         return self._certain[key]
 
     def can_reach(self, store: StoreInstruction, run: LineRun, following: int) -> bool:
-        """Whether one may come from the store to the following instruction, within the run or out of it."""
+        """Whether a path leads from the store to the following instruction, within the run or out of it."""
         return following in self._walk(store.offset, run.block, following)[1]
 
     def _walk(
         self, start: int, inside: range, goal: int | None = None, avoiding: int | None = None
     ) -> tuple[set[int], set[int]]:
-        """The instructions one may come by, and those one may come to: the goal, and what is outside."""
+        """The reachable offsets inside the range, and where paths end: the goal, and offsets outside."""
         visited: set[int] = set()
         ends: set[int] = set()
         pending = [start]
@@ -162,12 +158,12 @@ class CodeInstructions:
 
 @lru_cache(maxsize=256)
 def code_instructions(code: CodeType, file: str) -> CodeInstructions:
-    """By its file too: codes that differ in nothing else are equal."""
+    """Keyed by file too: codes that differ only in it compare equal."""
     return CodeInstructions(code)
 
 
 class _BindingTable:
-    """Numbers the bindings, each name by itself."""
+    """Numbers the bindings of each name."""
 
     def __init__(self, code: CodeType) -> None:
         self.all: list[Binding] = []
@@ -186,7 +182,7 @@ class _BindingTable:
 
 
 def _argument_names(code: CodeType) -> tuple[str, ...]:
-    """In the order of the signature; in the code `*args` comes after the keywords."""
+    """In signature order; in co_varnames `*args` comes after the keyword-only ones."""
     names = code.co_varnames[: argument_count(code)]
     named = code.co_argcount + code.co_kwonlyargcount
     has_varargs = code.co_flags & inspect.CO_VARARGS > 0
@@ -198,18 +194,18 @@ def _store_instructions(instructions: list[dis.Instruction], code: CodeType) -> 
     comprehensions = [
         instruction for instruction in instructions if instruction.opname == "LOAD_FAST_AND_CLEAR"
     ]
-    for before, one, after in zip(instructions, instructions[1:], instructions[2:], strict=False):
-        for variable in _bound_names(one, code):
+    for before, current, after in zip(instructions, instructions[1:], instructions[2:], strict=False):
+        for variable in _bound_names(current, code):
             if _is_except_cleanup(before, after, variable):
                 continue
             if not any(
-                _is_in_comprehension(one, comprehension, variable) for comprehension in comprehensions
+                _is_in_comprehension(current, comprehension, variable) for comprehension in comprehensions
             ):
-                yield _BindingInstruction(_source_position(one), variable, one.offset)
+                yield _BindingInstruction(_source_position(current), variable, current.offset)
 
 
 def _is_except_cleanup(before: dis.Instruction, after: dis.Instruction, variable: str) -> bool:
-    """The end of an `except ... as error` binds None and deletes it."""
+    """Whether it is the end of `except ... as error`, which binds None and deletes the name."""
     is_none = before.opname == "LOAD_CONST" and before.argval is None
     return is_none and after.opname.startswith("DELETE_") and after.argval == variable
 
@@ -224,7 +220,7 @@ def _bound_names(instruction: dis.Instruction, code: CodeType) -> Iterable[str]:
 
 
 def _is_in_comprehension(instruction: dis.Instruction, comprehension: dis.Instruction, variable: str) -> bool:
-    """Whether it binds the variable of a comprehension that was compiled into the function."""
+    """Whether it binds the variable of an inlined comprehension."""
     inner, outer = instruction.positions, comprehension.positions
     if comprehension.argval != variable or not inner or not outer or None in (*inner, *outer):
         return False
@@ -249,16 +245,16 @@ def _line_number(instruction: dis.Instruction) -> int | None:
 
 
 class BindingReader:
-    """Tells what one call binds."""
+    """Reports the values that one call binds."""
 
     def __init__(self, code: CodeInstructions, listeners: Sequence[tuple[OnValue, dict[int, int]]]) -> None:
         self._code, self._listeners = code, listeners
         self._run: LineRun | None = None
-        self._is_straight = True  # no exception was raised since the run began
-        self._previous_ids: dict[str, int | None] = {}  # which objects the variables of the run were
+        self._is_straight = True  # no exception since the run began
+        self._previous_ids: dict[str, int | None] = {}  # of the variables of the run
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "opcode":  # asked for by another tool
+        if event == "opcode":  # requested by another tool
             return
         if event == "call":
             self._start(frame, is_straight=True)
@@ -299,5 +295,5 @@ class BindingReader:
 
 
 def _object_id(variables: Mapping[str, Any], name: str) -> int | None:
-    """What stays bound up to the next event keeps its address for itself."""
+    """The id of the bound object, which stays alive until the next event."""
     return id(variables[name]) if name in variables else None

@@ -1,4 +1,4 @@
-"""Put the code that tells its values into a function, shared by all who ask, and take it out again."""
+"""Install instrumented code in a function, shared by all its probes, and restore the original."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tensortap.sources.probes.rewrite import (
 from tensortap.sources.probes.source_match import NoSourceError, find_definition
 
 log = logging.getLogger("tensortap.probes")
-# A function has one code for the whole process, so what is known of it has one place too.
+# A function has one code object per process, so this state is per process too.
 _lock = threading.RLock()
 _serial = itertools.count()
 _functions: dict[FunctionType, _InstrumentedFunction] = {}
@@ -34,7 +34,7 @@ _MAX_CACHED = 4096
 
 
 class Probe:
-    """Watches a function until it is removed; a call that is under way may tell its values after that."""
+    """Observes a function until it is removed; a call in progress may report values after that."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Probe:
 def install_probe(
     function: Any, names: Collection[str] | None, enter: OnEnter, *, returns: bool = False
 ) -> Probe:
-    """Tell the values of these local variables and arguments (None: all), and what the function returns.
+    """Report the values of these local variables and arguments (None: all), and the return value.
 
-    `enter` is called with the first argument whenever a call begins (of a generator: when its first value is
-    asked for); what it gives is then called with the index of the spot and the value. Their exceptions
-    go through the function. Variables bound inside a comprehension are not seen.
+    `enter` is called with the first argument when a call begins (for a generator: at the first `next`); the
+    callback it returns is called with the index of the binding and the value. Their exceptions propagate
+    through the function. Variables bound inside a comprehension are not observed.
     """
     function = unwrap_function(function)
     request = _ProbeRequest(None if names is None else frozenset(names), returns)
@@ -74,12 +74,12 @@ def install_probe(
 
 @lru_cache(maxsize=1024)
 def _warn_slow(function: str, file: str, reason: str) -> None:
-    """Once: the values are the same, but who wonders why the program is slow should find it."""
+    """Warn once: the values are the same, but it explains why the program is slow."""
     log.warning("the lines of %s (%s) are traced, which is slow: %s", function, file, reason)
 
 
 def find_bindings(function: Any) -> tuple[Binding, ...]:
-    """Every argument and binding of a function, as its source says; without source, as its code says."""
+    """Every argument and binding of a function, from its source, or from its bytecode without one."""
     function = unwrap_function(function)
     code = _original_code(function.__code__)
     try:
@@ -98,7 +98,7 @@ class _ProbeRequest(NamedTuple):
 
 
 class _ProbeShare:
-    """One probe's share in a function."""
+    """One probe's share of an instrumented function."""
 
     def __init__(self, request: _ProbeRequest, enter: OnEnter, bindings: tuple[Binding, ...]) -> None:
         self.request, self.enter, self.bindings = request, enter, bindings
@@ -106,7 +106,7 @@ class _ProbeShare:
 
 
 class _InstalledCode(NamedTuple):
-    """A code of ours, and the global that it asks."""
+    """An instrumented code, and the global it calls on entry."""
 
     code: CodeType
     bindings: tuple[Binding, ...]
@@ -114,9 +114,9 @@ class _InstalledCode(NamedTuple):
 
 
 class _InstrumentedFunction:
-    """A function with code of ours, which holds what all its owners want together.
+    """A function whose code is instrumented for all its probes together.
 
-    Codes that were replaced keep their globals until the last owner goes: a generator may still begin.
+    Replaced codes keep their globals until the last probe is removed: a generator may still start.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -129,15 +129,15 @@ class _InstrumentedFunction:
         return any(self.function.__code__ is installed.code for installed in self._installed.values())
 
     def add(self, request: _ProbeRequest, enter: OnEnter) -> _ProbeShare:
-        owner = _ProbeShare(request, enter, self._instrument(request).bindings)
-        combined = self._install_combined([*self.shares, owner])
-        self.shares.append(owner)
+        share = _ProbeShare(request, enter, self._instrument(request).bindings)
+        combined = self._install_combined([*self.shares, share])
+        self.shares.append(share)
         self._set_dispatchers()
         self.function.__code__ = combined.code
-        return owner
+        return share
 
-    def drop(self, owner: _ProbeShare) -> None:
-        self.shares.remove(owner)
+    def drop(self, share: _ProbeShare) -> None:
+        self.shares.remove(share)
         if self.is_installed():
             self.function.__code__ = self._code_for_remaining()
         elif not self._has_warned:
@@ -152,16 +152,16 @@ class _InstrumentedFunction:
             return self.original
         try:
             return self._install_combined(self.shares).code
-        except NoSourceError:  # the file is gone by now; the code that tells more will do
+        except NoSourceError:  # the file is gone by now; the present code reports more than needed
             return self.function.__code__
 
     def _instrument(self, request: _ProbeRequest) -> InstrumentedCode:
         return _instrument_cached(self.function, self.original, request)
 
-    def _install_combined(self, owners: Sequence[_ProbeShare]) -> _InstalledCode:
-        request = owners[0].request
-        for owner in owners[1:]:
-            request |= owner.request
+    def _install_combined(self, shares: Sequence[_ProbeShare]) -> _InstalledCode:
+        request = shares[0].request
+        for share in shares[1:]:
+            request |= share.request
         installed = self._installed.get(request)
         if installed is None:
             instrumented, global_name = self._instrument(request), f"{ENTER}_{next(_serial)}"
@@ -182,27 +182,27 @@ class _InstrumentedFunction:
 
 
 def _install_rewritten(function: FunctionType, request: _ProbeRequest, enter: OnEnter) -> Probe:
-    shared = _functions.get(function)
-    if shared is None or not shared.is_installed():
-        shared = _InstrumentedFunction(function)
-    owner = shared.add(request, enter)
-    _functions[function] = shared
-    return Probe(owner.bindings, "rewritten", "", partial(_uninstall, shared, owner))
+    instrumented = _functions.get(function)
+    if instrumented is None or not instrumented.is_installed():
+        instrumented = _InstrumentedFunction(function)
+    share = instrumented.add(request, enter)
+    _functions[function] = instrumented
+    return Probe(share.bindings, "rewritten", "", partial(_uninstall, instrumented, share))
 
 
-def _uninstall(shared: _InstrumentedFunction, owner: _ProbeShare) -> None:
+def _uninstall(instrumented: _InstrumentedFunction, share: _ProbeShare) -> None:
     with _lock:
-        if owner in shared.shares:  # another thread may have been quicker
-            shared.drop(owner)
-        if not shared.shares and _functions.get(shared.function) is shared:
-            del _functions[shared.function]
+        if share in instrumented.shares:  # another thread may have removed it
+            instrumented.drop(share)
+        if not instrumented.shares and _functions.get(instrumented.function) is instrumented:
+            del _functions[instrumented.function]
 
 
-def _make_dispatcher(bindings: Sequence[Binding], owners: Sequence[_ProbeShare]) -> OnEnter:
-    """What a code with these spots asks at its entry, for all who own it."""
-    if len(owners) == 1 and owners[0].bindings == bindings:
-        return owners[0].enter
-    entries = [(owner.enter, [owner.index.get(binding) for binding in bindings]) for owner in owners]
+def _make_dispatcher(bindings: Sequence[Binding], shares: Sequence[_ProbeShare]) -> OnEnter:
+    """The function that a code with these bindings calls on entry, on behalf of all its probes."""
+    if len(shares) == 1 and shares[0].bindings == bindings:
+        return shares[0].enter
+    entries = [(share.enter, [share.index.get(binding) for binding in bindings]) for share in shares]
 
     def enter(first: Any) -> OnValue | None:
         listeners = [
@@ -221,12 +221,12 @@ def _dispatch(listeners: Sequence[tuple[OnValue, Sequence[int | None]]], index: 
 
 
 def _original_code(code: CodeType) -> CodeType:
-    """What stood in the function before us; another tool may have kept code of ours and put it back."""
+    """The code before ours; another tool may have kept a code of ours and put it back."""
     return _originals.get(code, code)
 
 
 def _instrument_cached(function: FunctionType, code: CodeType, request: _ProbeRequest) -> InstrumentedCode:
-    # By its file too: codes that differ in nothing else are equal.
+    # Keyed by file too: codes that differ only in it compare equal.
     key = (code, code.co_filename, code.co_qualname, request)
     instrumented = _instrumented.get(key)
     if instrumented is None:

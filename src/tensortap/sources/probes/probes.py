@@ -1,8 +1,6 @@
-"""Variables inside functions.
+"""Observe variables inside functions, of a model or without one, through probes compiled into their code.
 
-Variables inside functions, a module's methods or others, by taps that are compiled into them.
-
-Values of functions that belong to no model, seen by taps in them; torch is not needed for it.
+Functions without a model do not need torch.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ ALL_BINDINGS = "*"
 
 
 class VariableRef(NamedTuple):
-    """What `forward.scores#1` means: a function, a variable of it, and which of its bindings; or an
-    attribute of the module, `forward.self.cache`, as it is when the function returns."""
+    """`forward.scores#1`: a function, one of its variables, and which binding; or an attribute of the
+    module, `forward.self.cache`, as it is when the function returns."""
 
     function: str
-    name: str = ""  # empty: what the function returns
+    name: str = ""  # empty: the return value
     nth: str = ""
     attribute: str = ""
 
@@ -61,7 +59,7 @@ def parse_variable(parameter: str) -> VariableRef:
 
 
 def find_function(module: Any, name: str) -> FunctionType | None:
-    """The method of that name; else the function that the file of the module's class knows by that name."""
+    """The method of that name; otherwise the function of that name in the file of the module's class."""
     module_class = type(module)
     function = module.__dict__.get(name) or getattr(module_class, name, None)
     if function is None:
@@ -74,14 +72,14 @@ def _function_of_point(point: ObservationPoint) -> FunctionType | None:
 
 
 class ProbeInstaller:
-    """Taps in every function that a wanted variable belongs to."""
+    """Probes in every function with a selected variable."""
 
     def __init__(self, source: HookSource, points: Sequence[ObservationPoint]) -> None:
         self._source, self._points = source, points
         self.probes: list[Probe] = []
 
     def install(self) -> list[Probe]:
-        """Put them in; each is taken out by its `remove`."""
+        """Install the probes; each is removed by its `remove`."""
         by_function: defaultdict[tuple[FunctionType, Any], list[ObservationPoint]] = defaultdict(list)
         for point in self._points:
             function = _function_of_point(point)
@@ -107,12 +105,13 @@ class ProbeInstaller:
 
 
 class _ModuleCallObserver:
-    """Knows, by the first argument of a call, whose variables these are."""
+    """Assigns the variables of a call to a module by the first argument, `self`."""
 
     def __init__(self, source: HookSource) -> None:
         self._source, self._is_recomputing = source, recomputation_test()
         self._on_value_by_module: dict[int, OnValue] = {}
-        self._only_on_value: OnValue | None = None  # of the one module that the function was put on
+        # Of the one module that has the function as an instance attribute.
+        self._only_on_value: OnValue | None = None
 
     def expect(self, bindings: Sequence[Binding], points: Sequence[ObservationPoint]) -> None:
         by_module: defaultdict[int, list[ObservationPoint]] = defaultdict(list)
@@ -144,17 +143,15 @@ class _ModuleCallObserver:
 
 
 def _is_instance_function(point: ObservationPoint) -> bool:
-    """Whether the function stands in the module itself, where Python hands it no module."""
+    """Whether the function is an instance attribute, which Python does not pass `self`."""
     function = point.module.__dict__.get(parse_variable(point.parameter).function)
     return function is not None and function is _function_of_point(point)
 
 
 class _AnyCallObserver(_ModuleCallObserver):
-    """Watches a function that belongs to no model, whatever it is given."""
+    """Observes every call of a function without a model."""
 
-    _busy_threads: ClassVar[set[int]] = (
-        set()
-    )  # threads that are taking a value: what this calls is not watched
+    _busy_threads: ClassVar[set[int]] = set()  # threads inside a callback: calls made there are not observed
 
     def expect(self, bindings: Sequence[Binding], points: Sequence[ObservationPoint]) -> None:
         self._points, self._is_own_call = points, points[0].is_own_call
@@ -175,7 +172,7 @@ class _AnyCallObserver(_ModuleCallObserver):
         return on_value
 
     def _make_on_value(self, observers: list[Callable[[Any], None]]) -> OnValue:
-        """A call may last for many steps, a training loop for all of them."""
+        """Syncs the step at every value: a call may last many steps, a training loop all of them."""
         source, busy, observe = self._source, self._busy_threads, super()._make_on_value(observers)
 
         def on_value(index: int, value: Any) -> None:
@@ -196,14 +193,14 @@ class _AnyCallObserver(_ModuleCallObserver):
 def _observer_at(
     bindings: Sequence[Binding], binding: Binding, points: Sequence[ObservationPoint]
 ) -> Callable[[Any], None]:
-    """How the ports that want it see what is there."""
+    """A function that passes the value at this binding to the points that select it."""
     requests = [(point, parse_variable(point.parameter)) for point in points]
     observers = [
         _make_observer(point, variable.attribute)
         for point, variable in requests
         if _matches_binding(variable, binding, bindings)
     ]
-    if len(observers) == 1:  # the usual case: this is what is called for every value
+    if len(observers) == 1:  # the usual case, without a loop
         return observers[0]
 
     def observe_all(value: Any) -> None:
@@ -226,7 +223,7 @@ def _matches_binding(variable: VariableRef, binding: Binding, bindings: Sequence
         return False
     if variable.nth == ALL_BINDINGS:
         return True
-    if not variable.nth:  # an argument is its value on entry, any other variable each of its bindings
+    if not variable.nth:  # an argument: its value on entry; any other variable: each of its bindings
         has_entry = any(
             candidate.name == binding.name and candidate.kind == "argument" for candidate in bindings
         )
@@ -239,26 +236,26 @@ def _matches_binding(variable: VariableRef, binding: Binding, bindings: Sequence
 
 
 def first_argument_name(module: Any, function: str) -> str:
-    """What the module itself is called there, `self` as a rule."""
+    """The name of the module inside the function, usually `self`."""
     target = find_function(module, function)
     code = None if target is None else target.__code__
     return code.co_varnames[0] if code is not None and code.co_argcount else ""
 
 
 def attribute_names(module: Any) -> list[str]:
-    """What a module holds besides its modules."""
+    """A module's parameters, buffers and public attributes."""
     own = [name for name in module.__dict__ if not name.startswith("_")]
     return [*module._parameters, *module._buffers, *own]
 
 
 def variable_names(module: Any, function: str) -> list[str]:
-    """The names that a method or helper binds, arguments first."""
+    """The variables of a method or helper function, arguments first."""
     target = find_function(module, function)
     return [] if target is None else list(dict.fromkeys(binding.name for binding in find_bindings(target)))
 
 
 def explain_unbound(points: Sequence[ObservationPoint], point: ObservationPoint) -> str:
-    """Why a variable was never seen: the function did not run, or not the lines that bind it."""
+    """Why a variable was not observed: the function did not run, or not the lines that bind it."""
     variable = parse_variable(point.parameter)
     function = _function_of_point(point)
     has_run = point.was_entered or any(
@@ -279,7 +276,7 @@ def explain_unbound(points: Sequence[ObservationPoint], point: ObservationPoint)
 
 
 class FunctionSource(HookSource):
-    """Taps in the functions that are wanted, from `start` to `stop`; the step is what `tt.step()` says."""
+    """Probes in the selected functions, from `start` to `stop`; the step is that of `tt.step()`."""
 
     def __init__(
         self, selected: Sequence[SelectedSite], *, skips_step: Callable[[int], bool] | None = None
@@ -302,7 +299,7 @@ class FunctionSource(HookSource):
         is_new_step = step != self.step
         if is_new_step:
             self._begin_step(step)
-        # Without steps, a call after a backward pass tells that what waits on parameters is of the past.
+        # Without declared steps, a call after a backward pass shows that pending gradient hooks are stale.
         if is_new_step or (self.has_gradients and not recomputation_test()()):
             self.has_gradients = False
             self._clear_gradients()
@@ -313,8 +310,8 @@ class FunctionSource(HookSource):
         self.was_active = self.was_active or not self.is_idle
 
 
-def _require_torch(wanted: Sequence[SelectedSite]) -> None:
-    gradient = next((selected.site.name for selected in wanted if selected.site.is_gradient), None)
+def _require_torch(selected_sites: Sequence[SelectedSite]) -> None:
+    gradient = next((selected.site.name for selected in selected_sites if selected.site.is_gradient), None)
     if gradient is not None and find_spec("torch") is None:
         raise MissingExtraError(
             f"{gradient!r} is a gradient, which needs torch: pip install 'tensortap[torch]'"

@@ -1,8 +1,6 @@
-"""AST rewriting.
+"""Rewrite the AST of a function so that it reports each value it binds.
 
-What the code of a function becomes so that it tells each value it binds.
-
-The syntax nodes of a tap: one question at the entry, then a word for every value.
+The new code looks up a callback on entry, and calls it after every binding.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from tensortap.sources.probes.source_match import (
     is_compatible,
 )
 
-RETURN = "return"  # the kind of the value that a function returns, and its name
+RETURN = "return"  # kind and name of the return value
 
-OnValue = Callable[[int, Any], None]  # (index of the spot, value)
-OnEnter = Callable[[Any], OnValue | None]  # (first argument); None: this call is not watched
+OnValue = Callable[[int, Any], None]  # (index of the binding, value)
+OnEnter = Callable[[Any], OnValue | None]  # (first argument); None: this call is not observed
 BoundName = tuple[str, Any, str]  # (name, the node that binds it, kind)
 
 
@@ -33,7 +31,7 @@ class Binding(NamedTuple):
     """One binding in a function's code.
 
     `kind`: argument assign unpack augmented annotated walrus loop with except match import def return.
-    Of a name that one statement binds twice (`_, _ = pair`), only the last value can be told: one spot.
+    If one statement binds a name twice (`_, _ = pair`), only the last value is reported: one binding.
     """
 
     name: str
@@ -50,7 +48,7 @@ class InstrumentedCode(NamedTuple):
 def instrument(
     definition: FunctionDefinition, names: Collection[str] | None, returns: bool
 ) -> InstrumentedCode:
-    """The code that asks `ENTER(first argument)` and tells its answer the index and value of each spot."""
+    """The code that calls `ENTER(first argument)`, and the callback it returns with each index and value."""
     node, bindings = insert_taps(definition.node, names, returns, definition.may_have_walrus)
     code = definition.compile_with(node)
     if code is None or not is_compatible(code, definition.code):
@@ -68,9 +66,9 @@ def insert_taps(
 
 
 class _TapInserter(ast.NodeVisitor):
-    """Each visit gives the statements that stand for one; the tree itself stays as it is.
+    """Each visit returns the statements that replace one; the tree itself is not modified.
 
-    Nested functions, classes, lambdas and comprehensions have scopes of their own: they are not entered.
+    Nested functions, classes, lambdas and comprehensions have their own scopes and are not visited.
     """
 
     def __init__(self, node: Def, wants: Callable[[str], bool], returns: bool, may_have_walrus: bool) -> None:
@@ -78,7 +76,7 @@ class _TapInserter(ast.NodeVisitor):
         self._node, self._is_requested, self._returns = node, wants, returns
         self._counts: Counter[str] = Counter()
         self._nonlocals: set[str] = set()  # declared global or nonlocal
-        # The text knows it at once; to look at every node would take a quarter of all the time.
+        # Known from the source text; walking every node would take a quarter of the time.
         self._has_walrus = may_have_walrus and any(
             isinstance(inner, ast.NamedExpr) for inner in ast.walk(node)
         )
@@ -163,7 +161,7 @@ class _TapInserter(ast.NodeVisitor):
     visit_AsyncFor = visit_For
 
     def visit_With(self, node: ast.With | ast.AsyncWith) -> list[ast.stmt]:
-        """One statement for each item: the next may use, or bind again, what the one before bound."""
+        """One statement per item: the next may use or rebind what the one before bound."""
         node = self._copy_with_walrus_taps(node)
         taps = [
             self._tap_statements(_target_names(item.optional_vars, "with", "with")) for item in node.items
@@ -214,7 +212,7 @@ class _TapInserter(ast.NodeVisitor):
     # Expressions
 
     def _copy_with_walrus_taps(self, node: Any) -> Any:
-        """A copy in which the walruses of its own expressions, not of the statements inside, are tapped."""
+        """A copy with taps on the walruses of its own expressions, not of nested statements."""
         node = copy(node)
         for field, value in ast.iter_fields(node):
             if self._has_walrus and field not in BLOCKS:
@@ -236,11 +234,11 @@ class _TapInserter(ast.NodeVisitor):
     # Spots
 
     def _tap_statements(self, bound: Iterable[BoundName], at: ast.stmt | None = None) -> list[ast.stmt]:
-        """What stands after the statement that bound them."""
+        """Taps to insert after the statement that binds these names."""
         return [tap_statement(index, value, at or node) for index, value, node in self._requested(bound)]
 
     def _requested(self, bound: Iterable[BoundName]) -> list[tuple[int, ast.expr, Any]]:
-        """The index, the value and the place of each spot among them that is to be told."""
+        """Index, value and node of each requested binding among them."""
         by_name = {name: (node, kind) for name, node, kind in bound if name not in self._nonlocals}
         requested = []
         for name, (node, kind) in by_name.items():
@@ -294,7 +292,7 @@ def _argument_names(arguments: ast.arguments) -> list[BoundName]:
 
 
 def _target_names(target: ast.expr | None, kind: str, unpacked: str = "unpack") -> Iterator[BoundName]:
-    """The names in a target of an assignment; attributes and items are no local variables."""
+    """The names in an assignment target; attributes and items are not local variables."""
     if isinstance(target, ast.Name):
         yield target.id, target, kind
     elif isinstance(target, ast.Starred):
@@ -314,21 +312,22 @@ def _pattern_captures(pattern: ast.pattern) -> Iterator[tuple[str, ast.pattern]]
 
 
 def _never_falls_through(body: Sequence[ast.stmt]) -> bool:
-    """Whether the end of a block is certainly never reached."""
+    """Whether the end of a block is never reached."""
     last = body[-1] if body else None
     if isinstance(last, ast.If):
         return _never_falls_through(last.body) and _never_falls_through(last.orelse)
     return isinstance(last, ast.Return | ast.Raise)
 
 
-ENTER = "@tap_enter"  # the global that the new code asks at its entry, to be renamed
-# The new code's own local variables: no identifiers, so nobody else has them. `locals()` shows them.
+ENTER = "@tap_enter"  # the global that the new code calls on entry, to be renamed
+# Local variables of the new code: not identifiers, so they cannot collide. `locals()` shows them.
 TAP, VALUE = "@tap", "@value"
 _LOAD, _STORE, _IS_NOT = ast.Load(), ast.Store(), ast.IsNot()
 
 
 def enter_tap(arguments: ast.arguments, at: ast.stmt) -> ast.stmt:
-    """A call that begins after the probe was removed, or a generator, finds no global: it is not watched."""
+    """The entry statement. A call or generator that begins after the probe was removed finds no global, and
+    is not observed."""
     look_up = ast.Assign([store_name(TAP, at)], load_name(ENTER, at), **_location(at))
     not_observed = ast.ExceptHandler(
         None, None, [ast.Assign([store_name(TAP, at)], none_node(at), **_location(at))], **_location(at)
@@ -349,7 +348,7 @@ def _first_argument(arguments: ast.arguments, at: ast.stmt) -> ast.expr:
 
 
 def store_return_value(value: ast.expr, at: ast.stmt) -> ast.stmt:
-    """Takes the value of a `return` before it is given."""
+    """Stores the value of a `return` statement before it returns."""
     return ast.Assign([store_name(VALUE, at)], value, **_location(at))
 
 
@@ -366,15 +365,15 @@ def tap_expression(index: int, value: ast.expr, at: Any) -> ast.expr:
 
 
 def _tap_call(index: int, value: ast.expr, location: dict[str, Any]) -> tuple[ast.expr, ast.expr]:
-    """Whether the call is watched, and what is then told. A large function has hundreds of these: what is
-    the same in both is one node."""
+    """The test whether the call is observed, and the callback call. A large function has hundreds of these,
+    so the two share a node."""
     tap = ast.Name(TAP, _LOAD, **location)
     is_observed = ast.Compare(tap, [_IS_NOT], [ast.Constant(None, **location)], **location)
     return is_observed, ast.Call(tap, [ast.Constant(index, **location), value], [], **location)
 
 
 def evaluate_all(values: list[ast.expr], position: int, at: ast.expr) -> ast.expr:
-    """All of them are evaluated in turn; one is the value."""
+    """An expression that evaluates all of them in order and has the value of one."""
     all_values = ast.Tuple(values, _LOAD, **_location(at))
     return ast.Subscript(
         all_values, ast.Constant(position % len(values), **_location(at)), _LOAD, **_location(at)
@@ -394,6 +393,6 @@ def none_node(at: Any) -> ast.expr:
 
 
 def _location(node: Any) -> dict[str, Any]:
-    """The start of a node: what is put there reports its first line."""
+    """The start of a node: inserted nodes report its first line."""
     line, column = node.lineno, node.col_offset
     return {"lineno": line, "col_offset": column, "end_lineno": line, "end_col_offset": column}

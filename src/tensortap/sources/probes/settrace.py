@@ -1,8 +1,8 @@
-"""The one trace function (`sys.settrace`): tells the values that a function binds where there is no source to
-rewrite, and lets a follower see what one thread calls for a while.
+"""The only user of `sys.settrace`: reports the values a function binds if there is no source to rewrite, and
+lets observers see the calls of one thread for a while.
 
-Threads that run already are not watched, nor what runs under a trace function that was set later. An
-exception in what is told ends all tracing of its thread, as always in Python, until the probe is removed.
+Threads already running are not traced, nor code that runs under a trace function set later. An exception in a
+callback ends all tracing of its thread, as always in Python, until the probe is removed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,24 @@ log = logging.getLogger("tensortap.probes")
 def trace_code(
     code: CodeType, names: Collection[str] | None, enter: OnEnter, *, returns: bool = False
 ) -> tuple[tuple[Binding, ...], Callable[[], None]]:
-    """Watch every call of this code; gives the spots, and what ends it."""
+    """Trace every call of this code; returns the bindings, and a function that ends it."""
     instructions = code_instructions(code, code.co_filename)
-    wanted = [
+    requested = [
         index for index, binding in enumerate(instructions.bindings) if _is_requested(binding, names, returns)
     ]
-    owner = _TracedCode(code, instructions, enter, {original: index for index, original in enumerate(wanted)})
+    traced_code = _TracedCode(
+        code, instructions, enter, {original: index for index, original in enumerate(requested)}
+    )
     with _lock:
-        _traced_codes[id(code)] = (*_traced_codes.get(id(code), ()), owner)
+        _traced_codes[id(code)] = (*_traced_codes.get(id(code), ()), traced_code)
         _start_tracing()
-    return tuple(instructions.bindings[original] for original in wanted), partial(_stop_tracing_code, owner)
+    return tuple(instructions.bindings[original] for original in requested), partial(
+        _stop_tracing_code, traced_code
+    )
 
 
 def bindings_in_code(code: CodeType) -> tuple[Binding, ...]:
-    """Every argument and binding, as well as the instructions tell."""
+    """Every argument and binding, as far as the instructions show."""
     return tuple(
         binding for binding in code_instructions(code, code.co_filename).bindings if binding.kind != RETURN
     )
@@ -52,24 +56,24 @@ def _is_requested(binding: Binding, names: Collection[str] | None, returns: bool
 
 
 class CallObserver(Protocol):
-    """Is asked about each call of one thread while it follows."""
+    """Notified of each call of one thread while registered."""
 
     def on_call(self, frame: FrameType) -> FrameCallback | None:
-        """What is to be told the further events of this call; a call that goes on is an event `call`."""
+        """A callback for further events of this call, or None; resuming a generator is an event `call`."""
 
 
-FrameCallback = Callable[[FrameType, str, Any], None]  # of one watched call
+FrameCallback = Callable[[FrameType, str, Any], None]  # frame, event, argument
 
 
 def add_observer(observer: CallObserver) -> None:
-    """Ask it about each call of this thread, until `unfollow` in this thread."""
+    """Notify it of each call of this thread, until `remove_observer` in this thread."""
     _register_fork_handler()
     tracer = _current_tracer()
     tracer.observers = (*tracer.observers, observer)
 
 
 def remove_observer(observer: CallObserver) -> None:
-    """Safe to call twice, and where an interrupt came before it was followed."""
+    """Safe to call twice, and if an interrupt came before it was added."""
     tracer = _tracers.get(get_ident())
     while tracer is not None and observer not in tracer.observers:
         tracer = tracer.outer
@@ -80,7 +84,7 @@ def remove_observer(observer: CallObserver) -> None:
 
 
 def active_observers() -> tuple[CallObserver, ...]:
-    """Those of this thread, the outermost first."""
+    """The observers of this thread, outermost first."""
     tracer = _tracers.get(get_ident())
     return () if tracer is None else tracer.observers
 
@@ -92,7 +96,7 @@ def _register_fork_handler() -> None:
 
 
 def _drop_observers() -> None:
-    """What a child of a followed call does is its own."""
+    """In a forked child: calls of the child are not observed."""
     for tracer in _tracers.values():
         tracer.observers = ()
 
@@ -102,14 +106,14 @@ class _TracedCode:
     code: CodeType
     instructions: CodeInstructions
     enter: OnEnter
-    indexes: dict[int, int]  # of each of the code's spots that is wanted
+    indexes: dict[int, int]  # binding of the code to binding of the probe
 
 
-# Trace functions belong to threads, and calls to the process.
+# Trace functions are per thread, traced codes per process.
 _lock = threading.RLock()
 _traced_codes: dict[int, tuple[_TracedCode, ...]] = {}  # by the id of the code, whose hash is slow
 _tracers: dict[int, _ThreadTracer] = {}  # by thread
-_previous_thread_trace: list[TraceFunction | None] = []  # what `threading` gave to new threads
+_previous_thread_trace: list[TraceFunction | None] = []  # that of `threading.settrace`
 
 
 def _start_tracing() -> None:
@@ -120,7 +124,7 @@ def _start_tracing() -> None:
 
 
 def _current_tracer() -> _ThreadTracer:
-    """The trace function of this thread, which may have to be set again."""
+    """The tracer of this thread, installed again if the program replaced it."""
     current = sys.gettrace()
     return (
         current
@@ -130,7 +134,9 @@ def _current_tracer() -> _ThreadTracer:
 
 
 def _install_tracer(previous: TraceFunction | None) -> _ThreadTracer:
-    outer = _tracers.get(get_ident())  # still followed by, where the program has set its own meanwhile
+    outer = _tracers.get(
+        get_ident()
+    )  # still has observers, if the program has set its own trace function meanwhile
     tracer = _ThreadTracer(previous, outer if outer is not None and outer.observers else None)
     _tracers[get_ident()] = tracer
     sys.settrace(tracer)
@@ -158,7 +164,7 @@ def _stop_tracing_code(owner: _TracedCode) -> None:
 
 
 def _restore_trace_functions() -> None:
-    """In this thread at once; others notice by themselves, at their next call."""
+    """Restore this thread's at once; other threads do so at their next call."""
     own = _tracers.get(get_ident())
     for thread, tracer in list(_tracers.items()):
         tracer.is_probing = False
@@ -174,12 +180,12 @@ def _restore_trace_functions() -> None:
 
 
 class _ThreadTracer:
-    """One thread's trace function. Whoever was there before goes on as if we were not."""
+    """The trace function of one thread. It forwards every event to the previous trace function."""
 
     def __init__(self, previous: TraceFunction | None, outer: _ThreadTracer | None = None) -> None:
         self._previous, self.outer = previous, outer
         self.observers: tuple[CallObserver, ...] = ()
-        self.is_probing = False  # set for probes, not only to follow
+        self.is_probing = False  # installed for probes, not only for observers
         self.has_failed = self._is_uninstalled = False
 
     @property
@@ -194,7 +200,7 @@ class _ThreadTracer:
             raise
 
     def _trace_call(self, frame: FrameType, event: str, argument: Any) -> Any:
-        own = frame.f_trace if type(frame.f_trace) is _FrameTracer else None  # of a generator that goes on
+        own = frame.f_trace if type(frame.f_trace) is _FrameTracer else None  # of a resumed generator
         if own is not None:
             frame.f_trace = own.foreign
         foreign = self._call_previous(frame, event, argument)
@@ -225,7 +231,7 @@ class _ThreadTracer:
         return frame.f_trace if answer is None else answer
 
     def call_foreign(self, foreign: TraceFunction, frame: FrameType, event: str, argument: Any) -> Any:
-        """Theirs may set another trace function, or none: that is then the one before us."""
+        """Call a foreign trace function; if it sets another or none, that becomes our previous one."""
         answer = foreign(frame, event, argument)
         current = sys.gettrace()
         if current is not self:
@@ -242,13 +248,13 @@ class _ThreadTracer:
         current = sys.gettrace()
         if current is self or (current is None and (self.has_failed or self._previous is None)):
             sys.settrace(self._previous)
-        elif not self._is_uninstalled:  # calling this is an event too, which has led here
+        elif not self._is_uninstalled:  # calling this function is itself a traced event
             log.warning("the trace function was replaced meanwhile; it is left as it is")
         self._is_uninstalled = True
 
 
 def _make_reader(frame: FrameType, owners: Sequence[_TracedCode]) -> BindingReader | None:
-    """Of a call that begins; not of a generator that began before it was watched."""
+    """A reader for a call that begins; None for a generator that began before it was traced."""
     code = owners[0].instructions
     if frame.f_lasti != code.first:
         return None
@@ -264,18 +270,18 @@ def _make_reader(frame: FrameType, owners: Sequence[_TracedCode]) -> BindingRead
     return reader
 
 
-_ObserverCallback = tuple[CallObserver | None, FrameCallback]  # who has to be following still, if anyone
+_ObserverCallback = tuple[CallObserver | None, FrameCallback]  # None: of a probe
 
 
 class _FrameTracer:
-    """The trace function of one watched call."""
+    """The trace function of one frame."""
 
     __slots__ = ("_callbacks", "_tracer", "foreign")
 
     def __init__(
         self, tracer: _ThreadTracer, callbacks: Sequence[_ObserverCallback], foreign: TraceFunction | None
     ) -> None:
-        self.foreign = foreign  # the trace function that the frame would have without us
+        self.foreign = foreign  # the frame's trace function without us
         self._tracer, self._callbacks = tracer, callbacks
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> _FrameTracer:
@@ -297,6 +303,6 @@ class _FrameTracer:
                 callback(frame, event, argument)
 
     def resume(self, tracer: _ThreadTracer, frame: FrameType, foreign: TraceFunction | None) -> None:
-        """A generator or coroutine, within the line that it had left."""
+        """Resume a generator or coroutine within the line it was suspended in."""
         self._tracer, self.foreign = tracer, foreign
         self._notify(frame, "call", None)

@@ -1,4 +1,4 @@
-"""The definition that a function's running code was compiled from, where the source verifiably says so."""
+"""Find the AST that a function's running code was compiled from, verified by compiling it again."""
 
 from __future__ import annotations
 import __future__
@@ -26,14 +26,14 @@ _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.a
 
 
 class NoSourceError(Exception):
-    """There is no source that verifiably is what runs; says why."""
+    """No source was found that compiles to the running code; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionDefinition:
-    """A `def` where it stands: inside its classes and functions, below the imports of its file.
+    """A `def` in its context: the enclosing classes and functions, and the imports of its file.
 
-    `mod.f()` compiles to other instructions where the file imports `mod`, so the imports belong to it.
+    `mod.f()` compiles to other instructions if the file imports `mod`, so the imports are needed.
     """
 
     code: CodeType
@@ -43,14 +43,14 @@ class FunctionDefinition:
     may_have_walrus: bool
 
     def compile_with(self, node: Def) -> CodeType | None:
-        """The code that the function would have, were this its definition. Nothing is executed."""
+        """The code of the function with this definition instead; nothing is executed."""
         statement: Any = node
         for parent, field, position in reversed(self.parents):
             statement = _replace_child(parent, field, position, statement)
         tree = ast.Module([*self.imports, statement], [])
         flags = self.code.co_flags & _FUTURES
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the file's own, told when it was imported
+            warnings.simplefilter("ignore")  # the file's own warnings were shown when it was imported
             module_code = compile(tree, self.code.co_filename, "exec", flags=flags, dont_inherit=True)
         return _find_code(module_code, self.code)
 
@@ -63,7 +63,7 @@ def find_definition(function: FunctionType, code: CodeType) -> FunctionDefinitio
     return _find_definition(code, code.co_filename)
 
 
-# Few: each holds a part of a syntax tree. By its file too: codes that differ in nothing else are equal.
+# Small: each holds a part of a syntax tree. Keyed by file too: codes that differ only in it compare equal.
 @lru_cache(maxsize=16)
 def _find_definition(code: CodeType, file: str) -> FunctionDefinition:
     text = "".join(linecache.getlines(file))
@@ -78,7 +78,7 @@ def _find_definition(code: CodeType, file: str) -> FunctionDefinition:
 
 
 def _find_in_source(text: str, code: CodeType) -> FunctionDefinition | None:
-    # Parsing takes most of the time, so all other definitions are left out, if that works.
+    # Parsing takes most of the time, so a source without the other definitions is tried first.
     for source in (_prune(text, code.co_firstlineno), text):
         definition = _parse_definition(source, code)
         if definition is not None and _matches_running_code(definition):
@@ -95,8 +95,8 @@ def _explain_no_source(code: CodeType, text: str) -> str:
 
 
 def _prune(text: str, line: int, first_line: int = 1, indent: str = "") -> str:
-    """The text with an empty line for every line of the definitions, at this indentation and then within
-    the class, that do not hold `line`."""
+    """The source with blank lines in place of the definitions, at this indentation and then within the
+    class, that do not contain `line`."""
     starts = [match.end() for match in re.finditer(_STATEMENT.format(indent=indent), text)]
     chunks, chunk, chunk_line = [], text[: starts[0]] if starts else text, first_line
     for start, end in itertools.pairwise([*starts, len(text)]):
@@ -108,7 +108,7 @@ def _prune(text: str, line: int, first_line: int = 1, indent: str = "") -> str:
 
 
 def _is_unfinished(chunk: str) -> bool:
-    """A decorator stays with what it decorates, and text at the first column with its string."""
+    """Whether a chunk needs the next: a decorator without its def, or an open triple-quoted string."""
     return (chunk.lstrip(" \t").startswith("@") and not _DECORATED.search(chunk)) or any(
         chunk.count(quotes) % 2 for quotes in ('"""', "'''")
     )
@@ -146,7 +146,7 @@ def _parse_definition(source: str, code: CodeType) -> FunctionDefinition | None:
 
 
 def _paths_to(node: Any, code: CodeType) -> Iterator[list[tuple[Any, str, int]]]:
-    """The ways from a node down to a definition of that name on that line."""
+    """Paths from a node down to a definition of that name on that line."""
     for field in BLOCKS:
         for position, child in enumerate(getattr(node, field, ())):
             first, last = _line_range(child)
@@ -173,7 +173,7 @@ def _has_imports(statement: ast.stmt) -> bool:
 
 
 def _replace_child(parent: Any, field: str, position: int, child: Any) -> Any:
-    """A copy of a node with another child; of a class only this child, for methods do not see the rest."""
+    """A copy of a node with another child; of a class only this child: methods do not see the others."""
     parent_copy = copy(parent)
     siblings = getattr(parent, field)
     is_class = isinstance(parent, ast.ClassDef)
@@ -204,7 +204,7 @@ def _matches_running_code(definition: FunctionDefinition) -> bool:
 
 
 def _comparable(constant: Any) -> Any:
-    """What two constants, or two codes, must share to do the same; `==` takes True for 1 and 0.0 for -0.0."""
+    """A key by which equal constants or codes behave the same; `==` equates True with 1 and 0.0 with -0.0."""
     if isinstance(constant, CodeType):
         body = constant.co_code, constant.co_exceptiontable, constant.co_names, tuple(constant.co_lines())
         return _signature(constant), body, _comparable(constant.co_consts)
@@ -221,7 +221,7 @@ def _signature(code: CodeType) -> tuple[Any, ...]:
 
 
 def is_compatible(new: CodeType, old: CodeType) -> bool:
-    """Whether a function may take the new code: called the same way, closing over the same cells."""
+    """Whether the new code may replace the old: same signature, same closure cells."""
     *counts, names, free, cells = _signature(new)
     *old_counts, old_names, old_free, old_cells = _signature(old)
     argument_total = argument_count(old)

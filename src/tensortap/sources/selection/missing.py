@@ -1,9 +1,4 @@
-"""Why a site gave nothing.
-
-Why a selected site gave no record: nothing that was asked for is ever passed over in silence.
-
-How the code of a module's forward uses a module that it holds.
-"""
+"""Explain why a selected site gave no record, also from the source of the forward that should call it."""
 
 from __future__ import annotations
 
@@ -58,7 +53,7 @@ def find_missing(source: HookSource) -> list[Missing]:
 
 
 class _ObservedCalls:
-    """What ran, as far as the hooks have seen it."""
+    """Which modules ran, as far as the hooks observed."""
 
     def __init__(self, source: HookSource) -> None:
         points = [point for point in source.points if point.function is None]
@@ -68,7 +63,7 @@ class _ObservedCalls:
         names: dict[int, list[str]] = {}
         for path, module in walk_modules(source.model) if source.model is not None else ():
             names.setdefault(id(module), []).append(".".join(path))
-        # A module with several names runs under one of them, and nobody can tell which.
+        # A module with several names runs under an unknown one of them.
         seen = [point.path for point in points if point.count and len(names.get(id(point.module), ())) == 1]
         self.ran_inside = {owner for path in seen for owner in _parent_paths(path)}
         self.idle = {point.path for point in points} - self.called - self.ran_inside
@@ -81,7 +76,7 @@ def _has_fired(point: ObservationPoint, selected: SelectedSite) -> bool:
 
 
 def selection_label(selected: SelectedSite) -> str:
-    """As it was selected: its name, with the part and the call."""
+    """The selection as written: name, items and call."""
     call = "" if selected.call is None else f"@{selected.call}"
     name = selected.site.name
     if not selected.items:
@@ -115,7 +110,7 @@ def _explain(
 
 
 def _is_part(part: str, selected: SelectedSite) -> bool:
-    """Whether something that came by, `mask[0]`, is within what was wanted."""
+    """Whether an observed part, as `mask[0]`, is selected."""
     item = part.removeprefix(selected.site.parameter)
     is_of_parameter = part.startswith(selected.site.parameter) and (not item or item[0] in ".[")
     return (is_of_parameter or not selected.site.parameter) and items_match(selected.items, item)
@@ -158,24 +153,24 @@ def _explain_not_called(source: HookSource, point: ObservationPoint, calls: _Obs
 
 
 def _owner_chain(model: Any, path: str) -> Iterator[tuple[Any, str]]:
-    """Every module above, from the model down, with the name by which it holds the next."""
+    """Every module above, from the model down, with the name of its child on the path."""
     module = model
     for name in path.split(".") if path else ():
         yield module, name
         module = _child(module, name)
-        if module is None:  # it was taken away since
+        if module is None:  # removed since
             return
 
 
 def _is_still_in_place(owners: Sequence[tuple[Any, str]], point: ObservationPoint) -> bool:
-    """Whether its module still stands where it stood when the capture began."""
+    """Whether its module is still at the same path as when the capture began."""
     return not point.path or (
         len(owners) == point.path.count(".") + 1 and _child(*owners[-1]) is point.module
     )
 
 
 def _child(owner: Any, name: str) -> Any:
-    child = owner._modules[name] if name in owner._modules else None  # noqa: SIM401 - a scripted one has no get
+    child = owner._modules[name] if name in owner._modules else None  # noqa: SIM401 - scripted ones have no get
     return None if child is None else unwrap(child)
 
 
@@ -186,11 +181,11 @@ def _parent_paths(path: str) -> Iterator[str]:
 
 
 def _explain_from_source(path: str, owners: Sequence[tuple[Any, str]], calls: _ObservedCalls) -> str | None:
-    """What the code of the modules above says: of the nearest that can be called, else of those it is in."""
+    """What the source of the nearest callable module above shows, otherwise of those above it."""
     explain, is_item = explain_not_called, False
     for (owner, name), owner_path in zip(reversed(owners), _parent_paths(path), strict=True):
         if not has_forward(owner):
-            is_item = True  # of a list: the code of its owner names the list alone
+            is_item = True  # of a ModuleList: its owner's code mentions only the list
             continue
         explanation = None if owner_path in calls.idle else explain(owner, name, is_item=is_item)
         if explanation is not None or owner_path in calls.called:
@@ -209,7 +204,7 @@ class _ForwardSource(NamedTuple):
 
 
 def explain_not_called(owner: Any, name: str, *, is_item: bool) -> str | None:
-    """What the owner's code does instead of calling `name`, or the items of it, if it tells."""
+    """What the owner's code does instead of calling `name` or its items; None if it does not show."""
     code = _forward_source(owner)
     if code is None:
         return None
@@ -228,7 +223,7 @@ def explain_not_called(owner: Any, name: str, *, is_item: bool) -> str | None:
 
 
 def explain_branch_not_taken(owner: Any, name: str, *, is_item: bool) -> str | None:
-    """The branch in which alone the owner's code calls `name`, or the items of it."""
+    """The only branch in which the owner's code calls `name` or its items."""
     code = _forward_source(owner)
     return None if code is None else _describe_untaken_branch(code, _uses_and_calls(code, name, is_item)[1])
 
@@ -240,7 +235,7 @@ def _describe_untaken_branch(code: _ForwardSource, calls: Sequence[_Use]) -> str
 
 
 def _uses_and_calls(code: _ForwardSource, name: str, is_item: bool) -> tuple[list[_Use], list[_Use]]:
-    """Items of a list are called by other names, so wherever the list is used, they may be."""
+    """Items of a list are called by other names, so every use of the list may call them."""
     called = {id(node.func) for node in ast.walk(code.tree) if isinstance(node, ast.Call)}
     uses = list(_uses(code.tree, name, None))
     return uses, uses if is_item else [use for use in uses if id(use.node) in called]
@@ -248,7 +243,7 @@ def _uses_and_calls(code: _ForwardSource, name: str, is_item: bool) -> tuple[lis
 
 class _Use(NamedTuple):
     node: ast.Attribute
-    branch: int | None  # the line of the innermost branch it lies in
+    branch: int | None  # the line of the innermost enclosing branch
 
 
 def _uses(node: ast.AST, name: str, branch: int | None) -> Iterator[_Use]:
@@ -267,7 +262,7 @@ def _branch_line(node: ast.AST, child: ast.AST) -> int | None:
 
 
 def _refers_to(node: ast.AST, name: str, aliases: set[str]) -> bool:
-    """The module by its own name, or by a variable that stands for it or for its items."""
+    """Whether it is the module by name, or a variable bound to it or to its items."""
     if isinstance(node, ast.Name):
         return node.id in aliases
     return not _is_super(node) and _mentions(node, name)
@@ -284,7 +279,7 @@ def _aliases(tree: ast.AST, name: str) -> set[str]:
 
 
 def _is_reference(node: ast.AST, name: str) -> bool:
-    """`self.name` or `self.name[0]`, and not what it gives."""
+    """Whether it is `self.name` or `self.name[0]`, not its output."""
     while isinstance(node, ast.Subscript):
         node = node.value
     return isinstance(node, ast.Attribute) and node.attr == name
@@ -303,13 +298,13 @@ def _is_super(node: ast.AST) -> bool:
 
 
 def _forward_source(owner: Any) -> _ForwardSource | None:
-    """Of the forward that was written, below decorators; a class may have inherited it from another file."""
+    """The parsed source of the undecorated forward, which may be inherited from another file."""
     forward: Any = owner.__dict__.get("forward") or getattr(type(owner), "forward", None)
     code = getattr(inspect.unwrap(forward), "__code__", None)
     return None if code is None else _parse_forward(code)
 
 
-# By its code: a function set on an instance would keep the model alive.
+# Keyed by code: a function set on an instance would keep the model alive.
 @lru_cache(maxsize=256)
 def _parse_forward(code: CodeType) -> _ForwardSource | None:
     try:

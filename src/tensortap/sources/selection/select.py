@@ -1,11 +1,5 @@
-"""Pattern to sites, in a model and in functions.
-
-Which sites of a model a pattern means: the model and the pattern are walked together.
-
-What can be selected of functions without a model: `pkg.mod:func.var`, `pkg.mod:Class.method`.
-
-What `!patterns` leave of what others select.
-"""
+"""Resolve patterns to sites: of a model, by walking model and pattern together, and of functions without a
+model (`pkg.mod:func.var`); `!patterns` exclude."""
 
 from __future__ import annotations
 
@@ -58,13 +52,15 @@ from tensortap.sources.sites import (
 
 
 def resolve_patterns(model: Any, patterns: Sequence[Any]) -> list[SelectedSite]:
-    """What several patterns mean together: everything that one includes and none excludes."""
+    """The sites that at least one pattern includes and none excludes."""
     parsed = [
         parse_pattern(pattern) if isinstance(pattern, str) else pattern for pattern in patterns or ("**",)
     ]
-    for one in parsed:
-        if not isinstance(one, Pattern) and not callable(one):
-            raise TypeError(f"{one!r} is no pattern; give a text such as 'layers.*', or a function of a site")
+    for candidate in parsed:
+        if not isinstance(candidate, Pattern) and not callable(candidate):
+            raise TypeError(
+                f"{candidate!r} is no pattern; give a text such as 'layers.*', or a function of a site"
+            )
     functions = [
         pattern for pattern in parsed if is_function_pattern(pattern) and not resolve_pattern(model, pattern)
     ]
@@ -88,7 +84,7 @@ def _resolve_in_model(model: Any, parsed: Sequence[Any]) -> list[SelectedSite]:
 
 
 def resolve_pattern(model: Any, pattern: Pattern | Callable[[ModuleSite], bool]) -> list[SelectedSite]:
-    """The sites that a pattern means, in the order of the model."""
+    """The sites that a pattern matches, in model order."""
     if not isinstance(pattern, Pattern):
         return [
             SelectedSite(site)
@@ -97,15 +93,15 @@ def resolve_pattern(model: Any, pattern: Pattern | Callable[[ModuleSite], bool])
             if pattern(site)
         ]
     selected = _resolve_literal_name(unwrap(model), pattern) or [
-        wanted
-        for way in pattern.alternatives
-        for wanted in _match_alternative(_normalize(way), pattern.call, unwrap(model))
+        site
+        for alternative in pattern.alternatives
+        for site in _match_alternative(_normalize(alternative), pattern.call, unwrap(model))
     ]
     return list(dict.fromkeys(selected))
 
 
 def _resolve_literal_name(model: Any, pattern: Pattern) -> list[SelectedSite]:
-    """What is meant by a name with letters of the grammar in it (`{`, `@`, `[`), if modules are called so."""
+    """Match literally a name with grammar characters (`{`, `@`, `[`), if there are such modules."""
     full_text = pattern.text.removeprefix("!")
     for name, call in dict.fromkeys([(full_text, None), (pattern.body, pattern.call)]):
         if not _GRAMMAR_LETTERS.isdisjoint(name) and (selected := _sites_at(model, name.split("."), call)):
@@ -144,7 +140,7 @@ def _describe_unknown(model: Any, pattern: Any) -> str:
 
 
 def _describe_unknown_variable(model: Any, pattern: Pattern) -> str | None:
-    """Where all but the last part leads to a function: what that function has."""
+    """If all but the last segment resolve to a function: the variables it has."""
     *above, function, name = ("", *pattern.alternatives[0].segments)[
         1 if len(pattern.alternatives[0].segments) > 1 else 0 :
     ]
@@ -157,7 +153,7 @@ def _describe_unknown_variable(model: Any, pattern: Pattern) -> str | None:
 
 
 def _describe_unknown_segment(model: Any, pattern: Pattern, names: Sequence[str]) -> str:
-    """Where the very first part is unknown, the names of sites that look like the whole say more."""
+    """The unknown segment; if it is the first, similar site names are more helpful."""
     segments = pattern.alternatives[0].segments
     unresolved_segment = (
         find_unresolved_segment(model, segments) if len(pattern.alternatives) == 1 < len(segments) else None
@@ -179,7 +175,7 @@ def _describe_unknown_site(pattern: Pattern, names: Sequence[str]) -> str:
 
 
 def _normalize(alternative: Alternative) -> Alternative:
-    """A pattern that begins with a class finds it at any depth; one without segments is the model itself."""
+    """A pattern that begins with a class matches at any depth; one without segments is the model itself."""
     if alternative.segments == ("",):
         return Alternative((), alternative.items, alternative.is_gradient_of_items)
     if alternative.segments[0].startswith("<"):
@@ -192,10 +188,10 @@ def _normalize(alternative: Alternative) -> Alternative:
 def _match_alternative(alternative: Alternative, call: int | None, model: Any) -> list[SelectedSite]:
     positions = frozenset([0])
     if alternative.segments[:1] == (ANY_DEPTH,):
-        # A class may be the model's own; a name it has none.
+        # The model itself has a class, but no name.
         is_class = alternative.segments[1:2] and alternative.segments[1].startswith("<")
         positions |= _advance(alternative.segments, frozenset([1]), "", model) if is_class else set()
-    if alternative == Alternative((ANY_DEPTH,)):  # the usual one, written out: all modules that can be called
+    if alternative == Alternative((ANY_DEPTH,)):  # the common case, as a fast path: all callable modules
         modules = ((".".join(names), module) for names, module in walk_modules(model) if has_forward(module))
         return [SelectedSite(ModuleSite(path, "output", module), "", call) for path, module in modules]
     selected: list[SelectedSite] = []
@@ -260,9 +256,9 @@ def _advance(segments: tuple[str, ...], positions: frozenset[int], name: str, mo
 
 
 def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool) -> Sequence[ModuleSite]:
-    """What the last segments of a pattern mean on the module that the first ones have led to."""
+    """The sites that the last segments match on the module that the first ones resolved to."""
     if tail and (tail[0] == ANY_DEPTH or tail == ("*",)):
-        return ()  # these stand for modules
+        return ()  # these match modules
     if tail[-1:] == ("grad",):
         tail, is_gradient = tail[:-1], True
     if not tail or tail[0] == "out":
@@ -278,28 +274,28 @@ def _tail_sites(path: str, module: Any, tail: tuple[str, ...], is_gradient: bool
     return [gradient_of(site) for site in sites if not site.is_after_step]
 
 
-def _input_sites(path: str, module: Any, wanted: tuple[str, ...]) -> list[ModuleSite]:
-    """All inputs are one site, since what a caller hands over is known only when he does; so is a name that
-    the signature does not show but `**kwargs` may carry."""
+def _input_sites(path: str, module: Any, name_patterns: tuple[str, ...]) -> list[ModuleSite]:
+    """All inputs are one site, since the actual arguments are known only at the call; so is a name that is
+    not in the signature but may be passed in `**kwargs`."""
     if not has_forward(module):
         return []
-    if not wanted or wanted == ("*",):
+    if not name_patterns or name_patterns == ("*",):
         return [ModuleSite(path, "input", module)]
     inputs = forward_signature(module)
-    names = [name for name in inputs.names if segment_matches(wanted[0], name)]
-    if not names and inputs.is_variadic and wanted[0].isidentifier():
-        names = [wanted[0]]
+    names = [name for name in inputs.names if segment_matches(name_patterns[0], name)]
+    if not names and inputs.is_variadic and name_patterns[0].isidentifier():
+        names = [name_patterns[0]]
     return [ModuleSite(path, "input", module, name) for name in names]
 
 
 def _variable_sites(path: str, module: Any, tail: Sequence[str]) -> list[ModuleSite]:
-    """What a method or a helper function returns, or its variables."""
+    """The return value of a method or helper function, or its variables."""
     function, *rest = tail
     if not rest:
         return [ModuleSite(path, "return", module, function)]
     if len(rest) > 1 and rest[0] == first_argument_name(module, function):
-        held = [name for name in attribute_names(module) if segment_matches(rest[1], name)]
-        return [ModuleSite(path, "local", module, f"{function}.{rest[0]}.{name}") for name in held]
+        matching_names = [name for name in attribute_names(module) if segment_matches(rest[1], name)]
+        return [ModuleSite(path, "local", module, f"{function}.{rest[0]}.{name}") for name in matching_names]
     name_pattern, separator, nth = rest[0].partition("#")
     if separator and nth != "*" and not nth.removeprefix("-").isdigit():
         raise ValueError(
@@ -311,7 +307,7 @@ def _variable_sites(path: str, module: Any, tail: Sequence[str]) -> list[ModuleS
         binding.name for binding in function_bindings if segment_matches(name_pattern, binding.name)
     )
     names = [name for name in bound if has_binding(function_bindings, name, nth)]
-    module_argument = first_argument_name(module, function)  # the module itself, which no wildcard means
+    module_argument = first_argument_name(module, function)  # `self`, which no wildcard matches
     return [
         ModuleSite(path, "local", module, f"{function}.{name}{separator}{nth}")
         for name in names
@@ -332,7 +328,7 @@ def _parameter_sites(path: str, module: Any, tail: Sequence[str]) -> list[Module
 
 
 def _tail_items(tail: tuple[str, ...], items: str) -> str:
-    """`out.logits[0]` and `in.cache.keys` go on into the value by attribute."""
+    """The items in `out.logits[0]` and `in.cache.keys`: attributes of the value."""
     if not tail:
         return items
     item_segments = tail[1:] if tail[:1] == ("out",) else tail[2:]
@@ -340,17 +336,17 @@ def _tail_items(tail: tuple[str, ...], items: str) -> str:
     return "".join(f".{part}" for part in item_segments) + items
 
 
-RETURN = "return"  # no variable can be called so
+RETURN = "return"  # not a valid variable name
 _BINDING_INDEX = re.compile(r"-?\d{1,9}|\*")
 
 
 def is_function_pattern(pattern: Any) -> bool:
-    """Whether a pattern is written like a value of a function."""
+    """Whether a pattern has the form `pkg.mod:func`."""
     return isinstance(pattern, Pattern) and split_function_path(pattern.alternatives[0]) is not None
 
 
 def resolve_without_model(function: Any, patterns: Sequence[Any]) -> list[SelectedSite]:
-    """What patterns mean inside of one function; without one, those that name a function themselves."""
+    """The sites of patterns within one function; without one, of the patterns that name a function."""
     parsed = [parse_pattern(pattern) for pattern in patterns if isinstance(pattern, str)]
     if function is not None:
         if len(parsed) < len(patterns):
@@ -365,15 +361,18 @@ def resolve_without_model(function: Any, patterns: Sequence[Any]) -> list[Select
 
 
 def resolve_function_patterns(patterns: Sequence[Pattern], within: Any = None) -> list[SelectedSite]:
-    """What such patterns mean together; `within` a function, the others are names of its variables."""
+    """The sites of function patterns; `within` a function, other patterns match its variables."""
     excluded = [
-        one for pattern in patterns if pattern.excludes for one in _resolve_function_or_raise(pattern, within)
+        selected
+        for pattern in patterns
+        if pattern.excludes
+        for selected in _resolve_function_or_raise(pattern, within)
     ]
     included = [
-        one
+        selected
         for pattern in patterns
         if not pattern.excludes
-        for one in _resolve_function_or_raise(pattern, within)
+        for selected in _resolve_function_or_raise(pattern, within)
     ]
     if within is not None and all(pattern.excludes for pattern in patterns):
         included = [
@@ -387,7 +386,7 @@ def resolve_function_patterns(patterns: Sequence[Pattern], within: Any = None) -
 
 
 def describe_binding(site: ModuleSite) -> list[str]:
-    """What it is (an argument, a local, what is returned), and the lines where it comes to be."""
+    """Its kind (argument, local, return) and the lines that bind it."""
     code = site.function.__code__
     name = site.parameter.partition(".")[2].partition("#")[0]
     name_bindings = [binding for binding in find_bindings(site.function) if binding.name == name]
@@ -401,9 +400,9 @@ def _resolve_function_or_raise(pattern: Pattern, within: Any) -> list[SelectedSi
     if within is not None and not is_function_pattern(pattern):
         selected_sites = _resolve_within(within, pattern)
         if not selected_sites:
-            given = to_named_function(within)
+            enclosing = to_named_function(within)
             raise UnknownNameError(
-                describe_unknown_variable(function_path(within), given.function, pattern.body)
+                describe_unknown_variable(function_path(within), enclosing.function, pattern.body)
             )
         return selected_sites
     selected_sites = [
@@ -427,23 +426,23 @@ def _resolve_within(function: Any, pattern: Pattern) -> list[SelectedSite]:
 
 
 def _function_value_sites(
-    found: NamedFunction, tail: tuple[str, ...], way: Alternative, call: int | None
+    named_function: NamedFunction, tail: tuple[str, ...], alternative: Alternative, call: int | None
 ) -> Iterator[SelectedSite]:
-    """What the segments after a function mean: what it returns, or its variables, and parts of these."""
-    function_bindings = find_bindings(found.function)
-    is_gradient = way.is_gradient_of_items
-    # A variable comes before the word.
+    """The sites that the segments after a function match: its return value, variables, and items of these."""
+    function_bindings = find_bindings(named_function.function)
+    is_gradient = alternative.is_gradient_of_items
+    # A variable named `grad` takes precedence.
     if tail[-1:] == ("grad",) and (
         len(tail) > 1 or all(binding.name != "grad" for binding in function_bindings)
     ):
         tail, is_gradient = tail[:-1], True
-    items = "".join(f".{part}" for part in tail[1:]) + way.items
+    items = "".join(f".{part}" for part in tail[1:]) + alternative.items
     if tail[:1] in ((), (RETURN,), ("",)):
-        sites = [found.site("return", found.name)]
+        sites = [named_function.site("return", named_function.name)]
     else:
         sites = [
-            found.site("local", f"{found.name}.{one}")
-            for one in _matching_variables(tail[0], function_bindings)
+            named_function.site("local", f"{named_function.name}.{variable}")
+            for variable in _matching_variables(tail[0], function_bindings)
         ]
     for site in sites:
         yield SelectedSite(gradient_of(site) if is_gradient else site, items, call)
@@ -456,13 +455,13 @@ def _matching_variables(segment: str, function_bindings: Sequence[Binding]) -> l
     names = dict.fromkeys(
         binding.name for binding in function_bindings if segment_matches(name_pattern, binding.name)
     )
-    if "*" in name_pattern:  # what a method is called on is rarely meant, and may be all of a program
+    if "*" in name_pattern:  # self is rarely meant, and may hold the whole program
         names = {name: None for name in names if name not in ("self", "cls")}
     return [f"{name}{separator}{nth}" for name in names if has_binding(function_bindings, name, nth)]
 
 
 def has_binding(function_bindings: Sequence[Binding], name: str, nth: str) -> bool:
-    """Whether there is a `name#nth`; every one has a `name` and a `name#*`."""
+    """Whether there is a `name#nth`; `name` and `name#*` always exist."""
     count = sum(binding.name == name for binding in function_bindings)
     return not nth or nth == "*" or -count <= int(nth) < count
 
@@ -472,8 +471,8 @@ def is_exclusion(pattern: Any) -> bool:
 
 
 def subtract_exclusions(selected: SelectedSite, excluded: Sequence[SelectedSite]) -> SelectedSite | None:
-    """What is left of a site; excluding a module's output excludes all of that module, and excluding what a
-    function without a model returns all of that function."""
+    """The rest of a selected site, or None. Excluding a module's output excludes all of that module;
+    excluding the return value of a function without a model excludes all of that function."""
     site = selected.site
     if site.function is not None:
         return _subtract_from_function(

@@ -1,9 +1,4 @@
-"""Did-you-mean for wrong paths.
-
-Which part of a path leads nowhere, and what stands at that place instead.
-
-Which part of `pkg.mod:Class.method.var` leads nowhere, and what there is instead.
-"""
+"""Error messages for paths that resolve to nothing: which segment is unknown, and what was perhaps meant."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ _MAX_SHOWN = 6
 
 
 class UnresolvedSegment(NamedTuple):
-    """The first part of a path that is not there: who does not have it, and what he has."""
+    """The first unknown segment of a path: its owner, and the names the owner has."""
 
     position: int
     owner: str
@@ -42,7 +37,7 @@ class UnresolvedSegment(NamedTuple):
 
 
 def find_unresolved_segment(model: Any, segments: Sequence[str]) -> UnresolvedSegment | None:
-    """None where all parts are there, or a part is a wildcard, which may fail in many places."""
+    """The first unknown segment; None if all resolve, or for a wildcard, which may fail in many places."""
     if any(wildcard in segment for segment in segments for wildcard in "*?[{<"):
         return None
     module, position = unwrap(model), 0
@@ -63,7 +58,7 @@ def find_unresolved_segment(model: Any, segments: Sequence[str]) -> UnresolvedSe
 
 
 def describe_unresolved(missing: UnresolvedSegment, segments: Sequence[str]) -> str:
-    """Whose part is missing, and the whole path with the nearest part in its place."""
+    """A sentence on the unknown segment, with the full paths of the closest names."""
     before, segment, after = (
         segments[: missing.position],
         segments[missing.position],
@@ -71,8 +66,8 @@ def describe_unresolved(missing: UnresolvedSegment, segments: Sequence[str]) -> 
     )
     suggestions = closest_names(segment.partition("#")[0], missing.known)
     if not suggestions:
-        more = ", ..." if len(missing.known) > _MAX_SHOWN else ""
-        return f"{missing.owner} has no {segment!r}; it has {', '.join(map(repr, missing.known[:_MAX_SHOWN]))}{more}."
+        shown, more = missing.known[:_MAX_SHOWN], ", ..." if len(missing.known) > _MAX_SHOWN else ""
+        return f"{missing.owner} has no {segment!r}; it has {', '.join(map(repr, shown))}{more}."
     paths = (repr(".".join([*before, suggestion, *after])) for suggestion in suggestions)
     return f"{missing.owner} has no {segment!r}; did you mean {' or '.join(paths)}?"
 
@@ -94,7 +89,7 @@ def _known_segments(module: Any) -> list[str]:
 
 
 def _own_methods(module_class: type) -> Iterable[str]:
-    """The methods that its author wrote, not those of torch."""
+    """Methods of the model's classes, without torch's."""
     for base in module_class.__mro__:
         if not base.__module__.startswith("torch."):
             methods = (name for name, member in vars(base).items() if isinstance(member, FunctionType))
@@ -142,7 +137,7 @@ def _describe_instead(holder: Any, path: str, name: str) -> str:
 
 
 def _defined_names(holder: Any) -> list[str]:
-    """The functions and classes that are defined there."""
+    """The functions and classes defined there."""
     is_listed = {
         name: isinstance(value, type) or find_python_function(value)
         for name, value in matching_members(holder, "*")
