@@ -311,7 +311,7 @@ def test_a_damaged_value_is_missing_data(make_run, tensortap):
 
 
 def test_a_stream_without_blocks_gets_ascii(run, tensortap, monkeypatch, capsys):
-    monkeypatch.setattr("tensortap.cli.plots.takes_blocks", lambda: False)
+    monkeypatch.setattr("tensortap.cli.plots.supports_blocks", lambda: False)
     assert tensortap("show", f"{run}:layers.0.attn").out.isascii()
 
 

@@ -36,7 +36,7 @@ def command(
         with attach(job, ranks=list(ranks) or None) as session:
             for pattern in patterns:
                 session.tap(pattern, every=every, keep="stats")
-            _watch(session, interval, times, as_json)
+            _poll(session, interval, times, as_json)
             return 0 if session.is_open else 1
     except KeyboardInterrupt:
         print()
@@ -44,33 +44,33 @@ def command(
 
 
 def status_line(session: Session) -> str:
-    """One line: what the job does, what arrives, what that costs."""
-    now = session.status
-    cost = "-" if now["overhead"] is None else f"{100 * now['overhead']:.2f} %"
-    words = [
+    """One line: step rate of the job, records received, overhead."""
+    status = session.status
+    cost = "-" if status["overhead"] is None else f"{100 * status['overhead']:.2f} %"
+    parts = [
         f"{session.name}",
-        f"step {now['step']}",
-        f"{now['rate']:.3g} steps/s",
-        f"{now['received']} records ({size(now['nbytes'])})",
-        f"{now['lost']} lost",
-        f"lag {1000 * now['lag']:.0f} ms",
+        f"step {status['step']}",
+        f"{status['rate']:.3g} steps/s",
+        f"{status['received']} records ({size(status['nbytes'])})",
+        f"{status['lost']} lost",
+        f"lag {1000 * status['lag']:.0f} ms",
         f"overhead {cost} of step time",
     ]
-    return "  ".join(words)
+    return "  ".join(parts)
 
 
-def _watch(session: Session, interval: float, times: int | None, as_json: bool) -> None:
+def _poll(session: Session, interval: float, times: int | None, as_json: bool) -> None:
     while session.is_open and (times is None or times > 0):
         time.sleep(interval)
-        _tell(session, as_json)
+        _print_status(session, as_json)
         times = None if times is None else times - 1
     if not as_json:
-        _tell_the_end(session)
+        _print_end(session)
 
 
-def _tell(session: Session, as_json: bool) -> None:
+def _print_status(session: Session, as_json: bool) -> None:
     if as_json:
-        latest = {pattern: _latest(tapped) for pattern, tapped in session.taps.items()}
+        latest = {pattern: _latest_value(tap) for pattern, tap in session.taps.items()}
         write_json("attach", {"job": session.name, **session.status, "taps": latest})
     elif sys.stdout.isatty():
         print(f"{_CLEAR_LINE}{status_line(session)}\r", end="", flush=True)
@@ -78,13 +78,13 @@ def _tell(session: Session, as_json: bool) -> None:
         print(status_line(session), flush=True)
 
 
-def _latest(tapped: Any) -> str | None:
-    return None if tapped.latest is None else f"{tapped.latest.name}: {tapped.latest.value}"
+def _latest_value(tap: Any) -> str | None:
+    return None if tap.latest is None else f"{tap.latest.name}: {tap.latest.value}"
 
 
-def _tell_the_end(session: Session) -> None:
-    for tapped in session.taps.values():
-        latest = _latest(tapped)
-        print(f"{tapped}" if latest is None else f"{tapped}  {latest}")
+def _print_end(session: Session) -> None:
+    for tap in session.taps.values():
+        latest = _latest_value(tap)
+        print(f"{tap}" if latest is None else f"{tap}  {latest}")
     if not session.is_open:
         print(session)

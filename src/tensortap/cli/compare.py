@@ -18,8 +18,8 @@ _REASONS = {
     "uncalibrated": "the noise of something was not measured",
     "nothing": "only what cannot be opened",
 }
-_DEFAULT = "difference,gaps"
-_FAIL_ON = ", ".join(f"{name} ({what})" for name, what in _REASONS.items()) + f"; default {_DEFAULT}"
+_DEFAULT_REASONS = "difference,gaps"
+_FAIL_ON = ", ".join(f"{name} ({what})" for name, what in _REASONS.items()) + f"; default {_DEFAULT_REASONS}"
 _DIMS = "how pieces of several ranks sit in the whole, '**.up_proj=shard(2)'; may be repeated"
 _HELP = """Where two runs part, and whether that is more than noise.
 
@@ -43,14 +43,14 @@ _COLOURS = {
 }
 
 
-def _declared(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    wrong = next((one for one in given if "=" not in one), None)
-    if wrong is not None:
-        raise click.BadParameter(f"{wrong!r} is not PATTERN=WORDS, such as '**.up_proj=shard(2)'")
-    return dict(one.split("=", 1) for one in given)
+def _parse_dims(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    invalid = next((pair for pair in pairs if "=" not in pair), None)
+    if invalid is not None:
+        raise click.BadParameter(f"{invalid!r} is not PATTERN=WORDS, such as '**.up_proj=shard(2)'")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
-def _reasons(ctx: click.Context, parameter: click.Parameter, text: str) -> frozenset[str]:
+def _parse_reasons(ctx: click.Context, parameter: click.Parameter, text: str) -> frozenset[str]:
     chosen = frozenset(filter(None, text.split(",")))
     unknown = sorted(chosen - _REASONS.keys())
     if unknown or not chosen:
@@ -67,65 +67,68 @@ def _reasons(ctx: click.Context, parameter: click.Parameter, text: str) -> froze
 @click.option("--step", type=int, help="this step alone")
 @click.option("--rank", type=int, help="this rank alone")
 @click.option("--limit", type=float, help="from how many times the noise on a difference counts")
-@click.option("--dims", multiple=True, metavar="PATTERN=WORDS", callback=_declared, help=_DIMS)
+@click.option("--dims", multiple=True, metavar="PATTERN=WORDS", callback=_parse_dims, help=_DIMS)
 @click.option("--explain", metavar="NAME", help="the whole story of one value")
 @click.option("--json", "as_json", is_flag=True, help="everything, as one JSON object")
 @click.option("--save", metavar="FILE", help="write the report too: .json, .html, else text")
-@click.option("--fail-on", default=_DEFAULT, metavar="WHAT", callback=_reasons, help=_FAIL_ON)
-def command(**given: Any) -> int:
+@click.option("--fail-on", default=_DEFAULT_REASONS, metavar="WHAT", callback=_parse_reasons, help=_FAIL_ON)
+def command(**options: Any) -> int:
     try:
-        found = _compared(given)
-        _write(found, given)
+        comparison = _compare(options)
+        _write(comparison, options)
     except (UntrustedFileError, RefusedError) as error:
-        return _failed(error, REFUSED)
+        return _report_error(error, REFUSED)
     except CorruptRunError as error:
-        return _failed(error, MISSING)
+        return _report_error(error, MISSING)
     except BrokenPipeError:
         raise
     except (TensortapError, ValueError, TypeError, OSError) as error:
-        return _failed(error, USAGE)
-    return exit_code(found, given["fail_on"])
+        return _report_error(error, USAGE)
+    return exit_code(comparison, options["fail_on"])
 
 
-def exit_code(found: Comparison, reasons: frozenset[str]) -> int:
-    """What differs weighs more than what is missing."""
-    counts = found.counts
+def exit_code(comparison: Comparison, reasons: frozenset[str]) -> int:
+    """The exit code; a difference takes precedence over missing values."""
+    counts = comparison.counts
     differs = {
-        "difference": found.is_different,
+        "difference": comparison.is_different,
         "bits": any(count for verdict, count in counts.items() if verdict != "identical"),
-        "gate": any(one.differs for one in found.gate),
+        "gate": any(check.differs for check in comparison.gate),
     }
-    lacks = {"gaps": not found.coverage.is_whole, "uncalibrated": bool(found.coverage.uncalibrated)}
+    incomplete = {
+        "gaps": not comparison.coverage.is_whole,
+        "uncalibrated": bool(comparison.coverage.uncalibrated),
+    }
     if any(differs[reason] for reason in reasons & differs.keys()):
         return DIFFERENT
-    return MISSING if any(lacks[reason] for reason in reasons & lacks.keys()) else SAME
+    return MISSING if any(incomplete[reason] for reason in reasons & incomplete.keys()) else SAME
 
 
-def _compared(given: dict[str, Any]) -> Comparison:
-    floors = given["floor"][0] if len(given["floor"]) == 1 else list(given["floor"]) or None
-    chosen = {name: given[name] for name in ("map", "step", "rank", "limit", "dims")}
-    return compare_runs(given["a"], given["b"], floor=floors, only=list(given["only"]), **chosen)
+def _compare(options: dict[str, Any]) -> Comparison:
+    floor = options["floor"][0] if len(options["floor"]) == 1 else list(options["floor"]) or None
+    arguments = {name: options[name] for name in ("map", "step", "rank", "limit", "dims")}
+    return compare_runs(options["a"], options["b"], floor=floor, only=list(options["only"]), **arguments)
 
 
-def _write(found: Comparison, given: dict[str, Any]) -> None:
-    """Results to stdout, and what is said about them to stderr."""
-    if given["save"]:
-        found.save(given["save"])
-        note(f"written to {Path(given['save'])}", "compare")
-    if given["as_json"]:
-        story = {"explained": found.explain(given["explain"])} if given["explain"] else {}
-        print(json.dumps({**found.to_json(), **story}, allow_nan=False))
+def _write(comparison: Comparison, options: dict[str, Any]) -> None:
+    """Write results to stdout, notes to stderr."""
+    if options["save"]:
+        comparison.save(options["save"])
+        note(f"written to {Path(options['save'])}", "compare")
+    if options["as_json"]:
+        explanation = {"explained": comparison.explain(options["explain"])} if options["explain"] else {}
+        print(json.dumps({**comparison.to_json(), **explanation}, allow_nan=False))
     else:
-        text = found.explain(given["explain"]) if given["explain"] else str(found)
-        write("\n".join(map(_coloured, text.split("\n"))) if wants_colours() else text)
+        text = comparison.explain(options["explain"]) if options["explain"] else str(comparison)
+        write("\n".join(map(_colour_line, text.split("\n"))) if wants_colours() else text)
 
 
-def _coloured(line: str) -> str:
-    """The answer and what explains it."""
+def _colour_line(line: str) -> str:
+    """Colour the lines of the verdict and its reasons."""
     colour = _COLOURS.get(line.partition(" ")[0].strip(":,"))
     return line if colour is None else click.style(line, fg=colour)
 
 
-def _failed(error: Exception, code: int) -> int:
+def _report_error(error: Exception, code: int) -> int:
     note(str(error), "compare")
     return code

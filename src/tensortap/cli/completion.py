@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from tensortap.cli.group import COMPLETE, NAMES
+from tensortap.cli.group import COMPLETION_VARIABLE, PROGRAM_NAMES
 from tensortap.cli.output import write
 
 _HOW = """Print what a shell needs to complete tensortap and tt.
@@ -17,9 +17,9 @@ _HOW = """Print what a shell needs to complete tensortap and tt.
 @click.command(help=_HOW)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    kind = get_completion_class(shell)
-    assert kind is not None  # click ships all three
-    for name in NAMES:
-        maker = kind(click.Command(name), {}, name, COMPLETE)
-        # Not source(): it starts the shell to ask for its version.
-        write(maker.source_template % maker.source_vars())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # click ships all three
+    for name in PROGRAM_NAMES:
+        completion = completion_class(click.Command(name), {}, name, COMPLETION_VARIABLE)
+        # Not source(): it starts the shell to get its version.
+        write(completion.source_template % completion.source_vars())

@@ -10,18 +10,18 @@ from tensortap.cli.output import (
     DIFFERENT,
     MISSING,
     SAME,
-    counted,
+    format_count,
     json_option,
     note,
     printable,
-    styled,
+    style_text,
     write,
     write_json,
 )
 from tensortap.comparison.sides.provenance import Topic, compare_provenance
 from tensortap.readers.run import Run
 
-_FEW = 200  # lines
+_MAX_SHOWN_LINES = 200  # lines
 _HELP = """How two runs were made, and what of it differs; no value is looked at (compare does that).
 
 \b
@@ -37,20 +37,20 @@ exit codes:
 @click.option("--hunks/--no-hunks", default=None, help="Changed lines of files too; else if they are few.")
 @json_option
 def command(a: str, b: str, hunks: bool | None, as_json: bool) -> int:
-    found = compare_provenance(Run(a), Run(b))
-    code = MISSING if found.problems else _code(found.topics)
-    for problem in found.problems:
+    provenance = compare_provenance(Run(a), Run(b))
+    code = MISSING if provenance.problems else _exit_code(provenance.topics)
+    for problem in provenance.problems:
         note(problem, "diff")
     if as_json:
-        write_json("diff", {"a": a, "b": b, "exit_code": code, **asdict(found)})
+        write_json("diff", {"a": a, "b": b, "exit_code": code, **asdict(provenance)})
     else:
-        _write_all(found.topics, hunks)
-    if code == MISSING and not found.problems:
+        _write_all(provenance.topics, hunks)
+    if code == MISSING and not provenance.problems:
         note("a side does not tell how it was made; tt.init() and tt.capture(to=) write that", "diff")
     return code
 
 
-def _code(topics: Sequence[Topic]) -> int:
+def _exit_code(topics: Sequence[Topic]) -> int:
     states = {topic.state for topic in topics}
     return DIFFERENT if "different" in states else SAME if "same" in states else MISSING
 
@@ -58,34 +58,38 @@ def _code(topics: Sequence[Topic]) -> int:
 def _write_all(topics: Sequence[Topic], hunks: bool | None) -> None:
     lines = sum(len(change.hunks) for topic in topics for change in topic.changes)
     for topic in topics:
-        _write(topic, lines <= _FEW if hunks is None else hunks)
-    if hunks is None and lines > _FEW:
+        _write(topic, lines <= _MAX_SHOWN_LINES if hunks is None else hunks)
+    if hunks is None and lines > _MAX_SHOWN_LINES:
         note(f"{lines:,} changed lines are not shown; --hunks shows them", "diff")
 
 
 def _write(topic: Topic, with_hunks: bool) -> None:
-    told = f"{topic.name:<14} {_words(topic)}"
-    write(styled(told, "yellow") if topic.state == "different" else told)
+    summary = f"{topic.name:<14} {_describe_topic(topic)}"
+    write(style_text(summary, "yellow") if topic.state == "different" else summary)
     for fact in topic.facts:
         write(f"  {printable(str(fact))}")
     for change in topic.changes:
         counts = f" +{change.added} -{change.removed}" if change.added or change.removed else ""
         write(f"  {printable(change.file)}{counts}, {change.where}")
         for line in change.hunks if with_hunks else ():
-            write(f"    {_line(line)}")
+            write(f"    {_format_line(line)}")
 
 
-def _words(topic: Topic) -> str:
+def _describe_topic(topic: Topic) -> str:
     if topic.state in ("not recorded", "cannot be read"):
         return topic.state if topic.is_partial else "not recorded on both sides"
-    facts = f"({counted(topic.count, 'fact')}{'; others cannot be read' if topic.is_partial else ''})"
-    apart = len(topic.facts) + len(topic.changes)
-    return f"the same {facts}" if topic.state == "same" else f"{counted(apart, 'difference')} {facts}"
+    facts = f"({format_count(topic.count, 'fact')}{'; others cannot be read' if topic.is_partial else ''})"
+    difference_count = len(topic.facts) + len(topic.changes)
+    return (
+        f"the same {facts}"
+        if topic.state == "same"
+        else f"{format_count(difference_count, 'difference')} {facts}"
+    )
 
 
-def _line(text: str) -> str:
+def _format_line(text: str) -> str:
     colours: dict[str, Any] = {"+": "green", "-": "red", "@": "cyan"}
-    shown = "".join(
+    printable_text = "".join(
         letter if letter.isprintable() or letter == "\t" else repr(letter)[1:-1] for letter in text
     )
-    return styled(shown, colours[text[0]]) if text[:1] in colours else shown
+    return style_text(printable_text, colours[text[0]]) if text[:1] in colours else printable_text

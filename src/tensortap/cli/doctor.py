@@ -15,23 +15,23 @@ import tensortap
 from tensortap.cli.output import (
     DIFFERENT,
     OK,
-    counted,
+    format_count,
     json_option,
     printable,
     size,
-    styled,
+    style_text,
     write,
     write_json,
 )
+from tensortap.core.array_libraries import OPTIONAL_ARRAY_LIBRARIES
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import DEFAULTS, is_on, is_strict
 from tensortap.live.discovery import jobs, stale_files
 from tensortap.metadata.process import timestamp_zone
 
-# What each extra brings, by the name it is imported with; and by its name in the package index.
+# The packages of each extra: import name to name in the package index.
 _EXTRAS = {
-    "torch": {"torch": "torch"},
-    "jax": {"jax": "jax"},
+    **{library: {library: library} for library in OPTIONAL_ARRAY_LIBRARIES},
     "hdf5": {"h5py": "h5py"},
     "safetensors": {"safetensors": "safetensors"},
     "cli": {"click": "click", "rich": "rich"},
@@ -39,8 +39,8 @@ _EXTRAS = {
     "notebook": {"IPython": "ipython"},
     "fast": {"xxhash": "xxhash", "isal": "isal"},
 }
-_SECRET = {"THING_TOKEN", "THING_FINGERPRINT"}
-_LITTLE = 1 << 30  # bytes that are free
+_SECRET_SETTINGS = {"THING_TOKEN", "THING_FINGERPRINT"}
+_MIN_FREE_BYTES = 1 << 30  # bytes that are free
 _HELP = """What is installed, what is missing and the line that installs it, what is set, what is in the way.
 
 \b
@@ -49,8 +49,8 @@ exit codes:
   1  something is; its line begins with !"""
 
 
-class Line(NamedTuple):
-    """`is_wrong` is for what keeps tensortap from working; a missing extra does not."""
+class DoctorLine(NamedTuple):
+    """`is_wrong` marks what keeps tensortap from working; a missing extra does not."""
 
     topic: str
     name: str
@@ -61,97 +61,110 @@ class Line(NamedTuple):
 @click.command(help=_HELP)
 @json_option
 def command(as_json: bool) -> int:
-    lines = [*_program(), *_extras(), *_kernels(), *_settings(), *_live(), *_disk()]
+    lines = [
+        *_program_lines(),
+        *_extra_lines(),
+        *_kernel_lines(),
+        *_setting_lines(),
+        *_live_lines(),
+        *_disk_lines(),
+    ]
     code = DIFFERENT if any(line.is_wrong for line in lines) else OK
     if as_json:
         write_json("doctor", {"exit_code": code, "lines": [line._asdict() for line in lines]})
         return code
-    wide = max(len(line.name) for line in lines)
+    name_width = max(len(line.name) for line in lines)
     for line in lines:
-        text = f"{'!' if line.is_wrong else ' '} {line.topic:<9} {line.name:<{wide}}  {line.text}"
-        write(styled(text, "yellow") if line.is_wrong else text)
+        text = f"{'!' if line.is_wrong else ' '} {line.topic:<9} {line.name:<{name_width}}  {line.text}"
+        write(style_text(text, "yellow") if line.is_wrong else text)
     return code
 
 
-def _program() -> list[Line]:
+def _program_lines() -> list[DoctorLine]:
     git = shutil.which("git")
-    without = "not found: runs are written without the state of their code"
+    no_git = "not found: runs are written without the state of their code"
     return [
-        Line("program", "tensortap", f"{tensortap.__version__} in {Path(tensortap.__file__).parent}"),
-        Line("program", "python", f"{platform.python_version()} at {sys.executable}"),
-        Line("program", "system", platform.platform()),
-        Line("program", "numpy", _version("numpy") or "not installed", not _version("numpy")),
-        Line("program", "git", git or without),
+        DoctorLine("program", "tensortap", f"{tensortap.__version__} in {Path(tensortap.__file__).parent}"),
+        DoctorLine("program", "python", f"{platform.python_version()} at {sys.executable}"),
+        DoctorLine("program", "system", platform.platform()),
+        DoctorLine("program", "numpy", _version("numpy") or "not installed", not _version("numpy")),
+        DoctorLine("program", "git", git or no_git),
     ]
 
 
-def _extras() -> list[Line]:
-    return [_extra(name, packages) for name, packages in _EXTRAS.items()]
+def _extra_lines() -> list[DoctorLine]:
+    return [_extra_line(name, packages) for name, packages in _EXTRAS.items()]
 
 
-def _extra(extra: str, packages: dict[str, str]) -> Line:
-    """By looking for them: importing torch to know its version would take seconds."""
-    told = [f"{package} {_version(package)}" for name, package in packages.items() if _is_there(name)]
-    missing = [package for name, package in packages.items() if not _is_there(name)]
+def _extra_line(extra: str, packages: dict[str, str]) -> DoctorLine:
+    """Found by their specs: importing torch to get its version would take seconds."""
+    descriptions = [
+        f"{package} {_version(package)}" for name, package in packages.items() if _is_installed(name)
+    ]
+    missing = [package for name, package in packages.items() if not _is_installed(name)]
     if missing:
-        told.append(f"{' and '.join(missing)} missing: pip install 'tensortap[{extra}]'")
-    return Line("extra", extra, ", ".join(told))
+        descriptions.append(f"{' and '.join(missing)} missing: pip install 'tensortap[{extra}]'")
+    return DoctorLine("extra", extra, ", ".join(descriptions))
 
 
-def _kernels() -> list[Line]:
+def _kernel_lines() -> list[DoctorLine]:
     from tensortap.kernels import native
 
-    return [Line("kernels", "compiled", "yes" if native.available else native.unavailable_reason)]
+    return [DoctorLine("kernels", "compiled", "yes" if native.available else native.unavailable_reason)]
 
 
-def _settings() -> list[Line]:
-    """What is set; of a secret only that it is."""
-    told = {name: os.environ[name] for name in DEFAULTS if os.environ.get(name)}
+def _setting_lines() -> list[DoctorLine]:
+    """The settings; the values of secrets are not shown."""
+    values = {name: os.environ[name] for name in DEFAULTS if os.environ.get(name)}
     lines = [
-        Line("setting", name, "set" if name in _SECRET else value) for name, value in told.items() if value
+        DoctorLine("setting", name, "set" if name in _SECRET_SETTINGS else value)
+        for name, value in values.items()
+        if value
     ]
     if not is_on():
         lines.append(
-            Line("setting", "off", "TENSORTAP=0: every call returns at once, nothing is recorded", True)
+            DoctorLine("setting", "off", "TENSORTAP=0: every call returns at once, nothing is recorded", True)
         )
     if is_strict():
         lines.append(
-            Line("setting", "strict", "failures in the background are raised, and may end the program")
+            DoctorLine("setting", "strict", "failures in the background are raised, and may end the program")
         )
-    return [*lines, *_zone()]
+    return [*lines, *_time_zone_line()]
 
 
-def _zone() -> list[Line]:
+def _time_zone_line() -> list[DoctorLine]:
     try:
-        return [Line("setting", "time zone", str(timestamp_zone(None)))]
+        return [DoctorLine("setting", "time zone", str(timestamp_zone(None)))]
     except ValueError as error:
-        return [Line("setting", "time zone", str(error), True)]
+        return [DoctorLine("setting", "time zone", str(error), True)]
 
 
-def _live() -> list[Line]:
-    left = stale_files()
+def _live_lines() -> list[DoctorLine]:
+    stale = stale_files()
     try:
         listening = jobs()
     except TensortapError as error:
-        return [Line("live", "jobs", str(error), True)]
+        return [DoctorLine("live", "jobs", str(error), True)]
     names = ", ".join(dict.fromkeys(printable(job.name) for job in listening))
-    told = f"{counted(len(listening), 'program')} listening{': ' if names else ''}{names}"
-    lines = [Line("live", "jobs", told)]
-    if left:
-        lines.append(Line("live", "sockets", f"{counted(len(left), 'file')} of ended jobs, now removed"))
+    description = f"{format_count(len(listening), 'program')} listening{': ' if names else ''}{names}"
+    lines = [DoctorLine("live", "jobs", description)]
+    if stale:
+        lines.append(
+            DoctorLine("live", "sockets", f"{format_count(len(stale), 'file')} of ended jobs, now removed")
+        )
     return lines
 
 
-def _disk() -> list[Line]:
-    return [_space("here", Path.cwd()), _space("temporary", Path(os.environ.get("TMPDIR") or "/tmp"))]
+def _disk_lines() -> list[DoctorLine]:
+    return [_disk_line("here", Path.cwd()), _disk_line("temporary", Path(os.environ.get("TMPDIR") or "/tmp"))]
 
 
-def _space(name: str, folder: Path) -> Line:
+def _disk_line(name: str, folder: Path) -> DoctorLine:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Line("disk", name, f"{folder}: {(error.strerror or str(error)).lower()}", True)
-    return Line("disk", name, f"{size(free)} free in {folder}", free < _LITTLE)
+        return DoctorLine("disk", name, f"{folder}: {(error.strerror or str(error)).lower()}", True)
+    return DoctorLine("disk", name, f"{size(free)} free in {folder}", free < _MIN_FREE_BYTES)
 
 
 def _version(package: str) -> str:
@@ -161,8 +174,8 @@ def _version(package: str) -> str:
         return ""
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except (ValueError, ImportError):  # None in sys.modules: kept from being imported
+    except (ValueError, ImportError):  # None in sys.modules blocks an import
         return False

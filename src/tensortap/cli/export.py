@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from tensortap.cli.address import chosen, opened_run, step_and_rank
+from tensortap.cli.address import open_run, select_records, step_and_rank_options
 from tensortap.cli.output import (
     MISSING,
     OK,
-    counted,
+    format_count,
     json_option,
     note,
     note_problems,
@@ -39,7 +39,7 @@ _FORMATS: tuple[Format, ...] = ("npz", "safetensors", "hdf5", "html")
 @click.argument("run", type=click.Path())
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("pattern", required=False)
-@step_and_rank
+@step_and_rank_options
 @click.option("--format", "form", type=click.Choice(_FORMATS), help="Where the end of FILE does not say.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @json_option
@@ -53,27 +53,32 @@ def command(
     force: bool,
     as_json: bool,
 ) -> int:
-    opened = opened_run(run)
-    note_problems(opened.problems, "export")
-    found = chosen(opened, pattern, step, rank)
-    if not len(found):
+    source = open_run(run)
+    note_problems(source.problems, "export")
+    records = select_records(source, pattern, step, rank)
+    if not len(records):
         raise UnknownNameError(f"{run} holds no record, so there is nothing to export")
-    done = export(found, file, format=form, force=force, watch=_watched)
-    for key, why in list(done.skipped.items())[:10]:
-        note(f"{key!r} is left out: {why}", "export")
-    if len(done.skipped) > 10:
-        note(f"{counted(len(done.skipped) - 10, 'more value')} left out", "export")
-    _write(done, as_json, "dataset" if (form or FORMATS.get(file.suffix)) == "hdf5" else "value")
-    return MISSING if done.unreadable or opened.problems else OK
+    exported = export(records, file, format=form, force=force, watch=_with_progress)
+    for key, reason in list(exported.skipped.items())[:10]:
+        note(f"{key!r} is left out: {reason}", "export")
+    if len(exported.skipped) > 10:
+        note(f"{format_count(len(exported.skipped) - 10, 'more value')} left out", "export")
+    _write(exported, as_json, "dataset" if (form or FORMATS.get(file.suffix)) == "hdf5" else "value")
+    return MISSING if exported.unreadable or source.problems else OK
 
 
-def _watched(records: Iterable[StoredRecord], total: int) -> Iterable[StoredRecord]:
+def _with_progress(records: Iterable[StoredRecord], total: int) -> Iterable[StoredRecord]:
     return progress(records, "exporting", total)
 
 
-def _write(done: Exported, as_json: bool, noun: str) -> None:
+def _write(exported: Exported, as_json: bool, noun: str) -> None:
     if as_json:
-        facts = {"file": str(done.path), "bytes": done.nbytes, "keys": done.keys, "skipped": done.skipped}
+        facts = {
+            "file": str(exported.path),
+            "bytes": exported.nbytes,
+            "keys": exported.keys,
+            "skipped": exported.skipped,
+        }
         write_json("export", facts)
     else:
-        write(f"{done.path}: {counted(len(done.keys), noun)}, {size(done.nbytes)}")
+        write(f"{exported.path}: {format_count(len(exported.keys), noun)}, {size(exported.nbytes)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tensortap.cli.output import counted, json_option, note, size, write, write_json, write_table
+from tensortap.cli.output import format_count, json_option, note, size, write, write_json, write_table
 from tensortap.core.errors import RefusedError
 from tensortap.live.discovery import stale_files
 from tensortap.readers.cleanup import (
@@ -46,57 +46,62 @@ exit codes:
 )
 @json_option
 def command(folders: tuple[str, ...], dry_run: bool, yes: bool, only: tuple[str, ...], as_json: bool) -> None:
-    found = [one for one in _found(list(folders) or ["."]) if not only or one.kind in only]
-    total = sum(one.nbytes for one in found)
-    if not as_json and found:
-        write_table(_HEAD, [[one.kind, size(one.nbytes), str(one.path)] for one in found], right={"size"})
-        write(f"{counted(len(found), 'thing')}, {size(total)}")
-    gone = [] if dry_run or not found or not _is_agreed(len(found), total, yes) else _removed(found)
+    garbage = [entry for entry in _find_garbage(list(folders) or ["."]) if not only or entry.kind in only]
+    total = sum(entry.nbytes for entry in garbage)
+    if not as_json and garbage:
+        write_table(
+            _HEAD, [[entry.kind, size(entry.nbytes), str(entry.path)] for entry in garbage], right={"size"}
+        )
+        write(f"{format_count(len(garbage), 'thing')}, {size(total)}")
+    deleted = [] if dry_run or not garbage or not _confirm(len(garbage), total, yes) else _delete(garbage)
     if as_json:
-        write_json("gc", {"items": [_facts(one, one in gone) for one in found], "bytes": total})
-    elif not found:
+        write_json("gc", {"items": [_facts(entry, entry in deleted) for entry in garbage], "bytes": total})
+    elif not garbage:
         note("there is nothing to delete", "gc")
-    elif gone:
-        note(f"deleted {counted(len(gone), 'thing')}, {size(sum(one.nbytes for one in gone))}", "gc")
+    elif deleted:
+        note(
+            f"deleted {format_count(len(deleted), 'thing')}, {size(sum(entry.nbytes for entry in deleted))}",
+            "gc",
+        )
 
 
-def _found(folders: list[str]) -> list[Garbage]:
-    gallery = RunFinder(list(folders))
-    runs = list(gallery)
+def _find_garbage(folders: list[str]) -> list[Garbage]:
+    finder = RunFinder(list(folders))
+    runs = list(finder)
     being_written = runs_being_written()
-    beside = sorted({*(run.parent for run in runs), *map(Path, folders)})
-    found = [one for run in runs for one in find_garbage_in_run(run, being_written)]
-    found += [one for folder in beside for one in find_old_launches(folder)]
-    found += filter(None, (garbage_at("socket", path) for path in stale_files()))
-    for problem in gallery.problems:
+    parents = sorted({*(run.parent for run in runs), *map(Path, folders)})
+    garbage = [entry for run in runs for entry in find_garbage_in_run(run, being_written)]
+    garbage += [entry for folder in parents for entry in find_old_launches(folder)]
+    garbage += filter(None, (garbage_at("socket", path) for path in stale_files()))
+    for problem in finder.problems:
         note(problem, "gc")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(garbage))
 
 
-def _is_agreed(count: int, total: int, yes: bool) -> bool:
+def _confirm(count: int, total: int, yes: bool) -> bool:
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise RefusedError(
-            f"{counted(count, 'thing')} of {size(total)} could be deleted, but there is no terminal to ask; "
-            "--yes agrees, --dry-run only lists"
+            f"{format_count(count, 'thing')} of {size(total)} could be deleted, but there is no terminal to "
+            "ask; --yes agrees, --dry-run only lists"
         )
     return click.confirm("delete these?", default=False, err=True)
 
 
-def _removed(found: list[Garbage]) -> list[Garbage]:
-    """What was written to since it was listed stays."""
+def _delete(garbage: list[Garbage]) -> list[Garbage]:
+    """Delete what has not changed since it was listed; return what was deleted."""
     being_written = runs_being_written()
-    gone = []
-    for one in found:
-        if any(run in one.path.resolve().parents or run == one.path.resolve() for run in being_written):
+    deleted = []
+    for entry in garbage:
+        if any(run in entry.path.resolve().parents or run == entry.path.resolve() for run in being_written):
             continue
-        if one.remove():
-            gone.append(one)
+        if entry.remove():
+            deleted.append(entry)
         else:
-            note(f"{os.fspath(one.path)} has changed or cannot be deleted; it stays", "gc")
-    return gone
+            note(f"{os.fspath(entry.path)} has changed or cannot be deleted; it stays", "gc")
+    return deleted
 
 
-def _facts(one: Garbage, is_gone: bool) -> dict[str, Any]:
-    return {"what": one.kind, "path": str(one.path), "bytes": one.nbytes, "deleted": is_gone}
+def _facts(entry: Garbage, is_deleted: bool) -> dict[str, Any]:
+    return {"what": entry.kind, "path": str(entry.path), "bytes": entry.nbytes, "deleted": is_deleted}

@@ -26,58 +26,58 @@ from tensortap.core.errors import (
 from tensortap.core.patterns import closest_names
 from tensortap.core.settings import is_strict
 
-_HOME = os.path.dirname(tensortap.__file__) + os.sep
-_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-COMPLETE = "_TENSORTAP_COMPLETE"
-NAMES = ("tensortap", "tt")
-_INTERRUPTED, _NOBODY_READS = 130, 141  # what a shell sees of a program that SIGINT or SIGPIPE ended
-_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
+_PACKAGE_FOLDER = os.path.dirname(tensortap.__file__) + os.sep
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+COMPLETION_VARIABLE = "_TENSORTAP_COMPLETE"
+PROGRAM_NAMES = ("tensortap", "tt")
+_INTERRUPTED, _BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE
+_EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
     ((RefusedError, UntrustedFileError), REFUSED),
     ((NoRunError, CorruptRunError, UnknownNameError, NotWholeError, NotServingError), MISSING),
     ((TensortapError,), USAGE),
     ((OSError,), MISSING),
     ((ValueError,), USAGE),
 )
-# What an error advises, and what it means for whoever typed a command.
-_IN_A_SHELL = {"pass trust=True": "say --trust", "init() with a folder": "--to takes a folder"}
-_FOOT = "The tools are used from Python too: import tensortap as tt"
-_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+# Advice in the words of Python, and its equivalent on the command line.
+_SHELL_WORDING = {"pass trust=True": "say --trust", "init() with a folder": "--to takes a folder"}
+_EPILOG = "The tools are used from Python too: import tensortap as tt"
+_CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-def run(commands: Mapping[str, str], arguments: list[str]) -> int:
-    """Run what was typed; say in one sentence what is wrong with it."""
-    called = arguments[0] if arguments and arguments[0] in commands else ""
-    _open_what_is_closed()
+def run_command(commands: Mapping[str, str], arguments: list[str]) -> int:
+    """Run a command line and return its exit code; errors become one sentence on stderr."""
+    command_name = arguments[0] if arguments and arguments[0] in commands else ""
+    _open_closed_streams()
     try:
-        code = int(_invoked(commands, arguments) or 0)
-        sys.stdout.flush()  # here a full disk can still be told
+        code = int(_invoke(commands, arguments) or 0)
+        sys.stdout.flush()  # here a full disk can still be reported
         return code
     except click.UsageError as error:
-        note(_usage_text(error), called)
+        note(_describe_usage_error(error), command_name)
         return USAGE
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
-        _give_up_output()
-        return _NOBODY_READS
+        _discard_output()
+        return _BROKEN_PIPE
     except (TensortapError, OSError, ValueError) as error:
-        _give_up_output()
-        if is_strict() and not is_on_purpose(error):
+        _discard_output()
+        if is_strict() and not is_expected(error):
             raise
-        return failed(error, called)
+        return report_error(error, command_name)
 
 
-def _give_up_output() -> None:
-    """Where it cannot be written, what is still buffered would fail once more at exit."""
+def _discard_output() -> None:
+    """Discard buffered output that cannot be written, which would fail again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def is_on_purpose(error: Exception) -> bool:
-    """Whether it tells of what was typed or found. A ValueError that no line of ours raises is a mistake of
-    ours, which its one sentence would hide."""
+def is_expected(error: Exception) -> bool:
+    """Whether the error is about the user's input or files. A ValueError not raised by our own code is a bug
+    of ours, which one sentence would hide."""
     if isinstance(error, TensortapError | OSError):
         return True
     trace = error.__traceback__
@@ -86,47 +86,49 @@ def is_on_purpose(error: Exception) -> bool:
     if trace is None:
         return False
     file = trace.tb_frame.f_code.co_filename
-    return file.startswith(_HOME) and linecache.getline(file, trace.tb_lineno).lstrip().startswith("raise ")
+    return file.startswith(_PACKAGE_FOLDER) and linecache.getline(file, trace.tb_lineno).lstrip().startswith(
+        "raise "
+    )
 
 
-def failed(error: Exception, command: str) -> int:
-    """Say an error in its own words; the exit code that fits it."""
-    note(_sentence(error), command)
-    return next(code for kinds, code in _CODES if isinstance(error, kinds))
+def report_error(error: Exception, command: str) -> int:
+    """Write the message of an error to stderr; return its exit code."""
+    note(_describe_error(error), command)
+    return next(code for kinds, code in _EXIT_CODES if isinstance(error, kinds))
 
 
-def _open_what_is_closed() -> None:
-    """A shell can start a program without an output (`>&-`); what is written there goes nowhere."""
+def _open_closed_streams() -> None:
+    """Open /dev/null for streams that the shell has closed (`>&-`)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until the end
 
 
-def _sentence(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = str(error)
     if isinstance(error, OSError) and not isinstance(error, TensortapError) and error.strerror:
-        where = (
+        location = (
             f" {printable(os.fsdecode(error.filename))}" if isinstance(error.filename, str | bytes) else ""
         )
-        verb = "write" if error.errno in _WRITING else "open"
-        return f"cannot {verb}{where}: {error.strerror.lower()}"
-    for in_python, in_a_shell in _IN_A_SHELL.items():
-        text = text.replace(in_python, in_a_shell)
+        verb = "write" if error.errno in _WRITE_ERRORS else "open"
+        return f"cannot {verb}{location}: {error.strerror.lower()}"
+    for python_wording, shell_wording in _SHELL_WORDING.items():
+        text = text.replace(python_wording, shell_wording)
     return text
 
 
-class Commands(click.Group):
-    """Knows the name of every command, and imports the one that is called."""
+class CommandGroup(click.Group):
+    """A click group that imports only the command that is called."""
 
     def __init__(self, table: Mapping[str, str]) -> None:
         super().__init__(
             "tensortap",
             help="Catch, keep, compare and reproduce the tensors of a running model.",
-            epilog=_FOOT,
-            context_settings=_SETTINGS,
+            epilog=_EPILOG,
+            context_settings=_CONTEXT_SETTINGS,
             invoke_without_command=True,
             no_args_is_help=False,
-            callback=_help_if_nothing_is_asked,
+            callback=_print_help_without_command,
         )
         self.table = table
         version = click.version_option(
@@ -147,7 +149,7 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self.table and not ctx.resilient_parsing:
-            raise click.UsageError(_unknown(args[0], self.table))
+            raise click.UsageError(_describe_unknown(args[0], self.table))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -155,42 +157,42 @@ class Commands(click.Group):
             formatter.write_dl(list(self.table.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        names = [CompletionItem(name, help=what) for name, what in self.table.items()]
+        names = [CompletionItem(name, help=description) for name, description in self.table.items()]
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [item for item in names if item.value.startswith(incomplete)] + options
+        return [completion for completion in names if completion.value.startswith(incomplete)] + options
 
 
-def _invoked(commands: Mapping[str, str], arguments: list[str]) -> int | None:
-    """As click's own `main` does, which would end the process where nobody reads what is written."""
-    typed = Path(sys.argv[0]).name
-    program, group = typed if typed in NAMES else NAMES[0], Commands(commands)
-    asked = os.environ.get(COMPLETE)
-    if asked:
-        return shell_complete(group, {}, program, COMPLETE, asked)
+def _invoke(commands: Mapping[str, str], arguments: list[str]) -> int | None:
+    """Like click's `main`, which would exit the process on a broken pipe."""
+    script_name = Path(sys.argv[0]).name
+    program, group = script_name if script_name in PROGRAM_NAMES else PROGRAM_NAMES[0], CommandGroup(commands)
+    completion = os.environ.get(COMPLETION_VARIABLE)
+    if completion:
+        return shell_complete(group, {}, program, COMPLETION_VARIABLE, completion)
     try:
         with group.make_context(program, list(arguments)) as ctx:
-            answer: int | None = group.invoke(ctx)
-    except click.exceptions.Exit as ended:
-        answer = ended.exit_code
-    sys.stdout.flush()  # here, where a reader that has gone is no surprise
-    return answer
+            exit_code: int | None = group.invoke(ctx)
+    except click.exceptions.Exit as exit_request:
+        exit_code = exit_request.exit_code
+    sys.stdout.flush()  # here, where a broken pipe is handled
+    return exit_code
 
 
 @click.pass_context
-def _help_if_nothing_is_asked(ctx: click.Context) -> None:
+def _print_help_without_command(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-def _unknown(typed: str, table: Mapping[str, str]) -> str:
+def _describe_unknown(typed: str, table: Mapping[str, str]) -> str:
     near = closest_names(typed, table)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"no command {printable(typed)!r}; {hint}tensortap --help lists all {len(table)}"
 
 
-def _usage_text(error: click.UsageError) -> str:
-    """Click's sentence, begun and ended as ours are."""
+def _describe_usage_error(error: click.UsageError) -> str:
+    """Click's message in the style of ours: lower case, with a hint at --help."""
     text = error.format_message().strip().removesuffix(".")
-    begun = text[:1].lower() + text[1:]
-    where = error.ctx.command_path if error.ctx is not None else ""
-    return f"{begun}; {where} --help tells more" if where else begun
+    sentence = text[:1].lower() + text[1:]
+    command_path = error.ctx.command_path if error.ctx is not None else ""
+    return f"{sentence}; {command_path} --help tells more" if command_path else sentence

@@ -11,11 +11,11 @@ from tensortap.live.discovery import jobs
 @click.command(help="The programs of this user that listen for live sessions.")
 @click.option("--json", "as_json", is_flag=True, help="one JSON object per line")
 def command(as_json: bool) -> None:
-    found = jobs()
-    if not found:
-        note(str(found), "jobs")
+    listening = jobs()
+    if not listening:
+        note(str(listening), "jobs")
     elif not as_json:
-        write(str(found))
+        write(str(listening))
         return
-    for job in found:
+    for job in listening:
         write_json("jobs", asdict(job))

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from tensortap.cli.output import counted, json_option, note, printable, size, write_json, write_table
+from tensortap.cli.output import format_count, json_option, note, printable, size, write_json, write_table
 from tensortap.metadata.process import timestamp_zone
 from tensortap.readers.listing import RunFinder, RunSummary, runs_being_written, summarize_run
 
 _HEAD = ("name", "started", "state", "steps", "ranks", "records", "bytes", "commit", "command")
 _RIGHT = {"steps", "ranks", "records", "bytes"}
 _COLOURS = {"writing": "green", "cut off": "yellow", "damaged": "red"}
-_KEYS = {
+_SORT_KEYS = {
     "started": lambda run: -(run.started or 0.0),
     "name": lambda run: run.path.name,
     "records": lambda run: -run.records,
@@ -31,30 +31,30 @@ commit the code it was made with; * means changes that were not committed"""
 
 @click.command(help=_HELP)
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=click.Path())
-@click.option("--sort", type=click.Choice(list(_KEYS)), default="started", help="What comes first.")
+@click.option("--sort", type=click.Choice(list(_SORT_KEYS)), default="started", help="What comes first.")
 @click.option(
     "--where", metavar="QUERY", help="Only these: command:train.py steps>100 state:writing since:2h."
 )
 @json_option
 def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: bool) -> None:
-    gallery = RunFinder(list(folders) or ["."])
+    finder = RunFinder(list(folders) or ["."])
     being_written = runs_being_written()
-    there = sorted((summarize_run(path, being_written) for path in gallery), key=_KEYS["started"])
-    found = sorted(there if where is None else _asked_for(there, where), key=_KEYS[sort])
-    for problem in gallery.problems:
+    all_runs = sorted((summarize_run(path, being_written) for path in finder), key=_SORT_KEYS["started"])
+    runs = sorted(all_runs if where is None else _filter_runs(all_runs, where), key=_SORT_KEYS[sort])
+    for problem in finder.problems:
         note(problem, "ls")
     if as_json:
-        write_json("ls", {"runs": [_facts(run) for run in found]})
-    elif found:
-        write_table(_HEAD, [_row(run) for run in found], right=_RIGHT, shortened="command", colours=_COLOURS)
+        write_json("ls", {"runs": [_facts(run) for run in runs]})
+    elif runs:
+        write_table(_HEAD, [_row(run) for run in runs], right=_RIGHT, shortened="command", colours=_COLOURS)
     if not as_json:
-        _tell(found, folders, len(there))
+        _write_notes(runs, folders, len(all_runs))
 
 
-def _asked_for(found: list[RunSummary], where: str) -> list[RunSummary]:
+def _filter_runs(runs: list[RunSummary], query: str) -> list[RunSummary]:
     from tensortap.readers.run_query import filter_runs  # imported lazily: a plain list needs no numpy
 
-    return filter_runs(found, where)
+    return filter_runs(runs, query)
 
 
 def _facts(run: RunSummary) -> dict[str, Any]:
@@ -80,33 +80,33 @@ def _facts(run: RunSummary) -> dict[str, Any]:
 
 
 def _row(run: RunSummary) -> list[str]:
-    started = "" if run.started is None else _moment(run.started)
+    started = "" if run.started is None else _format_time(run.started)
     commit = run.commit[:8] + ("*" if run.is_dirty else "")
     counts = [str(len(run.steps)), str(len(run.ranks)), f"{run.records:,}", size(run.nbytes)]
-    return [str(run.path), started, _health(run), *counts, commit, run.command]
+    return [str(run.path), started, _describe_state(run), *counts, commit, run.command]
 
 
-def _moment(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timestamp_zone(None)).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _health(run: RunSummary) -> str:
-    odd = [f"{count} with {what}" for count, what in ((run.nan, "NaN"), (run.inf, "Inf")) if count]
-    return ", ".join([run.state, *odd])
+def _describe_state(run: RunSummary) -> str:
+    nonfinite = [f"{count} with {kind}" for count, kind in ((run.nan, "NaN"), (run.inf, "Inf")) if count]
+    return ", ".join([run.state, *nonfinite])
 
 
-def _tell(found: list[RunSummary], folders: tuple[str, ...], count: int) -> None:
-    """What is wrong with the damaged ones, or that there is nothing."""
-    for run in found:
+def _write_notes(runs: list[RunSummary], folders: tuple[str, ...], count: int) -> None:
+    """Notes on damaged runs, or that there is no run."""
+    for run in runs:
         if run.problems:
             more = f", and {len(run.problems) - 1} more" if len(run.problems) > 1 else ""
             note(f"{printable(str(run.path))}: {run.problems[0]}{more}; tensortap verify tells all", "ls")
-    if not found:
-        places = " or ".join(map(printable, folders)) or str(Path.cwd())
-        note(_why_nothing(places, count), "ls")
+    if not runs:
+        folder_names = " or ".join(map(printable, folders)) or str(Path.cwd())
+        note(_describe_no_runs(folder_names, count), "ls")
 
 
-def _why_nothing(places: str, count: int) -> str:
+def _describe_no_runs(folder_names: str, count: int) -> str:
     if count:
-        return f"none of {counted(count, 'run')} under {places} is what --where asks for"
-    return f"no run under {places}; tt.init(folder) or tt.capture(model, to=folder) writes one"
+        return f"none of {format_count(count, 'run')} under {folder_names} is what --where asks for"
+    return f"no run under {folder_names}; tt.init(folder) or tt.capture(model, to=folder) writes one"

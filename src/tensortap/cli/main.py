@@ -1,4 +1,4 @@
-"""The command `tensortap`: a table of its commands; the file of each is imported when it is called."""
+"""The command `tensortap`: a table of its subcommands, each imported when it is called."""
 
 import sys
 
@@ -25,12 +25,12 @@ _NO_CLICK = "tensortap: the command line needs click, which is not installed; pi
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the answer is its exit code."""
+    """Run a command line and return its exit code."""
     try:
-        from tensortap.cli.group import run
+        from tensortap.cli.group import run_command
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
         print(_NO_CLICK, file=sys.stderr)
         return 2
-    return run(COMMANDS, sys.argv[1:] if arguments is None else arguments)
+    return run_command(COMMANDS, sys.argv[1:] if arguments is None else arguments)

@@ -1,4 +1,4 @@
-"""One value on a terminal: its numbers as words, a histogram, a heat map, a sparkline."""
+"""One value on a terminal: statistics, a histogram, a heat map, a sparkline."""
 
 import math
 import os
@@ -8,119 +8,108 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.cli.output import wants_colours, width
+from tensortap.cli.output import terminal_width, wants_colours
 from tensortap.kernels.decode import decode
-from tensortap.render import plots
+from tensortap.render import histogram, plots
 from tensortap.render.plots import ArraySummary, Index, format_index, index_array
 from tensortap.render.words import format_number
 
-_LINES, _COLUMNS, _WIDEST = 24, 64, 120
-_BAR = 40
-_SIDE, _ENLARGED = 1024, 256  # pixels of a picture: at most, and at least
+_MAX_LINES, _DEFAULT_WIDTH, _MAX_WIDTH = 24, 64, 120
+_MAX_SIDE, _MIN_SIDE = 1024, 256  # pixels of an image
 
 
-def statistics_lines(found: ArraySummary) -> Iterator[str]:
-    told = found.statistics
-    if not told.count:
+def statistics_lines(summary: ArraySummary) -> Iterator[str]:
+    stats = summary.statistics
+    if not stats.count:
         yield "no numbers"
         return
-    if told.min is None:
-        yield f"{told.count:,} numbers, none of them finite: {told.nan:,} NaN, {told.inf:,} Inf"
+    if stats.min is None:
+        yield f"{stats.count:,} numbers, none of them finite: {stats.nan:,} NaN, {stats.inf:,} Inf"
         return
     words = ("min", "max", "mean", "std", "norm")
-    numbers = "  ".join(f"{word} {_number(getattr(told, word))}" for word in words)
-    of = "  (absolute values)" if found.dtype.startswith("complex") else ""
-    yield f"{numbers}  NaN {told.nan:,}  Inf {told.inf:,}{of}"
-    if found.percentiles and told.count > 1:
-        of = f"  (of every {found.stride}th number)" if found.stride > 1 else ""
-        parts = (f"{percent}% {_number(value)}" for percent, value in found.percentiles.items())
-        yield "  ".join(parts) + of
+    numbers = "  ".join(f"{word} {_format_number(getattr(stats, word))}" for word in words)
+    suffix = "  (absolute values)" if summary.dtype.startswith("complex") else ""
+    yield f"{numbers}  NaN {stats.nan:,}  Inf {stats.inf:,}{suffix}"
+    if summary.percentiles and stats.count > 1:
+        suffix = f"  (of every {summary.stride}th number)" if summary.stride > 1 else ""
+        parts = (f"{percent}% {_format_number(value)}" for percent, value in summary.percentiles.items())
+        yield "  ".join(parts) + suffix
 
 
-def histogram_lines(found: ArraySummary) -> Iterator[str]:
-    """A line for each part, with where it begins and how many it holds."""
-    low, high = found.statistics.min, found.statistics.max
-    if low is None or high is None or len(found.histogram) < 2:
-        return
-    starts = list(map(_number, _starts(low, high, len(found.histogram))))
-    drawn = plots.render_bars(found.histogram, _BAR, ascii=not takes_blocks())
-    wide = max(map(len, starts))
-    for start, bar, count in zip(starts, drawn, found.histogram, strict=True):
-        yield f"{start:>{wide}}  {bar} {count:,}" if count else f"{start:>{wide}}"
-
-
-def _starts(low: int | float, high: int | float, parts: int) -> list[int | float]:
-    """Where each part begins; weighted, for the width may overflow. A bar for each integer begins at it."""
-    if isinstance(low, int) and high - low + 1 == parts:
-        return [low + part for part in range(parts)]
-    return [float(low) * (1 - part / parts) + float(high) * (part / parts) for part in range(parts)]
+def histogram_lines(summary: ArraySummary) -> Iterator[str]:
+    """A line for each bin, with where it begins and how many it holds; none for a single bin."""
+    bins = summary.bins
+    if bins is not None and bins.count > 1:
+        is_ascii = not supports_blocks()
+        yield from histogram.histogram_lines(bins, summary.histogram, _format_number, ascii=is_ascii)
 
 
 def heat_map_lines(bits: Any, dtype: str, index: Index) -> Iterator[str]:
-    """The plane that the index leaves, as blocks of colour or as shades; a single row as a sparkline."""
+    """The indexed plane as coloured blocks or shades; a single row as a sparkline."""
     plane = plots.last_plane(index_array(bits, index))
     if plane.size < 2:
         return
-    wide = min(_WIDEST, max(8, (width() or _COLUMNS) - 2))
+    line_width = min(_MAX_WIDTH, max(8, (terminal_width() or _DEFAULT_WIDTH) - 2))
     if len(plane) == 1:
-        cells = plots.pool_plane(plane, dtype, 1, wide)
+        cells = plots.pool_plane(plane, dtype, 1, line_width)
         yield f"[{format_index(index)}] from the first to the last of {plane.size:,}"
-        yield plots.sparkline(cells.peak[0].tolist(), wide, ascii=not takes_blocks())
+        yield plots.sparkline(cells.peak[0].tolist(), line_width, ascii=not supports_blocks())
         return
     depth = colour_depth()
-    cells = plots.pool_plane(plane, dtype, _LINES * (2 if depth else 1), wide)
+    cells = plots.pool_plane(plane, dtype, _MAX_LINES * (2 if depth else 1), line_width)
     scale = plots.fit_colour_scale(cells.peak)
-    ends = f"{_number(scale.low)} .. {_number(scale.high)}"
-    told = f"[{format_index(index)}] {plane.shape[0]:,} x {plane.shape[1]:,}"
-    told += ", of each cell the number farthest from zero" if cells.peak.size < plane.size else ""
-    yield f"{told}, {ends}{_odd_marks(cells, depth)}"
+    ends = f"{_format_number(scale.low)} .. {_format_number(scale.high)}"
+    description = f"[{format_index(index)}] {plane.shape[0]:,} x {plane.shape[1]:,}"
+    description += ", of each cell the number farthest from zero" if cells.peak.size < plane.size else ""
+    yield f"{description}, {ends}{_nonfinite_legend(cells, depth)}"
     if depth:
         yield from plots.render_half_blocks(plots.apply_colours(cells.peak, scale), depth)
     else:
-        yield from plots.render_shades(cells.peak, scale, ascii=not takes_blocks())
+        yield from plots.render_shades(cells.peak, scale, ascii=not supports_blocks())
 
 
 def sparkline_lines(history: list[dict[str, Any]]) -> Iterator[str]:
     """The mean over the steps."""
-    means = [one["mean"] for one in history]
+    means = [entry["mean"] for entry in history]
     if len(means) < 2:
         return
     steps = f"steps {history[0]['step']} to {history[-1]['step']}"
-    yield f"mean of {len(means):,} records, {steps}, {_number(means[0])} -> {_number(means[-1])}"
-    yield plots.sparkline(means, ascii=not takes_blocks())
+    first, last = _format_number(means[0]), _format_number(means[-1])
+    yield f"mean of {len(means):,} records, {steps}, {first} -> {last}"
+    yield plots.sparkline(means, ascii=not supports_blocks())
 
 
-def image(bits: Any, dtype: str, index: Index) -> bytes:
-    """The same plane as a PNG file."""
+def heat_map_png(bits: Any, dtype: str, index: Index) -> bytes:
+    """The indexed plane as a PNG file."""
     plane = plots.last_plane(index_array(bits, index))
     if not plane.size:
         raise ValueError(f"there is nothing to draw: [{format_index(index)}] has no numbers")
-    colours = plots.apply_colours(plots.pool_plane(plane, dtype, _SIDE, _SIDE).peak)
-    times = max(1, _ENLARGED // max(colours.shape[:2]))
-    return plots.encode_png(plots.enlarge(colours, times) if times > 1 else colours)
+    colours = plots.apply_colours(plots.pool_plane(plane, dtype, _MAX_SIDE, _MAX_SIDE).peak)
+    factor = max(1, _MIN_SIDE // max(colours.shape[:2]))
+    return plots.encode_png(plots.enlarge(colours, factor) if factor > 1 else colours)
 
 
 def value_lines(bits: Any, dtype: str) -> Iterator[str]:
-    """Every number, a line for each row of the last axis, behind the index of the row."""
+    """Every element, a line per row of the last axis, after the index of the row."""
     values = decode(bits, dtype)
     if values.ndim < 2:
-        yield " ".join(map(_exact, np.atleast_1d(values)))
+        yield " ".join(map(_format_exact, np.atleast_1d(values)))
         return
-    for place in np.ndindex(values.shape[:-1]):
-        yield f"[{','.join(map(str, place))},:] " + " ".join(map(_exact, values[place]))
+    for row_index in np.ndindex(values.shape[:-1]):
+        yield f"[{','.join(map(str, row_index))},:] " + " ".join(map(_format_exact, values[row_index]))
 
 
 def colour_depth() -> plots.Depth | None:
-    """How many colours the terminal has, as far as it says so; None where none are wanted."""
-    if not wants_colours() or not takes_blocks():
+    """The colours that the terminal declares; None if none are wanted."""
+    if not wants_colours() or not supports_blocks():
         return None
     if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
         return "truecolor"
     return "256" if "256" in os.environ.get("TERM", "") else None
 
 
-def takes_blocks() -> bool:
-    """Whether stdout can say the letters that pictures are made of."""
+def supports_blocks() -> bool:
+    """Whether stdout can encode the block characters of plots."""
     try:
         "▁█░▀".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -128,17 +117,17 @@ def takes_blocks() -> bool:
     return True
 
 
-def _odd_marks(cells: plots.PooledPlane, depth: plots.Depth | None) -> str:
+def _nonfinite_legend(cells: plots.PooledPlane, depth: plots.Depth | None) -> str:
     nan, inf = "red" if depth else "!", "pink" if depth else "^"
-    there = ((np.isnan(cells.peak).any(), f"NaN {nan}"), (np.isinf(cells.peak).any(), f"Inf {inf}"))
-    return "".join(f", {word}" for is_there, word in there if is_there)
+    marks = ((np.isnan(cells.peak).any(), f"NaN {nan}"), (np.isinf(cells.peak).any(), f"Inf {inf}"))
+    return "".join(f", {word}" for is_present, word in marks if is_present)
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     if value is None:
         return "-"
     return format_number(value) if math.isfinite(value) else str(value)
 
 
-def _exact(value: Any) -> str:
+def _format_exact(value: Any) -> str:
     return str(value.item()) if value.dtype.kind in "bui" else str(value)

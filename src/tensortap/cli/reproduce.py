@@ -14,7 +14,7 @@ from tensortap.cli.output import (
     MISSING,
     OK,
     REFUSED,
-    counted,
+    format_count,
     json_option,
     note,
     printable,
@@ -43,8 +43,10 @@ exit codes:
   4  refused: a path that leads out of the folder, or a run of somebody else without --trust"""
 
 
-def _pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
+def _parse_pairs(
+    ctx: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
+) -> dict[str, str]:
+    pairs = [argument.partition("=") for argument in arguments]
     if any(not name or not equals for name, equals, _ in pairs):
         raise click.BadParameter("give NAME=VALUE")
     return {name: value for name, _, value in pairs}
@@ -62,8 +64,12 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
     help="Packages: of the Python at hand if it has the same (auto), whatever it has, or a new environment.",
 )
 @click.option("--repo", metavar="DIR", help="A clone that has the commit, if it is not where it was.")
-@click.option("--set-env", callback=_pairs, multiple=True, metavar="NAME=VALUE", help="A hidden variable.")
-@click.option("--set-arg", callback=_pairs, multiple=True, metavar="NAME=VALUE", help="A hidden argument.")
+@click.option(
+    "--set-env", callback=_parse_pairs, multiple=True, metavar="NAME=VALUE", help="A hidden variable."
+)
+@click.option(
+    "--set-arg", callback=_parse_pairs, multiple=True, metavar="NAME=VALUE", help="A hidden argument."
+)
 @click.option(
     "--unset", multiple=True, metavar="NAME", help="Run without this hidden variable; `all` for all."
 )
@@ -74,200 +80,211 @@ def _pairs(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...
 )
 @click.option("--trust", is_flag=True, help="Run the command of somebody else's run, follow its links.")
 @json_option
-def command(**given: Any) -> int:
-    as_json = given["as_json"]
-    is_wanted = given["go"] or given["verify"]
-    with _ended_like_an_interruption():
+def command(**options: Any) -> int:
+    as_json = options["as_json"]
+    will_run = options["go"] or options["verify"]
+    with _sigterm_as_interrupt():
         try:
-            plan = ReproductionPlan(given["run"], _choices(given, may_ask=is_wanted))
-            if not is_wanted:
-                return _printed(plan, given["into"], as_json)
-            done = plan.go(given["into"], lambda line: note(line, _NAME))
+            plan = ReproductionPlan(options["run"], _reproduction_options(options, may_ask=will_run))
+            if not will_run:
+                return _print_plan(plan, options["into"], as_json)
+            result = plan.go(options["into"], lambda line: note(line, _NAME))
         except MissingRequirementError as error:
-            return _lacking(error.missing, as_json)
+            return _report_missing(error.missing, as_json)
         except GitError as error:
             note(f"the code was not restored: {error}", _NAME)
             return MISSING
-    return _verified(plan, done, given) if given["verify"] else _ran(plan, done, as_json)
+    return (
+        _report_verification(plan, result, options)
+        if options["verify"]
+        else _report_result(plan, result, as_json)
+    )
 
 
-def _choices(given: dict[str, Any], *, may_ask: bool) -> ReproductionOptions:
-    env: Literal["auto", "current", "fresh"] = given["env"]
-    is_asking = may_ask and sys.stdin is not None and sys.stdin.isatty()
-    ask = _asked if is_asking else _unasked
-    answers = ProvidedSecrets(given["set_env"], given["set_arg"], frozenset(given["unset"]), ask)
-    return ReproductionOptions(env, given["repo"], given["trust"], given["link"], given["apply"], answers)
+def _reproduction_options(options: dict[str, Any], *, may_ask: bool) -> ReproductionOptions:
+    env: Literal["auto", "current", "fresh"] = options["env"]
+    can_prompt = may_ask and sys.stdin is not None and sys.stdin.isatty()
+    ask = _prompt_for_secret if can_prompt else _no_prompt
+    secrets = ProvidedSecrets(options["set_env"], options["set_arg"], frozenset(options["unset"]), ask)
+    return ReproductionOptions(
+        env, options["repo"], options["trust"], options["link"], options["apply"], secrets
+    )
 
 
-def _asked(secret: RedactedValue) -> str | None:
-    text = f"{secret.kind} {secret.name} was hidden; its value (nothing: run without it)"
-    answer: str = click.prompt(text, default="", hide_input=True, show_default=False, err=True)
+def _prompt_for_secret(secret: RedactedValue) -> str | None:
+    prompt = f"{secret.kind} {secret.name} was hidden; its value (nothing: run without it)"
+    answer: str = click.prompt(prompt, default="", hide_input=True, show_default=False, err=True)
     return answer or None
 
 
-def _unasked(secret: RedactedValue) -> str | None:
+def _no_prompt(secret: RedactedValue) -> str | None:
     return None
 
 
-def _printed(plan: ReproductionPlan, into: Path | None, as_json: bool) -> int:
-    text = "" if plan.refusal else plan.script(into)
+def _print_plan(plan: ReproductionPlan, into: Path | None, as_json: bool) -> int:
+    script = "" if plan.refusal else plan.script(into)
     if as_json:
-        write_json(_NAME, {**_facts(plan), "refusal": plan.refusal, "script": text})
+        write_json(_NAME, {**_plan_facts(plan), "refusal": plan.refusal, "script": script})
     else:
-        # A line of its own each: what a stranger wrote into the run must not become a command.
-        words = [f"# {printable(line)}" for line in _words(plan)]
-        write("\n".join(["#!/bin/sh", *words, "", text]).rstrip("\n"))
+        # Each a line of its own: what an untrusted run contains must not become a command.
+        comments = [f"# {printable(line)}" for line in _plan_lines(plan)]
+        write("\n".join(["#!/bin/sh", *comments, "", script]).rstrip("\n"))
     return REFUSED if plan.refusal else OK
 
 
-def _words(plan: ReproductionPlan) -> Iterator[str]:
-    """The plan for eyes; each line is a comment of the script."""
+def _plan_lines(plan: ReproductionPlan) -> Iterator[str]:
+    """The plan as lines; each becomes a comment of the script."""
     recorded = plan.recorded
     yield f"{recorded.path}, of {recorded.runtime.get('timestamp', 'unknown time')}"
-    for part in recorded.repositories:
-        commit = f"commit {part.commit[:12]}" if part.commit else "no commit"
-        patch = f", patch of {part.patch.stat().st_size:,} bytes" if part.patch else ""
-        yield f"{part.label}: {commit} of {part.root}{patch}"
+    for repository in recorded.repositories:
+        commit = f"commit {repository.commit[:12]}" if repository.commit else "no commit"
+        patch = f", patch of {repository.patch.stat().st_size:,} bytes" if repository.patch else ""
+        yield f"{repository.label}: {commit} of {repository.root}{patch}"
     if recorded.sources or recorded.sources_target == "code":
-        files = counted(len(recorded.sources.get("files", [])), "file")
+        files = format_count(len(recorded.sources.get("files", [])), "file")
         yield f"{recorded.sources_target}: {files} kept beside the run"
-    yield _packages(plan)
+    yield _describe_packages(plan)
     yield f"in {recorded.working_directory}"
     yield from (f"note: {line}" for line in plan.notes)
-    yield from (f"missing: {lack.what}: {lack.remedy}" for lack in plan.missing)
+    yield from (f"missing: {requirement.what}: {requirement.remedy}" for requirement in plan.missing)
     if plan.refusal:
         yield f"refused: {plan.refusal}"
     if not plan.is_trusted:
         yield "made by another user: --go needs --trust"
 
 
-def _packages(plan: ReproductionPlan) -> str:
-    count = counted(len(plan.recorded.distributions), "package")
-    wanted = f"Python {plan.recorded.python_version} and {count}"
+def _describe_packages(plan: ReproductionPlan) -> str:
+    count = format_count(len(plan.recorded.distributions), "package")
+    requirement = f"Python {plan.recorded.python_version} and {count}"
     if plan.interpreter is None:
-        return f"{wanted}: a new environment ({plan.differences.words()})"
-    told = f"differs: {plan.differences.words()}" if plan.differences else "has the same"
-    return f"{wanted}: {plan.interpreter.python} {told}"
+        return f"{requirement}: a new environment ({plan.differences.words()})"
+    comparison = f"differs: {plan.differences.words()}" if plan.differences else "has the same"
+    return f"{requirement}: {plan.interpreter.python} {comparison}"
 
 
-def _facts(plan: ReproductionPlan) -> dict[str, Any]:
+def _plan_facts(plan: ReproductionPlan) -> dict[str, Any]:
     return {
         "run": plan.recorded.path,
         "parts": [
-            {"name": p.label, "root": p.root, "commit": p.commit, "tree": p.tree}
-            for p in plan.recorded.repositories
+            {
+                "name": repository.label,
+                "root": repository.root,
+                "commit": repository.commit,
+                "tree": repository.tree,
+            }
+            for repository in plan.recorded.repositories
         ],
         "environment": "fresh" if plan.is_fresh else "current",
         "differences": plan.differences.words(),
         "notes": plan.notes,
-        "missing": [_lack(lack) for lack in plan.missing],
+        "missing": [_requirement_facts(requirement) for requirement in plan.missing],
         "is_trusted": plan.is_trusted,
     }
 
 
-def _lack(lack: MissingRequirement) -> dict[str, Any]:
-    return {"what": lack.what, "remedy": lack.remedy, "stops": lack.is_blocking}
+def _requirement_facts(requirement: MissingRequirement) -> dict[str, Any]:
+    return {"what": requirement.what, "remedy": requirement.remedy, "stops": requirement.is_blocking}
 
 
-def _lacking(lacks: tuple[MissingRequirement, ...], as_json: bool) -> int:
+def _report_missing(missing: tuple[MissingRequirement, ...], as_json: bool) -> int:
     if as_json:
-        write_json(_NAME, {"missing": [_lack(lack) for lack in lacks]})
-    for lack in lacks:
-        note(f"missing: {lack.what}: {lack.remedy}", _NAME)
+        write_json(_NAME, {"missing": [_requirement_facts(requirement) for requirement in missing]})
+    for requirement in missing:
+        note(f"missing: {requirement.what}: {requirement.remedy}", _NAME)
     return MISSING
 
 
-def _ran(plan: ReproductionPlan, done: ReproductionResult, as_json: bool) -> int:
-    _note_circumstances(plan, done)
+def _report_result(plan: ReproductionPlan, result: ReproductionResult, as_json: bool) -> int:
+    _write_notes(plan, result)
     if as_json:
-        write_json(_NAME, {**_facts(plan), **_result(done)})
+        write_json(_NAME, {**_plan_facts(plan), **_result_facts(result)})
     else:
-        write(_places(done))
-    return _end(plan, done)
+        write(_describe_result(result))
+    return _exit_code(plan, result)
 
 
-def _end(plan: ReproductionPlan, done: ReproductionResult) -> int:
-    return OK if plan.recorded.exit_code in (done.exit_code, None) else DIFFERENT
+def _exit_code(plan: ReproductionPlan, result: ReproductionResult) -> int:
+    return OK if plan.recorded.exit_code in (result.exit_code, None) else DIFFERENT
 
 
-def _places(done: ReproductionResult) -> str:
-    run = f"run: {done.run}" if done.run else "the program began no run"
-    return f"{run}\nfolder: {done.into}\nto remove it: {done.removal}"
+def _describe_result(result: ReproductionResult) -> str:
+    run = f"run: {result.run}" if result.run else "the program began no run"
+    return f"{run}\nfolder: {result.into}\nto remove it: {result.removal}"
 
 
-def _result(done: ReproductionResult) -> dict[str, Any]:
-    told = [f"{lack.what}: {lack.remedy}" for lack in done.missing]
+def _result_facts(result: ReproductionResult) -> dict[str, Any]:
+    omitted = [f"{requirement.what}: {requirement.remedy}" for requirement in result.missing]
     return {
-        "into": done.into,
-        "removal": done.removal,
-        "exit_code": done.exit_code,
-        "new_run": done.run,
-        "left_out": told,
+        "into": result.into,
+        "removal": result.removal,
+        "exit_code": result.exit_code,
+        "new_run": result.run,
+        "left_out": omitted,
     }
 
 
-def _note_circumstances(plan: ReproductionPlan, done: ReproductionResult) -> None:
-    """What stands beside the answer, never hidden."""
+def _write_notes(plan: ReproductionPlan, result: ReproductionResult) -> None:
+    """Notes on the plan and the result, to stderr."""
     for line in plan.notes:
         note(line, _NAME)
-    for lack in done.missing:
-        note(f"left out: {lack.what}: {lack.remedy}", _NAME)
-    before = plan.recorded.exit_code
-    if done.exit_code or before:
-        earlier = "" if before is None else f", and before with {describe_exit(before)}"
-        note(f"the program ended with {describe_exit(done.exit_code)}{earlier}", _NAME)
+    for requirement in result.missing:
+        note(f"left out: {requirement.what}: {requirement.remedy}", _NAME)
+    recorded_exit = plan.recorded.exit_code
+    if result.exit_code or recorded_exit:
+        earlier = "" if recorded_exit is None else f", and before with {describe_exit(recorded_exit)}"
+        note(f"the program ended with {describe_exit(result.exit_code)}{earlier}", _NAME)
 
 
-def _verified(plan: ReproductionPlan, done: ReproductionResult, given: dict[str, Any]) -> int:
-    _note_circumstances(plan, done)
-    if done.run is None:
-        note(f"the program began no run in {done.into}, so there is nothing to compare", _NAME)
+def _report_verification(plan: ReproductionPlan, result: ReproductionResult, options: dict[str, Any]) -> int:
+    _write_notes(plan, result)
+    if result.run is None:
+        note(f"the program began no run in {result.into}, so there is nothing to compare", _NAME)
         return MISSING
-    found = compare_runs(plan.recorded.path, done.run, floor=given["floor"])
-    if given["as_json"]:
-        answer = {"verdict": verdict(found), "comparison": found.to_json()}
-        write_json(_NAME, {**_facts(plan), **_result(done), **answer})
+    comparison = compare_runs(plan.recorded.path, result.run, floor=options["floor"])
+    if options["as_json"]:
+        verdict_facts = {"verdict": verdict(comparison), "comparison": comparison.to_json()}
+        write_json(_NAME, {**_plan_facts(plan), **_result_facts(result), **verdict_facts})
     else:
-        write(_answer(found))
-        write(_places(done))
-        if found.is_different:
-            write(f"\n{found}")
-    return found.exit_code or _end(plan, done)
+        write(_verdict_sentence(comparison))
+        write(_describe_result(result))
+        if comparison.is_different:
+            write(f"\n{comparison}")
+    return comparison.exit_code or _exit_code(plan, result)
 
 
-def verdict(found: Comparison) -> str:
+def verdict(comparison: Comparison) -> str:
     """`bitwise`, `noise`, `different`, or `incomplete` where not everything could be compared."""
-    if found.is_different:
+    if comparison.is_different:
         return "different"
-    if not found.coverage.is_whole:
+    if not comparison.coverage.is_whole:
         return "incomplete"
-    return "bitwise" if set(found.counts) <= {"identical"} else "noise"
+    return "bitwise" if set(comparison.counts) <= {"identical"} else "noise"
 
 
-def _answer(found: Comparison) -> str:
-    values = counted(found.coverage.pairs, "value")
-    place = (found.first and found.first.name) or "the model itself"
-    words = {
+def _verdict_sentence(comparison: Comparison) -> str:
+    values = format_count(comparison.coverage.pairs, "value")
+    location = (comparison.first and comparison.first.name) or "the model itself"
+    sentences = {
         "bitwise": f"BITWISE EQUAL: all {values}",
         "noise": f"WITHIN NOISE: {values}, of which some differ by rounding",
         "incomplete": f"INCOMPLETE: nothing differs among {values}, but not everything could be compared",
-        "different": f"DIFFERENT: the runs part at {place}",
+        "different": f"DIFFERENT: the runs part at {location}",
     }
-    return words[verdict(found)]
+    return sentences[verdict(comparison)]
 
 
 @contextmanager
-def _ended_like_an_interruption() -> Iterator[None]:
-    """A request to end cleans up as Ctrl-C does."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM cleans up as Ctrl-C does."""
     try:
-        before = signal.signal(signal.SIGTERM, _interrupt)
-    except ValueError:  # not the main thread, which alone is told
+        previous_handler = signal.signal(signal.SIGTERM, _interrupt)
+    except ValueError:  # only the main thread may set handlers
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def _interrupt(number: int, frame: Any) -> None:

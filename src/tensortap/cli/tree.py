@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from tensortap.cli.address import chosen, opened_run, step_and_rank
+from tensortap.cli.address import open_run, select_records, step_and_rank_options
 from tensortap.cli.output import (
     MISSING,
     OK,
-    counted,
+    format_count,
     json_option,
     note,
     note_problems,
     progress,
     size,
-    styled,
+    style_text,
     write,
     write_json,
 )
@@ -29,7 +29,7 @@ from tensortap.readers.stored_record import UNREADABLE, display_row
 from tensortap.render.value_rows import ValueRow
 from tensortap.render.value_tree import render_value_tree, stream_limits
 
-_MOST_RECORDS, _MOST_BYTES = 20_000, 2 << 30  # beyond, only the last step is looked at unless asked
+_MAX_RECORDS, _MAX_BYTES = 20_000, 2 << 30  # above, only the last step is read by default
 _HELP = """The modules of a RUN with their values: type, shape, range and spread.
 
 PATTERN selects names as tt.capture does: 'layers.0-5.attn', '**.mlp', 'attn.in'. Values that look alike are
@@ -39,59 +39,61 @@ one line; NaN and Inf stand apart. Statistics are computed once and kept in the 
 @click.command(help=_HELP)
 @click.argument("run", type=click.Path())
 @click.argument("pattern", required=False)
-@step_and_rank
+@step_and_rank_options
 @json_option
 def command(run: str, pattern: str | None, step: str | None, rank: str | None, as_json: bool) -> int:
-    opened = opened_run(run)
-    found = chosen(opened, pattern, step, rank)
-    if step is None and _is_much(found):
-        found = _last_step(found)
-    rows = [display_row(one) for one in progress(found, "reading", len(found))]
-    problems = [*opened.problems, *describe_lost_files(opened.path, _ends(found))]
+    source = open_run(run)
+    records = select_records(source, pattern, step, rank)
+    if step is None and _is_too_large(records):
+        records = _last_step(records)
+    rows = [display_row(record) for record in progress(records, "reading", len(records))]
+    problems = [*source.problems, *describe_lost_files(source.path, _file_ends(records))]
     note_problems(problems, "tree")
     if as_json:
         write_json("tree", {"run": run, "values": [_facts(row) for row in rows]})
     else:
-        _write(opened.path, rows)
+        _write(source.path, rows)
     is_damaged = problems or any(row.note.startswith(UNREADABLE) for row in rows)
     return MISSING if is_damaged else OK
 
 
 def _write(path: Path, rows: list[ValueRow]) -> None:
-    model = _model(path)
+    model = _read_model_facts(path)
     text = render_value_tree(
         rows, _title(path, model), (), *stream_limits(sys.stdout), classes=model.get("modules")
     )
-    write("\n".join(styled(line, "yellow") if "! " in line else line for line in text.split("\n")))
+    write("\n".join(style_text(line, "yellow") if "! " in line else line for line in text.split("\n")))
 
 
-def _is_much(found: Run) -> bool:
-    return len(found) > _MOST_RECORDS or _nbytes(found) > _MOST_BYTES
+def _is_too_large(records: Run) -> bool:
+    return len(records) > _MAX_RECORDS or _nbytes(records) > _MAX_BYTES
 
 
-def _nbytes(found: Run) -> int:
-    return sum(found.cells()["nbytes"]) if found.is_narrowed else int(found.columns.plain["nbytes"].sum())
+def _nbytes(records: Run) -> int:
+    return (
+        sum(records.cells()["nbytes"]) if records.is_narrowed else int(records.columns.plain["nbytes"].sum())
+    )
 
 
-def _ends(found: Run) -> dict[str, int]:
-    return file_ends_from_cells(found.cells()) if found.is_narrowed else file_ends(found.columns)
+def _file_ends(records: Run) -> dict[str, int]:
+    return file_ends_from_cells(records.cells()) if records.is_narrowed else file_ends(records.columns)
 
 
-def _last_step(found: Run) -> Run:
-    last = chosen(found, None, "last", None)
-    if len(last) < len(found):
-        told = f"{counted(len(found), 'record')} of {size(_nbytes(found))}"
-        note(f"{told}: only the last step is shown; --step 0..9 shows others", "tree")
+def _last_step(records: Run) -> Run:
+    last = select_records(records, None, "last", None)
+    if len(last) < len(records):
+        description = f"{format_count(len(records), 'record')} of {size(_nbytes(records))}"
+        note(f"{description}: only the last step is shown; --step 0..9 shows others", "tree")
     return last
 
 
-def _model(path: Path) -> dict[str, Any]:
-    """The classes of its modules, where a model was captured."""
+def _read_model_facts(path: Path) -> dict[str, Any]:
+    """Facts of the captured model, such as the classes of its modules; empty if there is none."""
     try:
-        found = json.loads((path / INTERNAL_FOLDER / MODEL_FILE).read_bytes())
+        content = json.loads((path / INTERNAL_FOLDER / MODEL_FILE).read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _title(path: Path, model: dict[str, Any]) -> str:

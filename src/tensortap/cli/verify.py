@@ -8,13 +8,13 @@ import click
 from tensortap.cli.output import (
     MISSING,
     OK,
-    counted,
+    format_count,
     json_option,
     note,
     printable,
     progress,
     size,
-    styled,
+    style_text,
     write,
     write_json,
 )
@@ -22,7 +22,7 @@ from tensortap.core.errors import NoRunError, TensortapError
 from tensortap.readers.listing import RunFinder, runs_being_written
 from tensortap.readers.verify import Damage, RunVerification, VerificationReport
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 _HELP = """Read every value of runs (or of the runs below folders) again, and hold it against the index:
 files, lengths, checksums, packs, facts.
 
@@ -36,62 +36,72 @@ exit codes:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path())
 @json_option
 def command(runs: tuple[str, ...], as_json: bool) -> int:
-    gallery = RunFinder(list(runs))
+    finder = RunFinder(list(runs))
     being_written = runs_being_written()
-    found = [_verified(path) for path in gallery]
-    for problem in gallery.problems:
+    reports = [_verify(path) for path in finder]
+    for problem in finder.problems:
         note(problem, "verify")
-    if not found:
+    if not reports:
         raise NoRunError(f"no run under {', '.join(map(printable, runs))}; tt.init(folder) writes one")
     if as_json:
-        write_json("verify", {"runs": [_facts(one, being_written) for one in found]})
+        write_json("verify", {"runs": [_facts(report, being_written) for report in reports]})
     else:
-        for one in found:
-            _write(one, one.path.resolve() in being_written)
-    return MISSING if any(one.damage for one in found) else OK
+        for verified in reports:
+            _write(verified, verified.path.resolve() in being_written)
+    return MISSING if any(report.damage for report in reports) else OK
 
 
-def _verified(path: Path) -> VerificationReport:
-    """One that cannot be opened at all is damaged as a whole."""
+def _verify(path: Path) -> VerificationReport:
+    """The report of a run; one that cannot be opened is damaged."""
     try:
-        check = RunVerification(path)
+        verification = RunVerification(path)
     except (TensortapError, OSError) as error:
         return VerificationReport(path, damage=[Damage("unreadable", "", str(error))])
-    for _ in progress(check, printable(path.name), len(check)):
+    for _ in progress(verification, printable(path.name), len(verification)):
         pass
-    return check.report
+    return verification.report
 
 
-def _facts(one: VerificationReport, being_written: set[Path]) -> dict[str, object]:
-    return {**asdict(one), "is_whole": not one.damage, "is_written": one.path.resolve() in being_written}
+def _facts(report: VerificationReport, being_written: set[Path]) -> dict[str, object]:
+    return {
+        **asdict(report),
+        "is_whole": not report.damage,
+        "is_written": report.path.resolve() in being_written,
+    }
 
 
-def _write(one: VerificationReport, is_written: bool) -> None:
-    path = printable(str(one.path))
-    what = f"{counted(one.records, 'value')}, {size(one.nbytes)}"
-    if one.damage:
-        write(styled(f"{path}: damaged: {counted(len(one.damage), 'problem')} in {what}", "red"))
+def _write(report: VerificationReport, is_written: bool) -> None:
+    path = printable(str(report.path))
+    description = f"{format_count(report.records, 'value')}, {size(report.nbytes)}"
+    if report.damage:
+        write(
+            style_text(
+                f"{path}: damaged: {format_count(len(report.damage), 'problem')} in {description}", "red"
+            )
+        )
     else:
-        write(f"{path}: whole: {what}{_unsummed(one)}{', still written' if is_written else ''}")
-    for damage in one.damage[:_SHOWN]:
-        who = f" ({printable(damage.name)})" if damage.name else ""
-        write(f"  {damage.kind}: {printable(damage.file)} {damage.text}{who}")
-    if len(one.damage) > _SHOWN:
-        write(f"  ... {len(one.damage) - _SHOWN:,} more; --json tells all")
-    for text in (*one.notes, *_strays(one)):
-        note(f"{path}: {text}", "verify")
+        write(
+            f"{path}: whole: {description}{_describe_unsummed(report)}"
+            f"{', still written' if is_written else ''}"
+        )
+    for damage in report.damage[:_MAX_SHOWN]:
+        value_name = f" ({printable(damage.name)})" if damage.name else ""
+        write(f"  {damage.kind}: {printable(damage.file)} {damage.text}{value_name}")
+    if len(report.damage) > _MAX_SHOWN:
+        write(f"  ... {len(report.damage) - _MAX_SHOWN:,} more; --json tells all")
+    for message in (*report.notes, *_describe_strays(report)):
+        note(f"{path}: {message}", "verify")
 
 
-def _unsummed(one: VerificationReport) -> str:
-    if not one.unsummed:
+def _describe_unsummed(report: VerificationReport) -> str:
+    if not report.unsummed:
         return ""
-    return (
-        f", {one.unsummed:,} of them by their length alone (pip install 'tensortap[fast]' writes checksums)"
-    )
+    advice = "pip install 'tensortap[fast]' writes checksums"
+    return f", {report.unsummed:,} of them by their length alone ({advice})"
 
 
-def _strays(one: VerificationReport) -> list[str]:
-    if not one.strays:
+def _describe_strays(report: VerificationReport) -> list[str]:
+    if not report.strays:
         return []
-    some = ", ".join(map(printable, one.strays[:3])) + (", ..." if len(one.strays) > 3 else "")
-    return [f"{counted(len(one.strays), 'file')} that the index does not know: {some}"]
+    shown_names = ", ".join(map(printable, report.strays[:3])) + (", ..." if len(report.strays) > 3 else "")
+    return [f"{format_count(len(report.strays), 'file')} that the index does not know: {shown_names}"]

@@ -25,10 +25,10 @@ _PATHS = "runs, folders of runs, .h5 traces; of exactly two, the comparison is o
 @json_option
 def command(paths: tuple[Path, ...], port: int, opens: bool, allow_actions: bool, as_json: bool) -> int:
     is_over = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: is_over.set())
-    with start(*(paths or (_usual(),)), port=port, allow_actions=allow_actions) as view:
-        _tell(view, as_json)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: is_over.set())
+    with start(*(paths or (_default_folder(),)), port=port, allow_actions=allow_actions) as view:
+        _write_url(view, as_json)
         view.tokens.on_token_reused = lambda: note(
             f"that address was used before; here is another: {view.url}", "view"
         )
@@ -38,7 +38,7 @@ def command(paths: tuple[Path, ...], port: int, opens: bool, allow_actions: bool
     return 0
 
 
-def _tell(view: View, as_json: bool) -> None:
+def _write_url(view: View, as_json: bool) -> None:
     if as_json:
         write_json(
             "view", {"url": view.url, "address": view.address, "runs": len(view.state.library.run_ids)}
@@ -46,8 +46,8 @@ def _tell(view: View, as_json: bool) -> None:
     else:
         write(view.url)
         note("this address lets one browser in, once; Ctrl-C ends the viewer", "view")
-    sys.stdout.flush()  # whoever reads it in a pipe waits for it
+    sys.stdout.flush()  # for a reader of the pipe
 
 
-def _usual() -> Path:
+def _default_folder() -> Path:
     return Path("runs") if Path("runs").is_dir() else Path()
