@@ -60,7 +60,7 @@ class HDF5:
         )
         iterations = _check_dtype("iteration_dtype", iteration_dtype, "iuf") or np.dtype(np.int64)
         layout = StorageOptions(iterations, resolve_filters(compression, compression_opts, shuffle))
-        self.datasets: dict[str, TraceDataset] = {}
+        self.datasets: dict[str, DatasetView] = {}
         self.skipped: dict[str, int] = {}
         self.reasons: dict[str, str] = {}
         self._file: TraceWriter | None = None
@@ -110,7 +110,7 @@ class HDF5:
             self._skip(name, error)
         else:
             if name not in self.datasets:
-                self.datasets[name] = TraceDataset(file, key)
+                self.datasets[name] = DatasetView(file, key)
 
     def _skip(self, name: str, error: Exception) -> None:
         if name not in self.skipped:
@@ -119,7 +119,7 @@ class HDF5:
         self.reasons[name] = str(error)
 
 
-class TraceDataset:
+class DatasetView:
     """A dataset of the trace with h5py's interface, readable also after the file was closed.
 
     `.iterations` and `.ranks` are the datasets beside it.
@@ -129,12 +129,12 @@ class TraceDataset:
         self._file, self._key = file, key
 
     @property
-    def iterations(self) -> TraceDataset:
-        return TraceDataset(self._file, self._key + ITERATIONS)
+    def iterations(self) -> DatasetView:
+        return DatasetView(self._file, self._key + ITERATIONS)
 
     @property
-    def ranks(self) -> TraceDataset:
-        return TraceDataset(self._file, self._key + RANKS)
+    def ranks(self) -> DatasetView:
+        return DatasetView(self._file, self._key + RANKS)
 
     @property
     def name(self) -> str:

@@ -349,7 +349,7 @@ def unpack_records(payload: GatherPayload, arrays: Sequence[Any]) -> tuple[list[
     records, refused = [], RefusedValues()
     for name, data in payload.records:
         try:
-            records.append(_Unpickler(data, arrays).load())
+            records.append(_RecordUnpickler(data, arrays).load())
         except Exception as error:  # noqa: BLE001 - a user class may raise anything
             refused += RefusedValues(
                 {name: f"it cannot be made again on rank 0 ({error}); trace its parts"}, 1
@@ -407,7 +407,7 @@ def _needs_pickle(value: Any) -> bool:
     return type(value).__name__ != "ndarray" or not value.dtype.isnative
 
 
-class _Pickler(pickle.Pickler):
+class _RecordPickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO, arrays: _ArrayTable) -> None:
         super().__init__(stream, _PROTOCOL)
         self._arrays = arrays
@@ -416,7 +416,7 @@ class _Pickler(pickle.Pickler):
         return self._arrays.slot_number(value)
 
 
-class _Unpickler(pickle.Unpickler):
+class _RecordUnpickler(pickle.Unpickler):
     def __init__(self, data: bytes, arrays: Sequence[Any]) -> None:
         super().__init__(io.BytesIO(data))
         self._arrays = arrays
@@ -431,7 +431,7 @@ class _Unpickler(pickle.Unpickler):
 def _pickle_record(record: Record, arrays: _ArrayTable) -> bytes:
     stream = io.BytesIO()
     try:
-        _Pickler(stream, arrays).dump(record)
+        _RecordPickler(stream, arrays).dump(record)
     except UnsupportedValueError:
         raise
     except Exception as error:  # a user class may raise anything

@@ -29,7 +29,7 @@ class StoreInstruction(NamedTuple):
 
     offset: int
     variable: str
-    spot: int
+    binding: int
 
 
 class LineRun(NamedTuple):
@@ -286,7 +286,7 @@ class BindingReader:
                 continue
             is_new_object = _object_id(variables, store.variable) != self._previous_ids[store.variable]
             if is_new_object or (is_straight and self._code.is_certainly_executed(store, run, offset)):
-                self.report(store.spot, variables[store.variable])
+                self.report(store.binding, variables[store.variable])
 
     def report(self, index: int, value: Any) -> None:
         for on_value, numbers in self._listeners:
