@@ -111,7 +111,7 @@ class Capture(Captured):
     ) -> bool:
         if kind is None and self._last_site is not None:
             self._last_site.remember()
-        # A Stopped of an enclosing capture must propagate.
+        # A StopForward of an enclosing capture must propagate.
         is_ours = isinstance(error, StopForward) and error.source is self._source
         self._end(drain=kind is None or kind is StopForward)
         return is_ours
