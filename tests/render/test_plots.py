@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tensortap.kernels.decode import decode
 from tensortap.render import plots
+from tensortap.render.histogram import render_bars
 from tensortap.render.plots import (
     ColourScale,
     apply_colours,
     encode_png,
     fit_colour_scale,
     pool_plane,
-    render_bars,
     render_half_blocks,
     render_shades,
     sparkline,

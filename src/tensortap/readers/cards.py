@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
 from html import escape
 from typing import Any
@@ -15,6 +14,7 @@ from tensortap.frameworks.base import framework_of
 from tensortap.kernels.decode import decode_block
 from tensortap.kernels.statistics import statistics
 from tensortap.readers.stored_record import StoredRecord
+from tensortap.render.histogram_svg import histogram_svg
 from tensortap.render.plots import (
     ArraySummary,
     apply_colours,
@@ -112,22 +112,10 @@ def _thumbnail(bits: Array, dtype: str) -> str:
 
 
 def _histogram_svg(summary: ArraySummary) -> str:
-    """Counts on a logarithmic scale, so that one tall bar does not hide the tails."""
-    if not summary.histogram:
+    bins = summary.bins
+    if bins is None:
         return ""
-    heights = [math.log1p(count) for count in summary.histogram]
-    tallest, width = max(heights) or 1.0, 240 / len(heights)
-    bars = "".join(
-        _bar_svg(position * width, max(width - 1, 0.5), 50 * height / tallest)
-        for position, height in enumerate(heights)
-    )
-    low, high = _format_number(summary.statistics.min), _format_number(summary.statistics.max)
-    ends = f'<text x="0" y="63">{low}</text><text x="240" y="63" text-anchor="end">{high}</text>'
-    return _svg("histogram, counts on a logarithmic scale", 240, 66, f'<g fill="#4c8bf5">{bars}</g>{ends}')
-
-
-def _bar_svg(left: float, width: float, height: float) -> str:
-    return f'<rect x="{left:.1f}" y="{50 - height:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
+    return histogram_svg(summary.histogram, _format_number(bins.low), _format_number(bins.high))
 
 
 def _svg(label: str, width: int, height: int, content: str) -> str:

@@ -1,4 +1,4 @@
-"""Summaries and plots of arrays: histograms, heat maps and sparklines as text and PNG."""
+"""Summaries and plots of arrays: heat maps and sparklines as text and PNG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from tensortap.kernels.decode import decode_block
 from tensortap.kernels.statistics import Statistics, statistics
-from tensortap.render.value_rows import compute_histogram
+from tensortap.render.histogram import Bins, bins_of_range, compute_histogram
 
 Array = np.ndarray[Any, Any]
 Depth = Literal["truecolor", "256"]
@@ -40,7 +40,6 @@ NAN_COLOUR = (232, 38, 62)
 INF_COLOUR = (255, 105, 205)
 _SHADES, _ASCII_SHADES = " ░▒▓█", " .:-=+*#%@"
 _TICKS, _ASCII_TICKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _GREY, _GREYS, _CUBE = 232, 24, 16
 _BAND_ELEMENTS = 1 << 20  # decoded at once
 
@@ -170,12 +169,6 @@ def sparkline(values: Sequence[float | None], width: int = 60, *, ascii: bool = 
     return "".join(ticks.tolist())
 
 
-def render_bars(counts: Sequence[int], width: int = 40, *, ascii: bool = False) -> list[str]:
-    """A bar per count, the longest `width` wide; a nonzero count is always visible."""
-    largest = max(counts, default=0) or 1
-    return [_bar_text(count / largest * width, bool(count), ascii) for count in counts]
-
-
 def _block_starts(length: int, limit: int) -> Array:
     count = max(1, min(length, limit))
     return np.arange(count, dtype=np.intp) * length // count
@@ -232,13 +225,6 @@ def _nearest_ansi_256(colour: Sequence[int]) -> int:
     return _CUBE + 36 * red + 6 * green + blue
 
 
-def _bar_text(length: float, is_nonzero: bool, ascii: bool) -> str:
-    if ascii:
-        return "#" * max(round(length), int(is_nonzero))
-    eighths = max(round(length * 8), int(is_nonzero))
-    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
-
-
 Index = tuple[Any, ...]
 PERCENTS = (1, 5, 25, 50, 75, 95, 99)
 _MAX_SORTED = 1 << 22
@@ -256,6 +242,12 @@ class ArraySummary:
     histogram: tuple[int, ...]
     stride: int = 1
 
+    @property
+    def bins(self) -> Bins | None:
+        """The bins of the histogram; None without finite elements."""
+        low, high = self.statistics.min, self.statistics.max
+        return None if low is None or high is None else Bins(low, high, len(self.histogram))
+
 
 def summarize_array(
     bits: Array, dtype: str, *, bins: int = 12, known: Statistics | None = None
@@ -264,9 +256,8 @@ def summarize_array(
     stats = known if known is not None else statistics(bits, dtype)
     if stats.min is None or stats.max is None:
         return ArraySummary(bits.shape, dtype, stats, {}, ())
-    bin_count = _bin_count(dtype, stats, bins)
     stride = -(-bits.size // _MAX_SORTED)
-    histogram = compute_histogram(bits, dtype, stats.min, stats.max, bin_count)
+    histogram = compute_histogram(bits, dtype, bins_of_range(stats.min, stats.max, bins))
     return ArraySummary(bits.shape, dtype, stats, _percentiles(bits, dtype, stride), histogram, stride)
 
 
@@ -296,13 +287,6 @@ def _format_index_part(part: Any) -> str:
         return "..." if part is ... else str(part)
     ends = ["" if end is None else str(end) for end in (part.start, part.stop)]
     return ":".join(ends) + ("" if part.step is None else f":{part.step}")
-
-
-def _bin_count(dtype: str, stats: Statistics, bins: int) -> int:
-    """Integers of a narrow range get a bin each: more bins would leave meaningless gaps."""
-    if isinstance(stats.min, int) and isinstance(stats.max, int):
-        return max(1, min(bins, stats.max - stats.min + 1))
-    return 1 if stats.min == stats.max else bins
 
 
 def _percentiles(bits: Array, dtype: str, stride: int) -> dict[int, float]:

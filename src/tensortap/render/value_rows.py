@@ -7,15 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Kind, Record
 from tensortap.frameworks.base import Description, Framework, framework_of
-from tensortap.kernels.decode import Array, block_size, decode_block, iterate_blocks
 from tensortap.kernels.statistics import statistics
+from tensortap.render.histogram import Bins, Number, compute_histogram
 
-Number = int | float
 HISTOGRAM_BINS = 10
 _SUMMARY_FIELDS = ("min", "max", "mean", "std", "nan", "inf", "count")
 _MAX_NOTE_LENGTH = 80
@@ -88,7 +85,8 @@ def _array_cells(framework: Framework, value: Any, histogram: bool) -> dict[str,
     if description.dtype.startswith("complex"):
         row["note"] = "absolute values"
     if histogram and row["low"] is not None:
-        row["histogram"] = compute_histogram(bits, description.dtype, row["low"], row["high"])
+        bins = Bins(row["low"], row["high"], HISTOGRAM_BINS)
+        row["histogram"] = compute_histogram(bits, description.dtype, bins)
     return row
 
 
@@ -136,22 +134,6 @@ def _finite_or_none(number: Any) -> Number | None:
     plain = number.item() if hasattr(number, "item") else number
     plain = plain if isinstance(plain, int) else float(plain)
     return plain if isinstance(plain, int) or math.isfinite(plain) else None
-
-
-def compute_histogram(
-    bits: Array, dtype: str, low: Number, high: Number, bars: int = HISTOGRAM_BINS
-) -> tuple[int, ...]:
-    """Counts of the finite elements in equal bins between the minimum and the maximum."""
-    counts = np.zeros(bars, np.int64)
-    start, width = float(low) / 2, float(high) / 2 - float(low) / 2  # halved: the whole width may overflow
-    with np.errstate(all="ignore"):
-        for (part,) in iterate_blocks([bits], block_size(dtype)):
-            values = decode_block(part, dtype)
-            halves = (np.abs(values) if values.dtype.kind == "c" else values).astype(np.float64) / 2
-            halves = halves[np.isfinite(halves)]
-            parts = (halves - start) / width * bars if width else np.full(halves.shape, bars / 2)
-            counts += np.bincount(np.clip(parts, 0, bars - 1).astype(np.intp), minlength=bars)
-    return tuple(counts.tolist())
 
 
 def _describe_failure(error: Exception) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from tensortap.render.histogram import Bins, merge_histograms
+from tensortap.render.histogram_svg import small_histogram_svg
 from tensortap.render.value_rows import HISTOGRAM_BINS, ValueRow
 from tensortap.render.value_tree import (
     MAX_LINES,
@@ -73,8 +75,10 @@ def _mark_anomaly(trouble: str) -> str:
 class _HtmlTree:
     """The displayed lines, with the widths of their columns."""
 
-    def __init__(self, fold: FoldedTree, shown: list[tuple[int, TreeLine]]) -> None:
-        self._cells = {id(line): (depth, line_cells(line, fold.dtype, fold.device)) for depth, line in shown}
+    def __init__(self, fold: FoldedTree, visible: list[tuple[int, TreeLine]]) -> None:
+        self._cells = {
+            id(line): (depth, line_cells(line, fold.dtype, fold.device)) for depth, line in visible
+        }
         labels = [_INDENT * depth + len(_full_label(cells)) for depth, cells in self._cells.values()]
         self._left = min(_MAX_LABEL_WIDTH, max(labels, default=0))
         self._columns: ColumnWidths = column_widths([cells for _, cells in self._cells.values()])
@@ -116,28 +120,10 @@ def _contains_anomaly(line: TreeLine) -> bool:
 
 
 def _histogram_svg(rows: Sequence[ValueRow]) -> str:
-    """The bars as one SVG path."""
-    counts = _merge_histograms([row for row in rows if row.histogram])
-    most = max(counts)
-    if not most:
-        return _NO_HISTOGRAM
-    heights = ((at, max(0.4, round(10 * count / most, 1))) for at, count in enumerate(counts) if count)
-    bars = "".join(f"M{at} 10v-{height:g}h.8V10" for at, height in heights)
-    return f'<svg viewBox="0 0 10 10" preserveAspectRatio="none" aria-hidden="true"><path d="{bars}"/></svg>'
-
-
-def _merge_histograms(rows: Sequence[ValueRow]) -> list[float]:
-    """The histograms of several rows as one over their common range, by the bins' midpoints."""
-    counts = [0.0] * HISTOGRAM_BINS
-    lows = [float(row.low) for row in rows if row.low is not None]
-    highs = [float(row.high) for row in rows if row.high is not None]
-    if not lows or not highs:
-        return counts
-    low, width = min(lows), max(highs) - min(lows)
-    for row in rows:
-        start, end = float(row.low or 0), float(row.high or 0)
-        for at, count in enumerate(row.histogram or ()):
-            middle = start + (end - start) * (at + 0.5) / HISTOGRAM_BINS
-            tenth = int((middle - low) / width * HISTOGRAM_BINS) if 0 < width < float("inf") else at
-            counts[min(max(tenth, 0), HISTOGRAM_BINS - 1)] += count
-    return counts
+    """The bars of all rows together."""
+    histograms = [
+        (Bins(row.low, row.high, len(row.histogram)), row.histogram)
+        for row in rows
+        if row.histogram and row.low is not None and row.high is not None
+    ]
+    return small_histogram_svg(merge_histograms(histograms, HISTOGRAM_BINS)) or _NO_HISTOGRAM

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tensortap.core.record import Kind
 
 if TYPE_CHECKING:
-    from tensortap.render.value_rows import Number, ValueRow  # with numpy, which a plain table does without
+    from tensortap.render.histogram import Number
+    from tensortap.render.value_rows import ValueRow  # with numpy, which a plain table does without
 
 _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("complex", "c"), ("uint", "u"), ("int", "i"))
 _MAX_INTEGER_DIGITS = 7
@@ -115,11 +116,11 @@ def describe_repeats(rows: Sequence[ValueRow], has_steps: bool, has_ranks: bool)
     """How often a value was captured: `x3 calls, steps 0-9`."""
     calls = max(Counter((row.name, row.step, row.rank) for row in rows).values(), default=0)
     words = [f"x{calls} calls"] if calls > 1 else []
-    for is_told, what, numbers in (
+    for is_shown, what, numbers in (
         (has_steps, "step", {row.step for row in rows}),
         (has_ranks, "rank", {row.rank for row in rows}),
     ):
-        if is_told:
+        if is_shown:
             flat = [
                 part for number in numbers for part in (number if isinstance(number, tuple) else (number,))
             ]
@@ -156,7 +157,7 @@ _ARROWS: dict[Kind, str] = {
     "grad_input": "<-",
     "call": "<-",
 }
-_MAX_SEGMENTS = 60  # segments; a tree is walked by recursion
+_MAX_SEGMENTS = 60  # trees are traversed recursively
 _MAX_RANGES = 6
 _MAX_INDEX_DIGITS = 10
 
@@ -181,10 +182,10 @@ def _locate(name: str, kinds: Mapping[str, Kind]) -> ValueLocation:
     bare = name.removesuffix(".grad")
     is_gradient = bare != name and kinds[name] != "value"
     kind = kinds.get(bare, kinds[name]) if is_gradient else kinds[name]
-    place = _locate_by_kind(bare if is_gradient else name, kind, kinds)
+    location = _locate_by_kind(bare if is_gradient else name, kind, kinds)
     if not is_gradient:
-        return place
-    return place._replace(label=f"{place.label}.grad" if place.label else "grad")
+        return location
+    return location._replace(label=f"{location.label}.grad" if location.label else "grad")
 
 
 def _locate_by_kind(name: str, kind: Kind, kinds: Mapping[str, Kind]) -> ValueLocation:
@@ -225,13 +226,13 @@ def is_list_index(segment: str) -> bool:
 
 def format_ranges(indices: Iterable[int]) -> str:
     """`0-6,8-11`; of very many ranges the first and the last."""
-    pieces: list[list[int]] = []
+    bounds: list[list[int]] = []
     for index in sorted(set(indices)):
-        if pieces and index == pieces[-1][1] + 1:
-            pieces[-1][1] = index
+        if bounds and index == bounds[-1][1] + 1:
+            bounds[-1][1] = index
         else:
-            pieces.append([index, index])
-    written = [str(low) if low == high else f"{low}-{high}" for low, high in pieces]
+            bounds.append([index, index])
+    written = [str(low) if low == high else f"{low}-{high}" for low, high in bounds]
     if len(written) > _MAX_RANGES:
         written = [*written[: _MAX_RANGES - 2], "...", written[-1]]
     return ",".join(written)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.kernels.decode import decode
+from tensortap.kernels.decode import BLOCK_SIZE, decode, iterate_blocks
+from tensortap.render.histogram import SCALES, bins_of_values
 from tensortap.viewer.data.tensor import (
     Array,
     Grid,
@@ -27,7 +28,6 @@ _BLOCK = 1 << 20
 _PROFILE_POINTS = 1024
 _MAX_ELEMENTS = 4096
 _PROFILE_BYTES = 512 << 20
-SCALES = ("linear", "log", "symlog")
 
 
 def sample_values(
@@ -64,11 +64,10 @@ def histogram(numbers: ReadableTensor | Grid, bins: int, scale: str) -> dict[str
         )
     sampled, is_exact = sample_values(numbers)
     finite = sampled[np.isfinite(sampled)].astype(np.float64)
-    edges, binned = _bin_edges(finite, bins, scale)
-    counts = np.histogram(binned, edges)[0] if len(edges) > 1 else np.zeros(0, np.int64)
+    fitted = bins_of_values(finite, bins, scale)
     return {
-        "edges": edges,
-        "counts": counts,
+        "edges": np.zeros(0) if fitted is None else fitted.edges(),
+        "counts": np.zeros(0, np.int64) if fitted is None else fitted.count_values(_split(finite)),
         "nan": int(np.isnan(sampled).sum()),
         "pos_inf": int(np.isposinf(sampled).sum()),
         "neg_inf": int(np.isneginf(sampled).sum()),
@@ -159,6 +158,10 @@ def _flat_reader(numbers: ReadableTensor | Grid) -> tuple[Any, int]:
     return read, grid.shape[0] * grid.shape[1]
 
 
+def _split(values: Array) -> Iterator[Array]:
+    return (block for (block,) in iterate_blocks([values], BLOCK_SIZE))
+
+
 def _iter_blocks(numbers: ReadableTensor) -> Iterator[tuple[int, Array]]:
     read, size = _flat_reader(numbers)
     for start in range(0, size, _BLOCK):
@@ -199,37 +202,3 @@ def _read_group(
     tensors = [numbers.a, numbers.b] if isinstance(numbers, TensorDifference) else [numbers]
     parts = [(np.ascontiguousarray(tensor.bits[tuple(index)]), tensor.dtype) for tensor in tensors]
     return difference(parts[0], parts[1], "abs") if len(parts) == 2 else to_real(decode(*parts[0]))
-
-
-def _bin_edges(finite: Array, bins: int, scale: str) -> tuple[Array, Array]:
-    """The bin edges, and the values that are counted in them."""
-    if not finite.size:
-        return np.zeros(0), finite
-    if scale == "linear":
-        low, high = float(finite.min()), float(finite.max())
-        return _linear_edges(low, high, bins), finite
-    sizes = np.abs(finite[finite != 0])
-    if not sizes.size:
-        return _linear_edges(0.0, 0.0, bins), finite
-    low, high = float(sizes.min()), float(sizes.max())
-    if scale == "log":
-        return _log_edges(low, high, bins), sizes
-    half = _log_edges(max(low, high * 1e-12), high, max(1, bins // 2))
-    return np.concatenate([-half[::-1], half]), finite
-
-
-def _linear_edges(low: float, high: float, bins: int) -> Array:
-    if low == high:
-        gap = abs(low) * 1e-3 or 1e-3
-        low, high = low - gap, high + gap
-    shares = np.linspace(0, 1, bins + 1)
-    edges: Array = low * (1 - shares) + high * shares  # high - low may overflow
-    return edges
-
-
-def _log_edges(low: float, high: float, bins: int) -> Array:
-    if low == high:
-        low, high = low * 0.999, high * 1.001
-    edges: Array = np.geomspace(low, high, bins + 1)
-    edges[0], edges[-1] = low, high
-    return edges
