@@ -24,7 +24,7 @@ from planted.answers import Limits
 from planted.placements import SEEDS, placements
 from planted.units import DTYPES, Unit, Worst
 from planted.zoo import CALIBRATED, SCORED
-from tensortap.comparison.noise.floor import DEFAULT_LIMIT
+from tensortap.comparison.values.noise import DEFAULT_LIMIT
 
 CALIBRATED_SEEDS, SCORED_SEEDS, SHORT_SEED = (100, 101), (0, 1, 2), 200
 SHORT_MODELS = ("llama", "mixtral", "mamba")
