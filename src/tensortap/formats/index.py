@@ -17,7 +17,7 @@ from tensortap.core.record import Placement, Record, Site
 from tensortap.frameworks.base import Description
 
 INDEX_VERSION = 1
-_CHECK_INTERVAL = 0.0001  # seconds: a look costs as much as the row
+_CHECK_INTERVAL = 0.0001  # seconds: a check costs as much as the row
 COLUMNS = (
     "name",
     "kind",
@@ -52,6 +52,7 @@ _OPTIONAL_COLUMNS: dict[str, type | tuple[type, ...]] = {
     "placement": list,
     "statistics": (dict, list),  # a list in runs of version 0.1
 }
+_LIST_POSITIONS = (6, 7)  # of the NaN and Inf counts in such a list
 
 
 class IndexWriter:
@@ -64,7 +65,7 @@ class IndexWriter:
         if size == 0:
             self.append(_HEADER)
         elif os.pread(self._fd, 1, size - 1) != b"\n":
-            self.append(b"\n")  # a killed writer left half a line: ours must not continue it
+            self.append(b"\n")  # a killed writer left a partial line
 
     def append(self, row: bytes) -> None:
         now = monotonic()
@@ -191,7 +192,7 @@ def _parse_damaged(
             row = None
         if _have_row_shape([row], columns):
             rows.append(_reorder_cells(row, columns))
-        elif not line.startswith(_HEADER[:19]):  # two writers that began at once each wrote one
+        elif not line.startswith(_HEADER[:19]):  # two concurrent writers each wrote a header
             problems.append(f"the line at byte {at} of {name} is damaged")
         at += len(line)
     return rows, problems
@@ -243,7 +244,7 @@ def _format_numbers(number: int | tuple[int, ...]) -> str:
 def _format_site(site: Site | None) -> str:
     if site is None:
         return "null"
-    file = site.file.replace("\t", " ")  # a tab parts the fields
+    file = site.file.replace("\t", " ")  # fields are separated by tabs
     tree = f"\t{site.tree}" if site.tree else ""
     callers = " <- ".join(site.callers)
     return str(quoted(f"{file}\t{site.line}\t{site.function}\t{site.depth}\t{callers}{tree}"))
@@ -251,3 +252,11 @@ def _format_site(site: Site | None) -> str:
 
 def _format_placement(placement: Placement | None) -> str:
     return "null" if placement is None else json.dumps(astuple(placement))
+
+
+def nonfinite_counts(statistics: dict[str, Any] | list[Any]) -> tuple[int, int]:
+    """The NaN and Inf counts of stored statistics, without numpy."""
+    if isinstance(statistics, dict):
+        return statistics.get("nan", 0), statistics.get("inf", 0)
+    nan, inf = _LIST_POSITIONS
+    return statistics[nan], statistics[inf]

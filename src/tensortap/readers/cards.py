@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from tensortap.kernels.decode import decode_block
 from tensortap.kernels.statistics import statistics
 from tensortap.readers.stored_record import StoredRecord
 from tensortap.render.histogram_svg import histogram_svg
+from tensortap.render.html import SMALL_LABELS, Html, element, image, join, style_sheet, svg
 from tensortap.render.plots import (
     ArraySummary,
     apply_colours,
@@ -29,6 +28,7 @@ from tensortap.render.text import ShortRepr, format_nbytes, truncate
 Array = np.ndarray[Any, Any]
 _MAX_SAMPLED = 1 << 19  # elements; a larger array is subsampled with a stride
 _SIDE, _BARS, _MAX_TITLE = 96, 48, 160
+_COLOUR = "#4c8bf5"
 STYLE = (
     ".tt-card{font:13px/1.45 system-ui,sans-serif;display:inline-block;border:1px solid #8886;"
     "border-radius:8px;padding:10px 14px;margin:2px 6px 6px 0;color-scheme:light dark;max-width:60em}"
@@ -43,7 +43,7 @@ STYLE = (
 )
 
 
-def value_card(record: Record | StoredRecord) -> str:
+def value_card(record: Record | StoredRecord) -> Html:
     """HTML of one value: heat map, histogram, statistics, and where and when it was captured."""
     bits, dtype = _bits_and_dtype(record)
     return _card_html(
@@ -53,13 +53,14 @@ def value_card(record: Record | StoredRecord) -> str:
     )
 
 
-def series_card(series: Series) -> str:
+def series_card(series: Series) -> Html:
     """HTML of all values of one name: mean and range over the steps, and the card of the latest."""
     rows = [_min_mean_max(value) for value in _at_most(series.values, 400)]
     steps, ranks = _describe_range(series.steps), _describe_range(series.ranks)
     description = f"{len(series):,} values, steps {steps}, ranks {ranks}"
     latest = value_card(Record(series.name, series.values[-1])) if series.values else ""
-    return _card_html(series.name, description, _range_svg([row for row in rows if row is not None])) + latest
+    body = _range_svg([row for row in rows if row is not None])
+    return join(_card_html(series.name, description, body), latest)
 
 
 def _bits_and_dtype(record: Record | StoredRecord) -> tuple[Array | None, str]:
@@ -77,15 +78,15 @@ def _bits_and_dtype(record: Record | StoredRecord) -> tuple[Array | None, str]:
     return framework.bits(record.value), description.dtype
 
 
-def _array_html(bits: Array, dtype: str) -> str:
+def _array_html(bits: Array, dtype: str) -> Html:
     stride = max(1, -(-bits.size // _MAX_SAMPLED))
     sample = bits if stride == 1 else _subsample(bits, stride)
     summary = summarize_array(sample, dtype, bins=_BARS)
     sampled = f", sampled: one in {stride:,}" if stride > 1 else ""
     description = f"{dtype}{list(bits.shape)} {format_nbytes(bits.nbytes)}{sampled}"
-    plots = f"<div>{_histogram_svg(summary)}{_sign_shares_svg(sample, dtype)}</div>"
-    parts = f"{_thumbnail(bits, dtype)}{plots}{_statistics_table(summary)}"
-    return f'<p>{escape(description)}</p><div class="tt-parts">{parts}</div>'
+    plots = element("div", _histogram_svg(summary), _sign_shares_svg(sample, dtype))
+    parts = (_thumbnail(bits, dtype), plots, _statistics_table(summary))
+    return join(element("p", description), element("div", *parts, class_="tt-parts"))
 
 
 def _subsample(bits: Array, stride: int) -> Array:
@@ -98,49 +99,43 @@ def _subsample(bits: Array, stride: int) -> Array:
     return np.ascontiguousarray(bits[tuple(index)])
 
 
-def _thumbnail(bits: Array, dtype: str) -> str:
+def _thumbnail(bits: Array, dtype: str) -> Html:
     matrix = last_plane(bits)
     if not matrix.size:
-        return ""
+        return Html("")
     row_stride, column_stride = (max(1, length // (8 * _SIDE)) for length in matrix.shape)
     pixels = apply_colours(pool_plane(matrix[::row_stride, ::column_stride], dtype, _SIDE, _SIDE).peak)
     pixels = pixels if len(pixels) > 1 else np.repeat(pixels, max(1, pixels.shape[1] // 8), axis=0)
     magnification = max(1, _SIDE // max(pixels.shape[:2]))
-    data = b64encode(encode_png(enlarge(pixels, magnification))).decode()
-    size = f'width="{pixels.shape[1] * magnification}" height="{pixels.shape[0] * magnification}"'
-    return f'<img alt="the last two axes as colours" {size} src="data:image/png;base64,{data}">'
+    height, width = (length * magnification for length in pixels.shape[:2])
+    png = encode_png(enlarge(pixels, magnification))
+    return image(png, "the last two axes as colours", width, height)
 
 
-def _histogram_svg(summary: ArraySummary) -> str:
+def _histogram_svg(summary: ArraySummary) -> Html:
     bins = summary.bins
     if bins is None:
-        return ""
+        return Html("")
     return histogram_svg(summary.histogram, _format_number(bins.low), _format_number(bins.high))
 
 
-def _svg(label: str, width: int, height: int, content: str) -> str:
-    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    return f'<svg role="img" aria-label="{label}" {size} font-size="10" fill="currentColor">{content}</svg>'
-
-
-def _sign_shares_svg(sample: Array, dtype: str) -> str:
+def _sign_shares_svg(sample: Array, dtype: str) -> Html:
     """A bar with the shares of negative, zero and positive elements."""
     values = decode_block(sample, dtype)
     if values.dtype.kind not in "fi" or not values.size:
-        return ""
+        return Html("")
     shares = [float(np.count_nonzero(test)) / values.size for test in (values < 0, values == 0, values > 0)]
     colours, offset, rectangles = ("#2f7fd6", "#8a8f98", "#e08a1e"), 0.0, []
     for share, colour in zip(shares, colours, strict=True):
-        rectangles.append(
-            f'<rect x="{240 * offset:.1f}" width="{240 * share:.1f}" height="6" fill="{colour}"/>'
-        )
+        left, width = f"{240 * offset:.1f}", f"{240 * share:.1f}"
+        rectangles.append(element("rect", x=left, width=width, height=6, fill=colour))
         offset += share
     labelled = zip(shares, ("negative", "zero", "positive"), strict=True)
     label = ", ".join(f"{share:.0%} {word}" for share, word in labelled)
-    return _svg(label, 240, 6, f"{''.join(rectangles)}<title>{label}</title>")
+    return svg(label, 240, 6, *rectangles, element("title", label), **SMALL_LABELS)
 
 
-def _statistics_table(summary: ArraySummary) -> str:
+def _statistics_table(summary: ArraySummary) -> Html:
     stats = summary.statistics
     pairs = [
         ("min", stats.min),
@@ -149,21 +144,21 @@ def _statistics_table(summary: ArraySummary) -> str:
         ("std", stats.std),
         ("norm", stats.norm),
     ]
-    rows = [f"<tr><th>{name}</th><td>{_format_number(number)}</td></tr>" for name, number in pairs]
+    rows = [_statistics_row(name, _format_number(number)) for name, number in pairs]
     nonfinite = [("NaN", stats.nan), ("Inf", stats.inf)]
-    rows += [
-        f'<tr class="tt-bad"><th class="tt-bad">{name}</th><td>{count:,}</td></tr>'
-        for name, count in nonfinite
-        if count
-    ]
-    return f"<table>{''.join(rows)}</table>"
+    rows += [_statistics_row(name, f"{count:,}", class_="tt-bad") for name, count in nonfinite if count]
+    return element("table", *rows)
 
 
-def _opaque_html(record: Record | StoredRecord) -> str:
+def _statistics_row(name: str, number: str, **attributes: str) -> Html:
+    return element("tr", element("th", name, **attributes), element("td", number), **attributes)
+
+
+def _opaque_html(record: Record | StoredRecord) -> Html:
     """HTML of a value that is not a dense array: its type or short repr."""
     if isinstance(record, StoredRecord):
-        return f"<p>{escape(record.type)}, {format_nbytes(record.nbytes)}</p>"
-    return f"<p>{escape(ShortRepr().format(record.value))}</p>"
+        return element("p", f"{record.type}, {format_nbytes(record.nbytes)}")
+    return element("p", ShortRepr().format(record.value))
 
 
 def _describe_occurrence(record: Record | StoredRecord) -> str:
@@ -192,10 +187,10 @@ def _min_mean_max(value: Any) -> tuple[float, float, float] | None:
     return float(stats.min), stats.mean, float(stats.max)
 
 
-def _range_svg(rows: list[tuple[float, float, float]]) -> str:
+def _range_svg(rows: list[tuple[float, float, float]]) -> Html:
     """The range as a band and the mean as a line over the values, in order."""
     if len(rows) < 2:
-        return ""
+        return Html("")
     low, high = min(row[0] for row in rows), max(row[2] for row in rows)
     span, step = high - low or 1.0, 480 / (len(rows) - 1)
 
@@ -206,10 +201,10 @@ def _range_svg(rows: list[tuple[float, float, float]]) -> str:
         ]
 
     band = " ".join([*points(0), *reversed(points(2))])
-    ends = f'<text x="0" y="84">{_format_number(low)} .. {_format_number(high)}</text>'
-    area = f'<polygon fill="#4c8bf5" fill-opacity=".25" points="{band}"/>'
-    line = f'<polyline fill="none" stroke="#4c8bf5" stroke-width="1.5" points="{" ".join(points(1))}"/>'
-    return _svg("range and mean of each value, in order", 480, 88, f"{area}{line}{ends}")
+    ends = element("text", f"{_format_number(low)} .. {_format_number(high)}", x=0, y=84)
+    area = element("polygon", fill=_COLOUR, fill_opacity=".25", points=band)
+    line = element("polyline", fill="none", stroke=_COLOUR, stroke_width=1.5, points=" ".join(points(1)))
+    return svg("range and mean of each value, in order", 480, 88, area, line, ends, **SMALL_LABELS)
 
 
 def _at_most(values: list[Any], limit: int) -> list[Any]:
@@ -228,10 +223,10 @@ def _format_number(number: float | None) -> str:
     return "–" if number is None else f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
 
 
-def _card_html(name: str, subtitle: str, body: str) -> str:
-    title = escape(truncate(name if name.isprintable() else repr(name), _MAX_TITLE))
-    head = f"<style>{STYLE}</style><h4>{title}</h4><p>{escape(truncate(subtitle, 400))}</p>"
-    return f'<div class="tt-card">{head}{body}</div>'
+def _card_html(name: str, subtitle: str, body: Html) -> Html:
+    title = truncate(name if name.isprintable() else repr(name), _MAX_TITLE)
+    head = (style_sheet(STYLE), element("h4", title), element("p", truncate(subtitle, 400)))
+    return element("div", *head, body, class_="tt-card")
 
 
 # The pairs that the entry points name.

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.formats.index import nonfinite_counts
 from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER
 
-NAN, INF = 6, 7  # positions of the counts in a row of statistics
-_ALL_FINITE = ", 0, 0]"  # how a row without NaN and Inf ends; it need not be parsed
+# How stored statistics without NaN and Inf end, which need not be parsed; lists are of version 0.1.
+_ALL_FINITE = ('"nan": 0, "inf": 0}', ", 0, 0]")
 
 
 def count_columns(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
@@ -54,11 +55,15 @@ def _count_nonfinite(columns: IndexColumns) -> dict[str, int]:
     written = [
         (count, text) for count, text in zip(occurrences, column.texts, strict=True) if text is not None
     ]
-    nonfinite = [(count, json.loads(text)) for count, text in written if not text.endswith(_ALL_FINITE)]
+    nonfinite = [
+        (count, *nonfinite_counts(json.loads(text)))
+        for count, text in written
+        if not text.endswith(_ALL_FINITE)
+    ]
     return {
         "known": sum(count for count, _ in written),
-        "nan": sum(count for count, row in nonfinite if row[NAN]),
-        "inf": sum(count for count, row in nonfinite if row[INF]),
+        "nan": sum(count for count, nan, _ in nonfinite if nan),
+        "inf": sum(count for count, _, inf in nonfinite if inf),
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tensortap.core.errors import NoRunError, TensortapError
-from tensortap.formats.index import COLUMNS, read_rows
+from tensortap.formats.index import COLUMNS, nonfinite_counts, read_rows
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
 
 MAX_FOLDERS = 20_000
@@ -83,7 +83,6 @@ def _check_folder(folder: Path) -> Path:
 
 State = Literal["finished", "writing", "cut off", "damaged"]
 _SHORT_INDEX = 1 << 20  # bytes; a longer index is counted by column
-_NAN, _INF = 6, 7  # positions of the counts in a row of statistics
 _ZIP_END, _ZIP_END_SIZE = b"PK\5\6", 22
 
 
@@ -175,10 +174,10 @@ def _count(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
         counts, ends, problems = _count_by_row(path) if _has_short_index(path) else _count_by_column(path)
     except (TypeError, ValueError, AttributeError):  # a cell of a wrong type: the columns report which
         counts, ends, problems = _count_by_column(path)
-    cached = list(_cached_statistics(path))
+    cached = _cached_nonfinite_counts(path)
     counts["known"] += len(cached)
-    counts["nan"] += sum(bool(row[_NAN]) for row in cached)
-    counts["inf"] += sum(bool(row[_INF]) for row in cached)
+    counts["nan"] += sum(bool(nan) for nan, _ in cached)
+    counts["inf"] += sum(bool(inf) for _, inf in cached)
     return counts, ends, problems
 
 
@@ -205,7 +204,7 @@ def _count_by_row(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]
         rows, problems = rows + index_rows, problems + index_problems
     columns = zip(*rows, strict=True) if rows else ((),) * len(COLUMNS)
     cells: dict[str, Sequence[Any]] = dict(zip(COLUMNS, columns, strict=True))
-    statistics = [row for row in cells["statistics"] if row is not None]
+    nonfinite = [nonfinite_counts(cell) for cell in cells["statistics"] if cell is not None]
     counts = {
         "steps": _distinct_cells(cells["step"]),
         "ranks": _distinct_cells(cells["rank"]),
@@ -213,9 +212,9 @@ def _count_by_row(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]
         "names": len(set(cells["name"])),
         "nbytes": sum(cells["nbytes"]),
         "started": min((time for time in cells["time"] if time > 0), default=None),
-        "known": len(statistics),
-        "nan": sum(bool(row[_NAN]) for row in statistics),
-        "inf": sum(bool(row[_INF]) for row in statistics),
+        "known": len(nonfinite),
+        "nan": sum(bool(nan) for nan, _ in nonfinite),
+        "inf": sum(bool(inf) for _, inf in nonfinite),
     }
     return counts, file_ends_from_cells(cells), problems
 
@@ -226,20 +225,20 @@ def _distinct_cells(cells: Sequence[Any]) -> tuple[int, ...]:
     return tuple(sorted({*plain, *(number for cell in cells if isinstance(cell, list) for number in cell)}))
 
 
-def _cached_statistics(path: Path) -> Iterator[list[Any]]:
-    """The rows of the statistics cache, skipping damaged lines."""
+def _cached_nonfinite_counts(path: Path) -> list[tuple[int, int]]:
+    """NaN and Inf counts of the values in the statistics cache, skipping damaged lines."""
     try:
         lines = (path / INTERNAL_FOLDER / CACHE_FOLDER / "statistics.jsonl").read_bytes().splitlines()
     except OSError:
-        return
-    row_by_key = {}
+        return []
+    counts_by_key = {}
     for line in lines:
         try:
-            key, row = json.loads(line)
-            row_by_key[key] = row[: _INF + 1]
-        except (ValueError, TypeError):
+            key, statistics = json.loads(line)
+            counts_by_key[key] = nonfinite_counts(statistics)
+        except (ValueError, TypeError, IndexError):
             continue
-    yield from (row for row in row_by_key.values() if len(row) > _INF)
+    return list(counts_by_key.values())
 
 
 def _file_size(path: Path) -> int:

@@ -21,7 +21,8 @@ from tensortap.metadata.source_archive import CODE_FOLDER, SOURCES_FILE, read_ar
 from tensortap.readers.query.parser import parse_query
 from tensortap.readers.query.tables import IndexTable
 from tensortap.readers.stored_record import StatisticsCache, StoredRecord, ValueReader
-from tensortap.render.text import format_nbytes, format_table, format_table_html
+from tensortap.render import html
+from tensortap.render.text import format_nbytes, format_table
 
 _SHOWN = 20
 _METADATA = ("runtime_info", "packages", "git_info")
@@ -228,7 +229,7 @@ class Run:
         return "\n".join([self._headline(), format_table(self._table())])
 
     def _repr_html_(self) -> str:
-        return format_table_html(self._headline(), self._table())
+        return html.table(self._table(), self._headline())
 
     def _headline(self) -> str:
         names, nbytes = len(self.names), sum(record.nbytes for record in self) if len(self) < 10_000 else None

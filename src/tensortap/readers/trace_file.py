@@ -12,7 +12,8 @@ from tensortap.core.patterns import closest_names, matches_pattern, natural_sort
 from tensortap.core.record import Series
 from tensortap.formats.hdf5.reader import DatasetRows, StoredDataset, find_datasets
 from tensortap.formats.hdf5.schema import load_filters, open_file
-from tensortap.render.text import format_table, format_table_html
+from tensortap.render import html
+from tensortap.render.text import format_table
 
 T = TypeVar("T")
 _SHOWN = 20
@@ -79,7 +80,7 @@ class TraceFile:
         return "\n".join([self._headline(), format_table(self._table())])
 
     def _repr_html_(self) -> str:
-        return format_table_html(self._headline(), self._table())
+        return html.table(self._table(), self._headline())
 
     def _headline(self) -> str:
         return f"trace {self.path}: {len(self)} values of {len(self._parts)} names"
