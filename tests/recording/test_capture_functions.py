@@ -429,7 +429,7 @@ def test_what_did_not_come_is_told_with_the_reason():
             raising(1)
     line = attention.__code__.co_firstlineno + 3
     assert [reason for _, reason in cap.missing] == [
-        f"not bound: test_functions_captured.py:{line} did not run",
+        f"not bound: test_capture_functions.py:{line} did not run",
         "factorial() was not called while it was captured",
         "raising() was called and has not returned: it raised, or goes on",
         "it was called once in a step",
@@ -457,8 +457,8 @@ def test_sites_show_what_a_function_has_and_the_lines_that_bind_it():
     line = attention.__code__.co_firstlineno
     shown = repr(found).splitlines()
     assert shown[0] == "7 sites of 1 function"
-    assert f"argument  test_functions_captured.py:{line}, {line + 5}" in shown[3]
-    assert f"local     test_functions_captured.py:{line + 1}, {line + 4}, {line + 7}" in repr(found)
+    assert f"argument  test_capture_functions.py:{line}, {line + 5}" in shown[3]
+    assert f"local     test_capture_functions.py:{line + 1}, {line + 4}, {line + 7}" in repr(found)
     assert "<td>local</td>" in found._repr_html_()
     both = repr(tt.sites(Model(), "inner", HERE + "pair.x")).splitlines()
     assert both[0] == "1 site of 1 module"

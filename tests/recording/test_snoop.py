@@ -66,4 +66,4 @@ def test_very_many_names_are_not_all_remembered():
     targets = WatchTargets(["rows"])
     for position in range(25_000):
         assert f"rows[{position}]" in targets
-    assert len(targets._known) <= 10_000
+    assert len(targets._is_target) <= 10_000

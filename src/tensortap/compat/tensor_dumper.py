@@ -15,7 +15,7 @@ from tensortap.core.settings import is_on
 from tensortap.core.steps import listen_if_requested
 from tensortap.core.tap import Tap
 from tensortap.formats.run_layout import agree_on_run, write_failed_error
-from tensortap.frameworks.torch import disable_compile
+from tensortap.frameworks.base import disable_compile
 from tensortap.metadata.collect import Metadata
 from tensortap.metadata.process import timestamp_zone
 from tensortap.sinks.run_directory import Layout, RunDirectory

@@ -14,7 +14,7 @@ from tensortap.core.errors import NotServingError
 from tensortap.core.settings import is_on, setting
 from tensortap.core.steps import declared_step
 from tensortap.core.tap import Tap
-from tensortap.frameworks.torch import disable_compile
+from tensortap.frameworks.base import disable_compile
 from tensortap.readers.spinner import print_new_lines, show_spinner
 from tensortap.recording.receiver import Receiver
 from tensortap.render.received import ReceivedTable

@@ -20,7 +20,8 @@ from typing import Any
 from tensortap.core.errors import RefusedError
 from tensortap.core.ranks import RankInfo, launch_id
 from tensortap.core.settings import setting
-from tensortap.render.text import format_table, format_table_html
+from tensortap.render import html
+from tensortap.render.text import format_table
 
 _MAX_PATH_BYTES = 100  # for a socket; the system allows a few more
 _MAX_JOB_FILE_BYTES = 1 << 16
@@ -56,7 +57,7 @@ class Jobs(list[Job]):
         return format_table(self._table()) if self else "no job listens; tt.listen() in a program opens it"
 
     def _repr_html_(self) -> str:
-        return format_table_html(f"{len(self)} listening", self._table())
+        return html.table(self._table(), f"{len(self)} listening")
 
     def _table(self) -> list[list[str]]:
         rows = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tensortap.core.patterns import closest_names, parse_pattern, pattern_regex
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.recording.destination import Destination, fetch_pending_summaries
+from tensortap.render import html
 from tensortap.render.value_rows import value_rows
 from tensortap.render.value_tree import render_value_tree, stream_limits
 from tensortap.sources.selection.missing import Missing
@@ -109,7 +109,7 @@ class Captured:
         from tensortap.render.value_tree_html import render_value_tree_html
 
         if self._destination.elsewhere_note:
-            return f"<pre>{escape(repr(self))}</pre>"
+            return html.pre(repr(self))
         rows = value_rows(self.records, histogram=True)
         return render_value_tree_html(rows, self._title(), self.missing, classes=self._classes())
 

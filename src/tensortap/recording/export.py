@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from tensortap.formats.safetensors import SAFETENSORS_DTYPES, NamedArray, write_
 from tensortap.readers.cards import value_card
 from tensortap.readers.run import Run
 from tensortap.readers.stored_record import StoredRecord, display_row
+from tensortap.render import html
 from tensortap.render.value_tree_html import render_value_tree_html
 from tensortap.sinks.hdf5 import HDF5
 
@@ -30,6 +30,10 @@ FORMATS: dict[str, Format] = {
     ".html": "html",
 }
 _MAX_PAGE_BYTES, _MAX_ROWS = 4_500_000, 20_000
+_STYLE = (
+    "body{font:14px/1.5 system-ui,sans-serif;margin:24px;color-scheme:light dark;"
+    "background:Canvas;color:CanvasText}"
+)
 ProgressWrapper = Callable[[Iterable[StoredRecord], int], Iterable[StoredRecord]]
 
 
@@ -205,14 +209,12 @@ def _write_html(run: Run, draft: Path, exported: Exported, watch: ProgressWrappe
     """Write an HTML page with the value tree, and as many value cards as fit into the size limit."""
     shown_records = run if len(run) <= _MAX_ROWS else [run[at] for at in range(_MAX_ROWS)]
     rows = [display_row(stored) for stored in watch(shown_records, len(shown_records))]
-    title = escape(run.path.absolute().name)
+    title = run.path.absolute().name
     parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        "<style>body{font:14px/1.5 system-ui,sans-serif;margin:24px;color-scheme:light dark;"
-        "background:Canvas;color:CanvasText}</style></head>"
-        f"<body><h1>{title}</h1>",
+        html.page_start(title, _STYLE),
+        html.element("h1", title),
         render_value_tree_html(rows, title),
-        "<h2>Values</h2>",
+        html.element("h2", "Values"),
     ]
     length = sum(map(len, parts))
     for key, record in zip(record_keys(run), run, strict=True):
@@ -222,16 +224,17 @@ def _write_html(run: Run, draft: Path, exported: Exported, watch: ProgressWrappe
             continue
         length += len(card)
         parts.append(card)
-    more = f"<p>{len(exported.skipped):,} more values are not shown</p>" if exported.skipped else ""
-    draft.write_text("".join([*parts, more, "</body></html>\n"]), "utf-8", "backslashreplace")
+    skipped = f"{len(exported.skipped):,} more values are not shown"
+    more = html.element("p", skipped) if exported.skipped else ""
+    draft.write_text("".join([*parts, more, html.PAGE_END]), "utf-8", "backslashreplace")
 
 
-def _render_card(key: str, stored: StoredRecord, exported: Exported) -> str:
+def _render_card(key: str, stored: StoredRecord, exported: Exported) -> html.Html:
     try:
         card = value_card(stored)
     except (TensortapError, OSError, ValueError) as error:
         exported.add_unreadable(key, error)
-        return f"<p>{escape(key)}: {escape(str(error))}</p>"
+        return html.element("p", f"{key}: {error}")
     exported.keys.append(key)
     return card
 

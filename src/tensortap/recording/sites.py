@@ -6,7 +6,8 @@ from typing import Any
 
 from tensortap.core.errors import UnknownNameError
 from tensortap.recording.capture import Selector
-from tensortap.render.text import format_table, format_table_html
+from tensortap.render import html
+from tensortap.render.text import format_table
 from tensortap.render.words import pluralize
 from tensortap.sources.function_names import is_inspectable
 from tensortap.sources.selection.select import describe_binding, resolve_patterns, resolve_without_model
@@ -34,7 +35,7 @@ class Sites(list[ModuleSite]):
         )
 
     def _repr_html_(self) -> str:
-        return "".join(format_table_html(headline, table) for headline, table in self._tables())
+        return "".join(html.table(table, headline) for headline, table in self._tables())
 
     def _tables(self) -> list[tuple[str, list[list[str]]]]:
         of_functions = [site for site in self if site.function is not None]

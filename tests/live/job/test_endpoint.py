@@ -286,7 +286,7 @@ def test_closing_is_quick_even_when_a_session_takes_nothing(job, raw):
 def test_nothing_waits_for_the_link_thread_when_nobody_is_attached(job):
     job.step(10)
     assert job.hooks == 0
-    assert job.endpoint._patience() is None
+    assert job.endpoint._select_timeout() is None
 
 
 def test_switched_off_it_does_nothing(monkeypatch, runtime):

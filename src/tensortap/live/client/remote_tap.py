@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from html import escape
 from typing import Any
 
 from tensortap.core.errors import NotServingError, RefusedError, UnknownNameError
 from tensortap.core.patterns import closest_names, matches_pattern
 from tensortap.core.record import Record, Series
 from tensortap.live.client.receive_buffer import BufferedRecord, ReceiveBuffer
+from tensortap.render import html
 
 _ACTIVE_STATES = ("armed", "requested", "looking")
 _STATE_ORDER = (*_ACTIVE_STATES, "done", "refused")
@@ -210,4 +210,4 @@ class RemoteTap:
         return f"<tap {self.label} {self.state}{note}, {count} records{when}{lost}>"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"
+        return html.pre(repr(self))

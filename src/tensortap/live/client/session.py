@@ -21,7 +21,8 @@ from tensortap.live.client.receive_buffer import ReceiveBuffer
 from tensortap.live.client.remote_tap import RemoteTap
 from tensortap.live.protocol import CatalogEntry
 from tensortap.recording.destination import parse_size
-from tensortap.render.text import format_table, format_table_html
+from tensortap.render import html
+from tensortap.render.text import format_table
 from tensortap.sinks.open import open_sink
 from tensortap.transport.connection import Frame
 from tensortap.transport.frames import BadFrameError, FrameKind
@@ -195,7 +196,7 @@ class Session:
         return "\n".join([self._headline(), *([format_table(self._table())] if self.taps else [])])
 
     def _repr_html_(self) -> str:
-        return format_table_html(self._headline(), self._table())
+        return html.table(self._table(), self._headline())
 
     def _headline(self) -> str:
         ranks = f", {len(self.peers)} ranks" if len(self.peers) > 1 else ""
@@ -274,7 +275,7 @@ class Catalog(list[CatalogEntry]):
         )
 
     def _repr_html_(self) -> str:
-        return format_table_html(f"{len(self)} sites", self._table())
+        return html.table(self._table(), f"{len(self)} sites")
 
     def _table(self) -> list[list[str]]:
         return [["site", "is", "of", "type", "shape"], *([*entry[:4], format_shape(entry)] for entry in self)]
