@@ -28,7 +28,9 @@ def loaded(path):
     found, problems = read_entries(path)
     assert problems == []
     when = file_stamp(path)
-    return {one.name: map_tensor(str(path), when, one.offset, one.nbytes, one.dtype, one.shape) for one in found}
+    return {
+        one.name: map_tensor(str(path), when, one.offset, one.nbytes, one.dtype, one.shape) for one in found
+    }
 
 
 def row(dtype="F32", shape=(2,), begin=0, end=8):

@@ -107,7 +107,9 @@ def test_a_line_is_cut_by_columns_so_that_its_notes_stay():
 
 def test_words_never_hold_an_address():
     assert ShortRepr().format(object()) == "object"
-    assert ShortRepr().format(test_words_never_hold_an_address) == "<function test_words_never_hold_an_address>"
+    assert (
+        ShortRepr().format(test_words_never_hold_an_address) == "<function test_words_never_hold_an_address>"
+    )
     assert " at 0x" not in ShortRepr().format(threading.Lock())
 
 

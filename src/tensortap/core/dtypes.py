@@ -18,7 +18,7 @@ class DTypeInfo:
     itemsize: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # Not a property: it is asked for with every value that is read.
+        # Not a property: it is read for every value.
         object.__setattr__(self, "itemsize", int(self.storage[2:]))
 
 

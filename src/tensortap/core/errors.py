@@ -47,7 +47,7 @@ class WriteFailedError(TensortapError, OSError):
     """A value could not be written (full disk, no permission, folder gone); `errno` says why."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # It travels from rank 0 to the others, and OSError would leave its number behind.
+        # It is pickled from rank 0 to the others, and OSError would drop its errno.
         return type(self), self.args, {**self.__dict__, "errno": self.errno}
 
 

@@ -10,7 +10,7 @@ VARIABLE = "TENSORTAP_RUN"
 REACHED_MARKER, NO_TENSORTAP_MARKER = (
     "arrived",
     "absent",
-)  # files among the notes: a Python was reached; one had no tensortap
+)  # marker files: a Python was reached; one had no tensortap
 
 
 class LaunchSpec(NamedTuple):
@@ -18,16 +18,16 @@ class LaunchSpec(NamedTuple):
 
     run: str
     notes: str
-    startup: str  # the folder that is put in front of PYTHONPATH
+    startup: str  # the folder prepended to PYTHONPATH
     patterns: tuple[str, ...] = ()
     every: int = 1
     first: int | None = None
     keep: str = "values"
     when: tuple[str, ...] = ()
     live: str = ""  # the name under which sessions find the program
-    folder: str = ""  # where the program was started
-    here: str = ""  # where this process of it began
-    is_inner: bool = False  # handed on by a Python that was reached already
+    folder: str = ""  # working directory of the command
+    here: str = ""  # working directory of this process at its start
+    is_inner: bool = False  # inherited from a Python process that has it already
 
     @property
     def observes_models(self) -> bool:
@@ -62,7 +62,7 @@ def current_launch_spec() -> LaunchSpec | None:
         fields: dict[str, Any] = json.loads(text)
         lists = {name: tuple(fields[name]) for name in ("patterns", "when")}
         return LaunchSpec(**{**fields, **lists})
-    except (ValueError, TypeError, KeyError):  # of another version, or of another program
+    except (ValueError, TypeError, KeyError):  # written by another version or program
         return None
 
 

@@ -24,7 +24,7 @@ _CALL = re.compile(r"@([0-9]{1,18})$")
 _ITEM = r"""\[(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\]'"])*\]"""
 _PIECE = re.compile(rf"(?P<item>{_ITEM})|(?P<kind><[^<>]*>)|(?P<dot>\.)|[^.\[<]+|.", re.DOTALL)
 _MAX_CHOICES = 4096
-_MAX_EXPANDED_LENGTH = 1 << 20  # of all choices together
+_MAX_EXPANDED_LENGTH = 1 << 20  # of all expansions together
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Pattern:
     alternatives: tuple[Alternative, ...]
     excludes: bool = False
     call: int | None = None
-    body: str = ""  # the text without its `!` and its `@2`
+    body: str = ""  # the text without `!` and `@2`
 
 
 @lru_cache(maxsize=1024)
@@ -180,7 +180,7 @@ def _value_regex(segments: list[str], items: str) -> str:
     return name + (_PARTS_INSIDE if is_inside else _PARTS)
 
 
-# What is nested in a value goes with it; its gradient has a name of its own.
+# Nested leaves of a value are selected with it; its gradient has a name of its own.
 _RETURNED = ("out", "return")  # of a module, of a function
 _PARTS = r"(?:(?:\.(?:out|return)\.(?!in\.)|\[[^\n]*\])[^\n]*(?<!\.grad))?"
 _PARTS_INSIDE = r"(?:(?:\.|\[[^\n]*\])[^\n]*(?<!\.grad))?"
@@ -243,7 +243,7 @@ def _part_regex(part: str) -> str:
     for star, text, later in zip_longest(stars, texts, stars[1:]):
         is_final = later is None or (len(star) > 1 and len(later) == 1)
         any_letter = r"[^.\n]" if len(star) == 1 else r"[^\n]"
-        # As with blocks: the first place that fits will do, where the next star reaches as far.
+        # As with runs: the first match is enough where the next star matches as much.
         written += f"{any_letter}*{re.escape(text)}" if is_final else f"(?>{any_letter}*?{re.escape(text)})"
     return written
 

@@ -5,24 +5,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-# Per launcher: rank, world size. SLURM's step variables exist only inside a step.
-_LAUNCHER_VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-)
-_LAUNCH_ID_VARIABLES = (
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "SLURM_RESTART_COUNT",
-    "PMIX_NAMESPACE",
-    "OMPI_MCA_ess_base_jobid",
-)
+from tensortap.core.launchers import LAUNCHERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +37,7 @@ def from_process_group() -> RankInfo | None:
 
 
 def from_launcher() -> RankInfo | None:
-    for rank_variable, world_variable in _LAUNCHER_VARIABLES:
+    for rank_variable, world_variable in (pair for launcher in LAUNCHERS for pair in launcher.ranks):
         info = _parse_rank_info(os.environ.get(rank_variable), os.environ.get(world_variable))
         if info is not None:
             return info
@@ -67,7 +50,12 @@ def launch_id() -> str:
     Under a single torchrun agent it includes the agent's pid and start time: a fixed port and the run id
     `none` recur in the next launch, the agent does not.
     """
-    known = [f"{name}={os.environ[name]}" for name in _LAUNCH_ID_VARIABLES if name in os.environ]
+    known = [
+        f"{name}={os.environ[name]}"
+        for launcher in LAUNCHERS
+        for name in launcher.identity
+        if name in os.environ
+    ]
     if is_single_agent():
         known.append(f"agent={os.getppid()}@{_start_time(os.getppid())}")
     return "\n".join(known)
@@ -94,7 +82,7 @@ def _parse_rank_info(rank: str | None, world: str | None) -> RankInfo | None:
 
 def _from_jax() -> RankInfo | None:
     distributed = getattr(sys.modules.get("jax"), "distributed", None)
-    # Asking jax for its process index would start its backends; a distributed one is started already.
+    # jax.process_index() would initialise the backends; if distributed, they are initialised already.
     if distributed is None or not getattr(distributed, "is_initialized", bool)():
         return None
     jax = sys.modules["jax"]

@@ -38,7 +38,7 @@ class Site:
     line: int
     depth: int = 0
     callers: tuple[str, ...] = ()
-    tree: int = 0  # the number of the outermost followed call in the process
+    tree: int = 0  # the number of the outermost traced call in the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Placement:
     mesh: tuple[int, ...]
     coordinate: tuple[int, ...]
     parts: tuple[str, ...]  # "shard(0)", "replicate", "partial(sum)"
-    shape: tuple[int, ...]  # of the whole
-    offset: tuple[int, ...]  # of this piece in the whole
+    shape: tuple[int, ...]  # of the full tensor
+    offset: tuple[int, ...]  # of this shard in the full tensor
 
 
 class Record(NamedTuple):
     """One captured value: of one name, at one step, from one process."""
 
-    # A named tuple, because one is made for every value: a frozen dataclass takes four times as long.
+    # A named tuple, since one is created per value: a frozen dataclass takes four times as long.
     name: str
     value: Any
     kind: Kind = "value"
@@ -123,7 +123,7 @@ class Series:
 cards: Registry[Callable[[Any], str]] = Registry("cards")
 
 
-def render_card(thing: object) -> str | None:
+def render_card(value: object) -> str | None:
     """Static HTML for the object, None if no renderer is registered for its type."""
-    draw = cards.for_type(type(thing))
-    return None if draw is None else draw(thing)
+    draw = cards.for_type(type(value))
+    return None if draw is None else draw(value)

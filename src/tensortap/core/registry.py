@@ -16,8 +16,8 @@ class Registry(Generic[Plugin]):
     """Plug-ins by key. A key is a type, a suffix or a name; an entry point of the group `tensortap.<what>`
     holds a pair `(key or keys, plugin)`."""
 
-    def __init__(self, what: str) -> None:
-        self._group = f"tensortap.{what}"
+    def __init__(self, group: str) -> None:
+        self._group = f"tensortap.{group}"
         self._plugins: dict[object, Plugin] = {}
         self._by_type: dict[type, Plugin | None] = {}
         self._has_loaded = False
@@ -58,7 +58,7 @@ class Registry(Generic[Plugin]):
         if self._has_loaded:
             return False
         self._has_loaded = True
-        from importlib.metadata import entry_points  # a tenth of what a command that looks at runs costs
+        from importlib.metadata import entry_points  # imported lazily: a tenth of the time of a CLI command
 
         for point in entry_points(group=self._group):
             self._load_one(point)
@@ -68,7 +68,7 @@ class Registry(Generic[Plugin]):
         try:
             keys, part = point.load()
         except Exception:
-            # Somebody else's broken plug-in must not take ours, or the user's program, with it.
+            # A broken third-party plug-in must not break ours, or the user's program.
             log.exception("the entry point %s of group %s does not load", point.name, self._group)
             return
         wanted_keys = keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,)

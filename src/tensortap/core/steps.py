@@ -15,11 +15,11 @@ from typing import SupportsIndex
 
 from tensortap.core.settings import is_on, is_strict, setting
 
-# One step and one order for the process: records of several tools line up only if all count alike.
+# One step and one order per process: records of several tools align only if all count the same way.
 _declared: int | None = None
 _counted: int | None = None
 next_order = itertools.count().__next__
-# Whoever acts between two steps; empty while there is none.
+# Called at every step.
 _listeners: tuple[Callable[[], None], ...] = ()
 
 
@@ -63,10 +63,10 @@ def set_counted_step(number: int) -> None:
         _notify_listeners()
 
 
-def add_step_listener(watcher: Callable[[], None]) -> None:
+def add_step_listener(listener: Callable[[], None]) -> None:
     """Call the listener at the start of every step."""
     global _listeners
-    _listeners = (*_listeners, watcher)
+    _listeners = (*_listeners, listener)
 
 
 def remove_step_listener(listener: Callable[[], None]) -> None:
@@ -92,8 +92,8 @@ def reset_steps() -> None:
 
 
 def _notify_listeners() -> None:
-    for watcher in _listeners:
-        watcher()
+    for listener in _listeners:
+        listener()
 
 
 _was_called = False
@@ -109,7 +109,7 @@ def listen_if_requested() -> None:
     _was_called = True
     if is_on() and setting("TENSORTAP_LIVE") != "0":
         try:
-            sys.modules["tensortap"].listen()  # through the front door: what listens is floors above
+            sys.modules["tensortap"].listen()  # through the package: live/ is a higher layer
         except Exception:
             if is_strict():
                 raise

@@ -52,7 +52,7 @@ class Tap:
 
     def emit(self, record: Record) -> bool:
         """Process one record; False if the tap is closed, or if this thread is inside the tap already."""
-        # `_pouring` and `_pour` written out: this is the one call that is made for every value.
+        # `_hold_lock` and `_run_stages` inlined: this is called for every value.
         me = get_ident()
         if self._owner_thread == me:
             return False
@@ -64,7 +64,7 @@ class Tap:
                 if self._stages:
                     self._run_stages((record,), self._stages)
                     return True
-                for sink in self._sinks:  # never changed in place: a sink taken out leaves a new list
+                for sink in self._sinks:  # never mutated: removing a sink makes a new list
                     try:
                         sink.write(record)
                     except Exception:  # noqa: BLE001 - the failure policy lives here
@@ -103,7 +103,7 @@ class Tap:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an exception other ranks may never come: files are closed, collectives are not drained.
+        # After an exception other ranks may never join: files are closed, collectives are not drained.
         self._shut_down(drain=kind is None)
 
     @contextlib.contextmanager
@@ -127,7 +127,7 @@ class Tap:
         for stage in stages:
             records = [out for record in records for out in self._push(stage, record)]
         for record in records:
-            for sink in self._sinks:  # never changed in place: a sink that is taken out leaves a new list
+            for sink in self._sinks:  # never mutated: removing a sink makes a new list
                 try:
                     sink.write(record)
                 except Exception:  # noqa: BLE001 - the failure policy lives here
@@ -141,7 +141,7 @@ class Tap:
     def _call_stage(
         self, stage: Stage, method: Callable[..., Iterable[Record]], *arguments: Any
     ) -> Iterable[Record]:
-        # Made a list within the guard: a stage written as a generator fails only when it is read.
+        # Consumed within the guard: a generator raises only when it is iterated.
         return self._guard(stage, lambda: list(method(*arguments))) or ()
 
     def _guard(self, part: Stage | Sink | Source, method: Callable[..., T], *arguments: Any) -> T | None:

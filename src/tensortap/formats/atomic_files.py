@@ -16,8 +16,8 @@ from tensortap.formats.payload import Payload, TailBuilder
 from tensortap.kernels.hashing import RunningChecksum, checksum, crc32
 
 LARGE_NBYTES = 1 << 20
-DIRECT_ALIGNMENT = 4096  # direct writing wants whole pages
-_MIN_NBYTES_FOR_THREAD = 16 << 20  # from here on a thread of its own costs less than it saves
+DIRECT_ALIGNMENT = 4096  # O_DIRECT writes whole pages
+_MIN_NBYTES_FOR_THREAD = 16 << 20  # from here on a checksum thread pays
 _BLOCK_NBYTES = 4 << 20  # hashed, then written while still in the cache
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _NO_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK}
@@ -47,7 +47,7 @@ class AtomicFolder:
     def _write_unnamed(
         self, names: Iterable[str], payload: Payload, body: memoryview
     ) -> tuple[str, str | None]:
-        # A file without a name until it is whole: even a kill leaves no litter.
+        # Unnamed until it is complete: even a kill leaves nothing behind.
         fd = self._open_unnamed()
         try:
             checksum = self._write(fd, payload, body)
@@ -115,7 +115,7 @@ def contiguous_bytes(bits: np.ndarray[Any, Any]) -> memoryview:
         return memoryview(b"")
     try:
         return memoryview(bits).cast("B")  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # numbers that memoryview has no name for
+    except (TypeError, ValueError):  # dtypes without a buffer format
         return bits.reshape(-1).view(np.uint8).data
 
 

@@ -22,7 +22,7 @@ from tensortap.formats.index import COLUMNS, has_valid_types, index_files, read_
 _CODED_COLUMNS = ("name", "kind", "framework", "type", "dtype", "shape", "device", "file", "suffix", "site")
 _JSON_COLUMNS = ("placement", "statistics")
 _INT64_COLUMNS = ("call", "order", "nbytes", "start", "length")
-_NOT_INT64 = np.iinfo(np.int64).min  # stands for a step or rank that is a tuple, or too large a number
+_NOT_INT64 = np.iinfo(np.int64).min  # placeholder for a step or rank that is a tuple or exceeds int64
 _INT64_RANGE = range(_NOT_INT64 + 1, -_NOT_INT64)
 _MIN_ROWS_TO_CACHE = 2000
 _FINGERPRINT_NBYTES = 256
@@ -96,8 +96,8 @@ class CodedColumn:
         if starts is None:
             pattern = re.compile(pattern_regex(path))
             return [code for code, text in enumerate(self.texts) if pattern.fullmatch(text)]
-        # One search over all texts, a line each, costs a tenth of a match per text; the line break as a
-        # letter of the pattern lets the search jump to the next place that can match at all.
+        # One search over the joined strings costs a tenth of a match per string; the leading line break
+        # in the pattern lets the search skip to the next possible match.
         hits = [hit.start() for hit in re.finditer(rf"\n{pattern_regex(path)}(?=\n)", lines)]
         return np.searchsorted(starts, hits)
 
@@ -131,7 +131,7 @@ class IndexColumns:
     def refresh(self) -> int:
         """Read new rows; returns how many."""
         rows: list[list[Any]] = []
-        with gc_paused():  # millions of cells that hold no other
+        with gc_paused():  # millions of cells without references
             for path in index_files(self._own):
                 rows += self._new_rows(path)
             if rows:

@@ -19,7 +19,7 @@ from tensortap.kernels.hashing import checksum, crc32
 MAX_PACK_NBYTES = 1 << 30
 MAX_MEMBERS = 60_000
 _BUFFER_NBYTES = 1 << 20
-_WRITE_THROUGH_NBYTES = 64 << 10  # bytes: what is larger gains nothing by waiting for company
+_WRITE_THROUGH_NBYTES = 64 << 10  # larger values gain nothing from buffering
 
 
 class PackLocation(NamedTuple):
@@ -43,7 +43,7 @@ class PackWriter:
         self._seen: dict[str, int] = {}
         self._names: set[bytes] = set()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
-        self._written = 0  # what lies between this and `size` waits in the buffer
+        self._written = 0  # the bytes from here to `size` are in the buffer
         self.size = 0
 
     @property
@@ -133,13 +133,13 @@ class PackWriter:
                 _head_crc(head),
             )
         except BaseException:
-            # Also an interrupt: what follows must begin where the index says.
+            # Also on an interrupt: what follows must start where the index says.
             self._restore()
             raise
 
     def _member_name(self, stem: str, suffix: str) -> bytes:
         name = (stem + suffix).encode()
-        while name in self._names:  # `x` for the second time is `x.2`, unless that is somebody's name
+        while name in self._names:  # a second `x` is `x.2`, unless that name is taken
             number = self._seen[stem] = self._seen.get(stem, 1) + 1
             name = f"{stem}.{number}{suffix}".encode()
         return name

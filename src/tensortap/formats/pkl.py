@@ -22,7 +22,7 @@ SUFFIX = ".pkl"
 _PROTOCOL = 4
 _MAX_SEARCH_DEPTH = 6
 
-# What a stream that is no pickle, or only half of one, makes the interpreter stumble over.
+# What unpickling raises for an invalid or truncated stream.
 _DAMAGE_ERRORS = (
     pickle.UnpicklingError,
     EOFError,
@@ -190,7 +190,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         self._filled: dict[int, Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        module = "builtins" if module == "__builtin__" else module  # in pickles for Python 2
+        module = "builtins" if module == "__builtin__" else module  # in Python 2 pickles
         if (module, name) in _ALLOWED_GLOBALS:
             return super().find_class(module, name)
         if (module, name) in _SCALAR_GLOBALS:
@@ -204,7 +204,7 @@ class RestrictedUnpickler(pickle._Unpickler):
         if isinstance(target, np.dtype):
             self._build_dtype(target)
         elif type(target) is np.ndarray and id(target) not in self._filled:
-            # A second filling would free memory that others may look at.
+            # A second BUILD would free memory that is still referenced.
             self._filled[id(target)] = target
             super().load_build()  # type: ignore[misc]
         elif isinstance(target, OrderedDict):  # the attributes of a state_dict

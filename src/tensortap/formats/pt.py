@@ -28,7 +28,7 @@ from tensortap.kernels.hashing import crc32
 SUFFIX = ".pt"
 _DATA_MEMBER = b"archive/data/0"
 
-# torch's reader stumbles in many ways over a stream that is no pickle; only a refused name is not damage.
+# torch.load fails in many ways on an invalid pickle; only a refused global is not damage.
 _DAMAGE_ERRORS = (
     pickle.UnpicklingError,
     EOFError,
@@ -44,7 +44,7 @@ _DAMAGE_ERRORS = (
 )
 _REFUSED_GLOBAL = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")
 
-# The storage classes that torch's own files name; types that came later have their name in the description.
+# Storage classes named in torch's own files; later dtypes are named in the pickle.
 _STORAGES = {
     "float32": "FloatStorage",
     "float64": "DoubleStorage",
@@ -71,7 +71,7 @@ def encode_any(value: Any) -> Payload:
     """What only torch can save: sparse, quantized, nested, rare dtypes."""
     stream = io.BytesIO()
     try:
-        torch.save(value.detach().clone(), stream)  # torch saves a view with its whole storage
+        torch.save(value.detach().clone(), stream)  # torch.save writes the whole storage of a view
     except (RuntimeError, KeyError, TypeError, AttributeError, pickle.PicklingError) as error:
         raise UnsupportedValueError(
             f"torch cannot save a {type(value).__name__} of {value.dtype} ({_first_line(error)}); "

@@ -18,11 +18,11 @@ from tensortap.core.ranks import (
     launch_id,
 )
 
-INTERNAL_FOLDER = ".tensortap"  # everything in a run that is not the user's
+INTERNAL_FOLDER = ".tensortap"  # everything in a run that is ours
 PACKS_FOLDER = "packs"
 CACHE_FOLDER = "cache"
-MODEL_FILE = "model.json"  # what the model was when the run began
-LAUNCHES_FOLDER = ".tensortap-launches"  # beside the runs: where ranks without a process group meet
+MODEL_FILE = "model.json"  # the model at the start of the run
+LAUNCHES_FOLDER = ".tensortap-launches"  # beside the runs: how ranks without a process group find theirs
 _MAX_STEM_NBYTES = 180  # bytes; leaves room for a rank, a number and a suffix within 255
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|%\ud800-\udfff]|^\.')
 _WAIT_SECONDS = 30.0
@@ -94,7 +94,7 @@ def agree_on_run(base: Path, zone: tzinfo, ranks: RankInfo, attempt: int) -> Pat
 
 
 def _agree_in_group(base: Path, zone: tzinfo, ranks: RankInfo) -> Path:
-    # Rank 0's failure travels too: nobody may be left waiting in the collective.
+    # Rank 0's failure is broadcast too: no rank may be left waiting in the collective.
     answer: str | WriteFailedError = ""
     if ranks.rank == 0:
         try:
@@ -129,7 +129,7 @@ def _wait_for_run(meeting: Path, base: Path, zone: tzinfo, ranks: RankInfo) -> P
         except (NotADirectoryError, PermissionError) as error:
             raise create_failed_error(base, error) from None
         except OSError:
-            pass  # not there yet, or a network file system that lags behind
+            pass  # not there yet, or a lagging network file system
         time.sleep(0.02)
     log.warning(
         "rank %d waited %d s for rank 0 to create a run under %s and makes a folder of its own; "

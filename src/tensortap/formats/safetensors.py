@@ -19,7 +19,7 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError
 from tensortap.kernels.decode import BLOCK_SIZE, decode, dtype_info, iterate_blocks
 
-# What numpy has no type for is written in the smallest one that holds every value.
+# Dtypes that numpy lacks are written as the smallest that represents every value.
 _WIDER_DTYPES = {"complex32": "complex64"}
 SAFETENSORS_DTYPES = {
     "bool": "BOOL",
@@ -113,7 +113,7 @@ _DTYPES = {code: dtype for dtype, code in SAFETENSORS_DTYPES.items()} | {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
 _LENGTH_NBYTES = 8
-_MAX_HEADER_NBYTES = 100_000_000  # of a header: the format allows no more
+_MAX_HEADER_NBYTES = 100_000_000  # the limit of the format
 _METADATA_KEY = "__metadata__"
 _MAX_OPEN_FILES = 16
 Array = np.ndarray[Any, Any]

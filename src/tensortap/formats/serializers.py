@@ -119,7 +119,7 @@ def _encode_tensor(value: Any, framework: Framework, description: Description, i
     if is_block:
         return pt.encode(framework.bits(value), description.dtype)  # type: ignore[no-any-return]
     if description.layout == "strided":
-        framework.bits(value)  # a tensor without values says so here, before torch writes stray memory
+        framework.bits(value)  # raises for a tensor without values, before torch writes foreign memory
     return pt.encode_any(value)  # type: ignore[no-any-return]
 
 

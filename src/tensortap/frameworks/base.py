@@ -8,6 +8,9 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
+from tensortap.core.array_libraries import ARRAY_LIBRARY_NAMES
 from tensortap.core.record import Placement
 from tensortap.core.registry import Registry
 
@@ -55,8 +58,6 @@ class Framework(Protocol):
 
 frameworks: Registry[Framework] = Registry("frameworks")
 
-_BUILT_IN = ("torch", "jax", "numpy")
-
 
 def framework_of(value: Any) -> Framework:
     """The framework that owns this value; plain Python if no other does."""
@@ -78,12 +79,25 @@ def register_framework(framework: Framework) -> None:
 
 @lru_cache(maxsize=4096)
 def _framework_of_type(kind: type) -> Framework:
-    candidates = [*frameworks.plugins(), *(_built_in(name) for name in _BUILT_IN if sys.modules.get(name))]
+    candidates = [
+        *frameworks.plugins(),
+        *(_built_in(name) for name in ARRAY_LIBRARY_NAMES if sys.modules.get(name)),
+    ]
     return next((framework for framework in candidates if framework.owns(kind)), _built_in("python"))
 
 
 @lru_cache(maxsize=8)
 def _built_in(name: str) -> Framework:
-    # A value of a framework exists only where the program has imported its library already.
+    # Values of a framework exist only if the program has imported its library.
     framework: Framework = import_module(f"tensortap.frameworks.{name}").FRAMEWORK
     return framework
+
+
+def disable_compile(function: Callable[..., Any], reason: str) -> None:
+    """Exclude the function from torch.compile. Imports nothing: without torch there is nothing to do."""
+    marks = vars(function)
+    marks["_torchdynamo_disable"], marks["_torchdynamo_disable_msg"] = True, reason
+    frames: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    if frames is not None and hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))

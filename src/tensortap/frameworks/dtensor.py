@@ -38,11 +38,11 @@ def wait_local(value: Any) -> Any:
     return value.wait() if _is_async_collective(type(value)) else value
 
 
-def wrap_local(value: Any, piece: Any) -> Any:
+def wrap_local(value: Any, local: Any) -> Any:
     """A DTensor like this one around another local tensor, without communication."""
     mesh, placements = value.device_mesh, value.placements
     shape, stride = value.shape, value.stride()
-    return type(value).from_local(piece, mesh, placements, run_check=False, shape=shape, stride=stride)
+    return type(value).from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
 def dtensor_placement(value: Any) -> Placement:
@@ -60,16 +60,16 @@ def simulated_ranks(
     local = wait_local(value)
     if not is_simulated(type(local)):
         return None
-    pieces = sorted(local._local_tensors.items())
+    shards = sorted(local._local_tensors.items())
     if is_distributed(type(value)):
         mesh, parts, shape = value.device_mesh, _format_placements(value.placements), tuple(value.shape)
         return [
-            (rank, piece, placement_at(tuple(mesh.shape), _simulated_coordinate(mesh, rank), parts, shape))
-            for rank, piece in pieces
+            (rank, shard, placement_at(tuple(mesh.shape), _simulated_coordinate(mesh, rank), parts, shape))
+            for rank, shard in shards
         ]
-    if known is not None and prod(known.mesh) == len(pieces):
-        return [(rank, piece, _at_position(known, position)) for position, (rank, piece) in enumerate(pieces)]
-    return [(rank, piece, None) for rank, piece in pieces]
+    if known is not None and prod(known.mesh) == len(shards):
+        return [(rank, shard, _at_position(known, position)) for position, (rank, shard) in enumerate(shards)]
+    return [(rank, shard, None) for rank, shard in shards]
 
 
 def placement_of_former_dtensor(raw: Any, local: Any, module: Any = None) -> Placement | None:
@@ -94,7 +94,7 @@ def placement_at(
 ) -> Placement:
     """The placement of the shard at that mesh coordinate, with its offset."""
     if not coordinate:
-        # A process outside the mesh holds an empty piece, which begins nowhere.
+        # A process outside the mesh holds an empty shard, without an offset.
         return Placement(mesh, (), parts, shape, (0,) * len(shape))
     where = global_indices(Placement(mesh, coordinate, parts, shape, ()))
     offset = tuple(int(at[0]) if len(at) else size for at, size in zip(where, shape, strict=True))
@@ -128,7 +128,7 @@ def parse_shard(part: str) -> tuple[int, int] | None:
 
 
 def _placement_of(value: Any, mesh: Any, placements: Sequence[Any], shape: Any) -> Placement:
-    # Not waited for: the program may want to go on while its collective is under way.
+    # Not waited for: the program may overlap the collective with computation.
     local = value._local_tensor if is_distributed(type(value)) else value
     local = local.elem if _is_async_collective(type(local)) else local
     words = _format_placements(placements, len(shape))
@@ -141,19 +141,19 @@ def _coordinate(mesh: Any, local: Any) -> tuple[int, ...]:
     if is_simulated(type(local)):
         return _simulated_coordinate(mesh, min(local._local_tensors))
     coordinate = tuple(mesh.get_coordinate() or ())
-    # An ordinary tensor among simulated ranks is the same for all; torch then tells a number per rank.
+    # A plain tensor among simulated ranks is the same for all; torch then returns one number per rank.
     return coordinate if all(type(number) is int for number in coordinate) else (0,) * len(coordinate)
 
 
-def _format_placements(placements: Sequence[Any], dimensions: int = 0) -> tuple[str, ...]:
-    return tuple(_format_placement(part, dimensions) for part in placements)
+def _format_placements(placements: Sequence[Any], ndim: int = 0) -> tuple[str, ...]:
+    return tuple(_format_placement(part, ndim) for part in placements)
 
 
-def _format_placement(part: Any, dimensions: int) -> str:
+def _format_placement(part: Any, ndim: int) -> str:
     """Torch's own names differ between versions; these do not."""
     kind = type(part).__name__
-    # A parallel style may still say -1.
-    dimension = part.dim + dimensions if getattr(part, "dim", 0) < 0 else getattr(part, "dim", 0)
+    # A parallel style may use -1.
+    dimension = part.dim + ndim if getattr(part, "dim", 0) < 0 else getattr(part, "dim", 0)
     if kind == "_StridedShard":
         return f"strided_shard({dimension}, {part.split_factor})"
     if part.is_shard():
@@ -175,7 +175,7 @@ def _chunk(rows: _Index, count: int, number: int) -> _Index:
 
 def _simulated_coordinate(mesh: Any, rank: int) -> tuple[int, ...]:
     """The mesh coordinate of a simulated rank; torch exposes it only as one number per rank."""
-    # The first dimension counts the copies: a part of a mesh exists once for each group of ranks.
+    # The first dimension enumerates the copies: a submesh exists once per group of ranks.
     copies = np.asarray(mesh._layout.remap_to_tensor(mesh._rank_map).tolist())
     positions = np.argwhere(copies == rank)
     return tuple(int(number) for number in positions[0][1:]) if len(positions) else ()
@@ -188,7 +188,7 @@ def _at_position(known: Placement, position: int) -> Placement:
 
 def _layout_candidates(raw: Any, local: Any, module: Any) -> Iterator[tuple[Any, Sequence[Any], Any]]:
     """Mesh, placements and shape, the most reliable source first."""
-    kept = getattr(local.grad_fn, "dtensor_spec", None)  # by the step that made it local
+    kept = getattr(local.grad_fn, "dtensor_spec", None)  # set by to_local()
     if kept is not None:
         yield kept.mesh, kept.placements, kept.shape
     if not is_distributed(type(raw)):
@@ -278,7 +278,7 @@ def component_tensors(tensor: Any) -> list[Any]:
     if layout == "quantized":
         return [tensor.int_repr()]
     if layout == "nested":
-        # A jagged tensor keeps its pieces as attributes; the older kind has one buffer.
+        # A jagged tensor keeps its components as attributes; the older kind has one buffer.
         jagged = getattr(tensor, "_values", None)
         return [jagged, tensor._offsets] if hasattr(jagged, "layout") else [tensor.values()]
     return [tensor.to_dense()]
@@ -315,5 +315,5 @@ def _static_size(tensor: Any, dimension: int) -> int:
         size = tensor.size(dimension)
     except RuntimeError:
         return -1
-    # Asking a symbolic size for its number would put a guard into the program being traced.
+    # Reading a symbolic size would add a guard to the program being traced.
     return size if type(size) is int else -1

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.core.array_libraries import ARRAY_LIBRARY_NAMES
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.fingerprint import value_fingerprint
@@ -22,14 +23,13 @@ from tensortap.frameworks.pytree import children, is_container
 
 _ATOM_TYPES = frozenset((int, str, bytes, bool, type(None), type(Ellipsis), range))
 _FLOAT_TYPES = frozenset((float, complex))
-_ARRAY_FRAMEWORKS = frozenset(("torch", "numpy", "jax"))
-_MAX_CHILDREN = 2000  # of a container: beyond, its length and its ends decide
+_MAX_CHILDREN = 2000  # of a container: beyond, only its length and its ends are compared
 _MAX_TOKEN_DEPTH = 16
-_PREFIX_SIZE = 32  # numbers that two arrays are first compared by
+_PREFIX_SIZE = 32  # elements compared first
 
 
 def is_array(value: Any) -> bool:
-    return framework_of(value).name in _ARRAY_FRAMEWORKS
+    return framework_of(value).name in ARRAY_LIBRARY_NAMES
 
 
 def contents_equal(before: Any, now: Any) -> bool:
@@ -60,7 +60,7 @@ def _arrays_equal(before: Any, now: Any) -> bool:
         if (was.dtype, was.shape, was.layout) != (described.dtype, described.shape, described.layout):
             return False
         if was.device != "cpu" or described.device != "cpu":
-            return False  # the program would have to wait for its device
+            return False  # comparing would synchronise with the device
         bits_before, bits_now = framework.bits(before), framework.bits(now)
         if bits_before.flat[:_PREFIX_SIZE].tobytes() != bits_now.flat[:_PREFIX_SIZE].tobytes():
             return False

@@ -89,13 +89,15 @@ def _device_name(value: Any) -> str:
 def _require_values(value: Any) -> None:
     shape = list(value.shape)
     if isinstance(value, jax.core.Tracer):
-        what = f"a jax tracer of shape {shape} has no values; capture outside of jit, grad and vmap"
+        reason = f"a jax tracer of shape {shape} has no values; capture outside of jit, grad and vmap"
     elif value.is_deleted():
-        what = f"a jax array of shape {shape} was deleted or donated; capture it before that"
+        reason = f"a jax array of shape {shape} was deleted or donated; capture it before that"
     elif not value.is_fully_addressable:
-        what = f"a jax array of shape {shape} lies partly on other processes; capture its addressable shards"
+        reason = (
+            f"a jax array of shape {shape} lies partly on other processes; capture its addressable shards"
+        )
     elif _is_prng_key(value):
-        what = f"a jax key array of shape {shape} is not numbers; capture jax.random.key_data(key)"
+        reason = f"a jax key array of shape {shape} is not numbers; capture jax.random.key_data(key)"
     else:
         return
-    raise UnsupportedValueError(what)
+    raise UnsupportedValueError(reason)

@@ -23,8 +23,8 @@ def megatron_placement(
     contradicting sizes, and before `torch.distributed` is initialised.
     """
     weight = _parallel_weight(module)
-    seat = None if weight is None else _group_rank_and_size(module, weight)
-    if seat is None or not hasattr(value, "shape") or not len(value.shape):
+    rank_and_size = None if weight is None else _group_rank_and_size(module, weight)
+    if rank_and_size is None or not hasattr(value, "shape") or not len(value.shape):
         return None
     find = {
         (_COLUMN, "output"): _column_output,
@@ -36,7 +36,7 @@ def megatron_placement(
     return (
         None
         if part is None
-        else _build_placement(part, seat, value.shape, _declared_size(module, weight, which))
+        else _build_placement(part, rank_and_size, value.shape, _declared_size(module, weight, which))
     )
 
 
@@ -44,10 +44,13 @@ def megatron_parameter_placement(module: Any, parameter: Any) -> Placement | Non
     """The placement of a rank's shard of a weight or bias marked `tensor_model_parallel`."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return None
-    seat, dimension = _group_rank_and_size(module, parameter), getattr(parameter, "partition_dim", -1)
-    if seat is None or not 0 <= dimension < len(parameter.shape):
+    rank_and_size, dimension = (
+        _group_rank_and_size(module, parameter),
+        getattr(parameter, "partition_dim", -1),
+    )
+    if rank_and_size is None or not 0 <= dimension < len(parameter.shape):
         return None
-    return _build_placement(_format_shard(dimension, parameter), seat, parameter.shape, None)
+    return _build_placement(_format_shard(dimension, parameter), rank_and_size, parameter.shape, None)
 
 
 def _parallel_weight(module: Any) -> Any:
@@ -76,20 +79,20 @@ def _group_rank_and_size(module: Any, parameter: Any) -> tuple[int, int] | None:
     return None if rank < 0 or is_stated_otherwise else (rank, size)
 
 
-def _column_output(module: Any, weight: Any, dimensions: int) -> str | None:
+def _column_output(module: Any, weight: Any, ndim: int) -> str | None:
     gathers = getattr(module, "gather_output", None)
     if gathers is None:
         return None
-    return "replicate" if gathers else _format_shard(dimensions - 1, weight)
+    return "replicate" if gathers else _format_shard(ndim - 1, weight)
 
 
-def _column_input(module: Any, weight: Any, dimensions: int) -> str | None:
+def _column_input(module: Any, weight: Any, ndim: int) -> str | None:
     if not hasattr(module, "gather_output"):
         return None
     return _sequence_shard(module) or "replicate"
 
 
-def _row_output(module: Any, weight: Any, dimensions: int) -> str | None:
+def _row_output(module: Any, weight: Any, ndim: int) -> str | None:
     reduces = getattr(module, "reduce_output", None)
     if getattr(module, "explicit_expert_comm", False):
         return None
@@ -98,15 +101,15 @@ def _row_output(module: Any, weight: Any, dimensions: int) -> str | None:
     return "partial(sum)" if reduces is False else _sequence_shard(module) or "replicate"
 
 
-def _row_input(module: Any, weight: Any, dimensions: int) -> str | None:
+def _row_input(module: Any, weight: Any, ndim: int) -> str | None:
     is_parallel = getattr(module, "input_is_parallel", None)
     if is_parallel is None:
         return None
-    return _format_shard(dimensions - 1, weight) if is_parallel else "replicate"
+    return _format_shard(ndim - 1, weight) if is_parallel else "replicate"
 
 
 def _format_shard(dimension: int, weight: Any) -> str:
-    # Fused weights are split each for itself: a rank holds a part of every one.
+    # Each of the fused weights is sharded separately: a rank holds a shard of every one.
     stride = getattr(weight, "partition_stride", 1)
     return f"shard({dimension})" if stride == 1 else f"strided_shard({dimension}, {stride})"
 
@@ -123,11 +126,13 @@ def _declared_size(module: Any, weight: Any, which: str) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _build_placement(part: str, seat: tuple[int, int], shape: Any, stated: int | None) -> Placement | None:
-    rank, size = seat
+def _build_placement(
+    part: str, rank_and_size: tuple[int, int], shape: Any, declared_size: int | None
+) -> Placement | None:
+    rank, size = rank_and_size
     full_shape = list(shape)
     if "shard(" in part:
         full_shape[int(part.partition("(")[2].rstrip(")").split(",")[0])] *= size
-    if stated is not None and stated != full_shape[-1]:
+    if declared_size is not None and declared_size != full_shape[-1]:
         return None
     return placement_at((size,), (rank,), (part,), tuple(full_shape))

@@ -19,7 +19,7 @@ from tensortap.kernels.decode import decode
 
 _Array = np.ndarray[Any, Any]
 _DType = np.dtype[Any]
-# The native types, which need no second look.
+# The native dtypes, which need no conversion.
 _NATIVE_DTYPES = {np.dtype(row.storage): name for name, row in DTYPE_TABLE.items() if row.native}
 
 
@@ -125,7 +125,7 @@ def _mark_array(value: _Array) -> Callable[[Any], bool]:
 def _fingerprint(value: Any) -> tuple[Any, ...]:
     array = np.asarray(value)
     if array.dtype.hasobject:
-        # The addresses of the objects: one that was put in is seen, one that changed inside is not.
+        # The ids of the objects: replacing one is detected, mutating one is not.
         return (array.shape, tuple(map(id, array.flat)))
     mask = np.ma.getmaskarray(value).tobytes() if isinstance(value, np.ma.MaskedArray) else b""
     if array.dtype.kind == "T":

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from tensortap.frameworks.base import framework_of
 
 MAX_DEPTH = 1000
-MAX_SHARED = 10_000  # containers opened a second time within one walk
+MAX_SHARED = 10_000  # repeated visits of shared containers within one traversal
 log = logging.getLogger("tensortap.nested")
 
 ContainerKind = Literal["sequence", "named", "mapping", "fields", "output"]
@@ -28,7 +28,7 @@ class Truncation:
 
 
 class Child(NamedTuple):
-    step: str  # how it reads in a path
+    step: str  # its path segment
     key: Any
     value: Any
 
@@ -67,7 +67,7 @@ class _Traversal:
             return _Leaf(Truncation("cycle"))
         if len(self.levels) >= MAX_DEPTH:
             return _Leaf(Truncation("depth"))
-        # A list of two lists of two lists ... of shared ones has more leaves than anyone can visit.
+        # A list of two references to a list of two references ... has exponentially many leaves.
         self._opened_again += id(value) in self._opened
         if self._opened_again > MAX_SHARED:
             return _Leaf(Truncation("shared"))

@@ -50,7 +50,7 @@ def specialise_for_torch(keep: RetentionPolicy) -> RetentionPolicy:
 def copy_on_write(value: Any) -> Any:
     """A snapshot that shares memory until either is written to, where supported; else a copy."""
     kind: type = type(value)
-    share = _sharing_by_type.get(kind)  # a plain dictionary: this runs for every captured value
+    share = _sharing_by_type.get(kind)  # a plain dict: this runs for every captured value
     return share(value) if share is not None else _resolve_sharing(kind, framework_of(value))(value)
 
 
@@ -100,7 +100,7 @@ _sharing_by_type: dict[type, RetentionPolicy] = {}
 
 def _resolve_sharing(kind: type, framework: Framework) -> RetentionPolicy:
     if framework.name != "torch":
-        return framework.snapshot  # asked each time: another framework may come to own these values
+        return framework.snapshot  # not cached: another framework may be registered for these values
     from tensortap.frameworks.torch_snapshots import (
         share_copy_on_write,  # torch is there already: the value is its own
     )
@@ -117,7 +117,7 @@ def _torch_summarise() -> RetentionPolicy:
 
 _MIN_SIZE = 1 << 16
 _COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
-_MMAP_FROM = 1 << 20  # from here on buffers begin at a page
+_MMAP_FROM = 1 << 20  # from here on buffers are page-aligned
 
 
 class Buffer:
@@ -157,7 +157,7 @@ class BufferPool:
         """A buffer that holds these bytes in C order."""
         buffer = self.acquire(bits.nbytes, before, after)
         if 0 < bits.nbytes <= _COPY_WITH_GIL and bits.flags.c_contiguous:
-            # numpy would give the interpreter's lock away for this, and the writer thread would take it.
+            # numpy would release the GIL for this, and the writer thread would take it.
             buffer.array.data[:] = bits.reshape(-1).view(np.uint8).data
         elif bits.nbytes:
             np.copyto(buffer.array.view(bits.dtype).reshape(bits.shape), bits)

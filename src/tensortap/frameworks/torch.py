@@ -6,7 +6,6 @@ Also: how our functions are excluded from torch.compile, as one clean graph brea
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -123,7 +122,7 @@ def outside_modes() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _without_active_modes() -> Iterator[None]:
-    # Imported late: both live in private modules that a program without modes never loads.
+    # Imported lazily: private modules that a program without modes never loads.
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -182,7 +181,7 @@ def _share_with_numpy(tensor: torch.Tensor) -> _Array:
     words = tensor if tensor.dtype in _NUMPY_NATIVE else _as_words(tensor)
     if words.is_neg() or words.is_conj():
         raise RuntimeError("a lazily negated tensor is not what its memory says")
-    # Not `.numpy()`: that forbids the program to resize this storage ever again, which FSDP has to.
+    # Not `.numpy()`: that makes the storage non-resizable for good, and FSDP resizes it.
     array: _Array = np.from_dlpack(words)
     return array
 
@@ -245,7 +244,7 @@ def require_values(tensor: torch.Tensor) -> None:
 
 
 def _require_storage(tensor: torch.Tensor) -> None:
-    # Other devices may have no storage to ask, and cannot be read past its end from here.
+    # Other devices may have no accessible storage, and cannot be read past its end from here.
     has_storage = tensor.device.type in ("cpu", "cuda") and not tensor._is_zerotensor()
     if has_storage and not _has_full_storage(tensor):
         raise UnsupportedValueError(
@@ -316,13 +315,3 @@ def _decode_numbers(tensor: torch.Tensor) -> _Array:
     if tensor.dtype in _DTYPE_NAMES:
         return decode(bits, _DTYPE_NAMES[tensor.dtype])
     raise UnsupportedValueError(f"numpy cannot hold the numbers of {tensor.dtype}; bits() gives its bytes")
-
-
-def disable_compile(function: Callable[..., Any], reason: str) -> None:
-    """Exclude the function from torch.compile. Imports nothing: without torch there is nothing to do."""
-    marks = vars(function)
-    marks["_torchdynamo_disable"], marks["_torchdynamo_disable_msg"] = True, reason
-    frames: Any = sys.modules.get("torch._C._dynamo.eval_frame")
-    if frames is not None and hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))

@@ -34,7 +34,7 @@ _MAX_EXCESS_NBYTES = 1 << 16  # bytes of a larger storage that a small view may 
 def share_copy_on_write(value: torch.Tensor) -> Any:
     """A snapshot without a copy until the original is written to; a plain copy where that is not
     supported. Only writes through a raw pointer taken before go unnoticed."""
-    # This runs for every captured value: the questions are asked in C, the cheap ones first.
+    # This runs for every captured value: checks in C, the cheap ones first.
     if (
         type(value) is not _Tensor
         or _has_function_mode()
@@ -45,11 +45,11 @@ def share_copy_on_write(value: torch.Tensor) -> Any:
     try:
         storage = value.untyped_storage()
         nbytes, storage_nbytes = value.nbytes, storage.nbytes()
-        # A view must not keep a much larger storage alive; a freed storage is refused with a sentence.
+        # A view must not keep a much larger storage alive; a freed storage is refused.
         is_fit = nbytes <= storage_nbytes <= 2 * nbytes + _MAX_EXCESS_NBYTES or (
             storage_nbytes < nbytes and _is_backed_expand(value, storage_nbytes)
         )
-        # A storage that may not be resized has a NumPy array on it: a write would part the two.
+        # A non-resizable storage is shared with a NumPy array: a write would separate the two.
         if is_fit and storage.resizable() and _is_shareable(value):
             if _is_inference():
                 return _share_outside_inference(value)
@@ -127,7 +127,7 @@ def supports_copy_on_write(device: torch.device) -> bool:
 
 
 def _share_local_tensor(value: Any) -> Any:
-    piece = dtensor.wait_local(value)
-    if type(piece) not in PLAIN_TENSOR_TYPES or not has_no_modes():
+    local = dtensor.wait_local(value)
+    if type(local) not in PLAIN_TENSOR_TYPES or not has_no_modes():
         return FRAMEWORK.snapshot(value)
-    return dtensor.wrap_local(value.detach(), share_copy_on_write(piece))
+    return dtensor.wrap_local(value.detach(), share_copy_on_write(local))

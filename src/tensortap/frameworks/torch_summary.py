@@ -86,7 +86,7 @@ class Summary:
 
     def set_statistics(self, row: Sequence[float]) -> None:
         low, high, mean, norm, nan, inf = row
-        if nan or inf:  # what came along with those says nothing of the others
+        if nan or inf:  # the other statistics are meaningless then
             summary = Statistics(self.count, None, None, None, None, math.nan, int(nan), int(inf))
         else:
             summary = Statistics(self.count, low, high, mean, _std_from_norm(self.count, mean, norm), norm)
@@ -99,7 +99,7 @@ def summarise_tensor(tensor: torch.Tensor) -> Summary:
         with tracing_paused():
             return summarise_tensor(tensor)
     description = FRAMEWORK.describe(tensor)
-    if _is_plain_float32(tensor):  # nearly every value of a model: no context to enter and leave
+    if _is_plain_float32(tensor):  # nearly every value of a model: avoids the context managers
         summary = _float32_statistics(tensor.detach())
         if summary is not None:
             return Summary(description, summary.count, summary)
@@ -169,9 +169,9 @@ def _is_plain_float32(tensor: torch.Tensor) -> bool:
     return 0 < tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
-# The squares of smaller numbers are nothing, or nearly so.
+# The squares of smaller numbers underflow, or nearly so.
 _TINY = {torch.float32: 1e-15, torch.float64: 1e-150}
-# Below this share of the squares the spread is mostly rounding.
+# Below this share of the squares the variance is mostly rounding.
 _MIN_SPREAD_SHARE = 1e-2
 
 
@@ -254,7 +254,9 @@ def is_surely_finite(tensor: torch.Tensor, description: Description) -> bool:
     quiet = tensor.detach() if tensor.requires_grad else tensor
     if description.dtype == "float32" and description.device == "cpu" and quiet.is_contiguous():
         flat = quiet.view(-1)
-        total = torch.dot(flat, flat)  # in this thread: waking others takes longer, on a busy machine by far
+        total = torch.dot(
+            flat, flat
+        )  # single-threaded: waking other threads takes longer, especially on a busy machine
     else:
         total = quiet.sum(dtype=torch.float32) if description.dtype in _HALF_DTYPES else quiet.sum()
     return math.isfinite(abs(total.item()))
@@ -272,7 +274,7 @@ def _is_expanded(tensor: torch.Tensor) -> bool:
     return 0 in tensor.stride() and tensor.untyped_storage().nbytes() > 0
 
 
-_PREFIX_NBYTES = 256  # bytes
+_PREFIX_NBYTES = 256
 
 
 def differ_in_prefix(a: Any, b: Any) -> bool:
@@ -307,7 +309,7 @@ def _contiguous_prefix(a: Any, b: Any) -> int:
 def _read_prefix(tensor: Any, nbytes: int) -> bytes | None:
     address, storage = tensor.data_ptr(), tensor.untyped_storage()
     end = address - storage.data_ptr() + nbytes
-    # Past the end of a freed storage there is stray memory.
+    # Past the end of a freed storage there is foreign memory.
     return (
         ctypes.string_at(address, min(nbytes, _PREFIX_NBYTES))
         if address and end <= storage.nbytes()

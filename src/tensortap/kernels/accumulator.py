@@ -230,8 +230,8 @@ def unravel_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (position,)
     index, rest = [], position
     for length in reversed(shape):
-        rest, place = divmod(rest, length)
-        index.append(place)
+        rest, coordinate = divmod(rest, length)
+        index.append(coordinate)
     return tuple(reversed(index))
 
 
@@ -241,7 +241,7 @@ def _ratio(gap: float, base: float) -> float:
     return gap / base if base else math.inf
 
 
-# Distances below 16 have a bin of their own, then come eight for each power of two.
+# Distances below 16 have one bin each, then eight bins per power of two.
 BINS = 512
 _EXACT_BINS = 16
 _UNSIGNED_DTYPES = ("float8_e8m0fnu",)
@@ -304,7 +304,7 @@ def _ordered_integers(bits: Array, dtype: str) -> Array:
 
 
 def _bin_indices(gap: Array, dtype: str) -> Array:
-    # As the compiled twin: what is beyond the signed integers of the type's width counts as their largest.
+    # As in C: distances beyond the signed integers of the dtype's width are clipped.
     gap = np.minimum(gap, np.uint64(2**63 - 1 if dtype == "float64" else 2**31 - 1))
     rough = gap & ~(gap >> np.uint64(4))  # then rounding to float32 cannot carry into the first four bits
     codes = (rough.astype(np.float32).view(np.uint32) >> 20).astype(np.int64)

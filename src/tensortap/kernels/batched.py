@@ -11,7 +11,7 @@ from tensortap.kernels import native
 from tensortap.kernels.decode import Array, dtype_info
 
 ArrayPair = tuple[Array, str, Array, str]
-PairReport = tuple[Any, ...]  # the numbers of an account
+PairReport = tuple[Any, ...]  # the fields of PairDifferences
 
 
 class PairDifferences(NamedTuple):
@@ -70,13 +70,13 @@ def compare_pairs(pairs: Sequence[ArrayPair]) -> list[PairDifferences | None]:
     contiguous, or with elements that need the careful path."""
     differences: list[PairDifferences | None] = [None] * len(pairs)
     jobs, chosen = [], []
-    for place, (a, a_dtype, b, b_dtype) in enumerate(pairs if native.library is not None else ()):
+    for position, (a, a_dtype, b, b_dtype) in enumerate(pairs if native.library is not None else ()):
         known = pair_layout(a_dtype, a.shape, b_dtype, b.shape)
         if known is not None and native.accepts(a, b):
             jobs.append(known.job(a, b))
-            chosen.append(place)
-    for place, report in zip(chosen, compare_jobs(jobs), strict=True):
-        differences[place] = None if report is None else PairDifferences._make(report)
+            chosen.append(position)
+    for position, report in zip(chosen, compare_jobs(jobs), strict=True):
+        differences[position] = None if report is None else PairDifferences._make(report)
     return differences
 
 

@@ -33,7 +33,7 @@ def decode(bits: Array, dtype: str) -> Array:
         return _decode_bfloat16(bits)
     if dtype == "complex32":
         return _decode_complex32(bits)
-    # Every code is in the table; "clip" and a ready array spare numpy checks that cost three times the rest.
+    # Every code is in the table; "clip" and `out` skip checks that cost three times the rest.
     return np.take(float8_table(dtype), bits, out=np.empty(bits.shape, np.float32), mode="clip")
 
 
@@ -96,7 +96,7 @@ _FLOAT8_DECODERS: dict[str, Callable[[int], float]] = dict(
 )
 
 
-# Two float64 scratch arrays of this many numbers fit the second-level cache, and stay below 2 MiB.
+# Two float64 scratch arrays of this size fit the L2 cache, and stay below 2 MiB.
 BLOCK_SIZE = 1 << 16
 
 
@@ -137,5 +137,5 @@ def _buffered_blocks(arrays: Sequence[Array], size: int) -> Iterator[tuple[Array
     )
     with walk:
         for block in walk:
-            # One operand comes bare, several come as a tuple.
+            # A single operand is yielded bare, several as a tuple.
             yield block if isinstance(block, tuple) else (block,)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tensortap.kernels.decode import Array, float8_table
 
-# The order of the list in _native.c; types of eight bits share a loop there, and complex ones have none.
+# The order of the list in _native.c; 8-bit floats share a loop there, and complex dtypes have none.
 _DTYPE_ORDER = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
     "float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e8m0fnu",
@@ -32,9 +32,9 @@ except ImportError as error:
 
 available: bool = library is not None
 NativeArray = tuple[Array, int, Array | None]
-# Of numbers that one call to the library takes; the same for any number of threads, and so are the sums.
+# Elements per call; independent of the number of threads, so that the sums are too.
 CHUNK_SIZE = 1 << 20
-_MIN_NBYTES_FOR_THREADS = 8 << 20  # bytes
+_MIN_NBYTES_FOR_THREADS = 8 << 20
 _ChunkResult = TypeVar("_ChunkResult")
 
 

@@ -9,7 +9,7 @@ from tensortap.kernels.decode import Array
 # BLAS starts threads for longer products, which costs more than it saves while the cores are busy.
 _BLAS_CHUNK = 8192
 _SAFE_SQUARES = (1e-280, 1e300)
-_MIN_DIVISOR, _MAX_DIVISOR = 1e-100, 1e100  # between them, numbers need no care
+_MIN_DIVISOR, _MAX_DIVISOR = 1e-100, 1e100  # between them, dividing is safe
 
 
 def dot(x: Array, y: Array) -> float:
@@ -129,7 +129,7 @@ def scale_down(x: Array) -> tuple[Array, int]:
 
 
 def _scaled_norm(x: Array) -> float:
-    # Without an array of the sizes: scratch is counted.
+    # Without an array of the magnitudes: scratch memory is limited.
     peak = max(float(x.max(initial=0.0)), -float(x.min(initial=0.0)))
     if peak == 0.0 or not math.isfinite(peak):
         return peak

@@ -14,15 +14,15 @@ from tensortap.kernels.norms import dot, norm, scaled_dot, scaled_sum, sum_float
 _TWO_TO_64 = 2.0**64
 
 
-def accumulate_integers(tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance) -> None:
+def accumulate_integers(accumulator: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance) -> None:
     """Accumulate one block of integers."""
     a, b = _bool_as_uint8(a), _bool_as_uint8(b)
-    tally.finite += a.size
-    _add_integer_side(tally.a, a)
-    _add_integer_side(tally.b, b)
+    accumulator.finite += a.size
+    _add_integer_side(accumulator.a, a)
+    _add_integer_side(accumulator.b, b)
     where = np.flatnonzero(a != b)
     if where.size:
-        _add_differing_integers(tally, a[where], b[where], where, tolerance)
+        _add_differing_integers(accumulator, a[where], b[where], where, tolerance)
 
 
 def _add_integer_side(side: SideAccumulator, values: Array) -> None:
@@ -33,29 +33,31 @@ def _add_integer_side(side: SideAccumulator, values: Array) -> None:
 
 
 def _add_differing_integers(
-    tally: DifferenceAccumulator, a: Array, b: Array, where: Array, tolerance: Tolerance
+    accumulator: DifferenceAccumulator, a: Array, b: Array, where: Array, tolerance: Tolerance
 ) -> None:
     gap, beyond = _absolute_difference(a, b)
     wide, base = gap.astype(np.float64), b.astype(np.float64)
     wide[beyond] += _TWO_TO_64
-    tally.total.add(sum_float64(wide))
-    tally.gap.add(norm(wide))
+    accumulator.total.add(sum_float64(wide))
+    accumulator.gap.add(norm(wide))
     at = _largest_difference_at(gap, beyond)
-    tally.absolute.update(abs(int(a[at]) - int(b[at])), tally.start + int(where[at]), a[at], b[at])
+    accumulator.absolute.update(
+        abs(int(a[at]) - int(b[at])), accumulator.start + int(where[at]), a[at], b[at]
+    )
     size = np.abs(base)
     ratio = wide / size
     at = int(ratio.argmax())
-    tally.relative.update(float(ratio[at]), tally.start + int(where[at]), a[at], b[at])
-    tally.mismatches += _count_integer_mismatches(gap, beyond, wide, size, tolerance)
-    _add_signed(tally, np.where(a > b, wide, -wide), base)
+    accumulator.relative.update(float(ratio[at]), accumulator.start + int(where[at]), a[at], b[at])
+    accumulator.mismatches += _count_integer_mismatches(gap, beyond, wide, size, tolerance)
+    _add_signed(accumulator, np.where(a > b, wide, -wide), base)
 
 
-def _add_signed(tally: DifferenceAccumulator, difference: Array, base: Array) -> None:
+def _add_signed(accumulator: DifferenceAccumulator, difference: Array, base: Array) -> None:
     above = int(np.count_nonzero(difference > 0))
-    tally.above += above
-    tally.below += difference.size - above
-    tally.bias.add(sum_float64(difference))
-    tally.product.add(dot(difference, base))
+    accumulator.above += above
+    accumulator.below += difference.size - above
+    accumulator.bias.add(sum_float64(difference))
+    accumulator.product.add(dot(difference, base))
 
 
 def _absolute_difference(a: Array, b: Array) -> tuple[Array, Array]:
@@ -91,10 +93,10 @@ def _count_integer_mismatches(
     return int(np.count_nonzero(wide > atol + rtol * size))
 
 
-# Shortcuts decide only what no rounding could turn around; anything closer takes the long way.
+# Shortcuts decide only what rounding cannot change; anything closer is computed in full.
 _ROUNDING_MARGIN = 1.0 - 1e-6
 _MIN_RATIO, _MIN_ATOL, _MAX_FLOAT64 = 1e-250, 1e-30, float(np.finfo(np.float64).max)
-# Between these the squares of a block say what they should; below the last share they cancel.
+# Between these bounds the squares of a block are accurate; below the last share they cancel.
 _MIN_SQUARES, _MAX_SQUARES, _MIN_SHARE_OF_BASE = 1e-280, 1e300, 0.01
 _PIECE_SIZE = 4096
 
@@ -104,7 +106,7 @@ class Scratch:
 
     def __init__(self, size: int, *, is_complex: bool) -> None:
         self.is_complex = is_complex
-        # One product of matrices sums up all that is needed of the first two rows.
+        # One matrix product computes all sums over the first two rows.
         self._rows = np.empty((3, size))
         self._rows[2] = 1.0
         self._gap, self._base, self._slack = self._rows[0], np.empty(size), np.empty(size)
@@ -148,24 +150,24 @@ class Scratch:
         np.abs(b, out=slack)
         np.multiply(slack, tolerance.rtol * _ROUNDING_MARGIN, out=slack)
         np.subtract(gap, slack, out=gap)
-        # A NaN or an infinity on either side shows as one here, and is left to the long way.
+        # A NaN or an infinity on either side propagates, and is left to the full computation.
         return float(gap.max()) <= min(tolerance.atol * _ROUNDING_MARGIN, _MAX_FLOAT64)
 
 
 def accumulate_floats(
-    tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
+    accumulator: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
     """Accumulate one block of real or complex numbers."""
     wide_a, wide_b = scratch.widen(a, b)
     gap = scratch.gap(wide_a, wide_b)
     sums = None if scratch.is_complex else scratch.sums(gap.size)
     if sums is None or not (_squares_in_range(sums[0][0], gap) and _squares_in_range(sums[1][1], wide_b)):
-        _accumulate_in_pieces(tally, a, b, tolerance, scratch)
+        _accumulate_in_pieces(accumulator, a, b, tolerance, scratch)
         return
-    tally.finite += gap.size
-    _add_bounds_and_signs(tally, a, b)
-    _add_block_sums(tally, wide_a, sums)
-    _add_absolute_differences(tally, a, wide_b, gap, tolerance, scratch, None)
+    accumulator.finite += gap.size
+    _add_bounds_and_signs(accumulator, a, b)
+    _add_block_sums(accumulator, wide_a, sums)
+    _add_absolute_differences(accumulator, a, wide_b, gap, tolerance, scratch, None)
 
 
 def _squares_in_range(squares: float, values: Array) -> bool:
@@ -173,36 +175,36 @@ def _squares_in_range(squares: float, values: Array) -> bool:
     return _MIN_SQUARES < squares < _MAX_SQUARES or (squares == 0.0 and not values.any())
 
 
-def _add_block_sums(tally: DifferenceAccumulator, a: Array, sums: list[list[float]]) -> None:
+def _add_block_sums(accumulator: DifferenceAccumulator, a: Array, sums: list[list[float]]) -> None:
     """The sums over a follow from the others, unless a is so much smaller that they cancel."""
     (squares, product, difference), (_, base, total_b) = sums
-    tally.product.add(product)
-    tally.bias.add(difference)
-    tally.gap.add_squares(squares)
-    tally.b.total.add(total_b)
-    tally.b.norm.add_squares(base)
+    accumulator.product.add(product)
+    accumulator.bias.add(difference)
+    accumulator.gap.add_squares(squares)
+    accumulator.b.total.add(total_b)
+    accumulator.b.norm.add_squares(base)
     squares_a = base + 2 * product + squares
     if squares_a > _MIN_SHARE_OF_BASE * base:
-        tally.a.total.add(total_b + difference)
-        tally.a.norm.add_squares(squares_a)
+        accumulator.a.total.add(total_b + difference)
+        accumulator.a.norm.add_squares(squares_a)
     else:
-        _add_float_side(tally.a, a)
+        _add_float_side(accumulator.a, a)
 
 
 def accumulate_identical(
-    tally: DifferenceAccumulator, b: Array, tolerance: Tolerance, scratch: Scratch
+    accumulator: DifferenceAccumulator, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
     """Accumulate one block whose bytes are equal on both sides."""
     _, wide = scratch.widen(b[:0], b)
     if not math.isfinite(norm(scratch.size(wide))):
-        _accumulate_in_pieces(tally, b, b, tolerance, scratch)
+        _accumulate_in_pieces(accumulator, b, b, tolerance, scratch)
         return
-    tally.finite += b.size
+    accumulator.finite += b.size
     sides = SideAccumulator()
     _add_bounds(sides, b)
     _add_float_side(sides, wide)
-    tally.a.join(sides)
-    tally.b.join(sides)
+    accumulator.a.join(sides)
+    accumulator.b.join(sides)
 
 
 def _widen(values: Array, room: Array) -> Array:
@@ -214,43 +216,43 @@ def _widen(values: Array, room: Array) -> Array:
 
 
 def _accumulate_in_pieces(
-    tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
+    accumulator: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
     """The path for any numbers, in small pieces so that its temporaries stay small."""
-    start, wide = tally.start, np.complex128 if scratch.is_complex else np.float64
+    start, wide = accumulator.start, np.complex128 if scratch.is_complex else np.float64
     for first in range(0, a.size, _PIECE_SIZE):
-        tally.start = start + first
+        accumulator.start = start + first
         a_piece, b_piece = (side[first : first + _PIECE_SIZE].astype(wide) for side in (a, b))
-        _add_piece(tally, a_piece, b_piece, tolerance, scratch)
-    tally.start = start
+        _add_piece(accumulator, a_piece, b_piece, tolerance, scratch)
+    accumulator.start = start
 
 
 def _add_piece(
-    tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
+    accumulator: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance, scratch: Scratch
 ) -> None:
     """Count nonfinite elements separately, accumulate the rest."""
     finite = np.isfinite(a) & np.isfinite(b)
     where = None if finite.all() else np.flatnonzero(finite)
     if where is not None:
-        _add_nonfinite(tally, a[~finite], b[~finite], tolerance)
+        _add_nonfinite(accumulator, a[~finite], b[~finite], tolerance)
         a, b = a[where], b[where]
     if a.size:
         gap = scratch.gap(a, b)
-        tally.finite += gap.size
-        _add_bounds_and_signs(tally, a, b)
-        _add_sums(tally, a, b, gap)
-        _add_absolute_differences(tally, a, b, gap, tolerance, scratch, where)
+        accumulator.finite += gap.size
+        _add_bounds_and_signs(accumulator, a, b)
+        _add_sums(accumulator, a, b, gap)
+        _add_absolute_differences(accumulator, a, b, gap, tolerance, scratch, where)
 
 
-def _add_nonfinite(tally: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance) -> None:
+def _add_nonfinite(accumulator: DifferenceAccumulator, a: Array, b: Array, tolerance: Tolerance) -> None:
     a_nan, b_nan = np.isnan(a), np.isnan(b)
     both_nan = a_nan & b_nan
     disagreeing, undefined = _count_true(~both_nan & (a != b)), _count_true(both_nan)
-    tally.nan = _add_counts(tally.nan, a_nan, b_nan)
-    tally.inf = _add_counts(tally.inf, np.isinf(a) & ~a_nan, np.isinf(b) & ~b_nan)
-    tally.disagreeing += disagreeing
-    tally.both_nan += undefined
-    tally.mismatches += disagreeing + (0 if tolerance.equal_nan else undefined)
+    accumulator.nan = _add_counts(accumulator.nan, a_nan, b_nan)
+    accumulator.inf = _add_counts(accumulator.inf, np.isinf(a) & ~a_nan, np.isinf(b) & ~b_nan)
+    accumulator.disagreeing += disagreeing
+    accumulator.both_nan += undefined
+    accumulator.mismatches += disagreeing + (0 if tolerance.equal_nan else undefined)
 
 
 def _add_counts(counts: tuple[int, int], a: Array, b: Array) -> tuple[int, int]:
@@ -261,22 +263,24 @@ def _count_true(mask: Array) -> int:
     return int(np.count_nonzero(mask))
 
 
-def _add_sums(tally: DifferenceAccumulator, a: Array, b: Array, gap: Array) -> None:
+def _add_sums(accumulator: DifferenceAccumulator, a: Array, b: Array, gap: Array) -> None:
     """Overflow-safe; `gap` is still a - b."""
-    _add_float_side(tally.a, a)
-    _add_float_side(tally.b, b)
-    tally.gap.add(norm(gap))
+    _add_float_side(accumulator.a, a)
+    _add_float_side(accumulator.b, b)
+    accumulator.gap.add(norm(gap))
     if a.dtype.kind == "c":
         difference = a - b
-        tally.product.add(*scaled_dot(difference.view(np.float64), np.ascontiguousarray(b).view(np.float64)))
+        accumulator.product.add(
+            *scaled_dot(difference.view(np.float64), np.ascontiguousarray(b).view(np.float64))
+        )
         gap = np.abs(a) - np.abs(b)
     else:
-        tally.product.add(*scaled_dot(gap, b))
-    tally.bias.add(*scaled_sum(gap))
+        accumulator.product.add(*scaled_dot(gap, b))
+    accumulator.bias.add(*scaled_sum(gap))
 
 
 def _add_absolute_differences(
-    tally: DifferenceAccumulator,
+    accumulator: DifferenceAccumulator,
     a: Array,
     b: Array,
     gap: Array,
@@ -286,31 +290,31 @@ def _add_absolute_differences(
 ) -> None:
     """Everything that needs |a - b|."""
     np.abs(gap, out=gap)
-    tally.total.add(*scaled_sum(gap))
+    accumulator.total.add(*scaled_sum(gap))
     largest = float(gap.max())
-    if largest > tally.absolute.size:
+    if largest > accumulator.absolute.size:
         at = int(gap.argmax())
-        tally.absolute.update(largest, _flat_position(tally, at, where), *_numbers_at(a, b, at))
+        accumulator.absolute.update(largest, _flat_position(accumulator, at, where), *_numbers_at(a, b, at))
     if largest:
         size, slack = scratch.size(b), scratch.slack(gap.size)
-        if _may_exceed_ratio(largest, size, float(tally.relative.size)):
-            _add_relative_difference(tally, a, b, gap, size, slack, where)
-        if not _is_surely_within(largest, float(tally.relative.size), tolerance):
+        if _may_exceed_ratio(largest, size, float(accumulator.relative.size)):
+            _add_relative_difference(accumulator, a, b, gap, size, slack, where)
+        if not _is_surely_within(largest, float(accumulator.relative.size), tolerance):
             np.multiply(size, tolerance.rtol, out=slack)
             slack += tolerance.atol
-            tally.mismatches += _count_true(gap > slack)
+            accumulator.mismatches += _count_true(gap > slack)
 
 
-def _add_bounds_and_signs(tally: DifferenceAccumulator, a: Array, b: Array) -> None:
+def _add_bounds_and_signs(accumulator: DifferenceAccumulator, a: Array, b: Array) -> None:
     """Bounds and sign counts, in the arrays' own dtypes, which is faster."""
     if "c" in (a.dtype.kind, b.dtype.kind):
         a, b = (np.abs(side.astype(np.complex128)) for side in (a, b))
     elif a.dtype != b.dtype:
         a, b = a.astype(np.float64), b.astype(np.float64)
-    _add_bounds(tally.a, a)
-    _add_bounds(tally.b, b)
-    tally.above += _count_true(a > b)
-    tally.below += _count_true(a < b)
+    _add_bounds(accumulator.a, a)
+    _add_bounds(accumulator.b, b)
+    accumulator.above += _count_true(a > b)
+    accumulator.below += _count_true(a < b)
 
 
 def _add_bounds(side: SideAccumulator, values: Array) -> None:
@@ -325,7 +329,7 @@ def _add_float_side(side: SideAccumulator, values: Array) -> None:
 
 
 def _add_relative_difference(
-    tally: DifferenceAccumulator,
+    accumulator: DifferenceAccumulator,
     a: Array,
     b: Array,
     gap: Array,
@@ -333,18 +337,20 @@ def _add_relative_difference(
     slack: Array,
     where: Array | None,
 ) -> None:
-    # A product is quicker than a quotient; a little less than the steepest so far, for it is rounded.
-    steepest = tally.relative.size
+    # A product is faster than a quotient; slightly below the largest ratio so far, since it is rounded.
+    steepest = accumulator.relative.size
     np.multiply(size, steepest * _ROUNDING_MARGIN if steepest > _MIN_RATIO else 0.0, out=slack)
     if not (gap > slack).any():
         return
     ratio = np.divide(gap, size, out=slack)
     at = int(ratio.argmax())
     if np.isnan(ratio[at]):
-        # Nothing apart from nothing: zero on both sides.
+        # 0 / 0: zero on both sides.
         np.copyto(ratio, 0.0, where=gap == 0.0)
         at = int(ratio.argmax())
-    tally.relative.update(float(ratio[at]), _flat_position(tally, at, where), *_numbers_at(a, b, at))
+    accumulator.relative.update(
+        float(ratio[at]), _flat_position(accumulator, at, where), *_numbers_at(a, b, at)
+    )
 
 
 def _may_exceed_ratio(largest: float, size: Array, steepest: float) -> bool:
@@ -365,5 +371,5 @@ def _is_surely_within(largest: float, steepest: float, tolerance: Tolerance) -> 
     return largest <= tolerance.atol * _ROUNDING_MARGIN or steepest <= tolerance.rtol * _ROUNDING_MARGIN
 
 
-def _flat_position(tally: DifferenceAccumulator, at: int, where: Array | None) -> int:
-    return tally.start + (at if where is None else int(where[at]))
+def _flat_position(accumulator: DifferenceAccumulator, at: int, where: Array | None) -> int:
+    return accumulator.start + (at if where is None else int(where[at]))

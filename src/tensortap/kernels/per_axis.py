@@ -9,10 +9,10 @@ from tensortap.kernels.decode import Array, block_size, decode_block, iterate_bl
 from tensortap.kernels.statistics import statistics
 
 _SAFE_SQUARES = (1e-280, 1e300)
-# Of a usual row: rounding that cancels in one way of computing stays in another, as large as elsewhere.
+# Of the median row: rounding that cancels in one order of operations remains in another.
 _MIN_BASE_SHARE = 0.3
 _ORDINARY_RANGE = (1e-100, 1e100)
-# Squares of shorter floats fit into float64.
+# Squares of narrower floats fit into float64.
 _WIDE_DTYPES = {"float64", "complex128"}
 
 
@@ -65,7 +65,7 @@ def _worst_index(a: Array, a_dtype: str, b: Array, b_dtype: str, axis: int) -> t
 def _largest_ratio(gaps: Array, bases: Array) -> tuple[float, int]:
     middle = bases.size // 2
     usual = float(np.partition(bases, middle)[middle])
-    # Where most are nothing, a difference from nothing is as bad as it can be: all of it.
+    # If most are zero, a difference from zero is relative to the maximum.
     ratios = gaps / np.maximum(bases, _MIN_BASE_SHARE * usual or float(bases.max()) or 1.0)
     at = int(ratios.argmax())
     return float(ratios[at]), at
@@ -78,7 +78,7 @@ def _row_and_column_squares(
     rows, columns = a.shape
     row_gaps, row_bases = np.zeros(rows), np.zeros(rows)
     sides = (*native.as_native(a, a_dtype), *native.as_native(b, b_dtype))
-    # Parts have sums of the columns of their own: of very long rows those would take too much room.
+    # Each chunk has its own column sums: for very long rows those would take too much memory.
     together = max(1, native.CHUNK_SIZE // columns) if columns <= native.CHUNK_SIZE // 16 else rows
 
     def of_rows(first: int) -> Array:

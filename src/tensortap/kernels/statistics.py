@@ -12,7 +12,7 @@ from tensortap.kernels import native
 from tensortap.kernels.decode import Array, block_size, decode_block, dtype_info, iterate_blocks
 from tensortap.kernels.norms import RunningNorm, norm, scale_down, sum_float64
 
-# Below this share of the squares the spread is mostly rounding, and is computed from the deviations.
+# Below this share of the squares the variance is mostly rounding, and is computed from the deviations.
 _MIN_SPREAD_SHARE = 1e-4
 
 

@@ -20,9 +20,9 @@ from tensortap.render.call_tree_values import (
 )
 from tensortap.render.words import escape_unprintable, format_number
 
-_OWNER_SUFFIXES = (".self", ".cls")  # the header has their class already
+_OWNER_SUFFIXES = (".self", ".cls")  # their class is in the header
 _POSITION = re.compile(r"\[-?\d+\]")
-MAX_KNOWN_NAMES = 10_000  # of a call whose last values are known: a loop may store to a million items
+MAX_KNOWN_NAMES = 10_000  # per call: a loop may store to a million items
 _UNKNOWN_SITE = Site("", "", 0)
 CALL_END_KINDS = ("return", "raise")
 
@@ -41,55 +41,59 @@ class ValueLines:
         self, head: str, name: str, value: Any, lineno: int, known: dict[str, Any]
     ) -> list[CallLine]:
         """`[Tensor] video@575 → shape=... | dtype=...`, and below a container the arrays in it."""
-        shown = self._values.format(value)
-        line = self._bound(head, name, shown, lineno, known)
+        value_text = self._values.format(value)
+        line = self._bound(head, name, value_text, lineno, known)
         lines = [_with_wildcard_position(line, name) if name.endswith("]") and not line.is_target else line]
-        if shown.is_array:
+        if value_text.is_array:
             return lines
         inside, has_more = self._values.arrays(value)
         for path, item in inside:
-            shown = self._values.format(item)
+            value_text = self._values.format(item)
             if (
-                shown.nonfinite or known.get(name + path) != shown.facts
-            ):  # else the line of the container says it all
-                lines.append(self._bound(head, name + path, shown, lineno, known))
+                value_text.nonfinite or known.get(name + path) != value_text.facts
+            ):  # otherwise the line of the container is enough
+                lines.append(self._bound(head, name + path, value_text, lineno, known))
         return [*lines, CallLine(f"{head}… {self.labels.more}")] if has_more else lines
 
     def output_lines(self, head: str, label: str, value: Any, latest: tuple[Any, ...]) -> list[CallLine]:
         """`output shape=...`; with the dtype, unless the previous line has just shown it."""
-        shown = self._values.format(value)
+        value_text = self._values.format(value)
         inside, has_more = self._values.arrays(value)
         items = ((f"{head}├─ {label}{path}", self._values.format(item)) for path, item in inside)
         lines = [self._output_line(start, item, ()) for start, item in items]
         if has_more:
             lines.append(CallLine(f"{head}├─ … {self.labels.more}"))
-        return [*lines, self._output_line(f"{head}└─ {label}", shown, latest)]
+        return [*lines, self._output_line(f"{head}└─ {label}", value_text, latest)]
 
-    def _bound(self, head: str, name: str, shown: ValueText, lineno: int, known: dict[str, Any]) -> CallLine:
+    def _bound(
+        self, head: str, name: str, value_text: ValueText, lineno: int, known: dict[str, Any]
+    ) -> CallLine:
         is_target = self._is_target is not None and self._is_target(name)
         before = known.pop(name, None)
-        known[name] = shown.facts  # now the latest
+        known[name] = value_text.facts  # now the latest
         if len(known) > MAX_KNOWN_NAMES:
             del known[next(iter(known))]
-        start = f"{head}[{'Tensor' if shown.is_array else 'Var'}] {name}@{lineno}"
-        text = f"{start} → {shown.text}" if shown.is_array else f"{start} {shown.text}"
+        start = f"{head}[{'Tensor' if value_text.is_array else 'Var'}] {name}@{lineno}"
+        text = f"{start} → {value_text.text}" if value_text.is_array else f"{start} {value_text.text}"
         if not text.isprintable():
             text = escape_unprintable(text)
-        note = describe_change(before, shown) if before is not None else ""
-        alarm = self._alarm(shown.nonfinite) if shown.nonfinite is not None else ""
-        if shown.number is not None and not is_target:
-            counts = shown.number_label(name)
-            return CallLine(text, note, alarm, f"{start} {note}", False, False, lineno, shown.number, counts)
+        note = describe_change(before, value_text) if before is not None else ""
+        alarm = self._alarm(value_text.nonfinite) if value_text.nonfinite is not None else ""
+        if value_text.number is not None and not is_target:
+            counts = value_text.number_label(name)
+            return CallLine(
+                text, note, alarm, f"{start} {note}", False, False, lineno, value_text.number, counts
+            )
         return CallLine(text, note, alarm, "", is_target, False, lineno)
 
-    def _output_line(self, start: str, shown: ValueText, latest: tuple[Any, ...]) -> CallLine:
-        text = shown.short if shown.is_array and shown.facts == latest else shown.text
-        alarm = self._alarm(shown.nonfinite) if shown.nonfinite is not None else ""
+    def _output_line(self, start: str, value_text: ValueText, latest: tuple[Any, ...]) -> CallLine:
+        text = value_text.short if value_text.is_array and value_text.facts == latest else value_text.text
+        alarm = self._alarm(value_text.nonfinite) if value_text.nonfinite is not None else ""
         line = CallLine(escape_unprintable(f"{start} {text}"), "", alarm)
-        if shown.number is None:
+        if value_text.number is None:
             return line
-        counts = shown.number_label(start.rpartition(" ")[2].partition("@")[0])
-        return line._replace(key=f"{start} {shown.facts}", number=shown.number, counts=counts)
+        counts = value_text.number_label(start.rpartition(" ")[2].partition("@")[0])
+        return line._replace(key=f"{start} {value_text.facts}", number=value_text.number, counts=counts)
 
     def _alarm(self, counts: NonfiniteCounts) -> str:
         words = []
@@ -124,8 +128,8 @@ class CallTree:
         self._lines = ValueLines(values, labels, is_target)
         self._labels, self._extra = labels, extra
         self._is_target, self._max_depth = is_target, max_depth
-        self._known: dict[tuple[str, int], dict[str, Any]] = {}  # by call: the last value of each name
-        self._latest: tuple[Any, ...] = ()  # the last array that was told
+        self._known: dict[tuple[str, int], dict[str, Any]] = {}  # per call: the last value of each name
+        self._latest: tuple[Any, ...] = ()  # the last array shown
         self.title = ""
 
     def lines(self, record: Record) -> list[CallLine]:
@@ -146,9 +150,9 @@ class CallTree:
     def _callers(self, callers: Sequence[str]) -> str:
         if not callers:
             return ""
-        places = [caller.rpartition("@")[2] for caller in callers]
-        function, line = callers[0].rpartition("@")[0], places[0].rpartition(":")[2]
-        return f" {self._labels.called_from} {function}:{line} ({' <- '.join(places)})"
+        locations = [caller.rpartition("@")[2] for caller in callers]
+        function, line = callers[0].rpartition("@")[0], locations[0].rpartition(":")[2]
+        return f" {self._labels.called_from} {function}:{line} ({' <- '.join(locations)})"
 
     def _input_lines(self, record: Record, site: Site, bars: str) -> list[CallLine]:
         if record.name.endswith(_OWNER_SUFFIXES) and not (self._is_target and self._is_target("self")):
@@ -161,9 +165,9 @@ class CallTree:
     def _bound(self, record: Record, site: Site, head: str) -> list[CallLine]:
         name = record.name[len(site.function) + 1 :]
         known = self._known.get((site.function, record.call))
-        if known is None:  # of a call that began before anyone listened
+        if known is None:  # a call that started before the capture
             known = self._known[site.function, record.call] = {}
-        if record.kind == "input" and name in known:  # told already, with the container that it is in
+        if record.kind == "input" and name in known:  # shown already, with its container
             return []
         lines = self._lines.binding_lines(head, name, record.value, site.line, known)
         facts = known.get(name, ())
@@ -195,7 +199,7 @@ _HANDLERS: dict[str, Callable[[CallTree, Record, Site, str], list[CallLine]]] = 
 }
 
 
-# A name is the module's path, then what of it: `h.0.in.x`, `h.0[1]`, `out.logits`, `h.0.forward.scores`.
+# A name is the module's path and a part of it: `h.0.in.x`, `h.0[1]`, `out.logits`, `h.0.forward.scores`.
 _INPUT = re.compile(r"(?:(.*?)\.)??in\.(.+)")
 _OUTPUT = re.compile(r"(?:(.*?)\.)??out((?:[.\[].*)?)")
 _ITEM = re.compile(r"([^\[]*)(\[.*)?")
@@ -209,7 +213,7 @@ class ModuleCallTree:
     ) -> None:
         self._lines = ValueLines(values, labels)
         self._labels, self._max_depth, self._extra = labels, max_depth, extra
-        self._open: list[str] = []  # paths from the top down
+        self._open: list[str] = []  # module paths, outermost first
         self._closed = ""
         self._step: Any = None
         self._known: dict[str, Any] = {}
@@ -259,7 +263,7 @@ class ModuleCallTree:
         if self._is_too_deep():
             return []
         line = record.site.line if record.site is not None else 0
-        known: dict[str, Any] = {}  # a name comes once in a call, and calls are not held against each other
+        known: dict[str, Any] = {}  # names are unique within a call, and calls are not compared
         if record.kind == "local":
             known = self._known.setdefault(path, {})
         return self._lines.binding_lines(head, name, record.value, line, known)
@@ -313,14 +317,14 @@ class RepeatFolder:
 
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
-        self._last: dict[str, int] = {}  # when a line was seen last, by its likeness
+        self._last: dict[str, int] = {}  # position of the last line per similarity key
         self._now = 0
         self._period = self._repeated_count = 0
         self._block: deque[CallLine] = deque(
             maxlen=2 * MAX_BLOCK_LENGTH
-        )  # the latest, whether written or held
-        self._held = 0
-        self._before: dict[str, float | None] = {}  # the numbers when holding back began
+        )  # the latest lines, written or held back
+        self._held_count = 0
+        self._before: dict[str, float | None] = {}  # the numbers at the start of the repetition
 
     def add(self, line: CallLine) -> list[CallLine]:
         """The lines to write now."""
@@ -356,20 +360,20 @@ class RepeatFolder:
         return self._hold(line)
 
     def _hold(self, line: CallLine) -> list[CallLine]:
-        if not self._held:
+        if not self._held_count:
             self._before = {
                 line_before.similarity_key(): line_before.number
                 for line_before in list(self._block)[-self._period :]
             }
-        self._held += 1
+        self._held_count += 1
         self._block.append(line)
         return []
 
     def _release(self) -> list[CallLine]:
-        if not self._held:
+        if not self._held_count:
             return []
-        times, left = divmod(self._held, self._period)
-        latest, held_count, self._held = list(self._block), self._held, 0
+        times, left = divmod(self._held_count, self._period)
+        latest, held_count, self._held_count = list(self._block), self._held_count, 0
         if times < 2:
             return latest[-held_count:]
         block = latest[-self._period - left : len(latest) - left]

@@ -23,7 +23,7 @@ from tensortap.render.text import ShortRepr, class_name
 from tensortap.render.words import format_number
 
 _INLINE_TYPES = (int, float, bool, str, type(None))
-_MAX_INLINE_ITEMS = 8  # items of a short container that are written out
+_MAX_INLINE_ITEMS = 8  # items of a short container that are shown
 _MAX_INLINE_LENGTH = 40
 _MAX_VISITED = 256
 _MAX_DEPTH = 4
@@ -41,9 +41,9 @@ class NonfiniteCounts(NamedTuple):
 class ValueText(NamedTuple):
     text: str
     is_array: bool = False
-    facts: tuple[Any, ...] = ()  # what another value of the same name is held against
+    facts: tuple[Any, ...] = ()  # compared with those of the next value of the same name
     nonfinite: NonfiniteCounts | None = None
-    number: float | None = None  # the value itself where it is a single one, or how many it holds
+    number: float | None = None  # the value itself if scalar, or its length
     short: str = ""  # of an array: its shape alone
 
     def number_label(self, name: str) -> str:
@@ -127,7 +127,7 @@ class ValueFormatter:
 
     def _format_items(self, value: Any, kind: type) -> str:
         """The items of a short container of plain values."""
-        is_known = kind in (list, tuple, dict) or kind.__module__ == "torch"  # there: a Size
+        is_known = kind in (list, tuple, dict) or kind.__module__ == "torch"  # torch.Size
         if not is_known or not 0 < len(value) <= _MAX_INLINE_ITEMS:
             return ""
         items = [*value, *value.values()] if kind is dict else value
@@ -194,7 +194,7 @@ def _find_arrays(value: Any, path: str, budget: _VisitBudget, depth: int) -> Ite
 
 def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
-    if kind in (list, tuple, deque):  # of any length: only as much is read as is shown
+    if kind in (list, tuple, deque):  # lazily: they may be long
         return ((f"[{position}]", item) for position, item in enumerate(value))
     if kind is dict:
         return (
@@ -205,7 +205,7 @@ def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
 
 @lru_cache(maxsize=1)
 def _torch() -> Any:
-    from tensortap.frameworks import torch_summary  # where there is a tensor, torch is there
+    from tensortap.frameworks import torch_summary  # a tensor exists, so torch is imported
 
     return torch_summary
 
@@ -216,7 +216,7 @@ def _statistics_or_none(
     try:
         return _compute_statistics(framework, value, description, stats)
     except Exception:
-        # What it is has been said; what it holds may be gone, far away or of a kind that cannot be added up.
+        # The description is shown anyway; the data may be freed, on another device, or not summable.
         log.debug("a %s cannot be looked into", description.type, exc_info=True)
         return None
 
@@ -323,11 +323,11 @@ class CallLine(NamedTuple):
     text: str
     note: str = ""
     alarm: str = ""
-    key: str = ""  # what makes two lines alike; the whole line when empty
+    key: str = ""  # equal for similar lines; empty: the whole line
     is_target: bool = False
     is_header: bool = False
     lineno: int = 0
-    number: float | None = None  # the only one that the line tells, which is no part of the key
+    number: float | None = None  # the only number in the line, not part of the key
     counts: str = ""  # what the number is: a variable, its length, an output
 
     def plain(self) -> str:

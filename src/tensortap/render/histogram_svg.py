@@ -21,7 +21,7 @@ def histogram_svg(counts: Sequence[int], low: str, high: str) -> Html:
     ]
     ends = (element("text", low, x=0, y=63), element("text", high, x=240, y=63, text_anchor="end"))
     content = (element("g", *bars, fill=_COLOUR), *ends)
-    return svg("histogram, counts on a logarithmic scale", 240, 66, *content, **SMALL_LABELS)
+    return svg("histogram, counts on a logarithmic scale", (240, 66), *content, **SMALL_LABELS)
 
 
 def small_histogram_svg(counts: Sequence[int]) -> Html:

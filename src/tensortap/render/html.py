@@ -20,12 +20,12 @@ class Html(str):
 
 
 def element(tag: str, *children: str, **attributes: object) -> Html:
-    """`<tag attribute="...">children</tag>`.
+    """`<tag attribute="...">children</tag>`; True is an attribute without a value, False is none.
 
     >>> element("p", "a < b", class_="note", aria_label="x")
     '<p class="note" aria-label="x">a &lt; b</p>'
     """
-    pairs = "".join(f' {_attribute_name(name)}="{escape(str(value))}"' for name, value in attributes.items())
+    pairs = "".join(_attribute(name, value) for name, value in attributes.items())
     if not children and tag in _EMPTY_ELEMENTS:
         return Html(f"<{tag}{pairs}/>")
     return Html(f"<{tag}{pairs}>{join(*children)}</{tag}>")
@@ -68,10 +68,11 @@ def pre(text: str) -> Html:
     return element("pre", text)
 
 
-def svg(label: str, width: float, height: float, *content: Html, **attributes: object) -> Html:
-    """A drawing in that many units, shown in as many pixels unless the attributes say otherwise."""
-    size = {"width": width, "height": height} | attributes
-    return element("svg", *content, role="img", aria_label=label, viewBox=f"0 0 {width} {height}", **size)
+def svg(label: str, size: tuple[float, float], *content: Html, **attributes: object) -> Html:
+    """A drawing of that width and height, in as many pixels unless the attributes say otherwise."""
+    width, height = size
+    shown = {"width": width, "height": height} | attributes
+    return element("svg", *content, role="img", aria_label=label, viewBox=f"0 0 {width} {height}", **shown)
 
 
 def image(png: bytes, description: str, width: int, height: int) -> Html:
@@ -82,8 +83,11 @@ def png_data_url(png: bytes) -> str:
     return f"data:image/png;base64,{b64encode(png).decode()}"
 
 
-def _attribute_name(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
+def _attribute(name: str, value: object) -> str:
+    if value is False:
+        return ""
+    name = name.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
 
 
 def _data_cells(row: Sequence[str], width: int) -> list[Html]:

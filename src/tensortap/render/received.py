@@ -11,7 +11,8 @@ from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import is_container, leaves
 from tensortap.kernels.statistics import statistics
-from tensortap.render.text import ShortRepr, format_table, format_table_html
+from tensortap.render import html
+from tensortap.render.text import ShortRepr, format_table
 from tensortap.render.words import escape_unprintable, format_number, pluralize
 
 _MAX_LEAVES = 30
@@ -41,11 +42,7 @@ class ReceivedTable:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return (
-            format_table_html(self.title, self.rows)
-            if self.rows
-            else f"<p>{format_table([[self.title]])}</p>"
-        )
+        return html.table(self.rows, self.title) if self.rows else html.element("p", self.title)
 
 
 def received_overview(
@@ -107,7 +104,7 @@ def describe_value(value: Any) -> str:
         return f"{description.dtype}{shape} ({framework.name})"
     try:
         return f"{format_number(framework.to_numpy(value).item())} ({description.dtype})"
-    except (UnsupportedValueError, TypeError):  # a complex number has no order of size
+    except (UnsupportedValueError, TypeError):  # complex numbers have no order
         return f"{description.dtype}{shape}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from html import escape
 from time import perf_counter
 from typing import Any
 from weakref import WeakSet
@@ -12,9 +11,9 @@ from weakref import WeakSet
 from tensortap.render.words import escape_unprintable, format_number
 
 MAX_LENGTH = 80
-MAX_SECONDS = 0.05  # seconds
+MAX_SECONDS = 0.05
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-# Their repr writes out everything they hold, over many lines.
+# Their repr is exhaustive and multi-line.
 _VERBOSE_REPR_MODULES = (
     "torch.nn.modules.module",
     "torch.optim.optimizer",
@@ -52,7 +51,7 @@ class ShortRepr:
         try:
             text = repr(value)
         except Exception as error:
-            # Its class may raise anything here; the next value of it is not asked again.
+            # A repr may raise anything; it is not called again for this class.
             log.debug("the repr of a %s failed", class_name(kind), exc_info=True)
             self._by_name.add(kind)
             return f"{class_name(kind)} (its repr raises {type(error).__name__})"
@@ -65,8 +64,8 @@ def class_name(kind: type) -> str:
     return escape_unprintable(str(type.__dict__["__qualname__"].__get__(kind)))
 
 
-def truncate(text: str, longest: int = MAX_LENGTH) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+def truncate(text: str, longest: int = MAX_LENGTH, ending: str = "…") -> str:
+    return text if len(text) <= longest else f"{text[: longest - len(ending)]}{ending}"
 
 
 def _string_repr(value: str | bytes) -> str:
@@ -76,7 +75,6 @@ def _string_repr(value: str | bytes) -> str:
 
 
 _MAX_COLUMN_WIDTH = 60
-_MAX_CELL_LENGTH = 300  # letters of a cell on a page: a notebook keeps all of it
 
 
 def format_table(rows: list[list[str]]) -> str:
@@ -87,13 +85,6 @@ def format_table(rows: list[list[str]]) -> str:
     )
 
 
-def format_table_html(caption: str, rows: list[list[str]]) -> str:
-    """A static table, everything escaped, no scripts."""
-    head, *body = rows
-    lines = [_html_row("th", head), *(_html_row("td", row) for row in body)]
-    return f"<table><caption>{escape(caption)}</caption>{''.join(lines)}</table>"
-
-
 def format_nbytes(nbytes: float) -> str:
     """`1.23 MB`"""
     unit = "B"
@@ -102,11 +93,3 @@ def format_nbytes(nbytes: float) -> str:
             break
         nbytes, unit = nbytes / 1000, larger
     return f"{nbytes:.3g} {unit}"
-
-
-def _html_row(tag: str, cells: list[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(_truncate_cell(cell))}</{tag}>" for cell in cells) + "</tr>"
-
-
-def _truncate_cell(cell: str) -> str:
-    return cell if len(cell) <= _MAX_CELL_LENGTH else f"{cell[: _MAX_CELL_LENGTH - 1]}…"

@@ -46,13 +46,13 @@ def render_value_tree(
     fold = FoldedTree(rows, classes)
     drawing = _ASCII if ascii else _BOX
     drawn = list(_draw_branches(fold.lines, drawing))
-    shown = _build_cells(drawn[:MAX_LINES], fold)
-    hidden = len(drawn) - len(shown)
+    visible = _build_cells(drawn[:MAX_LINES], fold)
+    hidden = len(drawn) - len(visible)
     room = width or sys.maxsize
     above = [_elide_middle(line, room, drawing[-1]) for line in summary_lines(rows, fold, title)]
     below = [f"... {pluralize(hidden, 'more line')}"] if hidden else []
     below += [_elide_middle(line, room, drawing[-1]) for line in missing_lines(missing)]
-    text = "\n".join([*above, *_lay_out_lines(shown, width, drawing[-1]), *below])
+    text = "\n".join([*above, *_lay_out_lines(visible, width, drawing[-1]), *below])
     return text.encode("ascii", "backslashreplace").decode() if ascii else text
 
 
@@ -75,38 +75,41 @@ def _draw_branches(
 
 
 def _build_cells(drawn: list[tuple[str, TreeLine]], fold: FoldedTree) -> list[LineCells]:
-    shown: list[LineCells] = []
+    rows_of_cells: list[LineCells] = []
     types: list[str] = []
     for head, line in drawn:
         cells = line_cells(line, fold.dtype, fold.device, head)
         types.append(cells.type)
-        # Below a line that is deeper the eye would take the shape from there; only a neighbour or the parent
-        # says it without doubt.
-        is_below = bool(shown) and 0 <= len(head) - len(shown[-1].head) <= len(_BOX[0])
+        # An omitted shape is read from the line above, so that must be a sibling or the parent, not a
+        # deeper line.
+        is_below = bool(rows_of_cells) and 0 <= len(head) - len(rows_of_cells[-1].head) <= len(_BOX[0])
         if is_below and not line.anomaly and "[" in cells.type and cells.type == types[-2]:
             cells.type = ""
-        shown.append(cells)
-    return shown
+        rows_of_cells.append(cells)
+    return rows_of_cells
 
 
-def _lay_out_lines(shown: list[LineCells], width: int | None, ellipsis: str) -> list[str]:
-    columns = column_widths(shown)
+def _lay_out_lines(rows_of_cells: list[LineCells], width: int | None, ellipsis: str) -> list[str]:
+    columns = column_widths(rows_of_cells)
     values = [
         _format_anomalous(cells, columns) if cells.body else _format_ordinary(cells, columns)
-        for cells in shown
+        for cells in rows_of_cells
     ]
-    left = _label_column_width(shown, values, width)
+    left = _label_column_width(rows_of_cells, values, width)
     return [
-        _format_line(cells, value, left, width, ellipsis) for cells, value in zip(shown, values, strict=True)
+        _format_line(cells, value, left, width, ellipsis)
+        for cells, value in zip(rows_of_cells, values, strict=True)
     ]
 
 
-def _label_column_width(shown: list[LineCells], values: list[str], width: int | None) -> int:
-    heads = [len(cells.head) + len(cells.label) + len(cells.times) for cells in shown]
+def _label_column_width(rows_of_cells: list[LineCells], values: list[str], width: int | None) -> int:
+    heads = [len(cells.head) + len(cells.label) + len(cells.times) for cells in rows_of_cells]
     if width is None:
         return max((head for head in heads if head <= _MAX_LABEL_WIDTH), default=_MAX_LABEL_WIDTH)
-    right = max((len(value) for cells, value in zip(shown, values, strict=True) if not cells.body), default=0)
-    least = max((len(cells.head) for cells in shown), default=0) + _MIN_LABEL_WIDTH
+    right = max(
+        (len(value) for cells, value in zip(rows_of_cells, values, strict=True) if not cells.body), default=0
+    )
+    least = max((len(cells.head) for cells in rows_of_cells), default=0) + _MIN_LABEL_WIDTH
     return min(max(heads, default=0), max(least, width - right - 2))
 
 
@@ -165,7 +168,7 @@ def _elide_middle(text: str, room: int, ellipsis: str) -> str:
 def _is_terminal(stream: Any) -> bool:
     try:
         return bool(stream.isatty())
-    except (AttributeError, ValueError):  # no stream at all, or a closed one
+    except (AttributeError, ValueError):  # no stream, or a closed one
         return False
 
 
@@ -240,8 +243,8 @@ class ColumnWidths(NamedTuple):
         return cells.low.rjust(self.low).ljust(self.low + self.high + (4 if self.high else 0))
 
 
-def column_widths(shown: Sequence[LineCells]) -> ColumnWidths:
-    plain = [cells for cells in shown if not cells.body]
+def column_widths(rows_of_cells: Sequence[LineCells]) -> ColumnWidths:
+    plain = [cells for cells in rows_of_cells if not cells.body]
     return ColumnWidths(
         min(_MAX_TYPE_WIDTH, max((len(cells.type) for cells in plain), default=0)),
         max((len(cells.low) for cells in plain if cells.high), default=0),

@@ -20,7 +20,7 @@ from tensortap.render.words import (
 )
 
 _MAX_ANOMALOUS_REPEATS = 5
-_MIN_USUAL_SHARE = 0.75  # the share of siblings that must agree before another one counts as unusual
+_MIN_USUAL_SHARE = 0.75  # of siblings that must agree before another counts as anomalous
 
 
 @dataclass(slots=True)
@@ -210,10 +210,10 @@ def _is_output(value: ModuleValue) -> bool:
     return value.location.arrow == "->" and label[:1] in ("", "[", ".") and not label.endswith(".grad")
 
 
-def _value_label(place: ValueLocation) -> str:
-    if place.arrow != "->":
-        return place.label or '""'
-    return place.label.removeprefix(".") or "out"  # `.k` is the part `k` of an output
+def _value_label(location: ValueLocation) -> str:
+    if location.arrow != "->":
+        return location.label or '""'
+    return location.label.removeprefix(".") or "out"  # `.k` is the part `k` of an output
 
 
 def _list_index(module: ModuleNode) -> int:
@@ -244,7 +244,7 @@ class ModuleNode:
     path: str
     values: dict[str, ModuleValue] = field(default_factory=dict)
     modules: dict[str, ModuleNode] = field(default_factory=dict)
-    items: list[ModuleValue | ModuleNode] = field(default_factory=list)  # both, in the order of the run
+    items: list[ModuleValue | ModuleNode] = field(default_factory=list)  # both, in execution order
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, ModuleValue]]:
         """Every value below, under its name relative to this module."""
@@ -270,16 +270,16 @@ def _relative_name(prefix: str, value: ModuleValue) -> str:
 
 
 def build_module_tree(rows: Sequence[ValueRow]) -> ModuleNode:
-    root, placed = ModuleNode("", ""), locate_values(rows)
+    root, locations = ModuleNode("", ""), locate_values(rows)
     for row in rows:
-        place = placed[row.name]
+        location = locations[row.name]
         module = root
-        for segment in place.module:
+        for segment in location.module:
             module = _get_or_add_child(module, segment)
-        key = f"{place.arrow}{place.label}"
+        key = f"{location.arrow}{location.label}"
         value = module.values.get(key)
         if value is None:
-            value = module.values[key] = ModuleValue(place, [], (row, row))
+            value = module.values[key] = ModuleValue(location, [], (row, row))
             module.items.append(value)
         value.rows.append(row)
         value.ends = (value.ends[0], row)
@@ -304,7 +304,7 @@ def pool_siblings(group: list[ModuleNode]) -> ModuleNode:
         key: ModuleValue(
             value.location,
             [row for module in group for row in module.values[key].rows],
-            # Between siblings of one moment, the last; a trend over the steps would mix both.
+            # Between siblings, the last step of each; a trend over the steps would mix both.
             (value.ends[0] if value.is_pooled else value.ends[-1], last.values[key].ends[-1]),
             is_pooled=True,
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 
 from tensortap.render.histogram import Bins, merge_histograms
 from tensortap.render.histogram_svg import small_histogram_svg
+from tensortap.render.html import Html, element, join, style_sheet
 from tensortap.render.value_rows import HISTOGRAM_BINS, ValueRow
 from tensortap.render.value_tree import (
     MAX_LINES,
@@ -25,7 +25,7 @@ _INDENT = 2
 _MAX_LABEL_WIDTH = 48
 _NO_HISTOGRAM = " " * 6
 # Orange with black on it can be told apart by everyone, on white and on black.
-_STYLE = """<style>
+_STYLE = """
 .tt-tree{font-family:monospace;font-size:90%;line-height:1.45;color:inherit;white-space:pre;overflow-x:auto}
 .tt-tree p{margin:0;white-space:pre}
 .tt-tree details details,.tt-tree details>div{margin-left:2ch}
@@ -37,7 +37,8 @@ _STYLE = """<style>
 .tt-tree svg{width:5ch;height:1em;margin-right:1ch;vertical-align:-.1em;fill:currentColor;opacity:.65}
 .tt-tree b{background:#e69f00;color:#000;border-radius:2px}
 .tt-tree i{font-style:normal;opacity:.65}
-</style>"""
+"""
+_SIGN = element("b", "!")
 
 
 def render_value_tree_html(
@@ -46,7 +47,7 @@ def render_value_tree_html(
     missing: MissingValues = (),
     *,
     classes: Mapping[str, str] | None = None,
-) -> str:
+) -> Html:
     """The tree as self-contained HTML. Paths to anomalies are open, other nested lines closed."""
     fold = FoldedTree(rows, classes)
     flat = _flatten(fold.lines)
@@ -54,22 +55,19 @@ def render_value_tree_html(
     hidden = len(flat) - MAX_LINES
     more = [f"... {pluralize(hidden, 'more line')}"] if hidden > 0 else []
     first, *trouble = summary_lines(rows, fold, title)
-    above = [_paragraph(first), *(f"<p>{_mark_anomaly(line)}</p>" for line in trouble)]
-    below = [_paragraph(line) for line in (*more, *missing_lines(missing))]
-    return f'<div class="tt-tree">{_STYLE}{"".join([*above, *map(page.html, fold.lines), *below])}</div>'
+    above = [element("p", first), *map(_anomaly_paragraph, trouble)]
+    below = [element("p", line) for line in (*more, *missing_lines(missing))]
+    parts = (style_sheet(_STYLE), *above, *map(page.html, fold.lines), *below)
+    return element("div", *parts, class_="tt-tree")
 
 
 def _flatten(lines: Sequence[TreeLine], depth: int = 0) -> list[tuple[int, TreeLine]]:
     return [entry for line in lines for entry in ((depth, line), *_flatten(line.children, depth + 1))]
 
 
-def _paragraph(text: str) -> str:
-    return f"<p>{escape(text)}</p>"
-
-
-def _mark_anomaly(trouble: str) -> str:
+def _anomaly_paragraph(text: str) -> Html:
     """The sign coloured; it is readable without the colour too."""
-    return f"<b>!</b>{escape(trouble.removeprefix('!'))}"
+    return element("p", _SIGN, text.removeprefix("!"))
 
 
 class _HtmlTree:
@@ -83,32 +81,28 @@ class _HtmlTree:
         self._left = min(_MAX_LABEL_WIDTH, max(labels, default=0))
         self._columns: ColumnWidths = column_widths([cells for _, cells in self._cells.values()])
 
-    def html(self, line: TreeLine) -> str:
+    def html(self, line: TreeLine) -> Html:
         if id(line) not in self._cells:
-            return ""
+            return Html("")
         depth, cells = self._cells[id(line)]
-        label = escape(_full_label(cells).ljust(self._left - _INDENT * depth))
+        label = _full_label(cells).ljust(self._left - _INDENT * depth)
         value = self._anomalous_cells(line, cells) if cells.body else self._ordinary_cells(line, cells)
-        content = f"{label} {value}".rstrip()
+        content = Html(join(label, " ", *value).rstrip())
         if not line.children:
-            return f"<div>{content}</div>"
+            return element("div", content)
         is_open = depth == 0 or (not line.brief and _contains_anomaly(line))
-        inside = "".join(map(self.html, line.children))
-        return f"<details{' open' if is_open else ''}><summary>{content}</summary>{inside}</details>"
+        inside = map(self.html, line.children)
+        return element("details", element("summary", content), *inside, open=is_open)
 
-    def _ordinary_cells(self, line: TreeLine, cells: LineCells) -> str:
+    def _ordinary_cells(self, line: TreeLine, cells: LineCells) -> tuple[str, ...]:
         words = f"{self._columns.format_numbers(cells)}  {cells.trend:<{self._columns.trend}}"
-        tail = f"  <i>{escape(cells.tail)}</i>" if cells.tail else ""
-        return (
-            f"  {escape(self._columns.format_type(cells))}  {_histogram_svg(line.rows)}{escape(words)}{tail}"
-        )
+        tail = ("  ", element("i", cells.tail)) if cells.tail else ()
+        return "  ", self._columns.format_type(cells), "  ", _histogram_svg(line.rows), words, *tail
 
-    def _anomalous_cells(self, line: TreeLine, cells: LineCells) -> str:
+    def _anomalous_cells(self, line: TreeLine, cells: LineCells) -> tuple[str, ...]:
         where = f"{cells.where}: " if cells.where else ""
-        start = (
-            f"{escape(self._columns.format_type(cells))}  {_histogram_svg(line.rows)}" if cells.arrow else ""
-        )
-        return f"<b>!</b> {start}{escape(where + cells.body)}"
+        start = (self._columns.format_type(cells), "  ", _histogram_svg(line.rows)) if cells.arrow else ()
+        return _SIGN, " ", *start, where + cells.body
 
 
 def _full_label(cells: LineCells) -> str:

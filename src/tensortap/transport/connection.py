@@ -96,10 +96,10 @@ class Connection:
                 frame = self._receive(deadline)
                 if frame is not None:
                     return frame
-                remaining_seconds(deadline)  # a flood of what we do not know must not keep us here
+                remaining_seconds(deadline)  # a flood of unknown frames must not keep us here
         except TimeoutError:
             raise
-        except (OSError, ValueError):  # after bytes that cannot be understood nothing else can be
+        except (OSError, ValueError):  # after invalid bytes the stream is out of sync
             self.close()
             raise
 
@@ -276,14 +276,14 @@ def _establish(
             raise ValueError("an empty token would let everybody in; give a secret, or None for no token")
         peer = check_unix_peer(connection)
         stream, binding = wrap_tls(connection, tls, deadline, host)
-        link = Connection(stream, HANDSHAKE_LIMITS)
+        established = Connection(stream, HANDSHAKE_LIMITS)
         try:
-            link.peer = greet(link, token, binding, deadline, about or {}, peer)
+            established.peer = greet(established, token, binding, deadline, about or {}, peer)
         except BaseException:
-            link.close()
+            established.close()
             raise
-        link.limits = limits
-        return link
+        established.limits = limits
+        return established
 
 
 def _allocate_aligned(nbytes: int) -> _Array:

@@ -65,16 +65,16 @@ class FrameLimits:
     data: int = 4 << 30  # bytes
     dims: int = 32
     json_depth: int = 32
-    parts: int = 100_000  # nodes of a value
-    depth: int = 256  # containers within containers
-    numbers: int = 1 << 22  # elements of a list that travels as one block
+    parts: int = 100_000  # nodes per value
+    depth: int = 256  # nesting of containers
+    numbers: int = 1 << 22  # elements of a list sent as one block
 
 
 DEFAULT_LIMITS = FrameLimits()
 
 
 class FrameHeader(NamedTuple):
-    kind: int  # a Kind, or the number of one that a later version has
+    kind: int  # a FrameKind, or the number of one from a later version
     flags: int
     meta_nbytes: int
     data_nbytes: int
@@ -160,10 +160,10 @@ def _decode_json(text: str) -> Any:
         meta, end = _scan(text, 0)
     except StopIteration:
         end = -1
-    return meta if end == len(text) else _DECODER.decode(text)  # blanks around it, or the error
+    return meta if end == len(text) else _DECODER.decode(text)  # surrounding whitespace, or raise
 
 
-# Made once: `json.dumps`, and `encode` of an encoder too, would make the C encoder anew for every frame.
+# Created once: `json.dumps` and `JSONEncoder.encode` create the C encoder anew for every frame.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _scan: Any = _DECODER.scan_once  # type: ignore[attr-defined]

@@ -67,7 +67,7 @@ def check_unix_peer(connection: socket.socket) -> PeerInfo:
 
 
 def handshake_as_client(
-    link: FrameChannel,
+    channel: FrameChannel,
     token: str | None,
     binding: str,
     deadline: float | None,
@@ -76,28 +76,28 @@ def handshake_as_client(
 ) -> PeerInfo:
     """Speak first, as the side that connected."""
     mine = secrets.token_hex(_NONCE_NBYTES)
-    link.send(
+    channel.send(
         FrameKind.HELLO, {"versions": [WIRE_VERSION], "nonce": mine}, timeout=remaining_seconds(deadline)
     )
-    hello = _expect_frame(link, FrameKind.HELLO, deadline)
+    hello = _expect_frame(channel, FrameKind.HELLO, deadline)
     _check_version(hello)
     _check_token_requirement(token, bool(hello.get("token")))
     nonces = (mine, _read_nonce(hello))
     if token:
-        link.send(
+        channel.send(
             FrameKind.AUTH,
             {"proof": token_proof(token, "connect", nonces, binding)},
             timeout=remaining_seconds(deadline),
         )
-        answer = _expect_frame(link, FrameKind.AUTH, deadline)
+        answer = _expect_frame(channel, FrameKind.AUTH, deadline)
         if not _verify_proof(answer, token, "accept", nonces, binding):
             raise RefusedError("the listener does not know the token; do not trust what is at that address")
-    link.send(FrameKind.OK, {"about": about}, timeout=remaining_seconds(deadline))
-    return replace(peer, about=_read_about(_expect_frame(link, FrameKind.OK, deadline)))
+    channel.send(FrameKind.OK, {"about": about}, timeout=remaining_seconds(deadline))
+    return replace(peer, about=_read_about(_expect_frame(channel, FrameKind.OK, deadline)))
 
 
 def handshake_as_server(
-    link: FrameChannel,
+    channel: FrameChannel,
     token: str | None,
     binding: str,
     deadline: float | None,
@@ -105,24 +105,24 @@ def handshake_as_server(
     peer: PeerInfo,
 ) -> PeerInfo:
     """Respond, as the side that accepted."""
-    hello = _expect_frame(link, FrameKind.HELLO, deadline)
+    hello = _expect_frame(channel, FrameKind.HELLO, deadline)
     mine = secrets.token_hex(_NONCE_NBYTES)
     own = {"versions": [WIRE_VERSION], "nonce": mine, "token": bool(token)}
-    link.send(FrameKind.HELLO, own, timeout=remaining_seconds(deadline))
+    channel.send(FrameKind.HELLO, own, timeout=remaining_seconds(deadline))
     _check_version(hello)
     nonces = (_read_nonce(hello), mine)
     if token:
         if not _verify_proof(
-            _expect_frame(link, FrameKind.AUTH, deadline), token, "connect", nonces, binding
+            _expect_frame(channel, FrameKind.AUTH, deadline), token, "connect", nonces, binding
         ):
-            _reject(link, deadline)
-        link.send(
+            _reject(channel, deadline)
+        channel.send(
             FrameKind.AUTH,
             {"proof": token_proof(token, "accept", nonces, binding)},
             timeout=remaining_seconds(deadline),
         )
-    peer_about = _read_about(_expect_frame(link, FrameKind.OK, deadline))
-    link.send(FrameKind.OK, {"about": about}, timeout=remaining_seconds(deadline))
+    peer_about = _read_about(_expect_frame(channel, FrameKind.OK, deadline))
+    channel.send(FrameKind.OK, {"about": about}, timeout=remaining_seconds(deadline))
     return replace(peer, about=peer_about)
 
 
@@ -140,8 +140,8 @@ def _verify_proof(
     return hmac.compare_digest(expected.encode(), _read_string(answer, "proof").encode("utf-8", "replace"))
 
 
-def _reject(link: FrameChannel, deadline: float | None) -> NoReturn:
-    link.send(
+def _reject(channel: FrameChannel, deadline: float | None) -> NoReturn:
+    channel.send(
         FrameKind.ERR, {"error": "the token is not the listener's"}, timeout=remaining_seconds(deadline)
     )
     raise RefusedError("somebody connected with a wrong token, and was refused")
@@ -166,8 +166,8 @@ def _check_token_requirement(token: str | None, is_asked: bool) -> None:
         )
 
 
-def _expect_frame(link: FrameChannel, kind: FrameKind, deadline: float | None) -> dict[str, Any]:
-    frame = link.receive(remaining_seconds(deadline))
+def _expect_frame(channel: FrameChannel, kind: FrameKind, deadline: float | None) -> dict[str, Any]:
+    frame = channel.receive(remaining_seconds(deadline))
     if frame.kind is FrameKind.ERR:
         raise RefusedError(f"the other side refused: {_sanitize(frame.meta.get('error'))}")
     if frame.kind is not kind:

@@ -180,7 +180,7 @@ _CHECKS: dict[str, Callable[..., int]] = {
 
 _SITE_SIZES = (3, 5, 6)
 _KINDS = frozenset(get_args(Kind))
-_UNPLACED_TYPES = frozenset((float, int, bool, str, type(None)))  # of which nothing is ever a piece
+_UNPLACED_TYPES = frozenset((float, int, bool, str, type(None)))  # never sharded
 _Numbers = int | tuple[int, ...]
 
 

@@ -18,7 +18,7 @@ from tensortap.transport.tls import TlsConfig, check_certificate, parse_host
 
 Bytes = bytes | bytearray | memoryview
 _READ_AHEAD = 1 << 16
-_MIN_DIRECT_READ = 1 << 15  # bytes; a larger read goes straight to where it belongs
+_MIN_DIRECT_READ = 1 << 15  # bytes; larger reads go directly into the target
 _MAX_VECTORS = 512
 _TLS_CHUNK = 1 << 20
 _TIMEVAL = struct.Struct("@ll")
@@ -66,7 +66,7 @@ class SocketStream:
         connection.setblocking(True)
         if connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._limited: set[int] = set()  # directions in which the kernel does not wait for ever
+        self._limited: set[int] = set()  # directions with a kernel timeout
         self.ahead = ReadAheadBuffer()
 
     def send(self, views: Sequence[Bytes], deadline: float | None) -> int:
@@ -197,7 +197,7 @@ def _close(connection: socket.socket, is_shared: bool) -> None:
 
 
 _LOOPBACK = ("127.0.0.1", "::1")
-_SEND_BUFFER = 128 << 10  # bytes; the system takes twice that
+_SEND_BUFFER = 128 << 10  # bytes; the kernel doubles it
 
 
 def open_socket(address: str, timeout: float) -> socket.socket:

@@ -52,7 +52,7 @@ def client_tls(fingerprint: str = "", authority: str | Path | None = None) -> Tl
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if fingerprint:
         context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE  # the fingerprint is looked at instead
+        context.verify_mode = ssl.CERT_NONE  # the fingerprint is checked instead
     elif authority is not None:
         context.load_verify_locations(authority)
     else:
@@ -98,7 +98,7 @@ def create_self_signed(folder: str | Path) -> CertificateFiles:
 
 
 def _run_openssl(program: str, pair: CertificateFiles) -> None:
-    # The key exists, closed to others, before anything is written to it.
+    # The key file is created private before anything is written to it.
     os.close(os.open(pair.key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
     pair.key.chmod(0o600)
     arguments = [
@@ -186,11 +186,11 @@ def _tcp_rows(family: int) -> Iterator[_TcpRow]:
         return
 
 
-def _hex_address(family: int, place: tuple[str, int]) -> str:
+def _hex_address(family: int, endpoint: tuple[str, int]) -> str:
     """As in /proc/net/tcp: each 4-byte word reversed."""
-    raw = socket.inet_pton(family, place[0])
+    raw = socket.inet_pton(family, endpoint[0])
     words = "".join(raw[at : at + 4][::-1].hex() for at in range(0, len(raw), 4))
-    return f"{words.upper()}:{place[1]:04X}"
+    return f"{words.upper()}:{endpoint[1]:04X}"
 
 
 def parse_host(address: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
+from tensortap.core.array_libraries import OPTIONAL_ARRAY_LIBRARIES
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.core.record import Record
@@ -32,7 +33,7 @@ from tensortap.transport.schema import (
 
 _Array = np.ndarray[Any, Any]
 _INT64 = range(-(2**63), 2**63)
-_MAX_INLINE_TEXT = 512  # characters; more lies in the data
+_MAX_INLINE_TEXT = 512  # characters; longer strings go into the data
 _MAX_INLINE_NUMBERS = 16
 _PADDING = memoryview(bytes(ALIGNMENT))
 _SEQUENCES = (list, tuple, deque, UserList)
@@ -59,20 +60,20 @@ def encode_for_wire(value: Any, limits: FrameLimits = DEFAULT_LIMITS) -> WireVal
 
 
 @dataclass(slots=True)
-class _Node:
+class _ValueNode:
     """A part of a value; its path is spelled out only for an error."""
 
     value: Any
     depth: int = 0
     key: Any = None
-    parent: _Node | None = None
+    parent: _ValueNode | None = None
 
     @property
     def path(self) -> str:
-        steps, place = [], self
-        while place.parent is not None:
-            steps.append(f"[{place.key!r}]")
-            place = place.parent
+        steps, node = [], self
+        while node.parent is not None:
+            steps.append(f"[{node.key!r}]")
+            node = node.parent
         return "".join(reversed(steps))
 
 
@@ -82,38 +83,38 @@ class _Encoder:
     tree: list[Any] = field(default_factory=list)
     buffers: list[memoryview] = field(default_factory=list)
     nbytes: int = 0
-    _stack: list[_Node] = field(default_factory=list)
+    _stack: list[_ValueNode] = field(default_factory=list)
 
     def run(self, value: Any) -> None:
-        self._stack.append(_Node(value))
+        self._stack.append(_ValueNode(value))
         while self._stack:
-            place = self._stack.pop()
+            node = self._stack.pop()
             try:
-                self._add(place)
+                self._add(node)
             except UnsupportedValueError as error:
-                if place.parent is None:
+                if node.parent is None:
                     raise
-                raise UnsupportedValueError(f"{place.path}: {error}") from error
+                raise UnsupportedValueError(f"{node.path}: {error}") from error
 
-    def _add(self, place: _Node) -> None:
-        value = place.value
+    def _add(self, node: _ValueNode) -> None:
+        value = node.value
         write = _WRITERS.get(type(value))
         if write is not None:
             write(self, value)
             return
         if type(value) in (list, tuple):
-            self._add_sequence(place)
+            self._add_sequence(node)
             return
         framework = framework_of(value)
         if framework.name != "python":
             self._add_array(value, framework)
             return
         if type(value) is dict:
-            self._add_mapping(place)
+            self._add_mapping(node)
         elif isinstance(value, (set, frozenset)):
-            self._add_set(place)
+            self._add_set(node)
         else:
-            self._add_subclass(place)
+            self._add_subclass(node)
 
     def add_leaf(self, node: Any) -> None:
         self.tree.append(node)
@@ -146,47 +147,47 @@ class _Encoder:
         extra = _array_extra(value, framework, description.type)
         self.add_block([*node, extra] if extra else node, _contiguous_bytes(bits))
 
-    def _add_sequence(self, place: _Node) -> None:
+    def _add_sequence(self, node: _ValueNode) -> None:
         """A plain list or tuple, which may be long: no per-item overhead that is not needed."""
-        value = place.value
+        value = node.value
         if not self._add_number_list(value):
             self.tree.append([type(value).__name__, len(value)])
-            self._push_children(place, value, range(len(value)))
+            self._push_children(node, value, range(len(value)))
 
-    def _add_mapping(self, place: _Node) -> None:
-        value = place.value
+    def _add_mapping(self, node: _ValueNode) -> None:
+        value = node.value
         self.tree.append(["dict", len(value)])
-        self._push_children(place, list(value.values()), list(value), has_keys=True)
+        self._push_children(node, list(value.values()), list(value), has_keys=True)
 
-    def _add_container(self, place: _Node, parts: list[pytree.Child]) -> None:
-        value, items = place.value, [part.value for part in parts]
+    def _add_container(self, node: _ValueNode, parts: list[pytree.Child]) -> None:
+        value, items = node.value, [part.value for part in parts]
         if isinstance(value, _SEQUENCES):
             self.tree.append(
                 ["tuple" if isinstance(value, tuple) else "list", len(parts), _container_note(value)]
             )
-            self._push_children(place, items, range(len(items)))
+            self._push_children(node, items, range(len(items)))
         else:
             self.tree.append(["dict", len(parts), _container_note(value)])
-            self._push_children(place, items, [part.key for part in parts], has_keys=True)
+            self._push_children(node, items, [part.key for part in parts], has_keys=True)
 
-    def _add_set(self, place: _Node) -> None:
-        items = list(place.value)
-        self.tree.append(["frozenset" if isinstance(place.value, frozenset) else "set", len(items)])
-        self._push_children(place, items, range(len(items)))
+    def _add_set(self, node: _ValueNode) -> None:
+        items = list(node.value)
+        self.tree.append(["frozenset" if isinstance(node.value, frozenset) else "set", len(items)])
+        self._push_children(node, items, range(len(items)))
 
     def _push_children(
-        self, place: _Node, items: Sequence[Any], keys: Sequence[Any], *, has_keys: bool = False
+        self, node: _ValueNode, items: Sequence[Any], keys: Sequence[Any], *, has_keys: bool = False
     ) -> None:
         """Push the items of a container, the first on top."""
-        depth, count = place.depth + 1, len(self.tree) + len(self._stack) + len(items) * (1 + has_keys)
+        depth, count = node.depth + 1, len(self.tree) + len(self._stack) + len(items) * (1 + has_keys)
         if depth > self.limits.depth:
             _refuse(f"the value contains itself or is nested deeper than {self.limits.depth}")
         if count > self.limits.parts:
             _refuse(f"a value of more than {self.limits.parts} parts; send numbers as arrays")
         for item, key in zip(reversed(items), reversed(keys), strict=True):
-            self._stack.append(_Node(item, depth, key, place))
+            self._stack.append(_ValueNode(item, depth, key, node))
             if has_keys:
-                self._stack.append(_Node(key, depth, key, place))
+                self._stack.append(_ValueNode(key, depth, key, node))
 
     def _add_number_list(self, items: list[Any] | tuple[Any, ...]) -> bool:
         """Whether the items were added as one block: a list of numbers of one type."""
@@ -199,20 +200,21 @@ class _Encoder:
         self.add_block(["numbers", type(items).__name__, dtype, len(items)], np.array(items, dtype))
         return True
 
-    def _add_subclass(self, place: _Node) -> None:
+    def _add_subclass(self, node: _ValueNode) -> None:
         """A user's subclass is sent as the container or Python value that it derives from."""
-        value = place.value
+        value = node.value
         parts = pytree.children(value)
         if parts is not None:
-            self._add_container(place, parts)
+            self._add_container(node, parts)
             return
         for kind, plain in _TO_BASE_TYPE.items():
             if isinstance(value, kind):
                 _WRITERS[kind](self, plain(value))
                 return
-        what = type(value)
+        value_type = type(value)
         _refuse(
-            f"a {what.__module__}.{what.__qualname__} cannot be sent; arrays, numbers, text, None and "
+            f"a {value_type.__module__}.{value_type.__qualname__} cannot be sent; "
+            "arrays, numbers, text, None and "
             "lists, tuples, dicts and sets of them can"
         )
 
@@ -270,7 +272,7 @@ def _write_bytes(packing: _Encoder, value: bytes | bytearray) -> None:
     packing.add_block([type(value).__name__, len(value)], value)
 
 
-# By the kind's own rules: a subclass may have others.
+# By the base type's own methods: a subclass may override them.
 _TO_BASE_TYPE: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -292,7 +294,6 @@ _WRITERS: dict[type, Any] = {
 
 
 TargetFramework = Literal["loaded", "own", "numpy"]
-_OPTIONAL_FRAMEWORKS = ("torch", "jax")
 
 
 def decode_from_wire(
@@ -307,12 +308,12 @@ def decode_from_wire(
     installed (`"own"`); otherwise, and with `"numpy"`, as a numpy array.
     """
     tree = meta.get("tree")
-    places, nbytes = node_extents(tree, limits)
+    extents, nbytes = node_extents(tree, limits)
     buffer = np.frombuffer(data, np.uint8) if nbytes or len(data) else np.empty(0, np.uint8)
     if buffer.nbytes != nbytes:
         raise BadFrameError(f"a value of {nbytes} bytes came with {buffer.nbytes} bytes of data")
     try:
-        return _build_value(tree, places, buffer, into)  # type: ignore[arg-type]
+        return _build_value(tree, extents, buffer, into)  # type: ignore[arg-type]
     except BadFrameError:
         raise
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
@@ -331,17 +332,17 @@ def original_types(meta: dict[str, Any]) -> list[str]:
     return types
 
 
-def _build_value(tree: list[Any], places: list[Extent], buffer: _Array, into: TargetFramework) -> Any:
+def _build_value(tree: list[Any], extents: list[Extent], buffer: _Array, into: TargetFramework) -> Any:
     """In reverse, so that a container finds its items on the stack, the first on top."""
     stack: list[Any] = []
-    for node, place in zip(reversed(tree), reversed(places), strict=True):
+    for node, extent in zip(reversed(tree), reversed(extents), strict=True):
         if type(node) is not list:
             stack.append(node)
         elif node[0] in CONTAINERS:
             items = [stack.pop() for _ in range(child_count(node))]
             stack.append(_build_container(node[0], items))
         else:
-            stack.append(_build_leaf(node, buffer[place.start : place.start + place.nbytes], into))
+            stack.append(_build_leaf(node, buffer[extent.start : extent.start + extent.nbytes], into))
     return stack[0]
 
 
@@ -385,15 +386,15 @@ def _build_array(
 
 def _to_framework(bits: _Array, framework: str, dtype: str, into: TargetFramework) -> Any:
     is_wanted = into == "own" or (into == "loaded" and sys.modules.get(framework) is not None)
-    if framework in _OPTIONAL_FRAMEWORKS and is_wanted:
+    if framework in OPTIONAL_ARRAY_LIBRARIES and is_wanted:
         try:
             return framework_named(framework).from_bits(bits, dtype)
-        except (ImportError, TensortapError):  # not installed, or without this number type
+        except (ImportError, TensortapError):  # not installed, or without this dtype
             pass
     return framework_named("numpy").from_bits(bits, dtype)
 
 
-_JOIN_NBYTES = 4096  # bytes; below that a buffer of the pool would be mostly empty
+_JOIN_NBYTES = 4096  # below that a pooled buffer would be mostly empty
 _COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
 
 
@@ -417,7 +418,7 @@ def copy_buffers(sent: WireValue, pool: BufferPool) -> Buffer | bytes:
 
 def _copy(target: np.ndarray[Any, Any], view: memoryview) -> None:
     if view.nbytes <= _COPY_WITH_GIL:
-        # numpy would give the interpreter's lock away for this, and the sending thread would take it.
+        # numpy would release the GIL for this, and the sending thread would take it.
         target.data[:] = view
     else:
         np.copyto(target, np.frombuffer(view, np.uint8))

@@ -25,7 +25,7 @@ class OrderedFile:
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        # Shared, as HDF5's readers take it: others may read, and none may write.
+        # Shared, like HDF5 readers: others may read, none may write.
         lock_file(self._descriptor, fcntl.LOCK_SH)
         self._process = os.getpid()
         self._position = 0
@@ -86,7 +86,7 @@ class OrderedFile:
 
     def write(self, data: memoryview) -> int:
         start, self._position = self._position, self._position + len(data)
-        if os.getpid() != self._process:  # a forked child ends with a copy of the library's memory
+        if os.getpid() != self._process:  # a forked child flushes its copy of the library's memory at exit
             return len(data)
         is_change = self._is_deferring and start < self._committed
         if is_change or not self._try_write(_write_all, data, start):

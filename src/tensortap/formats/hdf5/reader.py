@@ -57,7 +57,7 @@ def find_datasets(file: Any) -> dict[str, list[StoredDataset]]:
 
 def _value_keys(file: Any, is_ours: bool) -> list[str]:
     if is_ours:
-        # A commit that was cut short may leave a name in two tables, of which either would do.
+        # An interrupted commit may leave a name in two tables; either is valid.
         return [key for key in dict.fromkeys(file) if not is_companion(key) and key + ITERATIONS in file]
     keys: list[str] = []
     file.visititems(lambda key, node: keys.append(key) if is_dataset(node) else None)
@@ -66,7 +66,7 @@ def _value_keys(file: Any, is_ours: bool) -> list[str]:
 
 def _open_dataset(file: Any, key: str) -> StoredDataset:
     values, iterations = file[key], file[key + ITERATIONS]
-    # A commit may have come between reading the one and the other.
+    # A commit may have happened between the two reads.
     count = min(len(file[key + suffix]) for suffix in ("", *COMPANION_SUFFIXES) if key + suffix in file)
     ends = (
         [_read_numbers(iterations, slice(row, row + 1))[0] for row in (0, count - 1)]
@@ -116,8 +116,8 @@ class DatasetRows:
             if len(here):
                 low, high = int(within.min()), int(within.max()) + 1
                 together = _read_range(part, range(low, high), read)
-                for place, row in zip(here.tolist(), within.tolist(), strict=True):
-                    values[place] = together[row - low]
+                for position, row in zip(here.tolist(), within.tolist(), strict=True):
+                    values[position] = together[row - low]
         return values
 
     def _values_of(self, part: StoredDataset, rows: slice) -> list[Any]:
@@ -150,12 +150,12 @@ def _row_locations(file: Any, parts: list[StoredDataset]) -> Array:
     total = sum(part.count for part in parts)
     later = [file[part.key + POSITIONS][: part.count] for part in parts[1:]]
     highest = max((int(positions[-1]) + 1 for positions in later if len(positions)), default=0)
-    places = np.full((max(total, highest), 2), -1, np.int64)
+    locations = np.full((max(total, highest), 2), -1, np.int64)
     for number, positions in enumerate(later, 1):
-        places[positions] = np.stack([np.full(len(positions), number), np.arange(len(positions))], 1)
-    free = np.flatnonzero(places[:, 0] < 0)[: parts[0].count]
-    places[free] = np.stack([np.zeros(len(free), np.int64), np.arange(len(free))], 1)
-    located: Array = places[places[:, 0] >= 0]
+        locations[positions] = np.stack([np.full(len(positions), number), np.arange(len(positions))], 1)
+    free = np.flatnonzero(locations[:, 0] < 0)[: parts[0].count]
+    locations[free] = np.stack([np.zeros(len(free), np.int64), np.arange(len(free))], 1)
+    located: Array = locations[locations[:, 0] >= 0]
     return located
 
 

@@ -23,12 +23,10 @@ except ImportError:
     raise MissingExtraError("traces in HDF5 need h5py, so: pip install 'tensortap[hdf5]'") from None
 
 VERSION_ATTRIBUTE = "tensortap_trace"  # an attribute of the file
-_SHARED_CHUNK_NBYTES = (
-    128 << 10
-)  # bytes of a chunk that several values share; it is written again with every flush
+_SHARED_CHUNK_NBYTES = 128 << 10  # a chunk shared by several values; rewritten with every flush
 _MAX_ROWS_PER_CHUNK = 1024
-_LARGE_CHUNK_NBYTES = 1 << 20  # bytes of a chunk that is a value, or a slab of one
-_CHUNK_CACHE_NBYTES = 2 << 20  # bytes of open chunks per dataset
+_LARGE_CHUNK_NBYTES = 1 << 20  # a chunk that is one value, or a slab of it
+_CHUNK_CACHE_NBYTES = 2 << 20  # per dataset
 _FILL_VALUE = -1
 
 
@@ -114,7 +112,7 @@ class ValueDataset:
         self._shapes: h5py.Dataset | None = None
         self._rows: list[tuple[Any, StepAndRank, int]] = []
         self._written = 0
-        self.pending_nbytes = 0  # bytes
+        self.pending_nbytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -313,7 +311,7 @@ COMPANION_SUFFIXES = (ITERATIONS, RANKS, SHAPES, POSITIONS)
 _PART = re.compile(r"~(\d+)$")
 _COMPANION = re.compile(rf"_(?={'|'.join(suffix[1:] + '$' for suffix in COMPANION_SUFFIXES)})")
 _UNSAFE_IN_KEY = re.compile(r"[%/\x00-\x1f\x7f\ud800-\udfff]|^\.{1,2}$")
-_MAX_KEY_NBYTES = 30_000  # bytes; the library fails on links and attributes of 64 KiB
+_MAX_KEY_NBYTES = 30_000  # h5py fails on links and attributes of 64 KiB
 
 
 def encode_key(name: str) -> str:

@@ -24,15 +24,15 @@ class StoredForm(NamedTuple):
 
     kind: StoredKind
     framework: str = "python"
-    dtype: str = ""  # the true one
-    stored: str = ""  # numpy's spelling of what lies in the file
+    dtype: str = ""  # of the value
+    stored: str = ""  # numpy dtype string in the file
 
 
 class StoredCell(NamedTuple):
     """A value in its stored form."""
 
     form: StoredForm
-    content: Any  # an array, or a text
+    content: Any  # an array, or a str
 
 
 class DtypeCasts(NamedTuple):
@@ -79,7 +79,7 @@ def _encode_array(value: Any, framework: Framework, description: Description) ->
     elif bits.dtype.kind == "U":
         stored = np.char.encode(bits, "utf-8")
     elif bits.dtype.names is not None:
-        # As bytes: a type of fields is not told by its short name, under which the dataset is made.
+        # As bytes: the dtype string of the dataset does not describe structured dtypes.
         stored = np.ascontiguousarray(bits).view(f"V{bits.dtype.itemsize}")
     else:
         stored = bits
@@ -93,7 +93,7 @@ def _cast_cell(cell: StoredCell, casts: DtypeCasts) -> StoredCell:
         return cell
     if target.kind in "iu":
         _check_overflow(cell.content, target)
-    with np.errstate(over="ignore"):  # infinity is what the wanted type has for a larger number
+    with np.errstate(over="ignore"):  # larger numbers become infinity
         content = cell.content.astype(target, copy=False)
     return StoredCell(StoredForm("numbers", cell.form.framework, target.name, content.dtype.str), content)
 

@@ -12,9 +12,9 @@ from tensortap.formats.hdf5.ordered_file import OrderedFile, lock_file
 from tensortap.formats.hdf5.schema import StepAndRank, StorageOptions, ValueDataset, create_file
 from tensortap.formats.hdf5.values import StoredCell
 
-_COMMIT_INTERVAL = 1.0  # seconds between two commits that nobody asked for
-_MAX_PENDING_NBYTES = 64 << 20  # bytes
-_MAX_HOLE_NBYTES = 64 << 20  # bytes
+_COMMIT_INTERVAL = 1.0  # seconds between automatic commits
+_MAX_PENDING_NBYTES = 64 << 20
+_MAX_HOLE_NBYTES = 64 << 20
 
 
 class TraceWriter:
