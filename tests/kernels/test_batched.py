@@ -164,7 +164,8 @@ def test_other_threads_run_while_small_pairs_are_compared():
 
 
 def test_rows_and_columns_need_two_axes():
-    assert [last_axis_length(shape) for shape in [(), (5,), (1, 5), (5, 1), (2, 5), (3, 1, 4), (1, 1, 4)]] == [
+    shapes = [(), (5,), (1, 5), (5, 1), (2, 5), (3, 1, 4), (1, 1, 4)]
+    assert [last_axis_length(shape) for shape in shapes] == [
         0, 0, 0, 0, 5, 4, 0,
     ]  # fmt: skip
 
