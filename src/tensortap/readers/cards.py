@@ -132,7 +132,7 @@ def _sign_shares_svg(sample: Array, dtype: str) -> Html:
         offset += share
     labelled = zip(shares, ("negative", "zero", "positive"), strict=True)
     label = ", ".join(f"{share:.0%} {word}" for share, word in labelled)
-    return svg(label, 240, 6, *rectangles, element("title", label), **SMALL_LABELS)
+    return svg(label, (240, 6), *rectangles, element("title", label), **SMALL_LABELS)
 
 
 def _statistics_table(summary: ArraySummary) -> Html:
@@ -204,7 +204,7 @@ def _range_svg(rows: list[tuple[float, float, float]]) -> Html:
     ends = element("text", f"{_format_number(low)} .. {_format_number(high)}", x=0, y=84)
     area = element("polygon", fill=_COLOUR, fill_opacity=".25", points=band)
     line = element("polyline", fill="none", stroke=_COLOUR, stroke_width=1.5, points=" ".join(points(1)))
-    return svg("range and mean of each value, in order", 480, 88, area, line, ends, **SMALL_LABELS)
+    return svg("range and mean of each value, in order", (480, 88), area, line, ends, **SMALL_LABELS)
 
 
 def _at_most(values: list[Any], limit: int) -> list[Any]:

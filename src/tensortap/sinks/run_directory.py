@@ -32,6 +32,7 @@ from tensortap.formats.serializers import EncodedValue, encode
 from tensortap.frameworks.retention import Buffer, BufferPool
 from tensortap.kernels.hashing import checksum, crc32
 from tensortap.kernels.statistics import statistics
+from tensortap.render.text import truncate
 from tensortap.sinks.run_storage import FileStorage, PackStorage, RunStorage, WriteRequest
 
 Layout = Literal["files", "pack"]
@@ -184,7 +185,7 @@ class RunDirectory:
             with self._lock:
                 self._storage.store(request, data)
         except OSError as error:
-            raise write_failed_error(_short_repr(request.name), self.path, error) from error
+            raise write_failed_error(truncate(repr(request.name), 80, "..."), self.path, error) from error
         finally:
             if isinstance(body, Buffer):
                 body.release()
@@ -205,11 +206,6 @@ def _close_unclosed(process: int, writer: BackgroundWriter | None, storage: RunS
             writer.close()
     finally:
         storage.close()
-
-
-def _short_repr(name: Any) -> str:
-    text = repr(name)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 _NICE = 10

@@ -8,7 +8,6 @@ import socket
 import threading
 import weakref
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +15,7 @@ from typing import Any, Self
 from tensortap.comparison.runs.compare import Comparison
 from tensortap.core.errors import MissingExtraError, NoRunError, NotServingError, RefusedError
 from tensortap.readers.run import Run
+from tensortap.render import html
 
 try:
     import uvicorn
@@ -110,10 +110,11 @@ class View:
 
     def _repr_html_(self) -> str:
         if not self.is_open:
-            return "<p>the viewer is closed</p>"
+            return html.element("p", "the viewer is closed")
         # A link instead of an iframe: a page that allows framing is open to clickjacking.
-        link = f'<a href="{escape(self.url)}" target="_blank" rel="noopener">open the viewer</a>'
-        return f"<p>{link} ({len(self.state.library.run_ids)} runs; the link works once)</p>"
+        link = html.element("a", "open the viewer", href=self.url, target="_blank", rel="noopener")
+        note = f" ({len(self.state.library.run_ids)} runs; the link works once)"
+        return html.element("p", link, note)
 
     def _run(self) -> None:
         self._server.run(sockets=[self._socket])

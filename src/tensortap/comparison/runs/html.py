@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 from tensortap.comparison.diagnosis.verdict import Finding
 from tensortap.comparison.runs import text as text_report
 from tensortap.comparison.runs.result import ComparisonResult
+from tensortap.render.html import Html, element, join, page, style_sheet, svg, table
+from tensortap.render.text import truncate
 
 _MAX_ROWS, _MAX_BARS, _MAX_LENGTH = 300, 400, 120
 _COLOURS = {
@@ -31,23 +32,18 @@ _STYLE = """
 """
 
 
-def render_page(comparison: ComparisonResult) -> str:
-    title = escape(_truncate(f"{comparison.a} against {comparison.b}"))
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
-    return f"{head}<body>{render_fragment(comparison)}</body></html>\n"
+def render_page(comparison: ComparisonResult) -> Html:
+    return page(_truncate(f"{comparison.a} against {comparison.b}"), render_fragment(comparison))
 
 
-def render_fragment(comparison: ComparisonResult) -> str:
+def render_fragment(comparison: ComparisonResult) -> Html:
     """The comparison as an HTML fragment, for notebooks."""
+    differing = [explanation.text for explanation in comparison.gate if explanation.state == "differs"]
     parts = [
-        f"<style>{_STYLE}</style>",
-        f"<p>A {_html_code(comparison.a)}<br>B {_html_code(comparison.b)}</p>",
-    ]
-    parts += [
-        _html_list([explanation.text for explanation in comparison.gate if explanation.state == "differs"])
-    ]
-    parts += [
-        f"<h2>{escape(_truncate(text_report.headline(comparison)))}</h2>",
+        style_sheet(_STYLE),
+        element("p", "A ", _code(comparison.a), element("br"), "B ", _code(comparison.b)),
+        _list(differing),
+        element("h2", _truncate(text_report.headline(comparison))),
         _origins_table(comparison),
         _ratio_chart(comparison.table),
     ]
@@ -57,11 +53,11 @@ def render_fragment(comparison: ComparisonResult) -> str:
         text_report.noise_line(comparison),
         *text_report.gap_lines(comparison.coverage),
     ]
-    parts += [_html_list([*lines, *comparison.notes]), _pairs_table(comparison.table)]
-    return f'<div class="tt-runs">{"".join(parts)}</div>'
+    parts += [_list([*lines, *comparison.notes]), _pairs_table(comparison.table)]
+    return element("div", *parts, class_="tt-runs")
 
 
-def _origins_table(comparison: ComparisonResult) -> str:
+def _origins_table(comparison: ComparisonResult) -> Html:
     rows = [
         (
             origin.where,
@@ -73,12 +69,12 @@ def _origins_table(comparison: ComparisonResult) -> str:
         )
         for origin in comparison.origins[:20]
     ]
-    return _html_table(("origin", "what", "verdict", "size", "seen at", ""), rows) if rows else ""
+    return _table(("origin", "what", "verdict", "size", "seen at", ""), rows) if rows else Html("")
 
 
-def _pairs_table(table: Sequence[Finding]) -> str:
+def _pairs_table(findings: Sequence[Finding]) -> Html:
     """A table of the differing pairs; if there are too many, those beyond noise first."""
-    differing = [finding for finding in table if finding.verdict != "identical"]
+    differing = [finding for finding in findings if finding.verdict != "identical"]
     shown = (
         differing
         if len(differing) <= _MAX_ROWS
@@ -96,47 +92,50 @@ def _pairs_table(table: Sequence[Finding]) -> str:
         for finding in shown
     ]
     if not rows:
-        return ""
-    more = f"<p>{len(differing) - len(shown):,} more are not shown</p>" if len(differing) > len(shown) else ""
-    body = _html_table(("value", "verdict", "times its noise", "axis", "inherited from", ""), rows)
-    summary = f"<summary>{len(differing):,} pairs that are not identical</summary>"
-    return f"<details open>{summary}{body}{more}</details>"
+        return Html("")
+    hidden = len(differing) - len(shown)
+    more = element("p", f"{hidden:,} more are not shown") if hidden else ""
+    body = _table(("value", "verdict", "times its noise", "axis", "inherited from", ""), rows)
+    summary = element("summary", f"{len(differing):,} pairs that are not identical")
+    return element("details", summary, body, more, open=True)
 
 
-def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{escape(label)}</th>" for label in head)
-    body = "".join(f"<tr>{''.join(_html_cell(text) for text in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    return table([head, *([_cell(text) for text in row] for row in rows)])
 
 
-def _html_cell(text: str) -> str:
+def _cell(text: str) -> Html:
+    """The text, with a mark in its colour if it is a verdict."""
     colour = _COLOURS.get(text)
-    mark = f'<i style="background:{colour}"></i>' if colour else ""
-    return f"<td>{mark}{escape(_truncate(text))}</td>"
+    mark = element("i", style=f"background:{colour}") if colour else ""
+    return join(mark, _truncate(text))
 
 
-def _ratio_chart(table: Sequence[Finding]) -> str:
+def _ratio_chart(findings: Sequence[Finding]) -> Html:
     """A bar chart of the noise ratio of each value in execution order."""
-    nonzero = [finding for finding in table if finding.ratio > 0]
+    nonzero = [finding for finding in findings if finding.ratio > 0]
     if not nonzero:
-        return ""
+        return Html("")
     stride = max(1, math.ceil(len(nonzero) / _MAX_BARS))
     bars = [
         max(nonzero[start : start + stride], key=lambda finding: finding.ratio)
         for start in range(0, len(nonzero), stride)
     ]
-    heights = [_bar_height(finding.ratio) for finding in bars]
-    rects = "".join(
-        f'<rect x="{2 * index}" y="{60 - height}" width="2" height="{height}" '
-        f'fill="{_COLOURS.get(finding.verdict, "#8a8f98")}">'
-        f"<title>{escape(_truncate(finding.name))}</title></rect>"
-        for index, (finding, height) in enumerate(zip(bars, heights, strict=True))
-    )
     label = "times its noise, value by value, on a logarithmic scale"
-    return (
-        f'<svg role="img" aria-label="{label}" viewBox="0 0 {2 * len(bars)} 60" '
-        f'width="{min(900, 6 * len(bars))}" height="60" preserveAspectRatio="none">{rects}</svg>'
+    return svg(
+        label,
+        (2 * len(bars), 60),
+        *(_bar_svg(2 * index, finding) for index, finding in enumerate(bars)),
+        width=min(900, 6 * len(bars)),
+        preserveAspectRatio="none",
     )
+
+
+def _bar_svg(left: int, finding: Finding) -> Html:
+    height = _bar_height(finding.ratio)
+    title = element("title", _truncate(finding.name))
+    colour = _COLOURS.get(finding.verdict, "#8a8f98")
+    return element("rect", title, x=left, y=60 - height, width=2, height=height, fill=colour)
 
 
 def _bar_height(ratio: float) -> int:
@@ -146,17 +145,14 @@ def _bar_height(ratio: float) -> int:
     return round(min(max((math.log10(ratio) + 1) / 7, 0.02), 1.0) * 56)
 
 
-def _html_list(lines: Sequence[str]) -> str:
-    return (
-        f"<ul>{''.join(f'<li>{escape(_truncate(line, 400))}</li>' for line in lines[:30])}</ul>"
-        if lines
-        else ""
-    )
+def _list(lines: Sequence[str]) -> Html:
+    shown = [element("li", _truncate(line, 400)) for line in lines[:30]]
+    return element("ul", *shown) if shown else Html("")
 
 
-def _html_code(text: str) -> str:
-    return f"<code>{escape(_truncate(text))}</code>"
+def _code(text: str) -> Html:
+    return element("code", _truncate(text))
 
 
 def _truncate(text: str, longest: int = _MAX_LENGTH) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return truncate(text, longest, "...")

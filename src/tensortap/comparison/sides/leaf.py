@@ -14,6 +14,7 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.accumulator import Tolerance
 from tensortap.kernels.decode import Array
+from tensortap.render.text import truncate
 
 PYTHON_NUMBERS = (bool, int, float)
 _INT64 = range(-(2**63), 2**63)
@@ -151,4 +152,4 @@ def _short_repr(value: Any) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - a repr that fails must not hide the answer
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return truncate(text, 60, "...")

@@ -6,8 +6,10 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tensortap.core.array_libraries import ARRAY_LIBRARIES, ARRAY_LIBRARY_NAMES
 from tensortap.core.errors import TensortapError
 from tensortap.readers.run import Run
+from tensortap.render.text import truncate
 
 Facts = dict[str, Any]
 _ABSENT = "-"
@@ -29,22 +31,14 @@ _SUBJECTS = (
     "modules",
     "config",
     "command",
-    "torch",
-    "numpy",
-    "jax",
+    *ARRAY_LIBRARY_NAMES,
 )
 _IGNORED_CONFIG_KEYS = ("_name_or_path", "transformers_version", "torch_dtype")
 # Packages that affect numerics are listed first.
 _NUMERIC_PACKAGES = (
-    "torch",
-    "jax",
-    "jaxlib",
-    "numpy",
-    "transformers",
-    "triton",
-    "flash-attn",
-    "vllm",
-    "sglang",
+    *ARRAY_LIBRARY_NAMES,
+    *(distribution for library in ARRAY_LIBRARIES for distribution in library.distributions),
+    *("transformers", "flash-attn", "vllm", "sglang"),
 )
 
 
@@ -95,8 +89,7 @@ def _describe_change(key: str, a: Any, b: Any) -> str:
 
 
 def _shorten(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
+    return truncate(" ".join(str(value).split()), _MAX_LENGTH, "...")
 
 
 def _configuration_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

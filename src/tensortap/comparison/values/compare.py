@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from tensortap.kernels.accumulator import (
     Tolerance,
 )
 from tensortap.kernels.differences import is_within_tolerance, measure_differences
+from tensortap.render import html
 
 Comparator = Callable[[Any, Any, float, float], bool]
 
@@ -236,11 +236,9 @@ class Difference:
 
     def _repr_html_(self) -> str:
         rows, note = _table_rows(self)
-        head = "".join(f"<th>{escape(heading)}</th>" for heading in _HEADINGS)
-        body = "".join(f"<tr>{_html_cells(row)}</tr>" for row in rows)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
-        footer = f"<p>{escape(note)}</p>" if note else ""
-        return f"<p>{escape(_summary_line(self))}</p>{table}{footer}"
+        table = html.table([_HEADINGS, *rows]) if rows else ""
+        footer = html.element("p", note) if note else ""
+        return html.join(html.element("p", _summary_line(self)), table, footer)
 
 
 def _worst_first(leaves: tuple[LeafDifference, ...]) -> list[LeafDifference]:
@@ -369,13 +367,6 @@ def _text_table(difference: Difference) -> list[str]:
         for row in (_HEADINGS, *rows)
     ]
     return [*lines, note] if note else lines
-
-
-def _html_cells(row: tuple[str, ...]) -> str:
-    *most, last = row
-    span = len(_HEADINGS) - len(row) + 1
-    end = f'<td colspan="{span}">' if span > 1 else "<td>"
-    return "".join(f"<td>{escape(cell)}</td>" for cell in most) + f"{end}{escape(last)}</td>"
 
 
 def _format_description(description: Description) -> str:

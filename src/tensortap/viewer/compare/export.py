@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
 
 from tensortap.comparison.diagnosis.verdict import Finding
-from tensortap.comparison.runs import html
+from tensortap.comparison.runs.html import render_fragment
 from tensortap.core.errors import TensortapError
+from tensortap.render.html import PAGE_END, Html, element, image, join, page_start, png_data_url, svg
 from tensortap.render.plots import ColourScale, apply_colours, encode_png, fit_colour_scale
 from tensortap.viewer.compare.jobs import ComparisonJob
 from tensortap.viewer.compare.pair_columns import divergence_columns, pair_of_first_origin
@@ -60,17 +59,15 @@ _CAPTION = (
 def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: bytes = b"") -> bytes:
     """At most five megabytes: images first, then as much of the code as fits. `facts` is
     `comparison_facts(job)`."""
-    comparison = job.comparison
-    page_title = escape(_page_title(job))
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{page_title}</title>'
-    parts = [
-        f"<h1>{escape(facts['sentence'])}</h1>",
+    body = join(
+        page_start(_page_title(job), _STYLE),
+        element("h1", facts["sentence"]),
         *_growth_and_suspects(facts),
         *divergence_map_svg(job),
         *_first_difference(job),
-    ]
-    parts += [f"<h2>What was found</h2>{html.render_fragment(comparison)}"]
-    body = f"{head}<style>{_STYLE}</style></head><body>{''.join(parts)}"
+        element("h2", "What was found"),
+        render_fragment(job.comparison),
+    )
     lines = [
         line
         for change in facts["changes"]
@@ -80,8 +77,9 @@ def render_comparison_page(job: ComparisonJob, facts: Mapping[str, Any], patch: 
         ("Lines of code that differ", "\n".join(lines)),
         ("Changes of B that were not committed", patch.decode("utf-8", "replace")),
     ):
-        body += _code_section(title, text, _MAX_BYTES - len(body.encode("utf-8", "replace")) - 4096)
-    return f"{body}</body></html>\n".encode("utf-8", "replace")[:_MAX_BYTES]
+        room_bytes = _MAX_BYTES - len(body.encode("utf-8", "replace")) - 4096
+        body = join(body, *_code_section(title, text, room_bytes))
+    return join(body, PAGE_END).encode("utf-8", "replace")[:_MAX_BYTES]
 
 
 def _page_title(job: ComparisonJob) -> str:
@@ -89,25 +87,25 @@ def _page_title(job: ComparisonJob) -> str:
     return f"{names[0]} against {names[1]}"
 
 
-def _growth_and_suspects(facts: Mapping[str, Any]) -> Iterator[str]:
+def _growth_and_suspects(facts: Mapping[str, Any]) -> Iterator[Html]:
     if facts["growth"]:
-        yield f"<p>{escape(facts['growth']['text'])}</p>"
-    yield from (f"<p>suspect: {escape(suspect['text'])}</p>" for suspect in facts["suspects"])
+        yield element("p", facts["growth"]["text"])
+    yield from (element("p", f"suspect: {suspect['text']}") for suspect in facts["suspects"])
 
 
-def _first_difference(job: ComparisonJob) -> Iterator[str]:
+def _first_difference(job: ComparisonJob) -> Iterator[Html]:
     number = pair_of_first_origin(job.comparison, job.pairs)
     if number is None:
         return
     finding = job.pairs.table[number]
-    yield f"<h2>{escape(str(finding.pair.a))}</h2>"
+    yield element("h2", str(finding.pair.a))
     try:
         yield from _heat_maps(finding)
     except (TensortapError, OSError, ValueError, LookupError) as error:
-        yield f"<p>{escape(str(error))}</p>"
+        yield element("p", str(error))
 
 
-def _heat_maps(finding: Finding) -> Iterator[str]:
+def _heat_maps(finding: Finding) -> Iterator[Html]:
     operands = [entry.operand() for entry in (finding.pair.a, finding.pair.b)]
     if operands[0] is None or operands[1] is None:
         return
@@ -144,26 +142,26 @@ def _finite_values(part: Array) -> Array:
     return part[np.isfinite(part)]
 
 
-def _heat_map_figure(part: Array, name: str, scale: ColourScale) -> str:
+def _heat_map_figure(part: Array, name: str, scale: ColourScale) -> Html:
     zoom = max(1, 360 // max(*part.shape, 1))
     caption = f"{name}, from {scale.low:.4g} to {scale.high:.4g}"
-    return _image_figure(apply_colours(part, scale), caption, part.shape[1] * zoom, part.shape[0] * zoom)
+    png = encode_png(apply_colours(part, scale))
+    return _figure(image(png, caption, part.shape[1] * zoom, part.shape[0] * zoom), caption)
 
 
-def _image_figure(colours: Array, caption: str, width: int, height: int) -> str:
-    picture = f'<img alt="{escape(caption)}" width="{width}" height="{height}" src="{png_data_url(colours)}">'
-    return f"<figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
+def _figure(picture: Html, caption: str) -> Html:
+    return element("figure", picture, element("figcaption", caption))
 
 
-def _code_section(title: str, text: str, room_bytes: int) -> str:
+def _code_section(title: str, text: str, room_bytes: int) -> Iterator[Html]:
     if not text or room_bytes < 4096:
-        return ""
-    kept = escape(text[: room_bytes // 6])
+        return
     more = "\n..." if len(text) > room_bytes // 6 else ""
-    return f"<h2>{title}</h2><pre>{kept}{more}</pre>"
+    yield element("h2", title)
+    yield element("pre", text[: room_bytes // 6], more)
 
 
-def divergence_map_svg(job: ComparisonJob) -> Iterator[str]:
+def divergence_map_svg(job: ComparisonJob) -> Iterator[Html]:
     """The map of the rank with the first difference; nothing if it is empty."""
     first = job.comparison.first
     rank = None if first is None else first.rank
@@ -175,27 +173,19 @@ def divergence_map_svg(job: ComparisonJob) -> Iterator[str]:
     colours = _log_colours(
         _max_pool(columns["error"], _bin_starts(count, _MAX_LINES), _bin_starts(steps, _MAX_STEPS))
     )
+    href = png_data_url(encode_png(colours))
     parts = [
-        f'<image href="{png_data_url(colours)}" x="{_GUTTER}" width="{_WIDTH}" height="{height}" '
-        'preserveAspectRatio="none"/>',
+        element("image", href=href, x=_GUTTER, width=_WIDTH, height=height, preserveAspectRatio="none"),
         *_tensor_labels(facts["names"], facts["name_kinds"], height),
         *_step_labels(facts["steps"], height),
         *_first_difference_marker(facts["first"], count, steps, height),
     ]
-    caption = escape(_CAPTION.format(count, steps))
-    wide, high = _GUTTER + _WIDTH, height + _FOOTER
-    yield (
-        f'<h2>Where they part</h2><figure><svg role="img" aria-label="{caption}" width="{wide}" '
-        f'height="{high}" viewBox="0 0 {wide} {high}">{"".join(parts)}</svg>'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
+    caption = _CAPTION.format(count, steps)
+    yield element("h2", "Where they part")
+    yield _figure(svg(caption, (_GUTTER + _WIDTH, height + _FOOTER), *parts), caption)
 
 
-def png_data_url(colours: Array) -> str:
-    return f"data:image/png;base64,{base64.b64encode(encode_png(colours)).decode()}"
-
-
-def _tensor_labels(names: Sequence[str], kinds: Sequence[str], height: int) -> Iterator[str]:
+def _tensor_labels(names: Sequence[str], kinds: Sequence[str], height: int) -> Iterator[Html]:
     """Labels of all lines if they fit, else of the first line of each block."""
     each = height / len(names)
     blocks = [
@@ -216,7 +206,7 @@ def _block_prefix(name: str) -> str:
     return match[0] if match else name
 
 
-def _step_labels(steps: Sequence[int], height: int) -> Iterator[str]:
+def _step_labels(steps: Sequence[int], height: int) -> Iterator[Html]:
     each = -(-len(steps) // _MAX_TICKS)
     for at in range(0, len(steps), each):
         x = _GUTTER + (at + 0.5) / len(steps) * _WIDTH
@@ -225,25 +215,22 @@ def _step_labels(steps: Sequence[int], height: int) -> Iterator[str]:
 
 def _first_difference_marker(
     first_cell: dict[str, int] | None, count: int, steps: int, height: int
-) -> Iterator[str]:
+) -> Iterator[Html]:
     if first_cell is None:
         return
     x = _GUTTER + (first_cell["step"] + 0.5) / steps * _WIDTH
     y = (first_cell["tensor"] + 0.5) / count * height
     for colour, width in (("#10151c", 4), ("#fff", 2)):
-        yield (
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="none" stroke="{colour}" stroke-width="{width}"/>'
-        )
+        centre = {"cx": f"{x:.1f}", "cy": f"{y:.1f}"}
+        yield element("circle", **centre, r=8, fill="none", stroke=colour, stroke_width=width)
     is_left = x - _GUTTER > 140
-    yield (
-        f'<text x="{x + (-14 if is_left else 14):.1f}" y="{y + 4:.1f}" class="first" '
-        f'text-anchor="{"end" if is_left else "start"}">first difference</text>'
-    )
+    anchor = "end" if is_left else "start"
+    yield _svg_text(x + (-14 if is_left else 14), y + 4, anchor, "first difference", class_="first")
 
 
-def _svg_text(x: float, y: float, anchor: str, text: str) -> str:
+def _svg_text(x: float, y: float, anchor: str, text: str, **attributes: str) -> Html:
     label = text if len(text) <= _MAX_LABEL_LENGTH else f"{text[:9]}…{text[10 - _MAX_LABEL_LENGTH :]}"
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(label)}</text>'
+    return element("text", label, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, **attributes)
 
 
 def _max_pool(errors: Array, tops: Array, lefts: Array) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER
+from tensortap.render.text import truncate
 from tensortap.viewer.data.cached_run import KNOWN, CachedRun
 from tensortap.viewer.data.dataset import nested_dict
 from tensortap.viewer.data.library import RunLibrary, describe_error, try_open_run
@@ -286,7 +287,7 @@ def provenance_cards(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
         "Environment": flatten(nested_dict(metadata, "runtime_info", "environment_variables")),
     }
     facts_shown = {
-        title: [(key, _truncate(value)) for key, value in facts if value][:_MAX_FACTS]
+        title: [(key, truncate(value, _MAX_LENGTH, "...")) for key, value in facts if value][:_MAX_FACTS]
         for title, facts in facts_of_topic.items()
     }
     return [{"title": title, "facts": facts} for title, facts in facts_shown.items() if facts]
@@ -349,7 +350,3 @@ def _machine_facts(metadata: Mapping[str, Any]) -> Iterator[Fact]:
     yield from flatten(nested_dict(environment, "hardware"))
     yield from flatten(nested_dict(environment, "system"))
     yield "python", str(nested_dict(environment, "interpreter").get("version", ""))
-
-
-def _truncate(text: str) -> str:
-    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."

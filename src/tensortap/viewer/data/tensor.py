@@ -13,6 +13,7 @@ from tensortap.core.errors import TensortapError
 from tensortap.kernels.accumulator import has_ulp_distance, ulp_distances
 from tensortap.kernels.decode import decode, dtype_info
 from tensortap.kernels.statistics import STATISTIC_FIELDS, Statistics, statistics
+from tensortap.render.text import truncate
 from tensortap.viewer.data.cached_run import CachedRun
 from tensortap.viewer.web.responses import NotFoundError, TooLargeError
 
@@ -123,7 +124,7 @@ def _opaque_text(run: CachedRun, row: int) -> str:
     except (TensortapError, OSError, ValueError, KeyError, EOFError, TypeError) as error:
         return f"it cannot be read: {error}"
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
+    return truncate(text, _MAX_TEXT, "...")
 
 
 def _adjacent_steps(run: CachedRun, row: int) -> dict[str, Any]:
