@@ -8,8 +8,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
-
 from tensortap.core.array_libraries import ARRAY_LIBRARY_NAMES
 from tensortap.core.record import Placement
 from tensortap.core.registry import Registry
