@@ -11,15 +11,9 @@ from tensortap.core.record import Placement, Record, Series
 from tensortap.core.tap import Tap
 from tensortap.sinks.memory import Memory
 from tensortap.stages.callbacks import CallbackChain, PreSaveCallbacks
-from tensortap.stages.collective import (
-    ArraySlot,
-    GatherCollective,
-    _plan_messages,
-    pack_records,
-    payload_from_header,
-    unpack_records,
-)
+from tensortap.stages.collective import GatherCollective, _plan_messages
 from tensortap.stages.gather import Gather
+from tensortap.stages.payload import ArraySlot, pack_records, payload_from_header, unpack_records
 from tensortap.stages.reduce import mean, stack_padded_tensors, stack_tensors
 
 

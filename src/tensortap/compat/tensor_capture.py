@@ -18,7 +18,7 @@ from tensortap.recording.last_forward import (
     modules_without_forward,
     resolve_modules,
 )
-from tensortap.sources.hooks.compiled import run_eagerly
+from tensortap.sources.hooks.eager_mode import run_eagerly
 from tensortap.sources.manual import ManualSource
 from tensortap.sources.sites import require_module, unwrap
 

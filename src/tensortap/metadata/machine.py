@@ -12,6 +12,8 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from tensortap.core.array_libraries import ARRAY_LIBRARY_NAMES
+
 
 def describe_interpreter() -> dict[str, Any]:
     return {
@@ -136,9 +138,10 @@ _JAX_FLAGS = (
 def describe_randomness(attempt: Attempt) -> dict[str, Any]:
     """RNG state digests of random, and of numpy, torch and jax if imported."""
     facts: dict[str, Any] = {"random": {"state": _digest(repr(random.getstate()).encode())}}
-    for name, collect in (("numpy.random", _numpy_facts), ("torch", _torch_facts), ("jax", _jax_facts)):
-        if sys.modules.get(name) is not None:
-            facts[name.partition(".")[0]] = collect(sys.modules[name], attempt)
+    for library in ARRAY_LIBRARY_NAMES:
+        name, collect = _RNG_FACTS.get(library, (library, None))
+        if collect is not None and sys.modules.get(name) is not None:
+            facts[library] = collect(sys.modules[name], attempt)
     return facts
 
 
@@ -160,6 +163,14 @@ def _torch_facts(module: Any, attempt: Attempt) -> dict[str, Any]:
 
 def _jax_facts(module: Any, attempt: Attempt) -> dict[str, Any]:
     return _read_flags("jax", module, _JAX_FLAGS, attempt)
+
+
+# By library: the module that holds its random state, and what is recorded of it.
+_RNG_FACTS: dict[str, tuple[str, Callable[[Any, Attempt], dict[str, Any]]]] = {
+    "numpy": ("numpy.random", _numpy_facts),
+    "torch": ("torch", _torch_facts),
+    "jax": ("jax", _jax_facts),
+}
 
 
 def _read_flags(library: str, module: Any, flags: tuple[str, ...], attempt: Attempt) -> dict[str, Any]:

@@ -20,11 +20,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
+from tensortap.core.array_libraries import ARRAY_LIBRARIES
 from tensortap.core.launch_spec import environment_without_launch_spec
 from tensortap.metadata.redaction import without_credentials
 
 # Listed whenever they are installed, imported or not.
-ALWAYS_LISTED = ("torch", "numpy")
+ALWAYS_LISTED = tuple(library.name for library in ARRAY_LIBRARIES if library.is_always_recorded)
 _FIELD = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _TOP_LEVEL = re.compile(r"^([^/,\n]+)[/,]", re.MULTILINE)
 

@@ -18,6 +18,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from tensortap.core.launch_spec import environment_without_launch_spec
+from tensortap.core.launchers import LAUNCHER_COMMANDS
 from tensortap.core.settings import setting
 from tensortap.metadata.redaction import EnvironmentPolicy, Redactor
 
@@ -157,10 +158,6 @@ def _main_file() -> Any:
     return getattr(sys.modules.get("__main__"), "__file__", None)
 
 
-_LAUNCHERS = frozenset((
-    "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "orterun", "srun", "horovodrun",
-    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
-))  # fmt: skip
 _MAX_ANCESTORS = 6
 _numbers = count()  # of the runs of this process
 
@@ -206,16 +203,16 @@ def _launcher_commands(pid: int) -> list[list[str]]:
 
 def is_launcher(command: list[str]) -> bool:
     """Whether the program, or the script or module that Python runs, is a known launcher."""
-    if not command or os.path.basename(command[0]) in _LAUNCHERS:
+    if not command or os.path.basename(command[0]) in LAUNCHER_COMMANDS:
         return bool(command)
     words = iter(command[1:] if os.path.basename(command[0]).startswith("python") else ())
     for word in words:
         if word == "-m":
-            return next(words, "") in _LAUNCHERS
+            return next(words, "") in LAUNCHER_COMMANDS
         if word in ("-W", "-X"):
             next(words, "")
         elif not word.startswith("-"):
-            return os.path.basename(word) in _LAUNCHERS
+            return os.path.basename(word) in LAUNCHER_COMMANDS
     return False
 
 

@@ -20,7 +20,7 @@ from tensortap.recording.destination import Destination
 from tensortap.recording.manual_taps import ManualTapSource
 from tensortap.recording.model_facts import write_model_facts
 from tensortap.sources.function_names import function_path, is_inspectable
-from tensortap.sources.hooks.compiled import CompiledMode, refuse_compiled, run_eagerly
+from tensortap.sources.hooks.eager_mode import CompiledMode, refuse_compiled, run_eagerly
 from tensortap.sources.observation.point import HookSource, ObservationPoint, StopForward, torch_if_loaded
 from tensortap.sources.probes.probes import FunctionSource
 from tensortap.sources.selection.missing import Missing, find_missing

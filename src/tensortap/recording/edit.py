@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tensortap.core.settings import is_on
 from tensortap.recording.capture import Selector
-from tensortap.sources.hooks.compiled import run_eagerly
+from tensortap.sources.hooks.eager_mode import run_eagerly
 from tensortap.sources.hooks.editing import EditFunction, EditHooks
 from tensortap.sources.selection.missing import selection_label
 from tensortap.sources.selection.select import resolve_patterns

@@ -18,7 +18,7 @@ from tensortap.core.settings import is_strict
 from tensortap.core.tap import Tap
 from tensortap.recording.destination import RetainingSink, TapSink
 from tensortap.sinks.memory import Memory
-from tensortap.sources.hooks.compiled import run_eagerly
+from tensortap.sources.hooks.eager_mode import run_eagerly
 from tensortap.sources.hooks.modules import ModuleSource
 from tensortap.sources.selection.missing import Missing, find_missing
 from tensortap.sources.selection.select import resolve_patterns

@@ -33,7 +33,7 @@ from tensortap.recording.model_facts import describe_model
 from tensortap.replay.isolate import preserved_state
 from tensortap.replay.layouts import align_layouts
 from tensortap.replay.reference import ReferenceActivations, to_tensor
-from tensortap.sources.hooks.compiled import run_eagerly
+from tensortap.sources.hooks.eager_mode import run_eagerly
 from tensortap.sources.hooks.editing import ReplacementHooks
 from tensortap.sources.selection.select import resolve_patterns
 from tensortap.sources.sites import SelectedSite, class_name, walk_modules

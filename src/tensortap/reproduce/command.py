@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tensortap.core.launchers import LAUNCHER_COMMANDS, is_launcher_variable
 from tensortap.metadata.process import is_launcher
 from tensortap.metadata.redaction import NOT_RECORDED
 from tensortap.reproduce.code import PathMapping
@@ -23,13 +24,7 @@ _SESSION_VARIABLES = frozenset((
     "VIRTUAL_ENV_PROMPT", "PS1", "COLUMNS", "LINES",
 ))  # fmt: skip
 _SESSION_PREFIXES = ("SSH_", "XDG_", "DBUS_", "VSCODE_", "PYTEST_", "BASH_FUNC_", "_TENSORTAP_")
-_LAUNCHER_VARIABLES = frozenset((
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-    "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-))  # fmt: skip
-_LAUNCHER_PREFIXES = ("TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_")
 _REPLACED_VARIABLES = ("TENSORTAP_PARENT", "TENSORTAP_RUN_LIST", "VIRTUAL_ENV")
-_UNSUPPORTED_LAUNCHERS = ("srun",)
 _INTERACTIVE_PROGRAMS = dict.fromkeys(
     ("ipython", "ipython3", "IPython", "ipykernel", "ipykernel_launcher", "ipykernel_launcher.py"),
     "it was typed into a notebook or shell",
@@ -206,7 +201,8 @@ def build_command(
 ) -> Command:
     """The recorded command with translated paths, run by that Python."""
     words = outermost_command(recorded)
-    if os.path.basename(words[0]) in _UNSUPPORTED_LAUNCHERS:
+    launcher = LAUNCHER_COMMANDS.get(os.path.basename(words[0]))
+    if launcher is not None and not launcher.can_rerun:
         raise MissingRequirementError(
             MissingRequirement(f"a launch by {words[0]}", f"start it yourself: {' '.join(words)}")
         )
@@ -263,7 +259,7 @@ def _new_variables(
     for name, value in recorded.variables.items():
         if (
             is_session_variable(name)
-            or (is_launched and _is_launcher_variable(name))
+            or (is_launched and is_launcher_variable(name))
             or name in _REPLACED_VARIABLES
         ):
             continue
@@ -287,10 +283,6 @@ def _interpreter_first(variables: Mapping[str, str], python: str, recorded: Reco
 
 def is_session_variable(name: str) -> bool:
     return name in _SESSION_VARIABLES or name.startswith(_SESSION_PREFIXES)
-
-
-def _is_launcher_variable(name: str) -> bool:
-    return name in _LAUNCHER_VARIABLES or name.startswith(_LAUNCHER_PREFIXES)
 
 
 def _recorded_umask(recorded: RecordedRun) -> int:

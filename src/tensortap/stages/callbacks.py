@@ -12,7 +12,7 @@ from tensortap.core.protocols import Stage
 from tensortap.core.record import Record, Series
 from tensortap.core.settings import is_strict
 from tensortap.frameworks.base import framework_of
-from tensortap.stages.collective import Problem
+from tensortap.stages.payload import Problem
 from tensortap.stages.reduce import ArrayTransform
 
 log = logging.getLogger("tensortap.callbacks")

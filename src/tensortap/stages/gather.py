@@ -16,7 +16,7 @@ from tensortap.frameworks.dtensor import wait_local
 from tensortap.frameworks.pytree import map_leaves
 from tensortap.frameworks.retention import RetentionPolicy, copy_on_write, copy_to_host
 from tensortap.stages.callbacks import Callback, CallbackChain
-from tensortap.stages.collective import Problem, RefusedValues, pack_records, unpack_records
+from tensortap.stages.payload import Problem, RefusedValues, pack_records, unpack_records
 
 if TYPE_CHECKING:
     from tensortap.stages.collective import GatherCollective, GatherRound

@@ -16,7 +16,7 @@ from tensortap.core.patterns import matches_pattern
 from tensortap.core.ranks import current_rank_info, rank_info
 from tensortap.core.settings import is_on
 from tensortap.core.tap import Tap
-from tensortap.frameworks.torch import disable_compile
+from tensortap.frameworks.base import disable_compile
 from tensortap.sources.calls.changes import NO_RESULT
 from tensortap.sources.calls.follow import OWN_FOLDER, CallTrace, FunctionInfo, get_function_info
 from tensortap.sources.function_names import unwrap_function
