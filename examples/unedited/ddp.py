@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before the group: its defaults would hold it, past destroy
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -20,6 +21,11 @@ class Classifier(nn.Module):
 
 def main() -> None:
     dist.init_process_group("gloo")
+    train()
+    dist.destroy_process_group()
+
+
+def train() -> None:
     torch.manual_seed(0)
     pixels = torch.randn(64, 20)
     data = TensorDataset(pixels, pixels[:, :4].argmax(1))
@@ -34,7 +40,6 @@ def main() -> None:
         optimizer.step()
         if dist.get_rank() == 0:
             print(f"batch {number}: loss {loss.item():.6f}", flush=True)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ OPEN = """
         runs.append(sink.path)
     tell(rank=rank, begun=begun, runs=runs)
 """
-IN_A_GROUP = (
-    "    rank = join_group()\n" + OPEN + "    dist.barrier(); dist.destroy_process_group(); os._exit(0)\n"
-)
+IN_A_GROUP = "    rank = join_group()\n" + OPEN + "    leave_group()\n"
 LAUNCHED = '    rank = int(os.environ["RANK"])\n' + OPEN
 
 

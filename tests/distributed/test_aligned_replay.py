@@ -42,8 +42,7 @@ MODEL = """
 """
 ENDED = """
     tell(rank=rank, **answers)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_group()
 """
 REPLAYED = """
     answers = {}

@@ -62,8 +62,7 @@ CAPTURED = """
         with torch.no_grad(), tt.capture(model, "**", "**.in", to=base / way):
             model(batch)
     tell(rank=rank)
-    dist.barrier()
-    dist.destroy_process_group()
+    leave_group()
 """
 
 

@@ -153,9 +153,7 @@ TENSOR_PARALLEL = """
 
 END = """
     tell(rank=rank, runs=runs)
-    dist.barrier()
-    dist.destroy_process_group()
-    os._exit(0)
+    leave_group()
 """
 
 

@@ -52,7 +52,7 @@ PROGRAM = """
     train(means)
     mean = list(means.results["forward.x"].values[0].shape) if rank == 0 else None
     tell(rank=rank, shapes=shapes, right=right, stored=stored, mean=mean)
-    dist.destroy_process_group()
+    leave_group()
 """
 
 
@@ -171,7 +171,7 @@ MANY = (
     told["left"] = [found and [found.iterations[at] for at, r in enumerate(found.ranks) if r == 0], lines]
     told["took"] = time.monotonic() - begin
     tell(rank=rank, **told)
-    os._exit(0)  # gloo's threads now and then abort a process that ends in the usual way
+    leave_group()
 """
 )
 

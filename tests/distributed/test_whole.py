@@ -148,9 +148,7 @@ LAYERS = """
     taken.close()
     tt.close()
     tell(run=run, told=told)
-    dist.barrier()
-    dist.destroy_process_group()
-    os._exit(0)
+    leave_group()
 """
 
 

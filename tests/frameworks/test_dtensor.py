@@ -30,7 +30,7 @@ from tensortap.frameworks.dtensor import (
 from tensortap.frameworks.torch import FRAMEWORK
 
 TWO_PROCESSES = """
-import json, sys
+import json, os, sys
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
@@ -54,9 +54,10 @@ def told(value):
     assert framework.placement(framework.snapshot(value)) == placement
     return [framework.bits(value).tolist(), placement.parts, placement.shape, placement.offset,
             placement.mesh, placement.coordinate]
-print(json.dumps({name: told(value) for name, value in values.items()}))
+print(json.dumps({name: told(value) for name, value in values.items()}), flush=True)
 dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # the mesh still holds the group, whose threads may ask for an interpreter that ends
 """
 
 
