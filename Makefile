@@ -3,14 +3,26 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install -c constraints.txt
 
-.PHONY: demo test check bench planted clean
+.PHONY: demo test test-fast proof check bench planted clean
 
 demo: .venv/.demo
 	$(BIN)/python examples/demo.py
 
 # One thread each: two workers whose torch spins on all cores wait for each other most of the time.
+# Compiled modules are kept, whatever is set outside: hundreds of processes import the package.
+PYTEST := OMP_NUM_THREADS=1 TENSORTAP_STRICT=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadgroup
+
 test: .venv/.test .venv/.browser
-	OMP_NUM_THREADS=1 TENSORTAP_STRICT=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(PYTEST)
+
+# Two minutes: no other processes, browsers or compilers, and few examples of each property.
+test-fast: .venv/.test
+	$(PYTEST) -m "not process and not browser and not distributed and not compile and not law" \
+	  --hypothesis-profile=fast
+
+# Every case of what `make test` samples, and ten times the examples of each property.
+proof: .venv/.test .venv/.browser
+	TENSORTAP_PROOF=1 $(PYTEST)
 
 check: .venv/.test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,38 +1,74 @@
 """Every test starts without settings from outside, and leaves the process as it found it."""
 
+import gc
 import os
 import signal
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from tests.proof import IS_WHOLE, register_profiles
 
 _OUTSIDE = ("TENSORTAP", "THING_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMIX_", "MASTER_")
 _LAUNCHER = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK"}
 _KEPT = "TENSORTAP_STRICT"
+_TESTS = Path(__file__).parent
+_BY_ROOM = {"browser": ("browser", "process"), "distributed": ("distributed", "process")}
+_started: list[Any] = []  # Python processes of the test that runs
 _sockets: weakref.WeakSet[Any] = weakref.WeakSet()  # those made in Python: gloo keeps its own for good
 
 
-def _remember_sockets(event: str, arguments: tuple[Any, ...]) -> None:
+def _remember(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "socket.__new__":
         _sockets.add(arguments[0])
+    elif event == "subprocess.Popen" and _is_python(os.fsdecode(arguments[0] or "")):
+        _started.append(arguments[0])
 
 
-sys.addaudithook(_remember_sockets)
-# How long one example takes says nothing on a machine that others use too.
-settings.register_profile("tensortap", deadline=None)
-settings.load_profile("tensortap")
+def _is_python(program: str) -> bool:
+    """Whether it is an interpreter, or a script beside this one."""
+    folder, name = os.path.split(program)
+    return name.startswith("python") or folder == os.path.dirname(sys.executable)
+
+
+sys.addaudithook(_remember)
+register_profiles()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So does a shell with what it starts in the background, and the programs of tests would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark by room and group by file, and leave out what only a whole proof runs."""
+    for item in items:
+        for name in _BY_ROOM.get(item.path.relative_to(_TESTS).parts[0], ()):
+            item.add_marker(name)
+        if not item.get_closest_marker("xdist_group"):  # what the tests of a file share is made by one worker
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(_TESTS).as_posix()))
+    if not IS_WHOLE:
+        left_out = [item for item in items if item.get_closest_marker("proof")]
+        items[:] = [item for item in items if not item.get_closest_marker("proof")]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    """Whatever the test files have imported is not looked through at each collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _started.clear()
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Asks for no other fixture, so that it is set up first and looks last."""
     before, sockets = _touchable(), _open_sockets()
     with pytest.MonkeyPatch.context() as environment:
@@ -45,6 +81,8 @@ def nothing_is_left_behind() -> Iterator[None]:
     assert _touchable() == before
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("tensortap-")] == []
     assert _open_sockets() <= sockets
+    # A compiler has workers of its own.
+    assert not _started or any(map(request.node.get_closest_marker, ("process", "compile"))), "not marked so"
 
 
 def _touchable() -> dict[str, object]:

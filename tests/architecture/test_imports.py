@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 LINT = Path(sys.executable).with_name("lint-imports")
 
 WATCHED = """

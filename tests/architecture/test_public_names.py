@@ -208,6 +208,7 @@ def test_documented_names_are_in_the_front_door_and_in_the_face(name):
     assert name in face.__all__
 
 
+@pytest.mark.process
 def test_an_old_script_runs_with_one_import_line_changed(ask):
     done = ask("""
         import tensortap as tensor_dumper

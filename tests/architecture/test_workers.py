@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 TESTS = """
 import pytest
 
@@ -15,6 +17,7 @@ def test_number(number):
 """
 
 
+@pytest.mark.process
 def test_tests_that_belong_together_run_on_one_worker(tmp_path):
     (tmp_path / "test_them.py").write_text(TESTS)
     words = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-v", "-p", "no:cacheprovider"]

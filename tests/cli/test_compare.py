@@ -202,6 +202,7 @@ def terminal_output(a, **settings):
         return os.read(stream.fileno(), 1 << 16).decode()
 
 
+@pytest.mark.process
 def test_a_terminal_gets_colours_unless_it_wants_none(written):
     a = written("a", x=1)
     assert "\x1b[32mIDENTICAL\x1b[0m" in terminal_output(a, NO_COLOR="")

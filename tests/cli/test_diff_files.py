@@ -12,6 +12,8 @@ import pytest
 import tensortap as tt
 from tensortap.metadata.source_archive import MAX_SOURCES, content_digest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import numpy as np
 import tensortap as tt

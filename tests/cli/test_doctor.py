@@ -25,6 +25,7 @@ def test_what_is_installed_is_told_with_its_version(tensortap):
     assert "free in" in told["disk", "here"]["text"]
 
 
+@pytest.mark.process
 def test_a_missing_extra_is_told_with_its_pip_line_and_is_no_fault():
     code = (
         "import sys; sys.modules['torch'] = sys.modules['xxhash'] = None\n"
@@ -36,6 +37,7 @@ def test_a_missing_extra_is_told_with_its_pip_line_and_is_no_fault():
     assert "xxhash missing: pip install 'tensortap[fast]'" in done.stdout
 
 
+@pytest.mark.process
 def test_torch_is_not_imported_to_know_its_version():
     code = "import sys; from tensortap.cli.main import main; main(['doctor']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

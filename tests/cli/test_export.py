@@ -102,6 +102,7 @@ def test_arrays_of_fields_come_back_from_a_trace(tmp_path: Path) -> None:
     assert (back.dtype, back.tolist()) == (rows.dtype, rows.tolist())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5"])
 def test_a_file_that_cannot_be_written_whole_is_told_and_leaves_nothing(tmp_path: Path, suffix: str) -> None:
     with tt.Tap(sinks=[tt.RunDirectory(tmp_path / "run")]) as tap:

@@ -56,6 +56,7 @@ def kinds(said):
     return sorted(one["what"] for one in said.json["items"])
 
 
+@pytest.mark.process
 def test_a_dry_run_lists_everything_with_sizes_and_deletes_nothing(messy, tensortap):
     before = sorted(messy.rglob("*"))
     said = tensortap("gc", messy, "--dry-run", "--json", *RUNS)
@@ -68,6 +69,7 @@ def test_a_dry_run_lists_everything_with_sizes_and_deletes_nothing(messy, tensor
     assert out.splitlines()[-1].startswith("7 things, ")
 
 
+@pytest.mark.process
 def test_yes_deletes_it_and_the_values_stay(messy, tensortap):
     said = tensortap("gc", messy, "--yes", *RUNS)
     assert said.code == 0
@@ -79,6 +81,7 @@ def test_yes_deletes_it_and_the_values_stay(messy, tensortap):
     assert tensortap("gc", messy, "--yes", *RUNS).err == "tensortap gc: there is nothing to delete\n"
 
 
+@pytest.mark.process
 def test_nobody_to_ask_is_a_refusal(messy, tensortap, monkeypatch):
     monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115  closed with the test
     said = tensortap("gc", messy, *RUNS)
@@ -88,6 +91,7 @@ def test_nobody_to_ask_is_a_refusal(messy, tensortap, monkeypatch):
     assert (messy / "empty").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("answer", "is_there"), [("n\n", True), ("y\n", False)])
 def test_at_a_terminal_it_asks(messy, answer, is_there):
     ours, theirs = pty.openpty()
@@ -105,6 +109,7 @@ def test_at_a_terminal_it_asks(messy, answer, is_there):
     assert (messy / "empty").exists() == is_there
 
 
+@pytest.mark.process
 def test_a_kind_may_be_chosen(messy, tensortap):
     assert kinds(tensortap("gc", messy, "--dry-run", "--json", "--only", "cache")) == ["cache"]
     said = tensortap("gc", messy, "--dry-run", "--json", "--only", "launch", "--only", "empty run")
@@ -112,6 +117,7 @@ def test_a_kind_may_be_chosen(messy, tensortap):
     assert tensortap("gc", messy, "--only", "values").code == 2
 
 
+@pytest.mark.process
 def test_a_run_that_is_being_written_is_left_alone(tmp_path, tensortap, dead):
     sink = RunDirectory(tmp_path / "runs" / "open")
     sink.write(tt.Record("x", np.ones(3)))
@@ -124,6 +130,7 @@ def test_a_run_that_is_being_written_is_left_alone(tmp_path, tensortap, dead):
     assert kinds(tensortap("gc", tmp_path / "runs", "--dry-run", "--json", *RUNS)) == ["draft"]
 
 
+@pytest.mark.process
 def test_a_run_touched_a_moment_ago_may_be_written_elsewhere(messy, tensortap):
     index = messy / "kept" / ".tensortap" / "index-rank0.jsonl"
     os.utime(index)
@@ -146,6 +153,7 @@ def test_a_run_with_facts_but_no_record_is_not_empty(make_run, tell, tensortap, 
     assert tensortap("gc", tmp_path / "runs", "--dry-run", "--json", *RUNS).json["items"] == []
 
 
+@pytest.mark.process
 def test_links_are_neither_followed_nor_deleted(make_run, tensortap, tmp_path, dead):
     run = make_run("runs/a")
     elsewhere = tmp_path / "elsewhere"
@@ -162,6 +170,7 @@ def test_links_are_neither_followed_nor_deleted(make_run, tensortap, tmp_path, d
     assert (elsewhere / "statistics.jsonl").exists()
 
 
+@pytest.mark.process
 def test_what_changed_since_it_was_listed_stays(messy):
     found = list(find_garbage_in_run(messy / "kept"))
     (cache,) = [one for one in found if one.kind == "cache"]

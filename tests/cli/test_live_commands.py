@@ -64,6 +64,7 @@ def test_jobs_notes_that_there_is_none(capsys, options):
     assert said.err == "tensortap jobs: no job listens; tt.listen() in a program opens it\n"
 
 
+@pytest.mark.process
 def test_jobs_lists_them_for_people_and_for_programs(capsys, counting):
     assert main(["jobs"]) == 0
     table = capsys.readouterr().out
@@ -80,6 +81,7 @@ def test_attach_without_a_job_says_how_to_open_one(capsys):
     )
 
 
+@pytest.mark.process
 def test_attach_shows_rate_losses_lag_and_overhead(capsys, counting):
     arguments = ["attach", "counting", "--tap", "loss", "--interval", "0.6", "--times", "2"]
     assert main(arguments) == 0
@@ -90,6 +92,7 @@ def test_attach_shows_rate_losses_lag_and_overhead(capsys, counting):
     assert "mean=2.5" in lines[2]
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_it_and_the_job_goes_on(counting):
     process = subprocess.Popen(command("attach", "--interval", "0.1"), stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("counting")
@@ -99,6 +102,7 @@ def test_ctrl_c_ends_it_and_the_job_goes_on(counting):
     assert [job.pid for job in tt.jobs()] == [counting.pid]
 
 
+@pytest.mark.process
 def test_the_end_of_the_job_ends_it_with_a_sentence(counting):
     process = subprocess.Popen(command("attach", "--interval", "0.1"), stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline().startswith("counting")

@@ -73,6 +73,7 @@ def test_a_run_that_a_process_has_open_is_being_written(tmp_path, tensortap):
     assert tensortap("ls", tmp_path, "--json").json["runs"][0]["state"] == "finished"
 
 
+@pytest.mark.process
 def test_a_run_whose_program_was_killed_is_cut_off(tmp_path, tensortap):
     code = (
         "import os, numpy as np, tensortap as tt\n"
@@ -104,6 +105,7 @@ def test_merged_steps_and_ranks_count_for_all_they_came_from(tmp_path, tensortap
         monkeypatch.setattr("tensortap.readers.listing._SHORT_INDEX", 0)
 
 
+@pytest.mark.process
 def test_a_list_of_short_runs_does_without_numpy(make_run):
     run = make_run()
     code = (

@@ -43,6 +43,7 @@ def test_every_command_can_answer_in_json(name):
     assert ("--json" in options) is (name not in WITHOUT_JSON)
 
 
+@pytest.mark.process
 def test_help_lists_every_command_and_imports_none():
     imports = (
         "print(sorted(m for m in sys.modules if m.startswith('tensortap.cli.')), 'numpy' in sys.modules)"
@@ -92,6 +93,7 @@ def test_wrong_arguments_are_told_in_one_line(tensortap, arguments, told):
     assert len(said.err.splitlines()) == 1
 
 
+@pytest.mark.process
 def test_without_click_one_sentence_says_how_to_get_it():
     done = fresh("import sys; sys.modules['click'] = None; " + ASK + "sys.exit(code)", "ls")
     assert done.returncode == 2
@@ -100,6 +102,7 @@ def test_without_click_one_sentence_says_how_to_get_it():
     )
 
 
+@pytest.mark.process
 def test_without_rich_and_torch_a_run_is_shown_all_the_same(make_run):
     run = make_run()
     without = "import sys; sys.modules['rich'] = sys.modules['torch'] = None; "
@@ -108,6 +111,7 @@ def test_without_rich_and_torch_a_run_is_shown_all_the_same(make_run):
     assert "float32 [4, 4]" in done.stdout
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["ls", "tree", "show", "verify"])
 def test_looking_at_a_run_imports_no_torch(make_run, command):
     run = make_run()
@@ -116,6 +120,7 @@ def test_looking_at_a_run_imports_no_torch(make_run, command):
     assert done.stdout.splitlines()[-1] == "False"
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_is_no_error(make_run):
     runs = [make_run(f"runs/{number:03}") for number in range(3)]
     command = (
@@ -182,6 +187,7 @@ for command in ("ls", "verify", "tree"):
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", ["0", str(0o644)], ids=["index", "values-alone"])
 def test_what_may_not_be_read_is_told_in_a_sentence(make_run, mode):
     with tempfile.TemporaryDirectory(prefix="tt", dir="/tmp") as folder:
@@ -196,6 +202,7 @@ def test_what_may_not_be_read_is_told_in_a_sentence(make_run, mode):
     assert "is gone" not in done.stdout + done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_an_output_that_is_closed_is_no_error(make_run, closed):
     line = f"exec {sys.executable} -c 'from tensortap.cli.main import main; exit(main())' ls \"$1\" {closed}"
@@ -221,6 +228,7 @@ def test_a_sentence_about_what_was_typed_is_no_mistake_of_ours(monkeypatch, tens
     assert (said.code, said.err) == (2, "tensortap ls: 'many' is no number; write it as in steps>100\n")
 
 
+@pytest.mark.process
 def test_a_full_disk_is_told_as_such(make_run):
     with open("/dev/full", "w") as full:
         done = subprocess.run(

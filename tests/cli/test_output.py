@@ -88,6 +88,7 @@ def test_progress_shows_a_bar_only_while_it_takes_long_and_wipes_it(monkeypatch)
     assert terminal.getvalue().endswith("\r\x1b[2K")
 
 
+@pytest.mark.process
 def test_a_terminal_gets_a_table_with_colours_that_fits_it(make_run, tell):
     run = tell(make_run(), "train.py " + "--flag " * 40)
     shown = on_terminal("ls", run, columns=len(str(run)) + 100)
@@ -100,6 +101,7 @@ def test_a_terminal_gets_a_table_with_colours_that_fits_it(make_run, tell):
     assert "--flag " * 39 in plain
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("settings", "mark"),
     [

@@ -19,7 +19,7 @@ import pytest
 from tensortap.cli.main import main
 from tensortap.readers.run import Run
 
-pytestmark = pytest.mark.xdist_group("cli reproduce")  # what they share is made once
+pytestmark = pytest.mark.process
 
 SECRET = "hunter2-a8Fk2Lm9"
 MODEL = """

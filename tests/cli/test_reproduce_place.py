@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 LEAVES = "import os, tempfile\nos.chdir(tempfile.gettempdir())\n"
 NUMPY = "import numpy as np\ndef f():\n    y = np.arange(4.0)\n    return y\nf()\n"

@@ -18,6 +18,8 @@ import pytest
 import tensortap as tt
 from tensortap.launcher.outcome import write_interpreter_facts
 
+pytestmark = pytest.mark.process
+
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"
 Done = subprocess.CompletedProcess[str]

@@ -9,6 +9,8 @@ import pytest
 
 import tensortap as tt
 
+pytestmark = pytest.mark.process
+
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 WORK = """
 import multiprocessing as mp

@@ -16,6 +16,8 @@ import pytest
 import tensortap as tt
 from tensortap.readers.listing import summarize_run
 
+pytestmark = pytest.mark.process
+
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"
 Done = subprocess.CompletedProcess[str]

@@ -15,6 +15,8 @@ from tensortap.cli.main import main
 from tensortap.core.record import Record
 from tensortap.sinks.stream import Stream
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def serve(tmp_path):

@@ -492,6 +492,7 @@ def test_an_enabled_model_that_nobody_holds_goes_with_its_capture(x):
     assert get_captured_tensors_dict() == {}
 
 
+@pytest.mark.process
 def test_a_program_may_end_without_disabling():
     program = """
         import torch
@@ -618,6 +619,7 @@ def test_a_tap_of_the_users_sees_no_tensor_of_a_graph_that_is_traced(x):
     assert not memory.refused
 
 
+@pytest.mark.compile
 def test_a_compiled_model_is_captured(model, x):
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     compiled(x)
@@ -630,6 +632,7 @@ def test_a_compiled_model_is_captured(model, x):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
 
+@pytest.mark.compile
 def test_a_model_that_registers_compiles_in_one_graph_while_nothing_is_enabled(x):
     model = Answering(1)
     compiled = torch.compile(model, backend="eager", fullgraph=True)

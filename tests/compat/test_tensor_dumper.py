@@ -99,6 +99,7 @@ def test_dump_disabled_before_init_accepts_anything():
     assert tensor_dumper.dump(torch.empty(2, device="meta"), 3) is None
 
 
+@pytest.mark.process
 def test_one_environment_variable_turns_everything_off(tmp_path):
     code = "import tensortap as t; t.init('e'); t.dump(lambda: 1); t.enable(); t.dump(2); t.update_metadata()"
     subprocess.run(
@@ -278,6 +279,7 @@ def test_turning_everything_off_before_a_second_init_is_heard(run, monkeypatch):
     assert tensor_dumper.dump(1, "x") is None
 
 
+@pytest.mark.compile
 def test_a_dump_in_compiled_code_is_one_clean_break_of_the_graph(tmp_path):
     import torch
     from torch._dynamo.testing import CompileCounter

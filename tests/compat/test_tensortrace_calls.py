@@ -215,6 +215,7 @@ def test_any_mode_of_gradients_gives_the_same_values(model, mode):
     assert not tracer.results["forward"].values[0].requires_grad
 
 
+@pytest.mark.compile
 def test_a_compiled_model_runs_as_plain_python_and_is_compiled_again_afterwards(model):
     compiled = torch.compile(model, backend="eager")
     x = torch.ones(2, 3)

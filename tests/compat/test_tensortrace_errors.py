@@ -325,6 +325,7 @@ def test_a_file_that_exists_is_refused_on_demand(tmp_path):
     )
 
 
+@pytest.mark.process
 def test_a_file_that_another_program_writes_is_left_alone(tmp_path):
     file = tmp_path / "trace.h5"
     holder = """
@@ -360,6 +361,7 @@ def python(code, *arguments, **variables):
     )
 
 
+@pytest.mark.process
 def test_without_h5py_models_are_traced_and_a_file_gets_the_pip_line():
     done = python(
         """
@@ -381,6 +383,7 @@ def test_without_h5py_models_are_traced_and_a_file_gets_the_pip_line():
     assert done.stdout == f"[1]\n{pip}\n", done.stderr
 
 
+@pytest.mark.process
 def test_switched_off_nothing_is_traced_opened_or_complained_about(tmp_path):
     done = python(
         """

@@ -15,13 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.proof import sampled
 
 import tensortap as tt
 from tensortap.compat import ttracker
 from tensortap.compat.ttracker import _log_change, auto_diff, h4logger, log2file, logger, var_tracker
 from tensortap.core.errors import WriteFailedError
-
-pytestmark = pytest.mark.xdist_group("faces ttracker")  # what they share is made once
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden"
@@ -92,6 +91,7 @@ def trees():
     return dict(part.split("\n", 1) for part in done.stderr.split("== ")[1:])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_everyday_code_looks_as_it_was_approved(trees, name):
     shown, file = THEIRS.sub(r"\1:0", trees[name]), GOLDEN / "tracked" / f"{name}.txt"
@@ -159,6 +159,7 @@ def test_the_log_file_of_the_page(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.process
 def test_log2file_makes_its_own_handler_and_leaves_the_tree_on_stderr(tmp_path):
     said = python(
         """
@@ -206,7 +207,8 @@ WORKERS = """
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.process
+@pytest.mark.parametrize("method", sampled(["fork", "spawn"], ["fork"]))
 def test_two_workers_of_a_loader_write_whole_blocks_with_their_pids(tmp_path, method):
     said = python(WORKERS.replace("METHOD", method), tmp_path)
     blocks = ["┌── [" + block for block in ("\n" + said).split("\n┌── [")[1:]]
@@ -431,6 +433,7 @@ def test_the_records_also_flow_into_a_tap_of_the_users(lines, tmp_path):
     assert len(lines) == 7
 
 
+@pytest.mark.process
 def test_a_target_that_never_appears_is_said_once_at_exit_with_the_names_that_did(tmp_path):
     said = python(
         """
@@ -500,6 +503,7 @@ def test_a_program_that_torch_writes_down_has_nothing_of_ours_in_it(lines):
     assert "y@" in "\n".join(lines)
 
 
+@pytest.mark.compile
 def test_in_compiled_code_a_watched_function_is_run_as_it_is_written(lines):
     @auto_diff
     def inner(x):

@@ -125,6 +125,7 @@ def test_a_comparator_that_answers_with_an_array_is_found_out():
         Contract().test_it_says_what_is_expected()
 
 
+@pytest.mark.process
 def test_contracts_need_no_pytest():
     code = "import sys, tensortap.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

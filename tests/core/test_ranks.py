@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 LAUNCHER_NAMES = (
     "RANK",
     "WORLD_SIZE",

@@ -43,14 +43,6 @@ Report = dict[str, Any]
 HANGS = 300  # seconds: no job here takes a tenth of that, however busy the machine is
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What the ranks of a job tell is shared by the tests of a file: on one worker they start once."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 @pytest.fixture(scope="session")
 def write_program() -> Callable[[Path, str], Path]:
     def write(folder: Path, code: str) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs import pages
+from tests.proof import sampled
 
 _PYTHON = [page for page in pages.pages() if pages.blocks(page, "python")]
 _SHELL = [page for page in pages.pages() if pages.blocks(page, "bash")]
@@ -13,6 +14,7 @@ _CELLS = [page for page in pages.pages() if pages.blocks(page, "ipython")]
 _LANGUAGES = {"", "python", "bash", "ipython", "toml", "json", "text"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", _PYTHON, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "page_as_a_program.py"
@@ -21,7 +23,12 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("page", _SHELL, ids=lambda page: page.name)
+# The tests of the examples run the commands of this one, and look at what they say.
+_SAMPLE = [page for page in _SHELL if page.name != "tensor_capture.md"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("page", sampled(_SHELL, _SAMPLE), ids=lambda page: page.name)
 def test_the_commands_of_a_page_run_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     scene = pages.SCENES / f"{page.stem.lower()}.sh"
     lines = [one.text for one in pages.blocks(page, "bash") if not one.why_not]
@@ -30,6 +37,7 @@ def test_the_commands_of_a_page_run_from_top_to_bottom(page: Path, tmp_path: Pat
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", _CELLS, ids=lambda page: page.name)
 def test_the_cells_of_a_page_run_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "page_as_a_notebook.py"
@@ -61,6 +69,7 @@ def test_a_block_that_is_not_run_says_why() -> None:
     assert silent == []
 
 
+@pytest.mark.process
 def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "wrong.md"
     page.write_text("Text.\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")

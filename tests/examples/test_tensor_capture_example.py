@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tensor_capture.py"
+pytestmark = pytest.mark.process
 
-pytestmark = pytest.mark.xdist_group("tensor_capture_example")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tensor_capture.py"
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import pytest
 
 import tensortap as tt
 
+pytestmark = pytest.mark.process
+
 FIFTY = "[tt.dump(np.full(1000, n), f'v{n}') for n in range(50)]"
 
 ENDS = {

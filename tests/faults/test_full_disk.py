@@ -22,6 +22,7 @@ def value_files(run: Path) -> set[str]:
     return {file.name for file in run.iterdir() if file.suffix in {".npy", ".pt", ".pkl"}}
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() == 0, reason="as root the tests below mount the disk themselves")
 def test_the_same_holds_for_a_user_in_a_namespace_of_his_own():
     inside = ["unshare", "-rm", sys.executable, "-m", "pytest", "-q", __file__]
@@ -191,6 +192,7 @@ ROW_TOO_LONG = """
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_value_whose_index_row_does_not_fit_is_refused_and_taken_back(run_python, only_run, layout):
     first, second, left = run_python(ROW_TOO_LONG, layout).stdout.splitlines()
@@ -210,6 +212,7 @@ def test_a_value_whose_index_row_does_not_fit_is_refused_and_taken_back(run_pyth
             assert len(members.namelist()) == 51
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("when", ["at once", "background"])
 def test_a_limit_on_file_sizes_is_told_like_a_full_disk(run_python, only_run, when, layout):

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 INTERRUPTED = """
 import random, signal, sys, time
 import numpy as np, tensortap as tt

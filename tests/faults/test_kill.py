@@ -16,6 +16,8 @@ import pytest
 
 import tensortap as tt
 
+pytestmark = pytest.mark.process
+
 VICTIM = Path(__file__).with_name("victim.py")
 TRIALS = {"npy": 14, "pt": 12, "pack": 12, "background": 12}  # 50 in all
 SEED = 20251028

@@ -20,6 +20,8 @@ import pytest
 import tensortap as tt
 from tensortap.transport.frames import HEADER_NBYTES, FrameKind, encode_head
 
+pytestmark = pytest.mark.process
+
 SESSION = Path(__file__).with_name("live_session.py")
 PRELUDE = """
 import os, sys, time

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.proof import examples
 
 import tensortap as tt
 from tensortap.formats.run_layout import file_stem
@@ -102,7 +103,9 @@ def test_different_names_have_different_file_stems(pair):
     assert file_stem(pair[0]) != file_stem(pair[1])
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(st.text(max_size=300), min_size=1, max_size=8))
 def test_whatever_the_names_are_the_run_gives_them_back(tmp_path_factory, names):
     sink = tt.RunDirectory(tmp_path_factory.mktemp("run") / "run", layout="files")

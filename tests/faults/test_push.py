@@ -19,6 +19,8 @@ from tensortap.core.record import Record
 from tensortap.sinks.stream import Stream
 from tensortap.transport.tls import check_client_user
 
+pytestmark = pytest.mark.process
+
 SESSION = Path(__file__).with_name("push_session.py")
 NOBODY = 65534
 

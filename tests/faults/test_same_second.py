@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import tensortap as tt
 
 STARTED = """
@@ -17,6 +19,7 @@ print(run)
 """
 
 
+@pytest.mark.process
 def test_processes_that_start_together_get_a_folder_each(tmp_path):
     command = [sys.executable, "-c", STARTED, str(tmp_path / "runs")]
     processes = [

@@ -27,6 +27,7 @@ CALLS = """
 """
 
 
+@pytest.mark.process
 def test_zero_in_the_environment_turns_every_call_into_nothing(run_python, tmp_path):
     assert run_python(CALLS, TENSORTAP="0").stdout == "done\n"
     assert {entry.name for entry in tmp_path.iterdir()} == {"program.py"}

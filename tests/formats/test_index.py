@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proof import examples
 
 from tensortap.core.errors import UnknownFormatError
 from tensortap.core.patterns import matches_pattern
@@ -73,7 +74,8 @@ def _names(columns):
     return [columns.coded["name"][row] for row in range(len(columns))]
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(75), deadline=None)
 @given(st.lists(st.tuples(records, descriptions), min_size=1, max_size=4))
 def test_a_record_comes_back_as_it_went_in(tmp_path_factory, written):
     folder = tmp_path_factory.mktemp("own")
@@ -116,7 +118,7 @@ def _everything(columns):
     return [[getattr(stored, fact) for fact in asked] for stored in _stored(columns)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(records, min_size=1, max_size=5))
 def test_the_cache_gives_the_same_answers(tmp_path_factory, written):
     folder = tmp_path_factory.mktemp("own")

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proof import examples
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
@@ -304,7 +305,8 @@ def test_a_scalar_is_made_of_bytes_only():
         _untrusted(Calls(scalar, (dtype, np.zeros(8, np.uint8))))
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_give_a_value_or_a_sentence(data):
     with contextlib.suppress(CorruptRunError, UntrustedFileError):
@@ -359,6 +361,7 @@ def test_a_folder_called_packs_is_a_folder_like_any_other(saved, tmp_path, monke
     assert load("packs/x.pkl") == {"a": 1}
 
 
+@pytest.mark.process
 def test_a_class_of_the_main_script_loads_there_and_is_named_elsewhere(tmp_path):
     code = (
         "from tensortap.core.record import Record\n"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proof import examples
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
@@ -169,7 +170,7 @@ def test_something_else_under_that_suffix_is_a_damaged_file(tmp_path, text):
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_give_a_sentence(data):
     with pytest.raises((CorruptRunError, UntrustedFileError)):

@@ -126,6 +126,7 @@ def _launch(base, world=2, late=0, **environment):
     return [process.communicate(timeout=60)[0].split() for process in processes]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("agent", [{}, {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}])
 def test_ranks_without_a_process_group_meet_in_one_folder(tmp_path, late, agent):
@@ -135,6 +136,7 @@ def test_ranks_without_a_process_group_meet_in_one_folder(tmp_path, late, agent)
     assert all(Path(run, ".tensortap").is_dir() for run in first)
 
 
+@pytest.mark.process
 def test_a_later_launch_of_the_same_kind_meets_elsewhere(tmp_path):
     launch = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
     first, _ = _launch(tmp_path, **launch, TORCHELASTIC_RESTART_COUNT="0")

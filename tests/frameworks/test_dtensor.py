@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proof import examples
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed._local_tensor import LocalTensorMode
 from torch.distributed.device_mesh import init_device_mesh
@@ -109,6 +110,8 @@ def test_an_ordinary_tensor_has_no_placement(mesh):
     assert FRAMEWORK.placement(torch.nn.Parameter(torch.ones(2))) is None
 
 
+@pytest.mark.process
+@pytest.mark.distributed
 def test_two_processes_tell_their_own_pieces(tmp_path):
     command = [sys.executable, "-c", TWO_PROCESSES]
     jobs = [
@@ -132,7 +135,8 @@ def word(part):
     return f"shard({part.dim})" if groups is None else f"strided_shard({part.dim}, {groups})"
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_a_piece_lies_where_torch_puts_it(data):
     shape = tuple(data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=2)))

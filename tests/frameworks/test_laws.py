@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.proof import examples
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_named, framework_of, frameworks, register_framework
@@ -30,7 +31,8 @@ def bits_and_types(draw):
     return block.copy().view(number_type.storage).reshape(shape), number_type.name
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(150), deadline=None)
 @given(bits_and_types(), st.sampled_from(["torch", "numpy"]))
 def test_bits_to_value_to_bits_changes_nothing(drawn, name):
     bits, dtype = drawn
@@ -46,7 +48,8 @@ def test_bits_to_value_to_bits_changes_nothing(drawn, name):
     assert bits.size == 0 or np.shares_memory(again, bits)
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(100), deadline=None)
 @given(bits_and_types())
 def test_the_numbers_of_torch_are_those_of_to_numpy(drawn):
     bits, dtype = drawn
@@ -58,7 +61,8 @@ def test_the_numbers_of_torch_are_those_of_to_numpy(drawn):
         np.testing.assert_array_equal(numbers.astype(expected.numpy().dtype), expected.numpy())
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_any_slice_of_a_tensor_has_the_bits_of_its_clone(data):
     base = torch.arange(120, dtype=torch.bfloat16).reshape(2, 3, 4, 5)
@@ -79,6 +83,7 @@ def loaded_after(code):
     return ast.literal_eval(done.stdout)
 
 
+@pytest.mark.process
 def test_describing_a_numpy_array_imports_neither_torch_nor_jax():
     code = """
 import numpy
@@ -91,6 +96,7 @@ for value in (numpy.ones(3), 3, [1, {"a": numpy.ones(2)}], None):
     assert loaded_after(code) == ["numpy"]
 
 
+@pytest.mark.process
 def test_reading_a_tensor_does_not_import_the_distributed_tensor():
     code = """
 import torch, sys
@@ -104,6 +110,7 @@ assert ("torch.distributed.tensor" in sys.modules) == before
     assert "torch" in loaded_after(code)
 
 
+@pytest.mark.process
 def test_importing_the_questions_imports_no_array_library():
     assert loaded_after("import tensortap.frameworks.base") == []
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.proof import examples
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
@@ -68,7 +69,8 @@ def assert_is_that_of_one(told, pair):
     assert (told.row, told.column) == pytest.approx((row, column), rel=1e-9)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.law
+@settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(given_pairs=st.lists(pairs(), max_size=4))
 def test_each_pair_is_accounted_for_as_if_it_were_alone(variant, given_pairs):
     found = compare_pairs(given_pairs)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.proof import examples, sampled
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import differences as module
@@ -45,7 +46,8 @@ def mismatches(a, b, atol, rtol, equal_nan):
     return count
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(100), deadline=None)
 @given(PAIRS, ATOLS, RTOLS, st.booleans(), st.integers(1, 40))
 @example((np.float32([1e-40]), np.float32([2e-40])), 0.0, 0.5, False, 40)
 def test_the_count_is_that_of_the_rule(pair, atol, rtol, equal_nan, block):
@@ -56,7 +58,8 @@ def test_the_count_is_that_of_the_rule(pair, atol, rtol, equal_nan, block):
     assert are_within(a, b, **options) == (expected == 0)
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(50), deadline=None)
 @given(PAIRS, ATOLS)
 def test_float32_against_float64_follows_the_same_rule(pair, atol):
     a, b = pair[0], pair[1].astype(np.float64)
@@ -64,7 +67,8 @@ def test_float32_against_float64_follows_the_same_rule(pair, atol):
     assert are_within(a, b, atol=atol, rtol=1e-3) == (mismatches(a, b, atol, 1e-3, False) == 0)
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(50), deadline=None)
 @given(PAIRS)
 def test_the_largest_absolute_difference_does_not_depend_on_the_order(pair):
     there, back = of(*pair), of(*reversed(pair))
@@ -78,7 +82,8 @@ def test_the_largest_absolute_difference_does_not_depend_on_the_order(pair):
     assert (there.disagreeing, there.both_nan) == (back.disagreeing, back.both_nan)
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(50), deadline=None)
 @given(PAIRS, st.integers(1, 40))
 def test_the_block_size_does_not_matter(pair, block):
     one, many = of(*pair), of(*pair, block=block)
@@ -157,7 +162,8 @@ def integers(dtype):
     return edges | st.integers(ends.min, ends.max)
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.data(), st.sampled_from(INTEGERS), st.sampled_from(INTEGERS), st.sampled_from([DEFAULT_ATOL, 0.0, 3.7])
 )
@@ -278,7 +284,11 @@ def test_200_megabytes_on_disk_take_less_than_2_mebibytes_of_memory(large_file):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float32", "float64", "int64", "complex64", "complex128", "float16", "bool"]
+    "dtype",
+    sampled(
+        ["float32", "float64", "int64", "complex64", "complex128", "float16", "bool"],
+        ["float32", "complex64", "float16", "bool"],
+    ),
 )
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_any_type_and_stride_takes_less_than_2_mebibytes_of_memory(dtype, is_apart):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.proof import examples
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
@@ -18,7 +19,9 @@ from tensortap.kernels.statistics import statistics
 
 pytestmark = pytest.mark.skipif(not native.available, reason=native.unavailable_reason)
 SETTINGS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(75),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=40)
 VARIANTS = native.library.variants() if native.available else []
@@ -95,6 +98,7 @@ def assert_agree(found, expected):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.law
 @SETTINGS
 @given(
     pair=pairs(),
@@ -112,6 +116,7 @@ def test_differences_are_those_of_the_twin(variant, pair, atol, rtol, equal_nan)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.law
 @SETTINGS
 @given(data=st.data(), dtype=st.sampled_from(sorted(DTYPE_TABLE)), shape=SHAPES)
 def test_statistics_are_those_of_the_twin(variant, data, dtype, shape):
@@ -127,6 +132,7 @@ def test_statistics_are_those_of_the_twin(variant, data, dtype, shape):
     assert_sums_agree((found.norm,), (expected.norm,), 0.0)
 
 
+@pytest.mark.law
 @SETTINGS
 @given(pair=pairs(), data=st.data())
 def test_an_axis_is_that_of_the_twin(pair, data):

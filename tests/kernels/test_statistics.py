@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.proof import examples
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels.decode import decode
@@ -53,7 +54,7 @@ def test_every_type_agrees_with_float64(dtype):
     assert found.std == pytest.approx(scale * float((finite / scale).std()), rel=1e-9)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(FLOATS)
 def test_any_floats_agree_with_float64(values):
     finite, nan, inf = reference(values)
@@ -70,7 +71,7 @@ def test_any_floats_agree_with_float64(values):
     assert found.norm == pytest.approx(scale * float(np.linalg.norm(finite / scale)), rel=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(FLOATS, st.integers(1, 50))
 def test_the_block_size_does_not_matter(values, block):
     dtype = values.dtype.name

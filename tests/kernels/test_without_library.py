@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tensortap.kernels import native
 
 CODE = """
@@ -23,6 +25,7 @@ print(native.unavailable_reason)
 """
 
 
+@pytest.mark.process
 def test_everything_works_without_the_library_and_the_reason_is_told(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CODE], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60

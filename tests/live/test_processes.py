@@ -8,6 +8,8 @@ import torch
 
 import tensortap as tt
 
+pytestmark = pytest.mark.process
+
 TRAINING = """
     import json
     if sys.argv[1] == "live":

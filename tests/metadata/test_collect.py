@@ -48,6 +48,7 @@ before = times()
     return run
 
 
+@pytest.mark.process
 def test_importing_loads_no_array_library() -> None:
     code = "import sys, tensortap.metadata.collect\n"
     code += "print({'numpy', 'torch', 'jax'} & set(sys.modules) or 'none')"
@@ -62,19 +63,23 @@ def test_the_run_folder_shows_what_is_documented(repo: Any, write_run: Any) -> N
     assert sorted(os.listdir(run.folder / ".tensortap")) == ["code", "environment.json"]
 
 
+@pytest.mark.process
 def test_unchanged_files_are_not_rewritten(program: Any, home: Path) -> None:
     assert program("random.random(); metadata.write()") == []
     assert (home / "run" / "project.patch").exists()
 
 
+@pytest.mark.process
 def test_only_changed_files_are_rewritten(program: Any) -> None:
     assert program("os.environ['A_NEW_VARIABLE'] = '1'; metadata.write()") == ["runtime_info.json"]
 
 
+@pytest.mark.process
 def test_refresh_does_nothing_while_the_repository_rests(program: Any) -> None:
     assert program("assert metadata.refresh() is False") == []
 
 
+@pytest.mark.process
 def test_a_replaced_function_is_told_at_the_next_write(program: Any, home: Path) -> None:
     assert program("json.dump = lambda *a: None; metadata.write()") == ["git_info.json"]
     modifications = json.loads((home / "run" / "git_info.json").read_text())["runtime_modifications"]
@@ -203,6 +208,7 @@ assert min(costs) < 1, costs
 """
 
 
+@pytest.mark.process
 def test_a_training_process_is_described_in_a_second_and_draws_the_same_numbers(
     repo: Any, home: Path
 ) -> None:

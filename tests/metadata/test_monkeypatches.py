@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 FIND = """
 import json
 from tensortap.metadata.monkeypatches import find_modifications

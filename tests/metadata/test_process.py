@@ -41,6 +41,7 @@ def test_an_unknown_zone_is_refused_in_one_sentence(name: str) -> None:
         timestamp_zone(name)
 
 
+@pytest.mark.process
 def test_shanghai_works_without_zone_files() -> None:
     code = (
         "import sys; sys.modules['tzdata'] = None\n"
@@ -56,6 +57,7 @@ def test_shanghai_works_without_zone_files() -> None:
     assert done.stdout.strip() == "2025-01-01T00:00:00+08:00"
 
 
+@pytest.mark.process
 def test_the_command_is_quoted_without_the_interpreter(
     write_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

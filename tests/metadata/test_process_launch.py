@@ -12,6 +12,8 @@ import pytest
 
 from tensortap.metadata.process import is_launcher
 
+pytestmark = pytest.mark.process
+
 BEGIN = "import sys\nfrom pathlib import Path\nfrom tensortap.metadata.collect import Metadata\n"
 RECORD = BEGIN + "Metadata(Path('run')).write()\n"
 

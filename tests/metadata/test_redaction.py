@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proof import examples
 
 from tensortap.metadata.redaction import (
     NOT_RECORDED,
@@ -38,7 +39,7 @@ def _corpus() -> Any:
 
 corpus = _corpus()
 redactor = Redactor(lambda: b"a key")
-relaxed = settings(deadline=None, max_examples=50)
+relaxed = settings(deadline=None, max_examples=examples(50))
 HIDDEN = re.compile(r"<redacted:[0-9a-f]{16}>")
 words = st.text(string.ascii_letters + string.digits + " _-./:=@", max_size=60)
 bodies = st.text(string.ascii_letters + string.digits, min_size=24, max_size=40)
@@ -165,6 +166,7 @@ def test_the_key_is_kept_for_the_user_alone(home: Path) -> None:
     assert len(key) == 32
 
 
+@pytest.mark.process
 def test_two_processes_share_the_key(home: Path) -> None:
     code = "from tensortap.metadata.redaction import digest_key; print(digest_key().hex())"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proof import examples
 
 import tensortap as tt
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
@@ -48,7 +49,8 @@ def same_bits(one, other):
     assert as_bytes[0].tobytes() == as_bytes[1].tobytes()
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(75), deadline=None)
 @given(st.data())
 def test_what_was_cut_in_any_way_comes_back_bit_for_bit(data):
     shape = tuple(data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=3)))

@@ -299,6 +299,7 @@ def test_a_run_is_read_while_it_is_written(tmp_path):
     assert run.load("x0")[0] == 0
 
 
+@pytest.mark.process
 @LAYOUTS
 def test_a_torch_value_is_read_where_torch_is_not_installed(written, layout):
     path = written(Record("x", torch.tensor([1.5, -2.0], dtype=torch.bfloat16)), layout=layout)

@@ -66,6 +66,7 @@ def trained(model, *, steps=2, **arguments):
     return cap
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_compiled_model_runs_as_plain_python_and_keeps_its_graphs(model, x, in_place):
     wanted = moments(trained(model))
@@ -80,6 +81,7 @@ def test_a_compiled_model_runs_as_plain_python_and_keeps_its_graphs(model, x, in
     assert found.missing == []
 
 
+@pytest.mark.compile
 def test_a_model_inside_a_compiled_function_is_seen(model, x):
     counter = CompileCounterWithBackend("eager")
     step = torch.compile(lambda x: model(x) + 1, backend=counter)
@@ -89,6 +91,7 @@ def test_a_model_inside_a_compiled_function_is_seen(model, x):
     assert (counter.frame_count, len(cap.names)) == (1, 10)
 
 
+@pytest.mark.process
 def test_a_model_that_is_compiled_while_it_is_captured_is_seen():
     """In a process of its own: the compiler must not be loaded before."""
     program = """
@@ -105,6 +108,7 @@ assert not [one for one in sys.meta_path if type(one).__module__.startswith("ten
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize("in_place", [False, True])
 def test_values_and_gradients_come_out_of_the_graph_itself(model, x, in_place):
     wanted = moments(trained(model))
@@ -121,6 +125,7 @@ def test_values_and_gradients_come_out_of_the_graph_itself(model, x, in_place):
     assert len(found) == held
 
 
+@pytest.mark.compile
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler, and g++ is not here")
 def test_inductor_shows_the_same(model):
     wanted = moments(trained(model))
@@ -131,6 +136,7 @@ def test_inductor_shows_the_same(model):
     assert all(torch.allclose(value, wanted[key], atol=1e-6) for key, value in found.items())
 
 
+@pytest.mark.compile
 def test_the_programs_own_results_do_not_change(model, x):
     compiled, _ = compiled_by("aot_eager", model)
     wanted = compiled(x)
@@ -144,6 +150,7 @@ def test_the_programs_own_results_do_not_change(model, x):
     assert torch.equal(model[0].up.weight.grad, gradient)
 
 
+@pytest.mark.compile
 def test_later_writes_do_not_reach_a_value_from_a_graph(model, x):
     compiled, _ = compiled_by("aot_eager", model)
     with tt.capture(compiled, "0.up", compiled="graph") as cap:
@@ -151,6 +158,7 @@ def test_later_writes_do_not_reach_a_value_from_a_graph(model, x):
     assert (cap["0.up"] < 0).any()
 
 
+@pytest.mark.compile
 def test_a_tap_costs_a_compiled_program_no_graph(model, x):
     compiled, counter = compiled_by("eager", model)
     compiled(x)
@@ -161,6 +169,7 @@ def test_a_tap_costs_a_compiled_program_no_graph(model, x):
     assert cap["update"].calls == [0, 1]
 
 
+@pytest.mark.compile
 def test_a_compiled_model_can_be_refused(model):
     compiled, _ = compiled_by("eager", model)
     with pytest.raises(ValueError, match="the model is compiled; compiled='eager' runs it as plain Python"):
@@ -174,6 +183,7 @@ def test_stop_cannot_leave_a_graph(model):
         tt.capture(model, "0", stop=True, compiled="graph")
 
 
+@pytest.mark.compile
 def test_a_branch_inside_a_compiled_graph_is_missing_and_not_said_to_be_uncalled(x):
     class Branches(nn.Module):
         def __init__(self):
@@ -198,6 +208,7 @@ def test_a_scripted_part_is_named_as_such(x):
     assert dict(cap.missing)["0.0"] == "it is scripted: no hook runs inside"
 
 
+@pytest.mark.compile
 def test_an_edit_reaches_a_compiled_model(model, x):
     compiled, counter = compiled_by("eager", model)
     wanted = compiled(x)

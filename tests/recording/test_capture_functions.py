@@ -328,6 +328,7 @@ def test_a_tracer_takes_them_too():
     assert len(tracer.results[HERE + "attention.scores#0"].values) == 2
 
 
+@pytest.mark.compile
 def test_compiled_functions_run_as_plain_python_meanwhile():
     compiled = torch.compile(scaled, backend="eager", fullgraph=True)
     x = torch.ones(3)
@@ -339,6 +340,7 @@ def test_compiled_functions_run_as_plain_python_meanwhile():
     torch._dynamo.reset()
 
 
+@pytest.mark.process
 def test_keep_when_limit_and_to_mean_what_they_always_do(tmp_path):
     x = np.zeros(2)
     with tt.capture(None, HERE + "copied.x", keep="ref") as cap:
@@ -539,6 +541,7 @@ def run(folder, code, *options):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.process
 def test_the_functions_of_the_program_itself_are_those_of_main_and_it_never_runs_twice(tmp_path):
     done = run(
         tmp_path,
@@ -571,6 +574,7 @@ def test_the_functions_of_the_program_itself_are_those_of_main_and_it_never_runs
     assert "'__main__:double.y.grad' is a gradient, which needs torch: pip install" in done.stdout
 
 
+@pytest.mark.process
 def test_capturing_a_function_imports_no_torch(tmp_path):
     done = run(
         tmp_path,

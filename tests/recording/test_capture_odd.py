@@ -58,6 +58,7 @@ def test_captures_that_end_in_another_order_than_they_began_leave_the_compiler_a
     assert stance() == before
 
 
+@pytest.mark.compile
 def test_a_compiled_model_is_still_seen_by_the_capture_that_began_second(model, x):
     compiled = torch.compile(model, backend="eager")
     compiled(x)
@@ -86,6 +87,7 @@ def test_captures_of_many_threads_leave_the_compiler_as_it_was(model, x):
     assert stance() == before
 
 
+@pytest.mark.process
 def test_a_capture_that_is_never_stopped_leaves_the_interpreter_in_silence():
     code = (
         "import torch, torch._dynamo, tensortap as tt; model = torch.nn.Linear(2, 2)\n"

@@ -45,6 +45,7 @@ def test_a_shared_weight_stands_under_each_of_its_names():
     assert weights["a.weight"] == weights["b.weight"]
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize(
     "wrap", [torch.nn.DataParallel, partial(torch.compile, backend="eager")], ids=["parallel", "compiled"]
 )

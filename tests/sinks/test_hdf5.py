@@ -289,6 +289,7 @@ def run(code, *arguments):
     )
 
 
+@pytest.mark.process
 def test_a_program_that_ends_without_closing_loses_nothing(path):
     done = run(
         """
@@ -303,6 +304,7 @@ def test_a_program_that_ends_without_closing_loses_nothing(path):
     assert TraceFile(path).load("x").values == [1, 2]
 
 
+@pytest.mark.process
 def test_a_forked_child_leaves_the_file_of_its_parent_alone(path):
     done = run(
         """
@@ -327,6 +329,7 @@ def test_a_forked_child_leaves_the_file_of_its_parent_alone(path):
     assert TraceFile(path).load("x").values == [1, 3]
 
 
+@pytest.mark.process
 def test_without_h5py_the_pip_line_is_said():
     done = run(
         """
@@ -343,6 +346,7 @@ def test_without_h5py_the_pip_line_is_said():
     assert done.stdout == "traces in HDF5 need h5py, so: pip install 'tensortap[hdf5]'\n", done.stderr
 
 
+@pytest.mark.process
 def test_without_hdf5plugin_the_pip_line_is_said(path):
     done = run(
         """

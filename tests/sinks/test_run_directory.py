@@ -326,6 +326,7 @@ def test_a_pack_is_followed_by_another_when_it_is_full(tmp_path, monkeypatch, li
     sink.close()
 
 
+@pytest.mark.process
 def test_packed_values_are_readable_before_closing_and_after_a_crash(tmp_path):
     code = (
         "import os, sys, numpy as np\n"
@@ -361,6 +362,7 @@ def test_small_packed_values_wait_for_company_but_not_for_ever(tmp_path, monkeyp
     sink.close()
 
 
+@pytest.mark.process
 def test_what_waits_is_on_disk_when_the_program_ends_without_closing(tmp_path, layout):
     code = (
         "import sys, numpy as np\n"
@@ -387,6 +389,7 @@ def test_a_second_sink_in_the_same_run_adds_to_it(tmp_path, layout):
     assert sorted(stored.load()[0] for stored in Run(tmp_path)) == list(range(6))
 
 
+@pytest.mark.process
 def test_a_value_too_large_for_the_limit_costs_only_itself(tmp_path, layout):
     code = (
         "import resource, signal, sys, numpy as np\n"

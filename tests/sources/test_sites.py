@@ -99,6 +99,7 @@ def test_a_scripted_and_a_traced_model_are_walked():
         assert supports_hooks(model) is (type(model).__name__ == "TopLevelTracedModule")
 
 
+@pytest.mark.compile
 @pytest.mark.parametrize(
     "wrap", [nn.DataParallel, functools.partial(torch.compile, backend="eager"), checkpoint_wrapper]
 )

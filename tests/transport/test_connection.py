@@ -450,6 +450,7 @@ print(connection.recv(100))
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_is_refused_at_a_unix_socket():
     path = f"/tmp/tensortap-test-{os.getpid()}.sock"  # where another user may go
@@ -571,6 +572,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.process
 def test_a_stopped_reader_is_waited_for_and_goes_on_where_it_was():
     one, other = socket.socketpair()
     command = [sys.executable, "-c", READER, str(other.fileno())]

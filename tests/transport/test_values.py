@@ -331,6 +331,7 @@ def test_the_limits_are_the_receivers():
         decode_from_wire(meta, data, FrameLimits(numbers=50))
 
 
+@pytest.mark.process
 def test_without_torch_a_tensor_arrives_as_a_numpy_array_and_torch_is_not_imported():
     code = """
         import sys, numpy as np

@@ -79,6 +79,7 @@ def test_what_cannot_be_viewed_is_refused_at_the_door(folder, tmp_path):
         tt.view(folder, port=70000)
 
 
+@pytest.mark.process
 def test_looking_at_values_of_torch_imports_no_torch(folder):
     program = """
         import sys, httpx, tensortap as tt
@@ -103,6 +104,7 @@ def test_looking_at_values_of_torch_imports_no_torch(folder):
     assert done.stdout == "False False False\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_its_address_and_ends_when_it_is_told_to(folder, number):
     command = [sys.executable, "-m", "tensortap.cli.main", "view", str(folder), "--no-open"]
@@ -120,6 +122,7 @@ def test_the_command_prints_its_address_and_ends_when_it_is_told_to(folder, numb
     assert "lets one browser in, once" in said
 
 
+@pytest.mark.process
 def test_the_command_speaks_json_and_tells_of_a_used_address(folder):
     program = "import sys; from tensortap.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "view", str(folder), "--no-open", "--json"]

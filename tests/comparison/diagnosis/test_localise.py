@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.proof import examples
 
 import tensortap as tt
 from tensortap.comparison.noise.floor import Floor
@@ -390,7 +391,7 @@ def test_in_another_type_rounding_is_no_measure():
 places = st.sampled_from([name for name, _ in FLOW])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(places, st.floats(1e-5, 1e-1))
 def test_the_origin_is_the_same_seen_from_b(place, size):
     a, b = records(FLOW), records(FLOW, after(place), size=size)
@@ -399,7 +400,7 @@ def test_the_origin_is_the_same_seen_from_b(place, size):
     assert one.ratio == pytest.approx(other.ratio, rel=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(places, st.floats(1e-8, 1e-1), st.sampled_from([2.0**-30, 0.5, 7.0, 1e5]))
 def test_verdicts_do_not_change_under_a_common_scale(place, size, scale):
     plain = compared(records(FLOW), records(FLOW, after(place), size=size))
@@ -409,7 +410,7 @@ def test_verdicts_do_not_change_under_a_common_scale(place, size, scale):
         assert verdicts(plain) == verdicts(scaled)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(places, st.sampled_from(["model.", "a.b.c."]))
 def test_verdicts_do_not_change_under_another_name(place, prefix):
     plain = compared(records(FLOW), records(FLOW, after(place)))
@@ -439,7 +440,7 @@ def test_without_a_floor_verdicts_do_not_change_under_another_name(pattern, gain
     assert tt.compare_runs(*sides).is_different is is_seen
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(places, st.sampled_from(["model.", "a.b.c.", "layers.7."]), st.floats(1e-13, 1e-11))
 def test_without_a_floor_verdicts_do_not_change_under_a_prefix(place, prefix, size):
     plain = tt.compare_runs(records(FLOW), records(FLOW, after(place), size=size))
@@ -487,7 +488,8 @@ def _mask(value, seed):
     return np.random.default_rng(seed).random(value.shape) < 0.5
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(75), deadline=None)
 @given(VALUES)
 def test_anything_is_identical_to_itself(value):
     side = {"x": value, "y": torch.ones(2)}
@@ -509,7 +511,7 @@ def test_nested_tensors_are_compared_piece_by_piece(layout):
     assert (found.exit_code, found.table[0].metrics.part) == (1, "[1]")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.permutations(range(4)), st.permutations(range(3)), st.sampled_from([np.float32, np.float64]))
 def test_what_is_only_in_another_order_differs_as_much_seen_from_b(rows, columns, dtype):
     value = np.arange(1.0, 13.0, dtype=dtype).reshape(4, 3) ** 2

@@ -19,8 +19,6 @@ from tests.comparison.implementations import (
 
 import tensortap as tt
 
-pytestmark = pytest.mark.xdist_group("comparison two_implementations")  # what they share is made once
-
 V_PROJ = "model.layers.1.self_attn.v_proj"
 UP_PROJ = "model.layers.2.mlp.up_proj"
 
@@ -149,6 +147,7 @@ def no_graphs():
     torch._dynamo.reset()
 
 
+@pytest.mark.compile
 @pytest.mark.usefixtures("no_graphs")
 def test_a_compiled_model_is_the_eager_one_in_all_its_values(eager):
     other = compiled(eager.copy(), "aot_eager")
@@ -157,6 +156,7 @@ def test_a_compiled_model_is_the_eager_one_in_all_its_values(eager):
     assert found.coverage.pairs == len(eager.run.records)
 
 
+@pytest.mark.compile
 @pytest.mark.usefixtures("no_graphs")
 def test_a_mask_that_only_the_compiled_model_is_given_is_said(trusted):
     other = compiled(trusted.copy(), "eager")
@@ -165,6 +165,7 @@ def test_a_mask_that_only_the_compiled_model_is_given_is_said(trusted):
     assert {entry.name.rpartition(".")[2] for entry in found.coverage.only_b} == {"attention_mask"}
 
 
+@pytest.mark.compile
 @pytest.mark.usefixtures("no_graphs")
 def test_a_fault_of_the_compiler_is_located_and_is_none_of_the_code(eager):
     other = compiled(eager.copy(), wrong_compiler)
@@ -175,6 +176,7 @@ def test_a_fault_of_the_compiler_is_located_and_is_none_of_the_code(eager):
     assert any("this judges its code" in note for note in replayed.notes)
 
 
+@pytest.mark.compile
 @pytest.mark.usefixtures("no_graphs")
 def test_a_fault_of_compiled_code_is_located_by_both(eager):
     other = compiled(sharper(eager.copy(), 1), "eager")

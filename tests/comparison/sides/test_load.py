@@ -70,6 +70,7 @@ def test_steps_and_ranks_that_were_merged_stay_tuples(tmp_path):
     assert (side.entries[0].step, side.entries[0].rank, side.is_whole) == ((3, 4), (0, 1), True)
 
 
+@pytest.mark.process
 def test_another_process_reads_a_value_itself(tmp_path):
     side = load_side(write(tmp_path / "run", numbered("x", "y")))
     assert len(pickle.dumps(side.entries[1])) < 1000
@@ -77,6 +78,7 @@ def test_another_process_reads_a_value_itself(tmp_path):
         assert [found.sum() for found in pool.map(methodcaller("load"), side.entries)] == [0.0, 6.0]
 
 
+@pytest.mark.process
 def test_the_numbers_are_read_without_the_library_they_came_from(tmp_path):
     write(tmp_path / "run", [Record("x", torch.tensor([1.0, 2.0], dtype=torch.bfloat16))])
     code = (
@@ -224,6 +226,7 @@ def test_a_file_of_a_run_that_is_gone_since_is_missed(tmp_path):
     assert tt.compare_runs(run, run).counts == {"unreadable": 1}
 
 
+@pytest.mark.process
 def test_a_worker_that_has_read_it_before_reads_again_what_was_written_again(tmp_path):
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         for content in (1.0, 2.0):

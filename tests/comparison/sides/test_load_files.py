@@ -50,6 +50,7 @@ def test_two_files_of_the_same_tensors_are_the_same_and_one_that_differs_is_name
     }
 
 
+@pytest.mark.process
 def test_a_file_is_compared_with_tensors_in_memory_and_by_other_processes(tmp_path, weights):
     save_file(weights, tmp_path / "w.safetensors")
     assert tt.compare_runs(tmp_path / "w.safetensors", weights).is_green

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.proof import examples
 from transformers.modeling_outputs import BaseModelOutput
 
 from tensortap.comparison.values.compare import comparators, compare, difference, register_comparator
@@ -164,7 +165,8 @@ def test_integers_differ_by_a_tolerance_of_ones_own():
 PLAIN = st.floats() | st.integers() | st.booleans() | st.sampled_from([1.0, 1.0000001, 2**53, 2**53 + 1])
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.law
+@settings(max_examples=examples(100), deadline=None)
 @given(PLAIN, PLAIN, st.sampled_from([0.0, 1e-8, 1e-5, 2.0]), st.booleans())
 def test_the_short_way_for_plain_numbers_answers_as_the_long_one(a, b, atol, equal_nan):
     options = {"atol": atol, "equal_nan": equal_nan}
@@ -178,7 +180,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(VALUES)
 def test_every_value_equals_its_copy(value):
     copy = {"in": pickle.loads(pickle.dumps(value))}

@@ -15,8 +15,6 @@ import pytest
 import tensortap as tt
 from tensortap.core.record import Record
 
-pytestmark = pytest.mark.xdist_group("comparison executors")  # what they share is made once
-
 COUNT = 400
 
 
@@ -73,6 +71,7 @@ def test_threads_give_the_same_answer(runs):
         assert answer(tt.compare_runs(*runs, executor=threads)) == answer(tt.compare_runs(*runs))
 
 
+@pytest.mark.process
 def test_processes_give_the_same_answer(runs):
     with processes() as pool:
         found = tt.compare_runs(*runs, executor=pool)
@@ -80,6 +79,7 @@ def test_processes_give_the_same_answer(runs):
     assert found.first.name == f"layers.{COUNT // 2}"
 
 
+@pytest.mark.process
 def test_a_killed_worker_is_survived(runs, caplog):
     with processes() as pool, caplog.at_level(logging.WARNING, "tensortap.compare"):
         found = tt.compare_runs(*runs, executor=Deadly(pool))
@@ -183,6 +183,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 def test_a_dask_cluster_gives_the_same_answer_and_survives_a_lost_worker(runs, tmp_path):
     pytest.importorskip("distributed")
     script = Path(tmp_path) / "cluster.py"

@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.proof import examples
 
 import tensortap as tt
 from tensortap.comparison.sides.leaf import Operand
@@ -62,7 +63,8 @@ def assert_same(found: Metrics, expected: Metrics) -> None:
             assert one == other, field.name
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.law
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(operands(), max_size=4))
 def test_pairs_that_are_measured_together_come_to_the_same_as_each_by_itself(pairs):
     found = measure_batch([ValueRefPair(Bits(a), Bits(b)) for a, b in pairs])

@@ -250,6 +250,7 @@ def test_a_copy_or_a_pickle_of_an_exposed_model_has_nothing_of_ours(job):
     assert next(iter(job.endpoint.control._exposed_models)).forwards == forwards
 
 
+@pytest.mark.compile
 def test_a_compiled_model_is_not_compiled_again_because_it_is_exposed(job):
     graphs = []
 
@@ -273,6 +274,7 @@ def test_a_compiled_model_is_not_compiled_again_because_it_is_exposed(job):
     assert len(graphs) == 1
 
 
+@pytest.mark.process
 def test_closing_is_quick_even_when_a_session_takes_nothing(job, raw):
     ask(raw, FrameKind.TAP, tap=1, patterns=["big"])
     tt.step()
@@ -327,6 +329,7 @@ def test_forwards_in_several_threads_are_served(job, session):
     assert problems == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "call", ["tt.step()", "tt.expose(torch.nn.Linear(1, 1))", "tt.capture().start()", "tt.init('runs')"]
 )

@@ -25,6 +25,8 @@ from tensortap.sources.hooks.compiled import (
     unregister_callback,
 )
 
+pytestmark = pytest.mark.compile
+
 needs_a_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler, and there is none"
 )

@@ -409,6 +409,7 @@ def test_a_copy_of_the_function_goes_on_without_us():
     assert listener.told == []
 
 
+@pytest.mark.compile
 def test_rewritten_code_can_be_compiled_without_a_break():
     kept = []
 

@@ -169,6 +169,7 @@ def test_every_second_step_and_statistics_work_on_locals_too(model):
     assert cap["layers.0.forward.scores#0"].steps == [0, 2]
 
 
+@pytest.mark.compile
 def test_a_compiled_model_shows_its_locals(model):
     compiled = torch.compile(model, backend="eager")
     compiled(X)

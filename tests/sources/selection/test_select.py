@@ -306,6 +306,7 @@ def test_a_module_that_holds_its_owner_ends_the_search():
     assert names(model, "**.weight")[-1] == "norm.weight"
 
 
+@pytest.mark.compile
 def test_wrappers_are_in_no_name():
     model = Model(2)
     model.layers[0] = checkpoint_wrapper(model.layers[0])

@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 JOB = """
     import sys, torch, tensortap as tt
     torch.manual_seed(0)

@@ -10,8 +10,6 @@ from tests.viewer.api.test_compare import answered, compared
 
 from tensortap.viewer.compare.code_suspects import blocks_only_in
 
-pytestmark = pytest.mark.xdist_group("viewer suspects")  # what they share is made once
-
 pytest.importorskip("torch")
 
 MODEL = """import torch
@@ -101,6 +99,7 @@ def told(project, tmp_path, look):
     return compare
 
 
+@pytest.mark.process
 def test_the_changed_line_of_a_forward_is_the_suspect(told, project):
     client, address, found = told(("self.scaled(y).relu()", "self.scaled(y).abs()"))
     assert found["first"]["name"] == "parts.0"
@@ -110,11 +109,13 @@ def test_the_changed_line_of_a_forward_is_the_suspect(told, project):
     assert "suspect: model.py:18 is in Part.forward" in client.get(f"{address}/export.html").text
 
 
+@pytest.mark.process
 def test_a_function_that_the_forward_calls_is_a_suspect_and_one_elsewhere_is_none(told):
     *_, found = told(("x * 2", "x * 3"), ("x + 1", "x + 2"))
     assert [one["text"] for one in found["suspects"]] == ["model.py:14 is in the class that made it"]
 
 
+@pytest.mark.process
 def test_changes_to_another_commit_accuse_nobody(told):
     *_, found = told(("x * 2", "x * 3"), commit="0" * 40)
     assert (found["first"]["name"], found["suspects"]) == ("parts.0", [])
@@ -131,6 +132,7 @@ def test_lines_that_were_taken_away_are_named_by_the_line_before_them():
     assert [str(block) for block in blocks_only_in(patch, b"")] == ["m.py:1"]
 
 
+@pytest.mark.process
 def test_what_was_captured_of_a_module_is_made_where_its_forward_is(project, look):
     client = look(next((project.parent / "runs" / "a").iterdir()))
     (run,) = (one["id"] for one in client.json("/api/runs")["runs"])
