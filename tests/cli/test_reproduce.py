@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.proof import sampled
 
 from tensortap.cli.main import main
 from tensortap.readers.run import Run
@@ -544,7 +545,10 @@ def wheels(home: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("state", "maker", "installer"),
-    [("works", "uv", "uv"), ("has no packages", "uv", "pip"), ("fails", "venv", "pip")],
+    sampled(
+        [("works", "uv", "uv"), ("has no packages", "uv", "pip"), ("fails", "venv", "pip")],
+        [("works", "uv", "uv"), ("fails", "venv", "pip")],
+    ),
 )
 def test_an_environment_is_made_by_uv_where_it_can_and_by_pip_where_it_cannot(
     state: str,

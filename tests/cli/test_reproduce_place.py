@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proof import sampled
 
 pytestmark = pytest.mark.process
 
@@ -74,7 +75,10 @@ def watch(*options: str, to: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("options", "code", "is_repository"),
-    [(LOCALS, NUMPY, False), (("--tap", "**"), MODEL, False), (("--tap", "**"), MODEL, True)],
+    sampled(
+        [(LOCALS, NUMPY, False), (("--tap", "**"), MODEL, False), (("--tap", "**"), MODEL, True)],
+        [(LOCALS, NUMPY, False), (("--tap", "**"), MODEL, True)],
+    ),
     ids=["plain", "model", "model in git"],
 )
 def test_a_watched_program_that_leaves_its_folder_is_reproduced(

@@ -23,8 +23,8 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-# The tests of the examples run the commands of this one, and look at what they say.
-_SAMPLE = [page for page in _SHELL if page.name != "tensor_capture.md"]
+# Other tests run the commands of these, and look at what they say: those of the example, and of `run`.
+_SAMPLE = [page for page in _SHELL if page.name not in ("tensor_capture.md", "run.md")]
 
 
 @pytest.mark.process
