@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 TENSORTAP_STRICT=1 PYTHONDONTWRITEBYTECODE= $(BIN)/p
 test: .venv/.test .venv/.browser
 	$(PYTEST)
 
-# Two minutes: no other processes, browsers or compilers, and few examples of each property.
+# Two minutes: no other processes, browsers or compilers, no laws, and few examples of each property.
 test-fast: .venv/.test
 	$(PYTEST) -m "not process and not browser and not distributed and not compile and not law" \
 	  --hypothesis-profile=fast

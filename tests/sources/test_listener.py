@@ -196,6 +196,7 @@ def test_stopping_closes_the_port_and_all_connections(serve):
     assert not listener._threads
 
 
+@pytest.mark.law
 def test_ten_thousand_random_frames_do_no_harm(serve, send, caplog):
     """Random bytes, and frames with a few bytes changed; each is read by the parser, or it does not count."""
     listener = serve(token="secret")

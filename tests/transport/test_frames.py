@@ -281,6 +281,7 @@ def random_tree(rng: random.Random) -> bytes:
     return header_with(meta=len(text), data=len(data)) + text + data
 
 
+@pytest.mark.law
 def test_a_million_random_and_mutated_frames_are_taken_or_refused_and_nothing_else():
     numbers, choices = np.random.default_rng(7), random.Random(7)
     taken = {

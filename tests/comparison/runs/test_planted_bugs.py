@@ -14,6 +14,8 @@ import pytest
 import torch
 from tests.proof import some
 
+pytestmark = pytest.mark.law
+
 ROOT = Path(__file__).parents[3]
 BENCHMARKS = str(ROOT / "benchmarks")
 ROOMS = (

@@ -16,6 +16,8 @@ from tensortap.sources.probes.bytecode import code_instructions
 from tensortap.sources.probes.rewrite import RETURN, insert_taps, instrument
 from tensortap.sources.probes.source_match import find_definition, is_compatible
 
+pytestmark = pytest.mark.law
+
 EVERY = 6  # of the files of transformers, enough for more than a thousand forwards
 
 
