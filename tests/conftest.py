@@ -46,10 +46,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark by room and group by file, and leave out what only a whole proof runs."""
     for item in items:
-        for name in _BY_ROOM.get(item.path.relative_to(_TESTS).parts[0], ()):
+        path = item.path.relative_to(_TESTS)
+        for name in (name for room in path.parts for name in _BY_ROOM.get(room, ())):
             item.add_marker(name)
         if not item.get_closest_marker("xdist_group"):  # what the tests of a file share is made by one worker
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(_TESTS).as_posix()))
+            item.add_marker(pytest.mark.xdist_group(path.as_posix()))
     if not IS_WHOLE:
         left_out = [item for item in items if item.get_closest_marker("proof")]
         items[:] = [item for item in items if not item.get_closest_marker("proof")]
@@ -82,7 +83,8 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("tensortap-")] == []
     assert _open_sockets() <= sockets
     # A compiler has workers of its own.
-    assert not _started or any(map(request.node.get_closest_marker, ("process", "compile"))), "not marked so"
+    is_marked = any(map(request.node.get_closest_marker, ("process", "compile")))
+    assert is_marked or not _started, f"not marked as process, and starts {_started}"
 
 
 def _touchable() -> dict[str, object]:
