@@ -12,7 +12,6 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES
 
 _PROTOCOL = 5
 
@@ -135,6 +134,7 @@ class _ArrayTable:
 def _is_plain_array(value: Any, framework: str) -> bool:
     if framework != "torch":
         return framework == "numpy"
+    from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES  # installed: the value is one of its tensors
 
     return type(value) in PLAIN_TENSOR_TYPES
 
