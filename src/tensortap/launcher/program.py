@@ -32,7 +32,8 @@ from tensortap.recording.manual_taps import ManualTapSource, TapListener
 from tensortap.recording.model_facts import write_model_facts
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.function_names import split_function_path
-from tensortap.sources.selection.select import is_function_pattern, resolve_pattern
+from tensortap.sources.selection.function_sites import is_function_pattern
+from tensortap.sources.selection.select import resolve_pattern
 from tensortap.sources.sites import site_names
 from tensortap.stages.select import When, changed, every, first, nonfinite, predicates_of
 

@@ -23,8 +23,9 @@ from tensortap.sources.function_names import function_path, is_inspectable
 from tensortap.sources.hooks.eager_mode import CompiledMode, refuse_compiled, run_eagerly
 from tensortap.sources.observation.point import HookSource, ObservationPoint, StopForward, torch_if_loaded
 from tensortap.sources.probes.probes import FunctionSource
+from tensortap.sources.selection.function_sites import is_function_pattern, resolve_without_model
 from tensortap.sources.selection.missing import Missing, find_missing
-from tensortap.sources.selection.select import is_function_pattern, resolve_patterns, resolve_without_model
+from tensortap.sources.selection.select import resolve_patterns
 from tensortap.sources.sites import ModuleSite, SelectedSite, class_name, require_module, unwrap, walk_modules
 from tensortap.stages.select import StepPredicate, When, predicates_of
 

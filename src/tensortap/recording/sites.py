@@ -10,7 +10,8 @@ from tensortap.render import html
 from tensortap.render.text import format_table
 from tensortap.render.words import pluralize
 from tensortap.sources.function_names import is_inspectable
-from tensortap.sources.selection.select import describe_binding, resolve_patterns, resolve_without_model
+from tensortap.sources.selection.function_sites import describe_binding, resolve_without_model
+from tensortap.sources.selection.select import resolve_patterns
 from tensortap.sources.sites import (
     ModuleSite,
     forward_signature,

@@ -1,10 +1,10 @@
-"""The sites of a model: outputs, inputs, parameters and buffers, and the gradients of each."""
+"""The sites of a model: outputs, inputs, parameters and buffers, and the gradients of each; exclusion of some."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -281,3 +281,53 @@ def child_modules(module: Any) -> Iterator[tuple[str, Any]]:
 def state_names(module: Any) -> list[str]:
     tensors = {**module._parameters, **module._buffers}
     return [name for name, value in tensors.items() if value is not None]
+
+
+def subtract_exclusions(selected: SelectedSite, excluded: Sequence[SelectedSite]) -> SelectedSite | None:
+    """The rest of a selected site, or None. Excluding a module's output excludes all of that module;
+    excluding the return value of a function without a model excludes all of that function."""
+    site = selected.site
+    if site.function is not None:
+        return _subtract_from_function(
+            selected, [exclusion for exclusion in excluded if _is_in_function(exclusion.site, site)]
+        )
+    applicable = [
+        exclusion
+        for exclusion in excluded
+        if exclusion.site.path == site.path and _applies_to(exclusion, site)
+    ]
+    if any(
+        not exclusion.items and exclusion.call is None and exclusion.site.parameter in ("", site.parameter)
+        for exclusion in applicable
+    ):
+        return None
+    return selected._replace(excluded=tuple(applicable))
+
+
+def _applies_to(excluded: SelectedSite, site: ModuleSite) -> bool:
+    is_whole_module = excluded.site.kind == "output" and not excluded.items and excluded.call is None
+    is_same_kind = excluded.site.kind == site.kind and excluded.site.is_after_step == site.is_after_step
+    return is_whole_module or is_same_kind
+
+
+def _subtract_from_function(
+    selected: SelectedSite, applicable: Sequence[SelectedSite]
+) -> SelectedSite | None:
+    if any(not exclusion.items and exclusion.call is None for exclusion in applicable):
+        return None
+    same_kind = [
+        exclusion._replace(site=selected.site)
+        for exclusion in applicable
+        if exclusion.site.kind == selected.site.kind
+    ]
+    return selected._replace(excluded=tuple(same_kind))
+
+
+def _is_in_function(excluded: ModuleSite, site: ModuleSite) -> bool:
+    name, _, nth = excluded.parameter.partition("#")
+    site_name, _, site_nth = site.parameter.partition("#")
+    if excluded.path != site.path:
+        return False
+    if excluded.kind == "return":
+        return name == site_name.partition(".")[0]
+    return excluded.kind == site.kind and name == site_name and nth in ("", site_nth)

@@ -10,7 +10,7 @@ from typing import Any
 from tensortap.comparison.diagnosis.verdict import Finding, Origin
 from tensortap.comparison.runs import html
 from tensortap.comparison.runs import text as text_report
-from tensortap.comparison.runs.result import ComparisonResult
+from tensortap.comparison.runs.result import ComparisonResult, Coverage
 from tensortap.comparison.sides.entry import Entry
 
 SCHEMA = "tensortap.comparison/1"
@@ -30,7 +30,6 @@ def save_comparison(comparison: ComparisonResult, path: Path) -> None:
 
 
 def comparison_to_json(comparison: ComparisonResult) -> dict[str, Any]:
-    coverage = comparison.coverage
     return {
         "schema": SCHEMA,
         "a": comparison.a,
@@ -49,19 +48,7 @@ def comparison_to_json(comparison: ComparisonResult) -> dict[str, Any]:
             }
             for explanation in comparison.gate
         ],
-        "coverage": {
-            "is_whole": coverage.is_whole,
-            "pairs": coverage.pairs,
-            "only_a": [_entry_to_json(entry) for entry in coverage.only_a],
-            "only_b": [_entry_to_json(entry) for entry in coverage.only_b],
-            "unreadable": list(coverage.unreadable),
-            "unaligned": list(coverage.unaligned),
-            "behind_ties": coverage.behind_ties,
-            "opaque": coverage.opaque,
-            "ignored": coverage.ignored,
-            "uncalibrated": coverage.uncalibrated,
-            "problems": list(coverage.problems),
-        },
+        "coverage": _coverage_to_json(comparison.coverage),
         "floor": {
             "is_measured": comparison.floor.is_measured,
             "limit": comparison.floor.limit,
@@ -70,6 +57,22 @@ def comparison_to_json(comparison: ComparisonResult) -> dict[str, Any]:
         },
         "notes": list(comparison.notes),
         "pairs": [finding_to_json(finding) for finding in comparison.table],
+    }
+
+
+def _coverage_to_json(coverage: Coverage) -> dict[str, Any]:
+    return {
+        "is_whole": coverage.is_whole,
+        "pairs": coverage.pairs,
+        "only_a": [_entry_to_json(entry) for entry in coverage.only_a],
+        "only_b": [_entry_to_json(entry) for entry in coverage.only_b],
+        "unreadable": list(coverage.unreadable),
+        "unaligned": list(coverage.unaligned),
+        "behind_ties": coverage.behind_ties,
+        "opaque": coverage.opaque,
+        "ignored": coverage.ignored,
+        "uncalibrated": coverage.uncalibrated,
+        "problems": list(coverage.problems),
     }
 
 

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from tensortap.core.record import Kind, Record, Site
 from tensortap.core.steps import declared_step, next_order
 from tensortap.core.tap import Tap
-from tensortap.sources.calls.changes import NO_RESULT, ChangeTracker, CodeEffects
+from tensortap.sources.calls.changes import NO_RESULT, ChangeTracker
+from tensortap.sources.calls.line_effects import CodeEffects
 from tensortap.sources.probes.settrace import add_observer, remove_observer
 
 _MAX_CALLERS = 3

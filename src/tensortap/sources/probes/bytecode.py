@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -195,13 +195,13 @@ def _store_instructions(instructions: list[dis.Instruction], code: CodeType) -> 
         instruction for instruction in instructions if instruction.opname == "LOAD_FAST_AND_CLEAR"
     ]
     for before, current, after in zip(instructions, instructions[1:], instructions[2:], strict=False):
-        for variable in _bound_names(current, code):
-            if _is_except_cleanup(before, after, variable):
+        for variable in bound_names(current):
+            if variable in code.co_freevars or _is_except_cleanup(before, after, variable):
                 continue
             if not any(
                 _is_in_comprehension(current, comprehension, variable) for comprehension in comprehensions
             ):
-                yield _BindingInstruction(_source_position(current), variable, current.offset)
+                yield _BindingInstruction(source_position(current), variable, current.offset)
 
 
 def _is_except_cleanup(before: dis.Instruction, after: dis.Instruction, variable: str) -> bool:
@@ -210,9 +210,10 @@ def _is_except_cleanup(before: dis.Instruction, after: dis.Instruction, variable
     return is_none and after.opname.startswith("DELETE_") and after.argval == variable
 
 
-def _bound_names(instruction: dis.Instruction, code: CodeType) -> Iterable[str]:
+def bound_names(instruction: dis.Instruction) -> list[str]:
+    """The variables of this function or an enclosing one that an instruction binds."""
     if instruction.opname == "STORE_DEREF":
-        return [instruction.argval] if instruction.argval in code.co_cellvars else []
+        return [instruction.argval]
     if not instruction.opname.startswith("STORE_FAST"):
         return []
     names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
@@ -235,7 +236,8 @@ def _return_instructions(instructions: list[dis.Instruction]) -> Iterator[_Bindi
             yield _BindingInstruction((_line_number(instruction) or 0, 0), RETURN, instruction.offset)
 
 
-def _source_position(instruction: dis.Instruction) -> tuple[int, int]:
+def source_position(instruction: dis.Instruction) -> tuple[int, int]:
+    """Its line and column; several targets are not stored in that order."""
     column = instruction.positions.col_offset if instruction.positions else None
     return _line_number(instruction) or 0, instruction.offset if column is None else column
 

@@ -1,14 +1,11 @@
-"""Resolve patterns to sites: of a model, by walking model and pattern together, and of functions without a
-model (`pkg.mod:func.var`); `!patterns` exclude."""
+"""Resolve patterns to sites by walking model and pattern together; `!patterns` exclude."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensortap.core.errors import UnknownModuleError, UnknownNameError
+from tensortap.core.errors import UnknownModuleError
 from tensortap.core.patterns import (
     ANY_DEPTH,
     Alternative,
@@ -17,18 +14,14 @@ from tensortap.core.patterns import (
     parse_pattern,
     segment_matches,
 )
-from tensortap.sources.function_names import (
-    NamedFunction,
-    function_path,
-    resolve_functions,
-    split_function_path,
-    to_named_function,
-)
 from tensortap.sources.probes.install import find_bindings
 from tensortap.sources.probes.probes import attribute_names, find_function, first_argument_name
-from tensortap.sources.probes.rewrite import Binding
+from tensortap.sources.selection.function_sites import (
+    has_binding,
+    is_function_pattern,
+    resolve_function_patterns,
+)
 from tensortap.sources.selection.suggest import (
-    describe_unknown_function,
     describe_unknown_variable,
     describe_unresolved,
     find_unresolved_segment,
@@ -46,6 +39,7 @@ from tensortap.sources.sites import (
     site_names,
     sites_of,
     state_names,
+    subtract_exclusions,
     unwrap,
     walk_modules,
 )
@@ -336,185 +330,5 @@ def _tail_items(tail: tuple[str, ...], items: str) -> str:
     return "".join(f".{part}" for part in item_segments) + items
 
 
-RETURN = "return"  # not a valid variable name
-_BINDING_INDEX = re.compile(r"-?\d{1,9}|\*")
-
-
-def is_function_pattern(pattern: Any) -> bool:
-    """Whether a pattern has the form `pkg.mod:func`."""
-    return isinstance(pattern, Pattern) and split_function_path(pattern.alternatives[0]) is not None
-
-
-def resolve_without_model(function: Any, patterns: Sequence[Any]) -> list[SelectedSite]:
-    """The sites of patterns within one function; without one, of the patterns that name a function."""
-    parsed = [parse_pattern(pattern) for pattern in patterns if isinstance(pattern, str)]
-    if function is not None:
-        if len(parsed) < len(patterns):
-            raise TypeError(f"the names of variables are texts, not {patterns!r}")
-        return resolve_function_patterns(parsed, function)
-    function_patterns = [pattern for pattern in parsed if is_function_pattern(pattern)]
-    return (
-        []
-        if all(pattern.excludes for pattern in function_patterns)
-        else resolve_function_patterns(function_patterns)
-    )
-
-
-def resolve_function_patterns(patterns: Sequence[Pattern], within: Any = None) -> list[SelectedSite]:
-    """The sites of function patterns; `within` a function, other patterns match its variables."""
-    excluded = [
-        selected
-        for pattern in patterns
-        if pattern.excludes
-        for selected in _resolve_function_or_raise(pattern, within)
-    ]
-    included = [
-        selected
-        for pattern in patterns
-        if not pattern.excludes
-        for selected in _resolve_function_or_raise(pattern, within)
-    ]
-    if within is not None and all(pattern.excludes for pattern in patterns):
-        included = [
-            selected for text in (RETURN, "*") for selected in _resolve_within(within, parse_pattern(text))
-        ]
-    return [
-        remaining
-        for selected in dict.fromkeys(included)
-        if (remaining := subtract_exclusions(selected, excluded)) is not None
-    ]
-
-
-def describe_binding(site: ModuleSite) -> list[str]:
-    """Its kind (argument, local, return) and the lines that bind it."""
-    code = site.function.__code__
-    name = site.parameter.partition(".")[2].partition("#")[0]
-    name_bindings = [binding for binding in find_bindings(site.function) if binding.name == name]
-    is_argument = any(binding.kind == "argument" for binding in name_bindings)
-    lines = ", ".join(str(line) for line in dict.fromkeys(binding.line for binding in name_bindings))
-    label = site.kind if site.kind != "local" else "argument" if is_argument else "local"
-    return [label, f"{Path(code.co_filename).name}:{lines or code.co_firstlineno}"]
-
-
-def _resolve_function_or_raise(pattern: Pattern, within: Any) -> list[SelectedSite]:
-    if within is not None and not is_function_pattern(pattern):
-        selected_sites = _resolve_within(within, pattern)
-        if not selected_sites:
-            enclosing = to_named_function(within)
-            raise UnknownNameError(
-                describe_unknown_variable(function_path(within), enclosing.function, pattern.body)
-            )
-        return selected_sites
-    selected_sites = [
-        selected
-        for alternative in pattern.alternatives
-        for function, tail in resolve_functions(alternative)
-        for selected in _function_value_sites(function, tail, alternative, pattern.call)
-    ]
-    if not selected_sites:
-        raise UnknownNameError(describe_unknown_function(pattern))
-    return selected_sites
-
-
-def _resolve_within(function: Any, pattern: Pattern) -> list[SelectedSite]:
-    named_function = to_named_function(function)
-    return [
-        selected
-        for alternative in pattern.alternatives
-        for selected in _function_value_sites(named_function, alternative.segments, alternative, pattern.call)
-    ]
-
-
-def _function_value_sites(
-    named_function: NamedFunction, tail: tuple[str, ...], alternative: Alternative, call: int | None
-) -> Iterator[SelectedSite]:
-    """The sites that the segments after a function match: its return value, variables, and items of these."""
-    function_bindings = find_bindings(named_function.function)
-    is_gradient = alternative.is_gradient_of_items
-    # A variable named `grad` takes precedence.
-    if tail[-1:] == ("grad",) and (
-        len(tail) > 1 or all(binding.name != "grad" for binding in function_bindings)
-    ):
-        tail, is_gradient = tail[:-1], True
-    items = "".join(f".{part}" for part in tail[1:]) + alternative.items
-    if tail[:1] in ((), (RETURN,), ("",)):
-        sites = [named_function.site("return", named_function.name)]
-    else:
-        sites = [
-            named_function.site("local", f"{named_function.name}.{variable}")
-            for variable in _matching_variables(tail[0], function_bindings)
-        ]
-    for site in sites:
-        yield SelectedSite(gradient_of(site) if is_gradient else site, items, call)
-
-
-def _matching_variables(segment: str, function_bindings: Sequence[Binding]) -> list[str]:
-    name_pattern, separator, nth = segment.partition("#")
-    if separator and not _BINDING_INDEX.fullmatch(nth):
-        return []
-    names = dict.fromkeys(
-        binding.name for binding in function_bindings if segment_matches(name_pattern, binding.name)
-    )
-    if "*" in name_pattern:  # self is rarely meant, and may hold the whole program
-        names = {name: None for name in names if name not in ("self", "cls")}
-    return [f"{name}{separator}{nth}" for name in names if has_binding(function_bindings, name, nth)]
-
-
-def has_binding(function_bindings: Sequence[Binding], name: str, nth: str) -> bool:
-    """Whether there is a `name#nth`; `name` and `name#*` always exist."""
-    count = sum(binding.name == name for binding in function_bindings)
-    return not nth or nth == "*" or -count <= int(nth) < count
-
-
 def is_exclusion(pattern: Any) -> bool:
     return isinstance(pattern, Pattern) and pattern.excludes
-
-
-def subtract_exclusions(selected: SelectedSite, excluded: Sequence[SelectedSite]) -> SelectedSite | None:
-    """The rest of a selected site, or None. Excluding a module's output excludes all of that module;
-    excluding the return value of a function without a model excludes all of that function."""
-    site = selected.site
-    if site.function is not None:
-        return _subtract_from_function(
-            selected, [exclusion for exclusion in excluded if _is_in_function(exclusion.site, site)]
-        )
-    applicable = [
-        exclusion
-        for exclusion in excluded
-        if exclusion.site.path == site.path and _applies_to(exclusion, site)
-    ]
-    if any(
-        not exclusion.items and exclusion.call is None and exclusion.site.parameter in ("", site.parameter)
-        for exclusion in applicable
-    ):
-        return None
-    return selected._replace(excluded=tuple(applicable))
-
-
-def _applies_to(excluded: SelectedSite, site: ModuleSite) -> bool:
-    is_whole_module = excluded.site.kind == "output" and not excluded.items and excluded.call is None
-    is_same_kind = excluded.site.kind == site.kind and excluded.site.is_after_step == site.is_after_step
-    return is_whole_module or is_same_kind
-
-
-def _subtract_from_function(
-    selected: SelectedSite, applicable: Sequence[SelectedSite]
-) -> SelectedSite | None:
-    if any(not exclusion.items and exclusion.call is None for exclusion in applicable):
-        return None
-    same_kind = [
-        exclusion._replace(site=selected.site)
-        for exclusion in applicable
-        if exclusion.site.kind == selected.site.kind
-    ]
-    return selected._replace(excluded=tuple(same_kind))
-
-
-def _is_in_function(excluded: ModuleSite, site: ModuleSite) -> bool:
-    name, _, nth = excluded.parameter.partition("#")
-    site_name, _, site_nth = site.parameter.partition("#")
-    if excluded.path != site.path:
-        return False
-    if excluded.kind == "return":
-        return name == site_name.partition(".")[0]
-    return excluded.kind == site.kind and name == site_name and nth in ("", site_nth)
