@@ -285,6 +285,15 @@ def _clone_wrapper_subclass(tensor: torch.Tensor) -> torch.Tensor:
         raise UnsupportedValueError(f"a {type(tensor).__name__} cannot be copied: {error}") from error
 
 
+def explain_no_gradient(tensor: torch.Tensor) -> str:
+    """Why a tensor that requires no gradient requires none."""
+    if not torch.is_grad_enabled():
+        return "it was computed under no_grad, so no gradient comes to it"
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return f"a tensor of {_dtype_name(tensor)} has no gradient"
+    return "nothing it was computed from requires a gradient"
+
+
 def version_counter(value: torch.Tensor) -> int | None:
     with outside_modes():
         tensor = local_tensor(value)

@@ -32,8 +32,6 @@ from tensortap.sources.sites import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from tensortap.sources.observation.checkpointing import Recomputation
 
 
@@ -232,15 +230,17 @@ class ObservationPoint:
         self.fired_sites.update(accepting)
         return bool(accepting)
 
-    def _hook_gradient(self, parameter: str, item: str, leaf: torch.Tensor, call: int) -> None:
+    def _hook_gradient(self, parameter: str, item: str, leaf: Any, call: int) -> None:
         accepting = self.gradients_selecting(parameter, item, call)
         if not accepting:
             return
         if not leaf.requires_grad:
-            self.rejections[parameter + item] = _explain_no_gradient(leaf)
+            from tensortap.frameworks.torch import explain_no_gradient  # loaded: the leaf is a tensor
+
+            self.rejections[parameter + item] = explain_no_gradient(leaf)
             return
         hook = _GradientHook(self, accepting, self.name(parameter, item) + ".grad", call)
-        self.source.keep_handle(leaf.register_hook(hook), leaf.is_leaf)  # type: ignore[no-untyped-call]
+        self.source.keep_handle(leaf.register_hook(hook), leaf.is_leaf)
 
     def gradients_selecting(self, parameter: str, item: str, call: int) -> list[SelectedSite]:
         return [selected for selected in self.gradients if selected.accepts(parameter, item, call)]
@@ -258,7 +258,7 @@ class _GradientHook:
         self._point, self._selected, self._name, self._call = point, selected, name, call
         self._step = point.source.step
 
-    def __call__(self, gradient: torch.Tensor) -> None:
+    def __call__(self, gradient: Any) -> None:
         point = self._point
         try:
             point.record_gradient(self._selected, self._name, gradient, self._step, self._call)
@@ -285,16 +285,6 @@ def _make_recomputation(point: ObservationPoint) -> Recomputation:
     from tensortap.sources.observation.checkpointing import Recomputation
 
     return Recomputation(point)
-
-
-def _explain_no_gradient(leaf: torch.Tensor) -> str:
-    import torch
-
-    if not torch.is_grad_enabled():
-        return "it was computed under no_grad, so no gradient comes to it"
-    if not (leaf.is_floating_point() or leaf.is_complex()):
-        return f"a tensor of {str(leaf.dtype).removeprefix('torch.')} has no gradient"
-    return "nothing it was computed from requires a gradient"
 
 
 class StopForward(BaseException):
