@@ -39,6 +39,10 @@ class CorruptRunError(TensortapError, ValueError):
     """Part of a run or a file is damaged: says what, and what can still be read."""
 
 
+def damaged_file_error(label: str, kind: str, reason: str, remedy: str = "dump it again") -> CorruptRunError:
+    return CorruptRunError(f"{label} is not a whole {kind} ({reason}); {remedy}")
+
+
 class NoRunError(TensortapError, FileNotFoundError):
     """The folder is not a run directory."""
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tensortap.core.errors import CorruptRunError, UntrustedFileError
+from tensortap.core.errors import TensortapError, UntrustedFileError, damaged_file_error
 from tensortap.formats.payload import Payload
 
 SUFFIX = ".npy"
@@ -49,12 +49,17 @@ def read(stream: BinaryIO, label: str, is_trusted: bool) -> np.ndarray[Any, Any]
         with _ignore_python2_header_warning():
             return np.lib.format.read_array(stream, allow_pickle=is_trusted)
     except (ValueError, *_DAMAGE_ERRORS) as error:
-        if not is_trusted and "allow_pickle" in str(error):
-            raise UntrustedFileError(
-                f"{label} holds pickled Python objects, and it is not known who made it; "
-                f"pass trust=True if you do"
-            ) from None
-        raise CorruptRunError(f"{label} is not a whole .npy file ({error}); dump it again") from None
+        raise explain_read_error(error, label, ".npy file", is_trusted) from None
+
+
+def explain_read_error(error: Exception, label: str, kind: str, is_trusted: bool) -> TensortapError:
+    """Whether numpy refused a pickle, or the file is damaged."""
+    if not is_trusted and "allow_pickle" in str(error):
+        return UntrustedFileError(
+            f"{label} holds pickled Python objects, and it is not known who made it; "
+            f"pass trust=True if you do"
+        )
+    return damaged_file_error(label, kind, str(error))
 
 
 def _ignore_python2_header_warning() -> "warnings.catch_warnings[None]":

@@ -15,7 +15,12 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
+from tensortap.core.errors import (
+    CorruptRunError,
+    UnsupportedValueError,
+    UntrustedFileError,
+    damaged_file_error,
+)
 from tensortap.formats.payload import Payload, payload_from_bytes
 
 SUFFIX = ".pkl"
@@ -23,7 +28,7 @@ _PROTOCOL = 4
 _MAX_SEARCH_DEPTH = 6
 
 # What unpickling raises for an invalid or truncated stream.
-_DAMAGE_ERRORS = (
+UNPICKLING_ERRORS = (
     pickle.UnpicklingError,
     EOFError,
     LookupError,
@@ -60,11 +65,9 @@ def _read_trusted(stream: BinaryIO, label: str) -> Any:
     try:
         return pickle.load(stream)
     except (pickle.UnpicklingError, EOFError, IndexError, ValueError) as error:
-        raise _damaged_file_error(label, error) from None
+        raise _damaged_pickle_error(label, error) from None
     except (ImportError, AttributeError) as error:
-        raise UnsupportedValueError(
-            f"{label} needs a class that is not here ({error}); define or import it, then load again"
-        ) from error
+        raise missing_class_error(label, error) from error
 
 
 def _read_restricted(stream: BinaryIO, label: str) -> Any:
@@ -72,13 +75,18 @@ def _read_restricted(stream: BinaryIO, label: str) -> Any:
         return RestrictedUnpickler(stream, label).load()
     except UntrustedFileError:
         raise
-    except _DAMAGE_ERRORS as error:
-        raise _damaged_file_error(label, error) from None
+    except UNPICKLING_ERRORS as error:
+        raise _damaged_pickle_error(label, error) from None
 
 
-def _damaged_file_error(label: str, error: BaseException) -> CorruptRunError:
-    reason = str(error).split("\n")[0] or type(error).__name__
-    return CorruptRunError(f"{label} is not a whole pickle ({reason}); dump it again")
+def _damaged_pickle_error(label: str, error: BaseException) -> CorruptRunError:
+    return damaged_file_error(label, "pickle", str(error).split("\n")[0] or type(error).__name__)
+
+
+def missing_class_error(label: str, error: BaseException) -> UnsupportedValueError:
+    return UnsupportedValueError(
+        f"{label} needs a class that is not here ({error}); define or import it, then load again"
+    )
 
 
 class _Pickler(pickle.Pickler):

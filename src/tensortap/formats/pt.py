@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.core.errors import CorruptRunError, UnsupportedValueError, UntrustedFileError
+from tensortap.core.errors import UnsupportedValueError, UntrustedFileError, damaged_file_error
 from tensortap.formats.payload import Payload, TailBuilder, payload_from_bytes
+from tensortap.formats.pkl import UNPICKLING_ERRORS, missing_class_error
 from tensortap.formats.zip_stored import (
     ZipMember,
     data_descriptor,
@@ -28,20 +29,6 @@ from tensortap.kernels.hashing import crc32
 SUFFIX = ".pt"
 _DATA_MEMBER = b"archive/data/0"
 
-# torch.load fails in many ways on an invalid pickle; only a refused global is not damage.
-_DAMAGE_ERRORS = (
-    pickle.UnpicklingError,
-    EOFError,
-    LookupError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    MemoryError,
-    AssertionError,
-    struct.error,
-)
 _REFUSED_GLOBAL = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")
 
 # Storage classes named in torch's own files; later dtypes are named in the pickle.
@@ -92,10 +79,10 @@ def read(stream: BinaryIO, label: str, is_trusted: bool) -> Any:
 def _load(source: Any, label: str, is_trusted: bool, may_map: bool) -> Any:
     try:
         return _torch_load(source, may_map, weights_only=True)
-    except _DAMAGE_ERRORS as error:
+    except UNPICKLING_ERRORS as error:  # of these, only a refused global is not damage
         refused = _refused_global(error, _is_zipped(source))
         if refused is None:
-            raise _damaged_file_error(label, error) from None
+            raise damaged_file_error(label, ".pt file", _first_line(error)) from None
     if not is_trusted:
         raise UntrustedFileError(
             f"{label} holds more than tensors ({refused}), and it is not known who made it; "
@@ -108,11 +95,9 @@ def _load_trusted(source: Any, label: str, may_map: bool) -> Any:
     try:
         return _torch_load(source, may_map, weights_only=False)
     except (ImportError, AttributeError) as error:
-        raise UnsupportedValueError(
-            f"{label} needs a class that is not here ({error}); define or import it, then load again"
-        ) from error
+        raise missing_class_error(label, error) from error
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise _damaged_file_error(label, error) from None
+        raise damaged_file_error(label, ".pt file", _first_line(error)) from None
 
 
 def _refused_global(error: Exception, is_zipped: bool) -> str | None:
@@ -124,10 +109,6 @@ def _refused_global(error: Exception, is_zipped: bool) -> str | None:
         return match.group(1)
     is_sound = is_zipped or "Can only" in text or "must be imported" in text
     return "more than weights_only reads" if is_sound else None
-
-
-def _damaged_file_error(label: str, error: Exception) -> CorruptRunError:
-    return CorruptRunError(f"{label} is not a whole .pt file ({_first_line(error)}); dump it again")
 
 
 def _torch_load(source: Any, may_map: bool, *, weights_only: bool) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
-from tensortap.core.errors import CorruptRunError
+from tensortap.core.errors import CorruptRunError, damaged_file_error
 from tensortap.kernels.decode import BLOCK_SIZE, decode, dtype_info, iterate_blocks
 
 # Dtypes that numpy lacks are written as the smallest that represents every value.
@@ -199,4 +199,4 @@ def _map_file(path: str, written: tuple[int, int]) -> mmap.mmap:
 
 
 def _damaged_file_error(path: Path, why: str) -> CorruptRunError:
-    return CorruptRunError(f"{path} is not a whole .safetensors file ({why}); save it again")
+    return damaged_file_error(str(path), ".safetensors file", why, "save it again")

@@ -16,10 +16,8 @@ import numpy as np
 
 from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import (
-    CorruptRunError,
     MissingExtraError,
     UnknownFormatError,
-    UntrustedFileError,
 )
 from tensortap.core.registry import Registry
 from tensortap.formats import npy, pkl
@@ -178,12 +176,7 @@ def _read_npz(stream: BinaryIO, label: str, is_trusted: bool) -> dict[str, Any]:
         with np.load(stream, allow_pickle=is_trusted) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except (ValueError, TypeError, EOFError, BadZipFile, zlib.error, NotImplementedError) as error:
-        if not is_trusted and "allow_pickle" in str(error):
-            raise UntrustedFileError(
-                f"{label} holds pickled Python objects, and it is not known who made it; "
-                f"pass trust=True if you do"
-            ) from None
-        raise CorruptRunError(f"{label} is not a whole .npz file ({error}); dump it again") from None
+        raise npy.explain_read_error(error, label, ".npz file", is_trusted) from None
 
 
 _BUILT_IN_READERS: dict[str, Callable[[], Callable[[BinaryIO, str, bool], Any]]] = {

@@ -116,7 +116,7 @@ def _torch_summarise() -> RetentionPolicy:
 
 
 _MIN_SIZE = 1 << 16
-_COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
+COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
 _MMAP_FROM = 1 << 20  # from here on buffers are page-aligned
 
 
@@ -156,7 +156,7 @@ class BufferPool:
     def copy(self, bits: np.ndarray[Any, Any], before: int = 0, after: int = 0) -> Buffer:
         """A buffer that holds these bytes in C order."""
         buffer = self.acquire(bits.nbytes, before, after)
-        if 0 < bits.nbytes <= _COPY_WITH_GIL and bits.flags.c_contiguous:
+        if 0 < bits.nbytes <= COPY_WITH_GIL and bits.flags.c_contiguous:
             # numpy would release the GIL for this, and the writer thread would take it.
             buffer.array.data[:] = bits.reshape(-1).view(np.uint8).data
         elif bits.nbytes:

@@ -10,9 +10,9 @@ from typing import Any
 
 from tensortap.core.errors import NotServingError, UnknownNameError
 from tensortap.core.protocols import Sink
-from tensortap.core.record import Record
 from tensortap.core.tap import Tap
 from tensortap.frameworks.pytree import snapshot_leaves
+from tensortap.recording.destination import TapSink
 from tensortap.render.received import (
     ReceivedRecord,
     ReceivedTable,
@@ -150,24 +150,8 @@ class Receiver:
         return UnknownNameError(f"no value of the name {name!r}; {hint}; summary() shows all")
 
 
-class _UserTapSink:
-    """Emits into a tap of the user, which stays open."""
-
-    def __init__(self, tap: Tap) -> None:
-        self._tap = tap
-
-    def write(self, record: Record) -> None:
-        self._tap.emit(record)
-
-    def flush(self) -> None:
-        self._tap.flush()
-
-    def close(self) -> None:
-        pass
-
-
 def _extra_sinks(to: str | None, tap: Tap | None) -> list[Sink]:
-    return [*([] if tap is None else [_UserTapSink(tap)]), *([] if to is None else [open_sink(to)])]
+    return [*([] if tap is None else [TapSink(tap)]), *([] if to is None else [open_sink(to)])]
 
 
 def _arrival_line(arrival: ReceivedRecord) -> str:

@@ -1,4 +1,4 @@
-"""The sites of a model: outputs, inputs, parameters and buffers, and the gradients of each; exclusion of some."""
+"""The sites of a model: outputs, inputs, parameters and buffers, gradients of each; exclusion of some."""
 
 from __future__ import annotations
 

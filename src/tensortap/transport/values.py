@@ -17,7 +17,7 @@ from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.core.record import Record
 from tensortap.frameworks import pytree
 from tensortap.frameworks.base import Framework, framework_named, framework_of
-from tensortap.frameworks.retention import Buffer, BufferPool
+from tensortap.frameworks.retention import COPY_WITH_GIL, Buffer, BufferPool
 from tensortap.transport.frames import DEFAULT_LIMITS, BadFrameError, FrameLimits
 from tensortap.transport.schema import (
     ALIGNMENT,
@@ -395,7 +395,6 @@ def _to_framework(bits: _Array, framework: str, dtype: str, into: TargetFramewor
 
 
 _JOIN_NBYTES = 4096  # below that a pooled buffer would be mostly empty
-_COPY_WITH_GIL = 1 << 18  # bytes, copied in some ten microseconds
 
 
 def encode_record(record: Record, limits: FrameLimits = DEFAULT_LIMITS) -> WireValue:
@@ -417,7 +416,7 @@ def copy_buffers(sent: WireValue, pool: BufferPool) -> Buffer | bytes:
 
 
 def _copy(target: np.ndarray[Any, Any], view: memoryview) -> None:
-    if view.nbytes <= _COPY_WITH_GIL:
+    if view.nbytes <= COPY_WITH_GIL:
         # numpy would release the GIL for this, and the sending thread would take it.
         target.data[:] = view
     else:

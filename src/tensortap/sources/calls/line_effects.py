@@ -1,4 +1,4 @@
-"""What each line of a function may change: variables, attributes, items and arrays, read from its bytecode."""
+"""What each line of a function may change (variables, attributes, items, arrays), read from its bytecode."""
 
 from __future__ import annotations
 
