@@ -2,13 +2,13 @@
 
 import atexit
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tensortap.comparison.values.compare import compare, difference
 from tensortap.core.errors import NotInitialisedError
+from tensortap.core.interpreter import call_at_child_exit
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
@@ -173,7 +173,4 @@ def _collect(metadata: Metadata, collect: Callable[[], object]) -> None:
 
 def _close_at_exit() -> None:
     atexit.register(close)
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is not None and processes.parent_process() is not None:
-        # A child of multiprocessing that was forked ends without the usual exit, but runs these.
-        sys.modules["multiprocessing.util"].Finalize(None, close, exitpriority=0)
+    call_at_child_exit(close)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from tensortap.core.interpreter import call_in_forked_children
 from tensortap.core.protocols import Sink, Source, Stage
 from tensortap.core.record import Record
 from tensortap.core.settings import is_strict
@@ -196,14 +195,8 @@ class Tap:
 
 def _renew_after_fork(tap: Tap) -> None:
     """Registers with fork: comparing the pid at each record would cost a system call."""
-    if not _taps and hasattr(os, "register_at_fork"):
-        _watch_forks()
+    call_in_forked_children(_renew_locks)
     _taps.add(tap)
-
-
-@lru_cache(maxsize=1)
-def _watch_forks() -> None:
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _renew_locks() -> None:

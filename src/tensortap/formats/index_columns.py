@@ -15,7 +15,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tensortap.core.gc_pause import gc_paused
+from tensortap.core.interpreter import gc_paused
 from tensortap.core.patterns import pattern_regex
 from tensortap.formats.index import COLUMNS, has_valid_types, index_files, read_rows
 

@@ -10,7 +10,6 @@ import re
 import threading
 from collections import Counter, deque
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from sys import getsizeof
 from time import time
@@ -18,6 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from tensortap.core.errors import UnsupportedValueError
+from tensortap.core.interpreter import call_in_forked_children
 from tensortap.core.record import Record, Series
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import leaves, snapshot_leaves
@@ -129,7 +129,7 @@ class History:
         self._evictable: list[int] = []  # a heap of the numbers that are not the latest of their name
         self._pinned: set[int] = set()
         self._replace_lock()
-        _register_fork_handler()
+        call_in_forked_children(_replace_locks)
         _histories.add(self)
 
     def write(self, record: Record) -> None:
@@ -250,12 +250,6 @@ def total_memory() -> int:
     with suppress(OSError, ValueError):
         return min(total, int(_CGROUP_LIMIT.read_text()))
     return total
-
-
-@lru_cache(maxsize=1)
-def _register_fork_handler() -> None:
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_replace_locks)
 
 
 def _replace_locks() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from tensortap.core.errors import RefusedError, UnsupportedValueError
+from tensortap.core.interpreter import call_at_child_exit, call_in_forked_children
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Record
 from tensortap.frameworks.retention import BufferPool
@@ -109,22 +110,18 @@ _senders: WeakSet[Sender] = WeakSet()
 
 
 def close_at_exit(sender: Sender) -> None:
-    _register_handlers()
+    _register_exit_handler()
+    call_in_forked_children(_restart_all_in_child)
     _senders.add(sender)
 
 
 def register_child_exit() -> None:
-    """Forked multiprocessing children skip atexit handlers but run these finalizers."""
-    processes = sys.modules.get("multiprocessing.process")
-    if processes is not None and processes.parent_process() is not None:
-        sys.modules["multiprocessing.util"].Finalize(None, _close_all, exitpriority=0)
+    call_at_child_exit(_close_all)
 
 
 @lru_cache(maxsize=1)
-def _register_handlers() -> None:
+def _register_exit_handler() -> None:
     atexit.register(_close_all)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_restart_all_in_child)
 
 
 def _close_all() -> None:
@@ -145,6 +142,10 @@ _STATUS_INTERVAL = 0.1  # seconds between two job status updates
 _DIRECT_SEND_BYTES = 16 << 10  # smaller values are sent from the caller's thread
 _BACKOFF_FACTOR = 10  # the pause is this many times the duration of the attempt
 log = logging.getLogger("tensortap.stream")
+
+
+class _LastWrite(threading.local):
+    delivery = NOT_DELIVERED
 
 
 class Stream:
@@ -171,6 +172,7 @@ class Stream:
             monotonic(),
         )  # overhead of `send`, against the time since creation
         self._unsendable_names = UnsendableNames()
+        self._last_write = _LastWrite()
         self._reset()
         close_at_exit(self)
 
@@ -179,8 +181,13 @@ class Stream:
         """How many values were dropped because the queue was full or there was no listener."""
         return self._outbox.dropped
 
+    @property
+    def last_delivery(self) -> Delivery:
+        """The delivery receipt of this thread's last `write`."""
+        return self._last_write.delivery
+
     def write(self, record: Record) -> None:
-        self.send(record)
+        self._last_write.delivery = self.send(record)
 
     def send(self, record: Record) -> Delivery:
         """Queue a snapshot of the value; returns its delivery receipt."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO
 
 from tensortap.core.errors import WriteFailedError
+from tensortap.core.interpreter import call_at_child_exit, call_in_forked_children, is_multiprocessing_child
 from tensortap.core.settings import setting
 from tensortap.render.call_tree_values import CallLine, colour_line, fit_line, make_encodable
 
@@ -134,13 +135,9 @@ class OutputScheduler:
             return
         if self._registered_pid is None:  # a fork inherits these
             atexit.register(self.flush)
-            if hasattr(os, "register_at_fork"):
-                os.register_at_fork(after_in_child=self._reset)
+            call_in_forked_children(self._reset)
         self._registered_pid = os.getpid()
-        processes = sys.modules.get("multiprocessing.process")
-        if processes is not None and processes.parent_process() is not None:
-            # Forked multiprocessing children skip atexit handlers but run these finalizers.
-            sys.modules["multiprocessing.util"].Finalize(None, self.flush, exitpriority=0)
+        call_at_child_exit(self.flush)
 
     def _reset(self) -> None:
         """Initial state, also in a forked child: buffered lines are the parent's to write, and the lock may
@@ -156,8 +153,7 @@ output_scheduler = OutputScheduler()  # one for the process, as the terminal is
 
 def shares_terminal() -> bool:
     """Whether another process may write to the same terminal."""
-    processes = sys.modules.get("multiprocessing.process")
-    return os.getpid() != _importing_pid or (processes is not None and processes.parent_process() is not None)
+    return os.getpid() != _importing_pid or is_multiprocessing_child()
 
 
 def output_encoding() -> str | None:

@@ -9,12 +9,12 @@ import socket
 import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from time import monotonic, time
 from typing import Any
 from weakref import WeakSet
 
 from tensortap.core.errors import NotServingError, RefusedError, TensortapError
+from tensortap.core.interpreter import call_in_forked_children
 from tensortap.core.tap import Tap
 from tensortap.transport.connection import Connection, Frame, accept_connection
 from tensortap.transport.frames import DEFAULT_LIMITS, FrameKind, FrameLimits
@@ -111,7 +111,7 @@ class Listener:
         if self._socket is None:
             self._socket = open_listen_socket(self.host, self.port)
             self.port = self._socket.getsockname()[1]
-            _register_fork_handler()
+            call_in_forked_children(_abandon_all)
             _listeners.add(self)
 
     def start(self, tap: Tap) -> None:
@@ -258,12 +258,6 @@ def _describe_producer(producer: Producer) -> str:
 def _status_number(job_status: dict[str, Any], key: str) -> float:
     number = job_status.get(key)
     return number if type(number) in (int, float) and 0 <= number < 1 << 62 else 0  # type: ignore[operator,return-value]
-
-
-@lru_cache(maxsize=1)
-def _register_fork_handler() -> None:
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _abandon_all() -> None:

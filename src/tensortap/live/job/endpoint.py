@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import RefusedError, TensortapError
+from tensortap.core.interpreter import call_in_forked_children
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_on, setting
 from tensortap.core.steps import add_step_listener, remove_step_listener
@@ -257,7 +258,7 @@ def listen(
             raise ValueError(f"share is {share}; give a part of step time such as 0.03, or None for no limit")
         _endpoint = Endpoint(name or _default_name(), dump_to, share)
         atexit.register(_endpoint.close)
-        _register_fork_hook()
+        call_in_forked_children(_forget_in_child)
     return _endpoint
 
 
@@ -283,16 +284,6 @@ def _bind_socket(path: str) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-_has_fork_hook = False
-
-
-def _register_fork_hook() -> None:
-    global _has_fork_hook
-    if not _has_fork_hook and hasattr(os, "register_at_fork"):
-        _has_fork_hook = True
-        os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _forget_in_child() -> None:

@@ -8,16 +8,16 @@ callback ends all tracing of its thread, as always in Python, until the probe is
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+from tensortap.core.interpreter import call_in_forked_children
 from tensortap.sources.probes.bytecode import BindingReader, CodeInstructions, code_instructions
 from tensortap.sources.probes.rewrite import RETURN, Binding, OnEnter
 
@@ -67,7 +67,7 @@ FrameCallback = Callable[[FrameType, str, Any], None]  # frame, event, argument
 
 def add_observer(observer: CallObserver) -> None:
     """Notify it of each call of this thread, until `remove_observer` in this thread."""
-    _register_fork_handler()
+    call_in_forked_children(_drop_observers)
     tracer = _current_tracer()
     tracer.observers = (*tracer.observers, observer)
 
@@ -87,12 +87,6 @@ def active_observers() -> tuple[CallObserver, ...]:
     """The observers of this thread, outermost first."""
     tracer = _tracers.get(get_ident())
     return () if tracer is None else tracer.observers
-
-
-@lru_cache(maxsize=1)
-def _register_fork_handler() -> None:
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_drop_observers)
 
 
 def _drop_observers() -> None:
