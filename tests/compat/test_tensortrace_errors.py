@@ -308,6 +308,15 @@ def test_a_saver_belongs_where_all_values_are(model, tmp_path):
     saver.close()
 
 
+def test_a_value_that_comes_after_the_file_was_closed_is_counted(tmp_path):
+    saver = H5PYSaverCallback(tmp_path / "trace.h5")
+    saver("loss", [0.5], [1], [0])
+    saver.close()
+    saver("loss", [0.4], [2], [0])
+    assert saver.skipped == {"loss": 1}
+    assert saver.datasets["loss"][:].tolist() == [0.5]
+
+
 def test_a_folder_that_is_not_there_is_made(tmp_path):
     saver = H5PYSaverCallback(tmp_path / "new" / "folder" / "trace.h5")
     saver.close()

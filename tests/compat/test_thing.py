@@ -24,13 +24,13 @@ Point = namedtuple("Point", "x y")
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """Counts and streams of its own for every test."""
-    monkeypatch.setattr(thing, "_streams", {})
+    """Counts and taps of its own for every test."""
+    monkeypatch.setattr(thing, "_remote_sessions", {})
     monkeypatch.setattr(thing, "_source", ManualSource())
     thing._calls.clear()
     yield
-    for stream in thing._streams.values():
-        stream.close()
+    for session in thing._remote_sessions.values():
+        session.tap.close()
     tt.stop_serving()
 
 
@@ -391,4 +391,4 @@ def test_a_capture_can_go_to_a_session(serving):
 def test_switched_off_nothing_is_sent(monkeypatch, serving):
     monkeypatch.setattr(thing, "_is_on", False)
     assert tt.catch(object(), "x").wait() is False
-    assert not thing._streams
+    assert not thing._remote_sessions

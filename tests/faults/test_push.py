@@ -242,7 +242,7 @@ def test_a_session_that_forks_keeps_its_port_to_itself(session, run_python):
     done = run_python(
         """
         import os, signal, tensortap as tt
-        from tensortap.faces import thing
+        from tensortap.compat import thing
         tt.serve(port=0)
         port = thing._session.listener.port
         tt.catch(5, "x", server=f"127.0.0.1:{port}").wait(5)

@@ -121,6 +121,15 @@ def test_what_was_waited_for_is_there_exactly(stream, server):
         assert torch.equal(record.value.float(), value.float())
 
 
+def test_a_record_that_came_through_a_tap_has_its_receipt_in_the_thread_that_emitted_it(stream, server):
+    tap = Tap(sinks=[stream])
+    tap.emit(Record("x", 1))
+    elsewhere = threading.Thread(target=tap.emit, args=(Record("y", object()),))
+    elsewhere.start()
+    elsewhere.join()
+    assert stream.last_delivery.wait(5)
+
+
 def test_a_value_changed_after_the_call_arrives_as_it_was(deaf):
     stream = Stream(deaf.address)
     value = torch.zeros(MB)

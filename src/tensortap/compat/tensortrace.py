@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tensortap.core.errors import WriteFailedError
-from tensortap.core.record import Series
+from tensortap.core.record import Record, Series
 from tensortap.core.settings import is_on, is_strict
 from tensortap.core.tap import Tap
 from tensortap.recording.tracer import ModelTrace, TraceSchedule
@@ -144,12 +144,12 @@ class H5PYSaverCallback:
         shuffle: bool = False,
         existing_ok: bool = True,
     ) -> None:
-        self._file: Any = None
+        self._sink: Any = None
         if not is_on():
             return
         from tensortap.sinks.hdf5 import HDF5  # a tracer that writes no file needs no h5py
 
-        self._file = HDF5(
+        self._sink = HDF5(
             dataset_file,
             iteration_dtype=iteration_dtype,
             float_dtype=float_dtype,
@@ -159,34 +159,36 @@ class H5PYSaverCallback:
             shuffle=shuffle,
             existing_ok=existing_ok,
         )
+        self._tap = Tap(sinks=[self._sink])
 
     @property
     def datasets(self) -> Any:
-        return {} if self._file is None else self._file.datasets
+        return {} if self._sink is None else self._sink.datasets
 
     @property
     def skipped(self) -> dict[str, int]:
-        return {} if self._file is None else self._file.skipped
+        return {} if self._sink is None else self._sink.skipped
 
     @property
     def reasons(self) -> dict[str, str]:
-        return {} if self._file is None else self._file.reasons
+        return {} if self._sink is None else self._sink.reasons
 
     def __call__(self, name: str, values: list[Any], iterations: list[Any], ranks: list[Any]) -> None:
-        if self._file is not None:
-            self._file.append(name, values, iterations, ranks)
+        if self._sink is not None:
+            for value, iteration, rank in zip(values, iterations, ranks, strict=True):
+                self._tap.emit(Record(name, value, step=iteration, rank=rank))
         for column in (values, iterations, ranks):
             column.clear()
 
     def flush(self) -> None:
         """Also happens when the tracer's `with` block ends."""
-        if self._file is not None:
-            self._file.flush()
+        if self._sink is not None:
+            self._tap.flush()
 
     def close(self) -> None:
         """Also happens when the program ends."""
-        if self._file is not None:
-            self._file.close()
+        if self._sink is not None:
+            self._sink.close()  # the tap stays open: the sink counts what comes afterwards as skipped
 
 
 def _check_callbacks(argument: str, callbacks: Any) -> list[Callback]:
