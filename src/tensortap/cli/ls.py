@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -44,7 +43,7 @@ def command(folders: tuple[str, ...], sort: str, where: str | None, as_json: boo
     for problem in finder.problems:
         note(problem, "ls")
     if as_json:
-        write_json("ls", {"runs": [_facts(run) for run in runs]})
+        write_json("ls", {"runs": [run.facts() for run in runs]})
     elif runs:
         write_table(_HEAD, [_row(run) for run in runs], right=_RIGHT, shortened="command", colours=_COLOURS)
     if not as_json:
@@ -55,28 +54,6 @@ def _filter_runs(runs: list[RunSummary], query: str) -> list[RunSummary]:
     from tensortap.readers.run_query import filter_runs  # imported lazily: a plain list needs no numpy
 
     return filter_runs(runs, query)
-
-
-def _facts(run: RunSummary) -> dict[str, Any]:
-    steps = {"first": run.steps[0], "last": run.steps[-1], "count": len(run.steps)} if run.steps else None
-    return {
-        "path": str(run.path),
-        "name": run.path.name,
-        "state": run.state,
-        "problems": list(run.problems),
-        "started": run.started,
-        "command": run.command,
-        "commit": run.commit,
-        "branch": run.branch,
-        "dirty": run.is_dirty,
-        "model": run.model,
-        "steps": steps,
-        "ranks": list(run.ranks),
-        "records": run.records,
-        "names": run.names,
-        "bytes": run.nbytes,
-        "health": {"nan": run.nan, "inf": run.inf, "known": run.known},
-    }
 
 
 def _row(run: RunSummary) -> list[str]:

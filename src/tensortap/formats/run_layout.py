@@ -22,6 +22,7 @@ INTERNAL_FOLDER = ".tensortap"  # everything in a run that is ours
 PACKS_FOLDER = "packs"
 CACHE_FOLDER = "cache"
 MODEL_FILE = "model.json"  # the model at the start of the run
+ENVIRONMENT_FILE = "environment.json"  # machine, packages, randomness and tags
 LAUNCHES_FOLDER = ".tensortap-launches"  # beside the runs: how ranks without a process group find theirs
 _MAX_STEM_NBYTES = 180  # bytes; leaves room for a rank, a number and a suffix within 255
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|%\ud800-\udfff]|^\.')

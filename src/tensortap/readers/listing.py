@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from tensortap.core.errors import NoRunError, TensortapError
 from tensortap.formats.index import COLUMNS, nonfinite_counts, read_rows
-from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
+from tensortap.formats.run_layout import (
+    CACHE_FOLDER,
+    ENVIRONMENT_FILE,
+    INTERNAL_FOLDER,
+    MODEL_FILE,
+    PACKS_FOLDER,
+)
 
 MAX_FOLDERS = 20_000
 MAX_DEPTH = 8
@@ -20,28 +26,44 @@ _SKIPPED_FOLDERS = {"node_modules", "site-packages", "__pycache__"}
 
 
 class RunFinder:
-    """Iterates over the runs below folders; `problems` lists what was skipped, and why.
+    """Iterates over the runs below folders; `problems` lists what the latest iteration skipped, and why.
 
     >>> for path in RunFinder(["runs"]): Run(path)
+
+    Files with one of the `suffixes`, such as traces, count as runs too.
     """
 
-    def __init__(self, folders: list[str | os.PathLike[str]]) -> None:
-        self._folders = [_check_folder(Path(folder)) for folder in folders]
+    def __init__(
+        self,
+        folders: Sequence[str | os.PathLike[str]],
+        *,
+        suffixes: tuple[str, ...] = (),
+        max_depth: int = MAX_DEPTH,
+    ) -> None:
+        self._suffixes, self._max_depth = suffixes, max_depth
+        self._folders = [self._check(Path(folder)) for folder in folders]
         self.problems: list[str] = []
         self._visited = 0
 
     def __iter__(self) -> Iterator[Path]:
+        self.problems, self._visited = [], 0
         seen: set[tuple[int, int]] = set()
         for folder in self._folders:
             for run in self._walk(folder, 0):
-                status = run.stat()
-                if (status.st_dev, status.st_ino) not in seen:
-                    seen.add((status.st_dev, status.st_ino))
+                identity = _file_identity(run)
+                if identity is not None and identity not in seen:
+                    seen.add(identity)
                     yield run
+
+    def _check(self, folder: Path) -> Path:
+        if not folder.is_dir() and not self._is_single_file(folder):
+            problem = "is a file, not a folder" if folder.exists() else "does not exist"
+            raise NoRunError(f"{folder} {problem}; give a run, or a folder that holds runs")
+        return folder
 
     def _walk(self, folder: Path, depth: int) -> Iterator[Path]:
         # Path.is_dir would raise without permission to list the folder.
-        if os.path.isdir(folder / INTERNAL_FOLDER):
+        if os.path.isdir(folder / INTERNAL_FOLDER) or self._is_single_file(folder):
             yield folder
             return
         if self._visited >= MAX_FOLDERS:
@@ -52,33 +74,41 @@ class RunFinder:
             self._visited += 1
             return
         self._visited += 1
-        for subfolder in self._subfolders(folder):
-            if depth < MAX_DEPTH:
-                yield from self._walk(subfolder, depth + 1)
+        for child in self._children(folder):
+            if depth < self._max_depth or self._is_single_file(child):
+                yield from self._walk(child, depth + 1)
             else:
                 self.problems.append(
-                    f"{subfolder} lies deeper than {MAX_DEPTH} folders and was not looked at"
+                    f"{child} lies deeper than {self._max_depth} folders and was not looked at"
                 )
 
-    def _subfolders(self, folder: Path) -> list[Path]:
+    def _children(self, folder: Path) -> list[Path]:
+        """The subfolders to look at, and the files that are runs."""
         try:
             with os.scandir(folder) as entries:
-                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+                names = [entry.name for entry in entries if self._is_candidate(entry)]
         except OSError as error:
             self.problems.append(f"{folder} cannot be looked at: {(error.strerror or str(error)).lower()}")
             return []
-        return [
-            folder / name
-            for name in sorted(names)
-            if not name.startswith(".") and name not in _SKIPPED_FOLDERS
-        ]
+        return [folder / name for name in sorted(names)]
+
+    def _is_candidate(self, entry: os.DirEntry[str]) -> bool:
+        if self._is_single_file(entry):
+            return True
+        is_skipped = entry.name.startswith(".") or entry.name in _SKIPPED_FOLDERS
+        return not is_skipped and entry.is_dir(follow_symlinks=False)
+
+    def _is_single_file(self, path: Path | os.DirEntry[str]) -> bool:
+        return path.name.lower().endswith(self._suffixes) and path.is_file()
 
 
-def _check_folder(folder: Path) -> Path:
-    if not folder.is_dir():
-        problem = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise NoRunError(f"{folder} {problem}; give a run, or a folder that holds runs")
-    return folder
+def _file_identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode; None if it is gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 State = Literal["finished", "writing", "cut off", "damaged"]
@@ -108,9 +138,35 @@ class RunSummary:
     nan: int = 0
     inf: int = 0
     known: int = 0
+    modified: float | None = None
+    tags: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """The summary as JSON."""
+        steps = self.steps
+        return {
+            "path": str(self.path),
+            "name": self.path.name,
+            "state": self.state,
+            "problems": list(self.problems),
+            "started": self.started,
+            "modified": self.modified,
+            "command": self.command,
+            "commit": self.commit,
+            "branch": self.branch,
+            "dirty": self.is_dirty,
+            "model": self.model,
+            "tags": dict(self.tags),
+            "steps": {"first": steps[0], "last": steps[-1], "count": len(steps)} if steps else None,
+            "ranks": list(self.ranks),
+            "records": self.records,
+            "names": self.names,
+            "bytes": self.nbytes,
+            "health": {"nan": self.nan, "inf": self.inf, "known": self.known},
+        }
 
 
-def summarize_run(path: Path, being_written: Iterable[Path] = ()) -> RunSummary:
+def summarize_run(path: Path, being_written: Set[Path] = frozenset()) -> RunSummary:
     """Summarize a run; one that cannot be read is reported as damaged, never raised."""
     facts, problems = _read_facts(path)
     try:
@@ -118,22 +174,40 @@ def summarize_run(path: Path, being_written: Iterable[Path] = ()) -> RunSummary:
     except (TensortapError, OSError) as error:
         return RunSummary(path, "damaged", (*problems, str(error)), **facts)
     problems += [*index_problems, *describe_lost_files(path, ends)]
-    is_written = path.resolve() in set(being_written)
-    state: State = "damaged" if problems else "writing" if is_written else _final_state(path)
+    state: State = "damaged" if problems else _final_state(path)
     if facts["started"] is None:
         facts["started"] = counts["started"]
-    return RunSummary(path, state, tuple(problems), **{**counts, **facts})
+    summary = RunSummary(path, state, tuple(problems), **{**counts, **facts})
+    return mark_being_written(summary, being_written)
+
+
+def mark_being_written(summary: RunSummary, being_written: Set[Path]) -> RunSummary:
+    """The summary with its state as of now; it may have been made before `being_written` was looked up."""
+    is_written = bool(being_written) and summary.path.resolve() in being_written
+    return replace(summary, state="writing") if is_written and summary.state != "damaged" else summary
+
+
+def last_modified(path: Path) -> float | None:
+    """When the index, the packs or the single file were last written; None if there is nothing."""
+    own = path / INTERNAL_FOLDER
+    packs = [own / PACKS_FOLDER / name for name in _list_names(own / PACKS_FOLDER)]
+    times = [time for file in (*_index_files(own), *packs) if (time := _modification_time(file)) is not None]
+    return max(times) if times else _modification_time(path)
+
+
+def _modification_time(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _read_facts(path: Path) -> tuple[dict[str, Any], list[str]]:
     """Facts from the metadata files, and what is wrong with them; a missing file is no problem."""
     problems: list[str] = []
     runtime, git = (_read_json(path / f"{name}.json", problems) for name in ("runtime_info", "git_info"))
-    model = (
-        _read_json(path / INTERNAL_FOLDER / MODEL_FILE, problems)
-        if (path / INTERNAL_FOLDER / MODEL_FILE).exists()
-        else {}
-    )
+    own = path / INTERNAL_FOLDER
+    model, environment = (_read_json(own / name, problems) for name in (MODEL_FILE, ENVIRONMENT_FILE))
     project = _dict_or_empty(git.get("project_git_info"))
     status = project.get("status")
     facts = {
@@ -143,6 +217,8 @@ def _read_facts(path: Path) -> tuple[dict[str, Any], list[str]]:
         "is_dirty": None if status is None else status != "clean",
         "model": str(model.get("class") or ""),
         "started": _parse_timestamp(runtime.get("timestamp")),
+        "modified": last_modified(path),
+        "tags": _dict_or_empty(environment.get("tags")),
     }
     return facts, problems
 
@@ -152,7 +228,7 @@ def _read_json(path: Path, problems: list[str]) -> dict[str, Any]:
         return _dict_or_empty(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
 

@@ -16,7 +16,7 @@ from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.patterns import closest_names, natural_sort_key, parse_pattern
 from tensortap.core.record import Kind, Series
 from tensortap.formats.index_columns import IndexColumns
-from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, MODEL_FILE
+from tensortap.formats.run_layout import CACHE_FOLDER, ENVIRONMENT_FILE, INTERNAL_FOLDER, MODEL_FILE
 from tensortap.metadata.source_archive import CODE_FOLDER, SOURCES_FILE, read_archive
 from tensortap.readers.query.parser import parse_query
 from tensortap.readers.query.tables import IndexTable
@@ -185,7 +185,7 @@ class Run:
         patch = self.path / "project.patch"
         return {
             **{name: partial(_read_json, self.path / f"{name}.json") for name in _METADATA},
-            "environment": partial(_read_json, self.path / INTERNAL_FOLDER / "environment.json"),
+            "environment": partial(_read_json, self.path / INTERNAL_FOLDER / ENVIRONMENT_FILE),
             "model": partial(_read_json, self.path / INTERNAL_FOLDER / MODEL_FILE),
             "patch": lambda: patch.read_bytes() if patch.exists() else b"",
         }
@@ -194,7 +194,7 @@ class Run:
         """The files of a program that no repository keeps, as they were."""
         path = self.path / INTERNAL_FOLDER / CODE_FOLDER / SOURCES_FILE
         try:
-            return read_archive(path)
+            return read_archive(path) if path.is_file() else {}
         except tarfile.TarError as error:
             raise CorruptRunError(_UNREADABLE.format(path=path, error=error)) from None
 

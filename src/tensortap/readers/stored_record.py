@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
-from tensortap.core.dtypes import DTYPE_TABLE
+from tensortap.core.arrays import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, TensortapError
 from tensortap.core.record import Kind, Placement, Record, Site, render_card
 from tensortap.formats import serializers
@@ -225,6 +226,7 @@ class ValueReader:
     def __init__(self, run: Path) -> None:
         self._run = run
         self._mapped = lru_cache(maxsize=_MAX_CACHED_FILES)(self._map)
+        self._lock = Lock()  # else two threads may map one file at two lengths, and the shorter may stay
         self._alive: WeakSet[mmap.mmap] = WeakSet()
 
     def array(
@@ -262,10 +264,11 @@ class ValueReader:
         return serializers.read(suffix, data, f"{file} at byte {start}", is_trusted=trusted)
 
     def _memory(self, file: str, end: int) -> Memory:
-        memory = self._mapped(file)
-        if len(memory) < end:
-            self._mapped.cache_clear()
+        with self._lock:
             memory = self._mapped(file)
+            if len(memory) < end:
+                self._mapped.cache_clear()
+                memory = self._mapped(file)
         if len(memory) < end:
             raise CorruptRunError(
                 f"{self._run / file} ends at byte {len(memory)} before a value that should reach to {end}; "

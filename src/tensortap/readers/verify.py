@@ -13,9 +13,10 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
+from tensortap.core.filesystem import scan_folder
 from tensortap.formats.index import index_files
 from tensortap.formats.index_columns import IndexColumns
-from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
+from tensortap.formats.run_layout import ENVIRONMENT_FILE, INTERNAL_FOLDER, MODEL_FILE, PACKS_FOLDER
 from tensortap.formats.serializers import known_suffixes
 from tensortap.kernels.hashing import checksum
 
@@ -26,7 +27,7 @@ _METADATA_FILES = (
     "runtime_info.json",
     "packages.json",
     "git_info.json",
-    f"{INTERNAL_FOLDER}/environment.json",
+    f"{INTERNAL_FOLDER}/{ENVIRONMENT_FILE}",
     f"{INTERNAL_FOLDER}/{MODEL_FILE}",
 )
 
@@ -176,7 +177,7 @@ class RunVerification:
     def _find_strays(self) -> None:
         suffixes = tuple(known_suffixes())
         for folder in ("", f"{INTERNAL_FOLDER}/{PACKS_FOLDER}/"):
-            for entry in _scan_folder(self._path / folder):
+            for entry in scan_folder(self._path / folder):
                 file = folder + entry.name
                 if entry.name.endswith(suffixes) and file not in self._files:
                     self.report.strays.append(file)
@@ -198,11 +199,3 @@ class RunVerification:
 
 class _OutsideRunError(Exception):
     """The file lies outside the run."""
-
-
-def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return []

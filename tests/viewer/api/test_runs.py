@@ -11,7 +11,9 @@ from tests.viewer.sample import EVIL, NAMES, STEPS, keep_command, write
 
 import tensortap as tt
 from tensortap.core.record import Record, Site
+from tensortap.readers.listing import runs_being_written, summarize_run
 from tensortap.sinks.run_directory import RunDirectory
+from tensortap.viewer.data import run_facts
 from tensortap.viewer.data.library import id_of_path
 from tensortap.viewer.workspace import state
 
@@ -464,3 +466,48 @@ def test_more_runs_than_stay_open_are_listed_all_the_same(look, tmp_path, monkey
     assert len(client.viewer.state.library.open_runs) == 2
     again = client.json("/api/runs")["runs"]
     assert [{**run, "health": None} for run in again] == [{**run, "health": None} for run in first]
+
+
+def test_the_list_says_of_a_run_what_the_command_line_says(look, folder):
+    info = {"project_git_info": {"branch": "main", "commit_id": "0fc3bb33303f06f7", "status": "unknown"}}
+    (folder / "a" / "git_info.json").write_text(json.dumps(info))
+    sink = RunDirectory(folder / "merged")
+    sink.write(Record("x", np.array([np.nan]), step=(1, 2), rank=(0, 3)))
+    sink.close()
+    sink = RunDirectory(folder / "open")
+    sink.write(Record("x", np.ones(3)))
+    sink.flush()
+    rows = {run["name"]: run for run in look().json("/api/runs")["runs"]}
+    for name, row in rows.items():
+        facts = summarize_run(folder / name, runs_being_written()).facts()
+        del facts["health"]
+        assert {key: row[key] for key in facts} == facts
+    assert (rows["a"]["dirty"], rows["open"]["state"]) == (True, "writing")
+    assert (rows["merged"]["steps"]["count"], rows["merged"]["ranks"]) == (2, [0, 3])
+    sink.close()
+
+
+def test_a_run_is_read_again_only_after_it_was_modified(look, folder, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        run_facts, "summarize_run", lambda path: read.append(path.name) or summarize_run(path)
+    )
+    client = look()
+    for _ in range(3):
+        client.json("/api/runs")
+    assert sorted(read) == ["a", "b"]
+    sink = RunDirectory(folder / "a")
+    sink.write(Record("later", np.ones(3, "f4")))
+    sink.close()
+    captures = {run["name"]: run["captures"] for run in client.json("/api/runs")["runs"]}
+    assert sorted(read) == ["a", "a", "b"]
+    assert captures["a"] == captures["b"] + 1
+
+
+def test_a_damaged_run_keeps_its_row_and_its_page(look, folder):
+    next((folder / "b" / ".tensortap" / "packs").glob("*")).write_bytes(b"")
+    client = look()
+    rows = {run["name"]: run for run in client.json("/api/runs?q=state:damaged")["runs"]}
+    assert list(rows) == ["b"]
+    assert "ends at byte 0" in rows["b"]["problem"]
+    assert client.json(f"/api/run/{rows['b']['id']}")["captures"] == STEPS * (len(NAMES) + 1)

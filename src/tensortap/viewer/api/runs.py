@@ -19,8 +19,9 @@ from tensortap.core.record import Kind
 from tensortap.formats.npy import npy_header
 from tensortap.formats.run_layout import file_stem
 from tensortap.kernels.decode import decode
+from tensortap.readers.listing import runs_being_written
 from tensortap.readers.query.fields import FIELDS
-from tensortap.readers.query.parser import parse_query
+from tensortap.readers.run_query import matching_runs
 from tensortap.viewer.api import tensor_views
 from tensortap.viewer.api.handlers import etag_of, int_param, optional_int_param, read_endpoint
 from tensortap.viewer.compare.pair_columns import ERRORS
@@ -36,14 +37,7 @@ _RUNS_TO_CHECK = 8  # the newest runs of the list get statistics without being o
 _QUICK_START = 'import tensortap as tt\n\nwith tt.capture(model, "layers.*", to="runs"):\n    model(batch)'
 _CACHED = {"cache-control": "no-cache"}
 Array = np.ndarray[Any, Any]
-_STRING_FIELDS = {
-    "state": "state",
-    "command": "command",
-    "commit": "commit",
-    "branch": "branch",
-    "model": "model",
-}
-_NUMERIC_FIELDS = {"captures": "captures", "nbytes": "bytes", "since": "modified", "before": "modified"}
+_SEARCHED = ("folder", "name", "command", "model", "branch", "commit")  # where a bare word is looked for
 _CHUNK_ELEMENTS = 4 << 20  # elements
 
 
@@ -66,12 +60,15 @@ def get_meta(state: ViewerState, request: Request) -> Response:
 def list_runs(state: ViewerState, request: Request) -> Response:
     state.library.rescan()
     run_ids = state.library.run_ids[::-1]
-    rows = [run_facts.run_list_row(state.library, run_id) for run_id in run_ids]
-    for run_id, row in list(zip(run_ids, rows, strict=True))[:_RUNS_TO_CHECK]:
-        state.scan_listed_run(run_id, row["modified"])
+    being_written = runs_being_written()
+    listed = [run_facts.list_run(state.library, run_id, being_written) for run_id in run_ids]
+    for run_id, (summary, _) in list(zip(run_ids, listed, strict=True))[:_RUNS_TO_CHECK]:
+        state.scan_listed_run(run_id, summary.modified)
     query = request.query_params.get("q", "")
     if query:
-        rows = [rows[index] for index in np.flatnonzero(parse_query(query).mask(RunListTable(rows)))]
+        names = ["/".join(str(row[part]) for part in _SEARCHED) for _, row in listed]
+        listed = [listed[at] for at in matching_runs([summary for summary, _ in listed], query, names)]
+    rows = [row for _, row in listed]
     return json_response({"runs": rows, "jobs": [job.facts for job in find_listening_jobs().values()]})
 
 
@@ -243,38 +240,6 @@ _HANDLERS: dict[str, Callable[[ViewerState, Request], Response]] = {
     "/api/run/{run}/row/{row}/{what}": get_row_view,
 }
 ROUTES = [Route(path, read_endpoint(handler)) for path, handler in _HANDLERS.items()]
-
-
-class RunListTable:
-    """One row per run; a bare word matches name, folder, command, model, branch and commit together."""
-
-    def __init__(self, runs: list[dict[str, Any]]) -> None:
-        self._runs = runs
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def texts(self, field: str) -> tuple[Array, list[Any]] | None:
-        if field == "name":
-            parts = ("folder", "name", "command", "model", "branch", "commit")
-            cells = ["/".join(str(run[part]) for part in parts) for run in self._runs]
-        elif field == "tag":
-            cells = [" ".join(f"{key}={value}" for key, value in run["tags"].items()) for run in self._runs]
-        elif field in _STRING_FIELDS:
-            cells = [str(run[_STRING_FIELDS[field]]) for run in self._runs]
-        else:
-            return None
-        return np.arange(len(cells)), cells
-
-    def numbers(self, field: str) -> Array | None:
-        if field == "steps":
-            return np.array([run["steps"]["count"] for run in self._runs], np.float64)
-        if field in ("nan", "inf"):
-            return np.array([run["health"][field] for run in self._runs], np.float64)
-        if field not in _NUMERIC_FIELDS:
-            return None
-        values = [run[_NUMERIC_FIELDS[field]] for run in self._runs]
-        return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def npy_response(operand: Operand, name: str) -> StreamingResponse:

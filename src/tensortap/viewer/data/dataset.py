@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tensortap.comparison.sides.entry import module_of
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.comparison.sides.module_names import module_of
 from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.core.errors import CorruptRunError, UntrustedFileError
 from tensortap.formats import serializers
@@ -262,7 +262,11 @@ class TraceDataset:
 
 
 def open_dataset(path: Path) -> Dataset:
-    return TraceDataset(path) if path.suffix.lower() in TRACE_SUFFIXES else RunDataset(path)
+    return TraceDataset(path) if is_trace(path) else RunDataset(path)
+
+
+def is_trace(path: Path) -> bool:
+    return path.suffix.lower() in TRACE_SUFFIXES and not path.is_dir()
 
 
 def factorize(cells: list[str]) -> tuple[Array, list[str]]:
@@ -279,7 +283,7 @@ def _first_number(number: Any) -> int:
 
 
 def _itemsize(dtype: str) -> int:
-    from tensortap.core.dtypes import DTYPE_TABLE
+    from tensortap.core.arrays import DTYPE_TABLE
 
     return DTYPE_TABLE[dtype].itemsize if dtype in DTYPE_TABLE else 1
 

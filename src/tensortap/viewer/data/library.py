@@ -6,20 +6,26 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensortap.core.errors import NoRunError, TensortapError
-from tensortap.formats.run_layout import INTERNAL_FOLDER
+from tensortap.readers.listing import RunFinder, RunSummary
 from tensortap.viewer.data.cached_run import CachedRun
 from tensortap.viewer.data.dataset import TRACE_SUFFIXES
 from tensortap.viewer.web.responses import DAMAGED_FILE_ERRORS, NotFoundError
 
 _MAX_DEPTH = 4  # levels of folders below a root
-_MAX_FOLDER_ENTRIES = 5000
 _MAX_OPEN_RUNS = 16  # runs whose index stays in memory
 _MIN_PREFIX = 4
+
+
+class ListedRun(NamedTuple):
+    """What is kept of a run for the list; `health` is None until it was computed."""
+
+    summary: RunSummary
+    health: dict[str, Any] | None = None
 
 
 class RunLibrary:
@@ -27,15 +33,16 @@ class RunLibrary:
 
     def __init__(self, roots: Iterable[str | os.PathLike[str]]) -> None:
         self.roots = [_check_root(Path(root)) for root in roots]
+        self._finder = RunFinder(self.roots, suffixes=TRACE_SUFFIXES, max_depth=_MAX_DEPTH)
         self._paths: dict[str, Path] = {}
         self._open_runs: OrderedDict[str, CachedRun] = OrderedDict()
-        self.row_cache: dict[str, tuple[float, dict[str, Any]]] = {}  # by run_id: (modified, row)
+        self.listed_runs: dict[str, ListedRun] = {}  # by run_id
         self._lock = threading.RLock()
         self.rescan()
 
     def rescan(self) -> bool:
         """Scan the roots for runs; returns whether any appeared or disappeared."""
-        paths = {id_of_path(path): path for root in self.roots for path in _find_runs(root, _MAX_DEPTH)}
+        paths = {id_of_path(path): path for path in self._finder}
         with self._lock:
             has_changed = paths.keys() != self._paths.keys()
             self._paths = paths
@@ -125,30 +132,6 @@ def describe_error(error: BaseException) -> str:
     """The message of an error a user understands, else its type."""
     has_message = isinstance(error, (TensortapError, OSError, ValueError)) and str(error)
     return str(error) if has_message else f"it cannot be read: {type(error).__name__}"
-
-
-def _find_runs(path: Path, depth: int) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-        return
-    if (path / INTERNAL_FOLDER).is_dir():
-        yield path
-        return
-    for entry in _scan_folder(path):
-        name = entry.name
-        if entry.is_file() and name.lower().endswith(TRACE_SUFFIXES):
-            yield Path(entry.path)
-        elif depth and not name.startswith(".") and entry.is_dir(follow_symlinks=False):
-            yield from _find_runs(Path(entry.path), depth - 1)
-
-
-def _scan_folder(path: Path) -> list[os.DirEntry[str]]:
-    """Sorted entries of a folder; none if it cannot be read."""
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entries, key=lambda entry: entry.name)[-_MAX_FOLDER_ENTRIES:]
-    except OSError:
-        return []
 
 
 def _check_root(root: Path) -> Path:

@@ -2,74 +2,138 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER
+from tensortap.readers.listing import (
+    RunSummary,
+    last_modified,
+    mark_being_written,
+    runs_being_written,
+    summarize_run,
+)
 from tensortap.render.text import truncate
 from tensortap.viewer.data.cached_run import KNOWN, CachedRun
-from tensortap.viewer.data.dataset import nested_dict
-from tensortap.viewer.data.library import RunLibrary, describe_error, try_open_run
+from tensortap.viewer.data.dataset import is_trace, nested_dict
+from tensortap.viewer.data.library import ListedRun, RunLibrary, describe_error, try_open_run
 from tensortap.viewer.data.trees import has_calls
 from tensortap.viewer.web.responses import DAMAGED_FILE_ERRORS
 
-_WRITING_WITHIN = 15.0  # seconds: a run modified within is being written
+_WRITING_WITHIN = 15.0  # seconds: a trace modified within is being written
 _SPARKLINE_BINS = 60
 _MAX_SCALARS = 200
 _MAX_PATCH = 200_000
-_EMPTY_FACTS: dict[str, Any] = {
-    **{"command": "", "commit": "", "branch": "", "dirty": None, "started": None, "modified": None},
-    **{"steps": {"first": 0, "last": 0, "count": 0}, "ranks": [], "captures": 0, "names": 0, "bytes": 0},
-    **{"model": "", "health": {"nan": 0, "inf": 0, "odd": 0, "known": 0, "of": 0, "spark": []}, "tags": {}},
-}
+_NO_STEPS = {"first": 0, "last": 0, "count": 0}
 _MAX_FACTS = 400
+_MAX_PROBLEMS = 20
 _MAX_LENGTH = 2000
 Fact = tuple[str, str]
 
 
-def run_list_row(library: RunLibrary, run_id: str) -> dict[str, Any]:
-    """A row of the run list; a damaged run has its error there."""
+def list_run(library: RunLibrary, run_id: str, being_written: Set[Path]) -> tuple[RunSummary, dict[str, Any]]:
+    """Summary and row of a run in the list; a damaged run has its error there."""
     path = library.path(run_id)
-    location = {
-        "id": library.short_id(run_id),
-        "name": path.name,
-        "folder": library.folder(path),
-        "path": str(path),
-    }
     try:
-        return {**location, **_cached_facts(library, run_id, path)}
+        listed = _look_up(library, run_id, path)
     except DAMAGED_FILE_ERRORS as error:  # a damaged run must not hide the others
-        return {**location, **_damaged_run_facts(describe_error(error))}
+        listed = ListedRun(RunSummary(path, "damaged", (describe_error(error),)))
+    summary = _mark_trace_being_written(listed.summary) if is_trace(path) else listed.summary
+    summary = mark_being_written(summary, being_written)
+    health = listed.health or _health_of_summary(summary)
+    facts = summary.facts()
+    row = {
+        **facts,
+        "id": library.short_id(run_id),
+        "folder": library.folder(path),
+        "type": "trace" if is_trace(path) else "run",
+        "problems": facts["problems"][:_MAX_PROBLEMS],
+        "problem": summary.problems[0] if summary.problems else None,
+        "captures": summary.records,
+        "steps": facts["steps"] or _NO_STEPS,
+        "health": health,
+    }
+    return replace(summary, nan=health["nan"], inf=health["inf"], known=health["known"]), row
 
 
-def _cached_facts(library: RunLibrary, run_id: str, path: Path) -> dict[str, Any]:
-    cached, modified = library.row_cache.get(run_id), _last_modified(path)
-    if cached is not None and cached[0] == modified and not library.is_open(run_id):
-        return cached[1]
+def _look_up(library: RunLibrary, run_id: str, path: Path) -> ListedRun:
+    """Reads the run again if it was modified, and its statistics as long as it is open."""
+    listed = library.listed_runs.get(run_id)
+    if is_trace(path):
+        listed = ListedRun(_summarize_trace(library, run_id))  # from columns that are in memory
+    elif listed is None or listed.summary.modified != last_modified(path):
+        listed = ListedRun(summarize_run(path))
+    if listed.health is None or library.is_open(run_id):
+        listed = listed._replace(health=_health(library, run_id, listed.summary))
+    library.listed_runs[run_id] = listed
+    return listed
+
+
+def _health(library: RunLibrary, run_id: str, summary: RunSummary) -> dict[str, Any]:
+    """Statistics computed so far; a run is opened for them only if something in it is not finite."""
+    known = _health_of_summary(summary)
+    if not (library.is_open(run_id) or known["odd"]):
+        return known
     run = try_open_run(library, run_id)
     if isinstance(run, str):
-        return _damaged_run_facts(run)
-    facts = _summary_facts(run)
-    library.row_cache[run_id] = modified, facts
-    return facts
+        return known
+    computed = {
+        **{name: int((run.statistics.columns[name] > 0).sum()) for name in ("nan", "inf")},
+        "odd": int(run.statistics.nonfinite_mask().sum()),  # a record may have both
+        "known": int((run.statistics.known == KNOWN).sum()),
+        "of": len(run),
+        "spark": _nonfinite_sparkline(run),
+    }
+    return computed if computed["known"] >= known["known"] else known
 
 
-def _damaged_run_facts(reason: str) -> dict[str, Any]:
-    return {"type": "run", "state": "damaged", "problem": reason, **_EMPTY_FACTS}
+def _health_of_summary(summary: RunSummary) -> dict[str, Any]:
+    return {
+        "nan": summary.nan,
+        "inf": summary.inf,
+        "odd": max(summary.nan, summary.inf),
+        "known": summary.known,
+        "of": summary.records,
+        "spark": [],
+    }
+
+
+def _summarize_trace(library: RunLibrary, run_id: str) -> RunSummary:
+    path = library.path(run_id)
+    modified = last_modified(path)
+    run = try_open_run(library, run_id)
+    if isinstance(run, str):
+        return RunSummary(path, "damaged", (run,), modified=modified)
+    run.refresh()
+    _, names = run.texts("name") or (None, [])
+    return RunSummary(
+        path,
+        steps=tuple(np.unique(run.column("step")).tolist()),
+        ranks=tuple(np.unique(run.column("rank")).tolist()),
+        records=len(run),
+        names=len(names),
+        nbytes=int(run.column("nbytes").sum()),
+        modified=modified,
+    )
+
+
+def _mark_trace_being_written(summary: RunSummary) -> RunSummary:
+    """A trace is a file that the viewer itself has open: only its age tells whether it is being written."""
+    is_recent = summary.modified is not None and time.time() - summary.modified < _WRITING_WITHIN
+    return replace(summary, state="writing") if is_recent and summary.state == "finished" else summary
 
 
 def run_page_facts(library: RunLibrary, run_id: str) -> dict[str, Any]:
     """All data of a run's page."""
     run = library.open_run(run_id)
-    row, metadata = run_list_row(library, run_id), run.dataset.metadata()
+    _, row = list_run(library, run_id, runs_being_written())
+    metadata = run.dataset.metadata()
     patch = metadata.get("patch") or b""
     return {
         **row,
@@ -81,7 +145,7 @@ def run_page_facts(library: RunLibrary, run_id: str) -> dict[str, Any]:
         "patch": patch[:_MAX_PATCH].decode("utf-8", "replace"),
         "storage": _storage_sizes(run.path),
         "events": _timeline(row, run),
-        "problems": [*run.dataset.problems, *filter(None, [metadata.get("problem")])],
+        "problems": row["problems"] or list(filter(None, [metadata.get("problem")])),
         "reproduce": reproduce_command(run),
         "has_calls": has_calls(run),
     }
@@ -166,38 +230,6 @@ def _scalar_mask(run: CachedRun) -> Any:
     return are_one[codes] & are_numbers[kinds] if len(codes) else np.zeros(0, bool)
 
 
-def _summary_facts(run: CachedRun) -> dict[str, Any]:
-    metadata = run.dataset.metadata()
-    git = nested_dict(metadata, "git_info", "project_git_info")
-    modified = _last_modified(run.path)
-    known = int((run.statistics.known == KNOWN).sum())
-    counts = {name: int((run.statistics.columns[name] > 0).sum()) for name in ("nan", "inf")}
-    counts["odd"] = int(run.statistics.nonfinite_mask().sum())  # a record may have both
-    steps, ranks = np.unique(run.column("step")), np.unique(run.column("rank"))
-    _, names = run.texts("name") or (None, [])
-    return {
-        "type": run.dataset.type,
-        "state": _run_state(run, modified),
-        "problem": run.dataset.problems[0] if run.dataset.problems else None,
-        "command": nested_dict(metadata, "runtime_info", "command").get("full_command", ""),
-        "commit": str(git.get("commit_id", ""))[:12],
-        "branch": git.get("branch", ""),
-        "dirty": git["status"] == "dirty" if "status" in git else None,
-        "started": _start_time(run, metadata),
-        "modified": modified,
-        "steps": {"first": int(steps[0]), "last": int(steps[-1]), "count": len(steps)}
-        if len(steps)
-        else _EMPTY_FACTS["steps"],
-        "ranks": ranks.tolist(),
-        "captures": len(run),
-        "names": len(names),
-        "bytes": int(run.column("nbytes").sum()),
-        "model": nested_dict(metadata, "model").get("class", ""),
-        "health": {**counts, "known": known, "of": len(run), "spark": _nonfinite_sparkline(run)},
-        "tags": nested_dict(metadata, "environment", "tags"),
-    }
-
-
 def _nonfinite_sparkline(run: CachedRun) -> list[int]:
     """Records with NaN or Inf per bin of steps; empty if there are none."""
     nonfinite = np.flatnonzero(run.statistics.nonfinite_mask())
@@ -208,40 +240,6 @@ def _nonfinite_sparkline(run: CachedRun) -> list[int]:
     bins = min(_SPARKLINE_BINS, high - low + 1)
     counts = np.histogram(steps[nonfinite], bins, (low, high + 1))[0]
     return [int(count) for count in counts]
-
-
-def _run_state(run: CachedRun, modified: float) -> str:
-    if run.dataset.type == "trace":
-        return "writing" if time.time() - modified < _WRITING_WITHIN else "finished"
-    packs = sorted((run.path / INTERNAL_FOLDER / PACKS_FOLDER).glob("*.npz"))
-    if all(_is_closed_zip(pack) for pack in packs):
-        return "finished"
-    return "writing" if time.time() - modified < _WRITING_WITHIN else "cut off"
-
-
-def _is_closed_zip(pack: Path) -> bool:
-    """Whether it ends with the end-of-central-directory record."""
-    with open(pack, "rb") as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - 22))
-        return stream.read(4) == b"PK\5\6"
-
-
-def _last_modified(path: Path) -> float:
-    files = (
-        [path]
-        if path.is_file()
-        else [*index_files(path / INTERNAL_FOLDER), *(path / INTERNAL_FOLDER / PACKS_FOLDER).glob("*")]
-    )
-    return max((file.stat().st_mtime for file in files), default=path.stat().st_mtime)
-
-
-def _start_time(run: CachedRun, metadata: dict[str, Any]) -> float | None:
-    timestamp = nested_dict(metadata, "runtime_info").get("timestamp")
-    try:
-        return datetime.fromisoformat(str(timestamp)).timestamp()
-    except ValueError:
-        times = run.column("time")
-        return float(times.min()) if len(times) and times.min() > 0 else None
 
 
 def _storage_sizes(path: Path) -> list[tuple[str, int]]:
@@ -257,9 +255,7 @@ def _storage_sizes(path: Path) -> list[tuple[str, int]]:
 
 def _timeline(row: dict[str, Any], run: CachedRun) -> list[dict[str, Any]]:
     events = [{"time": row["started"], "what": "started", "text": row["command"] or "the run began"}]
-    events += [
-        {"time": row["modified"], "what": "problem", "text": problem} for problem in run.dataset.problems
-    ]
+    events += [{"time": row["modified"], "what": "problem", "text": problem} for problem in row["problems"]]
     nonfinite = first_nonfinite(run)
     if nonfinite is not None:
         when = float(run.column("time")[nonfinite["row"]])
@@ -270,8 +266,13 @@ def _timeline(row: dict[str, Any], run: CachedRun) -> list[dict[str, Any]]:
                 "text": f"first {nonfinite['what']}: {nonfinite['name']}, step {nonfinite['step']}",
             }
         )
-    ended = {"finished": "the last value was written", "writing": "it is being written"}
-    text = ended.get(row["state"], "it was cut off: a pack has no end")
+    ended = {
+        "finished": "the last value was written",
+        "writing": "it is being written",
+        "cut off": "it was cut off: a pack has no end",
+        "damaged": "it is damaged",
+    }
+    text = ended[row["state"]]
     return [*events, {"time": row["modified"], "what": row["state"], "text": text}]
 
 

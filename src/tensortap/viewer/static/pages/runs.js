@@ -149,7 +149,8 @@ class RunsPage {
 
   /** @param {any} run */
   row(run) {
-    const isGood = run.state !== "damaged";
+    // Of a damaged run, what can be read is shown.
+    const isGood = run.state !== "damaged" || run.captures > 0;
     const box = el("input", {
       type: "checkbox",
       label: `choose ${run.name}`,
