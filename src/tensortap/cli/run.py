@@ -13,13 +13,14 @@ from typing import Any
 import click
 
 from tensortap.cli.output import format_count, note, printable, to_json_value
+from tensortap.core.filesystem import working_directory
 from tensortap.core.launch_spec import LaunchSpec
 from tensortap.core.ranks import rank_info
 from tensortap.formats.run_layout import agree_on_run, write_failed_error
 from tensortap.launcher import child_process
 from tensortap.launcher.outcome import PROGRAM_FILE, RunOutcome, patched_argv
 from tensortap.metadata.collect import OWN_FOLDER, Metadata
-from tensortap.metadata.process import cancel_outcome, timestamp_zone, working_directory
+from tensortap.metadata.process import cancel_outcome, timestamp_zone
 
 _HELP = """Run any program, unedited: python train.py, torchrun ..., -m module, a script on the PATH.
 

@@ -1,4 +1,4 @@
-"""Requests to the interpreter: pause garbage collection; call handlers in forked children and at their end."""
+"""Requests to the interpreter: pause garbage collection; call handlers in forked children, at their end."""
 
 import gc
 import os

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.dtypes import DTYPE_TABLE, DTypeInfo
+from tensortap.core.arrays import DTYPE_TABLE, DTypeInfo
 from tensortap.core.errors import UnsupportedValueError
 
 Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
 
 _FLOAT8_DTYPES = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
+from tensortap.core.filesystem import working_directory
 from tensortap.core.launch_spec import REACHED_MARKER, VARIABLE, LaunchSpec, current_launch_spec
 from tensortap.core.settings import is_on
 
@@ -34,7 +35,8 @@ def install_import_hook() -> None:
     spec = current_launch_spec()
     if spec is None or not is_on():
         return
-    spec = spec._replace(here=_initial_directory())
+    # At the start, where the command can be repeated; the program may change it.
+    spec = spec._replace(here=working_directory())
     hook = ImportHook(spec)
     if not spec.is_inner:
         spec.write_marker(REACHED_MARKER, sys.executable)
@@ -93,7 +95,7 @@ class ImportHook:
         """Run an action in the user's program: on failure log, and uninstall all hooks."""
         try:
             return action(*arguments)
-        except Exception:
+        except Exception:  # a guest in the program's imports
             from tensortap.core.settings import is_strict
 
             self._uninstall()
@@ -214,14 +216,6 @@ class MethodAccessHook:
     def remove(self) -> None:
         if vars(self._class).get(self._name) is self:
             setattr(self._class, self._name, self._method)
-
-
-def _initial_directory() -> str:
-    """The working directory at the start, in which the command can be repeated; the program may change it."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
 
 
 def _module_in_pattern(pattern: str) -> str:

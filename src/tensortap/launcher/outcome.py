@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import TensortapError
+from tensortap.core.filesystem import replace_file, working_directory
 from tensortap.core.launch_spec import NO_TENSORTAP_MARKER, REACHED_MARKER, LaunchSpec
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
@@ -29,7 +30,7 @@ from tensortap.metadata.packages import (
     query_interpreter,
     versions_digest,
 )
-from tensortap.metadata.process import ProgramStart, find_program_start, is_installed_file, working_directory
+from tensortap.metadata.process import ProgramStart, find_program_start, is_installed_file
 from tensortap.metadata.redaction import Redactor, digest_key
 
 PROGRAM_FILE = "program.json"  # in the run's internal folder
@@ -58,9 +59,7 @@ class RunOutcome:
             self.python_without_tensortap = (notes / NO_TENSORTAP_MARKER).read_text(encoding="utf-8")
         self.processes = list(filter(None, map(_read_report, sorted(notes.glob("process-*.json")))))
         with suppress(OSError):
-            _write_atomically(
-                Path(self.spec.run) / PACKAGES_FILE, (notes / PACKAGES_FILE).read_text(encoding="utf-8")
-            )
+            replace_file(Path(self.spec.run) / PACKAGES_FILE, (notes / PACKAGES_FILE).read_bytes())
         self.unreported = self._count_unreported()
         self._add_interpreter_facts(notes)
         shutil.rmtree(notes, ignore_errors=True)
@@ -148,16 +147,18 @@ class RunOutcome:
         own = Path(self.spec.run) / INTERNAL_FOLDER
         if not own.is_dir():  # the program may have deleted it
             return
-        _write_atomically(
-            own / PROGRAM_FILE, json.dumps({"schema": "tensortap.run/1", **self.facts}, indent=2) + "\n"
-        )
+        _replace_json(own / PROGRAM_FILE, {"schema": "tensortap.run/1", **self.facts})
         if self.status is None:
             return
         outcome = {}
         with suppress(OSError, ValueError):
             outcome = json.loads((own / _OUTCOME_FILE).read_text(encoding="utf-8"))
         end = {name: self.facts[name] for name in ("exit_code", "signal", "seconds")}
-        _write_atomically(own / _OUTCOME_FILE, json.dumps({**outcome, **end}, indent=2) + "\n")
+        _replace_json(own / _OUTCOME_FILE, {**outcome, **end})
+
+
+def _replace_json(path: Path, content: Mapping[str, Any]) -> None:
+    replace_file(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _read_report(path: Path) -> dict[str, Any] | None:
@@ -176,12 +177,6 @@ def _count_rows(index: Path) -> int:
             return sum(line.startswith(b"[") and line.endswith(b"\n") for line in lines)
     except OSError:  # a killed program may leave an incomplete file
         return 0
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
 
 
 log = logging.getLogger("tensortap.run")
@@ -247,10 +242,7 @@ def _write_facts(path: Path, facts: Mapping[str, Any], *, keep: bool = False) ->
     try:
         before = json.loads(path.read_bytes()) if keep else {}
         problems = [*(before.get("problems") or ()), *(facts.get("problems") or ())]
-        merged = {**before, **facts, **({"problems": problems} if problems else {})}
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        draft.write_text(json.dumps(merged, indent=2) + "\n", encoding="utf-8")
-        draft.replace(path)
+        _replace_json(path, {**before, **facts, **({"problems": problems} if problems else {})})
     except (OSError, ValueError):
         log.warning("%s could not be written", path, exc_info=True)
 

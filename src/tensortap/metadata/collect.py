@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from os import F_OK, access, stat
 from pathlib import Path
-from threading import get_ident
 from time import monotonic
 from typing import Any, get_args
 
+from tensortap.core.filesystem import replace_file
 from tensortap.core.settings import setting
 from tensortap.metadata.git import NoRepositoryError, Repository
 from tensortap.metadata.machine import (
@@ -239,7 +238,7 @@ class Metadata:
         if path.parent.name == CODE_FOLDER:  # created on demand
             path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_bytes() != content:
-            _replace_file(path, content)
+            replace_file(path, content)
 
 
 def _git_info(
@@ -264,16 +263,6 @@ def _to_json_bytes(content: dict[str, Any]) -> bytes:
         return (json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n").encode()
     except UnicodeEncodeError:  # a name that is not UTF-8 is escaped
         return (json.dumps(content, indent=2, default=str) + "\n").encode()
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 class FileWatch:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from tensortap.core.filesystem import working_directory
 from tensortap.core.launch_spec import environment_without_launch_spec
 from tensortap.core.launchers import LAUNCHER_COMMANDS
 from tensortap.core.settings import setting
@@ -74,14 +75,6 @@ def _program_arguments() -> list[str]:
     words = list(getattr(sys, "argv", []))
     is_code = words[:1] == ["-c"] and len(sys.orig_argv) > len(words)
     return ["-c", sys.orig_argv[-len(words)], *words[1:]] if is_code else words
-
-
-def working_directory() -> str:
-    """The current folder; empty if it has been deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
 
 
 _ENVIRONMENT_FOLDERS = ("bin", "lib", "lib64", "Scripts")

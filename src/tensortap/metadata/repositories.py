@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tensortap.core.filesystem import replace_file
 from tensortap.metadata import git
 from tensortap.metadata.git import (
     GitError,
@@ -294,12 +295,7 @@ def _write_bundle(repository: Repository, path: Path) -> str:
     if len(content) > MAX_BUNDLE:
         return _describe_size_limit(len(content))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(path, content)
     return ""
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tensortap.core.filesystem import scan_folder
 from tensortap.formats.index import index_files
 from tensortap.formats.run_layout import CACHE_FOLDER, INTERNAL_FOLDER, LAUNCHES_FOLDER, PACKS_FOLDER
 
@@ -120,14 +121,14 @@ def _has_exited(pid: int | None) -> bool:
 
 def _is_empty(run: Path) -> bool:
     """Whether the run holds nothing but our own folder, without records and metadata."""
-    if [entry.name for entry in _scan_folder(run)] != [INTERNAL_FOLDER]:
+    if [entry.name for entry in scan_folder(run)] != [INTERNAL_FOLDER]:
         return False
     own = run / INTERNAL_FOLDER
     expected = {index.name for index in index_files(own)} | {CACHE_FOLDER, PACKS_FOLDER}
-    if any(entry.name not in expected or entry.is_symlink() for entry in _scan_folder(own)):
+    if any(entry.name not in expected or entry.is_symlink() for entry in scan_folder(own)):
         return False
     has_rows = any(index.read_bytes().count(b"\n") > 1 for index in index_files(own))
-    return not has_rows and not _scan_folder(own / PACKS_FOLDER)
+    return not has_rows and not scan_folder(own / PACKS_FOLDER)
 
 
 def _was_written_recently(own: Path) -> bool:
@@ -142,15 +143,7 @@ def _is_recent(path: Path) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [Path(entry.path) for entry in _scan_folder(folder) if entry.is_file(follow_symlinks=False)]
-
-
-def _scan_folder(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return []
+    return [Path(entry.path) for entry in scan_folder(folder) if entry.is_file(follow_symlinks=False)]
 
 
 def _stat_files_below(folder: Path) -> list[os.stat_result]:
@@ -158,7 +151,7 @@ def _stat_files_below(folder: Path) -> list[os.stat_result]:
 
 
 def _walk(folder: Path) -> Iterator[os.DirEntry[str]]:
-    for entry in _scan_folder(folder):
+    for entry in scan_folder(folder):
         yield entry
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.core.filesystem import replace_file
 from tensortap.core.ranks import rank_info
 from tensortap.core.settings import is_strict
 from tensortap.formats.run_layout import INTERNAL_FOLDER, MODEL_FILE
@@ -32,11 +33,8 @@ def write_model_facts(model: Any, run: Path) -> None:
         return
     try:
         content = json.dumps(describe_model(model), default=str)
-        path = run / INTERNAL_FOLDER / MODEL_FILE
-        draft = path.with_suffix(f".{os.getpid()}.tmp")
-        draft.write_text(content, encoding="utf-8")
-        draft.replace(path)
-    except Exception:
+        replace_file(run / INTERNAL_FOLDER / MODEL_FILE, content.encode())
+    except Exception:  # a guest: the model's own config may raise anything
         if is_strict():
             raise
         log.warning("the facts of the model were not written to %s", run, exc_info=True)
@@ -63,7 +61,8 @@ def _settings(module: Any) -> str:
     """The module's `extra_repr()`: eps, number of heads, dropout probability."""
     try:
         return str(module.extra_repr())
-    except Exception:  # noqa: BLE001  user code may raise anything, and the rest matters more
+    except Exception:  # a module's own extra_repr may raise anything, and the rest matters more
+        log.debug("the extra_repr of a %s failed", type(module).__name__, exc_info=True)
         return ""
 
 
@@ -98,7 +97,8 @@ def _describe_weight(shard: Any) -> list[Any]:
     description = framework.describe(shard)
     try:
         digest = checksum(np.ascontiguousarray(framework.bits(shard)))
-    except Exception:  # noqa: BLE001  meta device, tensor subclasses: each fails differently
+    except Exception:  # meta device, a tensor subclass's own code: each fails differently
+        log.debug("a weight has no digest: %s", description, exc_info=True)
         digest = None
     return [description.dtype, list(description.shape), digest]
 

@@ -18,7 +18,7 @@ from tensortap.comparison.matching.similarity import (
 )
 from tensortap.comparison.sides.alignment_note import AlignmentNote
 from tensortap.comparison.sides.entry import Entry, Side
-from tensortap.core.gc_pause import gc_paused
+from tensortap.core.interpreter import gc_paused
 
 MatchMethod = Literal["name", "map", "class", "order", "content", "parts"]
 _Key = tuple[Any, ...]

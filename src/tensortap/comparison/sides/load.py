@@ -30,7 +30,7 @@ from tensortap.comparison.sides.value_ref import (
     open_trace_file,
 )
 from tensortap.core.errors import UnknownFormatError, UntrustedFileError
-from tensortap.core.gc_pause import gc_paused
+from tensortap.core.interpreter import gc_paused
 from tensortap.core.record import Kind, Record
 from tensortap.formats import safetensors
 from tensortap.formats.index import index_files, parse_placement, parse_site

@@ -13,7 +13,7 @@ from tensortap.comparison.runs.compare import Comparison
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.sides.module_names import module_of
 from tensortap.comparison.sides.value_ref import RunValueRef, TraceValueRef
-from tensortap.core.dtypes import DTYPE_TABLE
+from tensortap.core.arrays import DTYPE_TABLE
 from tensortap.core.patterns import natural_sort_key
 from tensortap.readers.query.parser import parse_query
 from tensortap.viewer.data.cached_run import CachedRun

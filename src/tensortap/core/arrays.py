@@ -1,7 +1,7 @@
-"""The table of supported dtypes: torch's name, and the numpy dtype that stores the bytes."""
+"""Which dtypes are supported, and which array libraries; each library has its home in `frameworks/`."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 DTypeFamily = Literal["bool", "int", "float", "complex"]
 
@@ -49,3 +49,22 @@ DTYPE_TABLE = _by_name(
     DTypeInfo("float8_e8m0fnu", "float", "|u1", native=False),
     DTypeInfo("complex32", "complex", "<u4", native=False),
 )
+
+
+class ArrayLibrary(NamedTuple):
+    """A library whose arrays are captured."""
+
+    name: str  # of the module, of the framework, and of the extra that installs it
+    is_optional: bool = True
+    distributions: tuple[str, ...] = ()  # further ones whose version may change its numbers
+    is_always_recorded: bool = False  # its version, also where the program does not import it
+
+
+# The first that owns a value answers for it.
+ARRAY_LIBRARIES = (
+    ArrayLibrary("torch", distributions=("triton",), is_always_recorded=True),
+    ArrayLibrary("jax", distributions=("jaxlib",)),
+    ArrayLibrary("numpy", is_optional=False, is_always_recorded=True),
+)
+ARRAY_LIBRARY_NAMES = tuple(library.name for library in ARRAY_LIBRARIES)
+OPTIONAL_ARRAY_LIBRARIES = tuple(library.name for library in ARRAY_LIBRARIES if library.is_optional)
