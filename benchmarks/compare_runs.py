@@ -22,7 +22,7 @@ import numpy as np
 import tensortap as tt
 from harness import ENOUGH_IDLE, Table, finish, idle_processors, tell
 from tensortap.comparison.sides.load import load_side
-from tensortap.kernels.batched import compare_jobs, compare_pairs, pair_layout
+from tensortap.kernels.accumulator import compare_jobs, compare_pairs, pair_layout
 from tensortap.kernels.decode import BLOCK_SIZE
 from tensortap.kernels.differences import measure_differences
 from tensortap.kernels.per_axis import norms_per_index

@@ -23,7 +23,7 @@ from planted.parallel import fitting_parallel, is_divisible, run
 from planted.planting import Bug, fitting
 from planted.training import AFTER, Recipe, TrainingBug, fitting_training, is_trainable, trained, wrongly
 from tensortap.comparison.values.metrics import Metrics, measure
-from tensortap.replay.perturbations import perturb_by_one_ulp
+from tensortap.frameworks.torch_precision import perturb_by_one_ulp
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,35 @@ def functions(path: Path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.end_lineno - node.body[0].lineno + 1
+
+
+def blind_handlers(path: Path):
+    """The lines that catch everything, each with the reason that its comment gives."""
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler) and catches_everything(node.type):
+            yield node.lineno, reason_of(lines[node.lineno - 1]) or reason_above(lines[node.lineno - 2])
+        elif is_suppression(node) and any(map(catches_everything, node.args)):
+            yield node.lineno, reason_of(lines[node.lineno - 1])
+
+
+def is_suppression(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress")
+
+
+def catches_everything(kind: ast.expr | None) -> bool:
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return any(one is None or ast.unparse(one) in ("Exception", "BaseException") for one in kinds)
+
+
+def reason_of(line: str) -> str:
+    comment = line.partition("#")[2].strip()
+    return re.sub(r"^noqa: BLE001( - )?", "", comment)
+
+
+def reason_above(line: str) -> str:
+    return reason_of(line) if line.lstrip().startswith("#") else ""
 
 
 def test_the_init_of_a_room_is_empty(modules):
@@ -47,6 +77,36 @@ def test_a_long_function_would_be_found(tmp_path):
     long = tmp_path / "long.py"
     long.write_text("def f():\n" + "    x = 1\n" * 41)
     assert list(functions(long)) == [("f", 41)]
+
+
+def test_whoever_catches_everything_says_whose_code_may_raise_it(modules):
+    found = [
+        (f"{name}:{line}", reason) for name, path in modules.items() for line, reason in blind_handlers(path)
+    ]
+    assert found
+    assert [where for where, reason in found if len(reason.split()) < 3] == []
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        "except Exception:",
+        "except BaseException as error:",
+        "except (OSError, Exception):",
+        "except:",
+        "except Exception:  # noqa: BLE001",
+    ],
+)
+def test_a_blind_handler_without_a_reason_would_be_found(tmp_path, handler):
+    spoilt = tmp_path / "spoilt.py"
+    spoilt.write_text(f"try:\n    x = 1\n{handler}\n    pass\n")
+    assert list(blind_handlers(spoilt)) == [(3, "")]
+
+
+def test_a_blind_suppression_without_a_reason_would_be_found(tmp_path):
+    spoilt = tmp_path / "spoilt.py"
+    spoilt.write_text("with contextlib.suppress(Exception):\n    x = 1\n")
+    assert list(blind_handlers(spoilt)) == [(1, "")]
 
 
 @pytest.mark.parametrize("part", ["name", "folders"])

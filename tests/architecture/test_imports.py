@@ -76,6 +76,15 @@ def test_imports_go_downwards_and_libraries_stay_in_their_homes(source):
     assert done.returncode == 0, done.stdout
 
 
+def test_a_home_that_no_longer_needs_its_library_is_reported(project):
+    declared = project / "pyproject.toml"
+    home = '    "tensortap.formats.pt -> torch",\n'
+    declared.write_text(declared.read_text().replace(home, home + '    "tensortap.sinks.stream -> torch",\n'))
+    done = lint(project)
+    assert done.returncode != 0
+    assert "No matches for ignored import tensortap.sinks.stream -> torch" in done.stdout + done.stderr
+
+
 VIOLATIONS = {
     "upwards": ("core/spoilt.py", "import tensortap.compat.tensor_dumper\n"),
     "between strangers": ("metadata/spoilt.py", "import tensortap.formats.atomic_files\n"),
@@ -94,6 +103,52 @@ def test_the_contracts_can_be_broken(project, violation):
     done = lint(project)
     assert done.returncode != 0
     assert "BROKEN" in done.stdout or "unplaced" in done.stdout + done.stderr
+
+
+# All are about torch models or torch's own files; a room stands for its modules.
+NEED_TORCH = (
+    "formats.pt",
+    "frameworks.torch",
+    "frameworks.torch_precision",
+    "frameworks.torch_snapshots",
+    "frameworks.torch_summary",
+    "replay",
+    "sources.hooks.compiled",
+    "sources.hooks.editing",
+    "sources.hooks.modules",
+    "sources.observation.checkpointing",
+    "stages.collective",
+    # Import one of those above on purpose: their callers hold a model already.
+    "compat.tensor_capture",
+    "compat.tensortrace",
+    "recording.edit",
+    "recording.last_forward",
+    "recording.tracer",
+)
+WITHOUT_TORCH = """
+    import importlib, pkgutil, sys
+    sys.modules["torch"] = None
+    import tensortap
+    for module in pkgutil.walk_packages(tensortap.__path__, "tensortap."):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            print(module.name.removeprefix("tensortap."))
+"""
+
+
+def test_only_what_is_about_torch_needs_torch(ask):
+    done = ask(WITHOUT_TORCH)
+    assert done.returncode == 0, done.stderr
+    needing = {name if name in NEED_TORCH else name.split(".")[0] for name in done.stdout.split()}
+    assert needing == set(NEED_TORCH), done.stdout
+
+
+def test_a_module_that_begins_to_need_torch_would_be_found(ask, source, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("copy")
+    shutil.copytree(source, copy / "tensortap", ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "tensortap" / "stages" / "spoilt.py").write_text("import tensortap.frameworks.torch\n")
+    assert "stages.spoilt" in ask(WITHOUT_TORCH, copy).stdout.split()
 
 
 def test_without_torch_and_jax_everything_works_on_arrays(ask, tmp_path):

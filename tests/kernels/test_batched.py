@@ -12,7 +12,7 @@ from tests.proof import examples
 
 from tensortap.core.arrays import DTYPE_TABLE
 from tensortap.kernels import native
-from tensortap.kernels.batched import compare_pairs, last_axis_length
+from tensortap.kernels.accumulator import compare_pairs, last_axis_length
 from tensortap.kernels.differences import measure_differences
 from tensortap.kernels.per_axis import worst_row_and_column
 

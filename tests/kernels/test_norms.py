@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tensortap.kernels.norms import RunningNorm, dot, norm, sum_float64
+from tensortap.kernels.norms import RunningNorm, ScaledSum, dot, norm, sum_float64
 
 
 @pytest.mark.parametrize("size", [0, 1, 8191, 8192, 8193, 50_000])
@@ -33,3 +33,12 @@ def test_large_parts_do_not_overflow():
     whole.add(3e200)
     whole.add(4e200)
     assert math.isclose(whole.value, 5e200)
+
+
+@pytest.mark.parametrize("signs", [(1, 1), (-1, -1), (1, 1, 1, 1), (1, -1, 1)])
+def test_a_sum_of_the_largest_numbers_does_not_overflow(signs):
+    largest = float(np.finfo(np.float64).max)
+    total = ScaledSum()
+    for sign in signs:
+        total.add(sign * largest)
+    assert total.divided_by(len(signs)) == pytest.approx(sum(signs) / len(signs) * largest)

@@ -895,7 +895,7 @@ def test_values_of_the_reference_are_not_written_to(captured):
 
 
 def test_a_mask_of_the_lowest_number_stays_finite_in_a_narrow_type():
-    from tensortap.replay.teacher_forced import as_tensor_like
+    from tensortap.frameworks.torch_precision import as_tensor_like
 
     lowest = torch.tensor([0.0, torch.finfo(torch.float32).min, float("-inf")])
     made = as_tensor_like(lowest, torch.zeros(3, dtype=torch.bfloat16))

@@ -84,6 +84,11 @@ class Record(NamedTuple):
         return render_card(self)
 
 
+def first_number(number: int | tuple[int, ...]) -> int:
+    """A step or rank; the first one of a merged record."""
+    return number if isinstance(number, int) else (number[0] if number else 0)
+
+
 def _short_value(value: Any) -> str:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is not None and dtype is not None:

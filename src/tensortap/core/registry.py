@@ -67,8 +67,7 @@ class Registry(Generic[Plugin]):
     def _load_one(self, point: EntryPoint) -> None:
         try:
             keys, part = point.load()
-        except Exception:
-            # A broken third-party plug-in must not break ours, or the user's program.
+        except Exception:  # a plug-in's own import may raise anything, and must not break the program
             log.exception("the entry point %s of group %s does not load", point.name, self._group)
             return
         wanted_keys = keys if isinstance(keys, (tuple, list, set, frozenset)) else (keys,)

@@ -110,7 +110,7 @@ def listen_if_requested() -> None:
     if is_on() and setting("TENSORTAP_LIVE") != "0":
         try:
             sys.modules["tensortap"].listen()  # through the package: live/ is a higher layer
-        except Exception:
+        except Exception:  # a guest: the program goes on without live sessions
             if is_strict():
                 raise
             log.exception("TENSORTAP_LIVE=1 could not open the program to live sessions; it goes on without")

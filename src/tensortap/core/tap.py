@@ -146,7 +146,7 @@ class Tap:
     def _guard(self, part: Stage | Sink | Source, method: Callable[..., T], *arguments: Any) -> T | None:
         try:
             return method(*arguments)
-        except Exception:  # noqa: BLE001
+        except Exception:  # noqa: BLE001 - the failure policy lives here
             self.fail(part)
             return None
 
@@ -161,13 +161,11 @@ class Tap:
         self._stages = [stage for stage in self._stages if stage is not part]
         for source in [source for source in self._sources if source is part]:
             self._sources = [kept for kept in self._sources if kept is not source]
-            with contextlib.suppress(Exception):
-                source.stop()
+            _close_failed(source, source.stop)
         failed = [sink for sink in self._sinks if sink is part]
         self._sinks = [sink for sink in self._sinks if sink is not part]
         for sink in failed:
-            with contextlib.suppress(Exception):
-                sink.close()
+            _close_failed(sink, sink.close)
 
     def _shut_down(self, *, drain: bool) -> None:
         """Every part is closed even if one fails; the first failure propagates."""
@@ -191,6 +189,13 @@ class Tap:
         with contextlib.ExitStack() as stack:
             for sink in reversed(list(self._sinks)):
                 stack.callback(self._guard, sink, sink.close)
+
+
+def _close_failed(part: Sink | Source, close: Callable[[], object]) -> None:
+    try:
+        close()
+    except Exception:  # a part that failed, which is logged already, may well fail again
+        log.debug("%s could not be closed either", type(part).__name__, exc_info=True)
 
 
 def _renew_after_fork(tap: Tap) -> None:

@@ -85,7 +85,7 @@ class PackWriter:
         os.lseek(self._fd, self._written, os.SEEK_SET)
         try:
             write_all(self._fd, [self._buffer[:waiting]])
-        except BaseException:
+        except BaseException:  # also on an interrupt: the buffer is written again from its start
             self._restore()
             raise
         self._written = self.size
@@ -132,8 +132,7 @@ class PackWriter:
                 self.size,
                 _head_crc(head),
             )
-        except BaseException:
-            # Also on an interrupt: what follows must start where the index says.
+        except BaseException:  # also on an interrupt: what follows must start where the index says
             self._restore()
             raise
 

@@ -51,7 +51,7 @@ def encode(value: Any) -> Payload:
         raise UnsupportedValueError(
             f"{_describe_type(value)} is nested too deeply to be pickled; dump its parts"
         ) from None
-    except Exception as error:
+    except Exception as error:  # a class's own __reduce__ may raise anything
         raise UnsupportedValueError(_explain_failure(value, error)) from error
     return payload_from_bytes(SUFFIX, stream.getvalue())
 
@@ -136,7 +136,7 @@ def _find_unpicklable(value: Any, label: str, depth: int, above: set[int]) -> It
 def _is_picklable(value: Any) -> bool:
     try:
         pickle.dumps(value, _PROTOCOL)
-    except Exception:  # noqa: BLE001 - only asked whether
+    except Exception:  # noqa: BLE001 - a class's own __reduce__ may raise anything; the answer names it
         return False
     return True
 

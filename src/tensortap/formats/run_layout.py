@@ -6,8 +6,10 @@ import logging
 import os
 import re
 import time
+from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from pathlib import Path
+from typing import Any
 
 from tensortap.core.errors import WriteFailedError
 from tensortap.core.ranks import (
@@ -179,3 +181,11 @@ def write_failed_error(what: str, run: Path, error: OSError) -> WriteFailedError
 
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+def nested_dict(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """The dict at these nested keys of a run's facts; empty if there is none."""
+    value: Any = facts
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return dict(value) if isinstance(value, Mapping) else {}

@@ -18,7 +18,7 @@ import numpy as np
 from tensortap.core.arrays import ARRAY_LIBRARY_NAMES
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
-from tensortap.frameworks.fingerprint import value_fingerprint
+from tensortap.frameworks.fingerprint import exact_key, value_fingerprint
 from tensortap.frameworks.pytree import children, is_container
 
 _ATOM_TYPES = frozenset((int, str, bytes, bool, type(None), type(Ellipsis), range))
@@ -42,7 +42,7 @@ def contents_equal(before: Any, now: Any) -> bool:
     if kind in _ATOM_TYPES:
         return bool(before == now)
     if kind in _FLOAT_TYPES:
-        return _exact_key(before) == _exact_key(now)
+        return bool(exact_key(before) == exact_key(now))
     if is_array(now):
         return _arrays_equal(before, now)
     return (is_container(now) or isinstance(now, set | frozenset | bytearray)) and change_token(
@@ -97,7 +97,7 @@ def _token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:
     if kind in _ATOM_TYPES:
         return kind, value
     if kind in _FLOAT_TYPES:
-        return kind, _exact_key(value)
+        return kind, exact_key(value)
     if is_array(value):
         return _array_token(value, deep)
     if is_container(value):
@@ -226,13 +226,6 @@ class _ObjectIdentity:
 
     def __hash__(self) -> int:
         return self._address
-
-
-def _exact_key(value: float | complex) -> Hashable:
-    """Equal exactly if the values are: NaN equals itself, and 0.0 differs from -0.0."""
-    if isinstance(value, float):
-        return value.hex()
-    return value.real.hex(), value.imag.hex()
 
 
 def share_memory(a: Any, b: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A value's content in a few bytes, to test later whether it is unchanged."""
+"""A value's content as an exact key or a few bytes, to test later whether it is unchanged."""
 
 import hashlib
 from typing import Any
@@ -10,6 +10,15 @@ from tensortap.frameworks.base import framework_of
 from tensortap.kernels.hashing import checksum
 
 _INLINE_NBYTES = 4096
+
+
+def exact_key(value: Any) -> Any:
+    """Equal exactly if the values are: NaN equals itself, and 0.0 differs from -0.0."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, complex):
+        return value.real.hex(), value.imag.hex()
+    return value
 
 
 def bytes_fingerprint(bits: np.ndarray[Any, Any]) -> bytes | str:

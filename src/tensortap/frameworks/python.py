@@ -15,6 +15,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement
 from tensortap.frameworks import pytree
 from tensortap.frameworks.base import Description, framework_of
+from tensortap.frameworks.fingerprint import exact_key
 
 log = logging.getLogger("tensortap.python")
 
@@ -46,7 +47,7 @@ class _Python:
             return value
         try:
             return copy.deepcopy(value)
-        except Exception:
+        except Exception:  # an object's own copy may raise anything
             log.debug("a %s cannot be copied and is kept as it is", type(value).__name__, exc_info=True)
             return value
 
@@ -54,8 +55,8 @@ class _Python:
         """Immutable values are compared by value; containers by identity and leaves; other objects by
         identity."""
         if type(value) in _IMMUTABLE_TYPES:
-            exact = _exact_key(value)
-            return lambda other: type(other) is type(value) and _exact_key(other) == exact
+            exact = exact_key(value)
+            return lambda other: type(other) is type(value) and exact_key(other) == exact
         if pytree.is_container(value):
             return _mark_container(value)
         return _mark_object(value)
@@ -92,15 +93,6 @@ def _value_nbytes(value: Any) -> int:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return len(value)
     return sys.getsizeof(value, 0)
-
-
-def _exact_key(value: Any) -> Any:
-    """Equal exactly if the values are: NaN equals itself, and 0.0 differs from -0.0."""
-    if isinstance(value, float):
-        return value.hex()
-    if isinstance(value, complex):
-        return value.real.hex(), value.imag.hex()
-    return value
 
 
 def _mark_container(value: Any) -> Callable[[Any], bool]:

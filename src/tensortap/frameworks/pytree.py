@@ -179,7 +179,7 @@ def _container_kind_of_type(kind: type) -> ContainerKind | None:
 def _children_or_none(value: Any, shape: ContainerKind) -> list[Child]:
     try:
         return _list_children(value, shape)
-    except Exception:
+    except Exception:  # a container's own iteration may raise anything
         log.debug("a %s cannot be walked", type(value).__name__, exc_info=True)
         return []
 
@@ -222,7 +222,7 @@ def _mapping_items(value: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
 def _key_repr(key: Any) -> str:
     try:
         return repr(key)
-    except Exception:
+    except Exception:  # a key's own repr may raise anything
         log.debug("a key of type %s has no repr", type(key).__name__, exc_info=True)
         return f"<{type(key).__name__}>"
 
@@ -232,7 +232,7 @@ def _rebuild_container(level: _Level) -> Any:
     keys = [part.key for part in level.children]
     try:
         return _BUILDERS[level.kind](level.value, keys, level.built)
-    except Exception:
+    except Exception:  # a container's own constructor may raise anything
         log.debug("a %s is kept as a plain container", type(level.value).__name__, exc_info=True)
         if level.kind == "sequence":
             return tuple(level.built) if isinstance(level.value, tuple) else list(level.built)

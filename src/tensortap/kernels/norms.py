@@ -72,12 +72,20 @@ class ScaledSum:
 
     def add(self, part: float, exponent: int = 0) -> None:
         if exponent == self._exponent:
-            self._value += part
+            self._set_sum(self._value, part, exponent)
         elif part and (not self._value or exponent > self._exponent):
-            self._value = part + math.ldexp(self._value, max(self._exponent - exponent, -2000))
-            self._exponent = exponent
+            shifted = math.ldexp(self._value, max(self._exponent - exponent, -2000))
+            self._set_sum(part, shifted, exponent)
         elif part:
-            self._value += math.ldexp(part, max(exponent - self._exponent, -2000))
+            shifted = math.ldexp(part, max(exponent - self._exponent, -2000))
+            self._set_sum(self._value, shifted, self._exponent)
+
+    def _set_sum(self, x: float, y: float, exponent: int) -> None:
+        """Two numbers of that exponent, summed; halved where the sum of finite ones would overflow."""
+        value = x + y
+        if math.isinf(value) and math.isfinite(x) and math.isfinite(y):
+            value, exponent = x / 2 + y / 2, exponent + 1
+        self._value, self._exponent = value, exponent
 
     def join(self, other: "ScaledSum") -> None:
         self.add(other._value, other._exponent)
@@ -94,6 +102,8 @@ class ScaledSum:
                 if _SAFE_SQUARES[0] < abs(value) < _SAFE_SQUARES[1] or not self._value:
                     return value
             value = self._value
+        value, shift = math.frexp(value)  # first: the mantissa of a divisor may be less than one
+        exponent += shift
         for divisor in divisors:
             small, power = math.frexp(divisor)
             value, shift = math.frexp(value / small)

@@ -124,7 +124,7 @@ class JobFile:
             os.write(descriptor, json.dumps(asdict(job)).encode())
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.replace(temporary, self.path)
-        except BaseException:
+        except BaseException:  # an interrupt too leaves no file behind
             os.close(descriptor)
             os.unlink(temporary)
             raise

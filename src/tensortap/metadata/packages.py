@@ -187,7 +187,7 @@ from importlib.metadata import distributions
 def read(package, name):
     try:
         return package.read_text(name) or ""
-    except Exception:
+    except (OSError, ValueError):
         return ""
 def describe(package):
     facts = {"name": package.metadata["Name"], "version": package.version}

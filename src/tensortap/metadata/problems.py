@@ -20,7 +20,7 @@ class Problems:
         """The result of `collect`, or None with the exception noted."""
         try:
             return collect()
-        except Exception as error:  # noqa: BLE001  a fact about the job is never worth the job
+        except Exception as error:  # noqa: BLE001 - a fact about the job is never worth the job
             self.note(fact, f"{type(error).__name__}: {error}")
             return None
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensortap.core.errors import CorruptRunError, NoRunError, UnknownNameError
 from tensortap.core.patterns import closest_names, natural_sort_key, parse_pattern
-from tensortap.core.record import Kind, Series
+from tensortap.core.record import Kind, Series, first_number
 from tensortap.formats.index_columns import IndexColumns
 from tensortap.formats.run_layout import CACHE_FOLDER, ENVIRONMENT_FILE, INTERNAL_FOLDER, MODEL_FILE
 from tensortap.metadata.source_archive import CODE_FOLDER, SOURCES_FILE, read_archive
@@ -133,13 +133,13 @@ class Run:
         if not records:
             raise UnknownNameError(self._describe_unknown(name, wanted))
         # By time, because forked processes of one rank write an index each.
-        return min(reversed(records), key=lambda record: (_first_number(record.rank), -record.time))
+        return min(reversed(records), key=lambda record: (first_number(record.rank), -record.time))
 
     def series(self, name: str) -> Series:
         """All values of that name, in the order of steps."""
         records = sorted(
             self._records_named(name),
-            key=lambda record: (_first_number(record.step), record.order, _first_number(record.rank)),
+            key=lambda record: (first_number(record.step), record.order, first_number(record.rank)),
         )
         if not records:
             raise UnknownNameError(self._describe_unknown(name, {}))
@@ -280,10 +280,6 @@ class Run:
         near = closest_names(name, self.names)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         return f"no record {name!r} in {self.path}; {hint}names lists all {len(self.names)}"
-
-
-def _first_number(number: int | tuple[int, ...]) -> int:
-    return number if isinstance(number, int) else number[0]
 
 
 def _includes(step_or_rank: int | tuple[int, ...], number: int) -> bool:

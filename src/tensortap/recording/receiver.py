@@ -43,11 +43,10 @@ class Receiver:
         listener.allow(self.history.max_bytes)
         self._variables_set: dict[int, set[str]] = {}  # variable names, by id of namespace
         listener.open()  # first: a port in use must not leave an empty run behind
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(listener.stop)
             self._tap = Tap(sinks=[self.history, *_extra_sinks(to, tap)], on_error="log").attach(listener)
-        except BaseException:
-            listener.stop()
-            raise
+            undo.pop_all()
 
     def close(self) -> None:
         self._tap.close()

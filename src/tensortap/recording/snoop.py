@@ -340,6 +340,5 @@ def _match_children(value: Any, wanted: str) -> Iterator[tuple[str, Any]]:
     if wanted.isidentifier():
         try:
             yield f".{wanted}", getattr(value, wanted)
-        except Exception:
-            # A user-defined property may raise anything.
+        except Exception:  # an object's own property may raise anything
             log.debug("%s has no %s", type(value).__name__, wanted, exc_info=True)

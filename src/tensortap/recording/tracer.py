@@ -109,7 +109,7 @@ class ModelTrace:
         """Warn, but never raise: the program has finished its work."""
         try:
             self._warn_unobserved()
-        except Exception:
+        except Exception:  # a guest: the model's own attributes may raise anything
             if is_strict():
                 raise
             log.exception("which paths gave no value is not known")

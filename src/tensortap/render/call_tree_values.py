@@ -70,7 +70,7 @@ class ValueFormatter:
                 if framework.name != "python"
                 else self._format_other(value, kind)
             )
-        except Exception:
+        except Exception:  # a value of any library, or its own repr, may raise anything
             log.debug("a %s cannot be shown", class_name(type(value)), exc_info=True)
             return ValueText(f"value: {class_name(type(value))}", False, (type(value), None))
 
@@ -80,7 +80,7 @@ class ValueFormatter:
             return [], False
         try:
             arrays = list(islice(_find_arrays(value, "", _VisitBudget(), 0), self.max_items + 1))
-        except Exception:
+        except Exception:  # a container's own iteration may raise anything
             log.debug("a %s cannot be walked", class_name(type(value)), exc_info=True)
             return [], False
         return arrays[: self.max_items], len(arrays) > self.max_items
@@ -215,8 +215,7 @@ def _statistics_or_none(
 ) -> Statistics | None:
     try:
         return _compute_statistics(framework, value, description, stats)
-    except Exception:
-        # The description is shown anyway; the data may be freed, on another device, or not summable.
+    except Exception:  # data of any library may be freed, elsewhere or not summable; the description is shown
         log.debug("a %s cannot be looked into", description.type, exc_info=True)
         return None
 

@@ -50,8 +50,7 @@ class ShortRepr:
         began = perf_counter()
         try:
             text = repr(value)
-        except Exception as error:
-            # A repr may raise anything; it is not called again for this class.
+        except Exception as error:  # an object's own repr may raise anything; not called again
             log.debug("the repr of a %s failed", class_name(kind), exc_info=True)
             self._by_name.add(kind)
             return f"{class_name(kind)} (its repr raises {type(error).__name__})"

@@ -51,7 +51,7 @@ def value_row(record: Record, *, histogram: bool = False) -> ValueRow:
     """The row of a record; a value that cannot be read gives a row whose note says why, never an error."""
     try:
         cells = _describe_value(record.value, histogram)
-    except Exception as error:  # noqa: BLE001  a value of any library may fail in any way; the note tells it
+    except Exception as error:  # noqa: BLE001 - a value of any library may fail in any way; noted
         cells = {"dtype": type(record.value).__name__, "note": _describe_failure(error)}
     return ValueRow(record.name, record.kind, record.step, record.rank, record.call, **cells)
 
@@ -80,7 +80,7 @@ def _array_cells(framework: Framework, value: Any, histogram: bool) -> dict[str,
     try:
         bits = framework.bits(value)
         row |= _statistics_cells(statistics(bits, description.dtype))
-    except Exception as error:  # noqa: BLE001  type and shape are known and worth more than the error
+    except Exception as error:  # noqa: BLE001 - type and shape are known and worth more; noted
         return {**row, "note": _describe_failure(error)}
     if description.dtype.startswith("complex"):
         row["note"] = "absolute values"

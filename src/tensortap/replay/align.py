@@ -18,15 +18,14 @@ from tensortap.comparison.runs.compare import Comparison, add_weight_note
 from tensortap.comparison.runs.result import Coverage
 from tensortap.comparison.sharding.group_ranks import group_shards
 from tensortap.comparison.sharding.placement import DeclaredPlacement
-from tensortap.comparison.sides.alignment_note import describe_gaps
-from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.entry import Entry, Side, describe_gaps, split_name
 from tensortap.comparison.sides.load import load_side, side_from_capture
-from tensortap.comparison.sides.module_names import split_name
 from tensortap.comparison.values.measure import measure_pairs
 from tensortap.core.patterns import parse_pattern
 from tensortap.core.ranks import rank_info
 from tensortap.core.record import Kind
 from tensortap.core.settings import is_on
+from tensortap.frameworks.torch_precision import convert_batch
 from tensortap.recording.capture import capture
 from tensortap.replay.isolate import preserved_state
 from tensortap.replay.layouts import (
@@ -38,7 +37,6 @@ from tensortap.replay.layouts import (
     missing_parts,
     split_fused,
 )
-from tensortap.replay.perturbations import convert_batch
 from tensortap.replay.reference import ReferenceActivations
 from tensortap.replay.report import (
     describe_replay,
@@ -237,39 +235,19 @@ class _TeacherForcedComparison:
         self, side: Side, run: TeacherForcedRun, names: Mapping[str, str], *, is_unfused: bool
     ) -> Floor:
         """The noise floor of isolated modules: of the reference model if possible, else of the candidate."""
-        reference_dtype, candidate_dtype = (
-            coarsest_output_dtype(side.entries),
-            coarsest_output_dtype(own for _, own in run.pairs),
-        )
+        reference_dtype = coarsest_output_dtype(side.entries)
+        candidate_dtype = coarsest_output_dtype(own for _, own in run.pairs)
         lowest, skipped = coarsest_dtype(candidate_dtype, reference_dtype), list[str]()
-        candidates: list[tuple[Any, Any, Any, tuple[str, str], Mapping[str, str], TeacherForcedRun | None]]
-        candidates = [
-            (
-                self.candidate,
-                self.candidate_batch(),
-                self.patterns,
-                (candidate_dtype, reference_dtype),
-                names,
-                run,
-            )
-        ]
+        candidate = IsolatedRounding(self.candidate, self.candidate_batch(), self.patterns)
+        attempts: list[tuple[IsolatedRounding, tuple[str, str], Mapping[str, str], TeacherForcedRun | None]]
+        attempts = [(candidate, (candidate_dtype, reference_dtype), names, run)]
         if is_unfused and is_model(self.reference):
             # A reference of lower precision has rounded its weights too, and only the candidate shows the
             # effect of that, so the candidate comes first then.
             position = 0 if lowest == candidate_dtype else 1
-            candidates.insert(
-                position,
-                (
-                    self.reference,
-                    self.batch,
-                    self.reference_patterns(),
-                    (reference_dtype, candidate_dtype),
-                    {},
-                    None,
-                ),
-            )
-        for model, batch, patterns, dtypes, names_in_model, base in candidates:
-            rounding = IsolatedRounding(model, batch, patterns)
+            reference = IsolatedRounding(self.reference, self.batch, self.reference_patterns())
+            attempts.insert(position, (reference, (reference_dtype, candidate_dtype), {}, None))
+        for rounding, dtypes, names_in_model, base in attempts:
             runs = rounding.rerun(*dtypes, functools.partial(ReferenceActivations, side, names_in_model))
             skipped += rounding.skipped
             if runs is not None:

@@ -13,14 +13,20 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tensortap.comparison.noise.floor import Floor, NoiseMeasurements
-from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.entry import Entry, module_of
 from tensortap.comparison.sides.load import side_from_run
-from tensortap.comparison.sides.module_names import module_of
 from tensortap.comparison.values.metrics import measure
 from tensortap.comparison.values.noise import DEFAULT_LIMIT, INTRINSIC_ROUNDING
 from tensortap.core.record import Record
 from tensortap.core.settings import is_on
-from tensortap.frameworks.pytree import leaves, map_leaves
+from tensortap.frameworks.pytree import leaves
+from tensortap.frameworks.torch_precision import (
+    PRECISIONS,
+    SEED,
+    convert_batch,
+    is_perturbable,
+    perturb_by_one_ulp,
+)
 from tensortap.readers.run import Run
 from tensortap.recording.capture import capture
 from tensortap.recording.edit import edit
@@ -280,45 +286,3 @@ def _total_loss(output: Any) -> torch.Tensor:
 
 def _epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps
-
-
-def convert_batch(batch: Any, dtype: torch.dtype) -> Any:
-    """The batch with its floating tensors in that dtype; a function of the model is left alone."""
-    if callable(batch):
-        return batch
-
-    def convert(leaf: Any) -> Any:
-        is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-        return leaf.to(dtype) if is_number else leaf
-
-    return map_leaves(batch, convert)
-
-
-SEED = 7
-PRECISIONS = {
-    name: dtype
-    for name in ("float64", "float32", "float16", "bfloat16")
-    if isinstance(dtype := getattr(torch, name), torch.dtype)
-}
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-def perturb_by_one_ulp(value: Any, *, seed: int = SEED) -> Any:
-    """Move every floating number one ulp up or down at random; zeros, infinities and mask values stay."""
-    if not isinstance(value, torch.Tensor) or not is_perturbable(value):
-        return value
-    detached = value.detach()
-    bits = detached.contiguous().view(_INTEGERS[detached.element_size()])
-    generator = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, bits.shape, generator=generator, dtype=torch.int8).to(bits.device) * 2 - 1
-    limit = torch.finfo(detached.dtype)
-    is_plain = detached.isfinite() & (detached.abs() < limit.max / 4) & (detached.abs() > limit.tiny)
-    perturbed = torch.where(
-        is_plain, (bits + signs.to(bits.dtype)).view(detached.dtype).view(detached.shape), detached
-    )
-    # The difference is one ulp, so the sum is exact, and the gradient flows through it.
-    return value + (perturbed - detached) if value.requires_grad else perturbed
-
-
-def is_perturbable(value: torch.Tensor) -> bool:
-    return value.dtype in PRECISIONS.values() and value.layout == torch.strided

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from tensortap.comparison.alignment.tokens import are_token_lengths, token_row_order
-from tensortap.comparison.sides.entry import Entry, Side
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import Entry, Side, module_of
 from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.core.record import Record
+from tensortap.frameworks.base import framework_of
+from tensortap.frameworks.torch_precision import concatenate, to_tensor
 from tensortap.kernels.decode import Array
 
 _CallKey = tuple[str, int]  # name and call
@@ -108,7 +108,7 @@ class ReferenceActivations:
         rows = None if _is_model_input(record) else self._packed_rows(full.shape, shape, step_index)
         if rows is not None:
             self._mark_used(full)
-            return _with_value(full, to_tensor(full.load())[torch.from_numpy(rows)])
+            return _with_value(full, to_tensor(full.load())[to_tensor(rows)])
         span = self._next_span(full, record, shape)
         slices = None if span is None else _slice_for(full.shape, shape, span)
         if span is None or slices is None:
@@ -232,18 +232,7 @@ class ReferenceActivations:
         is_flat = (
             len(inputs_shape) == 2 and (axis, cut_axis) == (0, 1) and shape[0] == math.prod(inputs_shape)
         )
-        return (
-            torch.from_numpy(token_row_order(inputs_shape[0], self._step_lengths)) if is_flat else slice(None)
-        )
-
-
-def to_tensor(value: Any) -> torch.Tensor:
-    """Any library's array as a torch tensor; memory-mapped arrays are copied, as they must not be written."""
-    return value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-
-
-def concatenate(values: Sequence[Any], axis: int) -> torch.Tensor:
-    return torch.cat([to_tensor(value) for value in values], axis)
+        return to_tensor(token_row_order(inputs_shape[0], self._step_lengths)) if is_flat else slice(None)
 
 
 def _is_model_input(record: Record) -> bool:
@@ -254,7 +243,7 @@ def _is_model_input(record: Record) -> bool:
 def _is_scalar_of_its_own(record: Record, full: Entry, shape: Sequence[int]) -> bool:
     """Whether it is a scalar that each slice of the inputs computes for itself, like a loss."""
     value = record.value
-    if shape or full.shape or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if shape or full.shape or not _is_tensor(value) or not value.is_floating_point():
         return False
     return not math.isclose(float(value), float(full.load()), rel_tol=_SCALAR_TOLERANCE)
 
@@ -262,18 +251,22 @@ def _is_scalar_of_its_own(record: Record, full: Entry, shape: Sequence[int]) -> 
 def _equals_slice(record: Record, full: Entry, shape: Sequence[int], span: _Span) -> bool:
     """Whether the record equals that slice of the full value."""
     slices = _slice_for(full.shape, shape, span)
-    if slices is None or not isinstance(record.value, torch.Tensor):
+    if slices is None or not _is_tensor(record.value):
         return False
     return bool((to_tensor(full.load()[slices]).to(record.value.device) == record.value).all())
 
 
 def _is_close_to_slice(record: Record, full: Entry, slices: tuple[slice, ...]) -> bool:
     """Whether the record is close to that slice of the full value."""
-    if not isinstance(record.value, torch.Tensor):
+    if not _is_tensor(record.value):
         return False
     own = record.value.detach().cpu().double()
     other = to_tensor(full.load()[slices]).cpu().double()
-    return bool((own - other).norm() <= _MAX_DISTANCE * torch.maximum(own.norm(), other.norm()))
+    return bool((own - other).norm() <= _MAX_DISTANCE * max(own.norm(), other.norm()))
+
+
+def _is_tensor(value: Any) -> bool:
+    return framework_of(value).name == "torch"
 
 
 def _slice_for(full_shape: Sequence[int], shape: Sequence[int], span: _Span) -> tuple[slice, ...] | None:

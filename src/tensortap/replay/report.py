@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from tensortap.comparison.diagnosis.backward import ModuleParents
 from tensortap.comparison.diagnosis.verdict import Finding, Origin, resolve_out_modules
-from tensortap.comparison.sides.entry import Entry
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import Entry, module_of
 from tensortap.replay.reference import ReferenceActivations
 from tensortap.replay.teacher_forced import TeacherForcedRun
 

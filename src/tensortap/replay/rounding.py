@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from tensortap.comparison.noise.floor import EntryKey, Floor, NoiseMeasurements
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.metrics import measure
 from tensortap.comparison.values.noise import DEFAULT_LIMIT, UNIT_ROUNDOFF, Noise, analytic_noise
-from tensortap.replay.perturbations import convert_batch, perturb_by_one_ulp
+from tensortap.frameworks.torch_precision import convert_batch, dtype_named, perturb_by_one_ulp
 from tensortap.replay.reference import ReferenceActivations
 from tensortap.replay.teacher_forced import Perturbation, TeacherForcedRun, run_teacher_forced
 
@@ -82,7 +80,7 @@ class IsolatedRounding:
         try:
             model, batch = self._model, self._batch
             if name:
-                dtype = getattr(torch, name)
+                dtype = dtype_named(name)
                 model, batch = copy.deepcopy(model).to(dtype), convert_batch(batch, dtype)
             return run_teacher_forced(model, batch, self._patterns, activations, perturbation)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
@@ -90,10 +88,9 @@ class IsolatedRounding:
             return None
 
 
-def _perturb_input(name: str, value: torch.Tensor) -> torch.Tensor:
+def _perturb_input(name: str, value: Any) -> Any:
     """Seeded by name: equal in each run, but different per site, as two values may be subtracted."""
-    perturbed: torch.Tensor = perturb_by_one_ulp(value, seed=zlib.crc32(name.encode()))
-    return perturbed
+    return perturb_by_one_ulp(value, seed=zlib.crc32(name.encode()))
 
 
 def floor_from_isolated_runs(

@@ -14,8 +14,7 @@ import torch
 from tensortap.comparison.alignment.align import assemble_pair
 from tensortap.comparison.matching.match import EntryPair
 from tensortap.comparison.sharding.derived import ShardedRef, UnresolvedRef, shards_of
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.entry import AlignmentNote, Entry
 from tensortap.comparison.sides.load import side_from_records
 from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.core.errors import TensortapError
@@ -27,19 +26,21 @@ from tensortap.frameworks.dtensor import (
     wait_local,
     wrap_local,
 )
+from tensortap.frameworks.torch_precision import (
+    as_tensor_like,
+)
 from tensortap.kernels.hashing import checksum
 from tensortap.recording.capture import capture
 from tensortap.recording.model_facts import describe_model
 from tensortap.replay.isolate import preserved_state
 from tensortap.replay.layouts import align_layouts
-from tensortap.replay.reference import ReferenceActivations, to_tensor
+from tensortap.replay.reference import ReferenceActivations
 from tensortap.sources.hooks.eager_mode import run_eagerly
 from tensortap.sources.hooks.editing import ReplacementHooks
 from tensortap.sources.selection.select import resolve_patterns
 from tensortap.sources.sites import SelectedSite, class_name, walk_modules
 
 _REPLACED_KINDS = ("output", "input")
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 Perturbation = Callable[[str, torch.Tensor], torch.Tensor]
 
@@ -264,43 +265,11 @@ class _ActivationExchange:
             return value
 
 
-def as_tensor_like(value: Any, like: torch.Tensor) -> torch.Tensor:
-    """A new tensor with these numbers and the dtype and device of `like`; the model may write to it.
-
-    For a DTensor the numbers are this rank's local shard."""
-    local_tensor: torch.Tensor = wait_local(like)
-    if local_tensor is not like:
-        local_value: torch.Tensor = as_tensor_like(value, local_tensor)
-        return wrap_local(like, local_value) if is_distributed(type(like)) else local_value
-    if type(like) not in _PLAIN_TYPES or like.layout != torch.strided:
-        raise TypeError(f"what is a {type(like).__name__} ({like.layout}) cannot be replaced")
-    tensor = to_tensor(value)
-    if tensor.shape != like.shape:
-        raise ValueError(f"shape {list(tensor.shape)} against {list(like.shape)}")
-    if _number_class(tensor) != _number_class(like):
-        raise ValueError(f"{tensor.dtype} against {like.dtype}".replace("torch.", ""))
-    return torch.empty_like(like).copy_(_clamp_to_dtype(tensor, like.dtype))
-
-
 def _perturb(value: torch.Tensor, name: str, perturbation: Perturbation | None) -> torch.Tensor:
     """Perturb the tensor; for a DTensor its local shard."""
     local_tensor: torch.Tensor = wait_local(value)
     perturbed = local_tensor if perturbation is None else perturbation(name, local_tensor)
     return perturbed if local_tensor is value else wrap_local(value, perturbed)
-
-
-def _number_class(value: torch.Tensor) -> tuple[bool, ...]:
-    return value.is_floating_point(), value.is_complex(), value.dtype == torch.bool
-
-
-def _clamp_to_dtype(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Clamp finite values to the range of a narrower dtype.
-
-    The lowest value of a wide dtype is a mask: as -inf it could make a softmax return NaN."""
-    if not value.is_floating_point() or torch.finfo(value.dtype).max <= torch.finfo(dtype).max:
-        return value
-    largest = torch.finfo(dtype).max
-    return torch.where(value.isfinite(), value.clamp(-largest, largest), value)
 
 
 def collect_model_facts(reference: Any, candidate: Any) -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ class ReproductionPlan:
         code = CodeRestorer(folder, {"project": self.choices.repo} if self.choices.repo else {})
         try:
             return self._restore_and_run(code, folder, notify)
-        except BaseException:
+        except BaseException:  # an interrupt too leaves nothing behind
             code.undo()
             if is_new:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -298,7 +298,7 @@ def _run_command(command: commands.Command, folder: Path, recorded: RecordedRun)
         ) from None
     try:
         return child.wait()
-    except BaseException:
+    except BaseException:  # Ctrl-C: the program must not outlive us
         _stop(child)
         raise
 

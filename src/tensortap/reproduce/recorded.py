@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.core.errors import CorruptRunError, NoRunError
-from tensortap.formats.run_layout import INTERNAL_FOLDER
+from tensortap.formats.run_layout import INTERNAL_FOLDER, nested_dict
 from tensortap.metadata.source_archive import CODE_FOLDER, SOURCES_FILE
 
 SCRIPT = "script"  # where a script is restored that does not lie in the project
@@ -85,7 +85,7 @@ class RecordedRun:
         """The interpreter, its options and the program's arguments."""
         words = self.environment.get("orig_argv")
         if not _is_str_list(words) or not words:
-            command = _dict_at(self.runtime, "command")
+            command = nested_dict(self.runtime, "command")
             words = [command.get("executable"), *command.get("argv", [])]
         if not _is_str_list(words) or not words[0]:
             raise CorruptRunError(f"{self.path / 'runtime_info.json'} holds no command; nothing can be run")
@@ -100,7 +100,7 @@ class RecordedRun:
     @property
     def wrapper_options(self) -> list[str]:
         """The command-line options that `tensortap run` was given."""
-        options = _dict_at(self._program, "options")
+        options = nested_dict(self._program, "options")
         repeated = [("--tap", options.get("patterns")), ("--when", options.get("when"))]
         words = [
             word for option, values in repeated for value in values or () for word in (option, str(value))
@@ -112,12 +112,12 @@ class RecordedRun:
 
     @property
     def executable(self) -> str:
-        return _str_or_empty(_dict_at(self.runtime, "command").get("executable"))
+        return _str_or_empty(nested_dict(self.runtime, "command").get("executable"))
 
     @property
     def launchers(self) -> list[list[str]]:
         """The command lines of the launchers, innermost first."""
-        launchers = _dict_at(self.environment, "launch").get("launchers")
+        launchers = nested_dict(self.environment, "launch").get("launchers")
         return [words for words in launchers if _is_str_list(words)] if isinstance(launchers, list) else []
 
     @property
@@ -140,7 +140,7 @@ class RecordedRun:
         if isinstance(detailed, list) and detailed:
             packages = [package for package in detailed if isinstance(package, dict)]
         else:
-            versions = _dict_at(self.packages, "all_packages")
+            versions = nested_dict(self.packages, "all_packages")
             packages = [{"name": name, "version": version} for name, version in versions.items()]
         for facts in packages:
             if not _PACKAGE.fullmatch(f"{facts.get('name')}=={facts.get('version')}"):
@@ -188,10 +188,10 @@ class RecordedRun:
         return ([project] if project else []) + [self._repository(facts) for facts in listed]
 
     def _project_repository(self) -> RecordedRepository | None:
-        git, info = _dict_at(self.environment, "git"), _dict_at(self.git_info, "project_git_info")
+        git, info = nested_dict(self.environment, "git"), nested_dict(self.git_info, "project_git_info")
         if not info:
             return None
-        patch, bundle = self.path / "project.patch", _dict_at(git, "bundle")
+        patch, bundle = self.path / "project.patch", nested_dict(git, "bundle")
         return RecordedRepository(
             "project",
             _absolute_path(git.get("root")) or self.working_directory,
@@ -206,7 +206,7 @@ class RecordedRun:
         )
 
     def _repository(self, facts: dict[str, Any]) -> RecordedRepository:
-        bundle = _dict_at(facts, "bundle")
+        bundle = nested_dict(facts, "bundle")
         label, target = _label_and_target(facts)
         return RecordedRepository(
             label,
@@ -258,11 +258,6 @@ def _label_and_target(facts: dict[str, Any]) -> tuple[str, str]:
     if facts.get("kind") == "script":
         return f"script {path}", SCRIPT
     return f"submodule {path}", os.path.join("code", path)
-
-
-def _dict_at(facts: dict[str, Any], key: str) -> dict[str, Any]:
-    value = facts.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _str_or_empty(value: Any) -> str:

@@ -143,7 +143,7 @@ class PackStorage:
         rows, self._rows = self._rows, []
         try:
             index.append(b"".join(rows))
-        except BaseException as error:
+        except BaseException as error:  # an interrupt too must neither lose nor repeat rows
             if isinstance(error, OSError) or index.size() == size:
                 self._rows = rows
             raise

@@ -271,7 +271,7 @@ class Stream:
         self._reserve(cost)
         try:
             return QueuedValue(packed, copy_buffers(packed, self._pool))
-        except BaseException:
+        except BaseException:  # the value's own copy may raise anything, or be interrupted
             with self._lock:
                 self._outbox.unreserve(cost)
             raise

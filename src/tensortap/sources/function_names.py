@@ -123,7 +123,7 @@ def get_member(holder: Any, name: str) -> Any:
         return inspect.getattr_static(holder, name, None)
     try:
         return getattr(holder, name, None)
-    except Exception as error:
+    except Exception as error:  # a module's own __getattr__ may raise anything
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UnknownNameError(f"{holder.__name__!r} does not give its {name!r}: {message}") from error
 

@@ -66,7 +66,7 @@ class PreSaveCallbacks(Stage):
         for callback, save in self._callbacks:
             try:
                 value = save(record.name, record.value, record.step)
-            except Exception as error:
+            except Exception as error:  # the user's callback; a guest must not end the program
                 if is_strict():
                     raise
                 self._refuse(callback, record.name, error)

@@ -126,7 +126,7 @@ class Connection:
                 if len(views) == 1 and count == len(views[0]):
                     return
                 views = _drop_sent(views, count)
-        except BaseException as error:
+        except BaseException as error:  # an interrupt too leaves half a frame behind
             if has_begun or not isinstance(error, TimeoutError):
                 self.close()
             raise
@@ -277,11 +277,8 @@ def _establish(
         peer = check_unix_peer(connection)
         stream, binding = wrap_tls(connection, tls, deadline, host)
         established = Connection(stream, HANDSHAKE_LIMITS)
-        try:
+        with closing_on_error(established):
             established.peer = greet(established, token, binding, deadline, about or {}, peer)
-        except BaseException:
-            established.close()
-            raise
         established.limits = limits
         return established
 

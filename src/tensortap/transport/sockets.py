@@ -26,6 +26,10 @@ _WAIT_ALL = getattr(socket, "MSG_WAITALL", 0)
 _DO_NOT_WAIT = getattr(socket, "MSG_DONTWAIT", 0)
 
 
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
 class ByteStream(Protocol):
     """A bidirectional byte stream. Deadlines are in monotonic time; None waits forever."""
 
@@ -250,9 +254,9 @@ def _tls_handshake(stream: TlsStream, deadline: float | None) -> None:
 
 
 @contextlib.contextmanager
-def closing_on_error(connection: socket.socket) -> Iterator[None]:
-    try:
+def closing_on_error(resource: Closable) -> Iterator[None]:
+    """Close the resource if the block is left by an exception, also by an interrupt."""
+    with contextlib.ExitStack() as undo:
+        undo.callback(resource.close)
         yield
-    except BaseException:
-        connection.close()
-        raise
+        undo.pop_all()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import tensortap as tt
 from tensortap.comparison.matching.match import match
 from tensortap.comparison.matching.rules import load_rules
+from tensortap.comparison.sides.entry import module_of, split_name
 from tensortap.comparison.sides.load import load_side
-from tensortap.comparison.sides.module_names import module_of, split_name
 from tensortap.core.record import Record
 
 

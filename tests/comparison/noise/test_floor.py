@@ -15,7 +15,7 @@ from tensortap.comparison.sides.load import Entry
 from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.comparison.values.noise import UNIT_ROUNDOFF, Noise, analytic_noise
 from tensortap.core.steps import declared_step
-from tensortap.replay.perturbations import perturb_by_one_ulp
+from tensortap.frameworks.torch_precision import perturb_by_one_ulp
 
 
 class Net(nn.Module):

@@ -33,8 +33,7 @@ from tensortap.comparison.sharding.derived import (
 )
 from tensortap.comparison.sharding.infer import InferredPlacement, infer_both_placements, infer_placement
 from tensortap.comparison.sharding.placement import REPLICATE, ShardPlacement, assemble
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.entry import AlignmentNote, Entry
 from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.comparison.values.measure import measure_pairs
 from tensortap.core.errors import TensortapError
@@ -55,7 +54,9 @@ def align_pairs(matching: Matching, executor: Executor | None = None) -> Matchin
         _note_joined_steps(pair) if _spans_several_steps(pair) else _note_unresolved(pair) for pair in pairs
     ]
     assembled = replace(matching, pairs=pairs, messages=[*matching.messages, *notes], has_shards=bool(notes))
-    aligned = align_tokens(pair_fused(assembled))
+    aligned = pair_fused(assembled) if assembled.only_a and assembled.only_b else assembled
+    if any(pair.a.is_token_ids and pair.b.is_token_ids for pair in aligned.pairs):
+        aligned = align_tokens(aligned)
     return drop_padding(aligned) if are_stepped else aligned
 
 

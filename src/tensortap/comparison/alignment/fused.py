@@ -13,9 +13,7 @@ from tensortap.comparison.layout.sampling import ArrayOp, SampledConcatenation, 
 from tensortap.comparison.matching.match import EntryPair, Matching
 from tensortap.comparison.sharding.derived import JoinedRef, ReorderedRef, load_numbers
 from tensortap.comparison.sharding.placement import ShardPlacement, assemble, shape_without
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import Entry
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import AlignmentNote, Entry, module_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 
@@ -63,8 +61,6 @@ class FusedMatch:
 
 def pair_fused(matching: Matching) -> Matching:
     """Pair values that only one side has with those of the other that make them up."""
-    if not matching.only_a or not matching.only_b:
-        return matching
     matches = find_fused(matching)
     if not matches:
         return matching

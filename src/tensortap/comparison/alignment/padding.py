@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensortap.comparison.alignment.tokens import IDS, MASK, ops_for_tokens
+from tensortap.comparison.alignment.tokens import MASK, ops_for_tokens
 from tensortap.comparison.layout.sampling import ArrayOp
 from tensortap.comparison.matching.match import EntryPair, Matching
 from tensortap.comparison.sharding.derived import (
@@ -16,9 +16,7 @@ from tensortap.comparison.sharding.derived import (
     load_numbers,
     reordered_entry,
 )
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import ValueRef
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import TOKEN_IDS, AlignmentNote, ValueRef, module_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 
@@ -39,7 +37,7 @@ def _token_masks(pairs: Sequence[EntryPair]) -> Iterator[tuple[EntryPair, Array]
     """For each step with equal ids on both sides and a mask: which ids are tokens."""
     masks = {pair.a.first_step: pair for pair in pairs if _is_model_input(pair, MASK)}
     for pair in pairs:
-        mask = masks.get(pair.a.first_step) if _is_model_input(pair, IDS) else None
+        mask = masks.get(pair.a.first_step) if _is_model_input(pair, TOKEN_IDS) else None
         loaded = (
             []
             if mask is None

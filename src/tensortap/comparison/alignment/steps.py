@@ -20,13 +20,11 @@ from tensortap.comparison.sharding.derived import (
     load_numbers,
 )
 from tensortap.comparison.sharding.placement import REPLICATE, ShardPlacement, assemble
-from tensortap.comparison.sides.entry import Entry, Side, sort_entries
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import Entry, Side, module_of, sort_entries
 from tensortap.comparison.values.noise import UNIT_ROUNDOFF
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.decode import Array
+from tensortap.kernels.decode import Array, Shape
 
-Shape = tuple[int, ...]
 _CallKey = tuple[object, ...]
 _NameOf = Callable[[Entry], str]
 _SCALAR_TOLERANCE = 1e-5  # relative; scalars this close are the same

@@ -10,13 +10,11 @@ import numpy as np
 from tensortap.comparison.layout.sampling import ArrayOp, relative_distance
 from tensortap.comparison.matching.match import EntryPair, Matching
 from tensortap.comparison.sharding.derived import UnresolvedRef, load_numbers, reordered_entry
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.entry import AlignmentNote, Entry
 from tensortap.core.errors import TensortapError
-from tensortap.kernels.decode import Array
+from tensortap.kernels.decode import Array, Shape
 
-Shape = tuple[int, ...]
-IDS, MASK = "input_ids", "attention_mask"
+MASK = "attention_mask"
 _MAX_DISTANCE = 0.01  # relative
 
 
@@ -168,7 +166,7 @@ def align_tokens(matching: Matching) -> Matching:
     rows_by_step: dict[int, TokenRows] = {}
     messages, gaps = list[str](), list[str]()
     for pair in matching.pairs:
-        if not (_is_ids(pair.a) and _is_ids(pair.b)):
+        if not (pair.a.is_token_ids and pair.b.is_token_ids):
             continue
         step = pair.a.first_step
         if step not in rows_by_step:
@@ -226,10 +224,6 @@ def _find_mask(side: Iterable[Entry], step: int, ids: Array) -> Array | None:
 def _entries_by_side(matching: Matching) -> tuple[list[Entry], list[Entry]]:
     a = [*(pair.a for pair in matching.pairs), *matching.only_a]
     return a, [*(pair.b for pair in matching.pairs), *matching.only_b]
-
-
-def _is_ids(entry: Entry) -> bool:
-    return entry.kind == "input" and entry.name.endswith(IDS)
 
 
 def _take_tokens(pair: EntryPair, rows: TokenRows | None) -> EntryPair:

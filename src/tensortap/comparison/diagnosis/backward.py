@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tensortap.comparison.diagnosis.verdict import GAPS, Finding, judge
-from tensortap.comparison.sides.entry import Entry
-from tensortap.comparison.sides.module_names import module_of, split_name
+from tensortap.comparison.sides.entry import Entry, module_of, split_name
 
 GRADIENT_KINDS = ("grad_input", "grad_output", "grad_param", "grad_local", "grad_return")
 # Containers compute nothing themselves: a gradient between two submodules is made by one of them.

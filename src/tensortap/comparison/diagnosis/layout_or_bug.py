@@ -11,14 +11,13 @@ from tensortap.comparison.layout.layouts import Layout, LayoutMatch, find_layout
 from tensortap.comparison.layout.sampling import ArrayOp
 from tensortap.comparison.matching.match import EntryPair
 from tensortap.comparison.sharding.derived import ReorderedRef, UnresolvedRef, load_numbers
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.entry import AlignmentNote, Entry
 from tensortap.comparison.values.measure import measure_pairs
 from tensortap.comparison.values.metrics import Metrics
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 
-_FAR = 0.3  # relative L2: closer values of one shape have the same layout
+REORDERED_L2 = 0.3  # relative L2: closer values of one shape have the same layout
 
 
 def resolve_layout(pair: EntryPair, measurement: Metrics | str) -> EntryPair | None:
@@ -64,7 +63,7 @@ def _may_be_reordered_heads(finding: Finding, outputs_match: dict[_CallKey, bool
     metrics = finding.metrics
     if finding.verdict != "origin" or finding.kind not in ("output", "input") or metrics is None:
         return False
-    if metrics.relative_l2 <= _FAR or not _may_be_reordered(finding.pair, metrics):
+    if metrics.relative_l2 <= REORDERED_L2 or not _may_be_reordered(finding.pair, metrics):
         return False
     module = finding.module
     while module:
@@ -114,7 +113,7 @@ def _mark_ambiguous(pair: EntryPair, description: str) -> EntryPair:
 
 
 def _may_be_reordered(pair: EntryPair, metrics: Metrics) -> bool:
-    if not metrics.reason and metrics.relative_l2 <= _FAR:
+    if not metrics.reason and metrics.relative_l2 <= REORDERED_L2:
         return False
     # A shard beside a full tensor is no padding.
     if metrics.is_opaque or not pair.a.dtype or not pair.b.dtype or pair.a.placement != pair.b.placement:

@@ -15,13 +15,14 @@ from tensortap.comparison.diagnosis.backward import (
     UncapturedInputs,
     producing_module,
 )
-from tensortap.comparison.diagnosis.ties import differs_in_few_rows, is_tie
 from tensortap.comparison.diagnosis.verdict import (
     AFTER_STEP,
     BEYOND_NOISE,
     Finding,
     Origin,
     Verdict,
+    differs_in_few_rows,
+    is_tie,
     resolve_out_modules,
     worse_of,
 )

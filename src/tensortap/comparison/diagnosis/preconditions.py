@@ -10,8 +10,7 @@ import numpy as np
 
 from tensortap.comparison.matching.match import EntryPair, Matching
 from tensortap.comparison.sides import run_facts
-from tensortap.comparison.sides.entry import Entry, Side
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import Entry, Side, module_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
 

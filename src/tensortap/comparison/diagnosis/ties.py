@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.comparison.diagnosis.verdict import Finding, judge
+from tensortap.comparison.diagnosis.verdict import Finding, is_tie, judge
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.sides.leaf import Operand
 from tensortap.comparison.values.metrics import Metrics, measure_operands
@@ -25,21 +25,6 @@ def discount_ties(findings: list[Finding]) -> list[Finding]:
     if not decisions:
         return findings
     return [_discount_tied_rows(finding, decisions.get(_call_key(finding))) for finding in findings]
-
-
-def is_tie(finding: Finding) -> bool:
-    """Whether it is a discrete value that differs within noise."""
-    metrics = finding.metrics
-    return metrics is not None and metrics.is_discrete and finding.verdict == "within noise"
-
-
-def differs_in_few_rows(finding: Finding) -> bool:
-    """Whether only single rows are beyond noise, as where few decisions differ."""
-    metrics, noise = finding.metrics, finding.noise
-    if metrics is None or finding.verdict != "origin" or finding.axis != "row":
-        return False
-    sizes = (metrics.relative_l2, noise.relative_l2), (metrics.column, noise.column)
-    return all(size <= noise.limit * typical for size, typical in sizes)
 
 
 def _call_key(finding: Finding) -> tuple[str, int, int, int]:

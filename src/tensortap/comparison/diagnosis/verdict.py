@@ -1,16 +1,17 @@
-"""Verdicts on pairs, relative to their noise, and the classes of results: Judgement, Finding, Origin."""
+"""Verdicts on pairs, relative to their noise: Judgement, Finding, Origin; depth and precision of a value."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from tensortap.comparison.matching.match import EntryPair
-from tensortap.comparison.sides.module_names import OUTPUTS, module_of, stem_of
+from tensortap.comparison.sides.entry import OUTPUTS, Entry, module_of, stem_of
 from tensortap.comparison.values.metrics import Metrics
-from tensortap.comparison.values.noise import Noise
+from tensortap.comparison.values.noise import SCALE_DTYPES, UNIT_ROUNDOFF, Noise
 from tensortap.core.record import Kind
 
 Verdict = Literal[
@@ -240,3 +241,71 @@ def worse_of(a: Finding | None, b: Finding | None) -> Finding | None:
     if is_beyond != (a.verdict in BEYOND_NOISE):
         return b if is_beyond else a
     return b if b.ratio > a.ratio else a
+
+
+class DepthTracker:
+    """Tracks, per step and rank, the lowest precision and the number of layers so far."""
+
+    def __init__(self) -> None:
+        self._progress: dict[tuple[object, object], _StepProgress] = {}
+
+    def dtype_and_depth(self, pair: EntryPair) -> tuple[str, int]:
+        entry, other_dtype = pair.a, pair.b.dtype
+        if entry.dtype in SCALE_DTYPES:
+            return entry.dtype, 1
+        progress = self._progress.get((entry.step, entry.rank)) or self._start_step(entry)
+        if entry.dtype != progress.lowest_dtype or other_dtype != progress.lowest_dtype:
+            progress.lowest_dtype = max(progress.lowest_dtype, entry.dtype, other_dtype, key=_unit_roundoff)
+        if entry.name not in progress.names:
+            progress.add(entry)
+        # A gradient has passed every layer forward and backward.
+        depth = 2 * progress.layers if entry.kind.startswith("grad") else progress.layers
+        return progress.lowest_dtype, depth
+
+    def _start_step(self, entry: Entry) -> _StepProgress:
+        """The progress of the entry's step; an entry of several steps belongs to the first."""
+        progress = self._progress.setdefault((entry.first_step, entry.first_rank), _StepProgress())
+        return self._progress.setdefault((entry.step, entry.rank), progress)
+
+
+@dataclass(slots=True)
+class _StepProgress:
+    """Layers and precisions of one step and rank so far."""
+
+    lowest_dtype: str = ""
+    layers: int = 1  # the largest number of submodules of one module that have run
+    names: set[str] = field(default_factory=set)
+    children: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, entry: Entry) -> None:
+        self.names.add(entry.name)
+        # The name of a user value is no module path, but its prefix may be one.
+        path = module_of(entry.name, entry.kind) if entry.kind != "value" else entry.name.rpartition(".")[0]
+        while path:
+            parent = path.rpartition(".")[0]
+            siblings = self.children[parent]
+            if path in siblings:
+                return
+            siblings.add(path)
+            if len(siblings) > self.layers:
+                self.layers = len(siblings)
+            path = parent
+
+
+def _unit_roundoff(dtype: str) -> float:
+    return UNIT_ROUNDOFF.get(dtype, 0.0)
+
+
+def is_tie(finding: Finding) -> bool:
+    """Whether it is a discrete value that differs within noise."""
+    metrics = finding.metrics
+    return metrics is not None and metrics.is_discrete and finding.verdict == "within noise"
+
+
+def differs_in_few_rows(finding: Finding) -> bool:
+    """Whether only single rows are beyond noise, as where few decisions differ."""
+    metrics, noise = finding.metrics, finding.noise
+    if metrics is None or finding.verdict != "origin" or finding.axis != "row":
+        return False
+    sizes = (metrics.relative_l2, noise.relative_l2), (metrics.column, noise.column)
+    return all(size <= noise.limit * typical for size, typical in sizes)

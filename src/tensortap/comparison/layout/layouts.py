@@ -9,9 +9,9 @@ from itertools import permutations, product
 
 import numpy as np
 
-from tensortap.comparison.layout.sampling import HUGE, ArrayOp, SampledFit, Shape, relative_distance
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.kernels.decode import Array
+from tensortap.comparison.layout.sampling import HUGE, ArrayOp, SampledFit, relative_distance
+from tensortap.comparison.sides.entry import AlignmentNote
+from tensortap.kernels.decode import Array, Shape
 
 # Maximal relative error of a fit, by what factor the next best must be worse, and what counts as exact.
 _MAX_ERROR, _MARGIN, _EPSILON = 0.1, 3.0, 1e-12

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.kernels.decode import Array
+from tensortap.kernels.decode import Array, Shape
 
 # ("reshape", shape), ("transpose", axes), ("take", axis, rows), ("cut", axis, from, to)
 ArrayOp = tuple[Any, ...]
-Shape = tuple[int, ...]
 _SAMPLE_SIZE = 512
 HUGE = 1e30  # larger numbers count as infinite
 _BLOCK_SIZE = 1 << 17  # numbers converted to float64 at once

@@ -16,8 +16,7 @@ from tensortap.comparison.matching.similarity import (
     match_by_content,
     suggest_rules,
 )
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import Entry, Side
+from tensortap.comparison.sides.entry import AlignmentNote, Entry, Side
 from tensortap.core.interpreter import gc_paused
 
 MatchMethod = Literal["name", "map", "class", "order", "content", "parts"]

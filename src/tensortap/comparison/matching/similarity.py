@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tensortap.comparison.sides.entry import Entry
-from tensortap.comparison.sides.module_names import module_of, split_name
+from tensortap.comparison.sides.entry import Entry, module_of, split_name
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array, decode_block
 

@@ -11,23 +11,23 @@ from typing import Any
 
 from tensortap.comparison.alignment.align import align_pairs
 from tensortap.comparison.alignment.steps import merge_steps
-from tensortap.comparison.diagnosis.depth import DepthTracker
-from tensortap.comparison.diagnosis.layout_or_bug import accept_reordered_heads, resolve_layout
+from tensortap.comparison.diagnosis.layout_or_bug import REORDERED_L2, accept_reordered_heads, resolve_layout
 from tensortap.comparison.diagnosis.localise import localise_verified, mark_corrupt_values
 from tensortap.comparison.diagnosis.preconditions import Explanation, explain_setup_differences
 from tensortap.comparison.diagnosis.ties import annotate_decision_margins
-from tensortap.comparison.diagnosis.verdict import Finding, Origin, judge, make_finding
+from tensortap.comparison.diagnosis.verdict import DepthTracker, Finding, Origin, judge, make_finding
 from tensortap.comparison.matching.match import Matching, match
-from tensortap.comparison.matching.rules import load_rules
+from tensortap.comparison.matching.rules import Rules, load_rules
 from tensortap.comparison.noise.floor import Floor, check_limit, resolve_floor
 from tensortap.comparison.runs import html, json, text
 from tensortap.comparison.runs.result import ComparisonResult, Coverage
 from tensortap.comparison.sharding.group_ranks import group_ranks
 from tensortap.comparison.sharding.placement import parse_declared_placements
-from tensortap.comparison.sides.alignment_note import describe_gaps
-from tensortap.comparison.sides.entry import Side
+from tensortap.comparison.sides.entry import Side, describe_gaps
 from tensortap.comparison.sides.load import check_executor, load_side, patterns_of
+from tensortap.comparison.sides.value_ref import STORED_REFS
 from tensortap.comparison.values.measure import measure_pairs
+from tensortap.comparison.values.metrics import Metrics
 from tensortap.core.errors import UnknownNameError
 from tensortap.core.patterns import closest_names
 
@@ -106,11 +106,17 @@ def compare_runs(
     noise_floor = resolve_floor(floor, sides[0], executor)
     noise_floor = noise_floor if limit is None else replace(noise_floor, limit=check_limit(limit))
     rules = load_rules(map)
-    rules = replace(rules, placements=(*parse_declared_placements(dims), *rules.placements))
-    sides = list(merge_steps(*group_ranks(sides[0], sides[1], rules.placements), rules))
-    matched = align_pairs(match(sides[0], sides[1], rules), executor)
+    if dims:
+        rules = replace(rules, placements=(*parse_declared_placements(dims), *rules.placements))
+    sides = _unify_ranks_and_steps(sides, rules)
+    matched = match(sides[0], sides[1], rules)
+    if _may_need_alignment(matched):
+        matched = align_pairs(matched, executor)
     findings = mark_corrupt_values(_judge_pairs(matched, noise_floor, limit, executor))
-    findings = annotate_decision_margins(accept_reordered_heads(findings))
+    if any(finding.verdict == "origin" and _is_far(finding.metrics) for finding in findings):
+        findings = accept_reordered_heads(findings)
+    if any(finding.metrics is not None and finding.metrics.is_discrete for finding in findings):
+        findings = annotate_decision_margins(findings)
     table, origins = localise_verified(findings, matched.only_a, noise_floor.names)
     sides = [replace(side, metadata=rules.drop_ignored_weights(side.metadata)) for side in sides]
     explanations = explain_setup_differences(sides[0], sides[1], matched)
@@ -126,6 +132,31 @@ def compare_runs(
     )
 
 
+def _unify_ranks_and_steps(sides: list[Side], rules: Rules) -> list[Side]:
+    """Both sides, with ranks and steps merged where one has others than the other."""
+    a, b = sides
+    if a.ranks != b.ranks or any(entry.placement is not None for side in sides for entry in side.entries):
+        a, b = group_ranks(a, b, rules.placements)
+    return list(merge_steps(a, b, rules)) if len(a.steps) != len(b.steps) else [a, b]
+
+
+def _may_need_alignment(matched: Matching) -> bool:
+    """Whether values are in shards or several steps, fused on one side only, or rows of tokens."""
+    entries = [entry for pair in matched.pairs for entry in (pair.a, pair.b)]
+    return (
+        bool(matched.only_a and matched.only_b)
+        or not all(isinstance(entry.reference, STORED_REFS) for entry in entries)
+        or any(entry.is_token_ids for entry in entries)
+    )
+
+
+def _is_far(measurement: Metrics | str | None) -> bool:
+    """Whether two values differ as much as those of other shapes or another order of elements do."""
+    if measurement is None or isinstance(measurement, str):
+        return False
+    return bool(measurement.reason) or measurement.relative_l2 > REORDERED_L2
+
+
 def _judge_pairs(
     matched: Matching, floor: Floor, limit: float | None, executor: Executor | None
 ) -> Iterator[Finding]:
@@ -137,7 +168,7 @@ def _judge_pairs(
         dtype, depth = depth_tracker.dtype_and_depth(pair)
         noise = floor.of(pair.a, dtype=dtype, depth=depth)
         noise = noise if limit in (None, noise.limit) else replace(noise, limit=limit)
-        reordered = resolve_layout(pair, measurement)
+        reordered = resolve_layout(pair, measurement) if _is_far(measurement) else None
         if reordered is not None:
             pair, measurement = reordered, next(measure_pairs([(reordered.a, reordered.b)]))
         yield make_finding(pair, measurement, noise, judge(measurement, noise, pair))

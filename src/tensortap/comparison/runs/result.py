@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from tensortap.comparison.diagnosis.preconditions import Explanation
 from tensortap.comparison.diagnosis.verdict import Finding, Origin, Verdict
 from tensortap.comparison.noise.floor import Floor
-from tensortap.comparison.sides.alignment_note import AlignmentNote
-from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.entry import AlignmentNote, Entry
 
 
 @dataclass(frozen=True, slots=True, eq=False)

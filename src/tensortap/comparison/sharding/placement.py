@@ -12,10 +12,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tensortap.comparison.sides.entry import is_selected
-from tensortap.kernels.decode import Array
+from tensortap.kernels.decode import Array, Shape
 
 PlacementKind = Literal["replicate", "shard", "zigzag", "fused", "partial", "mesh"]
-Shape = tuple[int, ...]
 _Span = tuple[int, int]  # offset in the full tensor, and length
 # Common fused projections: gate and up; query, key and value, also with grouped queries.
 _FUSED_SECTIONS: tuple[tuple[int, ...], ...] = ((1, 1), (1, 1, 1), (2, 1, 1), (4, 1, 1), (8, 1, 1))

@@ -1,9 +1,11 @@
-"""Entry and Side: the values of one side of a comparison, with their metadata."""
+"""Entry and Side: the values of one side of a comparison, their modules, and how a pair was aligned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -11,6 +13,7 @@ from tensortap.comparison.sides.leaf import Operand
 from tensortap.core.patterns import matches_pattern
 from tensortap.core.record import Kind, Placement, Site
 
+TOKEN_IDS = "input_ids"  # the input of a language model
 _MAX_NAMES_SHOWN = 4  # names
 
 
@@ -57,6 +60,10 @@ class Entry:
     @property
     def first_rank(self) -> int:
         return self.rank if isinstance(self.rank, int) else lowest_of(self.rank)
+
+    @property
+    def is_token_ids(self) -> bool:
+        return self.kind == "input" and self.name.endswith(TOKEN_IDS)
 
     def __str__(self) -> str:
         call = f"@{self.call}" if self.call else ""
@@ -148,3 +155,117 @@ def sort_entries(entries: list[Entry]) -> list[Entry]:
     if all(isinstance(number, int) for number in numbers):
         return sorted(entries, key=attrgetter("step", "order", "rank"))
     return sorted(entries, key=lambda entry: (entry.first_step, entry.order, entry.first_rank))
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentNote:
+    """How the values of one pair were aligned; `print` it.
+
+    `summary` is short (`shard(1)`, `its shape`). A pair whose note is not usable was not compared, and
+    `details` give the reason.
+    """
+
+    name: str
+    summary: str
+    details: tuple[str, ...]
+    is_usable: bool = True
+    gap: str = ""  # the part of the value that was not compared
+    replica_mismatch: str = ""  # that replicas differ, though they should be equal
+
+    @property
+    def is_layout_change(self) -> bool:
+        """Whether the values are equal only up to a layout."""
+        return any(line.startswith("equal up to") for line in self.details)
+
+    def extended(self, summary: str, detail: str) -> AlignmentNote:
+        """Return a copy with one more step appended."""
+        return replace(
+            self, summary="; ".join(filter(None, [self.summary, summary])), details=(*self.details, detail)
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.name}: {self.summary}", *(f"  {line}" for line in self.details)])
+
+
+def describe_gaps(notes: Iterable[AlignmentNote | None]) -> list[str]:
+    """Report what was not compared of several values, grouped by gap."""
+    names: dict[str, list[str]] = {}
+    for note in notes:
+        if note is not None and note.gap:
+            names.setdefault(note.gap, []).append(note.name)
+    return [f"{gap}, of {_list_names(affected)}; the rest was compared" for gap, affected in names.items()]
+
+
+def _list_names(names: list[str]) -> str:
+    more = f", ... {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
+    return ", ".join(names[:_MAX_NAMES_SHOWN]) + more
+
+
+OUTPUTS: tuple[Kind, ...] = ("output", "grad_output")
+_INPUTS: tuple[Kind, ...] = ("input", "grad_input")
+_ANY, _IN, _FORWARD = (
+    re.compile(rf"(?:^|\.)(?:{words})(?=\.|\[|$)") for words in ("in|out|forward", "in", "forward")
+)
+_FIELD = re.compile(r"\.out(?=\.[^\W\d])")  # before a field name; a module may be called `out` too
+_MODEL_OUTPUT = re.compile(r"(?:out|<[^<>]*>)(?=\.|\[|$)")  # the output of the model itself
+_ITEMS = re.compile(r"\[.*$", re.DOTALL)
+
+
+@lru_cache(maxsize=1 << 16)
+def module_of(name: str, kind: Kind = "value") -> str:
+    """The path of the module that this output, input, variable or parameter belongs to; `""` is the model.
+
+    >>> module_of("layers.0.attn.in.x", "input")
+    'layers.0.attn'
+    """
+    return split_name(name, kind)[0]
+
+
+@lru_cache(maxsize=1 << 16)
+def split_name(name: str, kind: Kind = "value") -> tuple[str, str]:
+    """The module of a name, and the rest of it: `("layers.0", ".in.x")`."""
+    plain = _without_grad_suffix(name, kind)
+    if kind in ("param", "grad_param"):
+        module = plain.rpartition(".")[0]
+        return module, name[len(module) :]
+    marker = _MODEL_OUTPUT.match(plain) if kind in OUTPUTS else None
+    marker = marker or _last_io_marker(plain, _io_marker(kind))
+    module = plain[: marker.start()] if marker is not None else _ITEMS.sub("", plain)
+    return module, name[len(module) :]
+
+
+def class_of(name: str, classes: Mapping[str, str], kind: Kind = "value") -> str:
+    """The class of the module that a name belongs to; empty if unknown."""
+    if not classes:
+        return ""
+    class_name = classes.get(stem_of(name, kind)) if kind in OUTPUTS else None
+    return class_name or classes.get(module_of(name, kind), "")
+
+
+def stem_of(name: str, kind: Kind) -> str:
+    """A name without its item indices and `.grad` suffix."""
+    return _ITEMS.sub("", _without_grad_suffix(name, kind))
+
+
+def _without_grad_suffix(name: str, kind: Kind) -> str:
+    """Strip `.grad`, unless the kind rules it out: a module may be called `grad`."""
+    return name.removesuffix(".grad") if kind == "value" or kind.startswith("grad") else name
+
+
+def _io_marker(kind: Kind) -> re.Pattern[str]:
+    if kind == "value":
+        return _ANY
+    return _FIELD if kind in OUTPUTS else _IN if kind in _INPUTS else _FORWARD
+
+
+def _last_io_marker(name: str, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """Find the last marker before any item index: a module may itself be called `in`."""
+    last = None
+    for match in pattern.finditer(name):
+        if "[" in name[: match.start()]:
+            break
+        last = match
+    return last
+
+
+_MAX_NAMES_IN_GAP = 8

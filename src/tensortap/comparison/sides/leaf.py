@@ -150,6 +150,6 @@ def are_equal_arrays(a: Array, b: Array, *, equal_nan: bool) -> bool:
 def _short_repr(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a repr that fails must not hide the answer
+    except Exception:  # noqa: BLE001 - an object's own repr may fail, and must not hide the answer
         text = f"<{type(value).__name__}>"
     return truncate(text, 60, "...")

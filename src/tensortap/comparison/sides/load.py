@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.sides.entry import Entry as Entry
 from tensortap.comparison.sides.entry import Side as Side
-from tensortap.comparison.sides.entry import sort_entries
-from tensortap.comparison.sides.module_names import class_of
+from tensortap.comparison.sides.entry import class_of, sort_entries
 from tensortap.comparison.sides.run_facts import read_metadata
 from tensortap.comparison.sides.value_ref import (
     FileLeafRef,

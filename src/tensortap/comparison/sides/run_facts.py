@@ -8,6 +8,7 @@ from typing import Any
 
 from tensortap.core.arrays import ARRAY_LIBRARIES, ARRAY_LIBRARY_NAMES
 from tensortap.core.errors import TensortapError
+from tensortap.formats.run_layout import nested_dict
 from tensortap.readers.run import Run
 from tensortap.render.text import truncate
 
@@ -94,71 +95,71 @@ def _shorten(value: Any) -> str:
 
 def _configuration_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The model and its configuration, the command line, and torch flags."""
-    model = _nested_dict(metadata, "model")
+    model = nested_dict(metadata, "model")
     yield "model", model.get("class")
     yield "training", str(model["training"]) if "training" in model else None
     yield "number of modules", len(model["modules"]) if model.get("modules") else None
-    for path, value in _nested_dict(model, "settings").items():
+    for path, value in nested_dict(model, "settings").items():
         yield f"modules.{path}" if path else "modules", value
-    for key, value in _flatten(_nested_dict(model, "config")):
+    for key, value in _flatten(nested_dict(model, "config")):
         if key.rpartition(".")[2] not in _IGNORED_CONFIG_KEYS:
             yield f"config.{key}", value
-    command = _nested_dict(metadata, "runtime_info", "command")
+    command = nested_dict(metadata, "runtime_info", "command")
     yield "command", command.get("full_command")
-    for library, flags in _nested_dict(metadata, "environment", "randomness").items():
+    for library, flags in nested_dict(metadata, "environment", "randomness").items():
         for flag, value in flags.items() if isinstance(flags, dict) else ():
             if flag not in _RNG_KEYS and not flag.startswith("version."):
                 yield f"{library}.{flag}", str(value) if value is not None else None
 
 
 def _package_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    packages = _nested_dict(metadata, "packages")
+    packages = nested_dict(metadata, "packages")
     yield "python", packages.get("python_version")
-    every = _nested_dict(packages, "all_packages")
+    every = nested_dict(packages, "all_packages")
     for name in sorted(every, key=lambda name: (name.lower() not in _NUMERIC_PACKAGES, name.lower())):
         yield name, every[name]
 
 
 def _code_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    git = _nested_dict(metadata, "git_info")
-    for key, value in _nested_dict(git, "project_git_info").items():
+    git = nested_dict(metadata, "git_info")
+    for key, value in nested_dict(git, "project_git_info").items():
         if key in ("commit_id", "branch", "status"):
             yield f"project {key.removesuffix('_id')}", value
     patch = metadata.get("patch") or b""
     yield "changes not committed", _digest(patch) if patch else None
-    for name, value in _nested_dict(metadata, "sources").items():
+    for name, value in nested_dict(metadata, "sources").items():
         yield f"{FILE_PREFIX}{name}", value
-    for name, value in _nested_dict(git, "packages_git_info").items():
+    for name, value in nested_dict(git, "packages_git_info").items():
         yield f"{name} commit", f"{value.get('commit_id', '')[:12]} {value.get('status', '')}".strip()
-    for repository in _nested_dict(metadata, "environment").get("repositories") or ():
+    for repository in nested_dict(metadata, "environment").get("repositories") or ():
         # A tree hash: two dirty states of one commit have the same commit and status.
         yield (
             f"{repository.get('path') or repository.get('package')} files",
             (repository.get("tree") or "")[:12],
         )
-    for name, value in _nested_dict(git, "runtime_modifications").items():
+    for name, value in nested_dict(git, "runtime_modifications").items():
         yield f"patched {name}", value
 
 
 def _rng_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for library, state in _nested_dict(metadata, "environment", "randomness").items():
+    for library, state in nested_dict(metadata, "environment", "randomness").items():
         for key in _RNG_KEYS:
             yield f"{library} {key.replace('_', ' ')}", state.get(key) if isinstance(state, dict) else None
 
 
 def _environment_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The machine, and the environment variables that affect numerics."""
-    environment = _nested_dict(metadata, "environment")
-    hardware = _nested_dict(environment, "hardware")
+    environment = nested_dict(metadata, "environment")
+    hardware = nested_dict(environment, "hardware")
     for key in ("cpu", "usable_cores", "gpus", "gpu_driver"):
         yield key, hardware.get(key)
     for key in ("platform", "machine", "libc"):
-        yield key, _nested_dict(environment, "system").get(key)
-    for library, state in _nested_dict(environment, "randomness").items():
+        yield key, nested_dict(environment, "system").get(key)
+    for library, state in nested_dict(environment, "randomness").items():
         for key, value in state.items() if isinstance(state, dict) else ():
             if key.startswith("version."):
                 yield f"{library} {key.removeprefix('version.')}", value
-    variables = _nested_dict(metadata, "runtime_info", "environment_variables")
+    variables = nested_dict(metadata, "runtime_info", "environment_variables")
     for name, value in variables.items():
         if name.startswith(_NUMERIC_VARIABLES):
             yield name, value
@@ -166,14 +167,6 @@ def _environment_facts(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=6).hexdigest()
-
-
-def _nested_dict(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """The dict below these keys; empty if there is none."""
-    node: Any = facts
-    for key in keys:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return dict(node) if isinstance(node, Mapping) else {}
 
 
 def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

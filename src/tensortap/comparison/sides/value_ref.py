@@ -181,3 +181,7 @@ def load_file_leaves(path: str, written: FileStamp) -> dict[str, Any]:
     from tensortap.formats import serializers
 
     return named_leaves(serializers.load(path))
+
+
+# Values as they were written or handed over; all others are put together from several.
+STORED_REFS = (RunValueRef, TraceValueRef, FileLeafRef, SafetensorsRef, InMemoryRef)

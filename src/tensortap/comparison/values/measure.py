@@ -18,7 +18,7 @@ from tensortap.comparison.values.metrics import Metrics, measure, measure_operan
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import is_strict
 from tensortap.kernels import native
-from tensortap.kernels.batched import PairLayout, compare_jobs, pair_layout
+from tensortap.kernels.accumulator import PairLayout, compare_jobs, pair_layout
 
 log = logging.getLogger("tensortap.compare")
 

@@ -20,14 +20,19 @@ from tensortap.comparison.sides.leaf import (
     numeric_shape,
 )
 from tensortap.comparison.values.structure import LeafPair, walk_leaf_pairs
+from tensortap.core.arrays import DTYPE_TABLE
 from tensortap.kernels.accumulator import (
     ArrayDifference,
     LargestDifference,
+    PairDifferences,
+    PairLayout,
+    PairReport,
+    are_discrete,
     cosine_distance_from_shares,
+    last_axis_length,
     unravel_index,
 )
-from tensortap.kernels.batched import PairDifferences, PairLayout, PairReport, are_discrete, last_axis_length
-from tensortap.kernels.decode import Array, block_size, decode_block, dtype_info, iterate_blocks
+from tensortap.kernels.decode import Array, block_size, decode_block, iterate_blocks
 from tensortap.kernels.differences import measure_differences
 from tensortap.kernels.per_axis import worst_row_and_column
 
@@ -370,7 +375,7 @@ def mask_threshold(dtype: str) -> float:
     """Numbers up to this one stand for minus infinity in a mask of this dtype."""
     if dtype == "bfloat16":
         return -_MASK_SHARE * 3.3895313892515355e38
-    dtype_facts = dtype_info(dtype)
+    dtype_facts = DTYPE_TABLE[dtype]
     if not dtype_facts.native or dtype_facts.family != "float":
         return -math.inf
     return -(_MASK_SHARE_HALF if dtype == "float16" else _MASK_SHARE) * float(
@@ -413,7 +418,7 @@ def count_one_sided_masked(a: Operand, b: Operand) -> int:
 
 
 def _real_block_pairs(a: Operand, b: Operand) -> Iterator[tuple[Array, Array]]:
-    if "complex" in (dtype_info(a.dtype).family, dtype_info(b.dtype).family):
+    if "complex" in (DTYPE_TABLE[a.dtype].family, DTYPE_TABLE[b.dtype].family):
         return
     for x, y in iterate_blocks([a.bits, b.bits], block_size(a.dtype, b.dtype)):
         yield decode_block(x, a.dtype), decode_block(y, b.dtype)

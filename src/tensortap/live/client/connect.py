@@ -21,6 +21,7 @@ from tensortap.core.patterns import closest_names
 from tensortap.live.discovery import Job, jobs, parse_job
 from tensortap.transport.connection import Connection, Frame, connect
 from tensortap.transport.frames import BadFrameError, FrameKind
+from tensortap.transport.sockets import closing_on_error
 
 _HOW_TO_LISTEN = "tt.listen() in a program, or TENSORTAP_LIVE=1, opens it"
 
@@ -34,11 +35,8 @@ def connect_to_job(
         listening = remote_jobs(host)
         chosen = _select_ranks(choose_job(name or None, listening, f"on {host[-1]} "), chosen_ranks)
         forwarding = SshForwarding(host, chosen)
-        try:
+        with closing_on_error(forwarding):
             return _connect_ranks(chosen, forwarding.sockets, timeout), forwarding
-        except BaseException:
-            forwarding.close()
-            raise
     listening = jobs()
     chosen = _select_ranks(choose_job(wanted, listening), chosen_ranks)
     return _connect_ranks(chosen, [job.socket for job in chosen], timeout), None
@@ -73,13 +71,11 @@ def _select_ranks(rank_jobs: list[Job], ranks: set[int] | None) -> list[Job]:
 
 def _connect_ranks(rank_jobs: Sequence[Job], sockets: Sequence[str], timeout: float) -> list[RankConnection]:
     connections: list[RankConnection] = []
-    try:
+    with contextlib.ExitStack() as undo:
         for job, socket in zip(rank_jobs, sockets, strict=True):
             connections.append(RankConnection(_connect(job, socket, timeout), job.rank))
-    except BaseException:
-        for connection in connections:
-            connection.link.close()
-        raise
+            undo.callback(connections[-1].link.close)
+        undo.pop_all()
     return connections
 
 
@@ -244,11 +240,8 @@ class SshForwarding:
         self._process = subprocess.Popen(
             forward_command(host, pairs), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
-        try:
+        with closing_on_error(self):
             self._wait(timeout)
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         self._process.terminate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -246,12 +247,11 @@ class Session:
         remote_tap = self.taps[number] = RemoteTap(
             self.buffer, self.end_tap, number, label, [peer.rank for peer in peers]
         )
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.taps.pop, number)
             for peer in peers:
                 peer.request(FrameKind.TAP, {**options, "tap": number}, timeout=5.0)
-        except BaseException:
-            del self.taps[number]
-            raise
+            undo.pop_all()
         return remote_tap
 
     def _request_catalog(self, pattern: str, survey: bool) -> tuple[Catalog, int]:
@@ -348,7 +348,7 @@ class SessionReader:
                 self._handle_frame(peer, peer.link.receive())
         except (OSError, BadFrameError) as error:
             peer.end(peer.close_reason or f"the job {peer.name!r} has gone without a word ({error})")
-        except Exception as error:
+        except Exception as error:  # a value's own unpickling and a tap's callbacks run here
             log.exception("reading from rank %d failed; the session with it is closed", peer.rank)
             peer.end(f"reading from rank {peer.rank} failed: {error}")
         for tap in list(self._taps.values()):

@@ -126,7 +126,7 @@ class Control:
                 self._end_step()
             while self._commands:
                 self._commands.popleft()(running)
-        except Exception:
+        except Exception:  # a guest between two steps of the program
             log.exception("a request of a live session failed; the program goes on")
         finally:
             self._is_busy.release()

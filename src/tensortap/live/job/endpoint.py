@@ -29,6 +29,7 @@ from tensortap.live.job.outgoing import OutgoingBudget
 from tensortap.live.job.tap import DEFAULT_SHARE
 from tensortap.transport.connection import accept_connection
 from tensortap.transport.frames import BadFrameError, FrameKind, encode_head
+from tensortap.transport.sockets import closing_on_error
 
 _MAX_SESSIONS = 64
 _MAX_HANDSHAKES = 8
@@ -125,7 +126,7 @@ class Endpoint:
                     last_report = time.monotonic()
                     self.refresh()
                     self._handler.report_stats(self._connections)
-        except Exception:
+        except Exception:  # a guest's thread: no failure of ours may end the program
             log.exception("the live endpoint failed and is closed; the program goes on")
         finally:
             self._end()
@@ -273,16 +274,13 @@ def _job_facts(job: Job) -> dict[str, Any]:
 
 def _bind_socket(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with closing_on_error(listener):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # left by a dead process with the same pid
         listener.bind(path)
         os.chmod(path, 0o600)  # until then the folder's mode protects it
         listener.listen(16)
         listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
     return listener
 
 
@@ -293,5 +291,5 @@ def _forget_in_child() -> None:
         atexit.unregister(endpoint.close)
         try:
             endpoint.abandon()
-        except Exception:
+        except Exception:  # inside the program's own fork
             log.exception("the live endpoint of the parent process was not let go of properly")

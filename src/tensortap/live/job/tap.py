@@ -67,7 +67,7 @@ class ActiveCaptures:
         for capture in self._captures:
             try:
                 capture.stop()
-            except Exception:
+            except Exception:  # a guest: the sinks and models are the program's
                 log.exception("a capture that a session asked for did not end properly; the program goes on")
         self._captures = []
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tensortap.core.record import first_number
 from tensortap.formats.index_columns import IndexColumns
 from tensortap.kernels.statistics import STATISTIC_COLUMNS, StatisticField, Statistics
 
@@ -44,7 +45,7 @@ class IndexTable:
         if len(merged):
             numbers = numbers.copy()
             read = self._columns.step if field == "step" else self._columns.rank
-            numbers[merged] = [np.clip(_first_number(read(int(row))), -(1 << 62), 1 << 62) for row in merged]
+            numbers[merged] = [np.clip(first_number(read(int(row))), -(1 << 62), 1 << 62) for row in merged]
         return numbers
 
     def _statistic(self, field: StatisticField) -> Array:
@@ -52,10 +53,6 @@ class IndexTable:
         rows = [None if text is None else json.loads(text) for text in column.texts]
         numbers = np.array([_statistic_from_row(row, field) for row in rows], np.float64)
         return numbers[column.codes] if len(numbers) else np.full(len(self), np.nan)
-
-
-def _first_number(number: int | tuple[int, ...]) -> int:
-    return number if isinstance(number, int) else (number[0] if number else 0)
 
 
 def _statistic_from_row(row: Any, field: StatisticField) -> float:

@@ -189,8 +189,8 @@ class _ThreadTracer:
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         try:
             return self._trace_call(frame, event, argument)
-        except BaseException:
-            self.has_failed = True  # Python now sets the thread's trace function to None
+        except BaseException:  # whatever it is, Python now sets the thread's trace function to None
+            self.has_failed = True
             raise
 
     def _trace_call(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -285,7 +285,7 @@ class _FrameTracer:
                 answer = self._tracer.call_foreign(self.foreign, frame, event, argument)
                 self.foreign = frame.f_trace if answer is None else answer
             self._notify(frame, event, argument)
-        except BaseException:
+        except BaseException:  # of another tool's trace function, or an interrupt
             self._tracer.has_failed = True
             raise
         return self

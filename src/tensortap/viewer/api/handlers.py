@@ -34,7 +34,7 @@ def read_endpoint(handler: Handler) -> Endpoint:
             response = await asyncio.get_running_loop().run_in_executor(
                 state.workers, handler, state, request
             )
-        except Exception as error:  # noqa: BLE001  whatever it is, the page gets a sentence
+        except Exception as error:  # noqa: BLE001 - whatever it is, the page gets a sentence
             return await error_response(request, error)
         finally:
             state.active_requests -= 1
@@ -57,7 +57,7 @@ def action_endpoint(
             body = _parse_body(await request.body())
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(state.workers, handler, state, request, body)
-        except Exception as error:  # noqa: BLE001  whatever it is, the page gets a sentence
+        except Exception as error:  # noqa: BLE001 - whatever it is, the page gets a sentence
             return await error_response(request, error)
 
     return endpoint

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tensortap.comparison.sides.leaf import Operand
+from tensortap.core.record import first_number
 from tensortap.viewer.api import runs, tensor_views
 from tensortap.viewer.api.handlers import action_endpoint, read_endpoint, viewer_state
 from tensortap.viewer.data.tensor import MappedTensor, default_view, statistics_facts
@@ -21,7 +22,6 @@ from tensortap.viewer.web.responses import NotFoundError, error_response, json_r
 from tensortap.viewer.workspace.live_jobs import (
     LiveJob,
     find_listening_jobs,
-    first_number,
     live_record_facts,
     operand_of_value,
     statistics_of_value,
@@ -163,7 +163,7 @@ async def stream_job(request: Request) -> Response:
     loop = asyncio.get_running_loop()
     try:
         live = await loop.run_in_executor(state.workers, _requested_job, state, request)
-    except Exception as error:  # noqa: BLE001  whatever it is, the page gets a sentence
+    except Exception as error:  # noqa: BLE001 - whatever it is, the page gets a sentence
         return await error_response(request, error)
     return event_stream_response(_live_events(state, live))
 

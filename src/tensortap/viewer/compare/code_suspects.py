@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tensortap.comparison.diagnosis.verdict import Finding, Origin
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import module_of
 from tensortap.comparison.sides.provenance import Change, compare_provenance
 from tensortap.core.record import Site
-from tensortap.viewer.data.dataset import ModuleCode, RunDataset, nested_dict
+from tensortap.formats.run_layout import nested_dict
+from tensortap.viewer.data.dataset import ModuleCode, RunDataset
 
 _MAX_SUSPECTS = 20
 _CODE_KINDS = ("output", "own code", "local", "backward", "value")  # data and parameters come from elsewhere

@@ -136,7 +136,7 @@ class ComparisonJobs:
             job.state, job.text = "failed", "the viewer was closed"
         except (TensortapError, OSError, ValueError, TypeError) as error:
             job.state, job.text = "failed", str(error)
-        except Exception as error:
+        except Exception as error:  # plug-ins and pickled values of the runs may raise anything
             log.exception("a comparison failed")
             job.state, job.text = (
                 "failed",

@@ -10,8 +10,7 @@ import numpy as np
 
 from tensortap.comparison.diagnosis.verdict import VERDICTS, Finding, Origin
 from tensortap.comparison.runs.compare import Comparison
-from tensortap.comparison.sides.entry import Entry
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import Entry, module_of
 from tensortap.comparison.sides.value_ref import RunValueRef, TraceValueRef
 from tensortap.core.arrays import DTYPE_TABLE
 from tensortap.core.patterns import natural_sort_key

@@ -16,6 +16,7 @@ from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.core.errors import CorruptRunError, UntrustedFileError
 from tensortap.formats import serializers
 from tensortap.formats.index import parse_site
+from tensortap.formats.run_layout import nested_dict
 from tensortap.kernels.statistics import Statistics
 from tensortap.readers.query.tables import Array, IndexTable
 from tensortap.readers.run import Run
@@ -345,11 +346,3 @@ def _parse_range(value: Any) -> LineRange | None:
         case [str(file), int(first), int(last)]:
             return LineRange(file, first, last)
     return None
-
-
-def nested_dict(facts: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """The dict at these nested keys; empty if there is none."""
-    value: Any = facts
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return dict(value) if isinstance(value, Mapping) else {}

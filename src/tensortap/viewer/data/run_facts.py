@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER
+from tensortap.formats.run_layout import INTERNAL_FOLDER, PACKS_FOLDER, nested_dict
 from tensortap.readers.listing import (
     RunSummary,
     last_modified,
@@ -21,7 +21,7 @@ from tensortap.readers.listing import (
 )
 from tensortap.render.text import truncate
 from tensortap.viewer.data.cached_run import KNOWN, CachedRun
-from tensortap.viewer.data.dataset import is_trace, nested_dict
+from tensortap.viewer.data.dataset import is_trace
 from tensortap.viewer.data.library import ListedRun, RunLibrary, describe_error, try_open_run
 from tensortap.viewer.data.trees import has_calls
 from tensortap.viewer.web.responses import DAMAGED_FILE_ERRORS

@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tensortap.comparison.sides.module_names import module_of
+from tensortap.comparison.sides.entry import module_of
 from tensortap.formats.index import parse_site
+from tensortap.formats.run_layout import nested_dict
 from tensortap.viewer.data.cached_run import KNOWN, CachedRun
-from tensortap.viewer.data.dataset import nested_dict
 
 ModuleNode = dict[str, Any]
 _MAX_DEPTH = 64  # deeper modules are counted with their ancestor at this depth

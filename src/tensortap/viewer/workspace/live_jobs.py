@@ -10,7 +10,7 @@ from typing import Any
 
 from tensortap.comparison.sides.leaf import Operand
 from tensortap.comparison.sides.value_ref import numeric_operand
-from tensortap.core.record import Record
+from tensortap.core.record import Record, first_number
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.live.client.remote_tap import RemoteTap
 from tensortap.live.client.session import Session, attach
@@ -161,10 +161,6 @@ class LiveJob:
             self.session.stop_recording()
             self.recording_path = None
         return self.recording_path
-
-
-def first_number(number: int | tuple[int, ...]) -> int:
-    return number if isinstance(number, int) else (number[0] if number else 0)
 
 
 def operand_of_value(value: Any) -> Operand | None:

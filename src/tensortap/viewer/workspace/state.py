@@ -149,5 +149,5 @@ class _StatisticsScan:
 def _log_errors(work: Callable[[], None]) -> None:
     try:
         work()
-    except Exception:
+    except Exception:  # a thread of its own, which nobody asks for its result
         log.exception("work in the background failed; the page shows what there was before")

@@ -187,7 +187,7 @@ export class TensorFigures {
 }
 
 // Those with a place of their own; one that the server adds follows under its name.
-const SHOWN = new Set(["mean", "std", "norm", "min", "max", "absmax", "nan", "inf", "count"]);
+const PLACED = new Set(["mean", "std", "norm", "min", "max", "absmax", "nan", "inf", "count"]);
 
 /** @param {any} facts */
 function statistics(facts) {
@@ -215,7 +215,7 @@ function statistics(facts) {
     odd("inf"),
     fact("elements", count(known.count)),
     ...Object.keys(known)
-      .filter((name) => !SHOWN.has(name))
+      .filter((name) => !PLACED.has(name))
       .map((name) => fact(name, number(known[name]))),
   ];
 }
