@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.comparison.values.compare import Comparator
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.protocols import Sink
 from tensortap.core.record import Placement, Record

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensortap.cli.doctor import _EXTRAS
-from tensortap.core.arrays import ARRAY_LIBRARIES
+from tensortap.core.dtypes import ARRAY_LIBRARIES
 from tensortap.core.launchers import LAUNCHERS, is_launcher_variable
 from tensortap.core.ranks import RankInfo, from_launcher
 from tensortap.kernels.statistics import STATISTIC_COLUMNS, STATISTIC_FIELDS, Statistics

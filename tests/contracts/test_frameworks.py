@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_named
 from tensortap.testing import FrameworkContract
 

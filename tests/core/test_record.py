@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tensortap.core import errors, settings
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Record, Series
 
 ALL_ERRORS = [

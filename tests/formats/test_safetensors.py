@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError
 from tensortap.formats.safetensors import file_stamp, map_tensor, read_entries
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.proof import examples
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_named, framework_of, frameworks, register_framework
 
 storages = st.sampled_from(list(DTYPE_TABLE.values()))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.torch import FRAMEWORK
 
 EIGHT_BIT_FLOATS = [name for name in DTYPE_TABLE if name.startswith("float8")]

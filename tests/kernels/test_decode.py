@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.kernels.decode import decode
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests.proof import examples, sampled
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import differences as module
 from tensortap.kernels.accumulator import DEFAULT_ATOL, LargestDifference
 from tensortap.kernels.decode import decode

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests.proof import examples
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
 from tensortap.kernels.decode import decode
 from tensortap.kernels.differences import is_within_tolerance, measure_differences

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement, Record, Site
 from tensortap.transport.frames import BadFrameError, FrameKind, FrameLimits, encode_head, parse_meta

@@ -23,7 +23,7 @@ from tensortap.cli.output import (
     write,
     write_json,
 )
-from tensortap.core.arrays import OPTIONAL_ARRAY_LIBRARIES
+from tensortap.core.dtypes import OPTIONAL_ARRAY_LIBRARIES
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import DEFAULTS, is_on, is_strict
 from tensortap.live.discovery import jobs, stale_files

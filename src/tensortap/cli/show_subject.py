@@ -19,7 +19,7 @@ from tensortap.cli.address import (
     split_step,
 )
 from tensortap.cli.output import size
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnknownNameError
 from tensortap.formats import safetensors
 from tensortap.frameworks.base import framework_of

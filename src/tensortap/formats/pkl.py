@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import (
     CorruptRunError,
     UnsupportedValueError,

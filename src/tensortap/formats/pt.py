@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError, UntrustedFileError, damaged_file_error
 from tensortap.formats.payload import Payload, TailBuilder, payload_from_bytes
 from tensortap.formats.pkl import UNPICKLING_ERRORS, missing_class_error

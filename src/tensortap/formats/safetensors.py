@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, damaged_file_error
 from tensortap.kernels.decode import BLOCK_SIZE, decode, dtype_info, iterate_blocks
 

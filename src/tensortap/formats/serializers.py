@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import (
     MissingExtraError,
     UnknownFormatError,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tensortap.core.arrays import ARRAY_LIBRARY_NAMES
+from tensortap.core.dtypes import ARRAY_LIBRARY_NAMES
 from tensortap.core.record import Placement
 from tensortap.core.registry import Registry
 

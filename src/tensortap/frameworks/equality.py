@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.arrays import ARRAY_LIBRARY_NAMES
+from tensortap.core.dtypes import ARRAY_LIBRARY_NAMES
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.fingerprint import exact_key, value_fingerprint

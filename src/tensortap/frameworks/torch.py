@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch._C import DisableTorchFunction, _DisableTorchDispatch, _functorch
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.core.record import Placement
 from tensortap.frameworks import dtensor

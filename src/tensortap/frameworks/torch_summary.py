@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import Description
 from tensortap.frameworks.dtensor import layout_of

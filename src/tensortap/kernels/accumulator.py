@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
 from tensortap.kernels.decode import Array, decode, dtype_info
 from tensortap.kernels.norms import RunningNorm, ScaledSum

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE, DTypeInfo
+from tensortap.core.dtypes import DTYPE_TABLE, DTypeInfo
 from tensortap.core.errors import UnsupportedValueError
 
 Array = np.ndarray[Any, Any]

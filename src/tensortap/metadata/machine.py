@@ -12,7 +12,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from tensortap.core.arrays import ARRAY_LIBRARY_NAMES
+from tensortap.core.dtypes import ARRAY_LIBRARY_NAMES
 
 
 def describe_interpreter() -> dict[str, Any]:

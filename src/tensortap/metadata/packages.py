@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
-from tensortap.core.arrays import ARRAY_LIBRARIES
+from tensortap.core.dtypes import ARRAY_LIBRARIES
 from tensortap.core.launch_spec import environment_without_launch_spec
 from tensortap.metadata.redaction import without_credentials
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Record, Series, Site
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.decode import decode_block

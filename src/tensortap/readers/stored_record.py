@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import CorruptRunError, TensortapError
 from tensortap.core.record import Kind, Placement, Record, Site, render_card
 from tensortap.formats import serializers

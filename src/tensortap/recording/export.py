@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import RefusedError, TensortapError, UnknownFormatError, WriteFailedError
 from tensortap.formats.safetensors import SAFETENSORS_DTYPES, NamedArray, write_npz, write_safetensors
 from tensortap.readers.cards import value_card

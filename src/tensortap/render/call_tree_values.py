@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.settings import is_chinese
 from tensortap.frameworks.base import Description, Framework, framework_of
 from tensortap.frameworks.pytree import children

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Kind, Record
 from tensortap.frameworks.base import Description, Framework, framework_of
 from tensortap.kernels.statistics import statistics

@@ -13,9 +13,8 @@ from tensortap.comparison.layout.layouts import Layout, apply_ops, find_layout
 from tensortap.comparison.layout.sampling import ArrayOp, relative_distance
 from tensortap.comparison.matching.match import Matching
 from tensortap.comparison.sharding.derived import ReorderedRef, load_numbers
-from tensortap.comparison.sides.entry import Entry, Side, ValueRef, module_of, split_name
+from tensortap.comparison.sides.entry import Entry, Side, ValueRef, module_of, numeric_operand, split_name
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.comparison.values.noise import UNIT_ROUNDOFF
 from tensortap.core.patterns import closest_names
 from tensortap.frameworks.torch_precision import concatenate

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensortap.comparison.alignment.tokens import are_token_lengths, token_row_order
-from tensortap.comparison.sides.entry import Entry, Side, module_of
-from tensortap.comparison.sides.value_ref import InMemoryRef
+from tensortap.comparison.sides.entry import Entry, InMemoryRef, Side, module_of
 from tensortap.core.record import Record
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.torch_precision import concatenate, to_tensor

@@ -14,9 +14,8 @@ import torch
 from tensortap.comparison.alignment.align import assemble_pair
 from tensortap.comparison.matching.match import EntryPair
 from tensortap.comparison.sharding.derived import ShardedRef, UnresolvedRef, shards_of
-from tensortap.comparison.sides.entry import AlignmentNote, Entry
+from tensortap.comparison.sides.entry import AlignmentNote, Entry, InMemoryRef
 from tensortap.comparison.sides.load import side_from_records
-from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.core.errors import TensortapError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.dtensor import (

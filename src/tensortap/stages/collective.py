@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_named, framework_of
 from tensortap.frameworks.numpy import torch_compatible
 from tensortap.frameworks.torch import PLAIN_TENSOR_TYPES, outside_modes

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import map_leaves

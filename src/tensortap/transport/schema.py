@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.record import Kind, Placement, Record, Site
 from tensortap.frameworks.base import framework_of
 from tensortap.transport.frames import DEFAULT_LIMITS, BadFrameError, FrameLimits

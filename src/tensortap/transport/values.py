@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE, OPTIONAL_ARRAY_LIBRARIES
+from tensortap.core.dtypes import DTYPE_TABLE, OPTIONAL_ARRAY_LIBRARIES
 from tensortap.core.errors import TensortapError, UnsupportedValueError
 from tensortap.core.record import Record
 from tensortap.frameworks import pytree

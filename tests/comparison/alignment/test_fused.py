@@ -9,9 +9,8 @@ import numpy as np
 from tensortap.comparison.alignment.fused import find_fused
 from tensortap.comparison.matching.match import Matching
 from tensortap.comparison.matching.similarity import suggest_rules
-from tensortap.comparison.sides.entry import Entry
+from tensortap.comparison.sides.entry import Entry, numeric_operand
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.comparison.sides.value_ref import numeric_operand
 
 
 @dataclass

@@ -7,8 +7,8 @@ import torch
 
 from tensortap.comparison.diagnosis.verdict import GREEN, judge
 from tensortap.comparison.matching.match import EntryPair
+from tensortap.comparison.sides.entry import InMemoryRef
 from tensortap.comparison.sides.load import Entry
-from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.comparison.values.metrics import Metrics, measure
 from tensortap.comparison.values.noise import Noise
 from tensortap.core.record import Placement

@@ -11,8 +11,8 @@ from torch import nn
 
 import tensortap as tt
 from tensortap.comparison.noise.floor import Floor
+from tensortap.comparison.sides.entry import InMemoryRef
 from tensortap.comparison.sides.load import Entry
-from tensortap.comparison.sides.value_ref import InMemoryRef
 from tensortap.comparison.values.noise import UNIT_ROUNDOFF, Noise, analytic_noise
 from tensortap.core.steps import declared_step
 from tensortap.frameworks.torch_precision import perturb_by_one_ulp

@@ -148,7 +148,7 @@ import os, signal, sys
 import tensortap as tt
 
 def opened():
-    from tensortap.comparison.sides.value_ref import _open_values
+    from tensortap.comparison.sides.entry import _open_values
     return _open_values.cache_info().currsize
 
 class Deadly:

@@ -15,13 +15,13 @@ from hypothesis.extra import numpy as arrays
 from tests.proof import examples
 
 import tensortap as tt
+from tensortap.comparison.sides.entry import InMemoryRef, RunValueRef
 from tensortap.comparison.sides.leaf import Operand
 from tensortap.comparison.sides.load import load_side
-from tensortap.comparison.sides.value_ref import InMemoryRef, RunValueRef
 from tensortap.comparison.values import measure as measuring
 from tensortap.comparison.values.measure import ValueRefPair, measure_batch
 from tensortap.comparison.values.metrics import Metrics, measure, measure_operands
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels import native
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=12)

@@ -33,8 +33,7 @@ from tensortap.comparison.sharding.derived import (
 )
 from tensortap.comparison.sharding.infer import InferredPlacement, infer_both_placements, infer_placement
 from tensortap.comparison.sharding.placement import REPLICATE, ShardPlacement, assemble
-from tensortap.comparison.sides.entry import AlignmentNote, Entry
-from tensortap.comparison.sides.value_ref import InMemoryRef
+from tensortap.comparison.sides.entry import AlignmentNote, Entry, InMemoryRef
 from tensortap.comparison.values.measure import measure_pairs
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array

@@ -26,8 +26,7 @@ from tensortap.comparison.diagnosis.verdict import (
     resolve_out_modules,
     worse_of,
 )
-from tensortap.comparison.sides.entry import Entry
-from tensortap.comparison.sides.value_ref import RunValueRef
+from tensortap.comparison.sides.entry import Entry, RunValueRef
 from tensortap.comparison.values.noise import INTRINSIC_ROUNDING
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.hashing import checksum

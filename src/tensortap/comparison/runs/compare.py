@@ -23,9 +23,8 @@ from tensortap.comparison.runs import html, json, text
 from tensortap.comparison.runs.result import ComparisonResult, Coverage
 from tensortap.comparison.sharding.group_ranks import group_ranks
 from tensortap.comparison.sharding.placement import parse_declared_placements
-from tensortap.comparison.sides.entry import Side, describe_gaps
+from tensortap.comparison.sides.entry import STORED_REFS, Side, describe_gaps
 from tensortap.comparison.sides.load import check_executor, load_side, patterns_of
-from tensortap.comparison.sides.value_ref import STORED_REFS
 from tensortap.comparison.values.measure import measure_pairs
 from tensortap.comparison.values.metrics import Metrics
 from tensortap.core.errors import UnknownNameError

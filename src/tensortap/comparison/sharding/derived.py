@@ -11,9 +11,8 @@ import numpy as np
 from tensortap.comparison.layout.layouts import apply_ops
 from tensortap.comparison.layout.sampling import ArrayOp
 from tensortap.comparison.sharding.placement import ShardPlacement, assemble
-from tensortap.comparison.sides.entry import Entry, ValueRef
+from tensortap.comparison.sides.entry import Entry, ValueRef, numeric_operand
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.core.errors import NotWholeError, UnsupportedValueError
 from tensortap.core.record import Placement, Record
 from tensortap.frameworks.dtensor import global_indices

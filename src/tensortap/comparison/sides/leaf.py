@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.frameworks.base import framework_of
 from tensortap.kernels.accumulator import Tolerance
 from tensortap.kernels.decode import Array

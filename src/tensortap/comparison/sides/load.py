@@ -14,20 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensortap.comparison.sides.entry import Entry as Entry
-from tensortap.comparison.sides.entry import Side as Side
-from tensortap.comparison.sides.entry import class_of, sort_entries
-from tensortap.comparison.sides.run_facts import read_metadata
-from tensortap.comparison.sides.value_ref import (
+from tensortap.comparison.sides.entry import (
     FileLeafRef,
     FileStamp,
     InMemoryRef,
     RunValueRef,
     SafetensorsRef,
     TraceValueRef,
+    class_of,
     load_file_leaves,
     named_leaves,
     open_trace_file,
+    sort_entries,
 )
+from tensortap.comparison.sides.entry import Side as Side
+from tensortap.comparison.sides.run_facts import read_metadata
 from tensortap.core.errors import UnknownFormatError, UntrustedFileError
 from tensortap.core.interpreter import gc_paused
 from tensortap.core.record import Kind, Record

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensortap.core.arrays import ARRAY_LIBRARIES, ARRAY_LIBRARY_NAMES
+from tensortap.core.dtypes import ARRAY_LIBRARIES, ARRAY_LIBRARY_NAMES
 from tensortap.core.errors import TensortapError
 from tensortap.formats.run_layout import nested_dict
 from tensortap.readers.run import Run

@@ -11,9 +11,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
-from tensortap.comparison.sides.entry import Entry, ValueRef
+from tensortap.comparison.sides.entry import Entry, FileViews, RunValueRef, ValueRef
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.comparison.sides.value_ref import FileViews, RunValueRef
 from tensortap.comparison.values.metrics import Metrics, measure, measure_operands, metrics_from_report
 from tensortap.core.errors import TensortapError
 from tensortap.core.settings import is_strict

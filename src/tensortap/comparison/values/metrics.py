@@ -20,7 +20,7 @@ from tensortap.comparison.sides.leaf import (
     numeric_shape,
 )
 from tensortap.comparison.values.structure import LeafPair, walk_leaf_pairs
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.kernels.accumulator import (
     ArrayDifference,
     LargestDifference,

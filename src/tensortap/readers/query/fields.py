@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.patterns import matches_pattern, pattern_regex
 from tensortap.kernels.statistics import STATISTIC_COLUMNS
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from tensortap.comparison.diagnosis.verdict import VERDICTS, Finding, Origin
 from tensortap.comparison.runs.compare import Comparison
-from tensortap.comparison.sides.entry import Entry, module_of
-from tensortap.comparison.sides.value_ref import RunValueRef, TraceValueRef
-from tensortap.core.arrays import DTYPE_TABLE
+from tensortap.comparison.sides.entry import Entry, RunValueRef, TraceValueRef, module_of
+from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.patterns import natural_sort_key
 from tensortap.readers.query.parser import parse_query
 from tensortap.viewer.data.cached_run import CachedRun

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tensortap.comparison.sides.entry import module_of
+from tensortap.comparison.sides.entry import module_of, numeric_operand
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.core.errors import CorruptRunError, UntrustedFileError
 from tensortap.formats import serializers
 from tensortap.formats.index import parse_site
@@ -284,7 +283,7 @@ def _first_number(number: Any) -> int:
 
 
 def _itemsize(dtype: str) -> int:
-    from tensortap.core.arrays import DTYPE_TABLE
+    from tensortap.core.dtypes import DTYPE_TABLE
 
     return DTYPE_TABLE[dtype].itemsize if dtype in DTYPE_TABLE else 1
 

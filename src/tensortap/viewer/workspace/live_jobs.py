@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensortap.comparison.sides.entry import numeric_operand
 from tensortap.comparison.sides.leaf import Operand
-from tensortap.comparison.sides.value_ref import numeric_operand
 from tensortap.core.record import Record, first_number
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.live.client.remote_tap import RemoteTap
