@@ -167,6 +167,7 @@ def test_documented_deep_imports_hold(module):
     assert [name for name in DEEP[module] if not hasattr(home, name)] == []
 
 
+@pytest.mark.process
 def test_import_star_hides_no_builtin(ask):
     done = ask("from tensortap import *; assert help.__class__.__name__ == '_Helper'; print(Tap, Sink)")
     assert done.returncode == 0, done.stderr

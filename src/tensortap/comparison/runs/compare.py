@@ -112,11 +112,7 @@ def compare_runs(
     if _may_need_alignment(matched):
         matched = align_pairs(matched, executor)
     findings = mark_corrupt_values(_judge_pairs(matched, noise_floor, limit, executor))
-    if any(finding.verdict == "origin" and _is_far(finding.metrics) for finding in findings):
-        findings = accept_reordered_heads(findings)
-    if any(finding.metrics is not None and finding.metrics.is_discrete for finding in findings):
-        findings = annotate_decision_margins(findings)
-    table, origins = localise_verified(findings, matched.only_a, noise_floor.names)
+    table, origins = localise_verified(_accept_harmless(findings), matched.only_a, noise_floor.names)
     sides = [replace(side, metadata=rules.drop_ignored_weights(side.metadata)) for side in sides]
     explanations = explain_setup_differences(sides[0], sides[1], matched)
     return Comparison(
@@ -147,6 +143,15 @@ def _may_need_alignment(matched: Matching) -> bool:
         or not all(isinstance(entry.reference, STORED_REFS) for entry in entries)
         or any(entry.is_token_ids for entry in entries)
     )
+
+
+def _accept_harmless(findings: list[Finding]) -> list[Finding]:
+    """The findings, with reordered heads and near ties taken for what they are."""
+    if any(finding.verdict == "origin" and _is_far(finding.metrics) for finding in findings):
+        findings = accept_reordered_heads(findings)
+    if any(finding.metrics is not None and finding.metrics.is_discrete for finding in findings):
+        findings = annotate_decision_margins(findings)
+    return findings
 
 
 def _is_far(measurement: Metrics | str | None) -> bool:
